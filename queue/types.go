@@ -1,0 +1,192 @@
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrUnavailable means that Redis did not do its part: away, out of memory, loading, too slow. Nothing is known to have
+	// changed, and the same call may be made again.
+	ErrUnavailable = errors.New("queue: redis is unavailable")
+	// ErrNotFound means that there is no such job, or that it is another tenant's.
+	ErrNotFound = errors.New("queue: no such job")
+	// ErrConflict means that the job's state does not allow what was asked; the job is returned beside it.
+	ErrConflict = errors.New("queue: not possible in the job's state")
+	// ErrRevision means that the policy was changed by somebody else since the revision named in the change.
+	ErrRevision = errors.New("queue: the policy has another revision")
+)
+
+// Submission is one job that a client wants delivered.
+type Submission struct {
+	ID             string // from NewID; empty: made by Submit
+	Tenant         string // 1 to 255 bytes, no control characters
+	Route          string // name of a configured route
+	Type           string // 1 to 255 bytes
+	Payload        []byte // delivered byte for byte
+	IdempotencyKey string // empty: none
+	Cost           int64  // intervals it takes, 1 to shaper.MaxCost; 0 means 1
+	Delay          time.Duration
+	MaxWait        time.Duration // 0: the policy's
+	MaxAttempts    int           // of its route; at least 1
+}
+
+// Verdict is what became of a submission. Job is the stored job when the outcome is admitted or replayed; for a replayed key whose
+// job is past retention it has only what the key still knows.
+type Verdict struct {
+	shaper.Admission
+	Job Job
+}
+
+// Job is one job as a client may see it. Zero times are absent.
+type Job struct {
+	ID             string
+	Tenant         string
+	Route          string
+	Type           string
+	State          shaper.State
+	Position       int64     // 1 is next; 0 unless queued
+	EstimatedStart time.Time // of a waiting job, unless paused
+	Attempts       int
+	MaxAttempts    int
+	Created        time.Time
+	Scheduled      time.Time // when a scheduled or retrying job becomes eligible
+	Started        time.Time // stamp of the last departure
+	Finished       time.Time // when it reached its terminal state
+	LastError      *JobError
+	Response       *Response
+}
+
+// JobError is why a delivery failed.
+type JobError struct {
+	Message string    `json:"message"`
+	Status  int       `json:"status,omitempty"` // of the upstream's answer, 0 if there was none
+	At      time.Time `json:"at"`
+}
+
+// Response is what the upstream answered, bounded.
+type Response struct {
+	Status    int               `json:"status"`
+	Headers   map[string]string `json:"headers,omitempty"`
+	Body      []byte            `json:"body,omitempty"` // at most 4 KiB
+	Truncated bool              `json:"truncated,omitempty"`
+}
+
+// Lease is a worker's right to deliver one job until Deadline, unless it is extended.
+type Lease struct {
+	LeaseRef
+	Tenant      string
+	Route       string
+	Type        string
+	Payload     []byte
+	Attempt     int // number of this delivery, from 1
+	MaxAttempts int
+	Created     shaper.Instant
+	Eligible    shaper.Instant // since when it could have left
+	Stamp       shaper.Instant // when it is to leave
+	Deadline    shaper.Instant // end of the lease
+}
+
+// LeaseRef names a lease. A newer lease of the same job has a higher epoch.
+type LeaseRef struct {
+	ID    string
+	Epoch int64
+}
+
+// Settlement ends a lease.
+type Settlement struct {
+	LeaseRef
+	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no attempt left makes it dead.
+	Event       shaper.Event
+	Delay       time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
+	MaxAttempts int           // as the route says now
+	Error       *JobError     // kept until the next settlement of the job
+	Response    *Response
+}
+
+// SettleResult tells what a settlement did.
+type SettleResult string
+
+// The results of a settlement.
+const (
+	Settled  SettleResult = "settled"
+	Repeated SettleResult = "repeated" // the same settlement came before: nothing changed, all is well
+	Stale    SettleResult = "stale"    // the lease is not the current one: nothing changed
+)
+
+// Tick is what one look at a shard brought.
+type Tick struct {
+	Now    shaper.Instant // the shard's clock during the look
+	Next   shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
+	More   bool           // a bounded step ended with work left: look again at once
+	Help   bool           // the shard's owner asks others to lease beside it
+	Leases []Lease        // in the order of their stamps per flow
+	// Offset is the shard's clock minus this process's monotone clock (time since Queue start), and RTT how long the exchange
+	// took; the error of the offset is at most RTT.
+	Sent, Received time.Time
+}
+
+// HelpSignal is what the owner of a shard says about its free capacity.
+type HelpSignal int
+
+// The help signals.
+const (
+	HelpKeep  HelpSignal = iota // leave the flag as it is
+	HelpRaise                   // out of capacity: others may lease beside the owner
+	HelpClear                   // enough capacity again
+)
+
+// TickOptions are the parameters of one look.
+type TickOptions struct {
+	Max     int           // jobs to lease at the most; 0 looks without leasing
+	Lease   time.Duration // how long each lease lasts
+	Horizon time.Duration // how far ahead of its stamp a job may be leased
+	Sweep   time.Duration // how often expired leases are looked for
+	Help    HelpSignal
+}
+
+// Wake says that a shard should be looked at now.
+type Wake struct {
+	Shard int  // AllShards after a (re)connection, when wake-ups may have been missed
+	Help  bool // the owner asks for help: every worker with free capacity may look
+}
+
+// AllShards in a Wake stands for every shard.
+const AllShards = -1
+
+// Tenant is a tenant's policy with the source of each setting, and the figures of its flows, summed.
+type Tenant struct {
+	Name          string
+	Policy        shaper.Policy
+	Sources       map[string]string // setting → "api", "file" or "default"
+	Reason        string            // given with the last change through the API
+	Revision      int64             // 0 when nothing was ever said of the tenant
+	Depth         int64
+	Running       int64
+	LimitedBy     string  // "rate", "concurrency", "held", "paused" or "idle"
+	EffectiveRate float64 // departures per second that the rate allows now
+	OldestWait    time.Duration
+	Admitted      int64
+	Rejected      int64
+	Departed      int64
+	Succeeded     int64
+	DeadTotal     int64
+}
+
+// Change is one change of a tenant's API overrides.
+type Change struct {
+	// Edit gets the overrides in force and returns the new ones; it may be called again when somebody else was faster.
+	Edit       func(shaper.Overrides) (shaper.Overrides, error)
+	Reason     string // at most shaper.MaxReason bytes
+	Actor      string // who asked, for the history
+	IfRevision *int64 // nil: any
+}
+
+// Totals are the sums over all tenants.
+type Totals struct {
+	Depth   int64
+	Running int64
+}

@@ -1,0 +1,110 @@
+package shaper
+
+import "time"
+
+// Flow is the state of one flow that admission depends on.
+type Flow struct {
+	Bucket
+	Depth   int64 // jobs that hold a place: scheduled, queued and retrying
+	Queued  int64 // of these, the jobs that wait for a stamp
+	Cost    int64 // sum of the costs of the queued jobs
+	Running int64 // jobs leased
+	Seq     int64 // the last sequence given
+}
+
+// Request is a job, or an atomic batch of them, that asks for admission.
+type Request struct {
+	Size    int64         // places asked for at once, at least 1
+	Cost    int64         // intervals of one job, 1 to MaxCost
+	Delay   time.Duration // not eligible before; 0 is at once
+	MaxWait time.Duration // from admission to departure; 0 is no limit
+}
+
+// Outcome is what became of a submission.
+type Outcome string
+
+// The outcomes of a submission.
+const (
+	Admitted            Outcome = "admitted"             // stored; it will be delivered
+	Replayed            Outcome = "replayed"             // the idempotency key is known: the job of then stands
+	Full                Outcome = "full"                 // depth + size > capacity
+	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
+	KeyReused           Outcome = "key_reused"           // the idempotency key is known with another fingerprint
+)
+
+// Admission is the decision on one request, with every fact the client is told.
+type Admission struct {
+	Outcome    Outcome
+	Now        Instant       // the instant of the decision
+	Position   int64         // 1 is next; 0 unless the job is queued
+	Start      Instant       // estimated departure; 0 while paused or unknown
+	Depth      int64         // after the decision, e.g. 17
+	Capacity   int64         // e.g. 1000
+	Remaining  int64         // places left after the decision, e.g. 983
+	RetryAfter time.Duration // until the places asked for are free, at least 1 ms; 0 when admitted, paused or it can never fit
+	NextSlot   time.Duration // until the next place frees; 0 when none is taken or unknown
+}
+
+// Admit decides whether the request enters the flow at now under the policy. The returned flow has the job counted in; it is
+// unchanged when the job is refused. later lists the eligible times of the scheduled and retrying jobs, earliest first; only
+// a refusal of a flow with too few queued jobs looks at it.
+func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
+	a := Admission{Now: now, Capacity: p.Capacity}
+	eligible := now.Add(r.Delay)
+	start := max(f.Start(f.Cost, now), 0)
+	if start != 0 {
+		start = max(start, eligible)
+	}
+	switch {
+	case f.Depth+r.Size > p.Capacity:
+		a.Outcome = Full
+		a.RetryAfter = f.retryAfter(p, now, r.Size, later)
+	case r.MaxWait > 0 && !p.Paused && (start == 0 || start > now.Add(r.MaxWait)):
+		a.Outcome, a.Start = DeadlineUnreachable, start
+	default:
+		a.Outcome = Admitted
+		if r.Delay <= 0 {
+			if f.Queued == 0 {
+				f.Bucket = f.MarkReady(now)
+			}
+			f.Queued++
+			f.Cost += r.Cost
+			a.Position = f.Queued
+		}
+		f.Depth++
+		f.Seq++
+		if !p.Paused {
+			a.Start = start
+		}
+	}
+	a.Depth = f.Depth
+	a.Remaining = max(0, p.Capacity-f.Depth)
+	if f.Queued > 0 && !p.Paused {
+		if next := f.Start(0, now); next != 0 {
+			a.NextSlot = next.Sub(now)
+		}
+	}
+	return f, a
+}
+
+// retryAfter is the time until size places are free: until the job whose departure frees the last of them leaves.
+func (f Flow) retryAfter(p Policy, now Instant, size int64, later []Instant) time.Duration {
+	if p.Paused || size > p.Capacity {
+		return 0
+	}
+	departures := f.Depth + size - p.Capacity // at least 1
+	var at Instant
+	if departures <= f.Queued {
+		at = f.Start((departures-1)*f.Cost/f.Queued, now)
+	} else {
+		at = f.Start(f.Cost, now)
+		if i := departures - f.Queued - 1; at != 0 && i < int64(len(later)) {
+			at = max(at, later[i])
+		}
+	}
+	if at == 0 {
+		return 0
+	}
+	wait := at.Sub(now)
+	return max(time.Millisecond, (wait + time.Millisecond - 1).Truncate(time.Millisecond))
+}

@@ -1,0 +1,211 @@
+package shaper
+
+import (
+	"math"
+	"time"
+)
+
+// Instant is a moment in whole microseconds since the Unix epoch, by the store's clock; 0 is "never" or "none".
+type Instant int64
+
+// InstantOf is t as an instant, rounded down.
+func InstantOf(t time.Time) Instant { return Instant(t.UnixMicro()) }
+
+// Time is the instant in UTC; the zero time for 0.
+func (i Instant) Time() time.Time {
+	if i == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(i)).UTC()
+}
+
+// Add is the instant d later, d rounded down to whole microseconds.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d.Microseconds()) }
+
+// Sub is the time from j to i.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i-j) * time.Microsecond }
+
+// Slack is how late a look may be and still keep the grid of stamps; a later look restarts the grid.
+const Slack = 10 * time.Millisecond
+
+// farthest is the last instant that the scripts' doubles can hold exactly; an estimate beyond it is not given.
+const farthest = Instant(1<<53 - 1)
+
+// Cell is the state of one pace: its theoretical arrival time, exact as TAT + Rem/Limit µs with 0 ≤ Rem < Limit.
+type Cell struct {
+	Pace
+	TAT Instant
+	Rem int64
+}
+
+// Bucket is the pacing state of a flow: GCRA (ITU-T I.371) per pace, turned from judging arrivals to scheduling
+// departures. The methods return a new bucket and leave the old one alone.
+type Bucket struct {
+	Cells     []Cell
+	Last      Instant // the last stamp given
+	Ready     Instant // when an admission or give-back into an empty queue, a resume or a retune last made the flow ready
+	HeldUntil Instant // the upstream asked for peace until then
+}
+
+// NewBucket is the bucket of a flow that has never sent anything.
+func NewBucket(paces []Pace) Bucket {
+	b := Bucket{Cells: make([]Cell, len(paces))}
+	for i, p := range paces {
+		b.Cells[i].Pace = p
+	}
+	return b
+}
+
+// earliest is e = TAT − (burst − 1)·T, rounded down: the first instant at which the pace lets a job leave.
+func (c Cell) earliest() Instant {
+	return c.TAT + Instant(floorDiv(c.Rem-(c.Burst-1)*c.period(), c.Rate.Limit))
+}
+
+func (c Cell) period() int64 { return c.Rate.Period.Microseconds() }
+
+// charge moves the TAT by cost intervals from max(TAT, stamp).
+func (c Cell) charge(stamp Instant, cost int64) Cell {
+	if stamp > c.TAT {
+		c.TAT, c.Rem = stamp, 0
+	}
+	return c.move(cost)
+}
+
+// move shifts the TAT by n intervals, which may be negative.
+func (c Cell) move(n int64) Cell {
+	sum := c.Rem + n*c.period()
+	q := floorDiv(sum, c.Rate.Limit)
+	c.TAT += Instant(q)
+	c.Rem = sum - q*c.Rate.Limit
+	return c
+}
+
+// Earliest is E = max(L, ready, every e): the instant at which the next job may leave, in the past for a late look.
+func (b Bucket) Earliest() Instant {
+	e := max(b.Last, b.Ready, b.HeldUntil)
+	for _, c := range b.Cells {
+		e = max(e, c.earliest())
+	}
+	return e
+}
+
+// Stamp is the stamp that a job eligible since the given instant gets when the flow is looked at now: E while the look is
+// at most Slack late, else now, so that missed slots are gone and never bunched.
+func (b Bucket) Stamp(eligible, now Instant) Instant {
+	e := max(b.Earliest(), eligible)
+	if e < now.Add(-Slack) {
+		return now
+	}
+	return e
+}
+
+// Depart charges every pace for a job of the given cost that leaves at stamp.
+func (b Bucket) Depart(stamp Instant, cost int64) Bucket {
+	b.Cells = append([]Cell(nil), b.Cells...)
+	for i, c := range b.Cells {
+		b.Cells[i] = c.charge(stamp, cost)
+	}
+	b.Last = stamp
+	return b
+}
+
+// Refund gives back the slot of a job that was stamped but never departed, when it was the last one stamped; otherwise its
+// slot is gone.
+func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
+	if stamp != b.Last {
+		return b
+	}
+	b.Cells = append([]Cell(nil), b.Cells...)
+	for i, c := range b.Cells {
+		b.Cells[i] = c.move(-cost)
+	}
+	return b
+}
+
+// Shift moves the last stamps, which were given but not seen, and everything that follows from them later by d.
+func (b Bucket) Shift(d time.Duration) Bucket {
+	b.Cells = append([]Cell(nil), b.Cells...)
+	for i := range b.Cells {
+		b.Cells[i].TAT = b.Cells[i].TAT.Add(d)
+	}
+	b.Last = b.Last.Add(d)
+	return b
+}
+
+// Retune lays new paces over the bucket at now and reports whether anything changed. The wait that a changed pace had left
+// since the last stamp is scaled by T'/T, so a backlog obeys at once and never bursts; an added pace starts one interval
+// after the last stamp.
+func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
+	changed := len(paces) != len(b.Cells)
+	cells := make([]Cell, len(paces))
+	for i, p := range paces {
+		switch {
+		case i < len(b.Cells) && b.Cells[i].Pace == p:
+			cells[i] = b.Cells[i]
+			continue
+		case b.Last == 0:
+			cells[i] = Cell{Pace: p}
+		case i < len(b.Cells):
+			cells[i] = b.Cells[i].retune(p, b.Last)
+		default:
+			cells[i] = Cell{Pace: p, TAT: b.Last}.move(1)
+		}
+		changed = true
+	}
+	if changed {
+		b.Cells, b.Ready = cells, now
+	}
+	return b, changed
+}
+
+// retune is e' = L + (e − L)·T'/T, rounded up, and TAT' = e' + (burst' − 1)·T'. The products exceed 2⁶³ for slow rates,
+// so they are computed in doubles, in the same order as in the script; the error stays below a microsecond because
+// |e − L| is at most burst + cost intervals.
+func (c Cell) retune(p Pace, last Instant) Cell {
+	before := float64(c.TAT-last) + float64(c.Rem-(c.Burst-1)*c.period())/float64(c.Rate.Limit)
+	period := p.Rate.Period.Microseconds()
+	ratio := float64(float64(period)*float64(c.Rate.Limit)) / float64(float64(c.period())*float64(p.Rate.Limit))
+	after := math.Ceil(float64(before * ratio))
+	return Cell{Pace: p, TAT: last + Instant(after)}.move(p.Burst - 1)
+}
+
+// Hold keeps the flow from leaving anything before until; an earlier end than the one in force changes nothing.
+func (b Bucket) Hold(until Instant) Bucket {
+	b.HeldUntil = max(b.HeldUntil, until)
+	return b
+}
+
+// MarkReady records that at now the flow became able to send: an admission or give-back into an empty queue, or a resume.
+// It changes no TAT, so at most burst jobs leave at once.
+func (b Bucket) MarkReady(now Instant) Bucket {
+	b.Ready = max(b.Ready, now)
+	return b
+}
+
+// Start estimates when a job leaves that has the given cost waiting before it, if nothing changes; 0 when that is beyond
+// every calendar.
+func (b Bucket) Start(ahead int64, now Instant) Instant {
+	first := max(b.Earliest(), now)
+	start := first
+	for _, c := range b.Cells {
+		base, rem := c.TAT, c.Rem
+		if first > base {
+			base, rem = first, 0
+		}
+		// In doubles, as in the script: cost × period may pass 2⁵³ for slow flows, where a microsecond does not matter.
+		wait := math.Floor((float64(rem) + float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
+		if float64(base)+wait > float64(farthest) {
+			return 0
+		}
+		start = max(start, base+Instant(wait))
+	}
+	return start
+}
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}

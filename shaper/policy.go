@@ -1,0 +1,208 @@
+package shaper
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Bounds of a Policy's settings.
+const (
+	MaxCapacity    = 1_000_000_000
+	MaxConcurrency = 1_000_000
+	MaxRates       = 7   // further rates beside the first
+	MaxCost        = 100 // intervals one job may take
+	MaxReason      = 255 // bytes of the reason given with a change
+	maxHorizon     = 200 * 365 * 24 * time.Hour
+)
+
+// Pace is one rate a flow must obey, with the number of jobs that may leave at once after an idle stretch. Burst 1 is
+// pure spacing.
+type Pace struct {
+	Rate  Rate
+	Burst int64
+}
+
+// Policy is the settings of a tenant; they hold for each of its flows. The zero value is not legal, see DefaultPolicy.
+type Policy struct {
+	Rate        Rate
+	Burst       int64
+	Rates       []Pace        // further rates, each with its own burst; the strictest wins
+	Capacity    int64         // jobs that may hold a place
+	Concurrency int64         // jobs leased at once over all workers; 0 is no cap
+	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
+	Paused      bool          // nothing leaves; admission goes on
+}
+
+// DefaultPolicy is what a tenant has when nothing is said of it.
+func DefaultPolicy() Policy {
+	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
+}
+
+// Paces are all the rates of the policy, the first one first.
+func (p Policy) Paces() []Pace {
+	return append([]Pace{{Rate: p.Rate, Burst: p.Burst}}, p.Rates...)
+}
+
+// Problem is one setting that breaks a rule.
+type Problem struct {
+	Field string // path of the setting, such as "rate" or "rates[1].burst"
+	Value string // the value as a person would write it
+	Rule  string // what the value must be
+}
+
+func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Field, p.Value, p.Rule) }
+
+// Problems is every problem found in one value; as an error it lists them all.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "; ")
+}
+
+// Under gives every problem's field the path as a prefix, for a value that is part of a larger one.
+func (ps Problems) Under(path string) Problems {
+	out := make(Problems, len(ps))
+	for i, p := range ps {
+		p.Field = path + "." + p.Field
+		out[i] = p
+	}
+	return out
+}
+
+// Err is the problems as an error, nil when there is none.
+func (ps Problems) Err() error {
+	if len(ps) == 0 {
+		return nil
+	}
+	return ps
+}
+
+// Validate returns every setting that is out of bounds, not just the first. The result is of type Problems.
+func (p Policy) Validate() error {
+	var ps Problems
+	within := func(field string, v, low, high int64) {
+		if v < low || v > high {
+			ps = append(ps, Problem{field, fmt.Sprint(v), fmt.Sprintf("must be a whole number from %d to %d", low, high)})
+		}
+	}
+	pace := func(prefix string, pace Pace) {
+		if err := pace.Rate.Validate(); err != nil {
+			ps = append(ps, Problem{prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), err.Error()})
+			return
+		}
+		if pace.Burst < 1 {
+			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1"})
+			return
+		}
+		// Products must stay exact in the scripts' doubles: see the package comment.
+		tooLong := pace.Burst > int64(maxHorizon/pace.Rate.Period) ||
+			pace.Burst+MaxCost > int64(float64(maxHorizon)/float64(pace.Rate.Period)*float64(pace.Rate.Limit))
+		if tooLong {
+			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "burst × period, and the time that burst + 100 departures take, must be at most 200 years"})
+		}
+	}
+	pace("", Pace{p.Rate, p.Burst})
+	if len(p.Rates) > MaxRates {
+		ps = append(ps, Problem{"rates", fmt.Sprintf("%d rates", len(p.Rates)), fmt.Sprintf("must be at most %d", MaxRates)})
+	} else {
+		for i, r := range p.Rates {
+			pace(fmt.Sprintf("rates[%d].", i), r)
+		}
+	}
+	within("capacity", p.Capacity, 0, MaxCapacity)
+	within("concurrency", p.Concurrency, 0, MaxConcurrency)
+	switch {
+	case p.MaxWait < 0 || p.MaxWait > MaxPeriod:
+		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be from 0 to 366d"})
+	case p.MaxWait%time.Millisecond != 0:
+		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be in whole milliseconds"})
+	}
+	return ps.Err()
+}
+
+// Overrides are the settings that one source (a file, the API) says of a tenant; nil leaves a setting to the sources
+// below it.
+type Overrides struct {
+	Rate        *Rate       `json:"rate,omitempty"`
+	Burst       *int64      `json:"burst,omitempty"`
+	Rates       *[]PaceJSON `json:"rates,omitempty"`
+	Capacity    *int64      `json:"capacity,omitempty"`
+	Concurrency *int64      `json:"concurrency,omitempty"`
+	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty"`
+	Paused      *bool       `json:"paused,omitempty"`
+}
+
+// PaceJSON is the form of a further rate in the API: {"limit":1000,"period_ms":86400000,"burst":1000}; burst defaults to 1.
+type PaceJSON struct {
+	Limit    int64 `json:"limit"`
+	PeriodMS int64 `json:"period_ms"`
+	Burst    int64 `json:"burst,omitempty"`
+}
+
+// Pace is the pace that the form means, unchecked.
+func (j PaceJSON) Pace() Pace {
+	period := time.Duration(min(max(j.PeriodMS, 0), MaxPeriod.Milliseconds()+1)) * time.Millisecond
+	burst := j.Burst
+	if burst == 0 {
+		burst = 1
+	}
+	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst}
+}
+
+// Over is base with the overrides laid over it.
+func (o Overrides) Over(base Policy) Policy {
+	if o.Rate != nil {
+		base.Rate = *o.Rate
+	}
+	if o.Burst != nil {
+		base.Burst = *o.Burst
+	}
+	if o.Rates != nil {
+		base.Rates = make([]Pace, len(*o.Rates))
+		for i, r := range *o.Rates {
+			base.Rates[i] = r.Pace()
+		}
+	}
+	if o.Capacity != nil {
+		base.Capacity = *o.Capacity
+	}
+	if o.Concurrency != nil {
+		base.Concurrency = *o.Concurrency
+	}
+	if o.MaxWaitMS != nil {
+		base.MaxWait = millis(*o.MaxWaitMS)
+	}
+	if o.Paused != nil {
+		base.Paused = *o.Paused
+	}
+	return base
+}
+
+// Set names the settings that the overrides say something of, by their names in the API.
+func (o Overrides) Set() []string {
+	var names []string
+	add := func(name string, set bool) {
+		if set {
+			names = append(names, name)
+		}
+	}
+	add("rate", o.Rate != nil)
+	add("burst", o.Burst != nil)
+	add("rates", o.Rates != nil)
+	add("capacity", o.Capacity != nil)
+	add("concurrency", o.Concurrency != nil)
+	add("max_wait_ms", o.MaxWaitMS != nil)
+	add("paused", o.Paused != nil)
+	return names
+}
+
+// millis converts without overflow: what is out of range stays out of range for Validate to name.
+func millis(ms int64) time.Duration {
+	limit := MaxPeriod.Milliseconds() + 1
+	return time.Duration(min(max(ms, -1), limit)) * time.Millisecond
+}
