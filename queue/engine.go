@@ -2,7 +2,17 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // EngineOptions say where Redis is.
@@ -25,18 +35,212 @@ const (
 	EngineEmbedded EngineKind = "embedded" // miniredis in this process
 )
 
-// Engine is a running Redis with the clients to reach it.
-type Engine struct{}
+// ErrUnsafe means that the Redis there cannot keep the promises; the message says what to set.
+var ErrUnsafe = errors.New("queue: this redis is not safe for a queue")
 
-// OpenEngine connects to, or starts, the engine that the options ask for. It fails with a message that says what to set when the
-// Redis there cannot keep the promises (evicts, no append-only file, too old), or with ErrUnavailable when it does not answer.
-func OpenEngine(ctx context.Context, o EngineOptions) (*Engine, error) { panic("stub") }
+// ErrNoEngine means that no engine can be had with these options; the message says what to do.
+var ErrNoEngine = errors.New("queue: no redis")
+
+// Engine is a running Redis with the clients to reach it. Intake fails fast, because a client waits for it; workers are patient,
+// because they have nothing better to do than to try again.
+type Engine struct {
+	kind     EngineKind
+	describe string
+	fast     redis.UniversalClient
+	patient  redis.UniversalClient
+	stop     func() error
+}
 
 // Kind is where the data lives.
-func (e *Engine) Kind() EngineKind { panic("stub") }
+func (e *Engine) Kind() EngineKind { return e.kind }
 
-// String describes the engine for a person, without secrets, for example "redis at 127.0.0.1:6379/0 (7.0.15)".
-func (e *Engine) String() string { panic("stub") }
+// String describes the engine for a person, without secrets, for example "redis 7.0.15 at 127.0.0.1:6379/0".
+func (e *Engine) String() string { return e.describe }
 
 // Close ends the connections and what this process started.
-func (e *Engine) Close() error { panic("stub") }
+func (e *Engine) Close() error {
+	err := errors.Join(e.fast.Close(), e.patient.Close())
+	if e.stop != nil {
+		err = errors.Join(err, e.stop())
+	}
+	return err
+}
+
+// OpenEngine connects to, or starts, the engine that the options ask for. It fails with ErrUnsafe or ErrNoEngine and a message that says
+// what to set, or with ErrUnavailable when Redis does not answer.
+func OpenEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	switch {
+	case o.Embedded:
+		return openEmbedded(ctx)
+	case o.URL != "":
+		return openURL(ctx, o)
+	case o.NoChild:
+		return nil, fmt.Errorf("%w: api and worker in separate processes need a Redis both can reach: set redis.url (SLUICE_REDIS_URL)", ErrNoEngine)
+	}
+	program, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, fmt.Errorf("%w: set redis.url (SLUICE_REDIS_URL), or install redis-server, or try `sluice dev`, which keeps jobs in memory only", ErrNoEngine)
+	}
+	return openPrivate(ctx, program, o)
+}
+
+// ParseURL checks a Redis URL: redis://, rediss:// or unix://, and for a cluster redis+cluster:// or rediss+cluster://, for Sentinel
+// redis+sentinel:// with the master's name as the query parameter master_name.
+func ParseURL(url string) error {
+	_, err := clientFor(url, patience{})
+	return err
+}
+
+// patience is how long a client waits before it gives up.
+type patience struct {
+	dial, answer time.Duration
+	retries      int // -1: none
+	pool         int
+}
+
+var (
+	failFast  = patience{dial: 500 * time.Millisecond, answer: 500 * time.Millisecond, retries: 1, pool: 64}
+	longTimed = patience{dial: time.Second, answer: 3 * time.Second, retries: 3, pool: 96}
+)
+
+func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
+	fast, err := clientFor(o.URL, failFast)
+	if err != nil {
+		return nil, err
+	}
+	patient, err := clientFor(o.URL, longTimed)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{kind: EngineRedis, fast: fast(), patient: patient()}
+	version, err := check(ctx, e.patient, o.AllowUnsafe, o.Logger)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	e.describe = fmt.Sprintf("redis %s at %s", version, address(o.URL))
+	return e, nil
+}
+
+// clientFor reads the URL and returns a function that makes a client, so that reading has no effect.
+func clientFor(url string, p patience) (func() redis.UniversalClient, error) {
+	scheme, rest, _ := strings.Cut(url, "://")
+	switch scheme {
+	case "redis", "rediss", "unix":
+		opt, err := redis.ParseURL(url)
+		if err != nil {
+			return nil, hideURL(err)
+		}
+		if opt.Addr == "" {
+			return nil, errors.New("a Redis URL needs a host")
+		}
+		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.MaxRetryBackoff = 100 * time.Millisecond
+		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		return func() redis.UniversalClient { return redis.NewClient(opt) }, nil
+	case "redis+cluster", "rediss+cluster":
+		opt, err := redis.ParseClusterURL(strings.TrimSuffix(scheme, "+cluster") + "://" + rest)
+		if err != nil {
+			return nil, hideURL(err)
+		}
+		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		return func() redis.UniversalClient { return redis.NewClusterClient(opt) }, nil
+	case "redis+sentinel", "rediss+sentinel":
+		opt, err := redis.ParseFailoverURL(strings.TrimSuffix(scheme, "+sentinel") + "://" + rest)
+		if err != nil {
+			return nil, hideURL(err)
+		}
+		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		return func() redis.UniversalClient { return redis.NewFailoverClient(opt) }, nil
+	}
+	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://")
+}
+
+// hideURL keeps a password in a URL that cannot be parsed out of messages.
+func hideURL(err error) error {
+	if strings.Contains(err.Error(), "@") {
+		return errors.New("not a Redis URL (not shown, for it may hold a password)")
+	}
+	return fmt.Errorf("not a Redis URL: %w", err)
+}
+
+// address is a URL without its user, password and options.
+func address(url string) string {
+	_, rest, _ := strings.Cut(url, "://")
+	if i := strings.LastIndex(rest, "@"); i >= 0 {
+		rest = rest[i+1:]
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	return rest
+}
+
+// leastRedis is the oldest version that has every command the scripts use (ZADD GT).
+var leastRedis = [2]int{6, 2}
+
+// check refuses a Redis that would lose or drop jobs, and returns its version.
+func check(ctx context.Context, c redis.UniversalClient, allowUnsafe bool, log *slog.Logger) (version string, err error) {
+	info, err := c.Info(ctx, "everything").Result()
+	if err != nil {
+		return "", unavailable(err)
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(info) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			fields[name] = value
+		}
+	}
+	version = fields["redis_version"]
+	major, minor := versionOf(version)
+	if major < leastRedis[0] || major == leastRedis[0] && minor < leastRedis[1] {
+		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed", ErrUnsafe, version, leastRedis[0], leastRedis[1])
+	}
+	var problems []string
+	if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+		problems = append(problems, fmt.Sprintf("it evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", policy))
+	}
+	if fields["aof_enabled"] != "1" {
+		problems = append(problems, "it has no append-only file, so a restart loses jobs: set appendonly yes")
+	}
+	if len(problems) == 0 {
+		return version, nil
+	}
+	if allowUnsafe {
+		log.Warn("this redis may lose jobs", "problems", strings.Join(problems, "; "))
+		return version, nil
+	}
+	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)", ErrUnsafe, strings.Join(problems, "; "))
+}
+
+func versionOf(text string) (major, minor int) {
+	parts := strings.SplitN(text, ".", 3)
+	major, _ = strconv.Atoi(parts[0]) // not a number: 0, which is too old
+	if len(parts) > 1 {
+		minor, _ = strconv.Atoi(parts[1])
+	}
+	return major, minor
+}
+
+// unavailable marks an error of Redis or of the way to it as ErrUnavailable; a context's own end stays what it is.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// local returns a client that dials with the given function, for the engines that run on this machine.
+func local(dial func(ctx context.Context) (net.Conn, error), p patience) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr:        "local",
+		Dialer:      func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialTimeout: p.dial, ReadTimeout: p.answer, WriteTimeout: p.answer, PoolTimeout: p.answer,
+		MaxRetries: p.retries, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, MaxRetryBackoff: 100 * time.Millisecond,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}

@@ -1,21 +1,32 @@
+// Package queue is the Redis side of Sluice: the keys, the job records, the gathering of admissions, leasing and settling, policies with
+// their revisions, and the engines that Redis may be. It is the only package that talks to Redis for jobs; api and worker see the types of
+// this package alone. Everything that must be atomic is one script of package lua; what is here sends it, at most a few times over, and
+// turns its answer into words.
+//
+// Every method is safe for concurrent use unless it says otherwise, and every error of Redis wraps ErrUnavailable.
 package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards     int                         // default 64; recorded at first start, a mismatch refuses
+	Shards     int                         // 1 to 1,024, default 64; recorded at the first start, another number then refuses
 	Defaults   shaper.Policy               // of tenants of which nothing is said; default shaper.DefaultPolicy()
 	Tenants    map[string]shaper.Overrides // of the tenants named in the configuration file
 	Retention  Retention
+	Horizon    time.Duration         // how far ahead workers lease, default 20 ms
 	Registerer prometheus.Registerer // default: metrics are not registered
 	Logger     *slog.Logger          // default slog.Default()
 }
@@ -27,93 +38,155 @@ type Retention struct {
 	Idempotency time.Duration // after the job has ended; default 24h
 }
 
-// Queue is the Redis side of Sluice. All methods are safe for concurrent use.
-type Queue struct{}
+// Queue is the Redis side of Sluice.
+type Queue struct {
+	engine    *Engine
+	keys      Keyspace
+	defaults  shaper.Policy
+	encoded   string // defaults as the scripts read them
+	file      map[string]shaper.Overrides
+	retention lua.Retention
+	horizon   time.Duration
+	observe   lua.Observer
+	log       *slog.Logger
+	flusher   *flusher
+	watcher   *watcher
+}
 
-func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) { panic("stub") }
-func (q *Queue) Close() error                                             { panic("stub") }
+// Schema of the stored data. A process reads its own and the one before.
+const (
+	schema      = 1
+	oldestKnown = 1
+)
 
-// Ping reports whether Redis answers and the scripts are loaded. Wraps ErrUnavailable.
-func (q *Queue) Ping(ctx context.Context) error { panic("stub") }
+// ErrSchema means that the data in Redis was laid out by a version or with settings that this process cannot work with.
+var ErrSchema = errors.New("queue: the data in redis does not fit")
+
+// Open checks what is in Redis, loads the scripts, and states the policies of the configuration file. The engine stays the caller's to close,
+// after the queue.
+func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
+	if o.Shards == 0 {
+		o.Shards = defaultShards
+	}
+	if o.Defaults.Rate == (shaper.Rate{}) {
+		o.Defaults = shaper.DefaultPolicy()
+	}
+	if o.Horizon == 0 {
+		o.Horizon = 20 * time.Millisecond
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Shards < 1 || o.Shards > maxShards {
+		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, maxShards)
+	}
+	q := &Queue{
+		engine: engine, keys: NewKeyspace(o.Shards), defaults: o.Defaults, encoded: lua.EncodePolicy(o.Defaults), file: o.Tenants,
+		retention: lua.Retention{
+			Finished:    or(o.Retention.Succeeded, time.Hour),
+			Dead:        or(o.Retention.Dead, 7*24*time.Hour),
+			Idempotency: or(o.Retention.Idempotency, 24*time.Hour),
+		},
+		horizon: o.Horizon, log: o.Logger,
+	}
+	observe, err := scriptMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	q.observe = observe
+	if err := q.checkMeta(ctx, o.Shards); err != nil {
+		return nil, err
+	}
+	if err := lua.Load(ctx, engine.patient); err != nil {
+		return nil, unavailable(err)
+	}
+	if err := q.publishFile(ctx); err != nil {
+		return nil, err
+	}
+	q.flusher = newFlusher(q)
+	q.watcher = newWatcher(engine.fast)
+	return q, nil
+}
+
+// Close ends what the queue runs in the background. Calls under way may fail.
+func (q *Queue) Close() error {
+	q.flusher.close()
+	return q.watcher.close()
+}
+
+// checkMeta records schema and number of shards at the first start, and refuses to run on data laid out otherwise.
+func (q *Queue) checkMeta(ctx context.Context, shards int) error {
+	c := q.engine.patient
+	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.HSetNX(ctx, metaKey, "schema", schema)
+		p.HSetNX(ctx, metaKey, "shards", shards)
+		return nil
+	}); err != nil {
+		return unavailable(err)
+	}
+	var found struct {
+		Schema int `redis:"schema"`
+		Shards int `redis:"shards"`
+	}
+	if err := c.HMGet(ctx, metaKey, "schema", "shards").Scan(&found); err != nil {
+		return unavailable(err)
+	}
+	switch {
+	case found.Schema > schema || found.Schema < oldestKnown:
+		return fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
+	case found.Shards != shards:
+		return fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
+	}
+	return nil
+}
+
+// Ping reports whether Redis answers and the scripts are loaded.
+func (q *Queue) Ping(ctx context.Context) error {
+	c := q.engine.fast
+	known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA, lua.Commands.Tick.SHA, lua.Commands.Settle.SHA).Result()
+	if err != nil {
+		return unavailable(err)
+	}
+	for _, k := range known {
+		if !k { // Redis was restarted: scripts are not kept over that.
+			return unavailable(lua.Load(ctx, c))
+		}
+	}
+	return nil
+}
 
 // Shards is the number of shards.
-func (q *Queue) Shards() int { panic("stub") }
+func (q *Queue) Shards() int { return q.keys.Len() }
 
-// NewID makes the id of a job of the tenant: 28 characters of [0-9a-z].
-func (q *Queue) NewID(tenant string) string { panic("stub") }
-
-// Submit asks for admission of one job. Concurrent calls are gathered into one script call. The error wraps ErrUnavailable or
-// is the context's; a refusal is no error, it is the verdict's outcome.
-func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) { panic("stub") }
-
-// SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic step. If atomic, either all
-// are admitted or none, and then every verdict carries the outcome of the first refusal.
-func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
-	panic("stub")
+// run sends one script with the client of impatient callers.
+func (q *Queue) run(ctx context.Context, call lua.Call) ([]any, error) {
+	values, err := lua.Run(ctx, q.engine.fast, q.observe, call)
+	return values, unavailable(err)
 }
 
-// Job reads one job of the tenant. ErrNotFound, ErrUnavailable.
-func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) { panic("stub") }
-
-// Cancel ends a waiting job; cancelling it again is no error. ErrNotFound; ErrConflict with the job when it is leased or done.
-func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) { panic("stub") }
-
-// Replay brings a dead job back through its bucket, with fresh attempts. ErrNotFound; ErrConflict with the job when it is not
-// dead. The verdict's outcome is Admitted or Full.
-func (q *Queue) Replay(ctx context.Context, tenant, id string) (Verdict, error) { panic("stub") }
-
-// Watch returns a channel that receives once when the job has (perhaps) ended, and a function that ends the watch, which must be
-// called. Watch returns once the subscription is in force, so a state read afterwards cannot miss the end. The signal may
-// be spurious: read the job again.
-func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
-	panic("stub")
+func or(d, other time.Duration) time.Duration {
+	if d == 0 {
+		return other
+	}
+	return d
 }
 
-// Tenant reads the policy and figures of a tenant, also of one never seen.
-func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) { panic("stub") }
-
-// Tune changes a tenant's API overrides. The backlog obeys at once. Errors: ErrRevision, ErrUnavailable, shaper.Problems when
-// the resulting policy breaks a rule, or the error of change.Edit.
-func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant, error) {
-	panic("stub")
+// scriptMetrics registers the duration of script calls, seen from here.
+func scriptMetrics(r prometheus.Registerer) (lua.Observer, error) {
+	if r == nil {
+		return nil, nil
+	}
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "sluice_script_duration_seconds",
+		Help:    "Time from sending a script to its answer; calls sent together count the whole exchange.",
+		Buckets: []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1},
+	}, []string{"script"})
+	if err := r.Register(h); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	observers := map[string]prometheus.Observer{}
+	for _, s := range lua.Commands.All() {
+		observers[s.Name] = h.WithLabelValues(s.Name)
+	}
+	return func(script string, took time.Duration) { observers[script].Observe(took.Seconds()) }, nil
 }
-
-// Tenants lists the names of tenants, up to limit; pass next as cursor for the following page, "" starts and ends.
-func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error) {
-	panic("stub")
-}
-
-// Totals sums depth and running over all shards.
-func (q *Queue) Totals(ctx context.Context) (Totals, error) { panic("stub") }
-
-// Consumer leases jobs of one shard for one worker. It numbers its looks, so that a look whose answer was lost is answered
-// again with the same jobs. Not safe for concurrent use.
-type Consumer struct{}
-
-// Consumer returns a consumer of the shard for the worker with this id, which must be unique to the process.
-func (q *Queue) Consumer(worker string, shard int) *Consumer { panic("stub") }
-
-// Tick looks at the shard: promotes what is due, expires, sweeps, leases. After an error (ErrUnavailable) call it again.
-func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) { panic("stub") }
-
-// Settle ends leases, of any shards. results[i] belongs to batch[i]. On an error nothing is known: send the same batch again.
-func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
-	panic("stub")
-}
-
-// Extend makes leases last for another lease duration from now; lost lists those that are not current any more.
-func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
-	panic("stub")
-}
-
-// Beat records that the worker lives and returns the workers heard of within ttl, itself included, sorted.
-func (q *Queue) Beat(ctx context.Context, worker string, ttl time.Duration) (live []string, err error) {
-	panic("stub")
-}
-
-// Leave records that the worker is gone, and tells the others.
-func (q *Queue) Leave(ctx context.Context, worker string) error { panic("stub") }
-
-// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects by itself. The first value, and one after each
-// reconnection, is Wake{Shard: AllShards}; so is one when a worker has left.
-func (q *Queue) Wakes(ctx context.Context) <-chan Wake { panic("stub") }

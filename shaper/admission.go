@@ -43,13 +43,14 @@ type Admission struct {
 	Remaining  int64         // places left after the decision, e.g. 983
 	RetryAfter time.Duration // until the places asked for are free, at least 1 ms; 0 when admitted, paused or it can never fit
 	NextSlot   time.Duration // until the next place frees; 0 when none is taken or unknown
+	Rate       Rate          // the flow's drain rate, the first of its paces
 }
 
 // Admit decides whether the request enters the flow at now under the policy. The returned flow has the job counted in; it is
 // unchanged when the job is refused. later lists the eligible times of the scheduled and retrying jobs, earliest first; only
 // a refusal of a flow with too few queued jobs looks at it.
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
-	a := Admission{Now: now, Capacity: p.Capacity}
+	a := Admission{Now: now, Capacity: p.Capacity, Rate: p.Rate}
 	eligible := now.Add(r.Delay)
 	start := max(f.Start(f.Cost, now), 0)
 	if start != 0 {

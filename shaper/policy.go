@@ -183,21 +183,37 @@ func (o Overrides) Over(base Policy) Policy {
 	return base
 }
 
-// Set names the settings that the overrides say something of, by their names in the API.
+// settings are the names of all settings in the API, and how to tell whether overrides say something of one.
+var settings = []struct {
+	name string
+	set  func(Overrides) bool
+}{
+	{"rate", func(o Overrides) bool { return o.Rate != nil }},
+	{"burst", func(o Overrides) bool { return o.Burst != nil }},
+	{"rates", func(o Overrides) bool { return o.Rates != nil }},
+	{"capacity", func(o Overrides) bool { return o.Capacity != nil }},
+	{"concurrency", func(o Overrides) bool { return o.Concurrency != nil }},
+	{"max_wait_ms", func(o Overrides) bool { return o.MaxWaitMS != nil }},
+	{"paused", func(o Overrides) bool { return o.Paused != nil }},
+}
+
+// Settings names every setting, as the API does.
+func Settings() []string {
+	names := make([]string, len(settings))
+	for i, s := range settings {
+		names[i] = s.name
+	}
+	return names
+}
+
+// Set names the settings that the overrides say something of, as the API does.
 func (o Overrides) Set() []string {
 	var names []string
-	add := func(name string, set bool) {
-		if set {
-			names = append(names, name)
+	for _, s := range settings {
+		if s.set(o) {
+			names = append(names, s.name)
 		}
 	}
-	add("rate", o.Rate != nil)
-	add("burst", o.Burst != nil)
-	add("rates", o.Rates != nil)
-	add("capacity", o.Capacity != nil)
-	add("concurrency", o.Concurrency != nil)
-	add("max_wait_ms", o.MaxWaitMS != nil)
-	add("paused", o.Paused != nil)
 	return names
 }
 

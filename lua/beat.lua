@@ -1,0 +1,31 @@
+-- beat: say that a worker lives, or that it leaves, and learn who else does.
+--
+-- Guarantee: a worker is live until it leaves or has not beaten for the time to live, by a clock that never goes backwards.
+--
+-- KEYS
+--   1 clock of the workers   2 workers
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 worker   3 time to live in µs   4 '1' to leave
+-- Reply
+--   now, then the live workers by their last beat
+-- Derived keys: unlock
+-- Channels: sluice:wake
+
+--! include record clock
+
+clock_load(ARGV[1])
+redis.call('EXISTS', KEYS[2])
+unlock()
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[3]))
+if ARGV[4] == '1' then
+  redis.call('ZREM', KEYS[2], ARGV[2])
+  redis.call('PUBLISH', 'sluice:wake', 'left')
+else
+  redis.call('ZADD', KEYS[2], now, ARGV[2])
+end
+clock_save()
+local reply, live = { now }, redis.call('ZRANGE', KEYS[2], 0, -1)
+for i = 1, #live do
+  reply[i + 1] = live[i]
+end
+return reply

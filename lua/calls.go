@@ -1,0 +1,519 @@
+package lua
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// At is the instant a call happens at: empty for the server's clock, else a decimal number of µs, for tests.
+type At string
+
+// AtInstant injects an instant instead of the server's clock.
+func AtInstant(i shaper.Instant) At { return At(strconv.FormatInt(int64(i), 10)) }
+
+// Retention is how long what has ended is kept.
+type Retention struct {
+	Finished    time.Duration // jobs that succeeded, were cancelled or expired
+	Dead        time.Duration
+	Idempotency time.Duration // keys, after their job has ended
+}
+
+func (r Retention) args() []any {
+	return []any{seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency)}
+}
+
+func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
+
+// AdmitCall asks for places for jobs of one shard.
+type AdmitCall struct {
+	At                           At
+	Clock, Due, Expires, Tenants string // keys
+	Horizon                      time.Duration
+	Atomic                       bool
+	Flows                        []AdmitFlow
+	Jobs                         []AdmitJob
+}
+
+// AdmitFlow is a flow that jobs of the call belong to.
+type AdmitFlow struct {
+	Flow, Queue, Later, Policy, Names string // keys
+	Defaults                          string // EncodePolicy of the default policy
+	Entry                             string // of the tenant, in the tenants key
+}
+
+// AdmitJob is one job that asks for a place.
+type AdmitJob struct {
+	Flow        int    // index in Flows
+	Key         string // of the record
+	IdemKey     string // key of the idempotency entry; empty for none
+	IdemHash    string // as the record keeps it; empty for none
+	Fingerprint string
+	Delay       time.Duration
+	MaxWaitMS   int64 // 0: the policy's
+	Cost        int64
+	Rest        []byte // Record.Rest
+}
+
+// Verdict is the script's answer for one job.
+type Verdict struct {
+	shaper.Admission
+	State shaper.State // of an admitted job
+	Known KnownJob     // of a replayed or reused key
+}
+
+// KnownJob is what an idempotency key knows of its job. State and what follows are set once the job has ended.
+type KnownJob struct {
+	ID          string
+	State       shaper.State
+	Created     shaper.Instant
+	Finished    shaper.Instant
+	Attempts    int
+	MaxAttempts int
+}
+
+var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused}
+
+// Call is the call in the form that is sent.
+func (c AdmitCall) Call() Call {
+	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
+	args := make([]any, 0, 4+2*len(c.Flows)+7*len(c.Jobs))
+	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
+	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows))
+	for _, f := range c.Flows {
+		keys = append(keys, f.Flow, f.Queue, f.Later, f.Policy, f.Names)
+		args = append(args, f.Defaults, f.Entry)
+	}
+	for _, j := range c.Jobs {
+		keys = append(keys, j.Key)
+		if j.IdemKey != "" {
+			keys = append(keys, j.IdemKey)
+		}
+		args = append(args, j.Flow+1, j.IdemHash, j.Fingerprint, j.Delay.Microseconds(), j.MaxWaitMS, j.Cost, j.Rest)
+	}
+	return Call{Commands.Admit, keys, args}
+}
+
+// Decode reads the answer: one verdict per job, in order.
+func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
+	r := reader{values: values}
+	now := shaper.Instant(r.int())
+	list, ok := r.next().([]any)
+	if !ok || len(list) != len(c.Jobs) {
+		r.fail("not one verdict per job")
+		return nil, r.err
+	}
+	out := make([]Verdict, len(list))
+	for i, item := range list {
+		fields, _ := item.([]any)
+		v := reader{values: fields}
+		out[i] = readVerdict(&v, now)
+		if v.err != nil {
+			return nil, v.err
+		}
+	}
+	return out, nil
+}
+
+func readVerdict(r *reader, now shaper.Instant) Verdict {
+	var v Verdict
+	v.Now = now
+	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
+		v.Outcome = outcomes[code]
+	} else {
+		r.fail("no such outcome")
+	}
+	v.Position, v.Start = r.int(), shaper.Instant(r.int())
+	v.Depth, v.Capacity = r.int(), r.int()
+	v.Remaining = max(0, v.Capacity-v.Depth)
+	v.RetryAfter, v.NextSlot = micros(r.int()), micros(r.int())
+	v.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
+	if state := r.text(); state != "" {
+		v.State = shaper.State(state[0])
+	}
+	v.Known = ParseKnown(r.text())
+	return v
+}
+
+// Grant is what one tick leased, or nothing.
+type Grant struct {
+	Now     shaper.Instant
+	Next    shaper.Instant // the earliest instant at which something is due; 0 for none
+	More    bool
+	Help    bool
+	Counter int64 // of the grant that Leases are; 0 when there is none
+	Leases  []LeasedJob
+}
+
+// LeasedJob is a job as the tick found it, and the lease it gave.
+type LeasedJob struct {
+	ID       string
+	Epoch    int64
+	Stamp    shaper.Instant
+	Ends     shaper.Instant
+	Attempts int
+	Eligible shaper.Instant
+	Record   []byte
+}
+
+// TickCall looks at a shard.
+type TickCall struct {
+	At                                          At
+	Clock, Due, Expires, Leases, Grant, Tenants string // keys
+	Counter, Seen                               int64  // of this call; of the last grant seen
+	Max                                         int
+	Lease, Horizon, Sweep                       time.Duration
+	Help                                        int // 0 keep, 1 raise, 2 clear
+	Defaults                                    string
+	Retention                                   Retention
+}
+
+// Call is the call in the form that is sent.
+func (c TickCall) Call() Call {
+	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants}, append([]any{
+		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Defaults,
+	}, c.Retention.args()...)}
+}
+
+// Decode reads the answer.
+func (c TickCall) Decode(values []any) (Grant, error) {
+	r := reader{values: values}
+	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int()}
+	for r.more() {
+		g.Leases = append(g.Leases, LeasedJob{
+			ID: r.text(), Epoch: r.int(), Stamp: shaper.Instant(r.int()), Ends: shaper.Instant(r.int()),
+			Attempts: int(r.int()), Eligible: shaper.Instant(r.int()), Record: []byte(r.text()),
+		})
+	}
+	return g, r.err
+}
+
+// SettleCall ends leases of one shard.
+type SettleCall struct {
+	At                          At
+	Clock, Due, Expires, Leases string // keys
+	Horizon                     time.Duration
+	Defaults                    string
+	Retention                   Retention
+	Items                       []SettleItem
+}
+
+// SettleItem ends one lease.
+type SettleItem struct {
+	Key         string // of the record
+	Epoch       int64
+	Outcome     Outcome
+	Delay       time.Duration // Retry: until eligible; Held: how long the flow is held
+	MaxAttempts int
+	Result      []byte // empty keeps the one there is
+}
+
+// Outcome is how a lease ended, as the record keeps it.
+type Outcome byte
+
+// The outcomes of a lease.
+const (
+	OutcomeSucceeded Outcome = 'S'
+	OutcomeRetry     Outcome = 'r'
+	OutcomeDead      Outcome = 'd'
+	OutcomeHeld      Outcome = 'h'
+	OutcomeReleased  Outcome = 'R'
+)
+
+// SettleCode is the script's answer for one lease.
+type SettleCode int64
+
+// The answers.
+const (
+	CodeSettled  SettleCode = 1
+	CodeRepeated SettleCode = 2
+	CodeStale    SettleCode = 3
+)
+
+// Call is the call in the form that is sent.
+func (c SettleCall) Call() Call {
+	keys := append(make([]string, 0, 4+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases)
+	args := append(make([]any, 0, 6+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Defaults)
+	args = append(args, c.Retention.args()...)
+	for _, s := range c.Items {
+		keys = append(keys, s.Key)
+		args = append(args, s.Epoch, string(rune(s.Outcome)), s.Delay.Microseconds(), s.MaxAttempts, s.Result)
+	}
+	return Call{Commands.Settle, keys, args}
+}
+
+// Decode reads the answer: one code per item, in order.
+func (c SettleCall) Decode(values []any) ([]SettleCode, error) {
+	return decodeCodes[SettleCode](values, len(c.Items))
+}
+
+// HeartbeatCall extends leases of one shard.
+type HeartbeatCall struct {
+	At            At
+	Clock, Leases string // keys
+	Lease         time.Duration
+	Jobs          []string // keys of the records
+	Epochs        []int64
+}
+
+// Call is the call in the form that is sent.
+func (c HeartbeatCall) Call() Call {
+	keys := append([]string{c.Clock, c.Leases}, c.Jobs...)
+	args := append(make([]any, 0, 2+len(c.Epochs)), string(c.At), c.Lease.Microseconds())
+	for _, e := range c.Epochs {
+		args = append(args, e)
+	}
+	return Call{Commands.Heartbeat, keys, args}
+}
+
+// Decode reads the answer: 1 per lease that is extended, 0 per lease that is not current any more.
+func (c HeartbeatCall) Decode(values []any) ([]int64, error) {
+	return decodeCodes[int64](values, len(c.Jobs))
+}
+
+func decodeCodes[T ~int64](values []any, n int) ([]T, error) {
+	r := reader{values: values}
+	r.int()
+	out := make([]T, 0, n)
+	for r.more() {
+		out = append(out, T(r.int()))
+	}
+	if len(out) != n {
+		r.fail("not one code per item")
+	}
+	return out, r.err
+}
+
+// JobCode is the answer of the calls that concern one job.
+type JobCode int64
+
+// The answers.
+const (
+	JobAbsent   JobCode = 0
+	JobDone     JobCode = 1 // what was asked for holds
+	JobConflict JobCode = 3
+	JobFull     JobCode = 4
+)
+
+// CancelCall ends a waiting job.
+type CancelCall struct {
+	At                       At
+	Clock, Due, Expires, Job string // keys
+	Tenant                   string // as in keys
+	Defaults                 string
+	Retention                Retention
+}
+
+// Call is the call in the form that is sent.
+func (c CancelCall) Call() Call {
+	return Call{Commands.Cancel, []string{c.Clock, c.Due, c.Expires, c.Job},
+		append([]any{string(c.At), c.Tenant, c.Defaults}, c.Retention.args()...)}
+}
+
+// Decode reads the answer: JobAbsent, JobDone or JobConflict.
+func (c CancelCall) Decode(values []any) (JobCode, error) {
+	codes, err := decodeCodes[JobCode](values, 1)
+	if err != nil {
+		return JobAbsent, err
+	}
+	return codes[0], nil
+}
+
+// ReplayCall brings a dead job back.
+type ReplayCall struct {
+	At                       At
+	Clock, Due, Expires, Job string // keys
+	Tenant                   string // as in keys
+	Defaults                 string
+	Horizon                  time.Duration
+	Tag                      uint32 // not 0; the same when the call is sent again, another for another call
+	MaxAttempts              int
+}
+
+// Call is the call in the form that is sent.
+func (c ReplayCall) Call() Call {
+	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job},
+		[]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts}}
+}
+
+// Decode reads the answer; the admission is set for JobDone and JobFull.
+func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
+	r := reader{values: values}
+	a := shaper.Admission{Now: shaper.Instant(r.int())}
+	code := JobCode(r.int())
+	switch code {
+	case JobDone:
+		a.Outcome = shaper.Admitted
+	case JobFull:
+		a.Outcome = shaper.Full
+	default:
+		return code, a, r.err
+	}
+	a.Position, a.Start = r.int(), shaper.Instant(r.int())
+	a.Depth, a.Capacity = r.int(), r.int()
+	a.Remaining = max(0, a.Capacity-a.Depth)
+	a.RetryAfter = micros(r.int())
+	a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
+	return code, a, r.err
+}
+
+// TuneCall changes what one source says of a tenant.
+type TuneCall struct {
+	At                                                 At
+	Clock, Due, Policy, History, Names, Tenants, Filed string // keys
+	Horizon                                            time.Duration
+	Defaults                                           string
+	Name                                               string // of this call; the same when it is sent again
+	Expected                                           *int64 // revision; nil for any
+	Source                                             string // "api" or "file"
+	Says                                               string // what the source says, empty for nothing
+	Effective                                          string // EncodeOverrides of all sources
+	Reason, HistoryEntry                               string
+	Entry                                              string // of the tenant, in the tenants and filed keys
+}
+
+// Call is the call in the form that is sent.
+func (c TuneCall) Call() Call {
+	expected := ""
+	if c.Expected != nil {
+		expected = strconv.FormatInt(*c.Expected, 10)
+	}
+	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Filed}, []any{
+		string(c.At), c.Horizon.Microseconds(), c.Defaults, c.Name, expected, c.Source, c.Says, c.Effective, c.Reason, c.HistoryEntry, c.Entry,
+	}}
+}
+
+// Decode reads the answer: whether the change was made, and the revision in force.
+func (c TuneCall) Decode(values []any) (changed bool, revision int64, err error) {
+	codes, err := decodeCodes[int64](values, 2)
+	if err != nil {
+		return false, 0, err
+	}
+	return codes[0] == 1, codes[1], nil
+}
+
+// StatusCall reads one job.
+type StatusCall struct {
+	At               At
+	Clock, Job       string // keys
+	Tenant, Defaults string
+}
+
+// Status is a job as it stands.
+type Status struct {
+	Now      shaper.Instant
+	Found    bool
+	Position int64
+	Start    shaper.Instant
+	Record   []byte // without its payload
+}
+
+// Call is the call in the form that is sent.
+func (c StatusCall) Call() Call {
+	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.Defaults}}
+}
+
+// Decode reads the answer.
+func (c StatusCall) Decode(values []any) (Status, error) {
+	r := reader{values: values}
+	s := Status{Now: shaper.Instant(r.int()), Found: r.int() == 1, Position: r.int(), Start: shaper.Instant(r.int()), Record: []byte(r.text())}
+	return s, r.err
+}
+
+// StatCall reads a tenant.
+type StatCall struct {
+	At                   At
+	Clock, Policy, Names string // keys
+	Defaults             string
+}
+
+// Stat is a tenant's policy as each source states it, and its flows.
+type Stat struct {
+	Now       shaper.Instant
+	Revision  int64
+	API, File string
+	Reason    string
+	Flows     []FlowStat
+}
+
+// FlowStat is the figures of one flow.
+type FlowStat struct {
+	Flow                                          string // as in keys
+	Depth, Queued, Running                        int64
+	Earliest, HeldUntil                           shaper.Instant
+	Admitted, Rejected, Departed, Succeeded, Dead int64
+	Oldest                                        shaper.Instant // eligible time of the oldest queued job; 0 for none
+}
+
+// Call is the call in the form that is sent.
+func (c StatCall) Call() Call {
+	return Call{Commands.Stat, []string{c.Clock, c.Policy, c.Names}, []any{string(c.At), c.Defaults}}
+}
+
+// Decode reads the answer.
+func (c StatCall) Decode(values []any) (Stat, error) {
+	r := reader{values: values}
+	s := Stat{Now: shaper.Instant(r.int()), Revision: r.int(), API: r.text(), File: r.text(), Reason: r.text()}
+	for r.more() {
+		s.Flows = append(s.Flows, FlowStat{
+			Flow: r.text(), Depth: r.int(), Queued: r.int(), Running: r.int(), Earliest: shaper.Instant(r.int()), HeldUntil: shaper.Instant(r.int()),
+			Admitted: r.int(), Rejected: r.int(), Departed: r.int(), Succeeded: r.int(), Dead: r.int(), Oldest: shaper.Instant(r.int()),
+		})
+	}
+	return s, r.err
+}
+
+// BeatCall says that a worker lives.
+type BeatCall struct {
+	At             At
+	Clock, Workers string // keys
+	Worker         string
+	TTL            time.Duration
+	Leave          bool
+}
+
+// Call is the call in the form that is sent.
+func (c BeatCall) Call() Call {
+	return Call{Commands.Beat, []string{c.Clock, c.Workers}, []any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)}}
+}
+
+// Decode reads the answer: the live workers.
+func (c BeatCall) Decode(values []any) ([]string, error) {
+	r := reader{values: values}
+	r.int()
+	var live []string
+	for r.more() {
+		live = append(live, r.text())
+	}
+	return live, r.err
+}
+
+// ParseKnown reads what an idempotency key knows; the zero value when it is empty.
+func ParseKnown(text string) (k KnownJob) {
+	fields := strings.Fields(text)
+	if len(fields) > 0 {
+		k.ID = fields[0]
+	}
+	if len(fields) < 7 || fields[2] == "" {
+		return k
+	}
+	k.State = shaper.State(fields[2][0])
+	numbers := make([]int64, 4)
+	for i := range numbers {
+		numbers[i], _ = strconv.ParseInt(fields[3+i], 10, 64) // a malformed number leaves the fact out
+	}
+	k.Created, k.Finished = shaper.Instant(numbers[0]), shaper.Instant(numbers[1])
+	k.Attempts, k.MaxAttempts = int(numbers[2]), int(numbers[3])
+	return k
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+func flag(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}

@@ -1,0 +1,55 @@
+-- clock: the shard's clock, monotone over steps of the wall clock, and the totals kept beside it.
+--
+-- KEYS[1] is always the clock hash: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
+-- look, 0 for none; depth and running are sums over the shard's flows; swept is when expired leases were last looked for, grace
+-- until when none is taken back; help says that the owner asks others to lease beside it; defaults is the default policy seen last.
+
+local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
+local OVERDUE = 100000 -- µs after which a planned look is taken for missed
+
+local clock
+local now
+
+local function clock_load(injected)
+  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'defaults')
+  clock = {
+    last = tonumber(v[1]) or 0,
+    off = tonumber(v[2]) or 0,
+    wake = tonumber(v[3]) or 0,
+    depth = tonumber(v[4]) or 0,
+    running = tonumber(v[5]) or 0,
+    swept = tonumber(v[6]) or 0,
+    grace = tonumber(v[7]) or 0,
+    help = tonumber(v[8]) or 0,
+    defaults = v[9] or '',
+  }
+  local t = tonumber(injected)
+  if not t then
+    local time = redis.call('TIME')
+    t = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  end
+  if t + clock.off < clock.last then
+    clock.off = clock.last - t
+  end
+  now = t + clock.off
+end
+
+local function clock_save()
+  redis.call('HSET', KEYS[1], 'last', now, 'off', clock.off, 'wake', clock.wake, 'depth', clock.depth,
+    'running', clock.running, 'swept', clock.swept, 'grace', clock.grace, 'help', clock.help, 'defaults', clock.defaults)
+end
+
+-- unlock makes the writes that follow possible at maxmemory: a script that has written once is not refused any more.
+local function unlock()
+  redis.call('DEL', PREFIX .. 'unlock')
+end
+
+-- wake_for tells the shard's owner that something is due before its planned look, or that it missed that look.
+local function wake_for(due, horizon)
+  local look = math.max(due - floor(horizon / 2), now)
+  local overdue = clock.wake ~= 0 and clock.wake < now - OVERDUE
+  if clock.wake == 0 or look < clock.wake or overdue then
+    clock.wake = look
+    redis.call('PUBLISH', 'sluice:wake', KEYS[1])
+  end
+end

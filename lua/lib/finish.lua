@@ -1,0 +1,80 @@
+-- finish: what every terminal state has in common.
+
+local DONE_KEPT = 1000 -- recent terminal ids of a flow
+
+-- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the job.
+local retention
+
+local function retention_of(succeeded, dead, idempotency)
+  retention = { succeeded = tonumber(succeeded), dead = tonumber(dead), idempotency = tonumber(idempotency) }
+end
+
+-- finish_reads touches the keys that finish writes, so that a slot in migration refuses before anything is changed.
+local function finish_reads(j)
+  redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow)
+  if j.idem ~= '' then
+    j.key = redis.call('GET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem)
+  end
+end
+
+-- finish ends a job in a terminal state at now: its record loses the payload, unless it is dead and may be replayed, keeps the
+-- result ('' keeps the one it has), and from then on has an end; so has its idempotency key. Whoever waits for it is told.
+local function finish(id, j, state, result)
+  local key = PREFIX .. 'job:' .. id
+  local keep = retention.succeeded
+  j.state, j.at, j.deadline = state, now, 0
+  if state == 'd' then
+    keep = retention.dead
+    if result ~= '' then
+      j.result = #result
+      redis.call('SETRANGE', key, j.prefix + j.payload, result)
+    end
+    redis.call('SETRANGE', key, 0, job_head(j))
+    redis.call('EXPIRE', key, keep)
+    local dead = PREFIX .. 'dead:' .. j.flow
+    redis.call('ZREMRANGEBYSCORE', dead, '-inf', now - keep * 1000000)
+    redis.call('ZADD', dead, now, id)
+    redis.call('EXPIRE', dead, keep)
+  else
+    if result == '' and j.result > 0 then
+      local from = j.prefix + j.payload
+      result = redis.call('GETRANGE', key, from, from + j.result - 1)
+    end
+    j.payload, j.result = 0, #result
+    redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. result, 'EX', keep)
+    local done = PREFIX .. 'done:' .. j.flow
+    redis.call('LPUSH', done, id)
+    redis.call('LTRIM', done, 0, DONE_KEPT - 1)
+    redis.call('EXPIRE', done, keep)
+  end
+  if j.idem ~= '' and j.key then
+    -- What the key still knows of the job when the job's own record is gone.
+    local known = string.match(j.key, '^%S+ %S+')
+    redis.call('SET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem,
+      string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max), 'EX', max(keep, retention.idempotency))
+  end
+  redis.call('PUBLISH', 'sluice:done:' .. id, state)
+end
+
+-- give_back returns a leased job to the queue under its old sequence.
+local function give_back(id, j, f)
+  enqueue(f, j.cost)
+  f.depth = f.depth + 1
+  clock.depth = clock.depth + 1
+  j.state, j.at = 'q', now
+  redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
+  redis.call('ZADD', PREFIX .. 'queue:' .. f.name, j.seq, id)
+  if j.deadline > 0 then
+    redis.call('ZADD', PREFIX .. 'expires', j.deadline, id)
+  end
+end
+
+-- charge_free counts a hold or an expired lease; after FREE_LEASES of them each costs an attempt. True when none is left.
+local function charge_free(j)
+  if j.free < FREE_LEASES then
+    j.free = j.free + 1
+    return false
+  end
+  j.attempts = j.attempts + 1
+  return j.attempts >= j.max
+end

@@ -1,0 +1,231 @@
+-- flow: a flow's policy, its bucket and its counts. The arithmetic is that of shaper.Bucket and shaper.Admit, step for step.
+
+local SLACK = 10000 -- µs; shaper.Slack
+local FARTHEST = 9007199254740991 -- 2^53 - 1
+local FREE_LEASES = 20 -- shaper.FreeLeases
+local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
+
+local max, min, ceil = math.max, math.min, math.ceil
+
+-- policy_of reads the settings that stand in texts like 'l10:1000000 b1 r c1000 k64 w0 p0'; later ones outrank earlier ones.
+-- l is limit:period_us, b burst, r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused.
+local function policy_of(defaults, own)
+  local t = {}
+  for key, value in string.gmatch(defaults .. ' ' .. (own or ''), '(%l)(%S*)') do
+    t[key] = value
+  end
+  local limit, period = string.match(t.l, '^(%d+):(%d+)$')
+  local paces = { { limit = tonumber(limit), period = tonumber(period), burst = tonumber(t.b) } }
+  for l, p, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
+    paces[#paces + 1] = { limit = tonumber(l), period = tonumber(p), burst = tonumber(b) }
+  end
+  return {
+    paces = paces,
+    capacity = tonumber(t.c),
+    concurrency = tonumber(t.k),
+    wait = tonumber(t.w),
+    paused = t.p == '1',
+  }
+end
+
+local function floor_div(a, b)
+  local r = math.fmod(a, b)
+  if r < 0 then
+    r = r + b
+  end
+  return (a - r) / b, r
+end
+
+-- cell_move shifts a TAT by n intervals.
+local function cell_move(c, n)
+  local q, r = floor_div(c.rem + n * c.period, c.limit)
+  c.tat, c.rem = c.tat + q, r
+end
+
+local function cell_earliest(c)
+  return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
+end
+
+-- earliest is E = max(L, ready, held until, every e).
+local function earliest(f)
+  local e = max(f.last, f.ready, f.held)
+  for i = 1, #f.cells do
+    e = max(e, (cell_earliest(f.cells[i])))
+  end
+  return e
+end
+
+-- stamp_at is E while the look is at most slack late, else now: missed slots are gone.
+local function stamp_at(e)
+  if e < now - SLACK then
+    return now
+  end
+  return e
+end
+
+local function depart(f, stamp, cost)
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    if stamp > c.tat then
+      c.tat, c.rem = stamp, 0
+    end
+    cell_move(c, cost)
+  end
+  f.last = stamp
+end
+
+-- refund gives back the slot of a job that never departed, if no later stamp was given.
+local function refund(f, stamp, cost)
+  if stamp == f.last then
+    for i = 1, #f.cells do
+      cell_move(f.cells[i], -cost)
+    end
+  end
+end
+
+-- retune lays the policy's paces over the bucket; true when something changed.
+local function retune(f)
+  local paces, cells = f.policy.paces, {}
+  local changed = #paces ~= #f.cells
+  for i = 1, #paces do
+    local p, c = paces[i], f.cells[i]
+    local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
+    if c and c.limit == p.limit and c.period == p.period and c.burst == p.burst then
+      cell = c
+    else
+      changed = true
+      if f.last ~= 0 then
+        if c then
+          local before = (c.tat - f.last) + (c.rem - (c.burst - 1) * c.period) / c.limit
+          local ratio = (p.period * c.limit) / (c.period * p.limit)
+          cell.tat = f.last + ceil(before * ratio)
+          cell_move(cell, p.burst - 1)
+        else
+          cell.tat = f.last
+          cell_move(cell, 1)
+        end
+      end
+    end
+    cells[i] = cell
+  end
+  f.cells = cells
+  if changed and not f.fresh then
+    f.ready = now
+  end
+  return changed and not f.fresh
+end
+
+-- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown.
+local function start_after(f, ahead)
+  local first = max(earliest(f), now)
+  local start = first
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    local base, rem = c.tat, c.rem
+    if first > base then
+      base, rem = first, 0
+    end
+    local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
+    if base + wait > FARTHEST then
+      return 0
+    end
+    start = max(start, base + wait)
+  end
+  return start
+end
+
+local function tenant_of(name)
+  return string.match(name, '^([^/]+)/')
+end
+
+-- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched.
+local function flow_load(name, defaults)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, 'cells', 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen',
+    'admitted', 'rejected', 'departed', 'succeeded', 'dead')
+  local f = { name = name, key = key, cells = {}, fresh = not v[1] }
+  for limit, period, burst, tat, rem in string.gmatch(v[1] or '', '(%d+):(%d+):(%d+):(-?%d+):(%d+)') do
+    f.cells[#f.cells + 1] = {
+      limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst), tat = tonumber(tat), rem = tonumber(rem),
+    }
+  end
+  f.last = tonumber(v[2]) or 0
+  f.ready = tonumber(v[3]) or 0
+  f.held = tonumber(v[4]) or 0
+  f.depth = tonumber(v[5]) or 0
+  f.queued = tonumber(v[6]) or 0
+  f.cost = tonumber(v[7]) or 0
+  f.seq = tonumber(v[8]) or 0
+  f.running = tonumber(v[9]) or 0
+  f.seen = tonumber(v[10]) or 0
+  f.admitted = tonumber(v[11]) or 0
+  f.rejected = tonumber(v[12]) or 0
+  f.departed = tonumber(v[13]) or 0
+  f.succeeded = tonumber(v[14]) or 0
+  f.dead = tonumber(v[15]) or 0
+  f.policy = policy_of(defaults, redis.call('HGET', PREFIX .. 'policy:' .. tenant_of(name), 'eff'))
+  f.retuned = retune(f)
+  return f
+end
+
+local function flow_save(f)
+  local cells = {}
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    cells[i] = string.format('%.0f:%.0f:%.0f:%.0f:%.0f', c.limit, c.period, c.burst, c.tat, c.rem)
+  end
+  redis.call('HSET', f.key, 'cells', table.concat(cells, ','), 'last', f.last, 'ready', f.ready, 'held', f.held,
+    'depth', f.depth, 'queued', f.queued, 'cost', f.cost, 'seq', f.seq, 'running', f.running, 'seen', f.seen,
+    'admitted', f.admitted, 'rejected', f.rejected, 'departed', f.departed, 'succeeded', f.succeeded, 'dead', f.dead)
+end
+
+-- later_head is the earliest eligible time among the scheduled and retrying jobs, nil when there is none.
+local function later_head(f)
+  if f.depth <= f.queued then
+    return nil
+  end
+  local head = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, 0, 'WITHSCORES')
+  return tonumber(head[2])
+end
+
+-- flow_due is the next instant at which a job of the flow may leave, nil when none can.
+local function flow_due(f, later)
+  local p = f.policy
+  if p.paused or (p.concurrency > 0 and f.running >= p.concurrency) then
+    return nil
+  end
+  if f.queued > 0 then
+    return earliest(f)
+  end
+  return later and max(earliest(f), later)
+end
+
+-- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given and that is early.
+local function due_save(f, later, horizon)
+  local due = flow_due(f, later)
+  if due then
+    redis.call('ZADD', PREFIX .. 'due', due, f.name)
+    if horizon then
+      wake_for(due, horizon)
+    end
+  else
+    redis.call('ZREM', PREFIX .. 'due', f.name)
+  end
+end
+
+-- enqueue counts a job into the queue; the caller adds its id under its sequence.
+local function enqueue(f, cost)
+  if f.queued == 0 then
+    f.ready = max(f.ready, now)
+  end
+  f.queued = f.queued + 1
+  f.cost = f.cost + cost
+end
+
+-- place_of is the position in the queue and the estimated start of a job by its rank.
+local function place_of(f, rank)
+  if f.policy.paused then
+    return rank + 1, 0
+  end
+  return rank + 1, start_after(f, floor(rank * f.cost / max(f.queued, 1)))
+end

@@ -1,0 +1,125 @@
+package lua
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Record is a job as it is stored; lib/record.lua describes the bytes.
+type Record struct {
+	State       shaper.State
+	Epoch       int64
+	Attempts    int
+	FreeLeases  int  // holds and expired leases that cost no attempt
+	Outcome     byte // of the last lease that ended: an Outcome, 'x' for an expired lease, '-' for none
+	Tag         uint32
+	Stamp       shaper.Instant // of the last lease
+	At          shaper.Instant // when a waiting or leased job is eligible, or when a done job ended
+	Deadline    shaper.Instant // end of its max wait; 0 for none
+	Seq         int64
+	Created     shaper.Instant
+	MaxWaitMS   int64
+	Cost        int64
+	MaxAttempts int
+	Flow        string // as in keys: tenant/route
+	Idem        string // hash of the idempotency key, empty for none
+	Type        string
+	Tenant      string // as the client wrote it
+	Route       string
+	Payload     []byte
+	Result      []byte // of the last settled delivery, in the form of its settler
+}
+
+const (
+	recordHead   = 65
+	recordScript = 56 // the bytes at the front that the admitting script writes
+	maxPrefix    = 1023
+)
+
+// ErrRecord means that a stored record cannot be read.
+var ErrRecord = errors.New("not a job record")
+
+// Rest encodes what the admitting script is given of a record: all from its cost on. Type, tenant and route are at most 255 bytes,
+// flow and idem are as in keys.
+func (r Record) Rest() ([]byte, error) {
+	prefix := recordHead
+	fields := []string{r.Flow, r.Idem, r.Type, r.Tenant, r.Route}
+	for _, f := range fields {
+		if len(f) > 255 {
+			return nil, fmt.Errorf("%w: a field of %d bytes, at most 255 fit", ErrRecord, len(f))
+		}
+		prefix += 1 + len(f)
+	}
+	if prefix > maxPrefix {
+		return nil, fmt.Errorf("%w: %d bytes before the payload, at most %d fit", ErrRecord, prefix, maxPrefix)
+	}
+	b := make([]byte, 0, prefix-recordScript+len(r.Payload))
+	b = append(b, byte(r.Cost))
+	b = binary.BigEndian.AppendUint16(b, uint16(r.MaxAttempts))
+	b = binary.BigEndian.AppendUint16(b, uint16(prefix))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Payload)))
+	for _, f := range fields {
+		b = append(b, byte(len(f)))
+		b = append(b, f...)
+	}
+	return append(b, r.Payload...), nil
+}
+
+// DecodeRecord reads a stored record, with or without its payload: a reader that left the payload out hands over head, prefix and result.
+// Payload and Result share the memory of raw.
+func DecodeRecord(raw []byte) (Record, error) {
+	if len(raw) < recordHead || raw[0] != '1' {
+		return Record{}, fmt.Errorf("%w: %d bytes", ErrRecord, len(raw))
+	}
+	be := binary.BigEndian
+	r := Record{
+		State:       shaper.State(raw[1]),
+		Epoch:       int64(be.Uint32(raw[2:])),
+		Attempts:    int(be.Uint16(raw[6:])),
+		FreeLeases:  int(raw[8]),
+		Outcome:     raw[9],
+		Tag:         be.Uint32(raw[10:]),
+		Stamp:       shaper.Instant(wide(raw[14:21])),
+		At:          shaper.Instant(wide(raw[21:28])),
+		Deadline:    shaper.Instant(wide(raw[28:35])),
+		Seq:         wide(raw[35:41]),
+		Created:     shaper.Instant(wide(raw[44:51])),
+		MaxWaitMS:   wide(raw[51:56]),
+		Cost:        int64(raw[56]),
+		MaxAttempts: int(be.Uint16(raw[57:])),
+	}
+	result := int(wide(raw[41:44]))
+	prefix, payload := int(be.Uint16(raw[59:])), int(be.Uint32(raw[61:]))
+	if prefix < recordHead || prefix > len(raw) {
+		return Record{}, fmt.Errorf("%w: prefix of %d in %d bytes", ErrRecord, prefix, len(raw))
+	}
+	at := recordHead
+	for _, field := range []*string{&r.Flow, &r.Idem, &r.Type, &r.Tenant, &r.Route} {
+		if at >= prefix || at+1+int(raw[at]) > prefix {
+			return Record{}, fmt.Errorf("%w: a field runs over the prefix", ErrRecord)
+		}
+		*field = string(raw[at+1 : at+1+int(raw[at])])
+		at += 1 + int(raw[at])
+	}
+	rest := raw[prefix:]
+	if len(rest) >= payload+result {
+		r.Payload = rest[:payload:payload]
+		rest = rest[payload:]
+	}
+	if len(rest) < result {
+		return Record{}, fmt.Errorf("%w: %d bytes after the prefix for a payload of %d and a result of %d", ErrRecord, len(raw)-prefix, payload, result)
+	}
+	r.Result = rest[:result:result]
+	return r, nil
+}
+
+// wide reads a big-endian number of up to 7 bytes.
+func wide(b []byte) (n int64) {
+	for _, c := range b {
+		n = n<<8 | int64(c)
+	}
+	return n
+}

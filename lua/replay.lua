@@ -1,0 +1,79 @@
+-- replay: bring a dead job back through its bucket.
+--
+-- Guarantee: the job asks for a place like a new one, at the end of the queue (invariants 1 and 6); its attempts start anew, its
+-- epoch goes on, its max wait starts again. The same call sent twice is answered alike: its tag is kept in the record.
+--
+-- KEYS
+--   1 clock   2 due   3 expires   4 job
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy   4 horizon in µs   5 call tag, 1 to 2^32 - 1
+--   6 max attempts
+-- Reply
+--   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full; then, but for 0 and 3:
+--   position, estimated start, depth, capacity, retry after in µs, limit, period in µs
+-- Derived keys: flow queue later policy idem dead due unlock
+-- Channels: sluice:wake
+
+--! include record clock flow
+
+local ABSENT, REPLAYED, CONFLICT, FULL = 0, 1, 3, 4
+clock_load(ARGV[1])
+local horizon, tag = tonumber(ARGV[4]), tonumber(ARGV[5])
+local id = string.sub(KEYS[4], #PREFIX + 5)
+local j = job_read(redis.call('GETRANGE', KEYS[4], 0, UP_TO_PAYLOAD - 1))
+if not j or tenant_of(j.flow) ~= ARGV[2] then
+  return { now, ABSENT }
+end
+local f = flow_load(j.flow, ARGV[3])
+local p = f.policy
+local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
+local function reply(code, position, start, after)
+  return { now, code, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period }
+end
+if j.tag == tag then
+  local rank = redis.call('ZRANK', queue, id)
+  if not rank then
+    return reply(REPLAYED, 0, 0, 0)
+  end
+  local position, start = place_of(f, rank)
+  return reply(REPLAYED, position, start, 0)
+end
+if j.state ~= 'd' then
+  return { now, CONFLICT }
+end
+redis.call('EXISTS', KEYS[2], KEYS[3], queue, dead, PREFIX .. 'later:' .. f.name)
+local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
+local known = j.idem ~= '' and redis.call('GET', idem_key)
+local later = later_head(f)
+if f.depth + 1 > p.capacity then
+  local after, departures = 0, f.depth + 1 - p.capacity
+  if not p.paused and p.capacity > 0 then
+    local at = start_after(f, floor((min(departures, max(f.queued, 1)) - 1) * f.cost / max(f.queued, 1)))
+    after = at == 0 and 0 or max(1000, ceil((at - now) / 1000) * 1000)
+  end
+  return reply(FULL, 0, 0, after)
+end
+
+clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
+local start = p.paused and 0 or start_after(f, f.cost)
+f.seq = f.seq + 1
+j.seq, j.state, j.at, j.attempts, j.free, j.tag, j.max = f.seq, 'q', now, 0, 0, tag, tonumber(ARGV[6])
+if j.wait > 0 then
+  j.deadline = now + j.wait * 1000
+  redis.call('ZADD', KEYS[3], j.deadline, id)
+  wake_for(j.deadline + horizon, horizon)
+end
+enqueue(f, j.cost)
+f.depth = f.depth + 1
+clock.depth = clock.depth + 1
+redis.call('SETRANGE', KEYS[4], 0, job_head(j))
+redis.call('PERSIST', KEYS[4])
+redis.call('ZREM', dead, id)
+redis.call('ZADD', queue, j.seq, id)
+if known then
+  redis.call('SET', idem_key, string.match(known, '^%S+ %S+'))
+end
+flow_save(f)
+due_save(f, later, horizon)
+clock_save()
+return reply(REPLAYED, f.queued, start, 0)

@@ -1,0 +1,134 @@
+-- settle: end leases of one shard.
+--
+-- Guarantee: a settlement whose epoch is not the job's current lease changes nothing and says so (invariant 5). Sent again, it gets
+-- the same answer as the first time (invariant 7), for as long as the job has not been leased anew and settled again.
+--
+-- KEYS
+--   1 clock   2 due   3 expires   4 leases
+--   then per job: job
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 horizon in µs   3 default policy
+--   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   then per job: epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts, result or '' for the one kept
+--   An outcome is S succeeded, r retry, d dead, h held, R released.
+-- Reply
+--   now, then per job: 1 settled, 2 repeated, 3 stale
+-- Derived keys: flow queue later policy job idem done dead due expires unlock
+-- Channels: sluice:wake sluice:done
+
+--! include record clock flow finish
+
+local JOB_ARGS, SETTLED, REPEATED, STALE = 5, 1, 2, 3
+clock_load(ARGV[1])
+local horizon, defaults = tonumber(ARGV[2]), ARGV[3]
+retention_of(ARGV[4], ARGV[5], ARGV[6])
+
+-- Read.
+redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
+local flows, touched, jobs, items = {}, {}, {}, {}
+for k = 5, #KEYS do
+  local a = 6 + (k - 5) * JOB_ARGS
+  local id = string.sub(KEYS[k], #PREFIX + 5)
+  if not jobs[id] then
+    local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
+    if j and not flows[j.flow] then
+      local f = flow_load(j.flow, defaults)
+      f.later_before = later_head(f)
+      redis.call('EXISTS', PREFIX .. 'queue:' .. j.flow, PREFIX .. 'later:' .. j.flow)
+      flows[j.flow] = f
+    end
+    if j then
+      finish_reads(j)
+    end
+    jobs[id] = j
+  end
+  items[#items + 1] = {
+    id = id, epoch = tonumber(ARGV[a + 1]), outcome = ARGV[a + 2], delay = tonumber(ARGV[a + 3]), max = tonumber(ARGV[a + 4]),
+    result = ARGV[a + 5],
+  }
+end
+
+-- Write.
+unlock()
+
+local function keep_result(id, j, result)
+  if result ~= '' then
+    j.result = #result
+    redis.call('SETRANGE', PREFIX .. 'job:' .. id, j.prefix + j.payload, result)
+  end
+end
+
+local function retry_later(id, j, f, delay, result)
+  keep_result(id, j, result)
+  j.state, j.at = 'r', now + delay
+  redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
+  redis.call('ZADD', PREFIX .. 'later:' .. f.name, j.at, id)
+  if j.deadline > 0 then
+    redis.call('ZADD', KEYS[3], j.deadline, id)
+  end
+  f.later_before = min(f.later_before or j.at, j.at)
+  f.depth = f.depth + 1
+  clock.depth = clock.depth + 1
+end
+
+-- apply settles a current lease.
+local function apply(s, j, f)
+  local dead = s.outcome == 'd'
+  if s.outcome == 'S' or s.outcome == 'r' or dead then
+    j.attempts = j.attempts + 1
+    dead = dead or (s.outcome == 'r' and j.attempts >= s.max)
+  end
+  j.max, j.outcome = s.max, s.outcome
+  redis.call('ZREM', KEYS[4], s.id)
+  f.running = f.running - 1
+  clock.running = clock.running - 1
+  if s.outcome == 'h' then
+    f.held = max(f.held, now + s.delay)
+    dead = charge_free(j)
+  end
+  if dead then
+    f.dead = f.dead + 1
+    finish(s.id, j, 'd', s.result)
+  elseif s.outcome == 'S' then
+    f.succeeded = f.succeeded + 1
+    finish(s.id, j, 'S', s.result)
+  elseif s.outcome == 'r' then
+    retry_later(s.id, j, f, s.delay, s.result)
+  else
+    if s.outcome == 'R' then
+      refund(f, j.stamp, j.cost)
+      f.departed = f.departed - 1
+    end
+    keep_result(s.id, j, s.result)
+    give_back(s.id, j, f)
+  end
+end
+
+local reply = { now }
+for i = 1, #items do
+  local s = items[i]
+  local j = jobs[s.id]
+  if not j then
+    reply[i + 1] = STALE
+  elseif j.state == 'l' and j.epoch == s.epoch then
+    local f = flows[j.flow]
+    apply(s, j, f)
+    if not f.touched then
+      f.touched = true
+      touched[#touched + 1] = f
+    end
+    reply[i + 1] = SETTLED
+  else
+    -- While a job is leased again, its last outcome is that of the lease before.
+    local settled = j.state == 'l' and j.epoch - 1 or j.epoch
+    reply[i + 1] = (settled == s.epoch and j.outcome == s.outcome) and REPEATED or STALE
+  end
+end
+for i = 1, #touched do
+  flow_save(touched[i])
+  due_save(touched[i], touched[i].later_before, horizon)
+end
+if #touched > 0 then
+  clock_save()
+end
+return reply

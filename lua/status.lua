@@ -1,0 +1,39 @@
+-- status: read one job, with its place in the queue.
+--
+-- Guarantee: writes nothing; the payload is not read.
+--
+-- KEYS
+--   1 clock   2 job
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy
+-- Reply
+--   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0 unknown), record without its payload
+-- Derived keys: flow queue later policy due unlock
+-- Channels: sluice:wake (none is written to)
+
+--! include record clock flow
+
+clock_load(ARGV[1])
+local raw = redis.call('GETRANGE', KEYS[2], 0, UP_TO_PAYLOAD - 1)
+local j = job_read(raw)
+if not j or tenant_of(j.flow) ~= ARGV[2] then
+  return { now, 0, 0, 0, '' }
+end
+local position, start, result = 0, 0, ''
+if j.state == 'q' then
+  local f = flow_load(j.flow, ARGV[3])
+  position, start = place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, string.sub(KEYS[2], #PREFIX + 5)) or 0)
+elseif j.state == 's' or j.state == 'r' then
+  local f = flow_load(j.flow, ARGV[3])
+  if not f.policy.paused then
+    start = start_after(f, f.cost)
+    if start ~= 0 then
+      start = max(start, j.at)
+    end
+  end
+end
+if j.result > 0 then
+  local from = j.prefix + j.payload
+  result = redis.call('GETRANGE', KEYS[2], from, from + j.result - 1)
+end
+return { now, 1, position, start, sub(raw, 1, j.prefix) .. result }

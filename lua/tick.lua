@@ -1,0 +1,520 @@
+-- tick: one look at a shard by one worker.
+--
+-- Guarantee: one call does one of these things, the first that there is to do: hand over again what an earlier call leased but
+-- its worker never saw; take back expired leases; expire jobs that waited too long; look at every flow anew after the default policy
+-- changed; lease what is stamped up to now + horizon, in order, within each flow's paces and cap (invariants 2, 3, 6), promoting
+-- scheduled and retrying jobs that are eligible by the stamp being given; forget tenants idle for ten minutes. So everything a call
+-- writes is read before its first write. A call that finds nothing to do writes nothing.
+-- Each call carries the worker's counter and the counter of the last grant it has seen. A stored grant that it has not seen is handed
+-- over again (invariant 7): unchanged while its first stamp of a flow is at most slack ago, else stamped anew in order, or given back
+-- to the queue if later stamps were given since.
+--
+-- KEYS
+--   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 counter   3 counter of the last grant seen   4 most jobs to lease
+--   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 default policy
+--   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys
+-- Reply
+--   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
+--   then per leased job: id, epoch, stamp, end of lease, attempts before, eligible since, record
+-- Derived keys: flow queue later policy flows job idem done dead due expires unlock
+-- Channels: sluice:wake sluice:done
+
+--! include record clock flow finish
+
+local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST = 100, 200, 64, 100, 100, 16
+local IDLE = 600000000 -- µs until an idle tenant is forgotten
+local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
+
+clock_load(ARGV[1])
+local counter, seen, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local lease, horizon, sweep, help = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local defaults = ARGV[9]
+retention_of(ARGV[10], ARGV[11], ARGV[12])
+
+local flows, touched = {}, {}
+local function flow(name)
+  if not flows[name] then
+    flows[name] = flow_load(name, defaults)
+    flows[name].later_before = later_head(flows[name])
+    touched[#touched + 1] = flows[name]
+  end
+  return flows[name]
+end
+
+local function save_touched()
+  for i = 1, #touched do
+    flow_save(touched[i])
+    due_save(touched[i], touched[i].later_before)
+  end
+end
+
+local function head(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or FARTHEST
+end
+
+local changed = false -- whether anything was written
+local leased, grant_counter = {}, 0
+local due_head, expires_head = head(KEYS[2]), head(KEYS[3])
+
+-- start_writing is called by every step between its last read and its first write.
+local function start_writing()
+  changed = true
+  unlock()
+end
+
+local function answer(more)
+  if changed then
+    due_head, expires_head = head(KEYS[2]), head(KEYS[3])
+  end
+  local next_due = min(due_head, expires_head)
+  if clock.running > 0 then
+    next_due = min(next_due, max(now, clock.swept + sweep))
+  end
+  if next_due == FARTHEST then
+    next_due = 0
+  end
+  local wake = 0
+  if next_due > 0 then
+    wake = max(next_due - floor(horizon / 2), 0)
+  end
+  local wanted = clock.help
+  if help > 0 then
+    wanted = 2 - help
+  end
+  if changed or wake ~= clock.wake or wanted ~= clock.help then
+    unlock()
+    clock.wake, clock.help = wake, wanted
+    clock_save()
+  end
+  if help == 1 then
+    redis.call('PUBLISH', 'sluice:wake', 'help ' .. KEYS[1])
+  end
+  local reply = { now, next_due, more and 1 or 0, clock.help, grant_counter }
+  for i = 1, #leased do
+    local l = leased[i]
+    local at = #reply
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = l.id, l.epoch, l.stamp, l.ends
+    reply[at + 5], reply[at + 6], reply[at + 7] = l.attempts, l.at, l.raw
+  end
+  return reply
+end
+
+local function job_of(id)
+  return job_read(redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1))
+end
+
+-- redeliver hands over a grant that its worker has not seen, without the jobs that are not leased under it any more.
+local function redeliver(grant)
+  local by_flow, order = {}, {}
+  for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
+    local raw = redis.call('GET', PREFIX .. 'job:' .. id)
+    local j = job_read(raw)
+    if j and j.state == 'l' and j.epoch == tonumber(epoch) then
+      j.id, j.full = id, raw
+      flow(j.flow)
+      if not by_flow[j.flow] then
+        by_flow[j.flow] = {}
+        order[#order + 1] = j.flow
+      end
+      table.insert(by_flow[j.flow], j)
+    end
+  end
+  redis.call('EXISTS', KEYS[4])
+  start_writing()
+  for n = 1, #order do
+    local f, list = flows[order[n]], by_flow[order[n]]
+    local first, last = list[1].stamp, list[#list].stamp
+    if first >= now - SLACK or last == f.last then
+      local shift = 0
+      if first < now - SLACK then
+        shift = now - first
+        for i = 1, #f.cells do
+          f.cells[i].tat = f.cells[i].tat + shift
+        end
+        f.last = f.last + shift
+      end
+      for i = 1, #list do
+        local j = list[i]
+        j.stamp = j.stamp + shift
+        local ends = max(now, j.stamp) + lease
+        redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
+        redis.call('ZADD', KEYS[4], ends, j.id)
+        leased[#leased + 1] = {
+          id = j.id, epoch = j.epoch, stamp = j.stamp, ends = ends, attempts = j.attempts, at = j.at, raw = j.full,
+        }
+      end
+    else
+      for i = 1, #list do
+        local j = list[i]
+        f.running = f.running - 1
+        f.departed = f.departed - 1
+        clock.running = clock.running - 1
+        j.outcome = 'R'
+        give_back(j.id, j, f)
+        redis.call('ZREM', KEYS[4], j.id)
+      end
+    end
+  end
+  save_touched()
+end
+
+-- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
+local function take_back(ids)
+  local jobs = {}
+  for i = 1, #ids do
+    local j = job_of(ids[i])
+    if j then
+      flow(j.flow)
+      finish_reads(j)
+    end
+    jobs[i] = j
+  end
+  start_writing()
+  for i = 1, #ids do
+    local id, j = ids[i], jobs[i]
+    redis.call('ZREM', KEYS[4], id)
+    if j and j.state == 'l' then
+      local f = flows[j.flow]
+      f.running = f.running - 1
+      clock.running = clock.running - 1
+      j.outcome = 'x'
+      if charge_free(j) then
+        f.dead = f.dead + 1
+        finish(id, j, 'd', '')
+      else
+        give_back(id, j, f)
+      end
+    end
+  end
+  save_touched()
+end
+
+-- expire ends a waiting job whose max wait is over; it takes no slot.
+local function expire(id, j, f)
+  redis.call('ZREM', KEYS[3], id)
+  if j.state == 'q' then
+    redis.call('ZREM', PREFIX .. 'queue:' .. f.name, id)
+    f.queued = f.queued - 1
+    f.cost = f.cost - j.cost
+  elseif j.state == 's' or j.state == 'r' then
+    redis.call('ZREM', PREFIX .. 'later:' .. f.name, id)
+  else
+    return
+  end
+  f.depth = f.depth - 1
+  clock.depth = clock.depth - 1
+  finish(id, j, 'x', '')
+end
+
+local function expire_all(ids)
+  local jobs = {}
+  for i = 1, #ids do
+    local j = job_of(ids[i])
+    if j then
+      flow(j.flow)
+      finish_reads(j)
+    end
+    jobs[i] = j
+  end
+  start_writing()
+  for i = 1, #ids do
+    if jobs[i] then
+      expire(ids[i], jobs[i], flows[jobs[i].flow])
+    else
+      redis.call('ZREM', KEYS[3], ids[i])
+    end
+  end
+  for i = 1, #touched do
+    touched[i].later_before = later_head(touched[i])
+  end
+  save_touched()
+end
+
+-- look_at_all makes every flow of the shard due at once, so that each is judged by the new default policy.
+local function look_at_all()
+  local entries = redis.call('ZRANGE', KEYS[6], 0, -1)
+  start_writing()
+  for i = 1, #entries do
+    local names = redis.call('SMEMBERS', PREFIX .. 'flows:' .. string.match(entries[i], '^%S+'))
+    for n = 1, #names do
+      redis.call('ZADD', KEYS[2], now, names[n])
+    end
+  end
+  clock.defaults = defaults
+end
+
+-- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
+local function job_of_raw(raw, id, f)
+  local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, deadline = 0, flow = f.name }
+  j.id, j.full = id, raw
+  return j
+end
+
+-- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and f.promote. True when it stopped
+-- before the flow had nothing more to give.
+local function plan(f, budget)
+  local p = f.policy
+  f.leave, f.drop, f.promote = {}, {}, {}
+  if p.paused then
+    return false
+  end
+  local room = min(budget, FLOW_JOBS_MOST)
+  if p.concurrency > 0 then
+    room = min(room, p.concurrency - f.running)
+  end
+  if room <= 0 then
+    return false
+  end
+  local window = redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, 0, room - 1, 'WITHSCORES')
+  local in_window = #window / 2
+  local all_seen = in_window < room or in_window == f.queued
+  if all_seen and in_window < f.queued then
+    -- The queue was deleted or evicted behind our back: count what is there.
+    local lost = f.queued - in_window
+    f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, in_window, in_window
+  end
+  local at, waiting, promoted_from = 1, {}, 0
+  while #f.leave < room and #f.drop < EXPIRE_MOST do
+    if at > #window and not all_seen then
+      return true
+    end
+    local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
+    local stamp = earliest(f)
+    if not from_window and not waiting[1] then
+      if not f.later_before then
+        return false
+      end
+      stamp = max(stamp, f.later_before)
+    end
+    stamp = stamp_at(stamp)
+    if stamp > now + horizon then
+      return false
+    end
+    if f.later_before and f.later_before <= stamp then
+      local due = redis.call('ZRANGEBYSCORE', PREFIX .. 'later:' .. f.name, '-inf', stamp, 'WITHSCORES', 'LIMIT', promoted_from, PROMOTE_MOST)
+      for i = 1, #due, 2 do
+        local raw = redis.call('GET', PREFIX .. 'job:' .. due[i])
+        local j = job_of_raw(raw, due[i], f)
+        j.eligible, j.promoted = tonumber(due[i + 1]), true
+        if j.state == 's' then
+          f.seq = f.seq + 1
+          j.seq = f.seq
+        end
+        if f.queued == 0 then
+          f.ready = max(f.ready, j.eligible)
+        end
+        f.queued = f.queued + 1
+        f.cost = f.cost + j.cost
+        f.promote[#f.promote + 1] = j
+        local place = #waiting + 1
+        while place > 1 and waiting[place - 1].seq > j.seq do
+          place = place - 1
+        end
+        table.insert(waiting, place, j)
+      end
+      promoted_from = promoted_from + #due / 2
+      local rest = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, promoted_from, promoted_from, 'WITHSCORES')
+      f.later_before = tonumber(rest[2])
+    else
+      local j
+      if from_window then
+        local raw = redis.call('GET', PREFIX .. 'job:' .. window[at])
+        j = job_of_raw(raw, window[at], f)
+        j.eligible = j.at
+      else
+        j = waiting[1]
+      end
+      stamp = stamp_at(max(earliest(f), j.eligible))
+      if stamp > now + horizon then
+        return false
+      end
+      if from_window then
+        at = at + 2
+      else
+        table.remove(waiting, 1)
+      end
+      j.gone = true
+      f.queued = f.queued - 1
+      f.cost = f.cost - j.cost
+      f.depth = f.depth - 1
+      if j.missing then
+        f.drop[#f.drop + 1] = j
+      elseif j.deadline > 0 and j.deadline < stamp then
+        finish_reads(j)
+        f.drop[#f.drop + 1] = j
+      else
+        depart(f, stamp, j.cost)
+        j.stamp = stamp
+        f.leave[#f.leave + 1] = j
+      end
+    end
+  end
+  return true
+end
+
+local function carry_out(f)
+  local queue, later = PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name
+  for i = 1, #f.promote do
+    local j = f.promote[i]
+    redis.call('ZREM', later, j.id)
+    if not j.gone then
+      j.state, j.at = 'q', j.eligible
+      redis.call('ZADD', queue, j.seq, j.id)
+      redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
+    end
+  end
+  for i = 1, #f.drop do
+    local j = f.drop[i]
+    clock.depth = clock.depth - 1
+    redis.call('ZREM', queue, j.id)
+    redis.call('ZREM', KEYS[3], j.id)
+    if not j.missing then
+      finish(j.id, j, 'x', '')
+    end
+  end
+  local gone, ends = {}, {}
+  for i = 1, #f.leave do
+    local j = f.leave[i]
+    j.state, j.epoch, j.at = 'l', j.epoch + 1, j.eligible
+    if not j.promoted then
+      gone[#gone + 1] = j.id
+    end
+    if j.deadline > 0 then
+      redis.call('ZREM', KEYS[3], j.id)
+    end
+    local until_then = max(now, j.stamp) + lease
+    ends[#ends + 1] = until_then
+    ends[#ends + 1] = j.id
+    redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
+    leased[#leased + 1] = {
+      id = j.id, epoch = j.epoch, stamp = j.stamp, ends = until_then, attempts = j.attempts, at = j.at, raw = j.full,
+    }
+  end
+  if #gone > 0 then
+    redis.call('ZREM', queue, unpack(gone))
+  end
+  if #ends > 0 then
+    redis.call('ZADD', KEYS[4], unpack(ends))
+  end
+  f.running = f.running + #f.leave
+  f.departed = f.departed + #f.leave
+  clock.depth = clock.depth - #f.leave
+  clock.running = clock.running + #f.leave
+end
+
+-- forget_idle deletes what is known of tenants of which nothing is waiting, running, remembered by an API override or charged to the
+-- future. The others are looked at again in ten minutes, or in a day when an API override keeps them anyway.
+local function forget_idle(entries)
+  local gone, kept, keys = {}, {}, {}
+  for i = 1, #entries do
+    local tenant = string.match(entries[i], '^%S+')
+    local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
+    local idle = not overrides
+    local names = redis.call('SMEMBERS', PREFIX .. 'flows:' .. tenant)
+    for n = 1, #names do
+      local f = flow_load(names[n], defaults)
+      idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
+      for c = 1, #f.cells do
+        idle = idle and f.cells[c].tat < now
+      end
+    end
+    if idle then
+      gone[#gone + 1] = entries[i]
+      keys[#keys + 1] = PREFIX .. 'flows:' .. tenant
+      for n = 1, #names do
+        keys[#keys + 1] = PREFIX .. 'flow:' .. names[n]
+      end
+    else
+      kept[#kept + 1] = { entry = entries[i], again = overrides and now + OVERRIDDEN or now }
+    end
+  end
+  start_writing()
+  if #keys > 0 then
+    redis.call('DEL', unpack(keys))
+    redis.call('ZREM', KEYS[6], unpack(gone))
+  end
+  for i = 1, #kept do
+    redis.call('ZADD', KEYS[6], kept[i].again, kept[i].entry)
+  end
+end
+
+local grant = redis.call('GET', KEYS[5])
+if grant then
+  local given = tonumber(string.match(grant, '^%d+'))
+  if given > counter then
+    return { now, 0, 0, clock.help, 0 } -- an old sending that comes after newer ones
+  end
+  if given ~= seen then
+    redeliver(grant)
+    grant_counter = given
+    return answer(true)
+  end
+end
+
+if clock.running > 0 and now >= clock.swept + sweep then
+  if clock.swept > 0 and now - clock.swept > lease * 2 / 3 then
+    -- Nobody looked for long: Redis was away or its clock was set. Workers may have been unable to extend their leases.
+    clock.grace = now + lease
+  elseif now >= clock.grace then
+    local expired = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, SWEEP_MOST)
+    if #expired > 0 then
+      take_back(expired)
+      return answer(true)
+    end
+  end
+  clock.swept = now
+  changed = true
+end
+
+if expires_head <= now then
+  expire_all(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, EXPIRE_MOST))
+  return answer(true)
+end
+
+if clock.defaults ~= defaults then
+  look_at_all()
+  return answer(true)
+end
+
+if due_head > now + horizon then
+  if head(KEYS[6]) < now - IDLE then
+    forget_idle(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST))
+  end
+  return answer(false)
+end
+if most <= 0 then
+  return answer(false)
+end
+
+local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now + horizon, 'LIMIT', 0, FLOWS_MOST)
+local more, budget = #names == FLOWS_MOST, most
+for i = 1, #names do
+  if budget <= 0 then
+    break
+  end
+  local f = flow(names[i])
+  if plan(f, budget) then
+    more = true
+  end
+  budget = budget - #f.leave
+end
+redis.call('EXISTS', KEYS[4])
+start_writing()
+if clock.running == 0 then
+  clock.swept = now
+end
+for i = 1, #touched do
+  carry_out(touched[i])
+end
+if #leased > 0 then
+  local lines = { ARGV[2] }
+  for i = 1, #leased do
+    lines[i + 1] = string.format('%s %.0f', leased[i].id, leased[i].epoch)
+  end
+  redis.call('SET', KEYS[5], table.concat(lines, '\n'), 'EX', max(60, ceil(lease / 500000)))
+  grant_counter = counter
+end
+save_touched()
+return answer(more and budget > 0)

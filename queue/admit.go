@@ -1,0 +1,306 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Bounds of the flusher: how many of them send at once, and how many jobs one exchange may carry.
+const (
+	flushers  = 4
+	flushMost = 128
+	batchMost = 1000
+)
+
+// errClosed is the answer to calls on a closed queue.
+var errClosed = fmt.Errorf("%w: the queue is closed", ErrUnavailable)
+
+// NewID makes the id of a job of the tenant: 28 characters of [0-9a-v].
+func (q *Queue) NewID(tenant string) (string, error) {
+	return newID(q.keys.ShardOf(tenant).Index)
+}
+
+// Submit asks for admission of one job. Concurrent calls are gathered into few script calls, without a wait when there is nothing to
+// gather. The error wraps ErrUnavailable or is the context's; a refusal is no error, it is the verdict's outcome.
+func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
+	verdicts, err := q.flusher.submit(ctx, []Submission{s}, false)
+	if err != nil {
+		return Verdict{}, err
+	}
+	return q.complete(ctx, s, verdicts[0])
+}
+
+// SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic step. If atomic, either all are admitted
+// or none, and then every verdict carries the outcome of the first refusal.
+func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
+	if len(batch) == 0 || len(batch) > batchMost {
+		return nil, fmt.Errorf("queue: a batch of %d jobs, want 1 to %d", len(batch), batchMost)
+	}
+	for _, s := range batch[1:] {
+		if s.Tenant != batch[0].Tenant {
+			return nil, errors.New("queue: a batch has one tenant")
+		}
+	}
+	verdicts, err := q.flusher.submit(ctx, batch, atomic)
+	if err != nil {
+		return nil, err
+	}
+	for i := range verdicts {
+		if verdicts[i], err = q.complete(ctx, batch[i], verdicts[i]); err != nil {
+			return nil, err
+		}
+	}
+	return verdicts, nil
+}
+
+// complete reads the job that a replayed idempotency key stands for.
+func (q *Queue) complete(ctx context.Context, s Submission, v Verdict) (Verdict, error) {
+	if v.Outcome != shaper.Replayed {
+		return v, nil
+	}
+	j, err := q.Job(ctx, s.Tenant, v.Job.ID)
+	if errors.Is(err, ErrNotFound) {
+		return v, nil // past retention: what the key knows must do
+	}
+	v.Job = j
+	return v, err
+}
+
+// pending is a call of Submit or SubmitBatch on its way.
+type pending struct {
+	ctx    context.Context
+	batch  []Submission
+	atomic bool
+	answer chan answer
+}
+
+type answer struct {
+	verdicts []Verdict
+	err      error
+}
+
+// flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is free, so that requests are gathered
+// while the exchange before them is under way and nobody waits for company.
+type flusher struct {
+	q      *Queue
+	queue  chan *pending
+	closed chan struct{}
+	done   sync.WaitGroup
+}
+
+func newFlusher(q *Queue) *flusher {
+	f := &flusher{q: q, queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{})}
+	for range flushers {
+		f.done.Add(1)
+		go f.run()
+	}
+	return f
+}
+
+func (f *flusher) close() {
+	close(f.closed)
+	f.done.Wait()
+}
+
+func (f *flusher) submit(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
+	p := &pending{ctx: ctx, batch: batch, atomic: atomic, answer: make(chan answer, 1)}
+	select {
+	case f.queue <- p:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-f.closed:
+		return nil, errClosed
+	}
+	select {
+	case a := <-p.answer:
+		return a.verdicts, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-f.closed:
+		return nil, errClosed
+	}
+}
+
+func (f *flusher) run() {
+	defer f.done.Done()
+	var gathered []*pending
+	for {
+		select {
+		case p := <-f.queue:
+			gathered = append(gathered[:0], p)
+		case <-f.closed:
+			return
+		}
+		jobs := len(gathered[0].batch)
+	gather:
+		for jobs < flushMost {
+			select {
+			case p := <-f.queue:
+				gathered = append(gathered, p)
+				jobs += len(p.batch)
+			default:
+				break gather
+			}
+		}
+		f.flush(gathered)
+	}
+}
+
+// flush sends what was gathered in one exchange: one call per shard, and one of its own per batch.
+func (f *flusher) flush(gathered []*pending) {
+	var calls []*admission
+	byShard := map[int]*admission{}
+	for _, p := range gathered {
+		if p.ctx.Err() != nil {
+			continue // nobody waits for the answer any more
+		}
+		shard := f.q.keys.ShardOf(p.batch[0].Tenant)
+		a := byShard[shard.Index]
+		if a == nil || p.atomic || len(p.batch) > 1 {
+			a = f.q.newAdmission(shard, p.atomic)
+			calls = append(calls, a)
+			if !p.atomic && len(p.batch) == 1 {
+				byShard[shard.Index] = a
+			}
+		}
+		if err := a.add(p); err != nil {
+			p.answer <- answer{err: err}
+		}
+	}
+	sent := make([]lua.Call, 0, len(calls))
+	for _, a := range calls {
+		sent = append(sent, a.call.Call())
+	}
+	if len(sent) == 0 {
+		return
+	}
+	// The requests' own contexts end single waits; the exchange they share is bounded by the client's timeouts.
+	replies := lua.RunAll(context.Background(), f.q.engine.fast, f.q.observe, sent)
+	for i, a := range calls {
+		a.answer(replies[i])
+	}
+}
+
+// admission is one call of the admitting script in the making.
+type admission struct {
+	q     *Queue
+	shard ShardKeys
+	call  lua.AdmitCall
+	flows map[string]int
+	who   []*pending
+	jobs  []Job // as they are when admitted, but for state, place and times
+}
+
+func (q *Queue) newAdmission(shard ShardKeys, atomic bool) *admission {
+	return &admission{q: q, shard: shard, flows: map[string]int{}, call: lua.AdmitCall{
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic,
+	}}
+}
+
+// add appends the jobs of p, all or none.
+func (a *admission) add(p *pending) error {
+	jobs := make([]lua.AdmitJob, 0, len(p.batch))
+	seen := make([]Job, 0, len(p.batch))
+	for _, s := range p.batch {
+		flow, err := a.flow(s)
+		if err != nil {
+			return err
+		}
+		job, view, err := a.job(s, flow)
+		if err != nil {
+			return err
+		}
+		jobs, seen = append(jobs, job), append(seen, view)
+	}
+	a.call.Jobs, a.jobs, a.who = append(a.call.Jobs, jobs...), append(a.jobs, seen...), append(a.who, p)
+	return nil
+}
+
+func (a *admission) flow(s Submission) (int, error) {
+	name := flowName(s.Tenant, s.Route)
+	if i, ok := a.flows[name]; ok {
+		return i, nil
+	}
+	tenant := EncodeName(s.Tenant)
+	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
+		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name), Policy: a.shard.Policy(tenant), Names: a.shard.Names(tenant),
+		Defaults: a.q.encoded, Entry: tenantEntry(s.Tenant),
+	})
+	a.flows[name] = len(a.call.Flows) - 1
+	return a.flows[name], nil
+}
+
+func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
+	id := s.ID
+	if id == "" {
+		var err error
+		if id, err = newID(a.shard.Index); err != nil {
+			return lua.AdmitJob{}, Job{}, err
+		}
+	}
+	cost := max(s.Cost, 1)
+	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: s.Delay, MaxWaitMS: s.MaxWait.Milliseconds(), Cost: cost}
+	tenant := EncodeName(s.Tenant)
+	if s.IdempotencyKey != "" {
+		job.IdemHash = shortHash(s.IdempotencyKey)
+		job.IdemKey = a.shard.Idem(tenant, job.IdemHash)
+		job.Fingerprint = shortHash(string(s.Payload), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
+	}
+	rest, err := lua.Record{
+		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flowName(s.Tenant, s.Route), Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,
+		Payload: s.Payload,
+	}.Rest()
+	if err != nil {
+		return lua.AdmitJob{}, Job{}, fmt.Errorf("queue: %w", err)
+	}
+	job.Rest = rest
+	return job, Job{ID: id, Tenant: s.Tenant, Route: s.Route, Type: s.Type, MaxAttempts: s.MaxAttempts}, nil
+}
+
+// answer hands every caller its verdicts.
+func (a *admission) answer(r lua.Reply) {
+	verdicts, err := a.call.Decode(r.Values)
+	if r.Err != nil {
+		err = r.Err
+	}
+	at := 0
+	for _, p := range a.who {
+		n := len(p.batch)
+		if err != nil {
+			p.answer <- answer{err: unavailable(err)}
+			continue
+		}
+		out := make([]Verdict, n)
+		for i := range out {
+			out[i] = a.verdict(verdicts[at+i], a.jobs[at+i], a.call.Jobs[at+i])
+		}
+		at += n
+		p.answer <- answer{verdicts: out}
+	}
+}
+
+func (a *admission) verdict(v lua.Verdict, j Job, sent lua.AdmitJob) Verdict {
+	out := Verdict{Admission: v.Admission}
+	switch v.Outcome {
+	case shaper.Admitted:
+		j.State, j.Position, j.Created = v.State, v.Position, v.Now.Time()
+		if j.State.Waiting() {
+			j.EstimatedStart = v.Start.Time()
+		}
+		if j.State == shaper.Scheduled {
+			j.Scheduled = v.Now.Add(sent.Delay).Time()
+		}
+		out.Job = j
+	case shaper.Replayed:
+		j.ID, j.State, j.Created, j.Finished = v.Known.ID, v.Known.State, v.Known.Created.Time(), v.Known.Finished.Time()
+		j.Attempts, j.MaxAttempts = v.Known.Attempts, max(j.MaxAttempts, v.Known.MaxAttempts)
+		out.Job = j
+	}
+	return out
+}

@@ -1,0 +1,241 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// settleMost bounds one settling or extending call.
+const settleMost = 500
+
+// Consumer leases jobs of one shard for one worker. It numbers its looks, so that a look whose answer was lost is answered again with
+// the same jobs. Not safe for concurrent use.
+type Consumer struct {
+	q       *Queue
+	shard   ShardKeys
+	worker  string
+	counter int64
+	seen    int64
+}
+
+// Consumer returns a consumer of the shard for the worker with this id, which must be unique to the process. There may be only one
+// consumer for a worker and a shard.
+func (q *Queue) Consumer(worker string, shard int) *Consumer {
+	return &Consumer{q: q, shard: q.keys.Shard(shard), worker: worker, counter: 1}
+}
+
+// Tick looks at the shard: promotes what is due, expires, sweeps, leases. After an error (ErrUnavailable) call it again.
+func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
+	s := c.shard
+	call := lua.TickCall{
+		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(),
+		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help),
+		Defaults: c.q.encoded, Retention: c.q.retention,
+	}
+	sent := time.Now()
+	values, err := lua.Run(ctx, c.q.engine.patient, c.q.observe, call.Call())
+	received := time.Now()
+	if err != nil {
+		return Tick{}, unavailable(err)
+	}
+	grant, err := call.Decode(values)
+	if err != nil {
+		return Tick{}, unavailable(err)
+	}
+	c.counter++
+	if grant.Counter != 0 {
+		c.seen = grant.Counter
+	}
+	tick := Tick{Now: grant.Now, Next: grant.Next, More: grant.More, Help: grant.Help, Sent: sent, Received: received}
+	for _, l := range grant.Leases {
+		lease, err := leaseOf(l)
+		if err != nil {
+			// The lease runs out and the job is taken up again; one job that cannot be read must not stop the others.
+			c.q.log.Error("a stored job cannot be read", "id", l.ID, "error", err)
+			continue
+		}
+		tick.Leases = append(tick.Leases, lease)
+	}
+	return tick, nil
+}
+
+func leaseOf(l lua.LeasedJob) (Lease, error) {
+	r, err := lua.DecodeRecord(l.Record)
+	if err != nil {
+		return Lease{}, err
+	}
+	return Lease{
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, Payload: r.Payload,
+		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
+	}, nil
+}
+
+var outcomeOf = map[shaper.Event]lua.Outcome{
+	shaper.Succeed: lua.OutcomeSucceeded, shaper.Retry: lua.OutcomeRetry, shaper.Die: lua.OutcomeDead, shaper.Hold: lua.OutcomeHeld,
+	shaper.Release: lua.OutcomeReleased,
+}
+
+var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale}
+
+// Settle ends leases, of any shards. results[i] belongs to batch[i]. On an error nothing is known: send the same batch again.
+func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
+	groups := q.byShard(len(batch), func(i int) string { return batch[i].ID })
+	calls, sent := make([]lua.SettleCall, len(groups)), make([]lua.Call, len(groups))
+	for n, g := range groups {
+		s := q.keys.Shard(g.shard)
+		calls[n] = lua.SettleCall{
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Horizon: q.horizon, Defaults: q.encoded, Retention: q.retention,
+		}
+		for _, i := range g.items {
+			item, err := settleItem(s, batch[i])
+			if err != nil {
+				return nil, err
+			}
+			calls[n].Items = append(calls[n].Items, item)
+		}
+		sent[n] = calls[n].Call()
+	}
+	results = make([]SettleResult, len(batch))
+	for i := range results {
+		results[i] = Stale // of ids that cannot be ours
+	}
+	for n, r := range lua.RunAll(ctx, q.engine.patient, q.observe, sent) {
+		if r.Err != nil {
+			return nil, unavailable(r.Err)
+		}
+		codes, err := calls[n].Decode(r.Values)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		for k, i := range groups[n].items {
+			results[i] = settleResults[codes[k]]
+		}
+	}
+	return results, nil
+}
+
+func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
+	item := lua.SettleItem{Key: s.Job(t.ID), Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: max(t.Delay, 0), MaxAttempts: t.MaxAttempts}
+	if item.Outcome == 0 {
+		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
+	}
+	if t.Error != nil || t.Response != nil {
+		raw, err := json.Marshal(result{t.Error, t.Response})
+		if err != nil {
+			return item, fmt.Errorf("queue: encode a result: %w", err)
+		}
+		item.Result = raw
+	}
+	return item, nil
+}
+
+// Extend makes leases last for another lease duration from now; lost lists those that are not current any more.
+func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
+	groups := q.byShard(len(leases), func(i int) string { return leases[i].ID })
+	calls, sent := make([]lua.HeartbeatCall, len(groups)), make([]lua.Call, len(groups))
+	for n, g := range groups {
+		s := q.keys.Shard(g.shard)
+		calls[n] = lua.HeartbeatCall{Clock: s.Clock(), Leases: s.Leases(), Lease: lease}
+		for _, i := range g.items {
+			calls[n].Jobs = append(calls[n].Jobs, s.Job(leases[i].ID))
+			calls[n].Epochs = append(calls[n].Epochs, leases[i].Epoch)
+		}
+		sent[n] = calls[n].Call()
+	}
+	for n, r := range lua.RunAll(ctx, q.engine.patient, q.observe, sent) {
+		if r.Err != nil {
+			return nil, unavailable(r.Err)
+		}
+		codes, err := calls[n].Decode(r.Values)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		for k, i := range groups[n].items {
+			if codes[k] == 0 {
+				lost = append(lost, leases[i])
+			}
+		}
+	}
+	return lost, nil
+}
+
+// group is the indices of items of one shard, at most settleMost of them.
+type group struct {
+	shard int
+	items []int
+}
+
+func (q *Queue) byShard(n int, id func(int) string) []group {
+	var groups []group
+	open := map[int]int{} // shard → its group that still has room
+	for i := range n {
+		shard, ok := shardOfID(id(i), q.keys.Len())
+		if !ok {
+			continue
+		}
+		at, found := open[shard]
+		if !found || len(groups[at].items) == settleMost {
+			at = len(groups)
+			open[shard] = at
+			groups = append(groups, group{shard: shard})
+		}
+		groups[at].items = append(groups[at].items, i)
+	}
+	return groups
+}
+
+// Beat records that the worker lives and returns the workers heard of within ttl, itself included, sorted.
+func (q *Queue) Beat(ctx context.Context, worker string, ttl time.Duration) (live []string, err error) {
+	return q.beat(ctx, lua.BeatCall{Clock: workersClock, Workers: workersKey, Worker: worker, TTL: ttl})
+}
+
+// Leave records that the worker is gone, and tells the others.
+func (q *Queue) Leave(ctx context.Context, worker string) error {
+	const ttl = time.Hour // long enough to remove nobody else
+	_, err := q.beat(ctx, lua.BeatCall{Clock: workersClock, Workers: workersKey, Worker: worker, TTL: ttl, Leave: true})
+	return err
+}
+
+func (q *Queue) beat(ctx context.Context, call lua.BeatCall) ([]string, error) {
+	values, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	live, err := call.Decode(values)
+	slices.Sort(live)
+	return live, unavailable(err)
+}
+
+// Totals sums depth and running over all shards.
+func (q *Queue) Totals(ctx context.Context) (Totals, error) {
+	var t Totals
+	cmds := make([]*redis.SliceCmd, q.keys.Len())
+	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range cmds {
+			cmds[i] = p.HMGet(ctx, q.keys.Shard(i).Clock(), "depth", "running")
+		}
+		return nil
+	}); err != nil {
+		return t, unavailable(err)
+	}
+	for _, cmd := range cmds {
+		var figures struct {
+			Depth   int64 `redis:"depth"`
+			Running int64 `redis:"running"`
+		}
+		if err := cmd.Scan(&figures); err != nil {
+			return t, unavailable(err)
+		}
+		t.Depth += figures.Depth
+		t.Running += figures.Running
+	}
+	return t, nil
+}

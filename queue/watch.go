@@ -1,0 +1,178 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// watcher holds one subscription for all jobs that somebody waits for. A job's channel exists only while it is waited for, so the end
+// of any other job costs no traffic.
+type watcher struct {
+	pubsub *redis.PubSub
+	done   chan struct{}
+
+	mu      sync.Mutex
+	closed  bool
+	waiting map[string]*watch // by channel
+}
+
+// watch is what is known of one channel: who waits for it, and whether the subscription is in force.
+type watch struct {
+	ended []chan struct{}
+	ready chan struct{} // closed once the subscription is in force
+	live  bool
+}
+
+func newWatcher(c redis.UniversalClient) *watcher {
+	w := &watcher{pubsub: c.Subscribe(context.Background()), done: make(chan struct{}), waiting: map[string]*watch{}}
+	go w.receive()
+	return w
+}
+
+func (w *watcher) close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	err := w.pubsub.Close()
+	<-w.done
+	return err
+}
+
+// receive hands out ends. After a lost connection go-redis subscribes anew by itself; since an end may have been missed meanwhile, every
+// confirmation of a subscription that was in force already is taken for a possible end.
+func (w *watcher) receive() {
+	defer close(w.done)
+	for m := range w.pubsub.ChannelWithSubscriptions() {
+		w.mu.Lock()
+		switch m := m.(type) {
+		case *redis.Message:
+			w.signal(m.Channel)
+		case *redis.Subscription:
+			if x := w.waiting[m.Channel]; x != nil && m.Kind == "subscribe" {
+				if x.live {
+					w.signal(m.Channel)
+				} else {
+					x.live = true
+					close(x.ready)
+				}
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+func (w *watcher) signal(channel string) {
+	if x := w.waiting[channel]; x != nil {
+		for _, c := range x.ended {
+			select {
+			case c <- struct{}{}:
+			default: // it has one signal to look at already
+			}
+		}
+	}
+}
+
+// Watch returns a channel that receives when the job has (perhaps) ended, and a function that ends the watch, which must be called. It
+// returns once the subscription is in force, so a state read afterwards cannot miss the end. The signal may be spurious: read the job
+// again.
+func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
+	return q.watcher.watch(ctx, doneChannel+id)
+}
+
+func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, func(), error) {
+	c := make(chan struct{}, 1)
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return nil, nil, errClosed
+	}
+	x := w.waiting[channel]
+	if x == nil {
+		x = &watch{ready: make(chan struct{})}
+		w.waiting[channel] = x
+		// Sent under the lock, so that subscriptions and their ends reach Redis in the order of this table.
+		if err := w.pubsub.Subscribe(ctx, channel); err != nil {
+			delete(w.waiting, channel)
+			w.mu.Unlock()
+			return nil, nil, unavailable(err)
+		}
+	}
+	x.ended = append(x.ended, c)
+	w.mu.Unlock()
+	stop := func() { w.forget(channel, x, c) }
+	select {
+	case <-x.ready:
+		return c, stop, nil
+	case <-ctx.Done():
+		stop()
+		return nil, nil, errors.Join(ErrUnavailable, ctx.Err())
+	}
+}
+
+func (w *watcher) forget(channel string, x *watch, c chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, other := range x.ended {
+		if other == c {
+			x.ended = append(x.ended[:i], x.ended[i+1:]...)
+			break
+		}
+	}
+	if len(x.ended) == 0 && w.waiting[channel] == x {
+		delete(w.waiting, channel)
+		if !w.closed {
+			_ = w.pubsub.Unsubscribe(context.Background(), channel) // at worst a channel too many until the next connection
+		}
+	}
+}
+
+// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects by itself. The first value, and one after each
+// reconnection, is Wake{Shard: AllShards}; so is one when a worker has left.
+func (q *Queue) Wakes(ctx context.Context) <-chan Wake {
+	out := make(chan Wake, 2*q.keys.Len())
+	pubsub := q.engine.patient.Subscribe(ctx, wakeChannel)
+	go func() {
+		defer close(out)
+		defer func() { _ = pubsub.Close() }() // nothing is left to do with it
+		messages := pubsub.ChannelWithSubscriptions()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case m, open := <-messages:
+				if !open {
+					return
+				}
+				wake, ok := q.wakeOf(m)
+				if !ok {
+					continue
+				}
+				select {
+				case out <- wake:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return out
+}
+
+func (q *Queue) wakeOf(m any) (Wake, bool) {
+	switch m := m.(type) {
+	case *redis.Subscription:
+		return Wake{Shard: AllShards}, m.Kind == "subscribe"
+	case *redis.Message:
+		if m.Payload == "left" {
+			return Wake{Shard: AllShards}, true
+		}
+		clock, help := strings.CutPrefix(m.Payload, "help ")
+		shard, known := q.keys.byClock[clock]
+		return Wake{Shard: shard, Help: help}, known
+	}
+	return Wake{}, false
+}
