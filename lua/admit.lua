@@ -61,29 +61,6 @@ for a = 4 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
   jobs[#jobs + 1] = s
 end
 
--- retry_after is the time until the job leaves whose departure frees the last of size places; 0 when that cannot be told.
-local function retry_after(f, size)
-  local p = f.policy
-  if p.paused or size > p.capacity then
-    return 0
-  end
-  local departures, at = f.depth + size - p.capacity, 0
-  if departures <= f.queued then
-    at = start_after(f, floor((departures - 1) * f.cost / f.queued))
-  else
-    at = start_after(f, f.cost)
-    local i = departures - f.queued - 1
-    local entry = redis.call('ZRANGE', f.later, i, i, 'WITHSCORES')
-    if at ~= 0 and entry[2] then
-      at = max(at, tonumber(entry[2]))
-    end
-  end
-  if at == 0 then
-    return 0
-  end
-  return max(1000, ceil((at - now) / 1000) * 1000)
-end
-
 -- Decide, in memory only.
 local made, verdicts, refusal = {}, {}, nil
 local function verdict(f, outcome, position, start, after, state, known)

@@ -46,12 +46,7 @@ local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
 local known = j.idem ~= '' and redis.call('GET', idem_key)
 local later = later_head(f)
 if f.depth + 1 > p.capacity then
-  local after, departures = 0, f.depth + 1 - p.capacity
-  if not p.paused and p.capacity > 0 then
-    local at = start_after(f, floor((min(departures, max(f.queued, 1)) - 1) * f.cost / max(f.queued, 1)))
-    after = at == 0 and 0 or max(1000, ceil((at - now) / 1000) * 1000)
-  end
-  return reply(FULL, 0, 0, after)
+  return reply(FULL, 0, 0, retry_after(f, 1))
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake

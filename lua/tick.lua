@@ -125,19 +125,21 @@ local function redeliver(grant)
   start_writing()
   for n = 1, #order do
     local f, list = flows[order[n]], by_flow[order[n]]
-    local first, last = list[1].stamp, list[#list].stamp
+    local first, last, cost = list[1].stamp, list[#list].stamp, 0
+    for i = 1, #list do
+      cost = cost + list[i].cost
+    end
     if first >= now - SLACK or last == f.last then
-      local shift = 0
-      if first < now - SLACK then
-        shift = now - first
-        for i = 1, #f.cells do
-          f.cells[i].tat = f.cells[i].tat + shift
-        end
-        f.last = f.last + shift
+      local anew = first < now - SLACK
+      if anew then
+        rewind(f, first, cost)
       end
       for i = 1, #list do
         local j = list[i]
-        j.stamp = j.stamp + shift
+        if anew then
+          j.stamp = stamp_at(max(earliest(f), j.at))
+          depart(f, j.stamp, j.cost)
+        end
         local ends = max(now, j.stamp) + lease
         redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
         redis.call('ZADD', KEYS[4], ends, j.id)

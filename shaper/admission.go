@@ -12,9 +12,9 @@ type Flow struct {
 	Seq     int64 // the last sequence given
 }
 
-// Request is a job, or an atomic batch of them, that asks for admission.
+// Request is a job that asks for admission.
 type Request struct {
-	Size    int64         // places asked for at once, at least 1
+	Size    int64         // places that must be free: 1, or for an atomic batch the jobs of it not yet admitted, this one included
 	Cost    int64         // intervals of one job, 1 to MaxCost
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
@@ -88,7 +88,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// retryAfter is the time until size places are free: until the job whose departure frees the last of them leaves.
+// retryAfter is the time until size places are free: until the job whose departure frees the last of them leaves. It is exact while the
+// queued jobs cost alike and of the scheduled and retrying ones none costs more than one interval.
 func (f Flow) retryAfter(p Policy, now Instant, size int64, later []Instant) time.Duration {
 	if p.Paused || size > p.Capacity {
 		return 0
@@ -98,14 +99,37 @@ func (f Flow) retryAfter(p Policy, now Instant, size int64, later []Instant) tim
 	if departures <= f.Queued {
 		at = f.Start((departures-1)*f.Cost/f.Queued, now)
 	} else {
-		at = f.Start(f.Cost, now)
-		if i := departures - f.Queued - 1; at != 0 && i < int64(len(later)) {
-			at = max(at, later[i])
-		}
+		at = f.startOfLater(departures-f.Queued, now, later)
 	}
 	if at == 0 {
 		return 0
 	}
 	wait := at.Sub(now)
 	return max(time.Millisecond, (wait + time.Millisecond - 1).Truncate(time.Millisecond))
+}
+
+// LaterMost bounds how many scheduled and retrying jobs an estimate looks at.
+const LaterMost = 1000
+
+// startOfLater estimates when the nth of the scheduled and retrying jobs leaves, after all that are queued now; 0 when that cannot be told.
+func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
+	first := max(f.Earliest(), now)
+	if n > int64(len(later)) || n > LaterMost || f.Start(f.Cost, now) == 0 {
+		return 0
+	}
+	for _, c := range f.Cells {
+		if float64(f.Cost)*float64(c.period()) > float64(farthest) {
+			return 0
+		}
+	}
+	b := f.Bucket
+	if f.Cost > 0 {
+		b = b.Depart(first, f.Cost)
+	}
+	var at Instant
+	for _, eligible := range later[:n] {
+		at = max(b.Earliest(), eligible, now)
+		b = b.Depart(at, 1)
+	}
+	return at
 }

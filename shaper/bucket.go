@@ -122,51 +122,73 @@ func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
 	return b
 }
 
-// Shift moves the last stamps, which were given but not seen, and everything that follows from them later by d.
-func (b Bucket) Shift(d time.Duration) Bucket {
+// Rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all. What is stamped
+// next conforms to what left before them.
+func (b Bucket) Rewind(first Instant, cost int64) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
-	for i := range b.Cells {
-		b.Cells[i].TAT = b.Cells[i].TAT.Add(d)
+	for i, c := range b.Cells {
+		b.Cells[i] = c.move(-cost)
 	}
-	b.Last = b.Last.Add(d)
+	b.Last = first
 	return b
 }
 
-// Retune lays new paces over the bucket at now and reports whether anything changed. The wait that a changed pace had left
-// since the last stamp is scaled by T'/T, so a backlog obeys at once and never bursts; an added pace starts one interval
-// after the last stamp.
+// Retune lays new paces over the bucket at now and reports whether anything changed. A pace that stays keeps its state wherever it
+// stands in the list. The wait that a changed pace had left since the last stamp is scaled by T'/T, so a backlog obeys at once and never
+// bursts; an added pace starts one interval after the last stamp. What changed and what is left of the old paces is paired in order.
 func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
-	changed := len(paces) != len(b.Cells)
+	same := len(paces) == len(b.Cells)
+	for i := 0; same && i < len(paces); i++ {
+		same = b.Cells[i].Pace == paces[i]
+	}
+	if same {
+		return b, false
+	}
+	kept := make([]*Cell, len(paces))
+	var left []Cell
+	for _, c := range b.Cells {
+		stays := false
+		for i, p := range paces {
+			if kept[i] == nil && c.Pace == p {
+				kept[i], stays = &c, true
+				break
+			}
+		}
+		if !stays {
+			left = append(left, c)
+		}
+	}
 	cells := make([]Cell, len(paces))
 	for i, p := range paces {
 		switch {
-		case i < len(b.Cells) && b.Cells[i].Pace == p:
-			cells[i] = b.Cells[i]
-			continue
+		case kept[i] != nil:
+			cells[i] = *kept[i]
 		case b.Last == 0:
 			cells[i] = Cell{Pace: p}
-		case i < len(b.Cells):
-			cells[i] = b.Cells[i].retune(p, b.Last)
+		case len(left) > 0:
+			cells[i], left = left[0].retune(p, b.Last), left[1:]
 		default:
 			cells[i] = Cell{Pace: p, TAT: b.Last}.move(1)
 		}
-		changed = true
 	}
-	if changed {
-		b.Cells, b.Ready = cells, now
-	}
-	return b, changed
+	b.Cells, b.Ready = cells, now
+	return b, true
 }
 
-// retune is e' = L + (e − L)·T'/T, rounded up, and TAT' = e' + (burst' − 1)·T'. The products exceed 2⁶³ for slow rates,
-// so they are computed in doubles, in the same order as in the script; the error stays below a microsecond because
-// |e − L| is at most burst + cost intervals.
+// retune is e' = L + (e − L)·T'/T, rounded up, and TAT' = e' + (burst' − 1)·T', but not before L, which gives the same stamps. The products
+// exceed 2⁶³ for slow rates, so they are computed in doubles, in the same order as in the script; the error stays below a microsecond
+// because e − L is at most as many intervals as the last job cost.
 func (c Cell) retune(p Pace, last Instant) Cell {
 	before := float64(c.TAT-last) + float64(c.Rem-(c.Burst-1)*c.period())/float64(c.Rate.Limit)
 	period := p.Rate.Period.Microseconds()
 	ratio := float64(float64(period)*float64(c.Rate.Limit)) / float64(float64(c.period())*float64(p.Rate.Limit))
 	after := math.Ceil(float64(before * ratio))
-	return Cell{Pace: p, TAT: last + Instant(after)}.move(p.Burst - 1)
+	tolerance := Cell{Pace: p}.move(p.Burst - 1)
+	if after+float64(tolerance.TAT) < 0 {
+		return Cell{Pace: p, TAT: last}
+	}
+	tolerance.TAT += last + Instant(after)
+	return tolerance
 }
 
 // Hold keeps the flow from leaving anything before until; an earlier end than the one in force changes nothing.

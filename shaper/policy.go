@@ -91,12 +91,14 @@ func (p Policy) Validate() error {
 		}
 	}
 	pace := func(prefix string, pace Pace) {
-		if err := pace.Rate.Validate(); err != nil {
-			ps = append(ps, Problem{prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), err.Error()})
-			return
+		rateErr := pace.Rate.Validate()
+		if rateErr != nil {
+			ps = append(ps, Problem{prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), rateErr.Error()})
 		}
 		if pace.Burst < 1 {
 			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1"})
+		}
+		if rateErr != nil || pace.Burst < 1 {
 			return
 		}
 		// Products must stay exact in the scripts' doubles: see the package comment.

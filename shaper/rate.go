@@ -48,7 +48,7 @@ func ParseRate(text string) (Rate, error) {
 	digits := strings.TrimRight(periodText, "dhms")
 	count := int64(1)
 	if digits != "" {
-		if count, err = parseWhole(digits); err != nil || count > int64(MaxPeriod/time.Millisecond) {
+		if count, err = parseWhole(digits); err != nil {
 			return Rate{}, fmt.Errorf("%w: the period must be a unit (ms, s, m, h, d) with an optional whole number before it", ErrRate)
 		}
 	}
@@ -114,8 +114,11 @@ func (r Rate) String() string {
 func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads the form of ParseRate.
-func (r *Rate) UnmarshalText(text []byte) (err error) {
-	*r, err = ParseRate(string(text))
+func (r *Rate) UnmarshalText(text []byte) error {
+	got, err := ParseRate(string(text))
+	if err == nil {
+		*r = got
+	}
 	return err
 }
 

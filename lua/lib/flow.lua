@@ -3,6 +3,7 @@
 local SLACK = 10000 -- µs; shaper.Slack
 local FARTHEST = 9007199254740991 -- 2^53 - 1
 local FREE_LEASES = 20 -- shaper.FreeLeases
+local LATER_MOST = 1000 -- shaper.LaterMost
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
 
 local max, min, ceil = math.max, math.min, math.ceil
@@ -74,6 +75,14 @@ local function depart(f, stamp, cost)
   f.last = stamp
 end
 
+-- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all.
+local function rewind(f, first, cost)
+  for i = 1, #f.cells do
+    cell_move(f.cells[i], -cost)
+  end
+  f.last = first
+end
+
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
 local function refund(f, stamp, cost)
   if stamp == f.last then
@@ -83,36 +92,69 @@ local function refund(f, stamp, cost)
   end
 end
 
+local function same_pace(c, p)
+  return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst
+end
+
+-- cell_retuned is a cell of another pace: its wait since the last stamp scaled by T'/T.
+local function cell_retuned(c, p, last)
+  local before = (c.tat - last) + (c.rem - (c.burst - 1) * c.period) / c.limit
+  local ratio = (p.period * c.limit) / (c.period * p.limit)
+  local after = ceil(before * ratio)
+  local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
+  cell_move(cell, p.burst - 1)
+  if after + cell.tat < 0 then
+    cell.tat, cell.rem = last, 0
+  else
+    cell.tat = cell.tat + last + after
+  end
+  return cell
+end
+
 -- retune lays the policy's paces over the bucket; true when something changed.
 local function retune(f)
-  local paces, cells = f.policy.paces, {}
-  local changed = #paces ~= #f.cells
+  local paces, cells = f.policy.paces, f.cells
+  local same = #paces == #cells
   for i = 1, #paces do
-    local p, c = paces[i], f.cells[i]
-    local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
-    if c and c.limit == p.limit and c.period == p.period and c.burst == p.burst then
-      cell = c
-    else
-      changed = true
-      if f.last ~= 0 then
-        if c then
-          local before = (c.tat - f.last) + (c.rem - (c.burst - 1) * c.period) / c.limit
-          local ratio = (p.period * c.limit) / (c.period * p.limit)
-          cell.tat = f.last + ceil(before * ratio)
-          cell_move(cell, p.burst - 1)
-        else
-          cell.tat = f.last
-          cell_move(cell, 1)
-        end
+    same = same and same_pace(cells[i], paces[i])
+  end
+  if same then
+    return false
+  end
+  local kept, left = {}, {}
+  for i = 1, #cells do
+    local stays = false
+    for n = 1, #paces do
+      if not stays and not kept[n] and same_pace(cells[i], paces[n]) then
+        kept[n], stays = cells[i], true
       end
     end
-    cells[i] = cell
+    if not stays then
+      left[#left + 1] = cells[i]
+    end
   end
-  f.cells = cells
-  if changed and not f.fresh then
-    f.ready = now
+  local retuned, next_left = {}, 1
+  for i = 1, #paces do
+    local p = paces[i]
+    local cell = kept[i]
+    if not cell and f.last ~= 0 and left[next_left] then
+      cell = cell_retuned(left[next_left], p, f.last)
+      next_left = next_left + 1
+    end
+    if not cell then
+      cell = { limit = p.limit, period = p.period, burst = p.burst, tat = f.last, rem = 0 }
+      if f.last ~= 0 then
+        cell_move(cell, 1)
+      end
+    end
+    retuned[i] = cell
   end
-  return changed and not f.fresh
+  f.cells = retuned
+  if f.fresh then
+    return false
+  end
+  f.ready = now
+  return true
 end
 
 -- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown.
@@ -132,6 +174,53 @@ local function start_after(f, ahead)
     start = max(start, base + wait)
   end
   return start
+end
+
+-- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that are queued now; 0 when that cannot
+-- be told.
+local function start_of_later(f, n)
+  if n > LATER_MOST or start_after(f, f.cost) == 0 then
+    return 0
+  end
+  local later = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, n - 1, 'WITHSCORES')
+  if #later < 2 * n then
+    return 0
+  end
+  local g = { last = f.last, ready = f.ready, held = f.held, cells = {} }
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    if f.cost * c.period > FARTHEST then
+      return 0
+    end
+    g.cells[i] = { limit = c.limit, period = c.period, burst = c.burst, tat = c.tat, rem = c.rem }
+  end
+  if f.cost > 0 then
+    depart(g, max(earliest(f), now), f.cost)
+  end
+  local at = 0
+  for i = 1, n do
+    at = max(earliest(g), tonumber(later[2 * i]), now)
+    depart(g, at, 1)
+  end
+  return at
+end
+
+-- retry_after is the time until the job leaves whose departure frees the last of size places; 0 when that cannot be told.
+local function retry_after(f, size)
+  local p = f.policy
+  if p.paused or size > p.capacity then
+    return 0
+  end
+  local departures, at = f.depth + size - p.capacity, 0
+  if departures <= f.queued then
+    at = start_after(f, floor((departures - 1) * f.cost / f.queued))
+  else
+    at = start_of_later(f, departures - f.queued)
+  end
+  if at == 0 then
+    return 0
+  end
+  return max(1000, ceil((at - now) / 1000) * 1000)
 end
 
 local function tenant_of(name)
