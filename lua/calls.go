@@ -165,7 +165,8 @@ type TickCall struct {
 	Counter, Seen                               int64  // of this call; of the last grant seen
 	Max                                         int
 	Lease, Horizon, Sweep                       time.Duration
-	Help                                        int // 0 keep, 1 raise, 2 clear
+	Help                                        int  // 0 keep, 1 raise, 2 clear
+	Helper                                      bool // not the shard's owner
 	Defaults                                    string
 	Retention                                   Retention
 }
@@ -174,7 +175,7 @@ type TickCall struct {
 func (c TickCall) Call() Call {
 	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants}, append([]any{
 		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Defaults,
-	}, c.Retention.args()...)}
+	}, append(c.Retention.args(), flag(c.Helper))...)}
 }
 
 // Decode reads the answer.

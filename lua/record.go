@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/7509e464/sluice/shaper"
 )
@@ -46,7 +47,8 @@ var ErrRecord = errors.New("not a job record")
 // flow and idem are as in keys.
 func (r Record) Rest() ([]byte, error) {
 	prefix := recordHead
-	fields := []string{r.Flow, r.Idem, r.Type, r.Tenant, r.Route}
+	tenant, route, _ := strings.Cut(r.Flow, "/")
+	fields := []string{r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route)}
 	for _, f := range fields {
 		if len(f) > 255 {
 			return nil, fmt.Errorf("%w: a field of %d bytes, at most 255 fit", ErrRecord, len(f))
@@ -104,6 +106,8 @@ func DecodeRecord(raw []byte) (Record, error) {
 		*field = string(raw[at+1 : at+1+int(raw[at])])
 		at += 1 + int(raw[at])
 	}
+	tenant, route, _ := strings.Cut(r.Flow, "/")
+	r.Tenant, r.Route = or(r.Tenant, tenant), or(r.Route, route)
 	rest := raw[prefix:]
 	if len(rest) >= payload+result {
 		r.Payload = rest[:payload:payload]
@@ -114,6 +118,21 @@ func DecodeRecord(raw []byte) (Record, error) {
 	}
 	r.Result = rest[:result:result]
 	return r, nil
+}
+
+// unless is the name, or nothing where the key says it already: most names stand in keys as they are.
+func unless(name, inKey string) string {
+	if name == inKey {
+		return ""
+	}
+	return name
+}
+
+func or(name, inKey string) string {
+	if name == "" {
+		return inKey
+	}
+	return name
 }
 
 // wide reads a big-endian number of up to 7 bytes.

@@ -15,6 +15,7 @@
 --   1 instant in µs, or '' for the server's   2 counter   3 counter of the last grant seen   4 most jobs to lease
 --   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 default policy
 --   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   13 '1' when the worker is not the shard's owner: what it plans is then no promise to look
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
 --   then per leased job: id, epoch, stamp, end of lease, attempts before, eligible since, record
@@ -32,6 +33,7 @@ local counter, seen, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[
 local lease, horizon, sweep, help = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local defaults = ARGV[9]
 retention_of(ARGV[10], ARGV[11], ARGV[12])
+local helper = ARGV[13] == '1'
 
 local flows, touched = {}, {}
 local function flow(name)
@@ -46,7 +48,7 @@ end
 local function save_touched()
   for i = 1, #touched do
     flow_save(touched[i])
-    due_save(touched[i], touched[i].later_before)
+    due_save(touched[i], touched[i].later_before, helper and horizon)
   end
 end
 
@@ -70,14 +72,15 @@ local function answer(more)
   end
   local next_due = min(due_head, expires_head)
   if clock.running > 0 then
-    next_due = min(next_due, max(now, clock.swept + sweep))
+    -- The worker looks half a horizon before the next instant; a sweep is of no use before its time.
+    next_due = min(next_due, max(now, clock.swept + sweep) + floor(horizon / 2))
   end
   if next_due == FARTHEST then
     next_due = 0
   end
-  local wake = 0
-  if next_due > 0 then
-    wake = max(next_due - floor(horizon / 2), 0)
+  local wake = clock.wake
+  if not helper then
+    wake = next_due > 0 and max(next_due - floor(horizon / 2), 0) or 0
   end
   local wanted = clock.help
   if help > 0 then

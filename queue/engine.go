@@ -57,6 +57,9 @@ func (e *Engine) Kind() EngineKind { return e.kind }
 // String describes the engine for a person, without secrets, for example "redis 7.0.15 at 127.0.0.1:6379/0".
 func (e *Engine) String() string { return e.describe }
 
+// Client is the patient client, for tools that look at Redis itself.
+func (e *Engine) Client() redis.UniversalClient { return e.patient }
+
 // Close ends the connections and what this process started.
 func (e *Engine) Close() error {
 	err := errors.Join(e.fast.Close(), e.patient.Close())

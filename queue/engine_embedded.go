@@ -12,7 +12,13 @@ import (
 // not watch the clock itself.
 func openEmbedded(_ context.Context) (*Engine, error) {
 	m := miniredis.NewMiniRedis()
-	dial := func(context.Context) (net.Conn, error) { return m.Dial() }
+	dial := func(context.Context) (net.Conn, error) {
+		c, err := m.Dial()
+		if err != nil {
+			return nil, err
+		}
+		return newBufferedConn(c), nil
+	}
 	// Its scripts are slow enough for a burst to queue up before them; nobody is served by giving up early.
 	patient := longTimed
 	patient.answer = 10 * time.Second

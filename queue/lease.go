@@ -37,7 +37,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	s := c.shard
 	call := lua.TickCall{
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(),
-		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help),
+		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper,
 		Defaults: c.q.encoded, Retention: c.q.retention,
 	}
 	sent := time.Now()
@@ -65,6 +65,11 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		tick.Leases = append(tick.Leases, lease)
 	}
 	return tick, nil
+}
+
+// Resign tells the shard's other workers that this one will not look at it any more, so that none relies on the look it had planned.
+func (c *Consumer) Resign(ctx context.Context) error {
+	return unavailable(c.q.engine.patient.Publish(ctx, wakeChannel, c.shard.Clock()).Err())
 }
 
 func leaseOf(l lua.LeasedJob) (Lease, error) {

@@ -124,8 +124,7 @@ type Tick struct {
 	More   bool           // a bounded step ended with work left: look again at once
 	Help   bool           // the shard's owner asks others to lease beside it
 	Leases []Lease        // in the order of their stamps per flow
-	// Offset is the shard's clock minus this process's monotone clock (time since Queue start), and RTT how long the exchange
-	// took; the error of the offset is at most RTT.
+	// The shard's clock read Now between these two moments of this process.
 	Sent, Received time.Time
 }
 
@@ -146,6 +145,7 @@ type TickOptions struct {
 	Horizon time.Duration // how far ahead of its stamp a job may be leased
 	Sweep   time.Duration // how often expired leases are looked for
 	Help    HelpSignal
+	Helper  bool // this worker is not the shard's owner: nobody relies on its next look
 }
 
 // Wake says that a shard should be looked at now.

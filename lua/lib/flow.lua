@@ -30,7 +30,7 @@ local function policy_of(defaults, own)
 end
 
 local function floor_div(a, b)
-  local r = math.fmod(a, b)
+  local r = math.fmod(a, b) + 0 -- + 0 because fmod of a negative multiple is -0, which prints as no number
   if r < 0 then
     r = r + b
   end

@@ -1,0 +1,51 @@
+# make alone prints the targets.
+
+GO       ?= go
+FUZZTIME ?= 10s
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT   ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+SUDO     := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: redis ## run every test with the race detector (installs redis-server where it is missing)
+	$(GO) test -race -shuffle=on -timeout 10m ./...
+
+.PHONY: build
+build: ## build the program into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
+
+.PHONY: fmt
+fmt: ## format the code
+	gofmt -w .
+
+.PHONY: vet
+vet: ## look for mistakes that compile
+	$(GO) vet ./...
+
+.PHONY: fuzz
+fuzz: redis ## run every fuzz target for FUZZTIME (10s)
+	@set -e; for package in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	    echo "$$package $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+	  done; \
+	done
+
+# The tests run real redis-servers of their own: the program is needed, a running service is not.
+.PHONY: redis
+redis:
+	@command -v redis-server >/dev/null || { \
+	  echo "installing redis-server"; \
+	  if command -v apt-get >/dev/null; then \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server >/dev/null; \
+	  elif command -v brew >/dev/null; then brew install redis; \
+	  elif command -v dnf >/dev/null; then $(SUDO) dnf install -y redis || $(SUDO) dnf install -y valkey-compat-redis; \
+	  elif command -v apk >/dev/null; then $(SUDO) apk add redis; \
+	  else echo "install redis-server 6.2 or newer, then run make again" >&2; exit 1; fi; }

@@ -1,0 +1,395 @@
+// Package apitest has a queue in memory for tests of the API and of its clients. It decides admissions with the real
+// arithmetic of package shaper, but nothing ever leaves by itself: a test ends jobs with Finish.
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Fake is a queue in memory. The zero value is not usable, see New.
+type Fake struct {
+	mu       sync.Mutex
+	failure  error
+	seq      int
+	jobs     map[string]*stored
+	keys     map[string]string // tenant NUL key → id
+	tenants  map[string]*tenant
+	watchers map[string][]chan struct{}
+	watching int
+}
+
+type stored struct {
+	queue.Job
+	submission queue.Submission
+}
+
+type tenant struct {
+	overrides shaper.Overrides
+	flow      shaper.Flow
+	reason    string
+	actor     string
+	revision  int64
+}
+
+// New is an empty queue.
+func New() *Fake {
+	return &Fake{
+		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, watchers: map[string][]chan struct{}{},
+	}
+}
+
+// Fail makes every call fail with err from now on; nil ends that.
+func (f *Fake) Fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failure = err
+}
+
+// Watching is how many watches were begun and not stopped.
+func (f *Fake) Watching() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.watching
+}
+
+// Submission is what the job was submitted as.
+func (f *Fake) Submission(id string) queue.Submission {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if j := f.jobs[id]; j != nil {
+		return j.submission
+	}
+	return queue.Submission{}
+}
+
+// Actor is who changed the tenant last.
+func (f *Fake) Actor(name string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tenant(name).actor
+}
+
+// IDs are the ids of all jobs, oldest first.
+func (f *Fake) IDs() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ids := make([]string, 0, len(f.jobs))
+	for id := range f.jobs {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Finish brings the job into the state and signals its watchers.
+func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
+	f.mu.Lock()
+	j := f.jobs[id]
+	if j.State.Waiting() {
+		f.leave(j)
+	}
+	j.State, j.Response, j.LastError = state, r, e
+	j.Attempts++
+	now := time.Now()
+	j.Started = now
+	if state.Done() {
+		j.Finished = now
+	}
+	f.mu.Unlock()
+	f.Signal(id)
+}
+
+// Signal wakes the watchers of the job, whatever its state.
+func (f *Fake) Signal(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, ch := range f.watchers[id] {
+		ch <- struct{}{} // buffered, and signalled once
+	}
+	delete(f.watchers, id)
+}
+
+// Forget drops everything of the job but its idempotency key.
+func (f *Fake) Forget(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j := f.jobs[id]
+	j.Job = queue.Job{ID: id, Tenant: j.Tenant, Route: j.Route, Type: j.Type}
+}
+
+func (f *Fake) leave(j *stored) {
+	flow := &f.tenant(j.Tenant).flow
+	flow.Depth--
+	if j.State == shaper.Queued {
+		flow.Queued--
+		flow.Cost -= j.submission.Cost
+	}
+	j.Position, j.EstimatedStart = 0, time.Time{}
+}
+
+func (f *Fake) tenant(name string) *tenant {
+	t := f.tenants[name]
+	if t == nil {
+		t = &tenant{flow: shaper.Flow{Bucket: shaper.NewBucket(shaper.DefaultPolicy().Paces())}}
+		f.tenants[name] = t
+	}
+	return t
+}
+
+func (t *tenant) policy() shaper.Policy { return t.overrides.Over(shaper.DefaultPolicy()) }
+
+// NewID implements api.Admitter.
+func (f *Fake) NewID(string) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seq++
+	return fmt.Sprintf("%028s", strconv.FormatInt(int64(f.seq), 32)), nil
+}
+
+// Submit implements api.Admitter.
+func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Verdict, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return queue.Verdict{}, f.failure
+	}
+	return f.admit(s, 1), nil
+}
+
+func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
+	t := f.tenant(s.Tenant)
+	key := s.Tenant + "\x00" + s.IdempotencyKey
+	if id, known := f.keys[key]; known && s.IdempotencyKey != "" {
+		j := f.jobs[id]
+		a := shaper.Admission{Outcome: shaper.Replayed, Depth: t.flow.Depth, Capacity: t.policy().Capacity, Rate: t.policy().Rate}
+		a.Remaining = a.Capacity - a.Depth
+		if !bytes.Equal(j.submission.Payload, s.Payload) {
+			return queue.Verdict{Admission: shaper.Admission{Outcome: shaper.KeyReused}}
+		}
+		return queue.Verdict{Admission: a, Job: j.Job}
+	}
+	now := shaper.InstantOf(time.Now())
+	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{Size: size, Cost: s.Cost, Delay: s.Delay, MaxWait: s.MaxWait}, nil)
+	t.flow = flow
+	if a.Outcome != shaper.Admitted {
+		return queue.Verdict{Admission: a}
+	}
+	j := &stored{submission: s, Job: queue.Job{
+		ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, State: shaper.Queued, Position: a.Position,
+		EstimatedStart: a.Start.Time(), MaxAttempts: s.MaxAttempts, Created: now.Time(),
+	}}
+	if s.Delay > 0 {
+		j.State, j.Scheduled = shaper.Scheduled, now.Add(s.Delay).Time()
+	}
+	f.jobs[s.ID] = j
+	if s.IdempotencyKey != "" {
+		f.keys[key] = s.ID
+	}
+	return queue.Verdict{Admission: a, Job: j.Job}
+}
+
+// SubmitBatch implements api.Admitter.
+func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic bool) ([]queue.Verdict, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return nil, f.failure
+	}
+	out := make([]queue.Verdict, len(batch))
+	if atomic {
+		t := f.tenant(batch[0].Tenant)
+		size := int64(len(batch))
+		if _, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: size, Cost: 1}, nil); a.Outcome != shaper.Admitted {
+			for i := range out {
+				out[i].Admission = a
+			}
+			return out, nil
+		}
+	}
+	for i, s := range batch {
+		out[i] = f.admit(s, 1)
+	}
+	return out, nil
+}
+
+func (f *Fake) find(name, id string) (*stored, error) {
+	if f.failure != nil {
+		return nil, f.failure
+	}
+	j := f.jobs[id]
+	if j == nil || j.Tenant != name {
+		return nil, queue.ErrNotFound
+	}
+	return j, nil
+}
+
+// Job implements api.Jobs.
+func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(name, id)
+	if err != nil {
+		return queue.Job{}, err
+	}
+	return j.Job, nil
+}
+
+// Cancel implements api.Jobs.
+func (f *Fake) Cancel(_ context.Context, name, id string) (queue.Job, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(name, id)
+	switch {
+	case err != nil:
+		return queue.Job{}, err
+	case j.State == shaper.Cancelled:
+		return j.Job, nil
+	case !j.State.Waiting():
+		return j.Job, queue.ErrConflict
+	}
+	f.leave(j)
+	j.State, j.Finished = shaper.Cancelled, time.Now()
+	return j.Job, nil
+}
+
+// Replay implements api.Jobs.
+func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Verdict, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(name, id)
+	switch {
+	case err != nil:
+		return queue.Verdict{}, err
+	case j.State != shaper.Dead:
+		return queue.Verdict{Job: j.Job}, queue.ErrConflict
+	}
+	t := f.tenant(name)
+	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: 1, Cost: 1}, nil)
+	t.flow = flow
+	if a.Outcome == shaper.Admitted {
+		j.State, j.Attempts, j.Position, j.MaxAttempts = shaper.Queued, 0, a.Position, maxAttempts
+	}
+	return queue.Verdict{Admission: a, Job: j.Job}, nil
+}
+
+// Watch implements api.Jobs.
+func (f *Fake) Watch(_ context.Context, id string) (<-chan struct{}, func(), error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return nil, nil, f.failure
+	}
+	ch := make(chan struct{}, 1)
+	f.watchers[id] = append(f.watchers[id], ch)
+	f.watching++
+	return ch, sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.watching--
+		f.watchers[id] = slices.DeleteFunc(f.watchers[id], func(c chan struct{}) bool { return c == ch })
+	}), nil
+}
+
+// Tenant implements api.Tenants.
+func (f *Fake) Tenant(_ context.Context, name string) (queue.Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return queue.Tenant{}, f.failure
+	}
+	return f.describe(name), nil
+}
+
+func (f *Fake) describe(name string) queue.Tenant {
+	t := f.tenant(name)
+	p := t.policy()
+	out := queue.Tenant{
+		Name: name, Policy: p, Sources: map[string]string{}, Reason: t.reason, Revision: t.revision, Depth: t.flow.Depth,
+		LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond(),
+	}
+	for _, s := range []string{"rate", "burst", "capacity", "concurrency", "max_wait_ms", "paused"} {
+		out.Sources[s] = "default"
+	}
+	for _, s := range t.overrides.Set() {
+		out.Sources[s] = "api"
+	}
+	if p.Paused {
+		out.LimitedBy = "paused"
+	}
+	return out
+}
+
+// Tune implements api.Tenants.
+func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return queue.Tenant{}, f.failure
+	}
+	t := f.tenant(name)
+	if c.IfRevision != nil && *c.IfRevision != t.revision {
+		return queue.Tenant{}, queue.ErrRevision
+	}
+	o, err := c.Edit(t.overrides)
+	if err != nil {
+		return queue.Tenant{}, err
+	}
+	if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil {
+		return queue.Tenant{}, err
+	}
+	t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
+	t.flow.Bucket, _ = t.flow.Retune(t.policy().Paces(), shaper.InstantOf(time.Now()))
+	t.revision++
+	return f.describe(name), nil
+}
+
+// Tenants implements api.Tenants; a cursor is the last name of the page before.
+func (f *Fake) Tenants(_ context.Context, cursor string, limit int) ([]string, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return nil, "", f.failure
+	}
+	if strings.ContainsRune(cursor, 0) {
+		return nil, "", queue.ErrCursor
+	}
+	var names []string
+	for name := range f.tenants {
+		if name > cursor {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) <= limit {
+		return names, "", nil
+	}
+	return names[:limit], names[limit-1], nil
+}
+
+// Ping implements api.Health.
+func (f *Fake) Ping(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failure
+}
+
+// Totals implements api.Health.
+func (f *Fake) Totals(context.Context) (queue.Totals, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var total queue.Totals
+	for _, t := range f.tenants {
+		total.Depth += t.flow.Depth
+	}
+	return total, f.failure
+}

@@ -1,0 +1,25 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// BenchmarkSubmit is the submission path without the network and the store.
+func BenchmarkSubmit(b *testing.B) {
+	bench := newBench(b, func(c *Config) { c.Registerer = nil })
+	bench.admin.do(b, "PATCH", "/v1/tenants/default", nil, `{"capacity":1000000000}`)
+	h := bench.s.Intake()
+	b.ReportAllocs()
+	for b.Loop() {
+		r := httptest.NewRequest(http.MethodPost, "/v1/jobs", strings.NewReader(plainJob))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusAccepted {
+			b.Fatal(w.Code, w.Body)
+		}
+	}
+}

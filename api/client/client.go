@@ -1,0 +1,291 @@
+// Package client is a small Go client of the Sluice API, for the command line and for programs. A Client talks to one
+// listener: the intake for jobs, the admin listener for tenants. It retries nothing: that is the caller's decision, for
+// which Error.RetryAfter says when.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// maxAnswer bounds what is read of an answer; a batch of 1,000 jobs is below it.
+const maxAnswer = 16 << 20
+
+// Client calls one listener of one server. It is safe for concurrent use.
+type Client struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// New is a client of the server at base, such as "http://127.0.0.1:8080". token is sent as bearer token unless it is empty;
+// hc is the transport, nil for http.DefaultClient. Bound calls by their contexts.
+func New(base, token string, hc *http.Client) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, fmt.Errorf("client: address: %w", err)
+	}
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, fmt.Errorf("client: address %q: must start with http:// or https:// and name a host", base)
+	}
+	if hc == nil {
+		hc = http.DefaultClient
+	}
+	return &Client{base: strings.TrimRight(base, "/"), token: token, http: hc}, nil
+}
+
+// Error is an answer that was not a success, with what the server says of it. Its text is the detail.
+type Error struct {
+	wire.Problem
+	RetryAfter time.Duration // 0 if the server does not say
+}
+
+func (e *Error) Error() string {
+	switch {
+	case e.Detail != "":
+		return fmt.Sprintf("%s (%d): %s", e.Title, e.Status, e.Detail)
+	case e.Title != "":
+		return fmt.Sprintf("%s (%d)", e.Title, e.Status)
+	default:
+		return fmt.Sprintf("status %d", e.Status)
+	}
+}
+
+// Kind is the last part of the problem's type, for example "queue-full"; empty if the answer was no problem.
+func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')+1:] }
+
+// Submission is a job to be submitted and how.
+type Submission struct {
+	wire.Submission
+	Tenant         string        // empty: the server's "default"
+	IdempotencyKey string        // empty: none
+	Wait           time.Duration // how long to wait for the job's end, whole seconds up to 30; 0: not at all
+}
+
+// Submitted is what became of a submission. The job is done only where the wait sufficed.
+type Submitted struct {
+	Job      wire.Job
+	Replayed bool // the idempotency key was known: the job is the one of then
+}
+
+// Submit submits one job. A refusal is an *Error.
+func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
+	h := tenantHeader(s.Tenant)
+	prefer(h, s.Wait)
+	if s.IdempotencyKey != "" {
+		key, err := keyHeader(s.IdempotencyKey)
+		if err != nil {
+			return Submitted{}, err
+		}
+		h["Idempotency-Key"] = []string{key}
+	}
+	var out Submitted
+	answer, err := c.call(ctx, http.MethodPost, "/v1/jobs", h, s.Submission, &out.Job)
+	if err != nil {
+		return Submitted{}, err
+	}
+	out.Replayed = answer.Get("Idempotent-Replayed") == "true"
+	return out, nil
+}
+
+// SubmitBatch submits up to 1,000 jobs of one tenant in one step.
+func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.BatchVerdict, error) {
+	var out wire.BatchResult
+	_, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), b, &out)
+	return out.Items, err
+}
+
+// Job reads a job; with a wait it returns when the job is done or the wait is over.
+func (c *Client) Job(ctx context.Context, tenant, id string, wait time.Duration) (job wire.Job, err error) {
+	h := tenantHeader(tenant)
+	prefer(h, wait)
+	_, err = c.call(ctx, http.MethodGet, "/v1/jobs/"+segment(id), h, nil, &job)
+	return job, err
+}
+
+// Cancel ends a waiting job.
+func (c *Client) Cancel(ctx context.Context, tenant, id string) (job wire.Job, err error) {
+	_, err = c.call(ctx, http.MethodDelete, "/v1/jobs/"+segment(id), tenantHeader(tenant), nil, &job)
+	return job, err
+}
+
+// Replay brings a dead job back through its bucket.
+func (c *Client) Replay(ctx context.Context, tenant, id string) (job wire.Job, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/jobs/"+segment(id)+"/replay", tenantHeader(tenant), nil, &job)
+	return job, err
+}
+
+// Tenant reads a tenant's policy and figures.
+func (c *Client) Tenant(ctx context.Context, name string) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/tenants/"+segment(name), nil, nil, &t)
+	return t, err
+}
+
+// Tenants reads one page of tenants; pass its NextCursor for the following one. A limit of 0 is the server's.
+func (c *Client) Tenants(ctx context.Context, cursor string, limit int) (page wire.TenantList, err error) {
+	query := url.Values{}
+	if cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	path := "/v1/tenants"
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	_, err = c.call(ctx, http.MethodGet, path, nil, nil, &page)
+	return page, err
+}
+
+// Patch changes some of a tenant's settings. The patch is a JSON merge patch: wire.Settings for values, a map with nil
+// values to reset settings.
+func (c *Client) Patch(ctx context.Context, name string, patch any) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPatch, "/v1/tenants/"+segment(name), nil, patch, &t)
+	return t, err
+}
+
+// Put replaces all of a tenant's overrides.
+func (c *Client) Put(ctx context.Context, name string, s wire.Settings) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPut, "/v1/tenants/"+segment(name), nil, s, &t)
+	return t, err
+}
+
+// Reset drops all of a tenant's overrides.
+func (c *Client) Reset(ctx context.Context, name string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/v1/tenants/"+segment(name), nil, nil, nil)
+	return err
+}
+
+// Pause keeps the tenant's jobs from leaving.
+func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause", nil, wire.Reason{Reason: reason}, &t)
+	return t, err
+}
+
+// Resume ends a pause.
+func (c *Client) Resume(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume", nil, wire.Reason{Reason: reason}, &t)
+	return t, err
+}
+
+// Version asks the admin listener which program it is.
+func (c *Client) Version(ctx context.Context) (v wire.Version, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/version", nil, nil, &v)
+	return v, err
+}
+
+// Ready reports, as nil, that the server would take work.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.call(ctx, http.MethodGet, "/readyz", nil, nil, nil)
+	return err
+}
+
+// call sends one request and decodes a success into out, unless that is nil.
+func (c *Client) call(ctx context.Context, method, path string, h http.Header, in, out any) (http.Header, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("client: body: %w", err)
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("client: request: %w", err)
+	}
+	for name, values := range h {
+		req.Header[name] = values
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("client: answer: %w", err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, problemOf(resp, data)
+	}
+	if out != nil {
+		if err := json.Unmarshal(data, out); err != nil {
+			return nil, fmt.Errorf("client: the answer of %s %s is not Sluice's: %w", method, path, err)
+		}
+	}
+	return resp.Header, nil
+}
+
+// problemOf reads the problem out of an answer. Whatever is not one, such as a proxy's page, keeps its status alone.
+func problemOf(resp *http.Response, data []byte) error {
+	e := &Error{}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") {
+		if err := json.Unmarshal(data, &e.Problem); err != nil {
+			e.Problem = wire.Problem{}
+		}
+	}
+	if e.Title == "" {
+		e.Title = http.StatusText(resp.StatusCode)
+	}
+	e.Status = resp.StatusCode
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		e.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return e
+}
+
+func tenantHeader(tenant string) http.Header {
+	h := http.Header{}
+	if tenant != "" {
+		h["Sluice-Tenant"] = []string{tenant}
+	}
+	return h
+}
+
+// prefer asks for a wait, rounded up to whole seconds.
+func prefer(h http.Header, wait time.Duration) {
+	if wait > 0 {
+		h.Set("Prefer", "wait="+strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
+	}
+}
+
+// keyHeader sends the key bare, as its raw bytes, unless it starts with what would make it a structured string.
+func keyHeader(key string) (string, error) {
+	if !strings.HasPrefix(key, `"`) {
+		return key, nil
+	}
+	quoted, err := httpsfv.Marshal(httpsfv.NewItem(key))
+	if err != nil {
+		return "", errors.New("client: an idempotency key that starts with a quote must be printable ASCII")
+	}
+	return quoted, nil
+}
+
+// segment escapes one segment of a path; "." and ".." would otherwise be taken for steps.
+func segment(s string) string {
+	if s == "." || s == ".." {
+		return strings.ReplaceAll(s, ".", "%2E")
+	}
+	return url.PathEscape(s)
+}

@@ -1,0 +1,210 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const token = "s3cret"
+
+// serve runs a real API over a fake queue and returns a client of each listener.
+func serve(t *testing.T) (q *apitest.Fake, intake, admin *client.Client) {
+	t.Helper()
+	q = apitest.New()
+	s, err := api.New(q, api.Config{
+		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, AdminToken: token, Logger: slog.New(slog.DiscardHandler),
+		Version: api.VersionInfo{Version: "1.2.3"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q, to(t, s.Intake(), ""), to(t, s.Admin(), token)
+}
+
+func to(t *testing.T, h http.Handler, token string) *client.Client {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	c, err := client.New(srv.URL+"/", token, srv.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func job(tenant string) client.Submission {
+	return client.Submission{Tenant: tenant, Submission: wire.Submission{Type: "t", Payload: json.RawMessage(`{"n":1}`)}}
+}
+
+func TestJobs(t *testing.T) {
+	q, c, _ := serve(t)
+	ctx := t.Context()
+	got, err := c.Submit(ctx, job("acme"))
+	if err != nil || got.Job.Tenant != "acme" || got.Job.State != "queued" || got.Replayed {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if read, err := c.Job(ctx, "acme", got.Job.ID, 0); err != nil || read.ID != got.Job.ID {
+		t.Errorf("%+v %v", read, err)
+	}
+	if gone, err := c.Cancel(ctx, "acme", got.Job.ID); err != nil || gone.State != "cancelled" {
+		t.Errorf("%+v %v", gone, err)
+	}
+	next, err := c.Submit(ctx, job("acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Finish(next.Job.ID, shaper.Dead, nil, nil)
+	if done, err := c.Job(ctx, "acme", next.Job.ID, time.Second); err != nil || !done.Done {
+		t.Errorf("%+v %v", done, err)
+	}
+	if back, err := c.Replay(ctx, "acme", next.Job.ID); err != nil || back.State != "queued" {
+		t.Errorf("%+v %v", back, err)
+	}
+	batch := wire.Batch{Jobs: []wire.BatchJob{{Submission: job("").Submission}, {Submission: job("").Submission, IdempotencyKey: "k"}}}
+	if items, err := c.SubmitBatch(ctx, "acme", batch); err != nil || len(items) != 2 || items[1].Status != 202 || items[1].Job == nil {
+		t.Errorf("%+v %v", items, err)
+	}
+}
+
+func TestKeysOfEveryForm(t *testing.T) {
+	_, c, _ := serve(t)
+	for _, key := range []string{"k-1", `"quoted"`, "a b", "é"} {
+		s := job("")
+		s.IdempotencyKey = key
+		first, err := c.Submit(t.Context(), s)
+		if err != nil {
+			t.Errorf("%q: %v", key, err)
+			continue
+		}
+		if again, err := c.Submit(t.Context(), s); err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
+			t.Errorf("%q: %+v %v", key, again, err)
+		}
+	}
+	s := job("")
+	s.IdempotencyKey = `"é`
+	if _, err := c.Submit(t.Context(), s); err == nil {
+		t.Error("a key that has no form was sent")
+	}
+}
+
+func TestErrorsTellWhatTheServerSays(t *testing.T) {
+	q, c, admin := serve(t)
+	ctx := t.Context()
+	if _, err := admin.Patch(ctx, "default", map[string]any{"capacity": 1, "rate": map[string]int{"limit": 1, "period_ms": 60000}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Submit(ctx, job("")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Submit(ctx, job(""))
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != 429 || e.Kind() != "queue-full" || *e.Capacity != 1 || e.RetryAfter <= 0 || !strings.Contains(err.Error(), "1 of 1") {
+		t.Errorf("%v", err)
+	}
+	q.Fail(queue.ErrUnavailable)
+	if err := c.Ready(ctx); !errors.As(err, &e) || e.Status != 503 || e.RetryAfter != time.Second {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestForeignAnswers(t *testing.T) {
+	answer := func(status int, format, body string) *client.Client {
+		return to(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", format)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}), "")
+	}
+	for _, c := range []*client.Client{
+		answer(502, "text/html", "<h1>proxy</h1>"), answer(502, "application/problem+json", "{"), answer(502, "application/problem+json", "{}"),
+	} {
+		var e *client.Error
+		if _, err := c.Job(t.Context(), "", "x", 0); !errors.As(err, &e) || e.Status != 502 || e.Title != "Bad Gateway" || e.Kind() != "" {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := answer(200, "text/html", "<h1>").Job(t.Context(), "", "x", 0); err == nil {
+		t.Error("a page passed for a job")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := answer(200, "application/json", "{}").Job(ctx, "", "x", 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTenants(t *testing.T) {
+	_, _, c := serve(t)
+	ctx := t.Context()
+	for _, name := range []string{"acme", "a/b", "é", ".", "..", "%2e", "a b"} {
+		limit := int64(5)
+		if got, err := c.Patch(ctx, name, wire.Settings{Capacity: &limit, Reason: "r"}); err != nil || got.Tenant != name || got.Capacity != 5 || got.Reason != "r" {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+		if got, err := c.Pause(ctx, name, "deploy"); err != nil || !got.Paused || got.Reason != "deploy" {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+		if got, err := c.Resume(ctx, name, ""); err != nil || got.Paused {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+		if got, err := c.Patch(ctx, name, map[string]any{"capacity": nil}); err != nil || got.Capacity != 1000 {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+		if got, err := c.Put(ctx, name, wire.Settings{Rate: &wire.RateChange{Limit: 3, PeriodMS: 1000}}); err != nil || got.Rate.Limit != 3 {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+		if err := c.Reset(ctx, name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if got, err := c.Tenant(ctx, name); err != nil || got.Tenant != name || got.Rate.Limit != 10 {
+			t.Errorf("%q: %+v %v", name, got, err)
+		}
+	}
+	n := 0
+	for cursor := ""; ; {
+		page, err := c.Tenants(ctx, cursor, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(page.Items)
+		if cursor = page.NextCursor; cursor == "" {
+			break
+		}
+	}
+	if n != 7 {
+		t.Errorf("listed %d of 7", n)
+	}
+	if v, err := c.Version(ctx); err != nil || v.Version != "1.2.3" {
+		t.Errorf("%+v %v", v, err)
+	}
+	if err := c.Ready(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAddressesAreChecked(t *testing.T) {
+	for _, base := range []string{"", "localhost:8080", "127.0.0.1:8080", "ftp://x", "http://", "http://[::1", "\x00"} {
+		if _, err := client.New(base, "", nil); err == nil {
+			t.Errorf("%q was taken", base)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// maxFieldErrors bounds how many broken rules one answer lists.
+const maxFieldErrors = 20
+
+// reader reads JSON bodies strictly and collects everything that is wrong with them: unknown and repeated members, names in
+// another case, values of another kind, numbers with a fraction. What it reports names field, kind and rule, never a value.
+type reader struct {
+	errs []wire.FieldError
+}
+
+// oneValue checks that the body is exactly one JSON value in UTF-8. Everything after may rely on that.
+func oneValue(body []byte) error {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return malformedJSON.with("the body is empty")
+	}
+	if !utf8.Valid(body) {
+		return malformedJSON.with("the body is not UTF-8")
+	}
+	if json.Valid(body) {
+		return nil
+	}
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(body, new(json.RawMessage)); errors.As(err, &syntax) {
+		return malformedJSON.with(fmt.Sprintf("the body must be one JSON value; it stops being one at byte %d", syntax.Offset))
+	}
+	return malformedJSON.with("the body must be one JSON value")
+}
+
+// wrong notes that the value of the field breaks the rule.
+func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
+	if len(rd.errs) < maxFieldErrors {
+		rd.errs = append(rd.errs, wire.FieldError{Field: field, Kind: kindOf(value), Rule: rule})
+	}
+}
+
+// err is everything noted, as one problem; nil if there is nothing.
+func (rd *reader) err() error {
+	if len(rd.errs) == 0 {
+		return nil
+	}
+	return invalidFields(rd.errs)
+}
+
+// object gives every member of the object to member, which reports whether it knows the name.
+func (rd *reader) object(path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool)) {
+	if kindOf(value) != "object" {
+		rd.wrong(or(path, "body"), value, "must be an object")
+		return
+	}
+	d := json.NewDecoder(bytes.NewReader(value))
+	if _, err := d.Token(); err != nil { // the opening brace
+		return
+	}
+	var seen [12]string
+	names := seen[:0]
+	for d.More() {
+		token, err := d.Token()
+		name, isName := token.(string)
+		var v json.RawMessage
+		if err != nil || !isName || d.Decode(&v) != nil {
+			return // cannot be: the whole body was checked
+		}
+		at := join(path, name)
+		switch {
+		case contains(names, name):
+			rd.wrong(at, v, "must not be repeated")
+		case !member(name, at, v):
+			rd.wrong(at, v, "is not a known field")
+		case len(names) < cap(names): // every known name fits, the number of unknown ones does not matter
+			names = append(names, name)
+		}
+	}
+}
+
+// array gives every element of the array to element; it reports how many there are, -1 if the value is no array.
+func (rd *reader) array(path string, value json.RawMessage, element func(i int, path string, value json.RawMessage)) int {
+	if kindOf(value) != "array" {
+		rd.wrong(path, value, "must be an array")
+		return -1
+	}
+	d := json.NewDecoder(bytes.NewReader(value))
+	if _, err := d.Token(); err != nil {
+		return -1
+	}
+	n := 0
+	for ; d.More(); n++ {
+		var v json.RawMessage
+		if d.Decode(&v) != nil {
+			return -1
+		}
+		element(n, path+"["+strconv.Itoa(n)+"]", v)
+	}
+	return n
+}
+
+// text reads a string of least to most bytes without control characters.
+func (rd *reader) text(path string, value json.RawMessage, least, most int) (s string) {
+	if kindOf(value) != "string" || json.Unmarshal(value, &s) != nil {
+		rd.wrong(path, value, "must be a string")
+		return ""
+	}
+	if rule := textRule(s, least, most); rule != "" {
+		rd.wrong(path, value, rule)
+		return ""
+	}
+	return s
+}
+
+// whole reads a whole number, written without fraction or exponent, from low to high.
+func (rd *reader) whole(path string, value json.RawMessage, low, high int64) int64 {
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if kindOf(value) != "number" || err != nil || n < low || n > high {
+		rd.wrong(path, value, fmt.Sprintf("must be a whole number from %d to %d", low, high))
+		return low
+	}
+	return n
+}
+
+// truth reads a boolean.
+func (rd *reader) truth(path string, value json.RawMessage) bool {
+	if kindOf(value) != "boolean" {
+		rd.wrong(path, value, "must be true or false")
+	}
+	return len(value) > 0 && value[0] == 't'
+}
+
+// textRule is the rule that the text breaks, empty if none.
+func textRule(s string, least, most int) string {
+	if len(s) < least || len(s) > most {
+		return fmt.Sprintf("must be %d to %d bytes", least, most)
+	}
+	if hasControl(s) {
+		return "must not contain control characters"
+	}
+	return ""
+}
+
+func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+
+// kindOf is the JSON kind of a value, by its first byte.
+func kindOf(value json.RawMessage) string {
+	if len(value) == 0 {
+		return "nothing"
+	}
+	switch value[0] {
+	case '"':
+		return "string"
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	default:
+		return "number"
+	}
+}
+
+func isNull(value json.RawMessage) bool { return kindOf(value) == "null" }
+
+// join is the path of a member. A name that a client made up is cut where it is longer than any of ours.
+func join(path, name string) string {
+	if len(name) > 64 {
+		name = strings.ToValidUTF8(name[:64], "") + "…"
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,131 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// decodeSubmission reads the body of POST /v1/jobs.
+func decodeSubmission(body []byte) (wire.Submission, error) {
+	var s wire.Submission
+	if err := oneValue(body); err != nil {
+		return s, err
+	}
+	var rd reader
+	rd.submission("", body, &s, nil)
+	return s, rd.err()
+}
+
+// decodeBatch reads the body of POST /v1/jobs/batch. A payload may be as large as in a single submission, not larger.
+func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
+	var b wire.Batch
+	if err := oneValue(body); err != nil {
+		return b, err
+	}
+	var rd reader
+	var tooLarge error
+	jobs := json.RawMessage(nil)
+	rd.object("", body, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "jobs":
+			jobs = value
+			n := rd.array(path, value, func(i int, path string, value json.RawMessage) {
+				if i >= wire.MaxBatch {
+					return
+				}
+				var job wire.BatchJob
+				rd.submission(path, value, &job.Submission, &job.IdempotencyKey)
+				if tooLarge == nil && int64(len(value)) > maxPayload {
+					tooLarge = tooLargeBody(path, maxPayload)
+				}
+				b.Jobs = append(b.Jobs, job)
+			})
+			if n == 0 || n > wire.MaxBatch {
+				rd.wrong(path, value, fmt.Sprintf("must have 1 to %d elements", wire.MaxBatch))
+			}
+		case "atomic":
+			b.Atomic = rd.truth(path, value)
+		default:
+			return false
+		}
+		return true
+	})
+	if jobs == nil && len(rd.errs) == 0 {
+		rd.wrong("jobs", nil, "is required")
+	}
+	if err := rd.err(); err != nil {
+		return b, err
+	}
+	return b, tooLarge
+}
+
+// submission reads one job; key, if not nil, takes the idempotency key that a job of a batch may carry.
+func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submission, key *string) {
+	hasType := false
+	before := len(rd.errs)
+	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "type":
+			hasType = true
+			s.Type = rd.text(path, value, 1, wire.MaxTypeBytes)
+		case "payload":
+			s.Payload = value
+		case "route":
+			s.Route = rd.text(path, value, 1, wire.MaxTypeBytes)
+		case "delay_ms":
+			s.DelayMS = rd.whole(path, value, 0, wire.MaxMillis)
+		case "max_wait_ms":
+			s.MaxWaitMS = rd.whole(path, value, 0, wire.MaxMillis)
+		case "cost":
+			s.Cost = rd.whole(path, value, 1, shaper.MaxCost)
+		case "idempotency_key":
+			if key == nil {
+				return false
+			}
+			*key = rd.text(path, value, 1, wire.MaxKeyBytes)
+		default:
+			return false
+		}
+		return true
+	})
+	if len(rd.errs) > before && kindOf(value) != "object" {
+		return
+	}
+	if !hasType {
+		rd.wrong(join(path, "type"), nil, "is required")
+	}
+	if s.Payload == nil {
+		rd.wrong(join(path, "payload"), nil, "is required")
+	}
+}
+
+// decodeReason reads the optional body of pause and resume.
+func decodeReason(body []byte) (reason string, err error) {
+	return reason, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		if name != "reason" {
+			return false
+		}
+		reason = rd.text(path, value, 0, shaper.MaxReason)
+		return true
+	})
+}
+
+// decodeEmpty reads a body that may be absent and has no members.
+func decodeEmpty(body []byte) error {
+	return decodeOptional(body, func(*reader, string, string, json.RawMessage) bool { return false })
+}
+
+func decodeOptional(body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool) error {
+	if len(body) == 0 {
+		return nil
+	}
+	if err := oneValue(body); err != nil {
+		return err
+	}
+	var rd reader
+	rd.object("", body, func(name, path string, value json.RawMessage) bool { return member(&rd, name, path, value) })
+	return rd.err()
+}

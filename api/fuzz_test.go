@@ -1,0 +1,170 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+func FuzzPrefer(f *testing.F) {
+	for _, s := range []string{"wait=10", `x="a, wait=9";y, wait = "5"`, `"`, `\`, "wait=99999999999999999999", ",;="} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		p := preferOf(http.Header{"Prefer": {value}})
+		if p.wait < 0 || p.wait > wire.MaxWaitSeconds*time.Second || (!p.given && p.wait != 0) {
+			t.Errorf("%q: %+v", value, p)
+		}
+		if p.given && preferOf(http.Header{"Prefer": {p.applied()}}) != p {
+			t.Errorf("%q: %q is read differently", value, p.applied())
+		}
+	})
+}
+
+func FuzzIdempotencyKey(f *testing.F) {
+	for _, s := range []string{`"k-1"`, "k-1", `"a\"b";x=1`, `"`, "", "\xff", strings.Repeat("k", 256)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		key, err := idempotencyKeyOf(http.Header{keyHeader: {value}})
+		if err != nil {
+			if problemOf(err).Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", value, err)
+			}
+			return
+		}
+		if key == "" || len(key) > wire.MaxKeyBytes || hasControl(key) || (!strings.HasPrefix(value, `"`) && key != value) {
+			t.Errorf("%q: key %q", value, key)
+		}
+	})
+}
+
+func FuzzTenant(f *testing.F) {
+	for _, s := range []string{"acme", "a/b", "é", "\xff", "a\tb", "\u0085", "", strings.Repeat("t", 256)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		name, err := tenantOf(http.Header{tenantHeader: {value}})
+		if err != nil {
+			return
+		}
+		if name != value || name == "" || len(name) > wire.MaxTenantBytes || hasControl(name) || !utf8.ValidString(name) {
+			t.Errorf("%q: tenant %q", value, name)
+		}
+	})
+}
+
+func FuzzIfMatch(f *testing.F) {
+	for _, s := range []string{`"7"`, `W/"7", "8"`, "*", `"a,b"`, `"`, ",", "7"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		m, err := ifMatchOf(http.Header{"If-Match": {value}})
+		if err == nil && !m.listed && strings.TrimSpace(value) != "*" {
+			t.Errorf("%q lets everything through", value)
+		}
+		for _, r := range m.revisions {
+			if again, err := ifMatchOf(http.Header{"If-Match": {etag(r)}}); err != nil || len(again.revisions) != 1 || again.revisions[0] != r {
+				t.Errorf("%s is not read back", etag(r))
+			}
+		}
+	})
+}
+
+func FuzzCursor(f *testing.F) {
+	for _, s := range []string{"", "YQ", "%00", "YQ==", "AA"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		if cursor, err := openCursor(value); err == nil && sealCursor(cursor) != value {
+			t.Errorf("%q is read as %q, which is written %q", value, cursor, sealCursor(cursor))
+		}
+	})
+}
+
+// What the strict decoder takes, encoding/json reads in the same way; and it takes nothing that breaks a rule.
+func FuzzSubmission(f *testing.F) {
+	for _, s := range []string{
+		plainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
+		`{"type":"\ud800","payload":[1,{"a":"}"}]}`, `{"type":"t","payload":1}{}`, `[]`, `{`, "", ` {"payload" : 1e400 , "type":"\u0000"} `,
+		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := decodeSubmission(body)
+		if err != nil {
+			p := problemOf(err)
+			if p.Status != http.StatusBadRequest && p.Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		var want wire.Submission
+		if err := json.Unmarshal(body, &want); err != nil {
+			t.Fatalf("%q is taken, but: %v", body, err)
+		}
+		if got.Type != want.Type || got.Route != want.Route || got.DelayMS != want.DelayMS || got.MaxWaitMS != want.MaxWaitMS || got.Cost != want.Cost {
+			t.Errorf("%q: %+v, want %+v", body, got, want)
+		}
+		if !bytes.Contains(body, got.Payload) || !json.Valid(got.Payload) {
+			t.Errorf("%q: payload %q", body, got.Payload)
+		}
+		if got.Type == "" || hasControl(got.Type) || got.DelayMS < 0 || got.MaxWaitMS < 0 || got.Cost < 0 || got.Cost > shaper.MaxCost {
+			t.Errorf("%q: %+v", body, got)
+		}
+	})
+}
+
+func FuzzBatch(f *testing.F) {
+	for _, s := range []string{`{"jobs":[` + plainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[[`, `null`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b, err := decodeBatch(body, 1<<10)
+		if err == nil && (len(b.Jobs) < 1 || len(b.Jobs) > wire.MaxBatch) {
+			t.Errorf("%q: %d jobs", body, len(b.Jobs))
+		}
+	})
+}
+
+func FuzzSettings(f *testing.F) {
+	for _, s := range []string{
+		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,
+		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`, `{"rates":[{}]}`, `{"rat":1}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		p, err := decodeSettings(body)
+		if err != nil {
+			return
+		}
+		o, err := p.apply(shaper.Overrides{}, shaper.DefaultPolicy().Rate)
+		if err != nil {
+			if problemOf(err).Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if o.Rate != nil && o.Rate.Validate() != nil {
+			t.Errorf("%q: rate %v", body, o.Rate)
+		}
+		// Only bounds that depend on several settings may be left to the policy as a whole.
+		if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil && !strings.Contains(err.Error(), "burst") {
+			t.Errorf("%q: %v", body, err)
+		}
+		// A merge patch is idempotent.
+		again, err := p.apply(o, shaper.DefaultPolicy().Rate)
+		if one, two := must(json.Marshal(o)), must(json.Marshal(again)); err != nil || !bytes.Equal(one, two) {
+			t.Errorf("%q: %s, then %s %v", body, one, two, err)
+		}
+	})
+}

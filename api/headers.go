@@ -1,0 +1,190 @@
+package api
+
+import (
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// Names of headers that are Sluice's or a draft's.
+const (
+	tenantHeader = "Sluice-Tenant"
+	keyHeader    = "Idempotency-Key"
+)
+
+const defaultTenant = "default"
+
+// tenantOf is the tenant that the request names, or "default". The name is taken as it stands: percent signs mean nothing.
+func tenantOf(h http.Header) (string, error) {
+	values := h[tenantHeader]
+	switch len(values) {
+	case 0:
+		return defaultTenant, nil
+	case 1:
+		return values[0], tenantRule(tenantHeader, values[0])
+	default:
+		return "", invalid(tenantHeader, "array", "must not be repeated")
+	}
+}
+
+// tenantRule is the 422 for a name that no tenant can have. A name that is not UTF-8 could not be shown in JSON without
+// becoming another one's.
+func tenantRule(field, name string) error {
+	rule := textRule(name, 1, wire.MaxTenantBytes)
+	if rule == "" && !utf8.ValidString(name) {
+		rule = "must be UTF-8"
+	}
+	if rule != "" {
+		return invalid(field, "string", rule)
+	}
+	return nil
+}
+
+// idempotencyKeyOf is the key that the request carries, empty if none. What starts with a double quote is a structured string
+// (draft-ietf-httpapi-idempotency-key-header); anything else is its raw bytes, because most clients send it bare.
+func idempotencyKeyOf(h http.Header) (string, error) {
+	values := h[keyHeader]
+	if len(values) == 0 {
+		return "", nil
+	}
+	if len(values) > 1 {
+		return "", invalid(keyHeader, "array", "must not be repeated")
+	}
+	key := values[0]
+	if strings.HasPrefix(key, `"`) {
+		item, err := httpsfv.UnmarshalItem(values)
+		quoted, isString := item.Value.(string)
+		if err != nil || !isString {
+			return "", invalid(keyHeader, "string", "starts with a quote and so must be a structured string (RFC 9651)")
+		}
+		key = quoted
+	}
+	if rule := textRule(key, 1, wire.MaxKeyBytes); rule != "" {
+		return "", invalid(keyHeader, "string", rule)
+	}
+	return key, nil
+}
+
+// preference is how long the client prefers to wait for the job's end.
+type preference struct {
+	wait  time.Duration
+	given bool
+}
+
+// applied is the value of Preference-Applied.
+func (p preference) applied() string {
+	return "wait=" + strconv.Itoa(int(p.wait/time.Second))
+}
+
+// preferOf reads wait=N out of the Prefer headers (RFC 7240) leniently: the first wait counts, more than 30 counts as 30,
+// and what cannot be read is no preference.
+func preferOf(h http.Header) preference {
+	for _, value := range h["Prefer"] {
+		for _, one := range splitQuoted(value, ',') {
+			name, rest, _ := strings.Cut(splitQuoted(one, ';')[0], "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+				continue
+			}
+			seconds, ok := wholeSeconds(strings.Trim(strings.TrimSpace(rest), `"`))
+			if !ok {
+				return preference{}
+			}
+			return preference{wait: time.Duration(seconds) * time.Second, given: true}
+		}
+	}
+	return preference{}
+}
+
+// wholeSeconds reads digits alone, of any length, bounded to the longest wait.
+func wholeSeconds(s string) (int, bool) {
+	if s == "" || strings.Trim(s, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n > wire.MaxWaitSeconds { // so many digits that it must be more
+		n = wire.MaxWaitSeconds
+	}
+	return n, true
+}
+
+// splitQuoted splits at sep where it does not stand inside a quoted string. There is always at least one part.
+func splitQuoted(s string, sep byte) []string {
+	if strings.IndexByte(s, sep) < 0 {
+		return []string{s}
+	}
+	var parts []string
+	quoted, from := false, 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case quoted && s[i] == '\\':
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == sep && !quoted:
+			parts = append(parts, s[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, s[from:])
+}
+
+// ifMatch is the condition of a change. The zero value is none.
+type ifMatch struct {
+	listed    bool    // one of revisions must be the current one
+	revisions []int64 // those of the entity tags that can be revisions at all
+}
+
+// ifMatchOf reads If-Match (RFC 9110): "*", or a list of entity tags, weak or strong, which quote a revision. A tag that
+// quotes something else is no error; it just never matches.
+func ifMatchOf(h http.Header) (ifMatch, error) {
+	values := h["If-Match"]
+	if len(values) == 0 {
+		return ifMatch{}, nil
+	}
+	list := strings.Join(values, ",")
+	if strings.TrimSpace(list) == "*" {
+		return ifMatch{}, nil
+	}
+	m := ifMatch{listed: true}
+	tags := 0
+	for _, tag := range splitQuoted(list, ',') {
+		if tag = strings.TrimSpace(tag); tag == "" {
+			continue
+		}
+		tags++
+		tag = strings.TrimPrefix(tag, "W/")
+		if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' || strings.Contains(tag[1:len(tag)-1], `"`) {
+			return ifMatch{}, invalid("If-Match", "string", `must be * or a list of quoted revisions, such as "7"`)
+		}
+		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil {
+			m.revisions = append(m.revisions, n)
+		}
+	}
+	if tags == 0 {
+		return ifMatch{}, invalid("If-Match", "nothing", `must be * or a list of quoted revisions, such as "7"`)
+	}
+	return m, nil
+}
+
+// etag names a revision. It stands for the tenant's settings; the figures beside them change without it.
+func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
+
+// hasFormat reports whether the Content-Type is one of the formats. A body without one is refused: a browser may send that
+// across sites without asking.
+func hasFormat(h http.Header, formats []string) bool {
+	value := h.Get("Content-Type")
+	for _, f := range formats {
+		if value == f {
+			return true
+		}
+	}
+	media, _, err := mime.ParseMediaType(value)
+	return err == nil && contains(formats, media)
+}

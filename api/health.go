@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// pingTimeout is shorter than what probes usually allow.
+const pingTimeout = time.Second
+
+// livez is GET /livez: the process runs.
+func (s *Server) livez(*call) (*answer, error) { return ok(wire.Health{Status: "ok"}), nil }
+
+// readyz is GET /readyz: work would be taken.
+func (s *Server) readyz(c *call) (*answer, error) {
+	if s.isDraining() {
+		return nil, shuttingDown.with("no new work is taken").retry(1)
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), pingTimeout)
+	defer cancel()
+	if err := s.backend.Ping(ctx); err != nil {
+		p := storageUnavailable.with("the store does not answer, or its scripts are not loaded").retry(1)
+		s.log.Debug("not ready", "error", err)
+		return nil, p
+	}
+	return ok(wire.Health{Status: "ok"}), nil
+}
+
+// version is GET /version.
+func (s *Server) version(*call) (*answer, error) {
+	v := s.cfg.Version
+	return ok(wire.Version{Version: v.Version, Commit: v.Commit, Go: v.Go}), nil
+}

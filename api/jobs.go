@@ -1,0 +1,205 @@
+package api
+
+import (
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// tenantAndID are what every request about one job names. An id that was never made is not worth a question to the store.
+func tenantAndID(c *call) (tenant, id string, err error) {
+	if tenant, err = tenantOf(c.r.Header); err != nil {
+		return "", "", err
+	}
+	id = c.param("id")
+	if !plausibleID(id) {
+		return "", "", queue.ErrNotFound
+	}
+	return tenant, id, nil
+}
+
+func plausibleID(id string) bool {
+	for _, b := range []byte(id) {
+		if (b < '0' || b > '9') && (b < 'a' || b > 'z') {
+			return false
+		}
+	}
+	return id != "" && len(id) <= 64
+}
+
+// getJob is GET /v1/jobs/{id}.
+func (s *Server) getJob(c *call) (*answer, error) {
+	tenant, id, err := tenantAndID(c)
+	if err != nil {
+		return nil, err
+	}
+	prefer := preferOf(c.r.Header)
+	var job queue.Job
+	if prefer.wait > 0 {
+		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.wait))
+	} else {
+		job, err = s.backend.Job(c.r.Context(), tenant, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a := ok(jobOf(job))
+	if prefer.given {
+		a.set("Preference-Applied", prefer.applied())
+	}
+	return a, nil
+}
+
+// deleteJob is DELETE /v1/jobs/{id}.
+func (s *Server) deleteJob(c *call) (*answer, error) {
+	tenant, id, err := tenantAndID(c)
+	if err != nil {
+		return nil, err
+	}
+	job, err := s.backend.Cancel(c.r.Context(), tenant, id)
+	if errors.Is(err, queue.ErrConflict) {
+		return nil, conflict(job, "only a scheduled, queued or retrying job can be cancelled")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ok(jobOf(job)), nil
+}
+
+// replayJob is POST /v1/jobs/{id}/replay.
+func (s *Server) replayJob(c *call) (*answer, error) {
+	tenant, id, err := tenantAndID(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := decodeEmpty(c.body); err != nil {
+		return nil, err
+	}
+	job, err := s.backend.Job(c.r.Context(), tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	attempts := job.MaxAttempts // of a route that is not configured any more
+	if info, known := s.cfg.Routes[job.Route]; known {
+		attempts = info.MaxAttempts
+	}
+	v, err := s.backend.Replay(c.r.Context(), tenant, id, attempts)
+	if errors.Is(err, queue.ErrConflict) {
+		return nil, conflict(v.Job, "only a dead job can be replayed")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.metrics.admission(string(v.Outcome))
+	if err := s.refusal(v.Admission, 1); err != nil {
+		return nil, err
+	}
+	a := &answer{status: http.StatusAccepted, body: jobOf(v.Job)}
+	a.set("Location", "/v1/jobs/"+v.Job.ID)
+	s.cfg.Headers.limitHeaders(a.header, v.Admission, 0)
+	return a, nil
+}
+
+// postBatch is POST /v1/jobs/batch.
+func (s *Server) postBatch(c *call) (*answer, error) {
+	tenant, err := tenantOf(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	body, err := decodeBatch(c.body, s.cfg.MaxBody)
+	if err != nil {
+		return nil, err
+	}
+	batch := make([]queue.Submission, len(body.Jobs))
+	for i, job := range body.Jobs {
+		if batch[i], err = s.submission(tenant, job.IdempotencyKey, job.Submission, elementPath("jobs", i)); err != nil {
+			return nil, err
+		}
+		if batch[i].ID, err = s.backend.NewID(tenant); err != nil {
+			return nil, err
+		}
+	}
+	verdicts, err := s.backend.SubmitBatch(c.r.Context(), batch, body.Atomic)
+	if err != nil {
+		s.metrics.admission("unavailable")
+		return nil, err
+	}
+	for _, v := range verdicts {
+		s.metrics.admission(string(v.Outcome))
+	}
+	size := int64(1) // places asked for at once
+	if body.Atomic {
+		size = int64(len(batch))
+	}
+	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(verdicts))}
+	for i, v := range verdicts {
+		refused := s.refusal(v.Admission, size)
+		switch {
+		case refused == nil:
+			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: jobOf(v.Job)}
+		case body.Atomic:
+			return nil, refused // none was admitted, and every verdict says the same
+		default:
+			out.Items[i].Problem = problemOf(refused).Problem
+		}
+	}
+	return ok(out), nil
+}
+
+// jobOf is the job in its JSON form. A job of which only the key is known has no state; it has ended long ago.
+func jobOf(j queue.Job) *wire.Job {
+	out := &wire.Job{
+		ID:             j.ID,
+		Tenant:         j.Tenant,
+		Route:          j.Route,
+		Type:           j.Type,
+		Done:           j.State.Done() || j.State == 0,
+		Position:       j.Position,
+		EstimatedStart: utc(j.EstimatedStart),
+		Attempts:       j.Attempts,
+		MaxAttempts:    j.MaxAttempts,
+		Created:        utc(j.Created),
+		Scheduled:      utc(j.Scheduled),
+		Started:        utc(j.Started),
+		Finished:       utc(j.Finished),
+	}
+	if j.State != 0 {
+		out.State = j.State.String()
+	}
+	if j.State != shaper.Queued {
+		out.Position = 0
+	}
+	if e := j.LastError; e != nil {
+		out.LastError = &wire.JobError{Message: e.Message, Status: e.Status, At: utc(e.At)}
+	}
+	if r := j.Response; r != nil {
+		out.Response = responseOf(r)
+	}
+	return out
+}
+
+// responseOf keeps text as it is; whatever JSON could not repeat byte for byte goes as base64.
+func responseOf(r *queue.Response) *wire.Response {
+	out := &wire.Response{Status: r.Status, Headers: r.Headers, Body: string(r.Body), BodyTruncated: r.Truncated}
+	if out.Headers == nil {
+		out.Headers = map[string]string{}
+	}
+	if !utf8.Valid(r.Body) {
+		out.Body, out.BodyEncoding = base64.StdEncoding.EncodeToString(r.Body), "base64"
+	}
+	return out
+}
+
+// utc is the time in UTC; the zero time stays zero.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return t.UTC()
+}

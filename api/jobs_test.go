@@ -1,0 +1,308 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const plainJob = `{"type":"order.create","payload":{"n":1}}`
+
+func TestSubmitAnswersWithTheJob(t *testing.T) {
+	b := newBench(t)
+	r := b.submit(plainJob, headers{"Sluice-Tenant": "acme"})
+	j := r.job
+	if r.Code != http.StatusAccepted || r.Header().Get("Location") != "/v1/jobs/"+j.ID {
+		t.Errorf("%d Location %q", r.Code, r.Header().Get("Location"))
+	}
+	if j.Tenant != "acme" || j.Route != "default" || j.Type != "order.create" || j.State != "queued" || j.Done || j.Position != 1 ||
+		j.MaxAttempts != 5 || j.Created.IsZero() || j.EstimatedStart.IsZero() {
+		t.Errorf("job %s", r.Body)
+	}
+	for name, want := range map[string]string{
+		"RateLimit-Policy":        `"queue";q=1000, "drain";q=10;w=1`,
+		"RateLimit":               `"queue";r=999;t=1`,
+		"X-RateLimit-Limit":       "1000",
+		"X-RateLimit-Remaining":   "999",
+		"X-RateLimit-Retry-After": "0",
+	} {
+		if got := r.Header().Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if s := b.queue.Submission(j.ID); s.Cost != 1 || s.MaxAttempts != 5 || s.Tenant != "acme" {
+		t.Errorf("submitted %+v", s)
+	}
+	if r := b.submit(plainJob, nil); r.job.Tenant != "default" {
+		t.Errorf("without a header the tenant is %q", r.job.Tenant)
+	}
+}
+
+func TestSubmitHandsEveryFieldOn(t *testing.T) {
+	b := newBench(t)
+	r := b.submit(`{"type":"t","payload":1,"route":"other","delay_ms":1500,"max_wait_ms":60000,"cost":3}`, headers{"Idempotency-Key": "k"})
+	s := b.queue.Submission(r.job.ID)
+	s.Payload = nil
+	want := queue.Submission{
+		ID: r.job.ID, Tenant: "default", Route: "other", Type: "t", IdempotencyKey: "k", Cost: 3, Delay: 1500 * time.Millisecond,
+		MaxWait: time.Minute, MaxAttempts: 1,
+	}
+	if got, _ := json.Marshal(s); string(got) != string(must(json.Marshal(want))) {
+		t.Errorf("submitted %s", got)
+	}
+	if r.job.State != "scheduled" || r.job.Scheduled.IsZero() || r.job.Position != 0 {
+		t.Errorf("job %s", r.Body)
+	}
+}
+
+func must(b []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestPayloadIsKeptByteForByte(t *testing.T) {
+	b := newBench(t)
+	for _, p := range []string{
+		`{"sku":"abc","qty":1}`, `"plain"`, `[1,2,3]`, `null`, `12345678901234567890`, `0.10`, `1e400`, `{"a":1,"a":2}`, `"\ud800"`,
+		`{"a":{"b":[{"c":"é 漢字 \u0000 \"q\""}]}}`, `{ "spaced" :  true }`, `"<&>"`, strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+	} {
+		id := b.submit(`{"type":"t", "payload" : `+p+` }`, nil).job.ID
+		if got := string(b.queue.Submission(id).Payload); got != p {
+			t.Errorf("payload %.60s became %.60s", p, got)
+		}
+	}
+}
+
+func TestOddTenantsAreKeptApart(t *testing.T) {
+	b := newBench(t)
+	seen := map[string]string{}
+	for _, name := range []string{"}x", "a}b", "{", "a:b", "a b", strings.Repeat("n", 255), "é", "..", "%2e", ".", "*", "[a]", "a/b", "a%2Fb"} {
+		r := b.submit(plainJob, headers{"Sluice-Tenant": name})
+		if r.job.Tenant != name {
+			t.Errorf("tenant %q became %q", name, r.job.Tenant)
+		}
+		seen[r.job.ID] = name
+		if got := b.intake.do(t, "GET", "/v1/jobs/"+r.job.ID, headers{"Sluice-Tenant": "other"}, ""); got.Code != http.StatusNotFound {
+			t.Errorf("another tenant reads %q's job: %d", name, got.Code)
+		}
+	}
+}
+
+func TestRepeatedTenantHeaderIsRefused(t *testing.T) {
+	if _, err := tenantOf(http.Header{"Sluice-Tenant": {"a", "b"}}); problemOf(err).Status != http.StatusUnprocessableEntity {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	b := newBench(t)
+	first := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": `"k-1"`})
+	again := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": `k-1`})
+	if again.Code != 202 || again.job.ID != first.job.ID || again.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%d %s %v", again.Code, again.Body, again.Header())
+	}
+	if first.Header().Get("Idempotent-Replayed") != "" {
+		t.Error("the first submission is called a replay")
+	}
+	r := b.intake.do(t, "POST", "/v1/jobs", headers{"Idempotency-Key": "k-1"}, `{"type":"t","payload":{"n":2}}`)
+	r.want(t, http.StatusUnprocessableEntity, "idempotency-key-reused")
+	if other := b.submit(plainJob, headers{"Idempotency-Key": "k-1", "Sluice-Tenant": "other"}); other.job.ID == first.job.ID {
+		t.Error("tenants share keys")
+	}
+	b.queue.Finish(first.job.ID, shaper.Succeeded, nil, nil)
+	if done := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": "k-1"}); done.Code != 202 || !done.job.Done {
+		t.Errorf("a finished job's key: %d %s", done.Code, done.Body)
+	}
+	b.queue.Forget(first.job.ID)
+	if gone := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": "k-1", "Prefer": "wait=5"}); gone.Code != 200 || !gone.job.Done || gone.job.State != "" {
+		t.Errorf("a forgotten job's key: %d %s", gone.Code, gone.Body)
+	}
+}
+
+func TestFullQueue(t *testing.T) {
+	b := newBench(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/b", nil, `{"capacity":3,"rate":{"limit":2,"period_ms":1000}}`)
+	h := headers{"Sluice-Tenant": "b"}
+	for range 3 {
+		b.submit(plainJob, h)
+	}
+	r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
+	r.want(t, http.StatusTooManyRequests, "queue-full")
+	if *r.problem.Depth != 3 || *r.problem.Capacity != 3 || r.problem.RetryAfterMS < 1 || r.problem.RetryAfterMS > 500 {
+		t.Errorf("%s", r.Body)
+	}
+	after, err := strconv.Atoi(r.Header().Get("Retry-After"))
+	if err != nil || after < 1 || after > 3 {
+		t.Errorf("Retry-After %q", r.Header().Get("Retry-After"))
+	}
+	if r.Header().Get("RateLimit-Policy") != `"queue";q=3, "drain";q=2;w=1` || !strings.HasPrefix(r.Header().Get("RateLimit"), `"queue";r=0`) {
+		t.Errorf("%v", r.Header())
+	}
+	if r.Header().Get("X-RateLimit-Retry-After") != strconv.Itoa(after) || r.Header().Get("Cache-Control") != "no-store" {
+		t.Errorf("%v", r.Header())
+	}
+
+	b.admin.do(t, "POST", "/v1/tenants/b/pause", nil, "")
+	r = b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
+	r.want(t, http.StatusTooManyRequests, "queue-full")
+	if r.Header().Get("Retry-After") != "30" || strings.Contains(r.Body.String(), "retry_after_ms") || strings.Contains(r.Header().Get("RateLimit"), "t=") {
+		t.Errorf("while paused: %v %s", r.Header(), r.Body)
+	}
+
+	b.admin.do(t, "PUT", "/v1/tenants/b", nil, `{"capacity":0}`)
+	r = b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
+	r.want(t, http.StatusTooManyRequests, "queue-full")
+	if r.Header().Get("Retry-After") != "" || strings.Contains(r.Body.String(), "retry_after_ms") || !strings.Contains(r.Body.String(), `"capacity":0`) {
+		t.Errorf("capacity 0: %v %s", r.Header(), r.Body)
+	}
+}
+
+// Whatever is known of a refusal, Retry-After is not earlier than the t beside it.
+func TestRetryAfterIsNotEarlierThanT(t *testing.T) {
+	b := newBench(t)
+	for _, tt := range []struct {
+		retry, next time.Duration
+		size        int64
+		least       int64 // of Retry-After; 0: there is none
+	}{
+		{time.Second, time.Second, 1, 1}, {0, 366 * 24 * time.Hour, 1, 31622400}, {1500 * time.Millisecond, 2500 * time.Millisecond, 2, 3},
+		{0, 0, 1, 30}, {0, time.Second, 11, 0},
+	} {
+		a := shaper.Admission{Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next}
+		h := problemOf(b.s.refusal(a, tt.size)).header
+		got, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
+		if got < tt.least || (tt.least == 0 && got != 0) {
+			t.Errorf("%+v: %v", tt, h)
+		}
+	}
+}
+
+func TestDeadlineUnreachable(t *testing.T) {
+	b := newBench(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/d", nil, `{"rate":{"limit":1,"period_ms":1000}}`)
+	h := headers{"Sluice-Tenant": "d"}
+	for range 10 {
+		b.submit(plainJob, h)
+	}
+	r := b.intake.do(t, "POST", "/v1/jobs", h, `{"type":"t","payload":1,"max_wait_ms":2000}`)
+	r.want(t, http.StatusUnprocessableEntity, "deadline-unreachable")
+	if r.problem.EstimatedWaitMS < 8000 || r.problem.EstimatedWaitMS > 10000 || r.problem.EstimatedStart.IsZero() {
+		t.Errorf("%s", r.Body)
+	}
+	if r := b.submit(`{"type":"t","payload":1,"max_wait_ms":60000}`, h); r.Code != 202 {
+		t.Errorf("%d", r.Code)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	b := newBench(t)
+	id := b.submit(plainJob, nil).job.ID
+	for range 2 {
+		if r := b.intake.do(t, "DELETE", "/v1/jobs/"+id, nil, ""); r.Code != 200 || r.job.State != "cancelled" || !r.job.Done {
+			t.Errorf("%d %s", r.Code, r.Body)
+		}
+	}
+	id = b.submit(plainJob, nil).job.ID
+	b.queue.Finish(id, shaper.Leased, nil, nil)
+	r := b.intake.do(t, "DELETE", "/v1/jobs/"+id, nil, "")
+	r.want(t, http.StatusConflict, "job-state-conflict")
+	if r.problem.State != "leased" {
+		t.Errorf("%s", r.Body)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	b := newBench(t)
+	id := b.submit(plainJob, nil).job.ID
+	r := b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "{}")
+	r.want(t, http.StatusConflict, "job-state-conflict")
+	b.queue.Finish(id, shaper.Dead, &queue.Response{Status: 400}, &queue.JobError{Message: "refused", Status: 400, At: time.Now()})
+	if got := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""); got.job.LastError == nil || got.job.LastError.Status != 400 || !got.job.Done {
+		t.Errorf("%s", got.Body)
+	}
+	b.admin.do(t, "PATCH", "/v1/tenants/default", nil, `{"capacity":0}`)
+	b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "").want(t, http.StatusTooManyRequests, "queue-full")
+	b.admin.do(t, "DELETE", "/v1/tenants/default", nil, "")
+	r = b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "")
+	if r.Code != 202 || r.job.State != "queued" || r.Header().Get("RateLimit") == "" || r.Header().Get("Location") == "" {
+		t.Errorf("%d %s", r.Code, r.Body)
+	}
+}
+
+func TestResponseBody(t *testing.T) {
+	b := newBench(t)
+	for body, want := range map[string]wire.Response{
+		`{"ok":true}`: {Status: 200, Body: `{"ok":true}`, BodyTruncated: true},
+		"\xff\x00":    {Status: 200, Body: "/wA=", BodyEncoding: "base64", BodyTruncated: true},
+		"":            {Status: 200, BodyTruncated: true},
+	} {
+		id := b.submit(plainJob, nil).job.ID
+		b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 200, Body: []byte(body), Truncated: true}, nil)
+		got := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, "").job.Response
+		if got == nil || got.Status != want.Status || got.Body != want.Body || got.BodyEncoding != want.BodyEncoding || !got.BodyTruncated {
+			t.Errorf("%q: %+v", body, got)
+		}
+	}
+}
+
+func TestBatch(t *testing.T) {
+	b := newBench(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/b", nil, `{"capacity":5,"rate":{"limit":1,"period_ms":60000}}`)
+	h := headers{"Sluice-Tenant": "b"}
+	send := func(n int, atomic bool) reply {
+		jobs := slices.Repeat([]string{`{"type":"t","payload":1}`}, n)
+		return b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+strings.Join(jobs, ",")+`],"atomic":`+strconv.FormatBool(atomic)+`}`)
+	}
+	r := send(8, true)
+	r.want(t, http.StatusTooManyRequests, "queue-full")
+	if r.Header().Get("Retry-After") != "" || r.Header().Get("RateLimit") != `"queue";r=5` {
+		t.Errorf("8 into 5 can never fit: %v", r.Header())
+	}
+	r = send(8, false)
+	var got wire.BatchResult
+	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || r.Code != 200 || len(got.Items) != 8 {
+		t.Fatalf("%d %v %s", r.Code, err, r.Body)
+	}
+	for i, item := range got.Items {
+		switch {
+		case i < 5 && (item.Status != 202 || item.Job == nil || item.Type != ""):
+			t.Errorf("item %d: %+v", i, item)
+		case i >= 5 && (item.Status != 429 || item.Job != nil || item.Type != "urn:sluice:problem:queue-full" || *item.Depth != 5):
+			t.Errorf("item %d: %+v", i, item)
+		}
+	}
+	if r := send(3, true); r.Code != 429 || r.Header().Get("Retry-After") == "" {
+		t.Errorf("%d %v", r.Code, r.Header())
+	}
+}
+
+func TestBatchKeys(t *testing.T) {
+	b := newBench(t)
+	first := b.submit(`{"type":"t","payload":1}`, headers{"Idempotency-Key": "k"})
+	r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"k"},{"type":"t","payload":2,"idempotency_key":"k"}]}`)
+	var got wire.BatchResult
+	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || len(got.Items) != 2 {
+		t.Fatalf("%s", r.Body)
+	}
+	if got.Items[0].Status != 202 || got.Items[0].Job.ID != first.job.ID || got.Items[1].Status != 422 {
+		t.Errorf("%s", r.Body)
+	}
+}
+
+func TestHead(t *testing.T) {
+	b := newBench(t)
+	id := b.submit(plainJob, nil).job.ID
+	if r := b.intake.do(t, "HEAD", "/v1/jobs/"+id, nil, ""); r.Code != 200 {
+		t.Errorf("%d", r.Code)
+	}
+}

@@ -1,0 +1,135 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	figuresAge     = time.Second            // how old the gauges may be: scrapes must not become load
+	figuresTimeout = 500 * time.Millisecond // a store that is away must not hold up a scrape
+)
+
+// metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns, classes of statuses.
+type metrics struct {
+	admissions *prometheus.CounterVec
+	requests   *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+}
+
+func newMetrics(b Backend, cfg Config) (*metrics, error) {
+	m := &metrics{
+		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
+		}, []string{"outcome"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_http_requests_total", Help: "Requests by method, route pattern and class of status.",
+		}, []string{"method", "route", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sluice_http_request_duration_seconds", Help: "Time to answer, waits that the client asked for included.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"method", "route"}),
+	}
+	if cfg.Registerer == nil {
+		return m, nil
+	}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, newFigures(b, cfg.StatusTenants)}
+	for i, c := range collectors {
+		if err := cfg.Registerer.Register(c); err != nil {
+			for _, done := range collectors[:i] {
+				cfg.Registerer.Unregister(done)
+			}
+			return nil, fmt.Errorf("api: metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) admission(outcome string) { m.admissions.WithLabelValues(outcome).Inc() }
+
+func (m *metrics) request(method, route string, status int, took time.Duration) {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	default:
+		method = "other"
+	}
+	m.requests.WithLabelValues(method, route, strconv.Itoa(status/100)+"xx").Inc()
+	m.duration.WithLabelValues(method, route).Observe(took.Seconds())
+}
+
+// figures are gauges that are read from the store when they are scraped, but at most once a second. While the store is away
+// they are absent, which is not the same as 0.
+type figures struct {
+	backend  Backend
+	tenants  []string
+	depth    *prometheus.Desc
+	running  *prometheus.Desc
+	tDepth   *prometheus.Desc
+	capacity *prometheus.Desc
+
+	mu    sync.Mutex
+	read  time.Time
+	cache []prometheus.Metric
+}
+
+func newFigures(b Backend, tenants []string) *figures {
+	label := []string{"tenant"}
+	return &figures{
+		backend:  b,
+		tenants:  slices.Compact(slices.Sorted(slices.Values(tenants))), // a series may not be told twice
+		depth:    prometheus.NewDesc("sluice_queue_depth", "Jobs scheduled, queued and retrying, of all tenants.", nil, nil),
+		running:  prometheus.NewDesc("sluice_running", "Jobs with a worker, of all tenants.", nil, nil),
+		tDepth:   prometheus.NewDesc("sluice_tenant_depth", "Jobs scheduled, queued and retrying, of tenants named in the configuration.", label, nil),
+		capacity: prometheus.NewDesc("sluice_tenant_capacity", "Capacity of tenants named in the configuration.", label, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (f *figures) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{f.depth, f.running, f.tDepth, f.capacity} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *figures) Collect(ch chan<- prometheus.Metric) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.read.IsZero() || time.Since(f.read) >= figuresAge {
+		f.cache = f.fetch()
+		f.read = time.Now()
+	}
+	for _, m := range f.cache {
+		ch <- m
+	}
+}
+
+func (f *figures) fetch() []prometheus.Metric {
+	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout)
+	defer cancel()
+	gauge := func(d *prometheus.Desc, v int64, labels ...string) prometheus.Metric {
+		return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	totals, err := f.backend.Totals(ctx)
+	if err != nil {
+		return nil
+	}
+	out := []prometheus.Metric{gauge(f.depth, totals.Depth), gauge(f.running, totals.Running)}
+	for _, name := range f.tenants {
+		var t queue.Tenant
+		if t, err = f.backend.Tenant(ctx, name); err != nil {
+			return out
+		}
+		out = append(out, gauge(f.tDepth, t.Depth, name), gauge(f.capacity, t.Policy.Capacity, name))
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/queue"
+)
+
+func TestMetrics(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.StatusTenants = []string{"named", "named"} })
+	b.submit(plainJob, headers{"Sluice-Tenant": "named"})
+	b.submit(plainJob, headers{"Sluice-Tenant": "not-named"})
+	b.admin.do(t, "PATCH", "/v1/tenants/full", nil, `{"capacity":0}`)
+	b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "full"}, plainJob)
+	b.intake.do(t, "GET", "/v1/jobs/abc", nil, "")
+	b.intake.do(t, "GET", "/no/such/path", nil, "")
+	b.intake.do(t, "BREW", "/v1/jobs", nil, "")
+	text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+	for _, line := range []string{
+		`sluice_admissions_total{outcome="admitted"} 2`,
+		`sluice_admissions_total{outcome="full"} 1`,
+		`sluice_http_requests_total{method="POST",route="/v1/jobs",status="2xx"} 2`,
+		`sluice_http_requests_total{method="POST",route="/v1/jobs",status="4xx"} 1`,
+		`sluice_http_requests_total{method="GET",route="/v1/jobs/{id}",status="4xx"} 1`,
+		`sluice_http_requests_total{method="GET",route="unmatched",status="4xx"} 1`,
+		`sluice_http_requests_total{method="other",route="unmatched",status="4xx"} 1`,
+		`sluice_http_requests_total{method="PATCH",route="/v1/tenants/{tenant}",status="2xx"} 1`,
+		`sluice_http_request_duration_seconds_count{method="POST",route="/v1/jobs"} 3`,
+		`sluice_queue_depth 2`,
+		`sluice_running 0`,
+		`sluice_tenant_depth{tenant="named"} 1`,
+		`sluice_tenant_capacity{tenant="named"} 1000`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+	if strings.Contains(text, "not-named") {
+		t.Error("a tenant that is not named in the configuration became a label")
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+// counting counts the questions to the store.
+type counting struct {
+	*apitest.Fake
+	asked atomic.Int64
+}
+
+func (c *counting) Totals(ctx context.Context) (queue.Totals, error) {
+	c.asked.Add(1)
+	if _, bounded := ctx.Deadline(); !bounded {
+		panic("a scrape without a deadline")
+	}
+	return c.Fake.Totals(ctx)
+}
+
+func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{Fake: apitest.New()}
+		registry := prometheus.NewRegistry()
+		if err := registry.Register(newFigures(store, []string{"a"})); err != nil {
+			t.Fatal(err)
+		}
+		gather := func() int {
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(families)
+		}
+		for range 10 {
+			gather()
+		}
+		if n := store.asked.Load(); n != 1 {
+			t.Errorf("asked %d times within a second", n)
+		}
+		<-time.After(figuresAge)
+		store.Fail(queue.ErrUnavailable)
+		if n := gather(); n != 0 || store.asked.Load() != 2 {
+			t.Errorf("%d figures without a store, asked %d times", n, store.asked.Load())
+		}
+		store.Fail(nil)
+		<-time.After(figuresAge)
+		if n := gather(); n != 4 {
+			t.Errorf("%d figures", n)
+		}
+	})
+}
+
+func TestNoMetricsWithoutARegistry(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Registerer, c.Gatherer = nil, nil })
+	b.submit(plainJob, nil)
+	b.admin.do(t, "GET", "/metrics", nil, "").want(t, http.StatusNotFound, "not-found")
+}
+
+func TestMetricsAreRegisteredOnceOrNotAtAll(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	cfg := Config{Registerer: registry, Logger: slog.New(slog.DiscardHandler)}
+	if _, err := New(apitest.New(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(apitest.New(), cfg); err == nil {
+		t.Error("the second server registered its metrics beside the first's")
+	}
+}
+
+func TestAccessLogTellsIDsOnly(t *testing.T) {
+	var text strings.Builder
+	b := newBench(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	id := b.submit(`{"type":"secret-type","payload":"secret-payload"}`, headers{"Sluice-Tenant": "secret-tenant", "Idempotency-Key": "secret-key"}).job.ID
+	b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Sluice-Tenant": "secret-tenant"}, "")
+	if log := text.String(); strings.Contains(log, "secret") || !strings.Contains(log, "job="+id) || !strings.Contains(log, "route=/v1/jobs/{id}") {
+		t.Errorf("log: %s", log)
+	}
+}

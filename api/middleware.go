@@ -1,0 +1,101 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+)
+
+// newRouter is a router whose every answer, errors included, is counted, safe to show and a problem where it is an error.
+func (s *Server) newRouter() *chi.Mux {
+	r := chi.NewRouter()
+	r.Use(s.observe, s.survive, middleware.GetHead)
+	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
+		notFound.with("see /docs for what there is").write(w)
+	})
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		allowed := allowedMethods(r, req)
+		p := methodNotAllowed.with("allowed: " + strings.Join(allowed, ", "))
+		p.AllowedMethods = allowed
+		p.set("Allow", strings.Join(allowed, ", ")).write(w)
+	})
+	return r
+}
+
+// allowedMethods are those that the request's path has a route for. chi tells them only to its own handler.
+func allowedMethods(router chi.Routes, r *http.Request) []string {
+	path := r.URL.RawPath
+	if path == "" {
+		path = r.URL.Path
+	}
+	var allowed []string
+	for _, m := range []string{
+		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+	} {
+		probe := m
+		if m == http.MethodHead { // answered as GET
+			probe = http.MethodGet
+		}
+		if router.Match(chi.NewRouteContext(), probe, path) {
+			allowed = append(allowed, m)
+		}
+	}
+	return slices.Clip(allowed)
+}
+
+// observe counts every request under its route's pattern and logs it at debug, with ids and without anything of its content.
+func (s *Server) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		defer func() {
+			route, id := "unmatched", ""
+			if rc := chi.RouteContext(r.Context()); rc != nil {
+				if pattern := rc.RoutePattern(); pattern != "" && !strings.HasSuffix(pattern, "*") {
+					route = pattern
+				}
+				id = rc.URLParam("id")
+			}
+			status := ww.Status()
+			if status == 0 {
+				status = http.StatusOK
+			}
+			took := time.Since(start)
+			s.metrics.request(r.Method, route, status, took)
+			if s.log.Enabled(r.Context(), slog.LevelDebug) {
+				s.log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("method", r.Method),
+					slog.String("route", route), slog.Int("status", status), slog.Duration("took", took), slog.String("job", id))
+			}
+		}()
+		next.ServeHTTP(ww, r)
+	})
+}
+
+// survive turns a panic into an internal fault. Where the answer has begun, only ending the connection is left.
+func (s *Server) survive(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			fault := recover()
+			if fault == nil {
+				return
+			}
+			if err, isErr := fault.(error); isErr && errors.Is(err, http.ErrAbortHandler) {
+				panic(fault)
+			}
+			s.log.Error("panic in a handler", "fault", fault, "stack", string(debug.Stack()))
+			if ww, wraps := w.(middleware.WrapResponseWriter); wraps && ww.Status() != 0 {
+				panic(http.ErrAbortHandler)
+			}
+			internalFault.with("the cause is in the server's log").write(w)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"embed"
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
+)
+
+// pageFiles is the page at /docs. It reads /openapi.json and needs nothing from elsewhere.
+//
+//go:embed page
+var pageFiles embed.FS
+
+const (
+	jsonFormat  = "application/json"
+	patchFormat = "application/merge-patch+json"
+	pageCSP     = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+// newAPI is an empty OpenAPI document over the router. Nothing but what is mounted is served.
+func newAPI(router chi.Router, title, version string) huma.API {
+	cfg := huma.DefaultConfig(title, or(version, "unversioned"))
+	cfg.CreateHooks = nil // would add $schema members to the bodies
+	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "", "", ""
+	return humachi.New(router, cfg)
+}
+
+// serveDocument serves /openapi.json and /docs; call it once everything is mounted.
+func serveDocument(router chi.Router, api huma.API) error {
+	document, err := json.Marshal(api.OpenAPI())
+	if err != nil {
+		return err
+	}
+	router.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/openapi+json")
+		_, _ = w.Write(document)
+	})
+	for path, file := range map[string]struct{ name, format string }{
+		"/docs":          {"docs.html", "text/html; charset=utf-8"},
+		"/docs/docs.js":  {"docs.js", "text/javascript; charset=utf-8"},
+		"/docs/docs.css": {"docs.css", "text/css; charset=utf-8"},
+	} {
+		content, err := fs.ReadFile(pageFiles, "page/"+file.name)
+		if err != nil {
+			return err
+		}
+		router.Get(path, func(w http.ResponseWriter, _ *http.Request) {
+			h := w.Header()
+			h.Set("Content-Type", file.format)
+			h.Set("Content-Security-Policy", pageCSP)
+			h.Set("Referrer-Policy", "no-referrer")
+			_, _ = w.Write(content)
+		})
+	}
+	return nil
+}
+
+// allowNull documents that null resets each of the settings.
+func allowNull(schemas huma.Registry, of any) {
+	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
+	for name, p := range s.Properties {
+		s.Properties[name] = &huma.Schema{Description: p.Description, AnyOf: []*huma.Schema{p, {Type: "null"}}}
+	}
+}
+
+// headerDocs describes the headers of answers once for all operations.
+var headerDocs = map[string]*huma.Param{
+	"Location":              header("string", "Path of the job."),
+	"Idempotent-Replayed":   header("string", "\"true\" when the idempotency key was known and the job is the one of then."),
+	"Preference-Applied":    header("string", "The wait that was granted, such as wait=30."),
+	"RateLimit-Policy":      header("string", "The queue's bound and the drain rate: \"queue\";q=1000, \"drain\";q=10;w=1."),
+	"RateLimit":             header("string", "Places left, and seconds until the next one frees: \"queue\";r=983;t=1."),
+	"X-RateLimit-Limit":     header("integer", "Capacity of the queue."),
+	"X-RateLimit-Remaining": header("integer", "Places left."),
+	"X-RateLimit-Retry-After": header("integer",
+		"Seconds until it is worth trying again; 0 while there are places."),
+	"ETag":             header("string", "The revision of the settings, quoted."),
+	"Retry-After":      header("integer", "Seconds."),
+	"Allow":            header("string", "The methods that are allowed."),
+	"WWW-Authenticate": header("string", "How to authenticate."),
+}
+
+var limitHeaderNames = []string{
+	"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Retry-After",
+}
+
+func header(kind, text string) *huma.Param {
+	return &huma.Param{Description: text, Schema: &huma.Schema{Type: kind}}
+}
+
+// problemHeaders are the headers that problems of the status may carry.
+func problemHeaders(status int) map[string]*huma.Param {
+	var names []string
+	switch status {
+	case http.StatusTooManyRequests:
+		names = append([]string{"Retry-After"}, limitHeaderNames...)
+	case http.StatusServiceUnavailable:
+		names = []string{"Retry-After"}
+	case http.StatusUnauthorized:
+		names = []string{"WWW-Authenticate"}
+	}
+	out := map[string]*huma.Param{}
+	for _, n := range names {
+		out[n] = headerDocs[n]
+	}
+	return out
+}
+
+// describeKinds lists the kinds of problem that have the status.
+func describeKinds(status int) string {
+	var lines []string
+	for _, k := range kinds {
+		if k.status == status {
+			lines = append(lines, problemURN+k.name+": "+k.title)
+		}
+	}
+	return strings.Join(lines, ". ")
+}
+
+// Parameters that several operations share.
+var (
+	tenantParam = &huma.Param{Name: tenantHeader, In: "header", Schema: textSchema(1, 255),
+		Description: "Whose traffic it is, 1 to 255 bytes without control characters; \"default\" if absent."}
+	keyParam = &huma.Param{Name: keyHeader, In: "header", Schema: textSchema(1, 257),
+		Description: "Makes the submission repeatable: at most 255 bytes without control characters. What starts with a double quote is a structured string, anything else its raw bytes."}
+	preferParam = &huma.Param{Name: "Prefer", In: "header", Schema: textSchema(0, 0), Example: "wait=10",
+		Description: "wait=N: hold the answer until the job is done, at most N seconds (more than 30 counts as 30)."}
+	ifMatchParam = &huma.Param{Name: "If-Match", In: "header", Schema: textSchema(0, 0), Example: `"7"`,
+		Description: "Change only if the settings have one of these revisions."}
+	jobParam        = pathParam("id", "Id of the job.")
+	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
+)
+
+func pathParam(name, text string) *huma.Param {
+	return &huma.Param{Name: name, In: "path", Required: true, Description: text, Schema: textSchema(1, 0)}
+}
+
+// textSchema is a string of these many characters; 0 is no bound.
+func textSchema(least, most int) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString}
+	if least > 0 {
+		s.MinLength = &least
+	}
+	if most > 0 {
+		s.MaxLength = &most
+	}
+	return s
+}

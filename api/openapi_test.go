@@ -1,0 +1,153 @@
+package api
+
+import (
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+func TestDocumentNamesEveryOperation(t *testing.T) {
+	b := newBench(t)
+	for doc, want := range map[*document][]string{
+		&b.intake: {
+			"DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz", "GET /v1/jobs/{id}", "POST /v1/jobs", "POST /v1/jobs/batch",
+			"POST /v1/jobs/{id}/replay",
+		},
+		&b.admin: {
+			"DELETE /v1/tenants/{tenant}", "GET /livez", "GET /readyz", "GET /v1/tenants", "GET /v1/tenants/{tenant}", "GET /version",
+			"PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/resume",
+			"PUT /v1/tenants/{tenant}",
+		},
+	} {
+		var got []string
+		for path, item := range doc.paths {
+			for method := range item {
+				got = append(got, strings.ToUpper(method)+" "+path)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("documented %v, want %v", got, want)
+		}
+	}
+}
+
+// members are the JSON names of a struct's fields.
+func members(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			names = append(names, members(f.Type)...)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
+func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
+	b := newBench(t)
+	var doc struct {
+		OpenAPI    string
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]any
+				Required   []string
+			}
+		}
+	}
+	for _, d := range []document{b.intake, b.admin} {
+		r := d.do(t, http.MethodGet, "/openapi.json", nil, "")
+		if err := json.Unmarshal(r.Body.Bytes(), &doc); err != nil || !strings.HasPrefix(doc.OpenAPI, "3.1") {
+			t.Fatalf("version %q, %v", doc.OpenAPI, err)
+		}
+	}
+	for _, v := range []any{
+		wire.Job{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
+	} {
+		typ := reflect.TypeOf(v)
+		var got []string
+		for name := range doc.Components.Schemas[typ.Name()].Properties {
+			got = append(got, name)
+		}
+		want := members(typ)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: schema has %v, the type has %v", typ.Name(), got, want)
+		}
+	}
+	if got := doc.Components.Schemas["Submission"].Required; !slices.Equal(got, []string{"type", "payload"}) {
+		t.Errorf("a submission requires %v", got)
+	}
+}
+
+// The bounds in the schema are those that the decoder enforces.
+func TestSchemaBoundsAreTheDecoders(t *testing.T) {
+	b := newBench(t)
+	r := b.intake.do(t, http.MethodGet, "/openapi.json", nil, "")
+	var doc struct {
+		Components struct {
+			Schemas struct {
+				Submission struct {
+					Properties map[string]struct{ Minimum, Maximum *json.Number }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(r.Body.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"delay_ms", "max_wait_ms", "cost"} {
+		p := doc.Components.Schemas.Submission.Properties[field]
+		if p.Minimum == nil || p.Maximum == nil {
+			t.Fatalf("%s has no bounds", field)
+		}
+		low, _ := p.Minimum.Int64()
+		high, _ := p.Maximum.Float64()
+		for value, legal := range map[int64]bool{low: true, low - 1: false, int64(high): true, int64(high) + 1: false} {
+			body, _ := json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})
+			if _, err := decodeSubmission(body); (err == nil) != legal {
+				t.Errorf("%s = %d: %v, the schema says legal=%v", field, value, err, legal)
+			}
+		}
+	}
+}
+
+func TestDocsPageNeedsNothingFromElsewhere(t *testing.T) {
+	b := newBench(t)
+	for _, d := range []document{b.intake, b.admin} {
+		for path, format := range map[string]string{"/docs": "text/html", "/docs/docs.js": "text/javascript", "/docs/docs.css": "text/css"} {
+			r := d.do(t, http.MethodGet, path, nil, "")
+			if r.Code != http.StatusOK || !strings.HasPrefix(r.Header().Get("Content-Type"), format) {
+				t.Errorf("%s: %d %s", path, r.Code, r.Header().Get("Content-Type"))
+			}
+			if csp := r.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+				t.Errorf("%s: policy %q", path, csp)
+			}
+		}
+	}
+	err := fs.WalkDir(pageFiles, "page", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(pageFiles, path)
+		for _, foreign := range []string{"http://", "https://", "innerHTML", "style=", "onclick"} {
+			if strings.Contains(string(text), foreign) {
+				t.Errorf("%s contains %q", path, foreign)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,253 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// operation is one method of one path: what the OpenAPI document says of it, which is also what is enforced, and its handler.
+type operation struct {
+	id, method, path string
+	tag              string
+	summary          string
+	description      string
+	params           []*huma.Param // every query parameter that is taken
+	body             *body
+	answers          map[int]answerDoc // on success
+	refusals         []int             // further statuses of problems; see common
+	handle           func(*call) (*answer, error)
+}
+
+// body is the request body that an operation reads.
+type body struct {
+	of       any // a value of its type
+	formats  []string
+	optional bool
+	limit    int64
+}
+
+// answerDoc documents one successful status; of is a value of the body's type, nil for none.
+type answerDoc struct {
+	text    string
+	of      any
+	headers []string // names, described in headerDocs
+}
+
+// call is one request to one operation.
+type call struct {
+	r     *http.Request
+	body  []byte // the whole of it, if the operation reads one
+	param func(name string) string
+}
+
+// answer is a success: a status, a body to be written as JSON (nil: none), and headers.
+type answer struct {
+	status int
+	body   any
+	header http.Header
+}
+
+func ok(body any) *answer { return &answer{status: http.StatusOK, body: body} }
+
+// set adds a header.
+func (a *answer) set(name, value string) *answer {
+	if a.header == nil {
+		a.header = http.Header{}
+	}
+	a.header[http.CanonicalHeaderKey(name)] = []string{value}
+	return a
+}
+
+// mount documents the operation and serves it. intake operations that bring new work are refused while draining.
+func (s *Server) mount(api huma.API, op operation, intake bool) {
+	doc := op.document(api.OpenAPI().Components.Schemas)
+	if !intake && s.cfg.AdminToken != "" && !slices.Contains(openPaths, op.path) {
+		doc.Security = []map[string][]string{{tokenScheme: {}}}
+	}
+	api.OpenAPI().AddOperation(doc)
+	known := map[string]bool{}
+	for _, p := range op.params {
+		known[p.Name] = p.In == "query"
+	}
+	refuseWhenDraining := intake && op.method == http.MethodPost
+	api.Adapter().Handle(doc, func(ctx huma.Context) {
+		r, w := humachi.Unwrap(ctx)
+		out, err := s.run(op, w, &call{r: r, param: ctx.Param}, known, refuseWhenDraining)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		out.write(w)
+	})
+}
+
+// run checks what every operation checks, reads the body and calls the handler.
+func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[string]bool, refuseWhenDraining bool) (*answer, error) {
+	if refuseWhenDraining && s.isDraining() {
+		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(1)
+	}
+	if err := checkQuery(c.r, known); err != nil {
+		return nil, err
+	}
+	if op.body != nil {
+		var err error
+		if c.body, err = op.body.read(w, c.r); err != nil {
+			return nil, err
+		}
+	}
+	return op.handle(c)
+}
+
+func checkQuery(r *http.Request, known map[string]bool) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	var rd reader
+	query := r.URL.Query()
+	names := make([]string, 0, len(query))
+	for name := range query {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		switch {
+		case !known[name]:
+			rd.errs = append(rd.errs, wire.FieldError{Field: join("query", name), Kind: "string", Rule: "is not a known parameter"})
+		case len(query[name]) > 1:
+			rd.errs = append(rd.errs, wire.FieldError{Field: join("query", name), Kind: "array", Rule: "must not be repeated"})
+		}
+		if len(rd.errs) == maxFieldErrors {
+			break
+		}
+	}
+	return rd.err()
+}
+
+// read reads the whole body within its limit.
+func (b *body) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > b.limit {
+		// The rest is not worth reading, so the connection cannot be used again.
+		w.Header().Set("Connection", "close")
+		return nil, tooLargeBody("the body", b.limit)
+	}
+	empty := r.ContentLength == 0
+	if !hasFormat(r.Header, b.formats) && !(empty && b.optional && r.Header.Get("Content-Type") == "") {
+		p := unsupportedMedia.with("the Content-Type must be " + b.formats[0])
+		p.SupportedFormats = b.formats
+		return nil, p
+	}
+	var buf bytes.Buffer
+	if r.ContentLength > 0 {
+		buf.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, b.limit)); err != nil {
+		var size *http.MaxBytesError
+		if errors.As(err, &size) {
+			return nil, err
+		}
+		p := unreadableBody.with("the body ended early or came too slowly")
+		p.cause = err
+		return nil, p
+	}
+	return buf.Bytes(), nil
+}
+
+// fail answers with the error's problem and logs what the client is not told.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	if p.Status >= http.StatusInternalServerError && p.cause != nil && r.Context().Err() == nil {
+		s.log.Warn("request failed", "status", p.Status, "method", r.Method, "error", p.cause)
+	}
+	p.write(w)
+}
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// write sends the answer in one piece.
+func (a *answer) write(w http.ResponseWriter) {
+	h := w.Header()
+	for name, values := range a.header {
+		h[name] = values
+	}
+	h.Set("Cache-Control", "no-store")
+	if a.body == nil {
+		w.WriteHeader(a.status)
+		return
+	}
+	buf := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buf.Cap() <= 64<<10 { // a rare large answer is not worth keeping
+			buf.Reset()
+			buffers.Put(buf)
+		}
+	}()
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(a.body); err != nil {
+		panic(err) // wire types always encode; answered as an internal fault
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(buf.Len()))
+	w.WriteHeader(a.status)
+	_, _ = io.Copy(w, buf) // a client that is gone cannot be told so
+}
+
+// document is the operation in OpenAPI's words.
+func (op operation) document(schemas huma.Registry) *huma.Operation {
+	doc := &huma.Operation{
+		OperationID: op.id, Method: op.method, Path: op.path, Tags: []string{op.tag}, Summary: op.summary,
+		Description: op.description, Parameters: op.params, Responses: map[string]*huma.Response{},
+	}
+	if op.body != nil {
+		doc.RequestBody = &huma.RequestBody{Required: !op.body.optional, Content: map[string]*huma.MediaType{}}
+		for _, f := range op.body.formats {
+			doc.RequestBody.Content[f] = &huma.MediaType{Schema: schemaOf(schemas, op.body.of)}
+		}
+		doc.MaxBodyBytes = op.body.limit
+	}
+	for status, a := range op.answers {
+		r := &huma.Response{Description: a.text, Headers: map[string]*huma.Param{}}
+		if a.of != nil {
+			r.Content = map[string]*huma.MediaType{"application/json": {Schema: schemaOf(schemas, a.of)}}
+		}
+		for _, name := range a.headers {
+			r.Headers[name] = headerDocs[name]
+		}
+		doc.Responses[strconv.Itoa(status)] = r
+	}
+	for _, status := range op.statuses() {
+		doc.Responses[strconv.Itoa(status)] = &huma.Response{
+			Description: describeKinds(status),
+			Headers:     problemHeaders(status),
+			Content: map[string]*huma.MediaType{
+				"application/problem+json": {Schema: schemaOf(schemas, wire.Problem{})},
+			},
+		}
+	}
+	return doc
+}
+
+// statuses are those of all problems that the operation may answer with.
+func (op operation) statuses() []int {
+	all := append([]int{http.StatusUnprocessableEntity, http.StatusInternalServerError}, op.refusals...)
+	if op.body != nil {
+		all = append(all, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	}
+	return all
+}
+
+func schemaOf(schemas huma.Registry, v any) *huma.Schema {
+	return schemas.Schema(reflect.TypeOf(v), true, "")
+}

@@ -1,0 +1,57 @@
+package api
+
+import (
+	"context"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// Admitter is where jobs are asked to be admitted. The store owns the clock; an admission is one atomic step.
+type Admitter interface {
+	// NewID makes the id of a job of the tenant.
+	NewID(tenant string) (string, error)
+	// Submit asks for admission of one job. A refusal is the verdict's outcome, not an error.
+	Submit(ctx context.Context, s queue.Submission) (queue.Verdict, error)
+	// SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, all or none if atomic.
+	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Verdict, error)
+}
+
+// Jobs is where jobs are read and changed by their tenant. A job of another tenant is queue.ErrNotFound.
+type Jobs interface {
+	// Job reads one job.
+	Job(ctx context.Context, tenant, id string) (queue.Job, error)
+	// Cancel ends a waiting job; queue.ErrConflict comes with the job as it is.
+	Cancel(ctx context.Context, tenant, id string) (queue.Job, error)
+	// Replay brings a dead job back for at most maxAttempts deliveries; queue.ErrConflict comes with the job as it is.
+	Replay(ctx context.Context, tenant, id string, maxAttempts int) (queue.Verdict, error)
+	// Watch signals once when the job has perhaps ended. A state read after Watch returned cannot miss the end.
+	Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error)
+}
+
+// Tenants is where policies are read and changed.
+type Tenants interface {
+	// Tenant reads policy and figures, also of a tenant never seen.
+	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
+	// Tune changes the API overrides: queue.ErrRevision, shaper.Problems, or the error of change.Edit.
+	Tune(ctx context.Context, tenant string, change queue.Change) (queue.Tenant, error)
+	// Tenants lists names; next is the cursor of the following page, "" starts and ends. queue.ErrCursor if it gave none such.
+	Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error)
+}
+
+// Health is what probes and gauges ask.
+type Health interface {
+	// Ping reports whether the store answers and is ready to work.
+	Ping(ctx context.Context) error
+	// Totals sums depth and running over all tenants.
+	Totals(ctx context.Context) (queue.Totals, error)
+}
+
+// Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps queue.ErrUnavailable.
+type Backend interface {
+	Admitter
+	Jobs
+	Tenants
+	Health
+}
+
+var _ Backend = (*queue.Queue)(nil)

@@ -1,0 +1,177 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// problemURN precedes the name of a kind of problem in its type, for example urn:sluice:problem:queue-full.
+const problemURN = "urn:sluice:problem:"
+
+// kind is one kind of problem: a name that never changes, its status and its title.
+type kind struct {
+	name   string
+	status int
+	title  string
+}
+
+// Every kind of problem. The OpenAPI document lists them by status.
+var (
+	malformedJSON      = kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
+	unreadableBody     = kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
+	unauthorized       = kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
+	forbidden          = kind{"forbidden", http.StatusForbidden, "The request is not allowed from there"}
+	notFound           = kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
+	unknownJob         = kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	unknownRoute       = kind{"unknown-route", http.StatusNotFound, "There is no such route"}
+	methodNotAllowed   = kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here"}
+	stateConflict      = kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
+	revisionMismatch   = kind{"revision-mismatch", http.StatusPreconditionFailed, "The tenant was changed meanwhile"}
+	tooLarge           = kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
+	unsupportedMedia   = kind{"unsupported-media-type", http.StatusUnsupportedMediaType, "The body is in another format"}
+	invalidRequest     = kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
+	deadlineFarAway    = kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
+	keyReused          = kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
+	queueFull          = kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	internalFault      = kind{"internal", http.StatusInternalServerError, "Something went wrong in the server"}
+	storageUnavailable = kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
+	shuttingDown       = kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
+)
+
+// kinds lists the kinds for the OpenAPI document.
+var kinds = []kind{
+	malformedJSON, unreadableBody, unauthorized, forbidden, notFound, unknownJob, unknownRoute, methodNotAllowed, stateConflict,
+	revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, internalFault,
+	storageUnavailable, shuttingDown,
+}
+
+// problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.
+type problem struct {
+	wire.Problem
+	header http.Header
+	cause  error
+}
+
+func (p *problem) Error() string {
+	if p.cause != nil {
+		return fmt.Sprintf("%s: %v", p.Title, p.cause)
+	}
+	return p.Title + ": " + p.Detail
+}
+
+func (p *problem) Unwrap() error { return p.cause }
+
+// with is a problem of the kind with this detail.
+func (k kind) with(detail string) *problem {
+	return &problem{Problem: wire.Problem{Type: problemURN + k.name, Title: k.title, Status: k.status, Detail: detail}}
+}
+
+// set adds a header to the problem's answer.
+func (p *problem) set(name, value string) *problem {
+	if p.header == nil {
+		p.header = http.Header{}
+	}
+	p.header.Set(name, value)
+	return p
+}
+
+// retry says when to come back, in whole seconds.
+func (p *problem) retry(seconds int64) *problem {
+	return p.set("Retry-After", strconv.FormatInt(seconds, 10))
+}
+
+// invalidFields is the 422 for these broken rules; its detail is the first of them.
+func invalidFields(errs []wire.FieldError) *problem {
+	first := errs[0]
+	p := invalidRequest.with(fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule))
+	p.Errors = errs
+	return p
+}
+
+// invalid is the 422 for one field outside the body, or for one rule.
+func invalid(field, kind, rule string) *problem {
+	return invalidFields([]wire.FieldError{{Field: field, Kind: kind, Rule: rule}})
+}
+
+func tooLargeBody(what string, limit int64) *problem {
+	return tooLarge.with(fmt.Sprintf("%s must be at most %d bytes", what, limit))
+}
+
+// conflict is the 409 for a job whose state does not allow what was asked.
+func conflict(job queue.Job, wanted string) *problem {
+	p := stateConflict.with(fmt.Sprintf("the job is %v; %s", job.State, wanted))
+	p.State = job.State.String()
+	return p
+}
+
+// problemOf is the one place that turns errors into answers.
+func problemOf(err error) *problem {
+	var known *problem
+	var settings shaper.Problems
+	var size *http.MaxBytesError
+	answer := func(k kind, detail string) *problem {
+		p := k.with(detail)
+		p.cause = err
+		return p
+	}
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &settings):
+		return invalidSettings(settings)
+	case errors.As(err, &size):
+		return tooLargeBody("the body", size.Limit)
+	case errors.Is(err, queue.ErrNotFound):
+		return answer(unknownJob, "the tenant has no job with this id")
+	case errors.Is(err, queue.ErrConflict):
+		return answer(stateConflict, "the job's state does not allow it")
+	case errors.Is(err, queue.ErrRevision):
+		return answer(revisionMismatch, "the revision named in If-Match is not the current one")
+	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return answer(storageUnavailable, "nothing is known to have changed; send the same request again").retry(1)
+	default:
+		return answer(internalFault, "the cause is in the server's log")
+	}
+}
+
+// invalidSettings names settings as the API does.
+func invalidSettings(ps shaper.Problems) *problem {
+	errs := make([]wire.FieldError, 0, len(ps))
+	for _, p := range ps {
+		field, kind := p.Field, "number"
+		switch field {
+		case "max_wait":
+			field = "max_wait_ms"
+		case "rate":
+			kind = "object"
+		case "rates":
+			kind = "array"
+		}
+		errs = append(errs, wire.FieldError{Field: field, Kind: kind, Rule: p.Rule})
+	}
+	if len(errs) == 0 {
+		return invalidRequest.with("a setting is invalid")
+	}
+	return invalidFields(errs)
+}
+
+// write answers with the problem. Everything is set before the first byte, so that nothing can follow it.
+func (p *problem) write(w http.ResponseWriter) {
+	h := w.Header()
+	for name, values := range p.header {
+		h[name] = values
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Status)
+	// A client that is gone cannot be told so.
+	_ = json.NewEncoder(w).Encode(p.Problem)
+}

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// One story over the fake that the other tests use, and over the real queue: both answer alike.
+func TestStoryOverBothQueues(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	real, err := queue.Open(t.Context(), engine, queue.Options{Logger: log, Defaults: shaper.DefaultPolicy()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer real.Close()
+	for name, backend := range map[string]Backend{"fake": apitest.New(), "embedded": real} {
+		t.Run(name, func(t *testing.T) { story(t, backend) })
+	}
+}
+
+func story(t *testing.T, backend Backend) {
+	s, err := New(backend, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	intake, admin := readDocument(t, s.Intake()), readDocument(t, s.Admin())
+	const tenant, path = "a/é", "/v1/tenants/a%2F%C3%A9"
+	var first string
+	for _, step := range []struct {
+		method, path string
+		h            headers
+		body         string
+		status       int
+		says         string
+	}{
+		{"POST", "/v1/jobs", headers{"Idempotency-Key": `"k"`}, plainJob, 202, `"position":1`},
+		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k", "Prefer": "wait=1"}, plainJob, 202, `"state":"queued"`},
+		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k"}, `{"type":"t","payload":2}`, 422, "idempotency-key-reused"},
+		{"POST", "/v1/jobs", headers{"Prefer": "wait=1"}, `{"type":"t","payload":1,"delay_ms":60000}`, 202, `"scheduled_at"`},
+		{"GET", "/v1/jobs/{first}", headers{"Prefer": "wait=1"}, "", 200, `"attempts":0`},
+		{"GET", "/v1/jobs/{first}", headers{"Sluice-Tenant": "other"}, "", 404, "unknown-job"},
+		{"GET", "/v1/jobs/{first}x", nil, "", 404, "unknown-job"},
+		{"PATCH", path, headers{"If-Match": `"0"`}, `{"rate":{"limit":1,"period_ms":60000},"capacity":3,"reason":"x"}`, 200, `"revision":1`},
+		{"PATCH", path, nil, `{"rate":{"limit":2}}`, 200, `"rate":{"limit":2,"period_ms":60000}`},
+		{"PATCH", path, nil, `{"burst":4000000000}`, 422, "200 years"},
+		{"PUT", path, headers{"If-Match": `"1"`}, `{}`, 412, "revision-mismatch"},
+		{"POST", "/v1/jobs", nil, plainJob, 202, `"position":2`},
+		{"POST", "/v1/jobs", nil, plainJob, 429, `"depth":3`},
+		{"POST", "/v1/jobs/batch", nil, `{"jobs":[` + plainJob + `],"atomic":true}`, 429, "queue-full"},
+		{"POST", "/v1/jobs/batch", nil, `{"jobs":[{"type":"order.create","payload":{"n":1},"idempotency_key":"k"},` + plainJob + `]}`, 200, `"status":429`},
+		{"POST", path + "/pause", nil, "", 200, `"limited_by":"paused"`},
+		{"DELETE", "/v1/jobs/{first}", nil, "", 200, `"cancelled"`},
+		{"DELETE", "/v1/jobs/{first}", nil, "", 200, `"finished_at"`},
+		{"POST", "/v1/jobs/{first}/replay", nil, "{}", 409, `"state":"cancelled"`},
+		{"POST", "/v1/jobs", nil, `{"type":"t","payload":1,"max_wait_ms":1}`, 202, `"position":2`},
+		{"POST", path + "/resume", nil, `{"reason":"go"}`, 200, `"reason":"go"`},
+		{"GET", "/v1/tenants", nil, "", 200, `"tenant":"a/é"`},
+		{"GET", "/v1/tenants?cursor=AAAA", nil, "", 422, "query.cursor"},
+		{"DELETE", path, nil, "", 204, ""},
+		{"GET", path, nil, "", 200, `"rate":{"limit":10,"period_ms":1000}`},
+		{"GET", "/readyz", nil, "", 200, "ok"},
+	} {
+		d := intake
+		if strings.HasPrefix(step.path, "/v1/tenants") {
+			d = admin
+		}
+		h := headers{"Sluice-Tenant": tenant}
+		for name, value := range step.h {
+			h[name] = value
+		}
+		r := d.do(t, step.method, strings.Replace(step.path, "{first}", first, 1), h, step.body)
+		if r.Code != step.status || !strings.Contains(r.Body.String(), step.says) {
+			t.Errorf("%s %s %s: %d, want %d with %s: %s", step.method, step.path, step.body, r.Code, step.status, step.says, r.Body)
+		}
+		if first == "" {
+			first = r.job.ID
+		}
+	}
+}

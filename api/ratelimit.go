@@ -1,0 +1,121 @@
+package api
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// HeaderMode says which rate limit headers stand on 202 and 429.
+type HeaderMode string
+
+// The header modes. The zero value is HeadersBoth.
+const (
+	HeadersIETF   HeaderMode = "ietf"   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
+	HeadersLegacy HeaderMode = "legacy" // X-RateLimit-Limit, -Remaining, -Retry-After
+	HeadersBoth   HeaderMode = "both"
+	HeadersNone   HeaderMode = "none"
+)
+
+const (
+	pausedRetryAfter = 30                  // seconds; nobody knows when a pause ends
+	maxStructuredInt = 999_999_999_999_999 // of an integer in a structured field (RFC 9651)
+)
+
+// limitHeaders tells the client where its queue stands. retryAfter is the Retry-After of a refusal in seconds, 0 otherwise.
+func (m HeaderMode) limitHeaders(h http.Header, a shaper.Admission, retryAfter int64) {
+	next := nextPlace(a)
+	if m == HeadersIETF || m == HeadersBoth {
+		setList(h, "RateLimit-Policy", policyList(a))
+		r := quotaItem("queue", "r", a.Remaining)
+		if next > 0 {
+			r.Params.Add("t", structuredInt(next))
+		}
+		setList(h, "RateLimit", httpsfv.List{r})
+	}
+	if m == HeadersLegacy || m == HeadersBoth {
+		wait := retryAfter
+		if wait == 0 && a.Remaining == 0 {
+			wait = next
+		}
+		h.Set("X-Ratelimit-Limit", strconv.FormatInt(a.Capacity, 10))
+		h.Set("X-Ratelimit-Remaining", strconv.FormatInt(a.Remaining, 10))
+		h.Set("X-Ratelimit-Retry-After", strconv.FormatInt(wait, 10))
+	}
+}
+
+// nextPlace is in how many whole seconds, rounded up, the next place frees; 0 if nobody knows.
+func nextPlace(a shaper.Admission) int64 {
+	switch {
+	case a.NextSlot > 0:
+		return ceilSeconds(a.NextSlot)
+	case a.RetryAfter > 0:
+		return ceilSeconds(a.RetryAfter)
+	case a.Position > 0 && a.Start != 0: // the first in the queue leaves now
+		return 1
+	default:
+		return 0
+	}
+}
+
+// policyList is the queue's bound and, where it is known, the rate at which it drains.
+func policyList(a shaper.Admission) httpsfv.List {
+	list := httpsfv.List{quotaItem("queue", "q", a.Capacity)}
+	if a.Rate.Validate() == nil {
+		quota, window := wholeWindow(a.Rate)
+		drain := quotaItem("drain", "q", quota)
+		drain.Params.Add("w", structuredInt(window))
+		list = append(list, drain)
+	}
+	return list
+}
+
+// wholeWindow is the rate over the least whole number of seconds that keeps it exact: 5/24h is 5 in 86,400, 7/500ms is 14
+// in 1. Where the exact quota would not fit a structured field, it is the rate over its period rounded up, never too high.
+func wholeWindow(r shaper.Rate) (quota, window int64) {
+	ms := r.Period.Milliseconds()
+	times := 1000 / gcd(1000, ms)
+	if r.Limit <= maxStructuredInt/times {
+		return r.Limit * times, ms * times / 1000
+	}
+	window = ceilSeconds(r.Period)
+	return min(maxStructuredInt, r.Limit), window
+}
+
+// retryAfterSeconds is the wait rounded up and then scattered upward, so that clients that were refused together do not come
+// back together.
+func retryAfterSeconds(wait time.Duration) int64 {
+	seconds := max(1, ceilSeconds(wait))
+	return seconds + rand.Int64N(2+min(seconds/10, 60))
+}
+
+func ceilSeconds(d time.Duration) int64 {
+	return int64((max(d, 0) + time.Second - 1) / time.Second)
+}
+
+func quotaItem(name, param string, value int64) httpsfv.Item {
+	item := httpsfv.NewItem(name)
+	item.Params.Add(param, structuredInt(value))
+	return item
+}
+
+func structuredInt(n int64) int64 { return min(max(n, 0), maxStructuredInt) }
+
+// setList writes a structured list. All our items are plain names and bounded integers, which always encode.
+func setList(h http.Header, name string, list httpsfv.List) {
+	if text, err := httpsfv.Marshal(list); err == nil {
+		h[http.CanonicalHeaderKey(name)] = []string{text}
+	}
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

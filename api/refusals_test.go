@@ -1,0 +1,238 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// Every way to be refused for what was sent. The harness also checks that each status is documented.
+func TestRefusals(t *testing.T) {
+	const jobs, batch, tenant = "/v1/jobs", "/v1/jobs/batch", "/v1/tenants/a"
+	big := `{"type":"t","payload":"` + strings.Repeat("x", 300<<10) + `"}`
+	deep := `{"type":"t","payload":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`
+	cases := []struct {
+		what, method, path string
+		h                  headers
+		body               string
+		status             int
+		kind               string
+		says               string // in the body
+	}{
+		{"empty body", "POST", jobs, headers{"Content-Type": "application/json"}, " ", 400, "malformed-json", "empty"},
+		{"not JSON", "POST", jobs, nil, "{", 400, "malformed-json", "byte 1"},
+		{"two values", "POST", jobs, nil, `{"type":"t","payload":1}{"type":"t"}`, 400, "malformed-json", "byte 25"},
+		{"not UTF-8", "POST", jobs, nil, "{\"type\":\"t\",\"payload\":\"\xff\"}", 400, "malformed-json", "UTF-8"},
+		{"deep nesting", "POST", jobs, nil, deep, 400, "malformed-json", ""},
+		{"array", "POST", jobs, nil, "[]", 422, "invalid-request", "must be an object"},
+		{"null", "POST", jobs, nil, "null", 422, "invalid-request", "body (null)"},
+		{"no type", "POST", jobs, nil, `{"payload":1}`, 422, "invalid-request", "type (nothing) is required"},
+		{"no payload", "POST", jobs, nil, `{"type":"t"}`, 422, "invalid-request", "payload (nothing) is required"},
+		{"unknown field", "POST", jobs, nil, `{"type":"t","payload":1,"prioirty":3}`, 422, "invalid-request", "prioirty (number) is not a known field"},
+		{"callback_url is not built", "POST", jobs, nil, `{"type":"t","payload":1,"callback_url":"http://x/"}`, 422, "invalid-request", "callback_url"},
+		{"key in the body", "POST", jobs, nil, `{"type":"t","payload":1,"idempotency_key":"k"}`, 422, "invalid-request", "idempotency_key"},
+		{"another case", "POST", jobs, nil, `{"Type":"t","payload":1}`, 422, "invalid-request", "Type (string) is not a known field"},
+		{"repeated field", "POST", jobs, nil, `{"type":"t","payload":1,"type":"u"}`, 422, "invalid-request", "must not be repeated"},
+		{"type is a number", "POST", jobs, nil, `{"type":7,"payload":1}`, 422, "invalid-request", "type (number) must be a string"},
+		{"empty type", "POST", jobs, nil, `{"type":"","payload":1}`, 422, "invalid-request", "1 to 255 bytes"},
+		{"long type", "POST", jobs, nil, `{"type":"` + strings.Repeat("é", 128) + `","payload":1}`, 422, "invalid-request", "1 to 255 bytes"},
+		{"control character in type", "POST", jobs, nil, `{"type":"a\u000d\u000ab","payload":1}`, 422, "invalid-request", "control"},
+		{"negative delay", "POST", jobs, nil, `{"type":"t","payload":1,"delay_ms":-1}`, 422, "invalid-request", "delay_ms (number)"},
+		{"fractional delay", "POST", jobs, nil, `{"type":"t","payload":1,"delay_ms":1.5}`, 422, "invalid-request", "delay_ms (number)"},
+		{"huge delay", "POST", jobs, nil, `{"type":"t","payload":1,"delay_ms":99999999999999999999}`, 422, "invalid-request", "delay_ms (number)"},
+		{"null delay", "POST", jobs, nil, `{"type":"t","payload":1,"delay_ms":null}`, 422, "invalid-request", "delay_ms (null)"},
+		{"max wait is text", "POST", jobs, nil, `{"type":"t","payload":1,"max_wait_ms":"5"}`, 422, "invalid-request", "max_wait_ms (string)"},
+		{"zero cost", "POST", jobs, nil, `{"type":"t","payload":1,"cost":0}`, 422, "invalid-request", "from 1 to 100"},
+		{"unknown route", "POST", jobs, nil, `{"type":"t","payload":1,"route":"nope"}`, 404, "unknown-route", "route"},
+		{"empty route", "POST", jobs, nil, `{"type":"t","payload":1,"route":""}`, 422, "invalid-request", "route"},
+		{"too large", "POST", jobs, nil, big, 413, "too-large", "262144"},
+		{"text/plain", "POST", jobs, headers{"Content-Type": "text/plain"}, `{"type":"t","payload":1}`, 415, "unsupported-media-type", "application/json"},
+		{"no content type", "POST", jobs, headers{"Content-Type": ""}, `{"type":"t","payload":1}`, 415, "unsupported-media-type", ""},
+		{"form", "POST", jobs, headers{"Content-Type": "application/x-www-form-urlencoded"}, `{"type":"t","payload":1}`, 415, "unsupported-media-type", ""},
+		{"long key", "POST", jobs, headers{"Idempotency-Key": strings.Repeat("k", 300)}, `{"type":"t","payload":1}`, 422, "invalid-request", "Idempotency-Key (string)"},
+		{"empty key", "POST", jobs, headers{"Idempotency-Key": `""`}, `{"type":"t","payload":1}`, 422, "invalid-request", "1 to 255 bytes"},
+		{"unfinished key", "POST", jobs, headers{"Idempotency-Key": `"k`}, `{"type":"t","payload":1}`, 422, "invalid-request", "structured string"},
+		{"control character in tenant", "POST", jobs, headers{"Sluice-Tenant": "a\tb"}, `{"type":"t","payload":1}`, 422, "invalid-request", "Sluice-Tenant"},
+		{"long tenant", "GET", jobs + "/abc", headers{"Sluice-Tenant": strings.Repeat("t", 256)}, "", 422, "invalid-request", "Sluice-Tenant"},
+		{"tenant is not UTF-8", "GET", jobs + "/abc", headers{"Sluice-Tenant": "\xff"}, "", 422, "invalid-request", "UTF-8"},
+		{"unknown parameter", "POST", jobs + "?x=1", nil, `{"type":"t","payload":1}`, 422, "invalid-request", "query.x"},
+
+		{"batch of none", "POST", batch, nil, `{"jobs":[]}`, 422, "invalid-request", "1 to 1000 elements"},
+		{"batch of too many", "POST", batch, nil, `{"jobs":[` + strings.Repeat(`{"type":"t","payload":1},`, 1000) + `{"type":"t","payload":1}]}`, 422, "invalid-request", "1 to 1000 elements"},
+		{"batch without jobs", "POST", batch, nil, `{}`, 422, "invalid-request", "jobs (nothing) is required"},
+		{"jobs is an object", "POST", batch, nil, `{"jobs":{}}`, 422, "invalid-request", "must be an array"},
+		{"element is a number", "POST", batch, nil, `{"jobs":[1]}`, 422, "invalid-request", "jobs[0] (number) must be an object"},
+		{"bad element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"cost":"x"}]}`, 422, "invalid-request", "jobs[1].cost (string)"},
+		{"route of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"}]}`, 404, "unknown-route", "jobs[0].route"},
+		{"element too large", "POST", batch, nil, `{"jobs":[` + big + `]}`, 413, "too-large", "jobs[0]"},
+		{"atomic is a number", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1}],"atomic":1}`, 422, "invalid-request", "atomic (number)"},
+
+		{"unknown id", "GET", jobs + "/nope", nil, "", 404, "unknown-job", ""},
+		{"id that is a path", "GET", jobs + "/..%2f..%2fetc", nil, "", 404, "unknown-job", ""},
+		{"id with control characters", "GET", jobs + "/%00%0a", nil, "", 404, "unknown-job", ""},
+		{"cancel unknown id", "DELETE", jobs + "/nope", nil, "", 404, "unknown-job", ""},
+		{"replay unknown id", "POST", jobs + "/nope/replay", nil, "", 404, "unknown-job", ""},
+		{"replay with members", "POST", jobs + "/nope/replay", nil, `{"a":1}`, 422, "invalid-request", "a (number)"},
+		{"nothing there", "GET", "/v1/nothing", nil, "", 404, "not-found", ""},
+		{"events are not built", "GET", jobs + "/abc/events", nil, "", 404, "not-found", ""},
+		{"lists are not built", "GET", jobs, nil, "", 405, "method-not-allowed", "POST"},
+		{"wrong method", "PUT", jobs, nil, `{}`, 405, "method-not-allowed", "POST"},
+		{"odd method", "BREW", jobs, nil, "", 405, "method-not-allowed", ""},
+
+		{"rate zero", "PATCH", tenant, nil, `{"rate":{"limit":0,"period_ms":1000}}`, 422, "invalid-request", "rate.limit (number)"},
+		{"rate negative", "PATCH", tenant, nil, `{"rate":{"limit":-3,"period_ms":1000}}`, 422, "invalid-request", "rate.limit (number)"},
+		{"period zero", "PATCH", tenant, nil, `{"rate":{"limit":3,"period_ms":0}}`, 422, "invalid-request", "rate.period_ms (number)"},
+		{"capacity negative", "PATCH", tenant, nil, `{"capacity":-1}`, 422, "invalid-request", "capacity (number)"},
+		{"capacity with a fraction", "PATCH", tenant, nil, `{"capacity":1.5}`, 422, "invalid-request", "capacity (number)"},
+		{"huge rate", "PATCH", tenant, nil, `{"rate":{"limit":99999999999999,"period_ms":1}}`, 422, "invalid-request", "rate.limit"},
+		{"rate above the most", "PATCH", tenant, nil, `{"rate":{"limit":1001,"period_ms":1}}`, 422, "invalid-request", "1000000"},
+		{"rate is text", "PATCH", tenant, nil, `{"rate":"10/s"}`, 422, "invalid-request", "rate (string) must be an object"},
+		{"unknown member of rate", "PATCH", tenant, nil, `{"rate":{"limit":1,"period":1}}`, 422, "invalid-request", "rate.period"},
+		{"half a rate", "PUT", tenant, nil, `{"rate":{"limit":1}}`, 422, "invalid-request", "limit and period_ms"},
+		{"burst too long", "PATCH", tenant, nil, `{"burst":9007199254740991}`, 422, "invalid-request", "burst (number)"},
+		{"bad further rate", "PATCH", tenant, nil, `{"rates":[{"limit":1,"period_ms":1000},{"limit":1}]}`, 422, "invalid-request", "rates[1]"},
+		{"too many rates", "PATCH", tenant, nil, `{"rates":[` + strings.Repeat(`{"limit":1,"period_ms":1000},`, 7) + `{"limit":1,"period_ms":1000}]}`, 422, "invalid-request", "at most 7"},
+		{"unknown setting", "PATCH", tenant, nil, `{"rat":1}`, 422, "invalid-request", "rat (number) is not a known field"},
+		{"figures cannot be set", "PUT", tenant, nil, `{"depth":0}`, 422, "invalid-request", "depth"},
+		{"paused is text", "PATCH", tenant, nil, `{"paused":"yes"}`, 422, "invalid-request", "paused (string)"},
+		{"long reason", "PATCH", tenant, nil, `{"reason":"` + strings.Repeat("r", 256) + `"}`, 422, "invalid-request", "reason (string)"},
+		{"patch is empty", "PATCH", tenant, headers{"Content-Type": "application/json"}, "", 400, "malformed-json", ""},
+		{"patch as text", "PATCH", tenant, headers{"Content-Type": "text/plain"}, "{}", 415, "unsupported-media-type", "merge-patch"},
+		{"put as merge patch", "PUT", tenant, headers{"Content-Type": "application/merge-patch+json"}, "{}", 415, "unsupported-media-type", ""},
+		{"pause with a setting", "POST", tenant + "/pause", nil, `{"paused":true}`, 422, "invalid-request", "paused"},
+		{"bad condition", "PATCH", tenant, headers{"If-Match": "7"}, `{"capacity":1}`, 422, "invalid-request", "If-Match"},
+		{"other revision", "PATCH", tenant, headers{"If-Match": `"7"`}, `{"capacity":1}`, 412, "revision-mismatch", ""},
+		{"none of these revisions", "PATCH", tenant, headers{"If-Match": `"7", W/"8"`}, `{"capacity":1}`, 412, "revision-mismatch", ""},
+		{"no revision at all", "DELETE", tenant, headers{"If-Match": `"abc"`}, "", 412, "revision-mismatch", ""},
+		{"long tenant name", "GET", "/v1/tenants/" + strings.Repeat("t", 256), nil, "", 422, "invalid-request", "path.tenant"},
+		{"control character in the path", "GET", "/v1/tenants/a%0Ab", nil, "", 422, "invalid-request", "path.tenant"},
+		{"bad limit", "GET", "/v1/tenants?limit=-5", nil, "", 422, "invalid-request", "query.limit"},
+		{"repeated limit", "GET", "/v1/tenants?limit=5&limit=6", nil, "", 422, "invalid-request", "repeated"},
+		{"bad cursor", "GET", "/v1/tenants?cursor=%00%ff", nil, "", 422, "invalid-request", "query.cursor"},
+		{"cursor of nothing", "GET", "/v1/tenants?cursor=AAAA", nil, "", 422, "invalid-request", "query.cursor"},
+		{"empty cursor", "GET", "/v1/tenants?cursor=", nil, "", 422, "invalid-request", "query.cursor"},
+		{"drain is not built", "POST", tenant + "/drain", nil, "{}", 404, "not-found", ""},
+		{"history is not built", "GET", tenant + "/history", nil, "", 404, "not-found", ""},
+		{"stats are not built", "GET", "/v1/stats", nil, "", 404, "not-found", ""},
+		{"no tenant named", "GET", "/v1/tenants/", nil, "", 404, "not-found", ""},
+		{"tenant by POST", "POST", tenant, nil, "{}", 405, "method-not-allowed", "GET, HEAD, PUT, PATCH, DELETE"},
+	}
+	b := newBench(t)
+	for _, c := range cases {
+		t.Run(c.what, func(t *testing.T) {
+			d := b.intake
+			if strings.HasPrefix(c.path, "/v1/tenants") || strings.HasPrefix(c.path, "/v1/stats") {
+				d = b.admin
+			}
+			r := d.do(t, c.method, c.path, c.h, c.body)
+			r.want(t, c.status, c.kind)
+			if !strings.Contains(r.Body.String(), c.says) {
+				t.Errorf("%q is not said: %s", c.says, r.Body)
+			}
+			if c.status == http.StatusMethodNotAllowed && r.Header().Get("Allow") == "" {
+				t.Error("405 without Allow")
+			}
+			if r.Body.Len() > 4096 {
+				t.Errorf("an answer of %d bytes to a bad request", r.Body.Len())
+			}
+		})
+	}
+	if ids := b.queue.IDs(); len(ids) != 0 {
+		t.Errorf("refused, yet stored: %v", ids)
+	}
+}
+
+// A payload, or any other value, must not come back in an error.
+func TestValuesAreNeverEchoed(t *testing.T) {
+	const secret = "hunter2"
+	b := newBench(t)
+	for _, body := range []string{
+		`{"type":"t","payload":"` + secret + `","cost":0}`,
+		`{"type":["` + secret + `"],"payload":1}`,
+		`{"type":"t","payload":"` + secret + `"`,
+		`{"type":"t","payload":"` + secret + `"} ` + secret,
+		`{"type":"t","payload":1,"route":"` + secret + `"}`,
+		`{"type":"t","payload":1,"x":"` + secret + `"}`,
+		`"` + secret + `"`,
+	} {
+		r := b.intake.do(t, http.MethodPost, "/v1/jobs", nil, body)
+		if r.Code < 400 || strings.Contains(r.Body.String(), secret) {
+			t.Errorf("%s: %d %s", body, r.Code, r.Body)
+		}
+	}
+}
+
+func TestManyErrorsAreListedButBounded(t *testing.T) {
+	b := newBench(t)
+	r := b.intake.do(t, http.MethodPost, "/v1/jobs", nil, `{"type":1,"cost":0,"delay_ms":-1,"`+strings.Repeat("n", 1000)+`":1}`)
+	r.want(t, http.StatusUnprocessableEntity, "invalid-request")
+	if len(r.problem.Errors) != 5 {
+		t.Errorf("%d errors: %+v", len(r.problem.Errors), r.problem.Errors)
+	}
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `"x%d":1,`, i)
+	}
+	r = b.intake.do(t, http.MethodPost, "/v1/jobs", nil, `{`+many.String()+`"type":"t","payload":1}`)
+	if len(r.problem.Errors) != maxFieldErrors {
+		t.Errorf("%d errors", len(r.problem.Errors))
+	}
+}
+
+// Errors of the queue become statuses in one place.
+func TestQueueErrors(t *testing.T) {
+	const job = `{"type":"t","payload":1}`
+	away := fmt.Errorf("dial tcp 10.0.0.7: %w", queue.ErrUnavailable)
+	for _, c := range []struct {
+		err    error
+		status int
+		kind   string
+	}{
+		{away, http.StatusServiceUnavailable, "unavailable"},
+		{errors.New("secret detail"), http.StatusInternalServerError, "internal"},
+	} {
+		b := newBench(t)
+		id := b.submit(job, nil).job.ID
+		b.queue.Fail(c.err)
+		for _, r := range []reply{
+			b.intake.do(t, "POST", "/v1/jobs", nil, job),
+			b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=5"}, job),
+			b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+job+`]}`),
+			b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""),
+			b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Prefer": "wait=5"}, ""),
+			b.intake.do(t, "DELETE", "/v1/jobs/"+id, nil, ""),
+			b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, ""),
+			b.admin.do(t, "GET", "/v1/tenants", nil, ""),
+			b.admin.do(t, "GET", "/v1/tenants/a", nil, ""),
+			b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{"capacity":5}`),
+			b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{"rate":{"limit":5}}`),
+			b.admin.do(t, "PATCH", "/v1/tenants/a", headers{"If-Match": `"1","2"`}, `{"capacity":5}`),
+			b.admin.do(t, "POST", "/v1/tenants/a/pause", nil, ""),
+		} {
+			r.want(t, c.status, c.kind)
+			if strings.Contains(r.Body.String(), "secret") || strings.Contains(r.Body.String(), "10.0.0.7") {
+				t.Errorf("internals are told: %s", r.Body)
+			}
+			if after := r.Header().Get("Retry-After"); (after == "1") != (c.status == http.StatusServiceUnavailable) {
+				t.Errorf("%d with Retry-After %q", r.Code, after)
+			}
+		}
+		if n := b.queue.Watching(); n != 0 {
+			t.Errorf("%d watches left", n)
+		}
+	}
+}
+
+func TestPanicIsAnInternalFault(t *testing.T) {
+	b := newBench(t)
+	b.s.backend = nil // the next use of it panics
+	r := b.intake.do(t, http.MethodGet, "/v1/jobs/abc", nil, "")
+	r.want(t, http.StatusInternalServerError, "internal")
+	if strings.Contains(r.Body.String(), "nil pointer") {
+		t.Errorf("internals are told: %s", r.Body)
+	}
+}

@@ -1,0 +1,171 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// tokenScheme names the admin token in the OpenAPI document.
+const tokenScheme = "token"
+
+// intakeRouter serves the data plane.
+func (s *Server) intakeRouter() (http.Handler, error) {
+	r := s.newRouter()
+	api := newAPI(r, "Sluice intake", s.cfg.Version.Version)
+	for _, op := range append(s.jobOperations(), s.probeOperations()...) {
+		s.mount(api, op, true)
+	}
+	if err := serveDocument(r, api); err != nil {
+		return nil, fmt.Errorf("api: intake document: %w", err)
+	}
+	return r, nil
+}
+
+// adminRouter serves the control plane.
+func (s *Server) adminRouter() (http.Handler, error) {
+	r := s.newRouter()
+	r.Use(s.guardAdmin)
+	api := newAPI(r, "Sluice admin", s.cfg.Version.Version)
+	if s.cfg.AdminToken != "" {
+		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
+	}
+	operations := append(s.tenantOperations(), s.probeOperations()...)
+	for _, op := range append(operations, s.versionOperation()) {
+		s.mount(api, op, false)
+	}
+	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
+	if s.cfg.Gatherer != nil {
+		r.Handle("/metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}))
+	}
+	if err := serveDocument(r, api); err != nil {
+		return nil, fmt.Errorf("api: admin document: %w", err)
+	}
+	return r, nil
+}
+
+func jsonBody(of any, limit int64, optional bool) *body {
+	return &body{of: of, formats: []string{jsonFormat}, optional: optional, limit: limit}
+}
+
+// jobOperations are the data plane.
+func (s *Server) jobOperations() []operation {
+	const tag = "Jobs"
+	admitted := append([]string{"Location", "Preference-Applied", "Idempotent-Replayed"}, limitHeaderNames...)
+	return []operation{{
+		id: "submit-job", method: http.MethodPost, path: "/v1/jobs", tag: tag, summary: "Submit a job",
+		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer is held until the job is done or N seconds are over.",
+		params:      []*huma.Param{tenantParam, keyParam, preferParam},
+		body:        jsonBody(wire.Submission{}, s.cfg.MaxBody, false),
+		answers: map[int]answerDoc{
+			http.StatusAccepted: {"Stored, and will be delivered.", wire.Job{}, admitted},
+			http.StatusOK:       {"Done within the preferred wait.", wire.Job{}, []string{"Location", "Preference-Applied", "Idempotent-Replayed"}},
+		},
+		refusals: []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		handle:   s.postJob,
+	}, {
+		id: "submit-batch", method: http.MethodPost, path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
+		description: "Judges up to 1,000 jobs of one tenant in order, in one step: each for itself, or all or none if atomic. Each payload may be as large as in a single submission.",
+		params:      []*huma.Param{tenantParam},
+		body:        jsonBody(wire.Batch{}, maxBatchBody, false),
+		answers:     map[int]answerDoc{http.StatusOK: {"One verdict per job, in order.", wire.BatchResult{}, nil}},
+		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		handle:      s.postBatch,
+	}, {
+		id: "get-job", method: http.MethodGet, path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
+		description: "With Prefer: wait=N the answer is held until the job is done or N seconds are over.",
+		params:      []*huma.Param{jobParam, tenantParam, preferParam},
+		answers:     map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.Job{}, []string{"Preference-Applied"}}},
+		refusals:    []int{http.StatusNotFound, http.StatusServiceUnavailable},
+		handle:      s.getJob,
+	}, {
+		id: "cancel-job", method: http.MethodDelete, path: "/v1/jobs/{id}", tag: tag, summary: "Cancel a waiting job",
+		description: "Cancelling it again is answered in the same way.",
+		params:      []*huma.Param{jobParam, tenantParam},
+		answers:     map[int]answerDoc{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
+		refusals:    []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
+		handle:      s.deleteJob,
+	}, {
+		id: "replay-job", method: http.MethodPost, path: "/v1/jobs/{id}/replay", tag: tag, summary: "Bring a dead job back",
+		description: "It goes through its bucket again, with fresh attempts.",
+		params:      []*huma.Param{jobParam, tenantParam},
+		body:        jsonBody(wire.Empty{}, maxSmallBody, true),
+		answers: map[int]answerDoc{
+			http.StatusAccepted: {"Queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
+		},
+		refusals: []int{http.StatusNotFound, http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		handle:   s.replayJob,
+	}}
+}
+
+// tenantOperations are the control plane.
+func (s *Server) tenantOperations() []operation {
+	const tag, path = "Tenants", "/v1/tenants/{tenant}"
+	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
+	changes := append([]int{http.StatusPreconditionFailed}, guards...)
+	settings := jsonBody(wire.Settings{}, maxSmallBody, false)
+	patch := &body{of: wire.Settings{}, formats: []string{jsonFormat, patchFormat}, limit: maxSmallBody}
+	reason := jsonBody(wire.Reason{}, maxSmallBody, true)
+	tenant := map[int]answerDoc{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
+	change := []*huma.Param{tenantPathParam, ifMatchParam}
+	limit, most := float64(1), float64(maxPage)
+	return []operation{{
+		id: "list-tenants", method: http.MethodGet, path: "/v1/tenants", tag: tag, summary: "List tenants",
+		params: []*huma.Param{
+			{Name: "limit", In: "query", Description: "Tenants a page; 50 if absent.", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &limit, Maximum: &most}},
+			{Name: "cursor", In: "query", Description: "next_cursor of the page before.", Schema: textSchema(1, 0)},
+		},
+		answers:  map[int]answerDoc{http.StatusOK: {"One page.", wire.TenantList{}, nil}},
+		refusals: guards,
+		handle:   s.listTenants,
+	}, {
+		id: "get-tenant", method: http.MethodGet, path: path, tag: tag, summary: "Read a tenant's policy and figures",
+		description: "Also for a tenant never seen: it has the defaults.",
+		params:      []*huma.Param{tenantPathParam}, answers: tenant, refusals: guards, handle: s.getTenant,
+	}, {
+		id: "put-tenant", method: http.MethodPut, path: path, tag: tag, summary: "Replace a tenant's overrides",
+		description: "Settings that the body does not name are left to the configuration file and the defaults.",
+		params:      change, body: settings, answers: tenant, refusals: changes, handle: s.putTenant,
+	}, {
+		id: "patch-tenant", method: http.MethodPatch, path: path, tag: tag, summary: "Change some of a tenant's settings",
+		description: "A JSON merge patch (RFC 7396): null resets a setting. The backlog obeys at once.",
+		params:      change, body: patch, answers: tenant, refusals: changes, handle: s.patchTenant,
+	}, {
+		id: "delete-tenant", method: http.MethodDelete, path: path, tag: tag, summary: "Drop a tenant's overrides",
+		description: "The jobs stay; the configuration file and the defaults hold again.",
+		params:      change, answers: map[int]answerDoc{http.StatusNoContent: {"Dropped.", nil, nil}},
+		refusals: changes, handle: s.deleteTenant,
+	}, {
+		id: "pause-tenant", method: http.MethodPost, path: path + "/pause", tag: tag, summary: "Pause a tenant",
+		description: "Nothing leaves, admission goes on.",
+		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.pauseTenant,
+	}, {
+		id: "resume-tenant", method: http.MethodPost, path: path + "/resume", tag: tag, summary: "Resume a tenant",
+		description: "The backlog leaves at the rate, without a burst.",
+		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.resumeTenant,
+	}}
+}
+
+// probeOperations are served on both listeners.
+func (s *Server) probeOperations() []operation {
+	const tag = "Probes"
+	fine := map[int]answerDoc{http.StatusOK: {"All is well.", wire.Health{}, nil}}
+	return []operation{
+		{id: "livez", method: http.MethodGet, path: "/livez", tag: tag, summary: "Whether the process runs", answers: fine, handle: s.livez},
+		{
+			id: "readyz", method: http.MethodGet, path: "/readyz", tag: tag, summary: "Whether work would be taken", answers: fine,
+			refusals: []int{http.StatusServiceUnavailable}, handle: s.readyz,
+		},
+	}
+}
+
+func (s *Server) versionOperation() operation {
+	return operation{
+		id: "version", method: http.MethodGet, path: "/version", tag: "Probes", summary: "Which program answers",
+		answers: map[int]answerDoc{http.StatusOK: {"The version.", wire.Version{}, nil}}, handle: s.version,
+	}
+}

@@ -1,0 +1,156 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// Config is the settings of a Server. The zero value of a field means its default.
+type Config struct {
+	Routes        map[string]RouteInfo  // by name; a job for another one is refused
+	MaxBody       int64                 // bytes of a submission; default 262144
+	Headers       HeaderMode            // rate limit headers; default HeadersBoth
+	AdminToken    string                // empty: the admin listener answers to loopback names only
+	AdminHosts    []string              // further Host names it answers to without a token
+	Version       VersionInfo           // told at /version
+	Registerer    prometheus.Registerer // nil: metrics are not registered
+	Gatherer      prometheus.Gatherer   // nil: no /metrics
+	Logger        *slog.Logger          // default slog.Default()
+	StatusTenants []string              // tenants whose depth and capacity are exported as gauges
+}
+
+// RouteInfo is what the intake must know of a route.
+type RouteInfo struct {
+	MaxAttempts int // deliveries until a job is dead; at least 1
+}
+
+// VersionInfo says which program this is.
+type VersionInfo struct {
+	Version, Commit, Go string
+}
+
+const (
+	defaultMaxBody = 256 << 10
+	maxBatchBody   = 8 << 20
+	maxSmallBody   = 64 << 10 // of settings, reasons and empty bodies
+)
+
+// Server answers the HTTP API.
+type Server struct {
+	backend  Backend
+	cfg      Config
+	log      *slog.Logger
+	metrics  *metrics
+	draining chan struct{}
+	drain    sync.Once
+	intake   http.Handler
+	admin    http.Handler
+}
+
+// New makes the server of a queue. It fails when the settings cannot work, or when the metrics are registered already.
+func New(b Backend, cfg Config) (*Server, error) {
+	if b == nil {
+		return nil, errors.New("api: no queue")
+	}
+	if cfg.MaxBody == 0 {
+		cfg.MaxBody = defaultMaxBody
+	}
+	if cfg.Headers == "" {
+		cfg.Headers = HeadersBoth
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{})}
+	var err error
+	if s.metrics, err = newMetrics(b, cfg); err != nil {
+		return nil, err
+	}
+	if s.intake, err = s.intakeRouter(); err != nil {
+		return nil, err
+	}
+	if s.admin, err = s.adminRouter(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.MaxBody < 1 || c.MaxBody > maxBatchBody {
+		errs = append(errs, fmt.Errorf("api: max body: %d: must be from 1 to %d bytes", c.MaxBody, maxBatchBody))
+	}
+	if !slices.Contains([]HeaderMode{HeadersIETF, HeadersLegacy, HeadersBoth, HeadersNone}, c.Headers) {
+		errs = append(errs, fmt.Errorf("api: headers: %q: must be ietf, legacy, both or none", c.Headers))
+	}
+	for name, r := range c.Routes {
+		if r.MaxAttempts < 1 {
+			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must be at least 1", name, r.MaxAttempts))
+		}
+	}
+	for _, name := range c.StatusTenants {
+		if err := tenantRule("status tenant", name); err != nil {
+			errs = append(errs, fmt.Errorf("api: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Intake is the data plane.
+func (s *Server) Intake() http.Handler { return s.intake }
+
+// Admin is the control plane, with metrics and probes.
+func (s *Server) Admin() http.Handler { return s.admin }
+
+// Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
+// for a job are answered at once with its present state. It returns immediately and may be called again.
+func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
+
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// Bounds of a connection. The time to read ends with the body; the time to write begins with the header, so it must hold the
+// slowest body, the longest wait and the answer.
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 30 * time.Second
+	writeTimeout  = readTimeout + (wire.MaxWaitSeconds+15)*time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 32 << 10
+)
+
+// HTTPServer is a server for one of the handlers with bounds on time and size, so that slow clients cannot hold it. What
+// net/http has to say about connections is logged at debug.
+func HTTPServer(addr string, h http.Handler, log *slog.Logger) *http.Server {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &http.Server{
+		Addr:              addr,
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

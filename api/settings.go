@@ -1,0 +1,176 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// settingsPatch is a decoded merge patch (RFC 7396) of a tenant's settings.
+type settingsPatch struct {
+	edits   []func(o *shaper.Overrides, rate shaper.Rate) error
+	reason  string
+	partial bool // a rate was given by halves: the other half comes from the rate in force
+}
+
+// decodeSettings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other settings are left to
+// the queue, which knows the policy that results.
+func decodeSettings(body []byte) (settingsPatch, error) {
+	var p settingsPatch
+	if err := oneValue(body); err != nil {
+		return p, err
+	}
+	var rd reader
+	rd.object("", body, func(name, path string, value json.RawMessage) bool { return p.member(&rd, name, path, value) })
+	return p, rd.err()
+}
+
+// apply lays the patch over the overrides; rate is the one in force, for a patch that gives only half of it.
+func (p settingsPatch) apply(o shaper.Overrides, rate shaper.Rate) (shaper.Overrides, error) {
+	for _, edit := range p.edits {
+		if err := edit(&o, rate); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// member reads one setting; it reports whether there is such a setting.
+func (p *settingsPatch) member(rd *reader, name, path string, value json.RawMessage) bool {
+	set := func(edit func(o *shaper.Overrides)) {
+		p.edits = append(p.edits, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
+	}
+	number := func(low, high int64, field func(o *shaper.Overrides) **int64) {
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { *field(o) = nil })
+			return
+		}
+		n := rd.whole(path, value, low, high)
+		set(func(o *shaper.Overrides) { *field(o) = &n })
+	}
+	switch name {
+	case "rate":
+		p.rate(rd, path, value)
+	case "rates":
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { o.Rates = nil })
+			break
+		}
+		paces := readPaces(rd, path, value)
+		set(func(o *shaper.Overrides) { o.Rates = &paces })
+	case "burst":
+		number(1, maxInt, func(o *shaper.Overrides) **int64 { return &o.Burst })
+	case "capacity":
+		number(0, shaper.MaxCapacity, func(o *shaper.Overrides) **int64 { return &o.Capacity })
+	case "concurrency":
+		number(0, shaper.MaxConcurrency, func(o *shaper.Overrides) **int64 { return &o.Concurrency })
+	case "max_wait_ms":
+		number(0, wire.MaxMillis, func(o *shaper.Overrides) **int64 { return &o.MaxWaitMS })
+	case "paused":
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { o.Paused = nil })
+			break
+		}
+		paused := rd.truth(path, value)
+		set(func(o *shaper.Overrides) { o.Paused = &paused })
+	case "reason":
+		if !isNull(value) {
+			p.reason = rd.text(path, value, 0, shaper.MaxReason)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+const (
+	maxInt     = 1<<53 - 1 // what every JSON reader and the scripts hold exactly
+	maxPerTime = shaper.MaxPerSecond * wire.MaxMillis / 1000
+)
+
+// rate reads the rate, whose members merge one by one.
+func (p *settingsPatch) rate(rd *reader, path string, value json.RawMessage) {
+	if isNull(value) {
+		p.edits = append(p.edits, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = nil; return nil })
+		return
+	}
+	var limit, period *int64
+	before := len(rd.errs)
+	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "limit":
+			n := rd.whole(path, value, 1, maxPerTime)
+			limit = &n
+		case "period_ms":
+			n := rd.whole(path, value, 1, wire.MaxMillis)
+			period = &n
+		default:
+			return false
+		}
+		return true
+	})
+	if len(rd.errs) > before {
+		return
+	}
+	p.partial = p.partial || limit == nil || period == nil
+	p.edits = append(p.edits, func(o *shaper.Overrides, inForce shaper.Rate) error {
+		merged := inForce
+		if o.Rate != nil {
+			merged = *o.Rate
+		}
+		l, ms := merged.Limit, merged.Period.Milliseconds()
+		if limit != nil {
+			l = *limit
+		}
+		if period != nil {
+			ms = *period
+		}
+		r, err := shaper.RateOf(l, ms)
+		if err != nil {
+			return invalid(path, "object", err.Error())
+		}
+		o.Rate = &r
+		return nil
+	})
+}
+
+// readPaces reads the further rates, which a patch replaces as a whole.
+func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON {
+	paces := []shaper.PaceJSON{}
+	n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
+		pace := shaper.PaceJSON{Burst: 1}
+		before := len(rd.errs)
+		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+			switch name {
+			case "limit":
+				pace.Limit = rd.whole(path, value, 1, maxPerTime)
+			case "period_ms":
+				pace.PeriodMS = rd.whole(path, value, 1, wire.MaxMillis)
+			case "burst":
+				pace.Burst = rd.whole(path, value, 1, maxInt)
+			default:
+				return false
+			}
+			return true
+		})
+		if len(rd.errs) > before {
+			return
+		}
+		if _, err := shaper.RateOf(pace.Limit, pace.PeriodMS); err != nil {
+			rd.wrong(path, value, err.Error())
+		}
+		if len(paces) < shaper.MaxRates {
+			paces = append(paces, pace)
+		}
+	})
+	if n > shaper.MaxRates {
+		rd.wrong(path, value, fmt.Sprintf("must have at most %d elements", shaper.MaxRates))
+	}
+	return paces
+}
+
+// elementPath is the path of an element of an array.
+func elementPath(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

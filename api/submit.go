@@ -1,0 +1,174 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const defaultRoute = "default"
+
+// postJob is POST /v1/jobs.
+func (s *Server) postJob(c *call) (*answer, error) {
+	tenant, err := tenantOf(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	key, err := idempotencyKeyOf(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	body, err := decodeSubmission(c.body)
+	if err != nil {
+		return nil, err
+	}
+	submission, err := s.submission(tenant, key, body, "")
+	if err != nil {
+		return nil, err
+	}
+	return s.submit(c.r.Context(), submission, preferOf(c.r.Header))
+}
+
+// submission is what the queue is asked for; path is where the job stands in the body.
+func (s *Server) submission(tenant, key string, body wire.Submission, path string) (queue.Submission, error) {
+	route := or(body.Route, defaultRoute)
+	info, known := s.cfg.Routes[route]
+	if !known {
+		p := unknownRoute.with(join(path, "route") + " names no configured route")
+		p.Errors = []wire.FieldError{{Field: join(path, "route"), Kind: "string", Rule: "must be a configured route"}}
+		return queue.Submission{}, p
+	}
+	return queue.Submission{
+		Tenant:         tenant,
+		Route:          route,
+		Type:           body.Type,
+		Payload:        body.Payload,
+		IdempotencyKey: key,
+		Cost:           max(body.Cost, 1),
+		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
+		MaxWait:        time.Duration(body.MaxWaitMS) * time.Millisecond,
+		MaxAttempts:    info.MaxAttempts,
+	}, nil
+}
+
+// submit asks for admission and, if the client prefers, waits for the job's end. The watch begins before the submission, so
+// that no end can be missed however fast it comes.
+func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer preference) (*answer, error) {
+	var err error
+	if sub.ID, err = s.backend.NewID(sub.Tenant); err != nil {
+		return nil, err
+	}
+	ended, stop := (<-chan struct{})(nil), func() {}
+	if prefer.wait > 0 {
+		if ended, stop, err = s.backend.Watch(ctx, sub.ID); err != nil {
+			return nil, err
+		}
+	}
+	end := time.Now().Add(prefer.wait)
+	v, err := s.backend.Submit(ctx, sub)
+	if err != nil {
+		stop()
+		s.metrics.admission("unavailable")
+		return nil, err
+	}
+	s.metrics.admission(string(v.Outcome))
+	if err := s.refusal(v.Admission, 1); err != nil {
+		stop()
+		return nil, err
+	}
+	job := v.Job
+	switch {
+	case prefer.wait <= 0 || jobOf(job).Done:
+		stop()
+	case job.ID == sub.ID:
+		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
+	default: // the idempotency key is known: wait for the job of then
+		stop()
+		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
+	}
+	out := jobOf(job)
+	a := &answer{status: http.StatusAccepted, body: out}
+	if prefer.given {
+		a.set("Preference-Applied", prefer.applied())
+		if out.Done {
+			a.status = http.StatusOK
+		}
+	}
+	a.set("Location", "/v1/jobs/"+job.ID)
+	if v.Outcome == shaper.Replayed {
+		a.set("Idempotent-Replayed", "true")
+	}
+	if a.status == http.StatusAccepted {
+		s.cfg.Headers.limitHeaders(a.header, v.Admission, 0)
+	}
+	return a, nil
+}
+
+// seenLater chooses the job as the wait left it. A wait that failed takes nothing back: the job is admitted, and saying
+// otherwise would make the client send it twice.
+func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
+	return func(later queue.Job, err error) queue.Job {
+		if err != nil {
+			return admitted
+		}
+		return later
+	}
+}
+
+// refusal is the problem of an admission of size jobs at once that was refused, nil if it was not.
+func (s *Server) refusal(a shaper.Admission, size int64) error {
+	switch a.Outcome {
+	case shaper.Admitted, shaper.Replayed:
+		return nil
+	case shaper.Full:
+		return s.full(a, size)
+	case shaper.DeadlineUnreachable:
+		p := deadlineFarAway.with("no estimate: it would leave later than any calendar")
+		if a.Start != 0 {
+			p.EstimatedStart = a.Start.Time()
+			p.EstimatedWaitMS = max(0, a.Start.Sub(a.Now).Milliseconds())
+			p.Detail = "the job would leave in about " + strconv.FormatInt(p.EstimatedWaitMS, 10) + " ms"
+		}
+		return p
+	case shaper.KeyReused:
+		return keyReused.with("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
+	default:
+		p := internalFault.with("the cause is in the server's log")
+		p.cause = errUnknownOutcome(a.Outcome)
+		return p
+	}
+}
+
+type errUnknownOutcome shaper.Outcome
+
+func (e errUnknownOutcome) Error() string { return "api: no answer for the outcome " + string(e) }
+
+// full is the 429. Its Retry-After is never earlier than the t of RateLimit. While paused nobody knows when a place frees;
+// where size exceeds the capacity there will never be enough of them.
+func (s *Server) full(a shaper.Admission, size int64) error {
+	p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
+	p.Depth, p.Capacity = &a.Depth, &a.Capacity
+	p.header = http.Header{}
+	if a.RetryAfter > 0 {
+		p.RetryAfterMS = (a.RetryAfter + time.Millisecond - 1).Milliseconds()
+	}
+	var seconds int64
+	switch wait := max(a.RetryAfter, a.NextSlot); {
+	case size > a.Capacity:
+		p.Detail += "; " + strconv.FormatInt(size, 10) + " at once can never fit"
+	case wait > 0:
+		seconds = retryAfterSeconds(wait)
+	default:
+		seconds = pausedRetryAfter
+	}
+	if seconds > 0 {
+		p.retry(seconds)
+	}
+	s.cfg.Headers.limitHeaders(p.header, a, seconds)
+	return p
+}

@@ -1,0 +1,241 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Bounds of a page of tenants.
+const (
+	defaultPage = 50
+	maxPage     = 200
+)
+
+// pathTenant is the tenant named in the path, percent-decoded exactly once.
+func pathTenant(c *call) (string, error) {
+	name := c.param("tenant")
+	return name, tenantRule("path.tenant", name)
+}
+
+// getTenant is GET /v1/tenants/{tenant}.
+func (s *Server) getTenant(c *call) (*answer, error) {
+	name, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.backend.Tenant(c.r.Context(), name)
+	if err != nil {
+		return nil, err
+	}
+	return tenantAnswer(t), nil
+}
+
+// putTenant is PUT /v1/tenants/{tenant}: what the body does not name is not overridden any more.
+func (s *Server) putTenant(c *call) (*answer, error) {
+	patch, err := decodeSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	if patch.partial {
+		return nil, invalid("rate", "object", "must have limit and period_ms")
+	}
+	return s.tune(c, patch.reason, func(shaper.Overrides) (shaper.Overrides, error) {
+		return patch.apply(shaper.Overrides{}, shaper.Rate{})
+	})
+}
+
+// patchTenant is PATCH /v1/tenants/{tenant}.
+func (s *Server) patchTenant(c *call) (*answer, error) {
+	patch, err := decodeSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	var inForce shaper.Rate
+	if patch.partial {
+		name, err := pathTenant(c)
+		if err != nil {
+			return nil, err
+		}
+		t, err := s.backend.Tenant(c.r.Context(), name)
+		if err != nil {
+			return nil, err
+		}
+		inForce = t.Policy.Rate
+	}
+	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+		return patch.apply(o, inForce)
+	})
+}
+
+// deleteTenant is DELETE /v1/tenants/{tenant}: the overrides go, the tenant's jobs stay.
+func (s *Server) deleteTenant(c *call) (*answer, error) {
+	if _, err := s.tune(c, "", func(shaper.Overrides) (shaper.Overrides, error) { return shaper.Overrides{}, nil }); err != nil {
+		return nil, err
+	}
+	return &answer{status: http.StatusNoContent}, nil
+}
+
+// pauseTenant is POST /v1/tenants/{tenant}/pause.
+func (s *Server) pauseTenant(c *call) (*answer, error) { return s.setPaused(c, true) }
+
+// resumeTenant is POST /v1/tenants/{tenant}/resume. It overrides a pause in the file too.
+func (s *Server) resumeTenant(c *call) (*answer, error) { return s.setPaused(c, false) }
+
+func (s *Server) setPaused(c *call, paused bool) (*answer, error) {
+	reason, err := decodeReason(c.body)
+	if err != nil {
+		return nil, err
+	}
+	return s.tune(c, reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Paused = &paused
+		return o, nil
+	})
+}
+
+// tune changes the tenant in the path under the condition in If-Match.
+func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shaper.Overrides, error)) (*answer, error) {
+	name, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	match, err := ifMatchOf(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	change := queue.Change{Edit: edit, Reason: reason, Actor: actor(c.r)}
+	if change.IfRevision, err = s.expected(c.r.Context(), name, match); err != nil {
+		return nil, err
+	}
+	t, err := s.backend.Tune(c.r.Context(), name, change)
+	if err != nil {
+		return nil, err
+	}
+	return tenantAnswer(t), nil
+}
+
+// expected is the revision that the change is bound to, nil for any. Of several listed ones it is the current one.
+func (s *Server) expected(ctx context.Context, name string, match ifMatch) (*int64, error) {
+	switch {
+	case !match.listed:
+		return nil, nil
+	case len(match.revisions) == 1:
+		return &match.revisions[0], nil
+	case len(match.revisions) == 0:
+		return nil, queue.ErrRevision
+	}
+	t, err := s.backend.Tenant(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(match.revisions, t.Revision) {
+		return nil, queue.ErrRevision
+	}
+	return &t.Revision, nil
+}
+
+// actor is who asked, for the history: the API, from this address.
+func actor(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return "api"
+	}
+	return "api from " + host
+}
+
+// listTenants is GET /v1/tenants.
+func (s *Server) listTenants(c *call) (*answer, error) {
+	query := c.r.URL.Query()
+	limit := defaultPage
+	if query.Has("limit") {
+		n, err := strconv.Atoi(query.Get("limit"))
+		if err != nil || n < 1 || n > maxPage {
+			return nil, invalid("query.limit", "string", "must be a whole number from 1 to "+strconv.Itoa(maxPage))
+		}
+		limit = n
+	}
+	cursor, err := openCursor(query.Get("cursor"))
+	if err != nil || (query.Has("cursor") && cursor == "") {
+		return nil, badCursor()
+	}
+	names, next, err := s.backend.Tenants(c.r.Context(), cursor, limit)
+	if errors.Is(err, queue.ErrCursor) {
+		return nil, badCursor()
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := wire.TenantList{Items: make([]wire.Tenant, 0, len(names)), NextCursor: sealCursor(next)}
+	for _, name := range names {
+		t, err := s.backend.Tenant(c.r.Context(), name)
+		if err != nil {
+			return nil, err
+		}
+		list.Items = append(list.Items, tenantOut(t))
+	}
+	return ok(list), nil
+}
+
+func badCursor() error {
+	return invalid("query.cursor", "string", "must be a next_cursor of an earlier page")
+}
+
+// sealCursor makes the queue's cursor opaque and safe in a query; the empty one stays empty.
+func sealCursor(cursor string) string { return base64.RawURLEncoding.EncodeToString([]byte(cursor)) }
+
+func openCursor(sealed string) (string, error) {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
+	if err == nil && sealCursor(string(raw)) != sealed { // the decoder skips line ends
+		err = base64.CorruptInputError(0)
+	}
+	return string(raw), err
+}
+
+func tenantAnswer(t queue.Tenant) *answer {
+	return ok(tenantOut(t)).set("Etag", etag(t.Revision))
+}
+
+// tenantOut is the tenant in its JSON form.
+func tenantOut(t queue.Tenant) wire.Tenant {
+	out := wire.Tenant{
+		Tenant:        t.Name,
+		Rate:          rateOut(t.Policy.Rate),
+		Burst:         t.Policy.Burst,
+		Capacity:      t.Policy.Capacity,
+		Concurrency:   t.Policy.Concurrency,
+		MaxWaitMS:     t.Policy.MaxWait.Milliseconds(),
+		Paused:        t.Policy.Paused,
+		Reason:        t.Reason,
+		Revision:      t.Revision,
+		Sources:       t.Sources,
+		Depth:         t.Depth,
+		Running:       t.Running,
+		LimitedBy:     t.LimitedBy,
+		EffectiveRate: t.EffectiveRate,
+		OldestWaitMS:  t.OldestWait.Milliseconds(),
+		Admitted:      t.Admitted,
+		Rejected:      t.Rejected,
+		Departed:      t.Departed,
+		Succeeded:     t.Succeeded,
+		Dead:          t.DeadTotal,
+	}
+	if out.Sources == nil {
+		out.Sources = map[string]string{}
+	}
+	for _, p := range t.Policy.Rates {
+		out.Rates = append(out.Rates, wire.Pace{Rate: rateOut(p.Rate), Burst: p.Burst})
+	}
+	return out
+}
+
+func rateOut(r shaper.Rate) wire.Rate {
+	return wire.Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()}
+}

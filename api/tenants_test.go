@@ -1,0 +1,173 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+func (r reply) tenant(t *testing.T) wire.Tenant {
+	t.Helper()
+	var out wire.Tenant
+	if err := json.Unmarshal(r.Body.Bytes(), &out); err != nil || r.Code != http.StatusOK {
+		t.Fatalf("%d %v: %s", r.Code, err, r.Body)
+	}
+	return out
+}
+
+func TestTenantNeverSeenHasTheDefaults(t *testing.T) {
+	b := newBench(t)
+	r := b.admin.do(t, "GET", "/v1/tenants/new", nil, "")
+	got := r.tenant(t)
+	if got.Tenant != "new" || got.Rate != (wire.Rate{Limit: 10, PeriodMS: 1000}) || got.Capacity != 1000 || got.Revision != 0 ||
+		got.Sources["rate"] != "default" || got.LimitedBy != "idle" || r.Header().Get("ETag") != `"0"` {
+		t.Errorf("%s %s", r.Header().Get("ETag"), r.Body)
+	}
+}
+
+func TestPatchIsAMergePatch(t *testing.T) {
+	b := newBench(t)
+	for _, step := range []struct {
+		patch   string
+		rate    wire.Rate
+		cap     int64
+		sources string // of rate and capacity
+		reason  string
+	}{
+		{`{"rate":{"limit":200,"period_ms":1000},"reason":"accept"}`, wire.Rate{Limit: 200, PeriodMS: 1000}, 1000, "api default", "accept"},
+		{`{"capacity":50}`, wire.Rate{Limit: 200, PeriodMS: 1000}, 50, "api api", ""},
+		{`{"rate":{"period_ms":500}}`, wire.Rate{Limit: 200, PeriodMS: 500}, 50, "api api", ""},
+		{`{"rate":null,"capacity":7,"reason":null}`, wire.Rate{Limit: 10, PeriodMS: 1000}, 7, "default api", ""},
+		{`{"rate":{"limit":20}}`, wire.Rate{Limit: 20, PeriodMS: 1000}, 7, "api api", ""},
+		{`{}`, wire.Rate{Limit: 20, PeriodMS: 1000}, 7, "api api", ""},
+		{`{"capacity":null,"rate":null,"burst":null,"rates":null,"concurrency":null,"max_wait_ms":null,"paused":null}`,
+			wire.Rate{Limit: 10, PeriodMS: 1000}, 1000, "default default", ""},
+	} {
+		got := b.admin.do(t, "PATCH", "/v1/tenants/a", nil, step.patch).tenant(t)
+		if sources := got.Sources["rate"] + " " + got.Sources["capacity"]; got.Rate != step.rate || got.Capacity != step.cap ||
+			sources != step.sources || got.Reason != step.reason {
+			t.Errorf("%s: rate %v capacity %d sources %s reason %q", step.patch, got.Rate, got.Capacity, sources, got.Reason)
+		}
+	}
+}
+
+func TestPatchTakesEverySetting(t *testing.T) {
+	b := newBench(t)
+	h := headers{"Content-Type": "application/merge-patch+json; charset=utf-8"}
+	got := b.admin.do(t, "PATCH", "/v1/tenants/a", h, `{"rate":{"limit":7,"period_ms":3000},"burst":2,"capacity":0,"concurrency":0,
+		"max_wait_ms":5000,"paused":true,"rates":[{"limit":1000,"period_ms":86400000},{"limit":5,"period_ms":1000,"burst":9}]}`).tenant(t)
+	want := []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 1}, {Rate: wire.Rate{Limit: 5, PeriodMS: 1000}, Burst: 9}}
+	if got.Rate != (wire.Rate{Limit: 7, PeriodMS: 3000}) || got.Burst != 2 || got.Capacity != 0 || got.Concurrency != 0 ||
+		got.MaxWaitMS != 5000 || !got.Paused || got.LimitedBy != "paused" || !slices.Equal(got.Rates, want) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPutReplacesAndDeleteDrops(t *testing.T) {
+	b := newBench(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{"capacity":50,"paused":true}`)
+	got := b.admin.do(t, "PUT", "/v1/tenants/a", nil, `{"rate":{"limit":1,"period_ms":60000},"reason":"slow"}`).tenant(t)
+	if got.Capacity != 1000 || got.Paused || got.Rate.Limit != 1 || got.Reason != "slow" {
+		t.Errorf("%+v", got)
+	}
+	if r := b.admin.do(t, "DELETE", "/v1/tenants/a", nil, ""); r.Code != http.StatusNoContent || r.Body.Len() != 0 {
+		t.Errorf("%d %s", r.Code, r.Body)
+	}
+	if got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t); got.Rate.Limit != 10 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	b := newBench(t)
+	for _, body := range []string{"", "{}", `{"reason":"deploy"}`} {
+		got := b.admin.do(t, "POST", "/v1/tenants/p/pause", nil, body).tenant(t)
+		if !got.Paused || (got.Reason == "deploy") != strings.Contains(body, "deploy") {
+			t.Errorf("%q: %+v", body, got)
+		}
+		if actor := b.queue.Actor("p"); !strings.HasPrefix(actor, "api from 192.0.2.1") {
+			t.Errorf("actor %q", actor)
+		}
+		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); got.Paused || got.Sources["paused"] != "api" {
+			t.Errorf("%q: %+v", body, got)
+		}
+	}
+}
+
+func TestConditionalChanges(t *testing.T) {
+	b := newBench(t)
+	for _, step := range []struct {
+		match  string
+		status int
+	}{
+		{`"0"`, 200}, {`"0"`, 412}, {`W/"1"`, 200}, {`*`, 200}, {`"9", "3"`, 200}, {`"3", "4", "x"`, 200}, {`"x"`, 412}, {`4`, 422}, {``, 200},
+	} {
+		r := b.admin.do(t, "PATCH", "/v1/tenants/a", headers{"If-Match": step.match}, `{"capacity":5}`)
+		if r.Code != step.status {
+			t.Errorf("If-Match %s: %d %s", step.match, r.Code, r.Body)
+		}
+		if r.Code == 200 && r.Header().Get("ETag") != fmt.Sprintf(`"%d"`, r.tenant(t).Revision) {
+			t.Errorf("ETag %s: %s", r.Header().Get("ETag"), r.Body)
+		}
+	}
+}
+
+// The name in the path is decoded exactly once, however it is encoded.
+func TestTenantNamesInPaths(t *testing.T) {
+	b := newBench(t)
+	for path, name := range map[string]string{
+		"a%2Fb": "a/b", "a%2fb": "a/b", "%C3%A9": "é", "%c3%a9": "é", "é": "é", "a%20b": "a b", "%2e": ".", "%2e%2e": "..", "..": "..",
+		"%252e": "%2e", "a%252Fb": "a%2Fb", "100%25": "100%", "*": "*", "%7Bx%7D": "{x}", "a:b": "a:b", "a+b": "a+b", "%2F": "/",
+		"pause": "pause", url.PathEscape(strings.Repeat("/", 255)): strings.Repeat("/", 255),
+	} {
+		for _, suffix := range []string{"", "/pause"} {
+			method := "GET"
+			if suffix != "" {
+				method = "POST"
+			}
+			if got := b.admin.do(t, method, "/v1/tenants/"+path+suffix, nil, "").tenant(t); got.Tenant != name {
+				t.Errorf("%s%s: tenant %q, want %q", path, suffix, got.Tenant, name)
+			}
+		}
+	}
+}
+
+func TestTenantsPageByPage(t *testing.T) {
+	b := newBench(t)
+	var want []string
+	for i := range 7 {
+		name := fmt.Sprintf("t/%d é", i)
+		want = append(want, name)
+		b.submit(plainJob, headers{"Sluice-Tenant": name})
+	}
+	var got []string
+	for path := "/v1/tenants?limit=3"; path != ""; {
+		r := b.admin.do(t, "GET", path, nil, "")
+		var page wire.TenantList
+		if err := json.Unmarshal(r.Body.Bytes(), &page); err != nil || len(page.Items) > 3 {
+			t.Fatalf("%v %s", err, r.Body)
+		}
+		for _, item := range page.Items {
+			got = append(got, item.Tenant)
+			if item.Depth != 1 {
+				t.Errorf("%s has depth %d", item.Tenant, item.Depth)
+			}
+		}
+		path = ""
+		if page.NextCursor != "" {
+			path = "/v1/tenants?limit=3&cursor=" + url.QueryEscape(page.NextCursor)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if r := newBench(t).admin.do(t, "GET", "/v1/tenants", nil, ""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
+		t.Errorf("none: %s", r.Body)
+	}
+}

@@ -1,0 +1,68 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// spuriousPause is how long a wait rests after a signal that was none, so that a noisy watch costs little.
+const spuriousPause = 50 * time.Millisecond
+
+// follow watches the job, reads it, and awaits its end unless it has come.
+func (s *Server) follow(ctx context.Context, tenant, id string, end time.Time) (queue.Job, error) {
+	ended, stop, err := s.backend.Watch(ctx, id)
+	if err != nil {
+		return queue.Job{}, err
+	}
+	job, err := s.backend.Job(ctx, tenant, id)
+	if err != nil || job.State.Done() {
+		stop()
+		return job, err
+	}
+	return s.await(ctx, tenant, id, ended, stop, end)
+}
+
+// await returns the job as it is once it is done, end has come or the server drains; the error is the context's or the
+// queue's. The watch must be older than the last look at the job; await stops it.
+func (s *Server) await(ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time) (queue.Job, error) {
+	defer func() { stop() }()
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	for {
+		over := false
+		select {
+		case <-ended:
+			// The signal comes once and may be spurious: watch anew before looking, so that the next one is not missed.
+			stop()
+			var err error
+			if ended, stop, err = s.backend.Watch(ctx, id); err != nil {
+				stop = func() {}
+				return queue.Job{}, err
+			}
+		case <-timer.C:
+			over = true
+		case <-s.draining:
+			over = true
+		case <-ctx.Done():
+			return queue.Job{}, ctx.Err()
+		}
+		job, err := s.backend.Job(ctx, tenant, id)
+		if err != nil || over || job.State.Done() {
+			return job, err
+		}
+		s.rest(ctx, min(spuriousPause, time.Until(end)))
+	}
+}
+
+// rest passes the time, unless there is a reason to go on.
+func (s *Server) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.draining:
+	case <-ctx.Done():
+	}
+}

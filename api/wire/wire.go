@@ -1,0 +1,196 @@
+// Package wire holds the JSON forms of the HTTP API, shared by the server and its Go client. The struct tags are also what
+// the OpenAPI document is made from. Durations are whole milliseconds (_ms), times RFC 3339 in UTC (_at).
+//
+// The package knows nothing of the queue or of HTTP; what a value means is said in the field's doc tag.
+package wire
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Bounds of the fields of a submission. They stand in the schema tags too; a test holds the two together.
+const (
+	MaxTypeBytes   = 255
+	MaxKeyBytes    = 255
+	MaxTenantBytes = 255
+	MaxBatch       = 1000
+	MaxMillis      = 366 * 24 * 60 * 60 * 1000 // the longest delay and max wait, 366 days
+	MaxWaitSeconds = 30                        // a longer Prefer: wait counts as this
+)
+
+// Submission is the body of POST /v1/jobs.
+type Submission struct {
+	Type      string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"What kind of job it is, for the receiver. At most 255 bytes, no control characters."`
+	Payload   json.RawMessage `json:"payload" doc:"Any JSON value, delivered byte for byte."`
+	Route     string          `json:"route,omitempty" example:"default" doc:"Name of a configured route; \"default\" if absent."`
+	DelayMS   int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Not delivered earlier than this many milliseconds from now. The job holds its place meanwhile."`
+	MaxWaitMS int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires when it could not leave within this many milliseconds; 0 or absent: the tenant's max_wait_ms."`
+	Cost      int64           `json:"cost,omitempty" minimum:"1" maximum:"100" doc:"How many departure intervals the job takes; 1 if absent."`
+}
+
+// BatchJob is one job of a batch.
+type BatchJob struct {
+	Submission
+	IdempotencyKey string `json:"idempotency_key,omitempty" minLength:"1" maxLength:"255" doc:"As the header Idempotency-Key, bare. At most 255 bytes, no control characters."`
+}
+
+// Batch is the body of POST /v1/jobs/batch.
+type Batch struct {
+	Jobs   []BatchJob `json:"jobs" nullable:"false" minItems:"1" maxItems:"1000" doc:"Judged in this order."`
+	Atomic bool       `json:"atomic,omitempty" doc:"Admit all or none."`
+}
+
+// BatchResult is the answer to a batch: one verdict per job, in order.
+type BatchResult struct {
+	Items []BatchVerdict `json:"items" nullable:"false"`
+}
+
+// BatchVerdict is what became of one job of a batch: Status 202 with the job, or the members of the problem that a single
+// submission would have been answered with.
+type BatchVerdict struct {
+	Problem
+	Job *Job `json:"job,omitempty" doc:"The job, when it was admitted or its idempotency key is known."`
+}
+
+// Job is one job as its client sees it. Times and figures that do not apply are absent.
+type Job struct {
+	ID             string    `json:"id"`
+	Tenant         string    `json:"tenant"`
+	Route          string    `json:"route"`
+	Type           string    `json:"type"`
+	State          string    `json:"state,omitempty" enum:"scheduled,queued,leased,retrying,succeeded,dead,cancelled,expired" doc:"Absent only where the job is past retention and nothing but its idempotency key is known."`
+	Done           bool      `json:"done" doc:"Whether the state is final: succeeded, dead, cancelled or expired. A dead job can be replayed."`
+	Position       int64     `json:"position,omitempty" doc:"1 is next; only while queued."`
+	EstimatedStart time.Time `json:"estimated_start_at,omitzero" doc:"When the job leaves if nothing changes; absent while paused or held without end."`
+	Attempts       int       `json:"attempts" doc:"Deliveries that count against max_attempts."`
+	MaxAttempts    int       `json:"max_attempts"`
+	Created        time.Time `json:"created_at,omitzero"`
+	Scheduled      time.Time `json:"scheduled_at,omitzero" doc:"When a scheduled or retrying job becomes eligible."`
+	Started        time.Time `json:"started_at,omitzero" doc:"The last departure."`
+	Finished       time.Time `json:"finished_at,omitzero" doc:"When the final state was reached."`
+	LastError      *JobError `json:"last_error,omitempty"`
+	Response       *Response `json:"response,omitempty"`
+}
+
+// JobError is why the last failed delivery of a job failed.
+type JobError struct {
+	Message string    `json:"message"`
+	Status  int       `json:"status,omitempty" doc:"Of the upstream's answer, if there was one."`
+	At      time.Time `json:"at"`
+}
+
+// Response is what the upstream answered, its body bounded to 4 KiB.
+type Response struct {
+	Status        int               `json:"status"`
+	Headers       map[string]string `json:"headers"`
+	Body          string            `json:"body" doc:"Text, or base64 where body_encoding says so."`
+	BodyEncoding  string            `json:"body_encoding,omitempty" enum:"base64"`
+	BodyTruncated bool              `json:"body_truncated"`
+}
+
+// Rate is a number of departures per period.
+type Rate struct {
+	Limit    int64 `json:"limit" minimum:"1"`
+	PeriodMS int64 `json:"period_ms" minimum:"1" maximum:"31622400000"`
+}
+
+// RateChange is a rate; a PATCH may give only the half that changes.
+type RateChange struct {
+	Limit    int64 `json:"limit,omitempty" minimum:"1"`
+	PeriodMS int64 `json:"period_ms,omitempty" minimum:"1" maximum:"31622400000"`
+}
+
+// Pace is a further rate with its own burst.
+type Pace struct {
+	Rate
+	Burst int64 `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
+}
+
+// Settings is the body of PUT and PATCH /v1/tenants/{tenant}. An absent setting is left to the sources below the API (PUT)
+// or as it is (PATCH); null resets it.
+type Settings struct {
+	Rate        *RateChange `json:"rate,omitempty"`
+	Rates       *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
+	Burst       *int64      `json:"burst,omitempty" minimum:"1"`
+	Capacity    *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000"`
+	Concurrency *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
+	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
+	Paused      *bool       `json:"paused,omitempty"`
+	Reason      string      `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
+}
+
+// Reason is the optional body of pause and resume.
+type Reason struct {
+	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
+}
+
+// Empty is an optional body without members.
+type Empty struct{}
+
+// Tenant is a tenant's policy in force and the figures of its flows, summed.
+type Tenant struct {
+	Tenant        string            `json:"tenant"`
+	Rate          Rate              `json:"rate"`
+	Rates         []Pace            `json:"rates,omitempty"`
+	Burst         int64             `json:"burst"`
+	Capacity      int64             `json:"capacity"`
+	Concurrency   int64             `json:"concurrency"`
+	MaxWaitMS     int64             `json:"max_wait_ms"`
+	Paused        bool              `json:"paused"`
+	Reason        string            `json:"reason,omitempty" doc:"Given with the last change."`
+	Revision      int64             `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
+	Sources       map[string]string `json:"sources" doc:"Setting to where it comes from, such as api, file or default."`
+	Depth         int64             `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Running       int64             `json:"running" doc:"Jobs with a worker."`
+	LimitedBy     string            `json:"limited_by" enum:"rate,concurrency,held,paused,idle" doc:"What keeps the next job from leaving now."`
+	EffectiveRate float64           `json:"effective_rate_per_s"`
+	OldestWaitMS  int64             `json:"oldest_wait_ms"`
+	Admitted      int64             `json:"admitted_total"`
+	Rejected      int64             `json:"rejected_total"`
+	Departed      int64             `json:"departed_total"`
+	Succeeded     int64             `json:"succeeded_total"`
+	Dead          int64             `json:"dead_total"`
+}
+
+// TenantList is one page of tenants.
+type TenantList struct {
+	Items      []Tenant `json:"items" nullable:"false"`
+	NextCursor string   `json:"next_cursor,omitempty" doc:"Pass as cursor for the following page; absent on the last."`
+}
+
+// Version says which program answers.
+type Version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go"`
+}
+
+// Health is the body of /livez and /readyz when all is well.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+// Problem is every error's body (RFC 9457) with the extensions that some types carry.
+type Problem struct {
+	Type             string       `json:"type,omitempty" doc:"Stable identifier, a URN."`
+	Title            string       `json:"title,omitempty"`
+	Status           int          `json:"status"`
+	Detail           string       `json:"detail,omitempty"`
+	Errors           []FieldError `json:"errors,omitempty" doc:"What is wrong with which field."`
+	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs that hold a place."`
+	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
+	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full: milliseconds until the places asked for are free; absent while paused or when they never can be."`
+	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
+	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
+	State            string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
+	AllowedMethods   []string     `json:"allowed_methods,omitempty" doc:"method-not-allowed: as the header Allow."`
+	SupportedFormats []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`
+}
+
+// FieldError names a field, the kind of value found there, and the rule it breaks. The value itself is never repeated.
+type FieldError struct {
+	Field string `json:"field" example:"delay_ms" doc:"Path in the body, or header, query or path parameter."`
+	Kind  string `json:"kind" example:"string" doc:"Kind of the value that was found: string, number, boolean, null, array, object or nothing."`
+	Rule  string `json:"rule" example:"must be a whole number from 0 to 31622400000"`
+}

@@ -1,0 +1,165 @@
+// Command bench measures Sluice against its targets and prints a table of target, figure and verdict. It starts its own redis-server in a
+// directory of its own, uses loopback only, and exits 1 when a figure falls short.
+//
+//	go run ./cmd/bench               every figure
+//	go run ./cmd/bench P5 P11        some of them
+//	go run ./cmd/bench -list         what there is
+//	go run ./cmd/bench -json FILE    the figures as JSON, too
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// figure is one measurement with its target.
+type figure struct {
+	id      string
+	what    string
+	unit    string
+	target  float64
+	atMost  bool // the target is an upper bound; else a lower one
+	measure func(ctx context.Context, b *bench) (samples []float64, err error)
+}
+
+// result is a figure as measured: the median of its samples, and their ends.
+type result struct {
+	Value  float64 `json:"value"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	Target float64 `json:"target"`
+	Pass   bool    `json:"pass"`
+	Unit   string  `json:"unit"`
+}
+
+// bench is what a measurement may use.
+type bench struct {
+	runs     int
+	progress func(format string, args ...any)
+}
+
+func main() {
+	list := flag.Bool("list", false, "list the figures and end")
+	runs := flag.Int("runs", 5, "interleaved runs of each figure; the median counts")
+	file := flag.String("json", "", "write the results to this file as JSON")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [flags] [FIGURE…], for example: bench -runs 3 P11")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	figures := all()
+	if *list {
+		for _, f := range figures {
+			fmt.Printf("%-14s %s\n", f.id, f.what)
+		}
+		return
+	}
+	chosen, err := choose(figures, flag.Args())
+	if err != nil || *runs < 1 {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	results, failed := run(ctx, chosen, &bench{runs: *runs, progress: progress()})
+	if *file != "" {
+		if err := write(*file, results); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			failed = true
+		}
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func choose(figures []figure, names []string) ([]figure, error) {
+	if len(names) == 0 {
+		return figures, nil
+	}
+	var chosen []figure
+	for _, name := range names {
+		found := false
+		for _, f := range figures {
+			if f.id == name || strings.HasPrefix(f.id, name+"-") {
+				chosen, found = append(chosen, f), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("no figure %q; -list names them", name)
+		}
+	}
+	return chosen, nil
+}
+
+// progress is a function that shows what is being done: on one line of a terminal, or on lines of its own elsewhere.
+func progress() func(format string, args ...any) {
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		return func(format string, args ...any) { fmt.Fprintf(os.Stderr, "\r\033[K"+format, args...) }
+	}
+	return func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+}
+
+func run(ctx context.Context, figures []figure, b *bench) (results map[string]result, failed bool) {
+	results = map[string]result{}
+	for _, f := range figures {
+		start := time.Now()
+		b.progress("%s: %s", f.id, f.what)
+		samples, err := f.measure(ctx, b)
+		if err != nil {
+			b.progress("%s failed: %v", f.id, err)
+			failed = true
+			continue
+		}
+		r := f.judge(samples)
+		results[f.id] = r
+		failed = failed || !r.Pass
+		b.progress("%s took %v", f.id, time.Since(start).Round(time.Second))
+	}
+	b.progress("")
+	fmt.Printf("%-14s %10s %10s %10s %12s  %-7s %s\n", "figure", "median", "min", "max", "target", "verdict", "what")
+	for _, f := range figures {
+		r, ok := results[f.id]
+		if !ok {
+			fmt.Printf("%-14s %57s  %s\n", f.id, "failed", f.what)
+			continue
+		}
+		verdict, sign := "ok", "≥"
+		if !r.Pass {
+			verdict = "MISSED"
+		}
+		if f.atMost {
+			sign = "≤"
+		}
+		fmt.Printf("%-14s %10.4g %10.4g %10.4g %12s  %-7s %s (%s)\n", f.id, r.Value, r.Min, r.Max, fmt.Sprintf("%s %g", sign, f.target), verdict, f.what, f.unit)
+	}
+	return results, failed
+}
+
+func (f figure) judge(samples []float64) result {
+	slices.Sort(samples)
+	r := result{Value: samples[len(samples)/2], Min: samples[0], Max: samples[len(samples)-1], Target: f.target, Unit: f.unit}
+	r.Pass = r.Value >= f.target
+	if f.atMost {
+		r.Pass = r.Value <= f.target
+	}
+	return r
+}
+
+func write(file string, results map[string]result) error {
+	raw, err := json.MarshalIndent(results, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the results: %w", err)
+	}
+	return os.WriteFile(file, append(raw, '\n'), 0o644)
+}

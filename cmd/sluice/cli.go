@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2 // bad usage or bad configuration
+)
+
+// stdio is where a command reads and prints.
+type stdio struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// commands is the command line.
+type commands struct {
+	Serve       serveCmd       `cmd:"" help:"Run Sluice: admit jobs, shape them, deliver them."`
+	Dev         devCmd         `cmd:"" help:"Try Sluice out: everything in one process, without a configuration."`
+	Submit      submitCmd      `cmd:"" help:"Submit one job."`
+	Burst       burstCmd       `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
+	Job         jobCmd         `cmd:"" help:"Read, cancel or replay a job."`
+	Tenant      tenantCmd      `cmd:"" help:"Read and change the settings of a tenant."`
+	Healthcheck healthcheckCmd `cmd:"" help:"Ask a running process whether it is ready."`
+	Echo        echoCmd        `cmd:"" help:"Run an upstream that answers every delivery with what it got."`
+	Version     versionCmd     `cmd:"" help:"Print the version."`
+}
+
+// usageError is a mistake on the command line that kong could not see.
+type usageError struct{ message string }
+
+func (e usageError) Error() string { return e.message }
+
+// errReported is a failure that was printed already: it only decides the exit code.
+var errReported = errors.New("reported")
+
+// exited carries the exit code out of kong, which asks to exit from the midst of parsing, after it printed the help.
+type exited int
+
+// run is the whole program but for the process around it; it returns the exit code.
+func run(ctx context.Context, args []string, std stdio, environ []string) (code int) {
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case exited:
+			code = int(e)
+		default:
+			panic(e)
+		}
+	}()
+	parser, err := newParser(std)
+	if err != nil {
+		fmt.Fprintln(std.Err, "sluice:", err)
+		return exitFailed
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(std.Err, "sluice: %v\nTry: sluice%s --help\n", err, commandOf(parser, args))
+		return exitUsage
+	}
+	err = parsed.Run(&app{ctx: ctx, stdio: std, environ: environ})
+	return report(std.Err, err)
+}
+
+// report prints why a command failed and gives the exit code.
+func report(w io.Writer, err error) int {
+	var problems shaper.Problems
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errReported):
+		return exitFailed
+	case errors.As(err, &problems):
+		noun := "problems"
+		if len(problems) == 1 {
+			noun = "problem"
+		}
+		fmt.Fprintf(w, "sluice: %d %s with the configuration:\n", len(problems), noun)
+		for _, p := range problems {
+			fmt.Fprintf(w, "  %s\n", p)
+		}
+		return exitUsage
+	case errors.As(err, &usage):
+		fmt.Fprintf(w, "sluice: %s\n", usage)
+		return exitUsage
+	default:
+		fmt.Fprintf(w, "sluice: %v\n", err)
+		return exitFailed
+	}
+}
+
+// newParser builds the command line, with one flag of serve per setting.
+func newParser(std stdio) (*kong.Kong, error) {
+	cli := &commands{}
+	cli.Serve.Plugins = kong.Plugins{settingFlags()}
+	parser, err := kong.New(cli,
+		kong.Name("sluice"),
+		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive when they like and wait in a bounded "+
+			"queue; each tenant's jobs leave at that tenant's rate.\n\nStart with: sluice dev"),
+		kong.Vars{"api": defaultAPI, "admin": defaultAdmin},
+		kong.Writers(std.Out, std.Err),
+		kong.Exit(func(code int) { panic(exited(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100, NoExpandSubcommands: true}),
+		kong.ExplicitGroups([]kong.Group{{Key: "settings", Title: "Settings (each with its key in the file, its environment variable and its default):"}}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("command line: %w", err)
+	}
+	return parser, nil
+}
+
+// commandOf is the command that args begin with, for the hint after a mistake.
+func commandOf(parser *kong.Kong, args []string) string {
+	path := ""
+	node := parser.Model.Node
+	for _, arg := range args {
+		found := false
+		for _, child := range node.Children {
+			if child.Name == arg {
+				node, found = child, true
+				break
+			}
+		}
+		if !found || strings.HasPrefix(arg, "-") {
+			break
+		}
+		path += " " + arg
+	}
+	return path
+}
+
+// app is what every command gets.
+type app struct {
+	stdio
+	ctx     context.Context // ends when the process is asked to end
+	environ []string
+}
+
+// env reads a variable of the process, or the fallback.
+func (a *app) env(name, fallback string) string {
+	for _, entry := range a.environ {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok && value != "" {
+			return value
+		}
+	}
+	return fallback
+}

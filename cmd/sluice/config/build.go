@@ -1,0 +1,208 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// config reads the merged sources, section by section, then checks the rules between settings.
+func (r *reader) config(values map[string]any) Config {
+	c := Config{
+		Routes:  map[string]Route{},
+		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
+	}
+	r.scalars("", values, Settings(), c.scalars(), "routes", "tenants")
+	r.between(c)
+	r.routes(&c, sectionOf(values, "routes"))
+	r.tenants(&c, sectionOf(values, "tenants"))
+	return c
+}
+
+// between checks the rules that hold between settings. A setting that could not be read is zero and was reported.
+func (r *reader) between(c Config) {
+	quarter := c.Worker.Lease / 4
+	for _, s := range []struct {
+		key   string
+		value time.Duration
+	}{{"worker.sweep", c.Worker.Sweep}, {"worker.horizon", c.Worker.Horizon}} {
+		if quarter > 0 && s.value > quarter {
+			r.problem(r.at(s.key), Short(s.value), "must be at most a quarter of worker.lease, here "+Short(quarter))
+		}
+	}
+	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic {
+		r.problem(r.at("api.listen"), show(c.API.Listen),
+			"must be a loopback address, because clients are not authenticated, unless api.allow_public is true")
+	}
+	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
+		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must be a loopback address unless admin.token is set")
+	}
+	if c.API.Listen == c.Admin.Listen && c.API.Listen != "" && !strings.HasSuffix(c.API.Listen, ":0") {
+		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must differ from api.listen")
+	}
+}
+
+func (r *reader) routes(c *Config, values map[string]any) {
+	if len(values) == 0 {
+		r.problem("routes", "nothing", "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }")
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		path := "routes." + quoteName(name)
+		if !isRoute(name) {
+			r.problem(path, "the name", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+		}
+		section, ok := values[name].(map[string]any)
+		if !ok {
+			r.problem(path, kindOf(values[name]), "must be a section with a url")
+			continue
+		}
+		c.Routes[name] = r.route(path, section)
+	}
+}
+
+func (r *reader) route(path string, values map[string]any) Route {
+	var route Route
+	settings := RouteSettings()
+	for _, s := range settings {
+		if value, rule := s.read(s.typed(s.Default)); rule == "" {
+			assign(route.scalars()[s.Key], value)
+		}
+	}
+	r.scalars(path, values, settings, route.scalars(), "secrets")
+	if _, present := values["url"]; !present {
+		r.problem(path+".url", "nothing", "must be set")
+	}
+	if route.Retry.MinBackoff > route.Retry.MaxBackoff {
+		r.problem(path+".retry.min_backoff", Short(route.Retry.MinBackoff),
+			"must be at most retry.max_backoff, here "+Short(route.Retry.MaxBackoff))
+	}
+	if raw, present := values["secrets"]; present {
+		route.Secrets = r.secrets(path+".secrets", raw)
+	}
+	return route
+}
+
+func (r *reader) secrets(path string, raw any) []string {
+	list, ok := raw.([]any)
+	if !ok {
+		r.problem(path, kindOf(raw), "must be a list")
+		return nil
+	}
+	secrets := make([]string, 0, len(list))
+	for i, raw := range list {
+		text, ok := raw.(string)
+		if !ok || !isSecret(text) {
+			r.problem(fmt.Sprintf("%s[%d]", path, i), hidden, "must be whsec_ and the base64 of 24 to 64 bytes")
+			continue
+		}
+		secrets = append(secrets, text)
+	}
+	return secrets
+}
+
+func (r *reader) tenants(c *Config, values map[string]any) {
+	// The scalars of the defaults were read with the other settings: the list is left, and what should not be there.
+	r.unknown("tenants.defaults", sectionOf(values, "defaults"), append(keysOf(TenantSettings()), "rates"))
+	if raw, present := sectionOf(values, "defaults")["rates"]; present {
+		paces, _ := r.rates("tenants.defaults.rates", raw)
+		for _, p := range paces {
+			c.Tenants.Defaults.Rates = append(c.Tenants.Defaults.Rates, p.Pace())
+		}
+	}
+	wrong := problemsOf(c.Tenants.Defaults.Validate())
+	for _, p := range wrong {
+		path := "tenants.defaults." + p.Field
+		p.Field = r.at(path)
+		r.problems = append(r.problems, p)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if name == "defaults" {
+			continue
+		}
+		path := "tenants." + quoteName(name)
+		if !isTenant(name) {
+			r.problem(path, "the name", "must be 1 to 255 bytes without control characters")
+		}
+		section, ok := values[name].(map[string]any)
+		if !ok && values[name] != nil {
+			r.problem(path, kindOf(values[name]), "must be a section")
+			continue
+		}
+		c.Tenants.Named[name] = r.tenant(path, section, c.Tenants.Defaults, wrong)
+	}
+}
+
+// tenant reads a named tenant and checks the policy that it leads to. What is wrong with the defaults already is not
+// said again for each tenant.
+func (r *reader) tenant(path string, values map[string]any, defaults shaper.Policy, known shaper.Problems) shaper.Overrides {
+	var o shaper.Overrides
+	var maxWait time.Duration
+	r.scalars(path, values, TenantSettings(), map[string]any{
+		"rate": &o.Rate, "burst": &o.Burst, "capacity": &o.Capacity, "concurrency": &o.Concurrency, "paused": &o.Paused,
+		"max_wait": &maxWait,
+	}, "rates")
+	policy := o.Over(defaults)
+	if _, present := values["max_wait"]; present {
+		ms := maxWait.Milliseconds()
+		o.MaxWaitMS = &ms
+		policy.MaxWait = maxWait // unrounded, for Validate to see
+	}
+	if raw, present := values["rates"]; present {
+		if paces, ok := r.rates(path+".rates", raw); ok {
+			o.Rates = &paces
+			policy.Rates = o.Over(defaults).Rates
+		}
+	}
+	for _, p := range problemsOf(policy.Validate()) {
+		if !slices.Contains(known, p) {
+			p.Field = path + "." + p.Field
+			r.problems = append(r.problems, p)
+		}
+	}
+	return o
+}
+
+// rates reads the list of further rates, each with its own burst.
+func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) {
+	list, isList := raw.([]any)
+	if !isList {
+		r.problem(path, kindOf(raw), "must be a list, such as [ { rate: 1000/24h, burst: 100 } ]")
+		return nil, false
+	}
+	before := len(r.problems)
+	paces = make([]shaper.PaceJSON, 0, len(list))
+	settings := TenantSettings()[:2]
+	for i, raw := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		section, isSection := raw.(map[string]any)
+		if !isSection {
+			r.problem(at, kindOf(raw), "must be a section with a rate and perhaps a burst")
+			continue
+		}
+		pace := shaper.Pace{Burst: 1}
+		r.scalars(at, section, settings, map[string]any{"rate": &pace.Rate, "burst": &pace.Burst})
+		switch _, present := section["rate"]; {
+		case !present:
+			r.problem(at+".rate", "nothing", "must be set")
+		case pace.Burst < 1:
+			// Caught here, because the form of the API takes 0 for "not said".
+			r.problem(at+".burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1")
+		case pace.Rate.Limit > 0: // else it could not be read
+			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+		}
+	}
+	return paces, len(r.problems) == before
+}
+
+// problemsOf is what shaper.Policy.Validate found.
+func problemsOf(err error) shaper.Problems {
+	problems, ok := err.(shaper.Problems)
+	if !ok && err != nil {
+		return shaper.Problems{{Field: "policy", Value: "as a whole", Rule: err.Error()}}
+	}
+	return problems
+}

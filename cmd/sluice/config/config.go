@@ -1,0 +1,136 @@
+// Package config reads the settings of the sluice program: defaults, then the file, then the environment, then the
+// command line, the later winning.
+//
+// It promises that nothing is repaired in silence. Every unknown key, wrong type and broken rule of all four sources is
+// collected and reported at once, each with its path, its value and the rule, as shaper.Problems. The values of secrets
+// are never part of a report. What the settings mean is left to the packages that use them.
+package config
+
+import (
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Config is the settings of one process, complete and checked.
+type Config struct {
+	Redis     Redis
+	API       API
+	Admin     Admin
+	Auth      Auth
+	Headers   string // which rate limit headers answers carry: ietf, legacy, both or none
+	Worker    Worker
+	Retention Retention
+	Routes    map[string]Route // at least one
+	Tenants   Tenants
+	Log       Log
+}
+
+// Redis says where jobs are kept.
+type Redis struct {
+	URL         string // empty: a private redis-server, started by this process
+	DataDir     string // of the private redis-server
+	AllowUnsafe bool   // accept a Redis that evicts or has no append-only file
+}
+
+// API is the listener that clients send jobs to.
+type API struct {
+	Listen      string
+	MaxBody     int64 // bytes of one submission
+	AllowPublic bool  // listen beyond loopback although there is no authentication
+}
+
+// Admin is the listener of the operator.
+type Admin struct {
+	Listen string
+	Token  string // empty: loopback only
+}
+
+// Auth says how clients of the API are told apart.
+type Auth struct {
+	Mode string // none: by the header Sluice-Tenant
+}
+
+// Worker is how leased jobs are handled.
+type Worker struct {
+	Lease       time.Duration // how long a worker may be silent before its jobs are given to another
+	Sweep       time.Duration // how often expired leases are looked for
+	Horizon     time.Duration // how far ahead of its departure a job may be leased
+	Concurrency int64         // deliveries of this process at once
+}
+
+// Retention is how long things are kept once a job is done.
+type Retention struct {
+	Succeeded   time.Duration // succeeded, cancelled and expired jobs
+	Dead        time.Duration // dead letters
+	Idempotency time.Duration // idempotency keys
+}
+
+// Route is an upstream that jobs are delivered to by POST.
+type Route struct {
+	URL         string
+	Timeout     time.Duration
+	Connections int64    // of this process to the upstream, at the most
+	Secrets     []string // that sign deliveries, newest first; none: not signed
+	Retry       Retry
+}
+
+// Retry is what becomes of a failed delivery.
+type Retry struct {
+	MaxAttempts int64
+	MinBackoff  time.Duration
+	MaxBackoff  time.Duration
+}
+
+// Tenants are the policies that the configuration gives.
+type Tenants struct {
+	Defaults shaper.Policy               // of every tenant of which nothing else is said
+	Named    map[string]shaper.Overrides // laid over the defaults
+}
+
+// Log is what the process says on standard error.
+type Log struct {
+	Level string // debug, info, warn or error
+}
+
+// scalars maps the key of every scalar setting to its place in the configuration.
+func (c *Config) scalars() map[string]any {
+	return map[string]any{
+		"redis.url":                    &c.Redis.URL,
+		"redis.data_dir":               &c.Redis.DataDir,
+		"redis.allow_unsafe":           &c.Redis.AllowUnsafe,
+		"api.listen":                   &c.API.Listen,
+		"api.max_body":                 &c.API.MaxBody,
+		"api.allow_public":             &c.API.AllowPublic,
+		"admin.listen":                 &c.Admin.Listen,
+		"admin.token":                  &c.Admin.Token,
+		"auth.mode":                    &c.Auth.Mode,
+		"headers":                      &c.Headers,
+		"worker.lease":                 &c.Worker.Lease,
+		"worker.sweep":                 &c.Worker.Sweep,
+		"worker.horizon":               &c.Worker.Horizon,
+		"worker.concurrency":           &c.Worker.Concurrency,
+		"retention.succeeded":          &c.Retention.Succeeded,
+		"retention.dead":               &c.Retention.Dead,
+		"retention.idempotency":        &c.Retention.Idempotency,
+		"tenants.defaults.rate":        &c.Tenants.Defaults.Rate,
+		"tenants.defaults.burst":       &c.Tenants.Defaults.Burst,
+		"tenants.defaults.capacity":    &c.Tenants.Defaults.Capacity,
+		"tenants.defaults.concurrency": &c.Tenants.Defaults.Concurrency,
+		"tenants.defaults.max_wait":    &c.Tenants.Defaults.MaxWait,
+		"tenants.defaults.paused":      &c.Tenants.Defaults.Paused,
+		"log.level":                    &c.Log.Level,
+	}
+}
+
+// scalars maps the key of every scalar setting of a route to its place.
+func (r *Route) scalars() map[string]any {
+	return map[string]any{
+		"url":                &r.URL,
+		"timeout":            &r.Timeout,
+		"connections":        &r.Connections,
+		"retry.max_attempts": &r.Retry.MaxAttempts,
+		"retry.min_backoff":  &r.Retry.MinBackoff,
+		"retry.max_backoff":  &r.Retry.MaxBackoff,
+	}
+}

@@ -1,0 +1,200 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/v2"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Sources are where settings come from, the later ones winning: the settings' defaults, Preset, File, Environ, Flags.
+type Sources struct {
+	Preset  map[string]any    // nested like the file; changes the defaults
+	File    string            // path of a YAML file; empty: none
+	Environ []string          // KEY=VALUE, as os.Environ gives them
+	Flags   map[string]string // by the key of the setting
+}
+
+// maxFile bounds what is read of a configuration file.
+const maxFile = 16 << 20
+
+// delimiter parts the steps of a path inside koanf. Names of tenants may hold dots, but no control characters.
+const delimiter = "\x00"
+
+// Load reads and checks the settings of all sources. The error is of type shaper.Problems and lists all that is wrong.
+func Load(from Sources) (Config, error) {
+	var content []byte
+	var problems shaper.Problems
+	if from.File != "" {
+		var err error
+		if content, err = readFile(from.File); err != nil {
+			problems = append(problems, shaper.Problem{Field: "--config", Value: from.File, Rule: err.Error()})
+		}
+	}
+	return load(from, content, problems)
+}
+
+// load is Load with the file read.
+func load(from Sources, content []byte, problems shaper.Problems) (Config, error) {
+	r := &reader{problems: problems, origin: map[string]string{}}
+	k := koanf.New(delimiter)
+	layer := func(values map[string]any) {
+		if err := k.Load(confmap.Provider(values, ""), nil); err != nil {
+			r.problem("configuration", "a layer", err.Error())
+		}
+	}
+	layer(nested(defaults()))
+	layer(from.Preset)
+	layer(r.file(content))
+	if err := k.Load(r.environ(from.Environ), nil); err != nil {
+		r.problem("environment", "a variable", err.Error())
+	}
+	layer(r.flags(from.Flags))
+	config := r.config(k.Raw())
+	return config, r.problems.Err()
+}
+
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	var cause *fs.PathError
+	switch {
+	case errors.As(err, &cause):
+		return nil, fmt.Errorf("cannot be read: %w", cause.Err) // the path is named beside it
+	case err != nil:
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("must be at most %d bytes", maxFile)
+	}
+	content, err := os.ReadFile(path)
+	if errors.As(err, &cause) {
+		return nil, fmt.Errorf("cannot be read: %w", cause.Err)
+	}
+	return content, err
+}
+
+// defaults is the default of every scalar setting that has one.
+func defaults() map[string]any {
+	values := map[string]any{}
+	for _, s := range Settings() {
+		values[s.Key] = s.typed(s.Default)
+	}
+	return values
+}
+
+// nested turns values by path into sections.
+func nested(values map[string]any) map[string]any {
+	root := map[string]any{}
+	for path, value := range values {
+		steps := strings.Split(path, ".")
+		at := root
+		for _, step := range steps[:len(steps)-1] {
+			next, ok := at[step].(map[string]any)
+			if !ok {
+				next = map[string]any{}
+				at[step] = next
+			}
+			at = next
+		}
+		at[steps[len(steps)-1]] = value
+	}
+	return root
+}
+
+// file parses the YAML. A section without content says nothing and is dropped, so that it does not hide the defaults; a
+// section that is none is a problem here, before a later source may hide it.
+func (r *reader) file(content []byte) map[string]any {
+	if documents(content) > 1 {
+		r.problem("--config", "more than one YAML document", "must be one document")
+		return nil
+	}
+	values, err := yaml.Parser().Unmarshal(content)
+	if err != nil {
+		// Of a document that is no mapping the parser would quote the start.
+		rule := "must be YAML: " + err.Error()
+		if strings.Contains(rule, "cannot unmarshal") {
+			rule = "must be YAML, a mapping of sections"
+		}
+		r.problem("--config", "the file", rule)
+		return nil
+	}
+	k := koanf.New(delimiter)
+	if err := k.Load(confmap.Provider(values, ""), nil); err != nil { // makes all keys text
+		r.problem("--config", "the file", err.Error())
+		return nil
+	}
+	values = k.Raw()
+	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "routes", "tenants", "log", "tenants.defaults"} {
+		at, key := values, path
+		if parent, child, deep := strings.Cut(path, "."); deep {
+			at, _ = values[parent].(map[string]any)
+			key = child
+		}
+		raw, present := at[key]
+		if _, ok := raw.(map[string]any); !present || ok {
+			continue
+		}
+		delete(at, key)
+		if raw != nil {
+			r.problem(path, kindOf(raw), "must be a section")
+		}
+	}
+	return values
+}
+
+// documents counts the documents of a YAML stream. Of several the parser would read the first alone.
+func documents(content []byte) int {
+	n, open := 0, false
+	for line := range bytes.Lines(content) {
+		line = bytes.TrimRight(line, " \t\r\n")
+		switch {
+		case bytes.Equal(line, []byte("---")) || bytes.HasPrefix(line, []byte("--- ")):
+			n, open = n+1, true
+		case bytes.Equal(line, []byte("...")):
+			open = false
+		case !open && len(line) > 0 && line[0] != '#' && line[0] != '%':
+			n, open = n+1, true
+		}
+	}
+	return n
+}
+
+// environ provides the variables that belong to a setting; an empty one says nothing. Others that start with SLUICE_ are left alone: an orchestrator
+// makes some of its own for a service of that name.
+func (r *reader) environ(environ []string) *env.Env {
+	byName := map[string]Setting{}
+	for _, s := range Settings() {
+		byName[s.Env()] = s
+	}
+	return env.Provider(".", env.Opt{
+		Prefix:      "SLUICE_",
+		EnvironFunc: func() []string { return environ },
+		TransformFunc: func(name, value string) (string, any) {
+			s, ok := byName[name]
+			if !ok || value == "" {
+				return "", nil
+			}
+			r.origin[s.Key] = name
+			return s.Key, s.typed(value)
+		},
+	})
+}
+
+func (r *reader) flags(flags map[string]string) map[string]any {
+	values := map[string]any{}
+	for _, s := range Settings() {
+		if text, ok := flags[s.Key]; ok {
+			r.origin[s.Key] = "--" + s.Flag()
+			values[s.Key] = s.typed(text)
+		}
+	}
+	return nested(values)
+}

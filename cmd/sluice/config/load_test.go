@@ -1,0 +1,348 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// route is the least that a file must hold.
+const route = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n"
+
+func write(t *testing.T, yaml string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sluice.yaml")
+	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func problems(t *testing.T, err error) shaper.Problems {
+	t.Helper()
+	var ps shaper.Problems
+	if err != nil && !errors.As(err, &ps) {
+		t.Fatalf("error of type %T: %v", err, err)
+	}
+	return ps
+}
+
+func mustLoad(t *testing.T, from config.Sources) config.Config {
+	t.Helper()
+	c, err := config.Load(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestDefaults(t *testing.T) {
+	got := mustLoad(t, config.Sources{File: write(t, route)})
+	want := config.Config{
+		Redis:     config.Redis{DataDir: "./data"},
+		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144},
+		Admin:     config.Admin{Listen: "127.0.0.1:8081"},
+		Auth:      config.Auth{Mode: "none"},
+		Headers:   "both",
+		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
+		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour},
+		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
+			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}}},
+		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
+		Log:     config.Log{Level: "info"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEverySection(t *testing.T) {
+	got := mustLoad(t, config.Sources{File: write(t, `
+redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
+api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true }
+admin:   { listen: ":8081", token: "0123456789abcdef" }
+auth:    { mode: none }
+headers: ietf
+worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
+retention: { succeeded: 2h, dead: 3h, idempotency: 4h }
+routes:
+  default: { url: "http://127.0.0.1:9000/orders?x=1", timeout: 2s, connections: 7 }
+  mail:
+    url: https://mail.example/
+    secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
+    retry: { max_attempts: 2, min_backoff: 100ms, max_backoff: 200ms }
+tenants:
+  defaults: { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ] }
+  acme: { rate: 200/s, capacity: 5000, rates: [] }
+  shop.example: { paused: true, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m } ] }
+  12: {}
+  nothing:
+log: { level: warn }
+`)})
+	n := func(v int64) *int64 { return &v }
+	on := true
+	want := config.Config{
+		Redis:     config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
+		API:       config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true},
+		Admin:     config.Admin{Listen: ":8081", Token: "0123456789abcdef"},
+		Auth:      config.Auth{Mode: "none"},
+		Headers:   "ietf",
+		Worker:    config.Worker{Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8},
+		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour},
+		Routes: map[string]config.Route{
+			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7,
+				Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}},
+			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256,
+				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
+				Retry:   config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}},
+		},
+		Tenants: config.Tenants{
+			Defaults: shaper.Policy{Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 2, Capacity: 10, MaxWait: time.Minute,
+				Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 100}}},
+			Named: map[string]shaper.Overrides{
+				"acme": {Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000), Rates: &[]shaper.PaceJSON{}},
+				"shop.example": {Paused: &on, MaxWaitMS: n(250), Burst: n(5), Concurrency: n(3),
+					Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60000, Burst: 1}}},
+				"12": {}, "nothing": {},
+			},
+		},
+		Log: config.Log{Level: "warn"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestProblems has one case for every kind of mistake; the wanted line is the whole of what is reported.
+func TestProblems(t *testing.T) {
+	const token = "admin: { token: \"0123456789abcdef\" }\n"
+	for _, c := range []struct{ name, yaml, want string }{
+		{"redis url", "redis: { url: nonsense }", `redis.url: "nonsense": must be redis://, rediss:// or unix://, such as redis://127.0.0.1:6379/0`},
+		{"redis url with a password", "redis: { url: \"http://:hunter2@x\" }", `redis.url: (hidden): must be redis://`},
+		{"data dir", "redis: { data_dir: \"\" }", `redis.data_dir: "": must be the path of a directory`},
+		{"switch", "redis: { allow_unsafe: maybe }", `redis.allow_unsafe: "maybe": must be true or false`},
+		{"address without port", "api: { listen: localhost }", `api.listen: "localhost": must be HOST:PORT`},
+		{"address with a bad port", "api: { listen: \"127.0.0.1:70000\" }", `api.listen: "127.0.0.1:70000": must be HOST:PORT`},
+		{"address with a name", "api: { listen: \"example.org:80\" }", `api.listen: "example.org:80": must be HOST:PORT`},
+		{"public api", "api: { listen: \"0.0.0.0:8080\" }", `api.listen: "0.0.0.0:8080": must be a loopback address, because clients are not authenticated`},
+		{"public api, every interface", "api: { listen: \":8080\" }", `api.listen: ":8080": must be a loopback address`},
+		{"public admin", "admin: { listen: \"10.0.0.1:8081\" }", `admin.listen: "10.0.0.1:8081": must be a loopback address unless admin.token is set`},
+		{"one address twice", "api: { listen: \"127.0.0.1:8081\" }", `admin.listen: "127.0.0.1:8081": must differ from api.listen`},
+		{"short token", "admin: { token: geheim }", `admin.token: (hidden): must be 16 to 255 visible ASCII characters`},
+		{"token of another type", "admin: { token: 12345678901234567 }", `admin.token: (hidden): must be 16 to 255`},
+		{"body too small", "api: { max_body: 10 }", `api.max_body: 10: must be a whole number from 1024 to 8388608`},
+		{"fraction", "worker: { concurrency: 1.5 }", `worker.concurrency: 1.5: must be a whole number from 1 to 100000`},
+		{"float that looks whole", "worker: { concurrency: 2.0 }", `worker.concurrency: 2.0: must be a whole number`},
+		{"text for a number", "worker: { concurrency: \"5\" }", `worker.concurrency: "5": must be a whole number`},
+		{"too large for int64", "worker: { concurrency: 99999999999999999999 }", `worker.concurrency: 1e+20: must be a whole number`},
+		{"list for a number", "worker: { concurrency: [1] }", `worker.concurrency: a list: must be a whole number`},
+		{"null for a number", "worker: { concurrency: null }", `worker.concurrency: nothing: must be a whole number`},
+		{"duration without unit", "worker: { lease: 30 }", `worker.lease: 30: must be a duration from 1s to 1h`},
+		{"lease too short", "worker: { lease: 999ms, sweep: 100ms }", `worker.lease: "999ms": must be a duration from 1s to 1h`},
+		{"sweep too slow", "worker: { lease: 4s, sweep: 1001ms }", `worker.sweep: 1.001s: must be at most a quarter of worker.lease, here 1s`},
+		{"horizon of a short lease", "worker: { lease: 1s, sweep: 250ms, horizon: 251ms }", `worker.horizon: 251ms: must be at most a quarter of worker.lease, here 250ms`},
+		{"horizon", "worker: { horizon: 2s }", `worker.horizon: "2s": must be a duration from 1ms to 1s`},
+		{"retention", "retention: { dead: 0s }", `retention.dead: "0s": must be a duration from 1s to 8784h`},
+		{"headers", "headers: some", `headers: "some": must be one of ietf, legacy, both, none`},
+		{"auth", "auth: { mode: jwt }", `auth.mode: "jwt": not available: this version knows only none`},
+		{"auth list", "auth: { mode: [keys, jwt] }", `auth.mode: a list: not available: this version knows only none`},
+		{"log level", "log: { level: loud }", `log.level: "loud": must be one of debug, info, warn, error`},
+		{"unknown section", "tiers: { pro: { rate: 50/s } }", `tiers: unknown key: no such setting here`},
+		{"unknown key", "worker: { leese: 3s }", `worker.leese: unknown key: no such setting here; is worker.lease meant?`},
+		{"unknown key of the wrong case", "worker: { Lease: 3s }", `worker.Lease: unknown key: no such setting here; is worker.lease meant?`},
+		{"unknown key of the defaults", "tenants: { defaults: { rat: 3/s } }", `tenants.defaults.rat: unknown key: no such setting here; is tenants.defaults.rate meant?`},
+		{"section that is a text", "redis: \"redis://:hunter2@x\"", `redis: a text: must be a section`},
+		{"defaults that are a list", "tenants: { defaults: [] }", `tenants.defaults: a list: must be a section`},
+		{"not YAML", "a: b: c", `--config: the file: must be YAML: yaml`},
+		{"a key twice", "headers: both\nheaders: none", `--config: the file: must be YAML: yaml`},
+		{"two documents", "headers: both\n---\nheaders: none", `--config: more than one YAML document: must be one document`},
+		{"rate", "tenants: { defaults: { rate: fast } }", `tenants.defaults.rate: "fast": not a rate: want LIMIT/PERIOD, such as 10/s or 5/24h`},
+		{"rate beyond all bounds", "tenants: { defaults: { rate: 2000/ms } }", `tenants.defaults.rate: "2000/ms": not a rate: at most 1000000 departures a second`},
+		{"rate as a number", "tenants: { a: { rate: 10 } }", `tenants.a.rate: 10: must be LIMIT/PERIOD`},
+		{"capacity", "tenants: { defaults: { capacity: -4 } }", `tenants.defaults.capacity: -4: must be a whole number from 0 to 1000000000`},
+		{"fractional capacity", "tenants: { a: { capacity: 1.5 } }", `tenants.a.capacity: 1.5: must be a whole number from 0 to 1000000000`},
+		{"burst", "tenants: { a: { burst: 0 } }", `tenants.a.burst: 0: must be a whole number of at least 1`},
+		{"burst of the defaults with the rate of a tenant", "tenants: { defaults: { burst: 1000 }, a: { rate: 1/366d } }", `tenants.a.burst: 1000: burst × period`},
+		{"max wait", "tenants: { a: { max_wait: 100us } }", `tenants.a.max_wait: 100µs: must be in whole milliseconds`},
+		{"paused", "tenants: { a: { paused: yes } }", `tenants.a.paused: "yes": must be true or false`},
+		{"tenant that is a text", "tenants: { a: fast }", `tenants.a: a text: must be a section`},
+		{"tenant with a control character", "tenants: { \"a\\tb\": { } }", `tenants."a\tb": the name: must be 1 to 255 bytes without control characters`},
+		{"tenant with a long name", "tenants: { " + strings.Repeat("n", 256) + ": { } }", `must be 1 to 255 bytes without control characters`},
+		{"routes of a tenant", "tenants: { shop: { routes: { login: { rate: 5/m } } } }", `tenants.shop.routes: unknown key: no such setting here`},
+		{"tier of a tenant", "tenants: { shop: { tier: pro } }", `tenants.shop.tier: unknown key: no such setting here`},
+		{"rates that are no list", "tenants: { a: { rates: 5/m } }", `tenants.a.rates: a text: must be a list`},
+		{"a rate without a rate", "tenants: { a: { rates: [ { burst: 2 } ] } }", `tenants.a.rates[0].rate: nothing: must be set`},
+		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }", `tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},
+		{"a bad rate among the rates", "tenants: { defaults: { rates: [ { rate: 5/w } ] } }", `tenants.defaults.rates[0].rate: "5/w": not a rate`},
+		{"too many rates", "tenants: { a: { rates: [" + strings.Repeat("{ rate: 5/m },", 8) + "] } }", `tenants.a.rates: 8 rates: must be at most 7`},
+		{"callbacks", "callbacks: { allow: [\"x\"] }", `callbacks: unknown key: no such setting here`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := config.Load(config.Sources{File: write(t, c.yaml+"\n"+route)})
+			if c.name == "not YAML" { // a broken file names no route either
+				err = problems(t, err)[:1]
+			}
+			ps := problems(t, err)
+			if c.name == "two documents" || c.name == "a key twice" {
+				ps = ps[:1]
+			}
+			if len(ps) != 1 || !strings.Contains(ps[0].String(), c.want) {
+				t.Errorf("problems:\n  %s\nwant:\n  %s", strings.ReplaceAll(ps.Error(), "; ", "\n  "), c.want)
+			}
+			for _, secret := range []string{"hunter2", "geheim", "12345678901234567", "sekret"} {
+				if strings.Contains(ps.Error(), secret) {
+					t.Errorf("a secret is shown: %s", ps.Error())
+				}
+			}
+		})
+	}
+	for _, c := range []struct{ name, yaml, want string }{
+		{"none", "headers: both", `routes: nothing: must name at least one route`},
+		{"empty", "routes:", `routes: nothing: must name at least one route`},
+		{"no mapping", "hunter2", `--config: the file: must be YAML, a mapping of sections`},
+		{"no section", "routes: x", `routes: a text: must be a section`},
+		{"no url", "routes: { a: { timeout: 3s } }", `routes.a.url: nothing: must be set`},
+		{"route without a section", "routes: { a: \"http://x/\" }", `routes.a: a text: must be a section with a url`},
+		{"relative url", "routes: { a: { url: /orders } }", `routes.a.url: "/orders": must be an absolute http:// or https:// URL`},
+		{"ftp", "routes: { a: { url: \"ftp://x/\" } }", `routes.a.url: "ftp://x/": must be an absolute`},
+		{"url with a password and a mistake", "routes: { a: { url: \"http://u:hunter2@x/#y\" } }", `routes.a.url: (hidden): must be an absolute`},
+		{"name", "routes: { \"a b\": { url: \"http://x/\" } }", `routes."a b": the name: must be 1 to 64 of the characters`},
+		{"timeout", "routes: { a: { url: \"http://x/\", timeout: 2h } }", `routes.a.timeout: "2h": must be a duration from 1ms to 1h`},
+		{"attempts", "routes: { a: { url: \"http://x/\", retry: { max_attempts: 0 } } }", `routes.a.retry.max_attempts: 0: must be a whole number from 1 to 1000`},
+		{"backoff", "routes: { a: { url: \"http://x/\", retry: { max_backoff: 500ms } } }", `routes.a.retry.min_backoff: 1s: must be at most retry.max_backoff, here 500ms`},
+		{"unknown retry key", "routes: { a: { url: \"http://x/\", retry: { attempts: 2 } } }", `routes.a.retry.attempts: unknown key`},
+		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }", `routes.a.retry: a value: must be a section`},
+		{"asynq", "routes: { a: { url: \"http://x/\", asynq: { queue: orders } } }", `routes.a.asynq: unknown key: no such setting here`},
+		{"secrets that are no list", "routes: { a: { url: \"http://x/\", secrets: whsec_hunter2 } }", `routes.a.secrets: a text: must be a list`},
+		{"a bad secret", "routes: { a: { url: \"http://x/\", secrets: [whsec_hunter2] } }", `routes.a.secrets[0]: (hidden): must be whsec_ and the base64`},
+	} {
+		t.Run("route "+c.name, func(t *testing.T) {
+			if c.name != "no mapping" {
+				c.yaml = token + c.yaml
+			}
+			_, err := config.Load(config.Sources{File: write(t, c.yaml)})
+			ps := problems(t, err)
+			if c.name == "no section" || c.name == "no mapping" {
+				ps = ps[:1]
+			}
+			if len(ps) != 1 || !strings.Contains(ps[0].String(), c.want) || strings.Contains(ps.Error(), "hunter2") {
+				t.Errorf("problems:\n  %s\nwant:\n  %s", strings.ReplaceAll(ps.Error(), "; ", "\n  "), c.want)
+			}
+		})
+	}
+}
+
+func TestAllProblemsAtOnce(t *testing.T) {
+	_, err := config.Load(config.Sources{
+		File:    write(t, "redis: { url: nonsense }\nworker: { lease: 1, typo: 2 }\ntenants:\n  defaults: { rate: fast, capacity: -4 }\n  acme: { burst: 0 }\n"),
+		Environ: []string{"SLUICE_WORKER_CONCURRENCY=many", "SLUICE_SERVICE_HOST=10.0.0.1", "HOME=/"},
+		Flags:   map[string]string{"headers": "all"},
+	})
+	ps := problems(t, err)
+	var fields []string
+	for _, p := range ps {
+		fields = append(fields, p.Field)
+	}
+	want := []string{"worker.typo", "redis.url", "headers (--headers)", "worker.lease", "worker.concurrency (SLUICE_WORKER_CONCURRENCY)",
+		"tenants.defaults.rate", "routes", "tenants.defaults.capacity", "tenants.acme.burst"}
+	if diff := cmp.Diff(want, fields); diff != "" {
+		t.Errorf("%s\n%v", diff, ps)
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	from := config.Sources{Preset: map[string]any{"worker": map[string]any{"concurrency": 2}}}
+	from.File = write(t, route)
+	check := func(step string, want int64) {
+		t.Helper()
+		if got := mustLoad(t, from).Worker.Concurrency; got != want {
+			t.Errorf("%s: concurrency %d, want %d", step, got, want)
+		}
+	}
+	check("preset over default", 2)
+	from.File = write(t, route+"worker: { concurrency: 3 }\n")
+	check("file over preset", 3)
+	from.Environ = []string{"SLUICE_WORKER_CONCURRENCY=4"}
+	check("environment over file", 4)
+	from.Environ = append(from.Environ, "SLUICE_ADMIN_TOKEN=", "SLUICE_WORKER_LEASE=") // empty is not set
+	check("empty variables", 4)
+	from.Flags = map[string]string{"worker.concurrency": "5"}
+	check("flag over environment", 5)
+}
+
+// TestEverySettingEverySource sets each setting by its variable and by its flag to another legal value.
+func TestEverySettingEverySource(t *testing.T) {
+	values := map[string]string{
+		"redis.url": "redis://127.0.0.1:1/2", "redis.data_dir": "x", "redis.allow_unsafe": "true", "api.listen": "127.0.0.1:1",
+		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
+		"auth.mode": "none", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
+		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
+		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
+		"tenants.defaults.concurrency": "4", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
+	}
+	file := write(t, route)
+	plain := mustLoad(t, config.Sources{File: file})
+	for _, s := range config.Settings() {
+		value, ok := values[s.Key]
+		if !ok {
+			t.Errorf("no value for %s", s.Key)
+			continue
+		}
+		byEnv := mustLoad(t, config.Sources{File: file, Environ: []string{s.Env() + "=" + value}})
+		byFlag := mustLoad(t, config.Sources{File: file, Flags: map[string]string{s.Key: value}})
+		if diff := cmp.Diff(byEnv, byFlag); diff != "" {
+			t.Errorf("%s: variable and flag differ: %s", s.Key, diff)
+		}
+		if s.Key != "auth.mode" && cmp.Equal(plain, byEnv) {
+			t.Errorf("%s=%s changes nothing", s.Env(), value)
+		}
+	}
+}
+
+func TestMissingFile(t *testing.T) {
+	_, err := config.Load(config.Sources{File: filepath.Join(t.TempDir(), "absent.yaml")})
+	if ps := problems(t, err); len(ps) == 0 || !strings.Contains(ps[0].String(), "absent.yaml: cannot be read: no such file") {
+		t.Errorf("problems: %v", err)
+	}
+}
+
+// FuzzLoad feeds arbitrary files. Whatever they hold, Load returns; what it accepts keeps the rules that the rest of the
+// program relies on, and what it refuses is listed with path, value and rule.
+func FuzzLoad(f *testing.F) {
+	for _, seed := range []string{route, "", "redis: { url: x }", "tenants: { a: { rates: [ { rate: 1/s, burst: 9223372036854775807 } ] } }",
+		"a: &a [*a]", "? [1]\n: 2", "worker: { lease: 1e9, sweep: .nan, concurrency: 0x10 }", "routes: { a: { url: !!binary aGk= } }",
+		"1: 2\ntrue: x", "tenants: { ~: { rate: 1/s }, 2001-01-01: {} }", "--- \n...\n---", "redis:\n  url: !!timestamp 2001-01-01"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, yaml []byte) {
+		path := filepath.Join(t.TempDir(), "sluice.yaml")
+		if err := os.WriteFile(path, yaml, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(config.Sources{File: path})
+		if err != nil {
+			for _, p := range problems(t, err) {
+				if p.Field == "" || p.Value == "" || p.Rule == "" {
+					t.Errorf("incomplete problem: %+v", p)
+				}
+			}
+			return
+		}
+		if len(c.Routes) == 0 || c.Worker.Lease < time.Second || c.Worker.Sweep > c.Worker.Lease/4 || c.Worker.Concurrency < 1 {
+			t.Errorf("accepted: %+v", c)
+		}
+		for name, o := range c.Tenants.Named {
+			if err := o.Over(c.Tenants.Defaults).Validate(); err != nil {
+				t.Errorf("accepted tenant %q: %v", name, err)
+			}
+		}
+	})
+}

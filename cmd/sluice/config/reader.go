@@ -1,0 +1,193 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// reader turns the merged sources into a Config and collects what is wrong with them.
+type reader struct {
+	problems shaper.Problems
+	origin   map[string]string // key → the variable or flag that gave its value
+}
+
+func (r *reader) problem(path, value, rule string) {
+	r.problems = append(r.problems, shaper.Problem{Field: path, Value: value, Rule: rule})
+}
+
+// at is the path of a setting as a problem names it: with the variable or flag that its value is from.
+func (r *reader) at(path string) string {
+	if origin, ok := r.origin[path]; ok {
+		return path + " (" + origin + ")"
+	}
+	return path
+}
+
+// kindOf names what a value is without showing it: what stands where a section should may be a secret.
+func kindOf(raw any) string {
+	switch raw.(type) {
+	case nil:
+		return "nothing"
+	case string:
+		return "a text"
+	case bool:
+		return "true or false"
+	case map[string]any:
+		return "a section"
+	case []any:
+		return "a list"
+	default:
+		return "a value"
+	}
+}
+
+// sectionOf is the section at path of the tree; nil, which reads as empty, if there is none.
+func sectionOf(tree map[string]any, path string) map[string]any {
+	for step := range strings.SplitSeq(path, ".") {
+		tree, _ = tree[step].(map[string]any)
+	}
+	return tree
+}
+
+// scalars reads the settings from the section values, which stands at path in the file, into their places. It reports
+// every other key but those named in more, which the caller reads.
+func (r *reader) scalars(path string, values map[string]any, settings []Setting, places map[string]any, more ...string) {
+	known := append(slices.Clone(more), keysOf(settings)...)
+	r.unknown(path, values, known)
+	for _, s := range settings {
+		section, key := values, s.Key
+		if i := strings.LastIndexByte(s.Key, '.'); i >= 0 {
+			section, key = sectionOf(values, s.Key[:i]), s.Key[i+1:]
+		}
+		raw, present := section[key]
+		if !present {
+			continue
+		}
+		value, rule := s.read(raw)
+		if rule != "" {
+			r.problem(r.at(join(path, s.Key)), s.show(raw), rule)
+			continue
+		}
+		assign(places[s.Key], value)
+	}
+}
+
+func keysOf(settings []Setting) []string {
+	keys := make([]string, len(settings))
+	for i, s := range settings {
+		keys[i] = s.Key
+	}
+	return keys
+}
+
+// unknown reports the keys of a section, and of the sections in it, that are not known. A known key covers all below it.
+func (r *reader) unknown(path string, values map[string]any, known []string) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if slices.Contains(known, key) {
+			continue
+		}
+		var below []string
+		for _, k := range known {
+			if rest, ok := strings.CutPrefix(k, key+"."); ok {
+				below = append(below, rest)
+			}
+		}
+		section, isSection := values[key].(map[string]any)
+		switch {
+		case below == nil:
+			rule := "no such setting here"
+			if near := nearest(key, known); near != "" {
+				rule += "; is " + join(path, near) + " meant?"
+			}
+			r.problem(join(path, quoteName(key)), "unknown key", rule)
+		case isSection:
+			r.unknown(join(path, key), section, below)
+		case values[key] != nil:
+			r.problem(join(path, key), kindOf(values[key]), "must be a section")
+		}
+	}
+}
+
+// assign puts a value that Setting.read made into its place.
+func assign(place, value any) {
+	switch p := place.(type) {
+	case *string:
+		*p = value.(string)
+	case *int64:
+		*p = value.(int64)
+	case *bool:
+		*p = value.(bool)
+	case *time.Duration:
+		*p = value.(time.Duration)
+	case *shaper.Rate:
+		*p = value.(shaper.Rate)
+	case **int64:
+		n := value.(int64)
+		*p = &n
+	case **bool:
+		b := value.(bool)
+		*p = &b
+	case **shaper.Rate:
+		rate := value.(shaper.Rate)
+		*p = &rate
+	default:
+		panic(fmt.Sprintf("config: no place of type %T", place))
+	}
+}
+
+// join is the path of key below path.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// quoteName makes names that would blur a path stand out in it.
+func quoteName(name string) string {
+	if isRoute(name) {
+		return name
+	}
+	return show(name)
+}
+
+// nearest is the first step of the known key that is at most two edits away from key, or empty.
+func nearest(key string, known []string) string {
+	best, least := "", 3
+	for _, k := range known {
+		k, _, _ = strings.Cut(k, ".")
+		if d := distance(strings.ToLower(key), k); d < least && d < len(k) {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is the number of letters to insert, drop or change that lead from a to b (Levenshtein).
+func distance(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		left, corner := i+1, i
+		for j := range len(b) {
+			cost := corner
+			if a[i] != b[j] {
+				cost = 1 + min(corner, row[j+1], left)
+			}
+			row[j], corner = left, row[j+1]
+			left = cost
+		}
+		row[len(b)] = left
+	}
+	return row[len(b)]
+}

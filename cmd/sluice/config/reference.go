@@ -1,0 +1,37 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Reference is the tables of the reference page, in Markdown: every scalar setting, then those of a route and a tenant.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString("| key | default | rule | what it does | variable, flag |\n|---|---|---|---|---|\n")
+	for _, s := range Settings() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` `--%s` |\n", s.Key, shownDefault(s), s.Rule, s.Help, s.Env(), s.Flag())
+	}
+	table := func(title string, settings []Setting) {
+		fmt.Fprintf(&b, "\n%s\n\n| key | default | rule | what it does |\n|---|---|---|---|\n", title)
+		for _, s := range settings {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, shownDefault(s), s.Rule, s.Help)
+		}
+	}
+	table("### A route: `routes.NAME`", RouteSettings())
+	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign deliveries (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
+	tenant := TenantSettings()
+	for i := range tenant {
+		tenant[i].Default = ""
+	}
+	table("### A tenant: `tenants.NAME`, and `tenants.defaults`", tenant)
+	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and perhaps a `burst` (1) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 } ]`. |\n")
+	return b.String()
+}
+
+func shownDefault(s Setting) string {
+	if s.Default == "" {
+		return "not set"
+	}
+	return "`" + s.Default + "`"
+}

@@ -1,0 +1,170 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Kind is the type of a setting's value.
+type Kind string
+
+// The kinds of settings.
+const (
+	Text     Kind = "text"
+	Whole    Kind = "whole number"
+	Switch   Kind = "true or false"
+	Duration Kind = "duration"
+	Rate     Kind = "rate"
+)
+
+// Setting is one value that can be set: what the reader, the flags, the help texts and the reference page know of it.
+type Setting struct {
+	Key     string // path in the file, such as "worker.lease"
+	Kind    Kind
+	Default string // as written in the file; empty: not set
+	Rule    string // what the value must be
+	Help    string // what it does
+	Secret  bool   // its value is never shown
+
+	flag     string
+	min, max int64                   // of a whole number or, in nanoseconds, a duration; both 0: checked elsewhere
+	check    func(value string) bool // of a text
+	refusal  string                  // what a problem says instead of Rule
+}
+
+// Env is the environment variable of the setting.
+func (s Setting) Env() string {
+	return "SLUICE_" + strings.ToUpper(strings.ReplaceAll(s.Key, ".", "_"))
+}
+
+// Flag is the name of the command line flag of the setting, without dashes.
+func (s Setting) Flag() string {
+	if s.flag != "" {
+		return s.flag
+	}
+	return strings.NewReplacer(".", "-", "_", "-").Replace(s.Key)
+}
+
+func whole(key, value string, low, high int64, help string) Setting {
+	return Setting{Key: key, Kind: Whole, Default: value, Help: help, min: low, max: high,
+		Rule: fmt.Sprintf("must be a whole number from %d to %d", low, high)}
+}
+
+func duration(key, value string, low, high time.Duration, help string) Setting {
+	return Setting{Key: key, Kind: Duration, Default: value, Help: help, min: int64(low), max: int64(high),
+		Rule: fmt.Sprintf("must be a duration from %s to %s", Short(low), Short(high))}
+}
+
+func toggle(key, help string) Setting {
+	return Setting{Key: key, Kind: Switch, Default: "false", Help: help, Rule: "must be true or false"}
+}
+
+func choice(key, value, help string, choices ...string) Setting {
+	return Setting{Key: key, Kind: Text, Default: value, Help: help, Rule: "must be one of " + strings.Join(choices, ", "),
+		check: func(v string) bool {
+			for _, c := range choices {
+				if v == c {
+					return true
+				}
+			}
+			return false
+		}}
+}
+
+func address(key, flag, value, help string) Setting {
+	return Setting{Key: key, Kind: Text, Default: value, Help: help, flag: flag, check: isAddress,
+		Rule: "must be HOST:PORT, such as 127.0.0.1:8080, HOST an IP address or localhost"}
+}
+
+const (
+	day  = 24 * time.Hour
+	year = 366 * day
+)
+
+// Settings are all scalar settings that have one place in the file, in the order of the reference page.
+func Settings() []Setting {
+	settings := []Setting{
+		{Key: "redis.url", Kind: Text, check: isRedisURL, Help: "Redis that keeps the jobs. Without it a private redis-server is started.",
+			Rule: "must be redis://, rediss:// or unix://, such as redis://127.0.0.1:6379/0", Secret: true},
+		{Key: "redis.data_dir", Kind: Text, Default: "./data", check: notEmpty, Help: "Directory of the private redis-server.",
+			Rule: "must be the path of a directory"},
+		toggle("redis.allow_unsafe", "Accept a Redis that evicts keys or has no append-only file, and may therefore lose jobs."),
+		address("api.listen", "api", "127.0.0.1:8080", "Address of the listener for clients."),
+		whole("api.max_body", "262144", 1024, 8<<20, "Bytes of one submission."),
+		toggle("api.allow_public", "Let the API listen beyond loopback although clients are not authenticated."),
+		address("admin.listen", "admin", "127.0.0.1:8081", "Address of the listener for operators: tenants, health, metrics."),
+		{Key: "admin.token", Kind: Text, check: isToken, Secret: true, Help: "Bearer token of the admin listener. Without it that listens on loopback only.",
+			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
+		{Key: "auth.mode", Kind: Text, Default: "none", Help: "How clients are told apart. none: by the header Sluice-Tenant, unchecked.",
+			Rule: "must be none", check: func(v string) bool { return v == "none" }, refusal: "not available: this version knows only none"},
+		choice("headers", "both", "Rate limit headers of answers: those of the IETF draft, the legacy X- ones, both or none.",
+			"ietf", "legacy", "both", "none"),
+		duration("worker.lease", "30s", time.Second, time.Hour, "How long a worker may be silent before its jobs go to another."),
+		duration("worker.sweep", "1s", 10*time.Millisecond, 15*time.Minute, "How often expired leases are looked for; at most a quarter of the lease."),
+		duration("worker.horizon", "20ms", time.Millisecond, time.Second, "How far ahead of its departure a job may be leased; at most a quarter of the lease."),
+		whole("worker.concurrency", "256", 1, 100_000, "Deliveries of this process at once."),
+		duration("retention.succeeded", "1h", time.Second, year, "How long succeeded, cancelled and expired jobs can be read."),
+		duration("retention.dead", "168h", time.Second, year, "How long dead letters are kept."),
+		duration("retention.idempotency", "24h", time.Second, year, "How long an idempotency key outlives its job."),
+	}
+	for _, s := range TenantSettings() {
+		s.Key = "tenants.defaults." + s.Key
+		s.Help = "Default of tenants: " + strings.ToLower(s.Help[:1]) + s.Help[1:]
+		settings = append(settings, s)
+	}
+	return append(settings, choice("log.level", "info", "Least level of what is logged.", "debug", "info", "warn", "error"))
+}
+
+// TenantSettings are the scalar settings of tenants.defaults and of each named tenant, which has no defaults of its own.
+// Their bounds are those of shaper.Policy, which checks them together.
+func TenantSettings() []Setting {
+	return []Setting{
+		{Key: "rate", Kind: Rate, Default: "10/s", Help: "Departures per period, such as 10/s or 5/24h.",
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
+		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs that may leave at once after an idle stretch.",
+			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
+		{Key: "capacity", Kind: Whole, Default: "1000", Help: "Jobs that may wait; more are refused with 429.",
+			Rule: "must be a whole number from 0 to 1000000000"},
+		{Key: "concurrency", Kind: Whole, Default: "64", Help: "Deliveries at once over all workers; 0 is no cap.",
+			Rule: "must be a whole number from 0 to 1000000"},
+		{Key: "max_wait", Kind: Duration, Default: "0s", Help: "Longest wait before a job expires instead; 0s is no limit.",
+			Rule: "must be a duration in whole milliseconds from 0s to 8784h"},
+		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but let none leave.", Rule: "must be true or false"},
+	}
+}
+
+// RouteSettings are the scalar settings of each route.
+func RouteSettings() []Setting {
+	return []Setting{
+		{Key: "url", Kind: Text, check: isUpstream, Help: "Where jobs are delivered by POST. Required. User and password in it become basic authentication.",
+			Rule: "must be an absolute http:// or https:// URL without a fragment"},
+		duration("timeout", "10s", time.Millisecond, time.Hour, "How long one delivery may take."),
+		whole("connections", "256", 1, 100_000, "Connections of this process to the upstream at the most."),
+		whole("retry.max_attempts", "5", 1, 1000, "Deliveries before a job is dead."),
+		duration("retry.min_backoff", "1s", time.Millisecond, day, "Wait after the first failure; doubled after each further one."),
+		duration("retry.max_backoff", "1h", time.Millisecond, year, "Longest wait between two deliveries."),
+	}
+}
+
+// Short writes a duration without its zero parts: 1h, not 1h0m0s.
+func Short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// bounded reports whether the setting's own bounds, if any, hold.
+func (s Setting) bounded(v int64) bool {
+	low, high := s.min, s.max
+	if low == 0 && high == 0 {
+		low, high = math.MinInt64, math.MaxInt64
+	}
+	return v >= low && v <= high
+}

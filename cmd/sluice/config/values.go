@@ -1,0 +1,237 @@
+package config
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// hidden stands for the value of a secret.
+const hidden = "(hidden)"
+
+// read turns a value as the file, the environment or a flag gives it into the setting's type: string, int64, bool,
+// time.Duration or shaper.Rate. The rule is empty if the value is good, else what it breaks.
+func (s Setting) read(raw any) (value any, rule string) {
+	switch s.Kind {
+	case Whole:
+		n, ok := wholeOf(raw)
+		if !ok || !s.bounded(n) {
+			return nil, s.Rule
+		}
+		return n, ""
+	case Switch:
+		if b, ok := raw.(bool); ok {
+			return b, ""
+		}
+		return nil, s.Rule
+	case Duration:
+		d, ok := durationOf(raw)
+		if !ok || !s.bounded(int64(d)) {
+			return nil, s.Rule
+		}
+		return d, ""
+	case Rate:
+		text, ok := raw.(string)
+		if !ok {
+			return nil, s.Rule
+		}
+		rate, err := shaper.ParseRate(text)
+		if err != nil {
+			return nil, err.Error()
+		}
+		return rate, ""
+	default:
+		text, ok := raw.(string)
+		if ok && (s.check == nil || s.check(text)) {
+			return text, ""
+		}
+		if s.refusal != "" {
+			return nil, s.refusal
+		}
+		return nil, s.Rule
+	}
+}
+
+// typed gives text from the environment or the command line the type that the file would give it. What cannot be read
+// stays text, for read to refuse.
+func (s Setting) typed(text string) any {
+	switch s.Kind {
+	case Whole:
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return n
+		}
+	case Switch:
+		switch text {
+		case "true":
+			return true
+		case "false":
+			return false
+		}
+	}
+	return text
+}
+
+// show is the value as a problem may name it.
+func (s Setting) show(raw any) string {
+	if s.Secret {
+		if text, ok := raw.(string); ok && !strings.ContainsAny(text, ":@/?=") && s.Key == "redis.url" {
+			return show(raw) // too little to hold a password: what it is helps to find the mistake
+		}
+		return hidden
+	}
+	// A URL that is refused may be refused because of the password in it.
+	if text, ok := raw.(string); ok && strings.Contains(text, "@") {
+		return hidden
+	}
+	return show(raw)
+}
+
+// show writes a value of any type as a person would, in bounded length; sections by their kind alone, for they may
+// hold anything.
+func show(raw any) string {
+	switch v := raw.(type) {
+	case nil:
+		return "nothing"
+	case string:
+		if utf8.RuneCountInString(v) > 80 {
+			v = string([]rune(v)[:80]) + "…"
+		}
+		return strconv.Quote(v)
+	case map[string]any:
+		return "a section"
+	case []any:
+		return "a list"
+	case float64:
+		text := strconv.FormatFloat(v, 'g', -1, 64)
+		if !strings.ContainsAny(text, ".eIN") {
+			text += ".0" // or it would look like the whole number it is not
+		}
+		return text
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// wholeOf is the whole number that a YAML value is. Floats are refused, even 2.0: a fraction must not vanish in silence.
+func wholeOf(raw any) (int64, bool) {
+	switch v := raw.(type) {
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	default:
+		return 0, false
+	}
+}
+
+// durationOf reads a Go duration, or a bare zero.
+func durationOf(raw any) (time.Duration, bool) {
+	if n, ok := wholeOf(raw); ok {
+		return 0, n == 0
+	}
+	text, ok := raw.(string)
+	if !ok {
+		return 0, false
+	}
+	d, err := time.ParseDuration(text)
+	return d, err == nil
+}
+
+func notEmpty(text string) bool { return strings.TrimSpace(text) != "" }
+
+// isRedisURL accepts what the client accepts, for one server as for a cluster. Empty is not set.
+func isRedisURL(text string) bool {
+	if text == "" {
+		return true
+	}
+	if _, err := redis.ParseURL(text); err == nil {
+		return true
+	}
+	_, err := redis.ParseClusterURL(text)
+	return err == nil
+}
+
+// isToken accepts what fits into an Authorization header and is not guessed in an afternoon. Empty is not set.
+func isToken(text string) bool {
+	if text == "" {
+		return true
+	}
+	for _, c := range []byte(text) {
+		if c <= ' ' || c > '~' {
+			return false
+		}
+	}
+	return len(text) >= 16 && len(text) <= 255
+}
+
+func isUpstream(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Fragment == ""
+}
+
+// isAddress accepts IP:PORT, localhost:PORT and :PORT, which is every interface.
+func isAddress(text string) bool {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return false
+	}
+	if host == "" || host == "localhost" {
+		return true
+	}
+	_, err = netip.ParseAddr(host)
+	return err == nil
+}
+
+// loopback reports whether only this machine can reach the address.
+func loopback(text string) bool {
+	host, _, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// isSecret accepts a signing secret of Standard Webhooks: whsec_ and the base64 of 24 to 64 bytes.
+func isSecret(text string) bool {
+	encoded, found := strings.CutPrefix(text, "whsec_")
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	return found && err == nil && len(raw) >= 24 && len(raw) <= 64
+}
+
+// isTenant accepts 1 to 255 bytes of UTF-8 without control characters.
+func isTenant(name string) bool {
+	if name == "" || len(name) > 255 || !utf8.ValidString(name) {
+		return false
+	}
+	for _, c := range name {
+		if c < ' ' || c >= 0x7f && c < 0xa0 {
+			return false
+		}
+	}
+	return true
+}
+
+// isRoute accepts names that are at ease in a URL, a metric and a Redis key.
+func isRoute(name string) bool {
+	for _, c := range []byte(name) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 64
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+)
+
+// Where the listeners of dev are, and where the client commands look by default.
+const (
+	defaultAPI   = "127.0.0.1:8080"
+	defaultAdmin = "127.0.0.1:8081"
+)
+
+type devCmd struct {
+	API      string `name:"api" default:"${api}" placeholder:"ADDR" help:"Address of the listener for clients [${api}]."`
+	Admin    string `name:"admin" default:"${admin}" placeholder:"ADDR" help:"Address of the listener for operators [${admin}]."`
+	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s]: slow enough to be seen."`
+	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
+	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error [info]."`
+}
+
+func (devCmd) Help() string {
+	return `Runs everything in one process, to try Sluice out: the API, a worker, jobs kept in memory, and an upstream that echoes each delivery and logs it. There is no configuration and no authentication; the environment is not read. It prints commands to paste.
+
+Jobs are lost on exit. For anything but trying out use: sluice serve
+
+Example:
+  sluice dev
+  sluice dev --rate 10/s --api 127.0.0.1:9090`
+}
+
+func (c *devCmd) Run(a *app) error {
+	log := newLogger(a.Err, c.LogLevel)
+	upstream, err := startEcho("127.0.0.1:0", log)
+	if err != nil {
+		return err
+	}
+	defer upstream.close()
+	cfg, err := config.Load(config.Sources{
+		Preset: map[string]any{
+			"routes": map[string]any{"default": map[string]any{"url": upstream.url()}},
+		},
+		Flags: map[string]string{
+			"api.listen": c.API, "admin.listen": c.Admin, "log.level": c.LogLevel,
+			"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	p := &process{
+		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, apiFlag: "--api", adminFlag: "--admin", log: log,
+		ready: func(r running) { c.welcome(a.Out, r, upstream.url()) },
+	}
+	return p.run(a.ctx)
+}
+
+// welcome prints where everything is, and what to paste.
+func (c *devCmd) welcome(w io.Writer, r running, upstream string) {
+	api, admin := "http://"+r.api.String(), "http://"+r.admin.String()
+	where := ""
+	if r.api.String() != defaultAPI {
+		where += " --api " + api
+	}
+	fmt.Fprintf(w, `
+Sluice is running.
+
+  storage   in memory: jobs are lost on exit
+  api       %[1]s
+  admin     %[2]s
+  upstream  %[3]s (built in, echoes what it gets)
+  rate      %[4]s for every tenant
+
+Submit a job:
+  curl -s -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":1}}' %[1]s/v1/jobs
+
+The same, answered when it is done:
+  curl -s -H 'Prefer: wait=10' -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":2}}' %[1]s/v1/jobs
+
+Read it again, with the id of the answer in the place of ID:
+  curl -s %[1]s/v1/jobs/ID
+
+Submit many, and watch them leave at the rate:
+  sluice burst -n 60%[5]s
+
+Meanwhile, in another terminal, change the rate:
+  curl -s -X PATCH -H 'Content-Type: application/json' -d '{"rate":{"limit":20,"period_ms":1000}}' %[2]s/v1/tenants/default
+
+Ctrl-C ends it.
+
+`, api, admin, upstream, c.Rate, where)
+}

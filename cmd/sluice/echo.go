@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/7509e464/sluice/api"
+)
+
+type echoCmd struct {
+	Listen string `default:"127.0.0.1:9000" placeholder:"ADDR" help:"Address to listen on [127.0.0.1:9000]."`
+}
+
+func (echoCmd) Help() string {
+	return `Runs an upstream for trying Sluice out: it answers every delivery with 200 and a small JSON of what it got, and logs one line for it. sluice dev has one built in.
+
+Example:
+  sluice echo --listen 127.0.0.1:9000`
+}
+
+func (c *echoCmd) Run(a *app) error {
+	e, err := startEcho(c.Listen, newLogger(a.Err, "info"))
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	fmt.Fprintf(a.Out, "echo listens on %s\n", e.url())
+	select {
+	case <-a.ctx.Done():
+		return nil
+	case err := <-e.ended:
+		return err
+	}
+}
+
+// echo is an upstream that tells what it got.
+type echo struct {
+	socket net.Listener
+	server *http.Server
+	ended  chan error // receives why the serving ended, unless close did it
+}
+
+func startEcho(address string, log *slog.Logger) (*echo, error) {
+	socket, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("echo: cannot listen on %s: %w", address, rootOf(err))
+	}
+	e := &echo{socket: socket, ended: make(chan error, 1)}
+	e.server = api.HTTPServer(address, echoHandler(log), log)
+	go func() {
+		if err := e.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			e.ended <- fmt.Errorf("echo: %w", err)
+		}
+	}()
+	return e, nil
+}
+
+func (e *echo) url() string { return "http://" + e.socket.Addr().String() + "/" }
+
+func (e *echo) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
+	defer cancel()
+	_ = e.server.Shutdown(ctx)
+	_ = e.server.Close()
+}
+
+// maxEcho bounds the payload that an answer repeats; the answer as a whole is kept with the job.
+const maxEcho = 1 << 10
+
+// echoed is the answer to a delivery.
+type echoed struct {
+	ID      string          `json:"id"`
+	Tenant  string          `json:"tenant"`
+	Type    string          `json:"type"`
+	Attempt int             `json:"attempt"`
+	Bytes   int             `json:"bytes"`
+	Payload json.RawMessage `json:"payload,omitempty"` // unless it is long
+}
+
+func echoHandler(log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<20))
+		if err != nil {
+			http.Error(w, "cannot read the body", http.StatusBadRequest)
+			return
+		}
+		got := echoed{ID: r.Header.Get("webhook-id"), Type: r.Header.Get("Sluice-Job-Type"), Bytes: len(body)}
+		got.Attempt, _ = strconv.Atoi(r.Header.Get("Sluice-Attempt"))
+		if got.Tenant, err = url.PathUnescape(r.Header.Get("Sluice-Tenant")); err != nil {
+			got.Tenant = r.Header.Get("Sluice-Tenant")
+		}
+		if len(body) <= maxEcho && json.Valid(body) {
+			got.Payload = body
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(got)
+		if got.ID != "" {
+			log.Info("delivered", "job", got.ID, "tenant", got.Tenant, "type", got.Type, "attempt", got.Attempt, "bytes", got.Bytes)
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+)
+
+// settingFlags makes the flags of serve from the list of settings, so that none is missing and none means something else
+// than in the file: a pointer to a struct with one field per setting, as kong wants it. The values stay text; package
+// config reads them.
+func settingFlags() any {
+	var fields []reflect.StructField
+	for i, s := range config.Settings() {
+		kind := reflect.TypeFor[*string]()
+		if s.Kind == config.Switch {
+			kind = reflect.TypeFor[*bool]()
+		}
+		given := "not set"
+		if s.Default != "" {
+			given = s.Default
+		}
+		help := fmt.Sprintf("%s [%s, %s, %s]", s.Help, s.Key, s.Env(), given)
+		tag := fmt.Sprintf("name:%q help:%s group:%q placeholder:%q setting:%q",
+			s.Flag(), strconv.Quote(help), "settings", placeholder(s), s.Key)
+		fields = append(fields, reflect.StructField{
+			Name: "Setting" + strconv.Itoa(i), Type: kind, Tag: reflect.StructTag(tag),
+		})
+	}
+	return reflect.New(reflect.StructOf(fields)).Interface()
+}
+
+func placeholder(s config.Setting) string {
+	switch s.Kind {
+	case config.Whole:
+		return "N"
+	case config.Duration:
+		return "DURATION"
+	case config.Rate:
+		return "LIMIT/PERIOD"
+	case config.Switch:
+		return ""
+	}
+	switch s.Key {
+	case "api.listen", "admin.listen":
+		return "ADDR"
+	case "redis.url":
+		return "URL"
+	case "redis.data_dir":
+		return "DIR"
+	default:
+		return "TEXT"
+	}
+}
+
+// settingValues is what was given of the flags that settingFlags made, by the key of the setting.
+func settingValues(plugins kong.Plugins) map[string]string {
+	values := map[string]string{}
+	for _, plugin := range plugins {
+		v := reflect.ValueOf(plugin).Elem()
+		for i := range v.NumField() {
+			if field := v.Field(i); !field.IsNil() {
+				values[v.Type().Field(i).Tag.Get("setting")] = fmt.Sprint(field.Elem().Interface())
+			}
+		}
+	}
+	return values
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+)
+
+func commandPaths(node *kong.Node, path []string, visit func(path []string, leaf bool)) {
+	for _, child := range node.Children {
+		if child.Type != kong.CommandNode {
+			continue
+		}
+		at := append(path[:len(path):len(path)], child.Name)
+		visit(at, len(child.Children) == 0)
+		commandPaths(child, at, visit)
+	}
+}
+
+// helpOf is what the command prints for --help.
+func helpOf(t *testing.T, path ...string) string {
+	t.Helper()
+	var out, err bytes.Buffer
+	if code := run(t.Context(), append(path, "--help"), stdio{Out: &out, Err: &err}, nil); code != exitOK || err.Len() > 0 {
+		t.Fatalf("%v --help: exit code %d, %s", path, code, err.String())
+	}
+	return out.String()
+}
+
+func TestEveryHelpHasAnExample(t *testing.T) {
+	parser, err := newParser(stdio{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commandPaths(parser.Model.Node, nil, func(path []string, leaf bool) {
+		_, example, found := strings.Cut(helpOf(t, path...), "Example:")
+		if want := "sluice " + strings.Join(path, " "); !found || !strings.Contains(example, want) {
+			t.Errorf("%v: the help has no example with %q", path, want)
+		}
+	})
+}
+
+func TestServeHelpShowsEverySetting(t *testing.T) {
+	help := strings.Join(strings.Fields(helpOf(t, "serve")), " ")
+	for _, s := range config.Settings() {
+		for _, want := range []string{s.Key + ",", s.Env(), "--" + s.Flag()} {
+			if !strings.Contains(help, want) {
+				t.Errorf("the help of serve does not show %q", want)
+			}
+		}
+	}
+}
+
+func TestFlagsReachTheSettings(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want map[string]string
+	}{
+		{nil, map[string]string{}},
+		{[]string{"--api", "127.0.0.1:1", "--admin=127.0.0.1:2"}, map[string]string{"api.listen": "127.0.0.1:1", "admin.listen": "127.0.0.1:2"}},
+		{[]string{"--redis-allow-unsafe"}, map[string]string{"redis.allow_unsafe": "true"}},
+		{[]string{"--redis-allow-unsafe=false", "--worker-lease", "5s"}, map[string]string{"redis.allow_unsafe": "false", "worker.lease": "5s"}},
+	} {
+		plugins := kong.Plugins{settingFlags()}
+		var cli struct {
+			Serve struct{ kong.Plugins } `cmd:""`
+		}
+		cli.Serve.Plugins = plugins
+		parser, err := kong.New(&cli)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(append([]string{"serve"}, c.args...)); err != nil {
+			t.Fatal(err)
+		}
+		got := settingValues(plugins)
+		if len(got) != len(c.want) {
+			t.Errorf("%v: %v, want %v", c.args, got, c.want)
+		}
+		for key, value := range c.want {
+			if got[key] != value {
+				t.Errorf("%v: %s = %q, want %q", c.args, key, got[key], value)
+			}
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+type jobCmd struct {
+	Get    jobGetCmd    `cmd:"" help:"Print a job."`
+	Cancel jobCancelCmd `cmd:"" help:"Cancel a job that has not left yet."`
+	Replay jobReplayCmd `cmd:"" help:"Send a dead job through its queue again."`
+}
+
+func (jobCmd) Help() string {
+	return `Reads and changes single jobs through the API.
+
+Example:
+  sluice job get --tenant acme ID`
+}
+
+// jobFlags name one job.
+type jobFlags struct {
+	apiFlags
+	ID     string `arg:"" help:"Id of the job."`
+	Tenant string `default:"default" placeholder:"NAME" help:"Whose job it is [default]."`
+	JSON   bool   `help:"Print the job as JSON."`
+}
+
+type jobGetCmd struct {
+	jobFlags
+	Wait time.Duration `help:"Wait up to this time, at most 30s, for its end."`
+}
+
+func (jobGetCmd) Help() string {
+	return `Prints a job: its state, its position while it is queued, its last error, the answer of the upstream.
+
+Example:
+  sluice job get --tenant acme --wait 10s ID`
+}
+
+func (c *jobGetCmd) Run(a *app) error {
+	remote, err := c.connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Job(a.ctx, c.Tenant, c.ID, c.Wait)
+	if err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	return printJob(a.Out, job, c.JSON)
+}
+
+type jobCancelCmd struct{ jobFlags }
+
+func (jobCancelCmd) Help() string {
+	return `Cancels a job that is still waiting; its place is free at once. A job that has left cannot be cancelled.
+
+Example:
+  sluice job cancel --tenant acme ID`
+}
+
+func (c *jobCancelCmd) Run(a *app) error {
+	remote, err := c.connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Cancel(a.ctx, c.Tenant, c.ID)
+	if err != nil {
+		return fmt.Errorf("cancel the job: %w", err)
+	}
+	return printJob(a.Out, job, c.JSON)
+}
+
+type jobReplayCmd struct{ jobFlags }
+
+func (jobReplayCmd) Help() string {
+	return `Sends a dead job through its queue again, with fresh attempts and at the tenant's rate.
+
+Example:
+  sluice job replay --tenant acme ID`
+}
+
+func (c *jobReplayCmd) Run(a *app) error {
+	remote, err := c.connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Replay(a.ctx, c.Tenant, c.ID)
+	if err != nil {
+		return fmt.Errorf("replay the job: %w", err)
+	}
+	return printJob(a.Out, job, c.JSON)
+}
+
+// printJob prints what applies to the job as it is.
+func printJob(w io.Writer, job wire.Job, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, job)
+	}
+	rows := [][]string{{"id", job.ID}, {"tenant", job.Tenant}, {"route", job.Route}, {"type", job.Type}, {"state", job.State}}
+	add := func(label, value string, applies bool) {
+		if applies {
+			rows = append(rows, []string{label, value})
+		}
+	}
+	instant := func(label string, t time.Time) { add(label, t.UTC().Format(time.RFC3339Nano), !t.IsZero()) }
+	add("position", strconv.FormatInt(job.Position, 10), job.Position > 0)
+	instant("estimated start", job.EstimatedStart)
+	add("attempts", fmt.Sprintf("%d of %d", job.Attempts, job.MaxAttempts), true)
+	instant("created", job.Created)
+	instant("scheduled", job.Scheduled)
+	instant("started", job.Started)
+	instant("finished", job.Finished)
+	if e := job.LastError; e != nil {
+		add("last error", e.Message, true)
+	}
+	if r := job.Response; r != nil {
+		add("response", strconv.Itoa(r.Status), true)
+		add("body", r.Body, r.Body != "" && r.BodyEncoding == "")
+	}
+	return printTable(w, rows)
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(leakFree{m}, map[string]func(){"sluice": main})
+}
+
+// leakFree runs the tests and then looks for goroutines that they left behind.
+type leakFree struct{ m *testing.M }
+
+func (l leakFree) Run() int {
+	code := l.m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			return 1
+		}
+	}
+	return code
+}
+
+// TestScripts runs the real program; the scripts are in testdata/script.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"await":    await,
+			"exitcode": exitcode,
+			"take":     take,
+		},
+		Setup: func(env *testscript.Env) error {
+			// Nothing of the machine's own settings may reach the scripts.
+			for _, entry := range os.Environ() {
+				if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "SLUICE_") {
+					env.Setenv(name, "")
+				}
+			}
+			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			return nil
+		},
+	})
+}

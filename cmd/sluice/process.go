@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/worker"
+)
+
+const (
+	deliveryGrace = 20 * time.Second // running deliveries may take so long to end after the stop
+	listenerGrace = 3 * time.Second  // requests may take so long to end once the worker has ended
+	patience      = 5 * time.Second  // between two log lines while Redis is away at the start
+	maxTenants    = 100              // of the file that get gauges of their own, for the sake of the metrics' size
+)
+
+// process is one running sluice: listeners, queue, worker.
+//
+// It starts in this order: listeners, which answer 503 until all is ready, so that a port that is taken ends it before
+// anything else happens; the engine and the queue, waited for as long as it takes; the worker; then the real handlers.
+//
+// It stops in this order, each step because of the next:
+//
+//  1. drain: readiness turns 503 and new jobs are refused, so that no client sends what nobody would take;
+//  2. the worker: it gives back what has not departed and finishes what has, while clients still read their jobs;
+//  3. the listeners: nothing changes any more, so the last answers are final;
+//  4. the queue, then its engine: everything above needs them to the end.
+type process struct {
+	cfg       config.Config
+	roles     roles
+	embedded  bool
+	apiFlag   string // what to change when the address is taken
+	adminFlag string
+	log       *slog.Logger
+	ready     func(running) // called once, when jobs are taken
+}
+
+// running is what a ready process tells about itself.
+type running struct {
+	api, admin net.Addr // api is nil without the role
+	engine     string
+	kind       queue.EngineKind
+}
+
+// run blocks until ctx ends and the process has stopped in order, which is no error, or until something fails.
+func (p *process) run(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+
+	admin, err := p.listen("admin.listen", p.adminFlag, p.cfg.Admin.Listen, fail)
+	if err != nil {
+		return err
+	}
+	defer admin.close()
+	var intake *listener
+	if p.roles.api {
+		if intake, err = p.listen("api.listen", p.apiFlag, p.cfg.API.Listen, fail); err != nil {
+			return err
+		}
+		defer intake.close()
+	}
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	engine, q, err := p.open(ctx, registry)
+	if err != nil {
+		if ctx.Err() != nil {
+			return cause(ctx)
+		}
+		return err
+	}
+	defer func() {
+		if err := errors.Join(q.Close(), engine.Close()); err != nil {
+			p.log.Warn("closing the store", "error", err)
+		}
+	}()
+
+	server, err := api.New(q, p.apiConfig(registry))
+	if err != nil {
+		return err
+	}
+	worked := make(chan error, 1)
+	workCtx, stopWorker := context.WithCancel(context.Background())
+	defer stopWorker()
+	if p.roles.worker {
+		w, err := worker.New(q, p.workerConfig(registry))
+		if err != nil {
+			return err
+		}
+		go func() {
+			err := w.Run(workCtx)
+			if workCtx.Err() == nil {
+				fail(fmt.Errorf("the worker ended by itself: %w", orNil(err)))
+			}
+			worked <- err
+		}()
+	} else {
+		worked <- nil
+	}
+
+	admin.gate.open(server.Admin())
+	now := running{admin: admin.addr(), engine: engine.String(), kind: engine.Kind()}
+	attributes := []any{"admin", admin.addr().String(), "store", engine.String(), "worker", p.roles.worker}
+	if intake != nil {
+		intake.gate.open(server.Intake())
+		now.api = intake.addr()
+		attributes = append(attributes, "api", intake.addr().String())
+	}
+	p.log.Info("ready", attributes...)
+	if p.ready != nil {
+		p.ready(now)
+	}
+
+	<-ctx.Done()
+	p.log.Info("stopping")
+	server.Drain()
+	stopWorker()
+	err = <-worked
+	if intake != nil {
+		intake.shutdown()
+	}
+	admin.shutdown()
+	if failed := cause(ctx); failed != nil {
+		return failed
+	}
+	if err != nil {
+		return fmt.Errorf("stop the worker: %w", err)
+	}
+	p.log.Info("stopped")
+	return nil
+}
+
+// cause is why ctx ended; being asked to stop is no error.
+func cause(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// errEnded stands for the reason of what ended without giving one.
+var errEnded = errors.New("no reason given")
+
+func orNil(err error) error {
+	if err == nil {
+		return errEnded
+	}
+	return err
+}
+
+// open connects to the engine and opens the queue. While Redis is away it keeps trying: whoever starts both at once must
+// not have to put them in order. Any other error ends it.
+func (p *process) open(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue, error) {
+	var told time.Time
+	pause := 100 * time.Millisecond
+	for {
+		engine, q, err := p.tryOpen(ctx, registry)
+		if err == nil || !errors.Is(err, queue.ErrUnavailable) || ctx.Err() != nil {
+			return engine, q, err
+		}
+		if now := time.Now(); now.Sub(told) >= patience {
+			p.log.Warn("redis does not answer, trying on", "error", err)
+			told = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(pause):
+			pause = min(2*pause, time.Second)
+		}
+	}
+}
+
+func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue, error) {
+	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{
+		URL:         p.cfg.Redis.URL,
+		DataDir:     p.cfg.Redis.DataDir,
+		Embedded:    p.embedded,
+		NoChild:     p.roles.split(),
+		AllowUnsafe: p.cfg.Redis.AllowUnsafe,
+		Logger:      p.log,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the store: %w", err)
+	}
+	// Metrics go into a registry of their own first: an attempt that fails must leave nothing behind in the real one.
+	attempt := prometheus.NewRegistry()
+	q, err := queue.Open(ctx, engine, queue.Options{
+		Defaults: p.cfg.Tenants.Defaults,
+		Tenants:  p.cfg.Tenants.Named,
+		Retention: queue.Retention{
+			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,
+		},
+		Registerer: attempt,
+		Logger:     p.log,
+	})
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())
+	}
+	if err := registry.Register(attempt); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(), engine.Close())
+	}
+	return engine, q, nil
+}
+
+func (p *process) apiConfig(registry *prometheus.Registry) api.Config {
+	routes := map[string]api.RouteInfo{}
+	for name, r := range p.cfg.Routes {
+		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
+	}
+	tenants := slices.Sorted(maps.Keys(p.cfg.Tenants.Named))
+	return api.Config{
+		Routes:        routes,
+		MaxBody:       p.cfg.API.MaxBody,
+		Headers:       api.HeaderMode(p.cfg.Headers),
+		AdminToken:    p.cfg.Admin.Token,
+		Version:       build(),
+		Registerer:    registry,
+		Gatherer:      registry,
+		Logger:        p.log,
+		StatusTenants: tenants[:min(len(tenants), maxTenants)],
+	}
+}
+
+func (p *process) workerConfig(registry *prometheus.Registry) worker.Config {
+	routes := map[string]worker.Route{}
+	for name, r := range p.cfg.Routes {
+		routes[name] = worker.Route{
+			URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
+			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff, MaxBackoff: r.Retry.MaxBackoff},
+		}
+	}
+	return worker.Config{
+		Routes: routes, Lease: p.cfg.Worker.Lease, Sweep: p.cfg.Worker.Sweep, Horizon: p.cfg.Worker.Horizon,
+		Concurrency: int(p.cfg.Worker.Concurrency), Grace: deliveryGrace, Registerer: registry, Logger: p.log,
+	}
+}
+
+// listener is one address with its server; its gate is shut until the process is ready.
+type listener struct {
+	gate   *gate
+	socket net.Listener
+	server *http.Server
+	log    *slog.Logger
+}
+
+// listen opens the address and serves on it at once. What ends the serving ends the process through fail.
+func (p *process) listen(key, flag, address string, fail context.CancelCauseFunc) (*listener, error) {
+	socket, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w (change it with %s)", key, address, rootOf(err), flag)
+	}
+	l := &listener{gate: newGate(), socket: socket, log: p.log}
+	l.server = api.HTTPServer(address, l.gate, p.log)
+	p.log.Info("listening", "for", key, "address", socket.Addr().String())
+	go func() {
+		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			fail(fmt.Errorf("%s: %w", key, err))
+		}
+	}()
+	return l, nil
+}
+
+// rootOf is the reason under the layers of the net package, which repeat the address.
+func rootOf(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+func (l *listener) addr() net.Addr { return l.socket.Addr() }
+
+// shutdown takes no more connections, lets running requests end within the grace, and cuts off the rest.
+func (l *listener) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
+	defer cancel()
+	if err := l.server.Shutdown(ctx); err != nil {
+		l.log.Warn("requests were cut off", "address", l.addr().String(), "error", err)
+	}
+}
+
+func (l *listener) close() { _ = l.server.Close() }

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// queueFull is the kind of the refusal that means that a tenant's queue is full.
+const queueFull = "queue-full"
+
+// apiFlags say where the API is.
+type apiFlags struct {
+	API string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"Where the API is [http://${api}]."`
+}
+
+// adminFlags say where the admin listener is.
+type adminFlags struct {
+	Admin      string `name:"admin" default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"Where the admin listener is [http://${admin}]."`
+	AdminToken string `name:"admin-token" env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Its token, if it has one; the variable keeps it out of the list of processes."`
+}
+
+// jobsAPI is the API as the commands use it.
+type jobsAPI struct{ *client.Client }
+
+// connect makes a client for so many calls at once.
+func (f apiFlags) connect(calls int) (jobsAPI, error) {
+	c, err := client.New(baseURL(f.API), "", httpClient(calls))
+	if err != nil {
+		return jobsAPI{}, usageError{"--api: " + err.Error()}
+	}
+	return jobsAPI{c}, nil
+}
+
+func (f adminFlags) connect() (*client.Client, error) {
+	c, err := client.New(baseURL(f.Admin), f.AdminToken, httpClient(1))
+	if err != nil {
+		return nil, usageError{"--admin: " + err.Error()}
+	}
+	return c, nil
+}
+
+// httpClient keeps a connection for each call at once; a held answer comes well within its bound.
+func httpClient(calls int) *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = calls
+	return &http.Client{Transport: transport, Timeout: 2 * wire.MaxWaitSeconds * time.Second}
+}
+
+// refusedError is a refusal of a submission by the server.
+type refusedError struct {
+	kind string // such as queue-full
+	err  error
+}
+
+func (e *refusedError) Error() string { return e.err.Error() }
+
+func (e *refusedError) Unwrap() error { return e.err }
+
+// submit submits one job. A refusal with a reason is a *refusedError.
+func (a jobsAPI) submit(ctx context.Context, s client.Submission) (client.Submitted, error) {
+	got, err := a.Submit(ctx, s)
+	var answer *client.Error
+	if errors.As(err, &answer) && answer.Kind() != "" {
+		err = &refusedError{kind: answer.Kind(), err: err}
+	}
+	return got, err
+}
+
+// awaitJob reads the job until it is done or ctx ends; then it returns the job as it was last read, with ctx's error.
+func (a jobsAPI) awaitJob(ctx context.Context, tenant, id string) (wire.Job, error) {
+	var last wire.Job
+	for {
+		job, err := a.Job(ctx, tenant, id, wire.MaxWaitSeconds*time.Second)
+		if ctx.Err() != nil {
+			return last, ctx.Err()
+		}
+		if err != nil || job.Done {
+			return job, err
+		}
+		last = job
+	}
+}

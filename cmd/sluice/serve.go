@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/shaper"
+)
+
+type serveCmd struct {
+	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML)."`
+	Roles  string `default:"api,worker" placeholder:"LIST" env:"SLUICE_ROLES" help:"What this process does: api, worker or both [api,worker]."`
+	Dev    bool   `help:"Accept the embedded engine where there is neither redis.url nor a redis-server on PATH: jobs are lost on exit."`
+
+	kong.Plugins // the flags of the settings
+}
+
+func (serveCmd) Help() string {
+	return `Runs Sluice until it is told to stop. Settings come from their defaults, the file, the environment and these flags, the later winning. The file must name at least one route.
+
+Jobs are kept in the Redis of redis.url. Without one, a private redis-server is started with its data in redis.data_dir; that one cannot be shared, so processes with split roles need redis.url.
+
+SIGTERM or SIGINT ends it in order: readiness turns 503, new jobs are refused, running deliveries finish for up to 20 seconds. A second signal ends it at once. Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems listed.
+
+Example:
+  sluice serve --config sluice.yaml
+  sluice serve --config sluice.yaml --roles worker --admin 127.0.0.1:9091`
+}
+
+func (c *serveCmd) Run(a *app) error {
+	cfg, loadErr := config.Load(config.Sources{File: c.Config, Environ: a.environ, Flags: settingValues(c.Plugins)})
+	problems, _ := loadErr.(shaper.Problems)
+	if loadErr != nil && problems == nil {
+		return loadErr
+	}
+	r, rolesProblems := parseRoles(c.Roles)
+	problems = append(problems, rolesProblems...)
+	if r.split() && cfg.Redis.URL == "" && len(problems) == 0 {
+		problems = append(problems, shaper.Problem{Field: "redis.url", Value: "not set",
+			Rule: "must be set when --roles is not api,worker: a private redis-server cannot be shared"})
+	}
+	if err := problems.Err(); err != nil {
+		return err
+	}
+	embedded := false
+	if c.Dev && cfg.Redis.URL == "" {
+		_, err := exec.LookPath("redis-server")
+		embedded = err != nil
+	}
+	p := &process{
+		cfg: cfg, roles: r, embedded: embedded, apiFlag: "--api", adminFlag: "--admin",
+		log: newLogger(a.Err, cfg.Log.Level),
+	}
+	return p.run(a.ctx)
+}
+
+// roles is what a process does.
+type roles struct{ api, worker bool }
+
+func (r roles) split() bool { return !r.api || !r.worker }
+
+func parseRoles(text string) (roles, shaper.Problems) {
+	var r roles
+	names := strings.Split(text, ",")
+	for _, name := range names {
+		switch strings.TrimSpace(name) {
+		case "api":
+			r.api = true
+		case "worker":
+			r.worker = true
+		default:
+			return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must be api, worker or api,worker"}}
+		}
+	}
+	if len(names) != len(slices.Compact(slices.Sorted(slices.Values(names)))) {
+		return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must name each role once"}}
+	}
+	return r, nil
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// signalContext ends with the first SIGTERM or SIGINT, which asks for an orderly end. A second one ends the process at
+// once, with exit code 1: whoever sends it is not willing to wait.
+func signalContext() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	done := make(chan struct{})
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case s := <-signals:
+			fmt.Fprintf(os.Stderr, "sluice: second signal (%v): ending at once\n", s)
+			os.Exit(exitFailed)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
+}

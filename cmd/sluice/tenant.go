@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+type tenantCmd struct {
+	Get    tenantGetCmd    `cmd:"" help:"Print the settings and figures of a tenant."`
+	Set    tenantSetCmd    `cmd:"" help:"Change settings of a tenant."`
+	Pause  tenantPauseCmd  `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
+	Resume tenantResumeCmd `cmd:"" help:"End a pause."`
+}
+
+func (tenantCmd) Help() string {
+	return `Reads and changes the settings of a tenant through the admin listener. Changes are kept in Redis, outrank the configuration file, and are obeyed by the backlog at once.
+
+Example:
+  sluice tenant get acme
+  sluice tenant set acme --rate 200/s --capacity 5000`
+}
+
+// tenantFlags name one tenant.
+type tenantFlags struct {
+	adminFlags
+	Name string `arg:"" help:"Name of the tenant."`
+	JSON bool   `help:"Print the tenant as JSON."`
+}
+
+type tenantGetCmd struct{ tenantFlags }
+
+func (tenantGetCmd) Help() string {
+	return `Prints the settings of a tenant, each with where it comes from, and its figures: how many jobs wait and run, what limits it now, the totals. A tenant never heard of has the defaults.
+
+Example:
+  sluice tenant get acme --json`
+}
+
+func (c *tenantGetCmd) Run(a *app) error {
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	t, err := remote.Tenant(a.ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("read the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+type tenantSetCmd struct {
+	tenantFlags
+	Rate        *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
+	Burst       *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle stretch."`
+	Capacity    *int64         `placeholder:"N" help:"Jobs that may wait."`
+	Concurrency *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
+	MaxWait     *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
+	Reset       []string       `placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, concurrency, max_wait, paused."`
+	Reason      string         `placeholder:"TEXT" help:"Kept with the change."`
+}
+
+func (tenantSetCmd) Help() string {
+	return `Changes the settings that are given and leaves the others. The jobs that wait already obey the change at once, without a burst.
+
+Example:
+  sluice tenant set acme --rate 200/s --capacity 5000 --reason "black friday"
+  sluice tenant set acme --reset rate,capacity`
+}
+
+func (c *tenantSetCmd) Run(a *app) error {
+	patch, err := c.patch()
+	if err != nil {
+		return err
+	}
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	t, err := remote.Patch(a.ctx, c.Name, patch)
+	if err != nil {
+		return fmt.Errorf("change the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+// patch is the JSON merge patch that the flags mean; nil resets a setting.
+func (c *tenantSetCmd) patch() (map[string]any, error) {
+	patch := map[string]any{}
+	for _, name := range c.Reset {
+		if name == "max_wait" {
+			name = "max_wait_ms"
+		}
+		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "concurrency", "max_wait_ms", "paused"}, name) {
+			return nil, usageError{fmt.Sprintf("--reset: %q is no setting of a tenant", name)}
+		}
+		patch[name] = nil
+	}
+	if c.Rate != nil {
+		patch["rate"] = *c.Rate
+	}
+	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity, "concurrency": c.Concurrency} {
+		if value != nil {
+			patch[name] = *value
+		}
+	}
+	if c.MaxWait != nil {
+		if *c.MaxWait%time.Millisecond != 0 {
+			return nil, usageError{"--max-wait must be in whole milliseconds"}
+		}
+		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
+	}
+	if len(patch) == 0 {
+		return nil, usageError{"nothing to change: give at least one setting, such as --rate 200/s"}
+	}
+	if c.Reason != "" {
+		patch["reason"] = c.Reason
+	}
+	return patch, nil
+}
+
+type tenantPauseCmd struct {
+	tenantFlags
+	Reason string `placeholder:"TEXT" help:"Kept with the change."`
+}
+
+func (tenantPauseCmd) Help() string {
+	return `Lets no job of the tenant leave until it is resumed. Jobs are still admitted until the queue is full; deliveries under way finish.
+
+Example:
+  sluice tenant pause acme --reason "upstream is being moved"`
+}
+
+func (c *tenantPauseCmd) Run(a *app) error {
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	t, err := remote.Pause(a.ctx, c.Name, c.Reason)
+	if err != nil {
+		return fmt.Errorf("pause the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+type tenantResumeCmd struct {
+	tenantFlags
+	Reason string `placeholder:"TEXT" help:"Kept with the change."`
+}
+
+func (tenantResumeCmd) Help() string {
+	return `Ends a pause. What has gathered leaves at the tenant's rate, not at once.
+
+Example:
+  sluice tenant resume acme`
+}
+
+func (c *tenantResumeCmd) Run(a *app) error {
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	t, err := remote.Resume(a.ctx, c.Name, c.Reason)
+	if err != nil {
+		return fmt.Errorf("resume the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, t)
+	}
+	rateText := func(r wire.Rate) string {
+		return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
+	}
+	rates := make([]string, len(t.Rates))
+	for i, r := range t.Rates {
+		rates[i] = fmt.Sprintf("%s burst %d", rateText(r.Rate), max(r.Burst, 1))
+	}
+	rows := [][]string{{"tenant", t.Tenant, ""}}
+	setting := func(label, name, value string) { rows = append(rows, []string{label, value, t.Sources[name]}) }
+	setting("rate", "rate", rateText(t.Rate))
+	setting("burst", "burst", strconv.FormatInt(t.Burst, 10))
+	if len(rates) > 0 {
+		setting("rates", "rates", strings.Join(rates, ", "))
+	}
+	setting("capacity", "capacity", strconv.FormatInt(t.Capacity, 10))
+	setting("concurrency", "concurrency", strconv.FormatInt(t.Concurrency, 10))
+	setting("max wait", "max_wait_ms", (time.Duration(t.MaxWaitMS) * time.Millisecond).String())
+	setting("paused", "paused", strconv.FormatBool(t.Paused))
+	figure := func(label, value string) { rows = append(rows, []string{label, value, ""}) }
+	if t.Reason != "" {
+		figure("reason", t.Reason)
+	}
+	figure("depth", strconv.FormatInt(t.Depth, 10))
+	figure("running", strconv.FormatInt(t.Running, 10))
+	figure("limited by", t.LimitedBy)
+	figure("effective rate", fmt.Sprintf("%.4g/s", t.EffectiveRate))
+	figure("oldest wait", (time.Duration(t.OldestWaitMS) * time.Millisecond).String())
+	figure("admitted", strconv.FormatInt(t.Admitted, 10))
+	figure("rejected", strconv.FormatInt(t.Rejected, 10))
+	figure("departed", strconv.FormatInt(t.Departed, 10))
+	figure("succeeded", strconv.FormatInt(t.Succeeded, 10))
+	figure("dead", strconv.FormatInt(t.Dead, 10))
+	return printTable(w, rows)
+}

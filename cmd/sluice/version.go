@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/7509e464/sluice/api"
+)
+
+// Set at build time by -ldflags "-X main.version=… -X main.commit=…"; without that the module's build information serves.
+var (
+	version string
+	commit  string
+)
+
+// build is what this program is.
+func build() api.VersionInfo {
+	v := api.VersionInfo{Version: version, Commit: commit, Go: runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if v.Version == "" {
+			v.Version = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && v.Commit == "" {
+				v.Commit = s.Value
+			}
+		}
+	}
+	if v.Version == "" {
+		v.Version = "(devel)"
+	}
+	if v.Commit == "" {
+		v.Commit = "unknown"
+	}
+	return v
+}
+
+type versionCmd struct {
+	JSON bool `help:"Print JSON."`
+}
+
+func (versionCmd) Help() string {
+	return `Prints the version, the commit it was built from and the version of Go.
+
+Example:
+  sluice version --json`
+}
+
+func (c versionCmd) Run(a *app) error {
+	v := build()
+	if c.JSON {
+		return printJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit, "go": v.Go})
+	}
+	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s\n", v.Version, v.Commit, v.Go)
+	return err
+}

@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"math"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// moment is an instant of this process's monotone clock: the time since the worker was made. All waiting is done in
+// moments, because a wall clock may step.
+type moment time.Duration
+
+// never is later than every moment.
+const never = moment(math.MaxInt64)
+
+// longAgo is earlier than every moment by enough that nothing since then is recent.
+const longAgo = -moment(time.Hour)
+
+func (m moment) add(d time.Duration) moment { return m + moment(d) }
+
+func (m moment) since(earlier moment) time.Duration { return time.Duration(m - earlier) }
+
+// stopwatch tells moments.
+type stopwatch struct{ start time.Time }
+
+func (s stopwatch) now() moment { return moment(time.Since(s.start)) }
+
+func (s stopwatch) at(t time.Time) moment { return moment(t.Sub(s.start)) }
+
+const (
+	// driftPerSecond is how much two undisturbed clocks may part in a second: 50 ppm, a poor quartz.
+	driftPerSecond = 50 * time.Microsecond
+	// sampleAge is when a sample gives way to any newer one.
+	sampleAge = 10 * time.Second
+)
+
+// relation relates the clock of a shard to this process's, by one sample: the shard's clock said instant at some moment
+// between the sending of a look and its answer. The shorter that round trip, the less wrong any guess, so the sample with
+// the shortest one is kept, as in NTP's clock filter (RFC 5905, section 10), its error growing with age. The zero value
+// knows nothing.
+//
+// NTP takes the middle of the round trip. A look's clock is read before it does its work, so the reading comes earlier than
+// that: at 0.15 of the round trip in the median over a local socket, close to the middle over a slow network. A third
+// is between the two.
+type relation struct {
+	known   bool
+	instant shaper.Instant
+	at      moment
+	err     time.Duration // at most, when the sample was taken
+}
+
+// observe takes a look into account: the shard's clock during the look, and when it was sent and answered.
+func (r *relation) observe(instant shaper.Instant, sent, received moment) {
+	trip := received.since(sent)
+	// Instants are whole microseconds, hence the one more.
+	sample := relation{known: true, instant: instant, at: sent.add(trip / 3), err: trip - trip/3 + time.Microsecond}
+	if !r.known {
+		*r = sample
+		return
+	}
+	age := time.Duration(sample.at - r.at)
+	grown := r.err + time.Duration(age.Seconds()*float64(driftPerSecond))
+	gap := time.Duration(r.moment(instant) - sample.at).Abs()
+	// Two samples that cannot both be true mean that the shard's clock has stepped, and the older one is void.
+	stepped := gap > grown+sample.err
+	if stepped || sample.err <= grown || age >= sampleAge {
+		*r = sample
+	}
+}
+
+// moment is when the shard's clock says i.
+func (r relation) moment(i shaper.Instant) moment { return r.at.add(i.Sub(r.instant)) }

@@ -1,0 +1,127 @@
+package worker
+
+import (
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Route is where jobs go: an HTTP upstream that is sent one POST per attempt. The zero value of every field but URL means
+// its default.
+type Route struct {
+	URL         string        // http or https; user information in it becomes basic authentication
+	Timeout     time.Duration // of one attempt, from the connection to the end of the answer; default 10s
+	Connections int           // at most so many to a host; default 256
+	Retry       Retry
+	Secrets     []string // Standard Webhooks secrets, "whsec_" and base64; a request is signed with each of them
+}
+
+// Retry says how often and how fast a failed delivery is tried again. The zero value of a field means its default.
+type Retry struct {
+	MaxAttempts int           // default 5
+	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
+	MaxBackoff  time.Duration // default 1h
+}
+
+// Config is the settings of a Worker. The zero value of a field means its default.
+type Config struct {
+	Routes      map[string]Route      // by name; a job of any other route fails its attempts
+	Lease       time.Duration         // how long a lease lasts unless it is extended, from 100ms; default 30s
+	Sweep       time.Duration         // how often expired leases are looked for; default 1s
+	Horizon     time.Duration         // how far ahead of its stamp a job is leased, at most a quarter of Lease; default 20ms
+	Concurrency int                   // jobs held at once, waiting for their stamp, running or being settled; default 256
+	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
+	Registerer  prometheus.Registerer // nil: metrics are not registered
+	Logger      *slog.Logger          // default slog.Default()
+}
+
+func (r Route) withDefaults() Route {
+	r.Timeout = orDefault(r.Timeout, 10*time.Second)
+	r.Connections = orDefault(r.Connections, 256)
+	r.Retry.MaxAttempts = orDefault(r.Retry.MaxAttempts, 5)
+	r.Retry.MinBackoff = orDefault(r.Retry.MinBackoff, time.Second)
+	r.Retry.MaxBackoff = orDefault(r.Retry.MaxBackoff, time.Hour)
+	return r
+}
+
+func (c Config) withDefaults() Config {
+	routes := make(map[string]Route, len(c.Routes))
+	for name, r := range c.Routes {
+		routes[name] = r.withDefaults()
+	}
+	c.Routes = routes
+	c.Lease = orDefault(c.Lease, 30*time.Second)
+	c.Sweep = orDefault(c.Sweep, time.Second)
+	c.Horizon = orDefault(c.Horizon, 20*time.Millisecond)
+	c.Concurrency = orDefault(c.Concurrency, 256)
+	c.Grace = orDefault(c.Grace, 20*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// validate lists every setting that breaks a rule; the defaults are filled in by then.
+func (c Config) validate() error {
+	var ps shaper.Problems
+	check := func(ok bool, field string, value any, rule string) {
+		if !ok {
+			ps = append(ps, shaper.Problem{Field: field, Value: fmt.Sprint(value), Rule: rule})
+		}
+	}
+	check(c.Lease >= 100*time.Millisecond, "lease", c.Lease, "must be at least 100ms")
+	check(c.Sweep > 0, "sweep", c.Sweep, "must be positive")
+	check(c.Horizon > 0 && c.Horizon <= c.Lease/4, "horizon", c.Horizon, "must be positive and at most a quarter of the lease")
+	check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
+	check(c.Grace > 0, "grace", c.Grace, "must be positive")
+	for name, r := range c.Routes {
+		at := "routes." + name + "."
+		check(validURL(r.URL), at+"url", redacted(r.URL), "must be an http or https URL with a host")
+		check(r.Timeout > 0, at+"timeout", r.Timeout, "must be positive")
+		check(r.Connections > 0, at+"connections", r.Connections, "must be positive")
+		check(r.Retry.MaxAttempts > 0, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be positive")
+		check(r.Retry.MinBackoff > 0, at+"retry.min_backoff", r.Retry.MinBackoff, "must be positive")
+		check(r.Retry.MaxBackoff >= r.Retry.MinBackoff, at+"retry.max_backoff", r.Retry.MaxBackoff, "must be at least min_backoff")
+		for i, secret := range r.Secrets {
+			_, err := webhooks.NewWebhook(secret)
+			check(err == nil && len(secret) > len("whsec_"), fmt.Sprintf("%ssecrets[%d]", at, i), "(hidden)", "must be whsec_ and base64")
+		}
+	}
+	return ps.Err()
+}
+
+// validURL accepts what the HTTP deliverer can post to.
+func validURL(raw string) bool {
+	u, err := url.Parse(raw)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
+
+// redacted is a URL without what may be secret in it: user information, query and fragment.
+func redacted(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "(not a URL)"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// beat is the time between two signs of life of the worker and of its leases.
+func (c Config) beat() time.Duration { return min(time.Second, c.Lease/10) }
+
+// margin is what a lease must have left for its job to depart: a tenth of it, and never less than two beats, so that the
+// first extension of the running delivery may fail once.
+func (c Config) margin() time.Duration { return max(c.Lease/10, 2*c.beat()) }

@@ -1,0 +1,400 @@
+package worker
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const payload = "{ \"amount\" : 1e400,\t\"note\":\"\\u00e9\" }"
+
+func lease() queue.Lease {
+	return queue.Lease{
+		LeaseRef: queue.LeaseRef{ID: "0198c5f0job", Epoch: 7}, Tenant: "Åcme/1 b", Route: "default", Type: "order.create\r\nX: y",
+		Payload: []byte(payload), Attempt: 2, MaxAttempts: 5,
+	}
+}
+
+// deliverTo makes one attempt at a server with this handler.
+func deliverTo(t *testing.T, r Route, handler http.HandlerFunc) queue.Settlement {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	r.URL = server.URL + "/orders"
+	return deliver(t, t.Context(), r)
+}
+
+func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
+	t.Helper()
+	d, err := newHTTPDeliverer(r.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	s := d.Deliver(ctx, lease())
+	if s.LeaseRef != lease().LeaseRef {
+		t.Errorf("settles %+v", s.LeaseRef)
+	}
+	if s.Error != nil {
+		for _, secret := range []string{"amount", "hunter2", "whsec", "http://"} {
+			if strings.Contains(s.Error.Message, secret) {
+				t.Errorf("the error tells too much: %q", s.Error.Message)
+			}
+		}
+	}
+	return s
+}
+
+func TestRequestIsAsTheContractSays(t *testing.T) {
+	secrets := []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
+	var got *http.Request
+	var body []byte
+	s := deliverTo(t, Route{Secrets: secrets}, func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Set-Cookie", "session=1")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, `{"ok":true}`)
+	})
+	if got.Method != http.MethodPost || got.URL.Path != "/orders" || string(body) != payload {
+		t.Errorf("%s %s with %q", got.Method, got.URL, body)
+	}
+	stamp := got.Header.Get("webhook-timestamp")
+	if unix, err := strconv.ParseInt(stamp, 10, 64); err != nil || time.Since(time.Unix(unix, 0)).Abs() > time.Minute {
+		t.Errorf("webhook-timestamp %q", stamp)
+	}
+	for _, secret := range secrets {
+		hook, err := webhooks.NewWebhook(secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hook.Verify(body, got.Header); err != nil {
+			t.Errorf("signature: %v", err)
+		}
+	}
+	if n := len(strings.Fields(got.Header.Get("webhook-signature"))); n != 2 {
+		t.Errorf("%d signatures, want 2", n)
+	}
+	got.Header.Del("webhook-timestamp")
+	got.Header.Del("webhook-signature")
+	want := http.Header{
+		"Content-Length":  {strconv.Itoa(len(payload))},
+		"Content-Type":    {"application/json"},
+		"User-Agent":      {"sluice"},
+		"Webhook-Id":      {"0198c5f0job"},
+		"Sluice-Attempt":  {"2"},
+		"Sluice-Tenant":   {"%C3%85cme%2F1%20b"},
+		"Sluice-Job-Type": {"order.create%0D%0AX:%20y"},
+	}
+	if diff := cmp.Diff(want, got.Header); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	answer := &queue.Response{Status: 201, Headers: map[string]string{"content-type": "application/json"}, Body: []byte(`{"ok":true}`)}
+	if diff := cmp.Diff(answer, s.Response); s.Event != shaper.Succeed || diff != "" {
+		t.Errorf("%s, response (-want +got):\n%s", s.Event, diff)
+	}
+}
+
+func TestRequestIsNotSignedWithoutSecrets(t *testing.T) {
+	deliverTo(t, Route{}, func(_ http.ResponseWriter, r *http.Request) {
+		if s, ok := r.Header["Webhook-Signature"]; ok {
+			t.Errorf("signed: %v", s)
+		}
+	})
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var hits atomic.Int32
+	s := deliverTo(t, Route{}, func(w http.ResponseWriter, r *http.Request) {
+		hits.Add(1)
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	})
+	if s.Event != shaper.Die || hits.Load() != 1 || s.Response.Headers["location"] != "/elsewhere" {
+		t.Errorf("%d requests, %+v, %+v", hits.Load(), s, s.Response)
+	}
+	if want := "the upstream answered 307 Temporary Redirect; redirects are not followed"; s.Error.Message != want {
+		t.Errorf("error %q, want %q", s.Error.Message, want)
+	}
+}
+
+func TestProxyVariablesAreIgnored(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	t.Setenv("http_proxy", "http://127.0.0.1:1")
+	d, err := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Loopback is never proxied, so the transport is asked instead of a server.
+	if d.client.Transport.(*http.Transport).Proxy != nil {
+		t.Error("a proxy is looked for")
+	}
+}
+
+func TestLargeBodyIsCut(t *testing.T) {
+	s := deliverTo(t, Route{}, func(w http.ResponseWriter, _ *http.Request) {
+		chunk := bytes.Repeat([]byte("x"), 64<<10)
+		for range 1 << 14 { // a gigabyte, if anybody reads it
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	})
+	if s.Event != shaper.Succeed || len(s.Response.Body) != maxBody || !s.Response.Truncated {
+		t.Errorf("%s, %d bytes kept, truncated %v", s.Event, len(s.Response.Body), s.Response.Truncated)
+	}
+}
+
+func TestBodyAtTheBoundIsWhole(t *testing.T) {
+	s := deliverTo(t, Route{}, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, maxBody))
+	})
+	if len(s.Response.Body) != maxBody || s.Response.Truncated {
+		t.Errorf("%d bytes kept, truncated %v", len(s.Response.Body), s.Response.Truncated)
+	}
+}
+
+func TestConnectionIsUsedAgain(t *testing.T) {
+	var connections atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, maxDrain)) // more than is kept, not more than is drained
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	d, err := newHTTPDeliverer(Route{URL: server.URL}.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	for range 5 {
+		if s := d.Deliver(t.Context(), lease()); s.Event != shaper.Succeed {
+			t.Fatalf("%+v", s.Error)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for 5 deliveries, want 1", n)
+	}
+}
+
+func TestGzipIsLeftAlone(t *testing.T) {
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	_, _ = z.Write(make([]byte, 1<<20))
+	_ = z.Close()
+	s := deliverTo(t, Route{}, func(w http.ResponseWriter, r *http.Request) {
+		if e := r.Header.Get("Accept-Encoding"); e != "" {
+			t.Errorf("Accept-Encoding %q", e)
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(bomb.Bytes())
+	})
+	if !bytes.Equal(s.Response.Body, bomb.Bytes()) {
+		t.Errorf("%d bytes kept of %d sent", len(s.Response.Body), bomb.Len())
+	}
+}
+
+func TestHangingUpstreamTimesOut(t *testing.T) {
+	for name, first := range map[string]string{"before the headers": "", "in the headers": "HTTP/1.1 200 OK\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			addr := rawServer(t, func(conn net.Conn) {
+				_, _ = io.WriteString(conn, first)
+				_, _ = io.Copy(io.Discard, conn) // until the client gives up
+			})
+			s := deliver(t, t.Context(), Route{URL: "http://" + addr, Timeout: 50 * time.Millisecond})
+			if s.Event != shaper.Retry || s.Error.Message != "no answer within 50ms" {
+				t.Errorf("%s, %+v", s.Event, s.Error)
+			}
+		})
+	}
+}
+
+func TestBodyThatBreaksOffIsStillASuccess(t *testing.T) {
+	for name, rest := range map[string]bool{"hangs": true, "is cut": false} {
+		t.Run(name, func(t *testing.T) {
+			addr := rawServer(t, func(conn net.Conn) {
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhello")
+				if rest {
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			})
+			s := deliver(t, t.Context(), Route{URL: "http://" + addr, Timeout: time.Second})
+			if s.Event != shaper.Succeed || string(s.Response.Body) != "hello" || !s.Response.Truncated {
+				t.Errorf("%s, %+v", s.Event, s.Response)
+			}
+		})
+	}
+}
+
+func TestBadAnswersAreFailedAttempts(t *testing.T) {
+	const unreadable = "the upstream's answer is not valid HTTP, or its headers are too large"
+	tests := map[string]struct {
+		serve   func(net.Conn)
+		message string
+	}{
+		"closed at once": {func(net.Conn) {}, "the upstream closed the connection without an answer"},
+		"not HTTP": {func(c net.Conn) {
+			_, _ = io.WriteString(c, "amount: hunter2\r\n\r\n")
+		}, unreadable},
+		"endless headers": {func(c net.Conn) {
+			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+			for i := 0; err == nil; i++ {
+				_, err = fmt.Fprintf(c, "X-%d: %s\r\n", i, strings.Repeat("a", 1000))
+			}
+		}, unreadable},
+		"one endless header": {func(c net.Conn) {
+			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
+			for err == nil {
+				_, err = io.WriteString(c, strings.Repeat("a", 1000))
+			}
+		}, unreadable},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			addr := rawServer(t, tt.serve)
+			s := deliver(t, t.Context(), Route{URL: "http://" + addr})
+			if s.Event != shaper.Retry || s.Error.Message != tt.message || s.Delay <= 0 || s.MaxAttempts != 5 {
+				t.Errorf("%s, %+v", s.Event, s.Error)
+			}
+		})
+	}
+}
+
+func TestSwitchingProtocolsIsDeadAndDoesNotHang(t *testing.T) {
+	addr := rawServer(t, func(conn net.Conn) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	s := deliver(t, t.Context(), Route{URL: "http://" + addr})
+	if s.Event != shaper.Die || s.Error.Status != 101 {
+		t.Errorf("%s, %+v", s.Event, s.Error)
+	}
+}
+
+func TestRefusedConnection(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	_ = ln.Close()
+	s := deliver(t, t.Context(), Route{URL: (&url.URL{Scheme: "http", Host: addr, User: url.UserPassword("me", "hunter2")}).String()})
+	if s.Event != shaper.Retry || !strings.Contains(s.Error.Message, "connection refused") || strings.Contains(s.Error.Message, "me:") {
+		t.Errorf("%s, %+v", s.Event, s.Error)
+	}
+}
+
+func TestUntrustedCertificate(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	s := deliver(t, t.Context(), Route{URL: server.URL})
+	if s.Event != shaper.Retry || !strings.Contains(s.Error.Message, "certificate") {
+		t.Errorf("%s, %+v", s.Event, s.Error)
+	}
+}
+
+func TestStoppedWorkerCutsTheDeliveryOff(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	addr := rawServer(t, func(conn net.Conn) {
+		cancel()
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	s := deliver(t, ctx, Route{URL: "http://" + addr})
+	if s.Event != shaper.Retry || s.Error.Message != "the worker stopped before the upstream had answered" {
+		t.Errorf("%s, %+v", s.Event, s.Error)
+	}
+}
+
+func TestKeptHeadersAreBounded(t *testing.T) {
+	s := deliverTo(t, Route{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", strings.Repeat("x", 20<<10))
+		w.WriteHeader(http.StatusBadRequest)
+	})
+	if n := len(s.Response.Headers["content-type"]); n != maxKeptHeader {
+		t.Errorf("%d bytes kept", n)
+	}
+}
+
+func TestPercentEncode(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                    "",
+		"acme":                "acme",
+		"A-Z.a_z:0@9-":        "A-Z.a_z:0@9-",
+		"a b":                 "a%20b",
+		"100%":                "100%25",
+		"é":                   "%C3%A9",
+		"\x00\r\n\xff":        "%00%0D%0A%FF",
+		"a/b?c=d&e+f~g{h}#\"": "a%2Fb%3Fc%3Dd%26e%2Bf%7Eg%7Bh%7D%23%22",
+	} {
+		if got := percentEncode(in); got != want {
+			t.Errorf("percentEncode(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzPercentEncode(f *testing.F) {
+	f.Add("acme")
+	f.Add("a b%\xff\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		encoded := percentEncode(s)
+		if i := strings.IndexFunc(encoded, func(r rune) bool { return r != '%' && (r > 127 || !unreserved(byte(r))) }); i >= 0 {
+			t.Errorf("%q has %q", encoded, encoded[i:])
+		}
+		if back, err := url.PathUnescape(encoded); err != nil || back != s {
+			t.Errorf("%q comes back as %q, %v", s, back, err)
+		}
+	})
+}
+
+// rawServer reads one request on every connection and hands the connection to serve, which need not speak HTTP.
+func rawServer(t *testing.T, serve func(net.Conn)) (addr string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			head := make([]byte, 64<<10)
+			if _, err := conn.Read(head); err == nil {
+				serve(conn)
+			}
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = ln.Close()
+		<-done
+	})
+	return ln.Addr().String()
+}

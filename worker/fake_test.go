@@ -1,0 +1,350 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeQueue is a queue in memory whose jobs bring their stamps with them. Its clock is skewed against the process's, and a
+// call takes a round trip of the bubble's time.
+type fakeQueue struct {
+	skew time.Duration
+	trip time.Duration
+
+	mu       sync.Mutex
+	away     bool                          // every call fails
+	refuse   func([]queue.Settlement) bool // Settle fails for another reason
+	lose     map[queue.LeaseRef]bool       // leases that Extend reports as lost
+	others   []string                      // live workers beside the one under test
+	shards   []*fakeShard
+	wakes    chan queue.Wake
+	ticks    []fakeTick
+	settled  []fakeSettled
+	batches  int // calls of Settle
+	extended map[queue.LeaseRef]int
+	left     []time.Time
+}
+
+type fakeShard struct {
+	jobs      []queue.Lease // by stamp
+	help      bool
+	loseReply int // so many looks have their effect, but their answer is lost
+}
+
+type fakeTick struct {
+	shard  int
+	o      queue.TickOptions
+	at     time.Time
+	leases int
+}
+
+type fakeSettled struct {
+	queue.Settlement
+	at time.Time
+}
+
+func newFakeQueue(shards int) *fakeQueue {
+	q := &fakeQueue{
+		skew: time.Hour, trip: 300 * time.Microsecond, wakes: make(chan queue.Wake),
+		lose: map[queue.LeaseRef]bool{}, extended: map[queue.LeaseRef]int{},
+	}
+	for range shards {
+		q.shards = append(q.shards, &fakeShard{})
+	}
+	return q
+}
+
+func (q *fakeQueue) now() shaper.Instant { return shaper.InstantOf(time.Now().Add(q.skew)) }
+
+// put adds a job that is to leave in d, without a wake-up.
+func (q *fakeQueue) put(shard int, id string, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.shards[shard]
+	s.jobs = append(s.jobs, queue.Lease{
+		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Tenant: "acme", Route: "default", Type: "test", Payload: []byte(`{}`),
+		Attempt: 1, MaxAttempts: 5, Eligible: q.now(), Stamp: q.now().Add(d),
+	})
+	slices.SortStableFunc(s.jobs, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) })
+}
+
+// set changes the fake under its lock.
+func (q *fakeQueue) set(change func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	change()
+}
+
+func (q *fakeQueue) call(ctx context.Context) error {
+	sleep(ctx, q.trip/3)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", queue.ErrUnavailable, err)
+	}
+	if q.away {
+		return queue.ErrUnavailable
+	}
+	return nil
+}
+
+func (q *fakeQueue) Shards() int { return len(q.shards) }
+
+func (q *fakeQueue) Beat(ctx context.Context, worker string, _ time.Duration) ([]string, error) {
+	if err := q.call(ctx); err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Sorted(slices.Values(append([]string{worker}, q.others...))), nil
+}
+
+func (q *fakeQueue) Leave(ctx context.Context, _ string) error {
+	err := q.call(ctx)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.left = append(q.left, time.Now())
+	return err
+}
+
+func (q *fakeQueue) Wakes(ctx context.Context) <-chan queue.Wake {
+	out := make(chan queue.Wake, 1)
+	out <- queue.Wake{Shard: queue.AllShards}
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case w := <-q.wakes:
+				out <- w
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func (q *fakeQueue) Extend(ctx context.Context, refs []queue.LeaseRef, _ time.Duration) (lost []queue.LeaseRef, err error) {
+	if err := q.call(ctx); err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, ref := range refs {
+		q.extended[ref]++
+		if q.lose[ref] {
+			lost = append(lost, ref)
+		}
+	}
+	return lost, nil
+}
+
+func (q *fakeQueue) Settle(ctx context.Context, batch []queue.Settlement) ([]queue.SettleResult, error) {
+	if err := q.call(ctx); err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.batches++
+	if q.refuse != nil && q.refuse(batch) {
+		return nil, fmt.Errorf("refused")
+	}
+	results := make([]queue.SettleResult, len(batch))
+	for i, s := range batch {
+		results[i] = queue.Settled
+		if q.lose[s.LeaseRef] {
+			results[i] = queue.Stale
+		}
+		q.settled = append(q.settled, fakeSettled{s, time.Now()})
+	}
+	return results, nil
+}
+
+// consumer is the fake's counterpart of queue.Queue.Consumer.
+func (q *fakeQueue) consumer(_ string, shard int) consumer {
+	return &fakeConsumer{q: q, shard: shard}
+}
+
+type fakeConsumer struct {
+	q     *fakeQueue
+	shard int
+	grant []queue.Lease // of a look whose answer was lost
+	open  bool
+}
+
+func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick, error) {
+	q, s := c.q, c.q.shards[c.shard]
+	sent := time.Now()
+	if err := q.call(ctx); err != nil {
+		return queue.Tick{}, err
+	}
+	q.mu.Lock()
+	switch o.Help {
+	case queue.HelpRaise:
+		s.help = true
+	case queue.HelpClear:
+		s.help = false
+	}
+	now := q.now()
+	leases := c.grant
+	if !c.open {
+		n := 0
+		for n < len(s.jobs) && n < o.Max && s.jobs[n].Stamp <= now.Add(o.Horizon) {
+			n++
+		}
+		leases = slices.Clone(s.jobs[:n])
+		s.jobs = s.jobs[n:]
+	}
+	for i := range leases {
+		// As the scripts do: a look that comes too late stamps anew, a repeated one too.
+		if leases[i].Stamp < now.Add(-shaper.Slack) {
+			leases[i].Stamp = now
+		}
+		leases[i].Deadline = now.Add(o.Lease)
+	}
+	t := queue.Tick{Now: now, Help: s.help, Leases: leases, Sent: sent}
+	if len(s.jobs) > 0 {
+		t.Next = s.jobs[0].Stamp
+	}
+	q.ticks = append(q.ticks, fakeTick{c.shard, o, time.Now(), len(leases)})
+	c.open = s.loseReply > 0
+	if c.open {
+		s.loseReply--
+		c.grant = leases
+		q.mu.Unlock()
+		return queue.Tick{}, queue.ErrUnavailable
+	}
+	c.grant = nil
+	q.mu.Unlock()
+	sleep(ctx, q.trip-q.trip/3)
+	t.Received = time.Now()
+	return t, nil
+}
+
+// deliverFunc is a deliverer made of a function.
+type deliverFunc func(context.Context, queue.Lease) queue.Settlement
+
+func (f deliverFunc) Deliver(ctx context.Context, l queue.Lease) queue.Settlement { return f(ctx, l) }
+
+func succeed(context.Context, queue.Lease) queue.Settlement {
+	return queue.Settlement{Event: shaper.Succeed}
+}
+
+// rig is a worker that runs against a fake queue in a bubble of virtual time.
+type rig struct {
+	*Worker
+	q        *fakeQueue
+	registry *prometheus.Registry
+	stopped  chan struct{} // closed when Run has returned
+	stop     context.CancelFunc
+}
+
+func startRig(t *testing.T, q *fakeQueue, cfg Config, d deliverFunc) *rig {
+	t.Helper()
+	r := &rig{q: q, registry: prometheus.NewRegistry(), stopped: make(chan struct{})}
+	cfg.Registerer = r.registry
+	cfg.Routes = map[string]Route{"default": {URL: "http://upstream.test/"}}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	w, err := newWorker(q, q.consumer, newTimerWaiter, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.deliverers["default"] = d
+	r.Worker = w
+	ctx, cancel := context.WithCancel(t.Context())
+	r.stop = cancel
+	go func() {
+		defer close(r.stopped)
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return r
+}
+
+// end stops the worker, waits for it and checks what must hold after every run: no place is taken and nothing is left over.
+func (r *rig) end(t *testing.T) {
+	t.Helper()
+	r.stop()
+	<-r.stopped
+	synctest.Wait()
+	if n := r.capacity.taken(); n != 0 {
+		t.Errorf("%d places are still taken", n)
+	}
+	if n := r.ledger.len(); n != 0 {
+		t.Errorf("%d jobs are left", n)
+	}
+	for _, g := range []prometheus.Collector{r.metrics.leases, r.metrics.pending} {
+		if v := testutil.ToFloat64(g); v != 0 {
+			t.Errorf("gauge is %v after the end", v)
+		}
+	}
+}
+
+// pass lets virtual time pass and everything settle down.
+func pass(d time.Duration) {
+	sleep(context.Background(), d)
+	synctest.Wait()
+}
+
+// events counts the settlements by event.
+func (q *fakeQueue) events() map[shaper.Event]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := map[shaper.Event]int{}
+	for _, s := range q.settled {
+		n[s.Event]++
+	}
+	return n
+}
+
+// looks counts the looks at each shard since the last call.
+func (q *fakeQueue) looks() map[int]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := map[int]int{}
+	for _, t := range q.ticks {
+		n[t.shard]++
+	}
+	q.ticks = nil
+	return n
+}
+
+// settlements are those up to now.
+func (q *fakeQueue) settlements() []fakeSettled {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.settled)
+}
+
+// helpSignals are the times and signals of the looks that said something about help.
+func (q *fakeQueue) helpSignals(h queue.HelpSignal) (at []time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, t := range q.ticks {
+		if t.o.Help == h {
+			at = append(at, t.at)
+		}
+	}
+	return at
+}
+
+func (c *fakeConsumer) Resign(context.Context) error { return nil }

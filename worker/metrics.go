@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// outcome is what became of a lease, as the metrics count it.
+type outcome int
+
+const (
+	outcomeSucceeded outcome = iota
+	outcomeRetry
+	outcomeDead
+	outcomeHeld
+	outcomeReleased
+	outcomeStale
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale"}
+
+// outcomeOf is the outcome of a settlement. A retry counts as such also when it was the last attempt: only the queue knows.
+func outcomeOf(e shaper.Event, result queue.SettleResult) outcome {
+	if result == queue.Stale {
+		return outcomeStale
+	}
+	switch e {
+	case shaper.Succeed:
+		return outcomeSucceeded
+	case shaper.Die:
+		return outcomeDead
+	case shaper.Hold:
+		return outcomeHeld
+	case shaper.Release:
+		return outcomeReleased
+	default:
+		return outcomeRetry
+	}
+}
+
+// metrics are the worker's own. No label grows with the number of tenants or jobs.
+type metrics struct {
+	// One counter per outcome, looked up once: a label lookup per job would show at full load.
+	deliveries [outcomes]prometheus.Counter
+	wait       prometheus.Histogram
+	lateness   prometheus.Histogram
+	duration   prometheus.Histogram
+	leases     prometheus.Gauge
+	pending    prometheus.Gauge
+}
+
+// newMetrics makes the metrics and registers them, unless registerer is nil.
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	deliveries := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_deliveries_total", Help: "Ended leases by outcome.",
+	}, []string{"outcome"})
+	m := &metrics{
+		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sluice_queue_wait_seconds", Help: "From the instant a job could have left to its stamp.",
+			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 300, 1800, 3600, 21600, 86400},
+		}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sluice_departure_lateness_seconds", Help: "From the stamp of a job to its departure.",
+			Buckets: []float64{.00005, .0001, .00015, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1},
+		}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sluice_delivery_duration_seconds", Help: "From the departure of a job to the end of the delivery.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}),
+		leases: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_leases", Help: "Jobs that wait for their stamp in this worker or are being delivered.",
+		}),
+		pending: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_settle_pending", Help: "Jobs that have ended here and are not settled yet.",
+		}),
+	}
+	for o, name := range outcomeNames {
+		m.deliveries[o] = deliveries.WithLabelValues(name)
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{deliveries, m.wait, m.lateness, m.duration, m.leases, m.pending} {
+		if err := registerer.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}

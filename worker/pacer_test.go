@@ -1,0 +1,191 @@
+package worker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// pacerRig is a pacer that notes what it does with its jobs.
+type pacerRig struct {
+	*pacer
+	done chan struct{}
+
+	mu       sync.Mutex
+	departed []string
+	late     []time.Duration
+	dropped  []string
+}
+
+func startPacer(w waiter, horizon, margin time.Duration) *pacerRig {
+	r := &pacerRig{done: make(chan struct{})}
+	r.pacer = newPacer(stopwatch{start: time.Now()}, w, horizon, margin, func(j *job) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.departed = append(r.departed, j.lease.ID)
+		r.late = append(r.late, r.watch.now().since(j.at))
+	}, func(j *job) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.dropped = append(r.dropped, j.lease.ID)
+	})
+	go func() {
+		defer close(r.done)
+		r.run()
+	}()
+	return r
+}
+
+// job is one that leaves in d, its lease ending after another while.
+func (r *pacerRig) job(id string, d, lease time.Duration) *job {
+	at := r.watch.now().add(d)
+	j := &job{lease: queue.Lease{LeaseRef: queue.LeaseRef{ID: id}}, at: at}
+	j.deadline.Store(int64(at.add(lease)))
+	return j
+}
+
+func TestPacerReleasesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
+		want := make([]string, 200)
+		batches := make([][]*job, 50)
+		for i := range want {
+			// Four of each instant: they leave in the order in which they came.
+			want[i] = fmt.Sprintf("%03d", i)
+			batches[i/4] = append(batches[i/4], r.job(want[i], time.Duration(1+i/4)*time.Millisecond, time.Minute))
+		}
+		for _, i := range rand.Perm(len(batches)) {
+			r.add(batches[i])
+			synctest.Wait() // asleep until the earliest job so far: an earlier one must wake it
+		}
+		pass(time.Second)
+		r.stop()
+		<-r.done
+		if !slices.Equal(r.departed, want) {
+			t.Errorf("departed %v", r.departed)
+		}
+		if late := slices.Max(r.late); late != 0 {
+			t.Errorf("the latest departure was %v late", late)
+		}
+	})
+}
+
+func TestPacerDropsWhatIsTooLate(t *testing.T) {
+	const horizon, margin = 20 * time.Millisecond, time.Second
+	tests := []struct {
+		name      string
+		at, lease time.Duration
+		departs   bool
+	}{
+		{"at its stamp", 5 * time.Millisecond, time.Minute, true},
+		{"a horizon ago", -horizon, time.Minute, true},
+		{"more than a horizon ago", -horizon - 1, time.Minute, false},
+		{"just enough lease", 5 * time.Millisecond, margin, true},
+		{"lease nearly over", 5 * time.Millisecond, margin - 1, false},
+		{"lease over", 5 * time.Millisecond, -1, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := startPacer(newTimerWaiter(), horizon, margin)
+				r.add([]*job{r.job("x", tt.at, tt.lease)})
+				pass(time.Second)
+				r.stop()
+				<-r.done
+				if departed := len(r.departed) == 1; departed != tt.departs || len(r.departed)+len(r.dropped) != 1 {
+					t.Errorf("departed %v, dropped %v", r.departed, r.dropped)
+				}
+			})
+		})
+	}
+}
+
+func TestMargin(t *testing.T) {
+	for lease, want := range map[time.Duration]time.Duration{
+		time.Second: 200 * time.Millisecond, 3 * time.Second: 600 * time.Millisecond,
+		10 * time.Second: 2 * time.Second, 30 * time.Second: 3 * time.Second, time.Minute: 6 * time.Second,
+	} {
+		if got := (Config{Lease: lease}).margin(); got != want {
+			t.Errorf("a lease of %v must have %v left to depart, want %v", lease, got, want)
+		}
+	}
+}
+
+func TestPacerStopGivesBackWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
+		r.add([]*job{r.job("soon", time.Millisecond, time.Minute), r.job("later", time.Hour, time.Minute)})
+		pass(time.Second)
+		left := r.stop()
+		<-r.done
+		if len(left) != 1 || left[0].lease.ID != "later" || len(r.departed) != 1 {
+			t.Errorf("left %v, departed %v", left, r.departed)
+		}
+		if r.add(left) {
+			t.Error("a stopped pacer took a job")
+		}
+		if again := r.stop(); again != nil {
+			t.Errorf("a second stop gave back %v", again)
+		}
+	})
+}
+
+// TestSystemWaiter runs the pacer as in production: nothing leaves before its instant or out of order, an earlier job cuts the
+// sleep short, and an idle pacer ends at once. How late it is depends on the machine and is for the benchmarks.
+func TestSystemWaiter(t *testing.T) {
+	r := startPacer(newWaiter(), time.Hour, 0)
+	far := r.job("far", time.Hour, time.Hour)
+	r.add([]*job{far})
+	var jobs []*job
+	for i := range 300 {
+		jobs = append(jobs, r.job(fmt.Sprintf("%03d", i), time.Duration(i+1)*100*time.Microsecond, time.Hour))
+	}
+	want := make([]string, len(jobs))
+	for i, j := range jobs {
+		want[i] = j.lease.ID
+	}
+	rand.Shuffle(len(jobs), func(i, k int) { jobs[i], jobs[k] = jobs[k], jobs[i] })
+	all := make(chan struct{})
+	depart := r.depart
+	n := 0
+	r.depart = func(j *job) {
+		depart(j)
+		if n++; n == len(jobs) {
+			close(all)
+		}
+	}
+	for batch := range slices.Chunk(jobs, 7) {
+		r.add(batch)
+	}
+	<-all
+	if left := r.stop(); len(left) != 1 || left[0] != far {
+		t.Errorf("left over: %v", left)
+	}
+	<-r.done
+	if early := slices.Min(r.late); early < 0 {
+		t.Errorf("a job left %v too early", -early)
+	}
+	t.Logf("late by at most %v", slices.Max(r.late))
+}
+
+func BenchmarkPacer(b *testing.B) {
+	var w sync.WaitGroup
+	p := newPacer(stopwatch{start: time.Now()}, newWaiter(), time.Hour, 0, func(*job) { w.Done() }, nil)
+	go p.run()
+	defer p.stop()
+	b.ReportAllocs()
+	j := &job{}
+	j.deadline.Store(int64(never))
+	batch := slices.Repeat([]*job{j}, 100)
+	for b.Loop() {
+		w.Add(len(batch))
+		p.add(batch)
+		w.Wait()
+	}
+}

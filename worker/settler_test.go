@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// settlerRig is a settler with its flushers, which notes what is settled and what is given up.
+type settlerRig struct {
+	*settler
+	mu      sync.Mutex
+	settled map[string]int
+	givenUp []string
+}
+
+func startSettler(t *testing.T, q *fakeQueue) (r *settlerRig, stop func()) {
+	t.Helper()
+	r = &settlerRig{settled: map[string]int{}}
+	log := slog.New(slog.DiscardHandler)
+	r.settler = &settler{broker: q, health: &health{log: log}, log: log, kick: make(chan struct{}, flushers), settled: r.note}
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	for range flushers {
+		g.Go(func() { r.run(ctx) })
+	}
+	return r, func() {
+		cancel()
+		g.Wait()
+	}
+}
+
+func (r *settlerRig) note(batch []ending, results []queue.SettleResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range batch {
+		if results == nil {
+			r.givenUp = append(r.givenUp, e.settlement.ID)
+			continue
+		}
+		r.settled[e.settlement.ID]++
+	}
+}
+
+func (r *settlerRig) put(id string) {
+	r.add(ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+}
+
+func TestSettlementGoesAtOnceAndBatchesGrowUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r, stop := startSettler(t, q)
+		at := time.Now()
+		r.put("alone")
+		pass(time.Millisecond)
+		if s := q.settlements(); len(s) != 1 || s[0].at.Sub(at) != q.trip/3 {
+			t.Errorf("a lone settlement: %+v", s)
+		}
+		for i := range 2000 {
+			r.put(fmt.Sprint(i))
+		}
+		pass(time.Second)
+		stop()
+		if len(r.settled) != 2001 {
+			t.Errorf("%d settled, want 2001", len(r.settled))
+		}
+		// Four full batches at best; the first of them may have gone with what was there.
+		if n := q.batches - 1; n < 4 || n > 10 {
+			t.Errorf("2000 settlements went in %d batches", n)
+		}
+	})
+}
+
+func TestSettlementsAreSentAgainUntilRedisIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.away = true
+		r, stop := startSettler(t, q)
+		for i := range 10 {
+			r.put(fmt.Sprint(i))
+			pass(10 * time.Second)
+		}
+		q.set(func() { q.away = false })
+		pass(maxPause + time.Second)
+		stop()
+		for i := range 10 {
+			if n := r.settled[fmt.Sprint(i)]; n != 1 {
+				t.Errorf("settlement %d was settled %d times", i, n)
+			}
+		}
+		if len(r.givenUp) != 0 {
+			t.Errorf("given up: %v", r.givenUp)
+		}
+	})
+}
+
+func TestOneRefusedSettlementDoesNotHoldUpTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.away = true
+		q.refuse = func(batch []queue.Settlement) bool {
+			for _, s := range batch {
+				if s.ID == "37" {
+					return true
+				}
+			}
+			return false
+		}
+		r, stop := startSettler(t, q)
+		for i := range 100 {
+			r.put(fmt.Sprint(i))
+		}
+		pass(time.Second)
+		q.set(func() { q.away = false })
+		pass(2 * time.Minute)
+		stop()
+		if len(r.settled) != 99 {
+			t.Errorf("%d settled, want 99", len(r.settled))
+		}
+		if len(r.givenUp) != 1 || r.givenUp[0] != "37" {
+			t.Errorf("given up: %v", r.givenUp)
+		}
+	})
+}

@@ -1,0 +1,311 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	// lookMost bounds the places that one look reserves: the others are left to other shards during its round trip.
+	lookMost = 128
+	// safetyLook is when a shard is looked at though nothing is planned, in case a wake-up was lost.
+	safetyLook = 10 * time.Second
+	// leastRest keeps a shard whose next event is overdue, but is not a lease, from being looked at without a pause.
+	leastRest = 2 * time.Millisecond
+	// helpEvery is how often an owner without capacity asks for help, and how long it must have had some to stop asking.
+	helpEvery = time.Second
+)
+
+// shard is one shard as this worker sees it: its loop, if it owns the shard or helps its owner, and what the loop knows.
+// There is at most one loop at a time, so the consumer is never used twice at once.
+type shard struct {
+	n        int
+	d        *dispatcher
+	consumer consumer
+	probe    *probe
+	woken    chan struct{} // look now
+	seat     *seat         // to wait for capacity
+
+	mu      sync.Mutex
+	owned   bool
+	helping bool
+	running bool
+
+	// Of the loop alone.
+	clock      relation
+	pause      pauses
+	unanswered bool   // the last look failed: it may have leased jobs, and must be repeated until it is answered
+	due        bool   // the last look left jobs that could be leased now
+	raised     bool   // the help flag is up, as far as the owner knows
+	raisedAt   moment // when it was last raised
+	dryAt      moment // when capacity was last missing
+	emptyAt    moment // when the shard was last looked at without capacity
+}
+
+func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
+	return &shard{
+		n: n, d: d, consumer: c, probe: p,
+		woken: make(chan struct{}, 1), seat: newSeat(),
+		raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
+	}
+}
+
+// own starts or ends the ownership of the shard. A gained shard is looked at at once.
+func (s *shard) own(mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owned == mine {
+		return
+	}
+	s.owned = mine
+	signal(s.woken)
+	if mine {
+		s.helping = false
+		s.start()
+	}
+}
+
+// help starts leasing beside the owner; the loop ends it when the owner does not ask any more.
+func (s *shard) help() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owned || s.helping {
+		return // an owner hears its own call
+	}
+	s.helping = true
+	signal(s.woken)
+	s.start()
+}
+
+// start is called with the lock held.
+func (s *shard) start() {
+	if s.running || s.d.stop.Err() != nil {
+		return
+	}
+	s.running = true
+	s.d.loops.Add(1)
+	go s.run()
+}
+
+// poke has the shard looked at now, if there is a loop.
+func (s *shard) poke() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running {
+		signal(s.woken)
+	}
+}
+
+// role is what this worker is to the shard.
+func (s *shard) role() (owner, helper bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owned, s.helping
+}
+
+// run looks, rests until the next look is due, and so on.
+func (s *shard) run() {
+	defer s.d.loops.Done()
+	timer := time.NewTimer(safetyLook)
+	defer timer.Stop()
+	for s.goOn() {
+		p := s.look()
+		s.rest(p, timer)
+	}
+	if s.d.stop.Err() == nil {
+		// The last look may have planned another, on which the scripts rely before they wake anybody. At the end of the worker its
+		// leaving says the same for all shards.
+		s.probe.report(s.consumer.Resign(s.d.work))
+	}
+}
+
+// goOn reports whether the loop has anything left to do, and otherwise marks it as ended.
+func (s *shard) goOn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.unanswered && s.d.work.Err() == nil:
+		return true
+	case (s.owned || s.helping) && s.d.stop.Err() == nil:
+		return true
+	}
+	// Under the lock: whoever gains the shard from here on starts a new loop.
+	s.running, s.helping = false, false
+	s.due, s.raised = false, false
+	s.d.capacity.forget(s.seat)
+	return false
+}
+
+// plan is when to look next.
+type plan struct {
+	at   moment
+	room bool // or as soon as there is capacity
+	must bool // not earlier, whatever happens: Redis is away
+}
+
+// look makes one look at the shard, hands the leases on and says when to look again.
+func (s *shard) look() plan {
+	now := s.d.watch.now()
+	owner, helper := s.role()
+	leasing := (owner || helper) && s.d.stop.Err() == nil
+	if !leasing && !s.unanswered {
+		return plan{at: now}
+	}
+	reserved := 0
+	if leasing {
+		reserved = s.d.capacity.reserve(s.seat, lookMost)
+	}
+	if leasing && reserved == 0 {
+		s.dryAt = now
+		if !s.unanswered && !s.mayLookEmpty(now, owner) {
+			return plan{at: s.emptyAt.add(helpEvery), room: true}
+		}
+		s.emptyAt = now
+	}
+	// An unanswered look is repeated even without a place: what it leased is this worker's already.
+	o := s.d.options
+	o.Max = reserved
+	o.Helper = !owner
+	o.Help = s.signal(now, owner, leasing, reserved)
+	t, err := s.consumer.Tick(s.d.work, o)
+	if err != nil {
+		s.d.capacity.give(reserved)
+		s.unanswered = true
+		if s.d.work.Err() == nil {
+			s.probe.report(err)
+		}
+		return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
+	}
+	s.probe.report(nil)
+	s.unanswered = false
+	s.pause.reset()
+	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received))
+	s.take(t, reserved)
+	s.noteHelp(t, o.Help, now, owner, helper)
+	return s.plan(t, now, reserved)
+}
+
+// mayLookEmpty reports whether to look without capacity: to ask for help when jobs are due, and otherwise once in a while, for
+// a look also expires and sweeps. A helper without capacity has nothing to look for.
+func (s *shard) mayLookEmpty(now moment, owner bool) bool {
+	if !owner {
+		s.emptyAt = now
+		return false
+	}
+	return now.since(s.emptyAt) >= helpEvery || s.due && now.since(s.raisedAt) >= helpEvery
+}
+
+// signal is what the look says about this worker's capacity.
+func (s *shard) signal(now moment, owner, leasing bool, reserved int) queue.HelpSignal {
+	switch {
+	case !owner || !leasing:
+		return queue.HelpKeep
+	case reserved == 0 && s.due && now.since(s.raisedAt) >= helpEvery:
+		return queue.HelpRaise
+	case reserved > 0 && s.raised && now.since(s.dryAt) >= helpEvery:
+		return queue.HelpClear
+	}
+	return queue.HelpKeep
+}
+
+// take hands the leases on and squares them with the places that were reserved. An answer to a repeated look may bring more:
+// it is the one that an earlier, larger reservation asked for.
+func (s *shard) take(t queue.Tick, reserved int) {
+	if n := len(t.Leases); n > reserved {
+		s.d.capacity.charge(n - reserved)
+	} else if n < reserved {
+		s.d.capacity.give(reserved - n)
+	}
+	if len(t.Leases) == 0 {
+		return
+	}
+	jobs := make([]*job, len(t.Leases))
+	for i, l := range t.Leases {
+		jobs[i] = newJob(l, s.clock)
+	}
+	s.d.accept(jobs)
+}
+
+// noteHelp keeps up with the help flag.
+func (s *shard) noteHelp(t queue.Tick, sent queue.HelpSignal, now moment, owner, helper bool) {
+	switch {
+	case sent == queue.HelpRaise:
+		s.raised, s.raisedAt = true, now
+	case sent == queue.HelpClear:
+		s.raised = false
+	case owner && t.Help && !s.raised:
+		// Raised by a former owner: it is now this one's to clear.
+		s.raised, s.dryAt = true, now
+	case helper && !owner && !t.Help:
+		s.mu.Lock()
+		s.helping = false
+		s.mu.Unlock()
+	}
+}
+
+// plan is when to look again after t, which was asked with room for reserved jobs.
+func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
+	horizon := s.d.options.Horizon
+	soon := t.Next != 0 && t.Next <= t.Now.Add(horizon)
+	now := s.d.watch.now()
+	if reserved == 0 {
+		s.due = t.More || soon
+		if s.due {
+			// Ask for help at once, if that was not what this look did.
+			if asked.since(s.raisedAt) >= helpEvery {
+				return plan{at: now, room: true}
+			}
+			return plan{at: s.emptyAt.add(helpEvery), room: true}
+		}
+	}
+	// A look that filled all it reserved may have left jobs that are due as well.
+	s.due = t.More || soon && len(t.Leases) >= reserved
+	if s.due {
+		return plan{at: now}
+	}
+	at := now.add(safetyLook)
+	switch {
+	case t.Next == 0:
+	case soon:
+		// Everything that could be leased was, so this is another event, such as an expiry: it is of no use before its time.
+		at = min(at, max(s.clock.moment(t.Next), now.add(leastRest)))
+	default:
+		at = min(at, s.clock.moment(t.Next).add(-horizon/2))
+	}
+	if s.raised {
+		at = min(at, max(s.dryAt.add(helpEvery), now.add(leastRest)))
+	}
+	return plan{at: at}
+}
+
+// rest waits until the plan's moment, or for a wake-up, for room or the end.
+func (s *shard) rest(p plan, timer *time.Timer) {
+	d := p.at.since(s.d.watch.now())
+	if d <= 0 && !p.must {
+		return
+	}
+	var room chan struct{}
+	if p.room {
+		room = s.seat.room
+		s.d.capacity.await(s.seat)
+	} else {
+		s.d.capacity.forget(s.seat) // places granted now would lie idle
+	}
+	timer.Reset(d)
+	if p.must {
+		// The end of the worker does not cut this short either: the look is still to be answered.
+		select {
+		case <-timer.C:
+		case <-s.d.work.Done():
+		}
+		return
+	}
+	select {
+	case <-timer.C:
+	case <-s.woken:
+	case <-room:
+	case <-s.d.stop.Done():
+	}
+}

@@ -1,0 +1,315 @@
+// Package worker drains the queue: it looks at the shards it owns, leases the jobs that are stamped to leave soon, releases
+// each one at its stamp and delivers it to its route.
+//
+// What it promises: a job leaves neither before its stamp, as well as the shard's clock is known here, nor more than a
+// horizon after it; a job whose lease cannot be kept does not leave at all; at most Config.Concurrency jobs are held at once; a delivery that has ended is settled even if
+// Redis was away meanwhile, as long as the process lives; and an idle worker costs one look per shard in ten seconds.
+//
+// What it leaves to others: the rate. The scripts stamp every departure, so any number of workers may look at one shard
+// and the rate stays exact; ownership only saves them from doing it all at once.
+//
+// The way of a job through the package:
+//
+//	shard loop ──look──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
+//	(dispatcher, shard)            (one thread, heap)      (goroutine)   (batches)
+//	                                 └─ too late, lease nearly over, stopping: released ─► settler
+//
+// A place of the worker's capacity is taken before the look that may fill it and is given back when the job is settled.
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
+const settleTail = 500 * time.Millisecond
+
+// broker is what the worker needs of the queue beside its consumers. Every method may be called again after an error; see
+// queue.Queue for the contracts.
+type broker interface {
+	Shards() int
+	Beat(ctx context.Context, worker string, ttl time.Duration) (live []string, err error)
+	Leave(ctx context.Context, worker string) error
+	Wakes(ctx context.Context) <-chan queue.Wake
+	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
+	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
+}
+
+// consumer looks at one shard. It is used by one goroutine at a time, and after an error the look is repeated until it is
+// answered.
+type consumer interface {
+	Tick(ctx context.Context, o queue.TickOptions) (queue.Tick, error)
+	Resign(ctx context.Context) error
+}
+
+var (
+	_ broker   = (*queue.Queue)(nil)
+	_ consumer = (*queue.Consumer)(nil)
+)
+
+// deliverer carries one job to its route and says how that ended: with shaper.Succeed, Retry, Die or Hold. It obeys the
+// context, which ends when the worker's grace is over, and may leave the error's At to the worker. It is called from many
+// goroutines at once; a panic counts as a failed attempt.
+type deliverer interface {
+	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
+}
+
+// Worker delivers the jobs of one process. Make it with New and start it once with Run.
+type Worker struct {
+	id         string
+	cfg        Config
+	broker     broker
+	consumers  func(worker string, shard int) consumer
+	deliverers map[string]deliverer
+	closers    []func() // let go of the deliverers' idle connections
+	newWaiter  func() waiter
+
+	watch    stopwatch
+	log      *slog.Logger
+	metrics  *metrics
+	health   *health
+	capacity *capacity
+	ledger   *ledger
+	pacer    *pacer
+	settler  *settler
+
+	started atomic.Bool
+	work    context.Context // ends when the grace is over: looks and deliveries give up
+}
+
+// New checks the configuration and prepares a worker; nothing runs before Run. Its errors are shaper.Problems, which list
+// every setting that breaks a rule, or those of registering the metrics.
+func New(q *queue.Queue, cfg Config) (*Worker, error) {
+	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
+	return newWorker(q, consumers, newWaiter, cfg)
+}
+
+func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() waiter, cfg Config) (*Worker, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	w := &Worker{
+		id:         rand.Text(),
+		cfg:        cfg,
+		broker:     b,
+		consumers:  consumers,
+		deliverers: make(map[string]deliverer, len(cfg.Routes)),
+		newWaiter:  newWaiter,
+		watch:      stopwatch{start: time.Now()},
+		capacity:   &capacity{limit: cfg.Concurrency},
+		ledger:     newLedger(),
+	}
+	w.log = cfg.Logger.With("worker", w.id)
+	w.health = &health{log: w.log}
+	for name, route := range cfg.Routes {
+		h, err := newHTTPDeliverer(route)
+		if err != nil {
+			return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
+		}
+		w.deliverers[name] = h
+		w.closers = append(w.closers, h.close)
+	}
+	var err error
+	if w.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("worker: metrics: %w", err)
+	}
+	return w, nil
+}
+
+// Run works until ctx ends, then stops gracefully and returns nil. It fails only when it is called a second time.
+//
+// It stops in this order, and for these reasons:
+//
+//  1. The shard loops end and the pacer gives back what has not departed, which is settled as released at once: other
+//     workers can send those jobs on time. Looks that Redis has not answered yet are repeated until they are, because they
+//     may have leased jobs that nobody else knows of.
+//  2. The worker leaves the list of live workers, so that its shards have new owners while its last deliveries still run.
+//  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being extended. Those that
+//     have not are cut off and settled as failed attempts.
+//  4. The settler goes on until nothing is left to settle, or half a second after the grace. Leases left then expire.
+func (w *Worker) Run(ctx context.Context) error {
+	if w.started.Swap(true) {
+		return errors.New("worker: Run was called twice")
+	}
+	// Redis calls and deliveries outlive ctx: they have their own ends.
+	talk, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	work, cutOff := context.WithCancel(talk)
+	defer cutOff()
+	w.work = work
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.depart, w.release)
+	w.settler = &settler{broker: w.broker, health: w.health, log: w.log, settled: w.settled, kick: make(chan struct{}, flushers)}
+	d := newDispatcher(w)
+
+	var pacing, talking sync.WaitGroup
+	pacing.Go(w.pacer.run)
+	for range flushers {
+		talking.Go(func() { w.settler.run(talk) })
+	}
+	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
+	talking.Go(func() { hb.run(talk) })
+	dispatching := make(chan struct{})
+	go func() {
+		defer close(dispatching)
+		d.run(ctx, work)
+	}()
+	w.log.Info("worker started", "routes", len(w.deliverers), "concurrency", w.cfg.Concurrency)
+
+	<-ctx.Done()
+	w.log.Info("worker is stopping", "leases", w.ledger.len())
+	grace := time.AfterFunc(w.cfg.Grace, cutOff)
+	defer grace.Stop()
+	for _, j := range w.pacer.stop() {
+		w.release(j)
+	}
+	<-dispatching
+	if err := w.broker.Leave(work, w.id); err != nil {
+		w.log.Warn("the worker could not sign off; others take its shards when its last beat is too old", "error", err)
+	}
+	left := w.finish(work)
+	hangUp()
+	pacing.Wait()
+	talking.Wait()
+	for _, release := range w.closers {
+		release()
+	}
+	if left > 0 {
+		w.log.Warn("worker stopped with unsettled leases, which will expire", "leases", left)
+		return nil
+	}
+	w.log.Info("worker stopped")
+	return nil
+}
+
+// finish waits until every lease is settled, at most until half a second after work has ended, and returns how many are not.
+func (w *Worker) finish(work context.Context) int {
+	empty := w.ledger.empty()
+	select {
+	case <-empty:
+		return 0
+	case <-work.Done():
+	}
+	tail := time.NewTimer(settleTail)
+	defer tail.Stop()
+	select {
+	case <-empty:
+	case <-tail.C:
+	}
+	return w.ledger.len()
+}
+
+// accept takes over jobs that were just leased, their places being reserved. Jobs that come after the stop, from a look that
+// was still under way, go back at once.
+func (w *Worker) accept(jobs []*job) {
+	w.ledger.add(jobs)
+	w.metrics.leases.Add(float64(len(jobs)))
+	if !w.pacer.add(jobs) {
+		for _, j := range jobs {
+			w.release(j)
+		}
+	}
+}
+
+// depart sends a job on its way. It is called by the pacer and must not block.
+func (w *Worker) depart(j *job) {
+	if j.lost.Load() {
+		w.forget(j)
+		return
+	}
+	go w.deliver(j)
+}
+
+// release gives a job back that has not departed.
+func (w *Worker) release(j *job) {
+	if j.lost.Load() {
+		w.forget(j)
+		return
+	}
+	w.settle(j, queue.Settlement{Event: shaper.Release})
+}
+
+// forget drops a job whose lease is another's by now: there is nothing to settle.
+func (w *Worker) forget(j *job) {
+	w.metrics.leases.Dec()
+	w.metrics.deliveries[outcomeStale].Inc()
+	w.ledger.remove(j)
+	w.capacity.give(1)
+}
+
+// deliver makes one attempt and settles it.
+func (w *Worker) deliver(j *job) {
+	start := w.watch.now()
+	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
+	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
+	s := w.attempt(j.lease)
+	end := w.watch.now()
+	w.metrics.duration.Observe(time.Duration(end - start).Seconds())
+	if s.Error != nil {
+		if s.Error.At.IsZero() {
+			s.Error.At = j.instant(end).Time()
+		}
+		s.Error.Message = cut(s.Error.Message, maxMessage)
+	}
+	w.settle(j, s)
+}
+
+// attempt calls the deliverer of the job's route; neither a missing route nor a panic gets past it.
+func (w *Worker) attempt(l queue.Lease) (s queue.Settlement) {
+	route, known := w.cfg.Routes[l.Route]
+	if !known {
+		route = Route{}.withDefaults()
+		// The job brings its own limit: the configuration that set it is gone.
+		route.Retry.MaxAttempts = l.MaxAttempts
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			// The value is not logged, it may quote the payload.
+			w.log.Error("delivery panicked", "job", l.ID, "epoch", l.Epoch, "route", l.Route, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			s = route.Retry.again(l, "the delivery panicked", 0)
+		}
+	}()
+	d, ok := w.deliverers[l.Route]
+	if !ok {
+		return route.Retry.again(l, fmt.Sprintf("route %q is not configured in this worker", cut(l.Route, 64)), 0)
+	}
+	return d.Deliver(w.work, l)
+}
+
+// settle hands the end of a job to the settler. The job keeps its place until Redis has taken note: otherwise a Redis that is
+// away would let settlements pile up without bound.
+func (w *Worker) settle(j *job, s queue.Settlement) {
+	s.LeaseRef = j.lease.LeaseRef
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = j.lease.MaxAttempts
+	}
+	j.ended.Store(true)
+	// The payload may be large, and a settlement may have to wait for Redis.
+	j.lease.Payload = nil
+	w.metrics.leases.Dec()
+	w.metrics.pending.Inc()
+	w.settler.add(ending{job: j, settlement: s})
+}
+
+// settled ends the life of jobs here; results is nil when the settler had to give them up.
+func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
+	for i, e := range batch {
+		if results != nil {
+			w.metrics.deliveries[outcomeOf(e.settlement.Event, results[i])].Inc()
+		}
+		w.ledger.remove(e.job)
+	}
+	w.metrics.pending.Sub(float64(len(batch)))
+	w.capacity.give(len(batch))
+}

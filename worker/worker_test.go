@@ -1,0 +1,576 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+func TestJobsLeaveAtTheirStamps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(2)
+		type departure struct {
+			id   string
+			late time.Duration
+		}
+		var mu sync.Mutex
+		var seen []departure
+		r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, departure{l.ID, q.now().Sub(l.Stamp)})
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		for i := range 40 {
+			q.put(i%2, fmt.Sprintf("job-%02d", i), time.Duration(100+5*i)*time.Millisecond)
+		}
+		q.wakes <- queue.Wake{Shard: 0}
+		q.wakes <- queue.Wake{Shard: 1}
+		pass(time.Second)
+		r.end(t)
+		if len(seen) != 40 {
+			t.Fatalf("%d deliveries, want 40", len(seen))
+		}
+		for i, d := range seen {
+			if want := fmt.Sprintf("job-%02d", i); d.id != want {
+				t.Errorf("departure %d is %s, want %s", i, d.id, want)
+			}
+			if d.late < 0 || d.late > 10*time.Microsecond {
+				t.Errorf("%s left %v after its stamp", d.id, d.late)
+			}
+		}
+		if n := q.events()[shaper.Succeed]; n != 40 {
+			t.Errorf("%d settled as succeeded, want 40", n)
+		}
+		if n := testutil.ToFloat64(r.metrics.deliveries[outcomeSucceeded]); n != 40 {
+			t.Errorf("metric counts %v, want 40", n)
+		}
+		// 40 jobs 5 ms apart and a look every 10 ms: the horizon gathers them.
+		if n := len(q.ticks); n > 60 {
+			t.Errorf("%d looks for 40 jobs in 200 ms", n)
+		}
+	})
+}
+
+func TestIdleWorkerLooksOnceInTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(64)
+		r := startRig(t, q, Config{}, succeed)
+		pass(time.Second)
+		q.looks()
+		pass(100 * time.Second)
+		looks := q.looks()
+		for n := range q.shards {
+			if looks[n] < 9 || looks[n] > 10 {
+				t.Errorf("shard %d was looked at %d times in 100 idle seconds, want 10", n, looks[n])
+			}
+		}
+		r.end(t)
+	})
+}
+
+func TestWakeBringsALookAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(4)
+		r := startRig(t, q, Config{}, succeed)
+		pass(3 * time.Second)
+		q.put(2, "now", 0)
+		at := time.Now()
+		q.wakes <- queue.Wake{Shard: 2}
+		q.wakes <- queue.Wake{Shard: 99} // of nobody here
+		pass(time.Second)
+		if s := q.settlements(); len(s) != 1 || s[0].at.Sub(at) > 2*time.Millisecond {
+			t.Errorf("settled %+v, woken at %v", s, at)
+		}
+		r.end(t)
+	})
+}
+
+func TestRedisAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(8)
+		var log bytes.Buffer
+		cfg := Config{Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		r := startRig(t, q, cfg, func(ctx context.Context, l queue.Lease) queue.Settlement {
+			sleep(ctx, 2*time.Second)
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		pass(time.Second)
+		q.put(1, "before", 0)
+		q.wakes <- queue.Wake{Shard: 1}
+		pass(500 * time.Millisecond) // the lease will not be extended in time either
+		q.set(func() { q.away = true })
+		q.put(1, "meanwhile", 0)
+		q.wakes <- queue.Wake{Shard: 1}
+		pass(time.Minute)
+		if n := len(q.settlements()); n != 0 {
+			t.Fatalf("%d settled while Redis was away", n)
+		}
+		if used := testutil.ToFloat64(r.metrics.pending); used != 1 {
+			t.Errorf("%v settlements pending, want 1", used)
+		}
+		q.set(func() { q.away = false })
+		pass(4 * time.Second)
+		if n := q.events()[shaper.Succeed]; n != 2 {
+			t.Errorf("%d settled after Redis came back, want 2", n)
+		}
+		r.end(t)
+		for _, line := range []string{"redis is away", "redis is back"} {
+			if n := strings.Count(log.String(), line); n != 1 {
+				t.Errorf("%q is logged %d times, want once:\n%s", line, n, &log)
+			}
+		}
+	})
+}
+
+func TestUnansweredLookIsRepeatedAndCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		release := make(chan struct{})
+		var running atomic.Int32
+		r := startRig(t, q, Config{Concurrency: 4}, func(context.Context, queue.Lease) queue.Settlement {
+			running.Add(1)
+			<-release
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		pass(time.Second)
+		for i := range 4 {
+			q.put(0, fmt.Sprint(i), 0)
+		}
+		// The answer with the four jobs is lost once; meanwhile somebody takes three of the four places.
+		q.set(func() { q.shards[0].loseReply = 1 })
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(time.Millisecond)
+		taken := r.capacity.reserve(newSeat(), 3)
+		pass(15 * time.Millisecond)
+		if running.Load() != 0 {
+			t.Fatal("the look was repeated too soon")
+		}
+		pass(time.Second)
+		if n := running.Load(); n != 4 {
+			t.Errorf("%d running, want the 4 that were leased", n)
+		}
+		if n := r.capacity.taken(); n != 4+taken {
+			t.Errorf("%d places are taken, want %d", n, 4+taken)
+		}
+		r.capacity.give(taken)
+		close(release)
+		pass(time.Second)
+		r.end(t)
+		if n := q.events()[shaper.Succeed]; n != 4 {
+			t.Errorf("%d succeeded, want 4", n)
+		}
+	})
+}
+
+func TestCapacityIsNeverExceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const shards, jobs, limit = 8, 30, 5
+		q := newFakeQueue(shards)
+		var running, most atomic.Int32
+		r := startRig(t, q, Config{Concurrency: limit}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
+			most.Store(max(most.Load(), running.Add(1)))
+			sleep(ctx, 100*time.Millisecond)
+			running.Add(-1)
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		for s := range shards {
+			for j := range jobs {
+				q.put(s, fmt.Sprint(s, "-", j), 0)
+			}
+			q.wakes <- queue.Wake{Shard: s}
+		}
+		// 240 jobs of 100 ms, five at a time, take 4.8 s if no place is left empty.
+		pass(6 * time.Second)
+		if n := q.events()[shaper.Succeed]; n != shards*jobs {
+			t.Errorf("%d delivered in time, want %d", n, shards*jobs)
+		}
+		if most.Load() != limit {
+			t.Errorf("%d ran at once, want %d", most.Load(), limit)
+		}
+		// No shard is starved: the places are granted in turn, though not in equal portions.
+		r.end(t)
+		got := make([]int, shards)
+		for _, tick := range q.ticks {
+			if tick.at.Before(q.settled[len(q.settled)/2].at) {
+				got[tick.shard] += tick.leases
+			}
+		}
+		if slices.Min(got) < jobs/6 {
+			t.Errorf("leases per shard by half time: %v", got)
+		}
+	})
+}
+
+func TestOwnerWithoutCapacityAsksForHelp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		release := make(chan struct{})
+		r := startRig(t, q, Config{Concurrency: 1}, func(context.Context, queue.Lease) queue.Settlement {
+			<-release
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		pass(100 * time.Millisecond)
+		q.put(0, "one", 0)
+		q.put(0, "two", 0)
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(50 * time.Millisecond)
+		if n := len(q.helpSignals(queue.HelpRaise)); n != 1 {
+			t.Fatalf("help was asked for %d times at once, want once", n)
+		}
+		pass(5 * time.Second)
+		raised := q.helpSignals(queue.HelpRaise)
+		if len(raised) < 5 || len(raised) > 6 {
+			t.Errorf("asked %d times in 5 s, want once a second", len(raised))
+		}
+		for i := 1; i < len(raised); i++ {
+			if gap := raised[i].Sub(raised[i-1]); gap < time.Second {
+				t.Errorf("asked again after %v", gap)
+			}
+		}
+		close(release)
+		freed := time.Now()
+		pass(3 * time.Second)
+		cleared := q.helpSignals(queue.HelpClear)
+		if len(cleared) != 1 {
+			t.Fatalf("cleared %d times, want once", len(cleared))
+		}
+		if after := cleared[0].Sub(freed); after < 500*time.Millisecond || after > 1100*time.Millisecond {
+			t.Errorf("cleared %v after capacity was there", after)
+		}
+		r.end(t)
+		if n := q.events()[shaper.Succeed]; n != 2 {
+			t.Errorf("%d succeeded, want 2", n)
+		}
+	})
+}
+
+func TestOwnerClearsTheHelpFlagOfAFormerOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.shards[0].help = true
+		r := startRig(t, q, Config{}, succeed)
+		pass(3 * time.Second)
+		r.end(t)
+		if n := len(q.helpSignals(queue.HelpClear)); n != 1 || q.shards[0].help {
+			t.Errorf("cleared %d times, flag %v", n, q.shards[0].help)
+		}
+	})
+}
+
+func TestHelperLeasesBesideTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(16)
+		q.others = []string{"other"}
+		r := startRig(t, q, Config{}, succeed)
+		pass(100 * time.Millisecond)
+		foreign := -1
+		for n := range q.shards {
+			if owner([]string{r.id, "other"}, n) == "other" {
+				foreign = n
+			}
+		}
+		if foreign < 0 {
+			t.Fatal("the other worker owns nothing")
+		}
+		if q.looks()[foreign] != 0 {
+			t.Fatal("a shard of another was looked at without a call for help")
+		}
+		q.set(func() { q.shards[foreign].help = true })
+		for i := range 10 {
+			q.put(foreign, fmt.Sprint(i), time.Duration(i)*100*time.Millisecond)
+		}
+		q.wakes <- queue.Wake{Shard: foreign, Help: true}
+		pass(2 * time.Second)
+		if n := q.events()[shaper.Succeed]; n != 10 {
+			t.Errorf("the helper delivered %d, want 10", n)
+		}
+		// The owner is well again: the helper sees it with its next look, and then leaves the shard alone.
+		q.set(func() { q.shards[foreign].help = false })
+		pass(15 * time.Second)
+		q.looks()
+		q.put(foreign, "later", 0)
+		q.wakes <- queue.Wake{Shard: foreign}
+		pass(30 * time.Second)
+		if q.looks()[foreign] != 0 {
+			t.Error("the helper went on looking")
+		}
+		// No free capacity, no help.
+		taken := r.capacity.reserve(newSeat(), 1000)
+		q.wakes <- queue.Wake{Shard: foreign, Help: true}
+		pass(time.Second)
+		if q.looks()[foreign] != 0 {
+			t.Error("it helped without capacity")
+		}
+		r.capacity.give(taken)
+		r.end(t)
+	})
+}
+
+func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(16)
+		r := startRig(t, q, Config{}, succeed)
+		pass(100 * time.Millisecond)
+		q.set(func() { q.others = []string{"other"} })
+		pass(2 * time.Second)
+		q.looks()
+		pass(60 * time.Second)
+		looks := q.looks()
+		for n := range q.shards {
+			if mine := owner([]string{r.id, "other"}, n) == r.id; mine != (looks[n] > 0) {
+				t.Errorf("shard %d: owned %v, looked at %d times", n, mine, looks[n])
+			}
+		}
+		// The other one leaves, and says so: its shards are looked at within a round trip or two, by the same consumers.
+		q.set(func() { q.others = nil })
+		q.wakes <- queue.Wake{Shard: queue.AllShards}
+		pass(5 * time.Millisecond)
+		if n := len(q.looks()); n != 16 {
+			t.Errorf("%d shards looked at after the other worker left, want 16", n)
+		}
+		r.end(t)
+	})
+}
+
+func TestStopReleasesWhatHasNotDepartedAndFinishesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{Lease: 3 * time.Second}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
+			sleep(ctx, 8*time.Second)
+			if ctx.Err() != nil {
+				t.Error("the delivery was cut off within the grace")
+			}
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		pass(time.Second)
+		q.put(0, "running", 0)
+		q.put(0, "held", 19*time.Millisecond)
+		q.put(0, "queued", time.Minute)
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(5 * time.Millisecond)
+		at := time.Now()
+		r.stop()
+		<-r.stopped
+		synctest.Wait()
+		want := map[string]shaper.Event{"held": shaper.Release, "running": shaper.Succeed}
+		if len(q.settled) != 2 {
+			t.Fatalf("settled %+v", q.settled)
+		}
+		for _, s := range q.settled {
+			if want[s.ID] != s.Event {
+				t.Errorf("%s settled as %s, want %s", s.ID, s.Event, want[s.ID])
+			}
+		}
+		if d := q.settled[0].at.Sub(at); d > time.Millisecond {
+			t.Errorf("released %v after the stop", d)
+		}
+		if len(q.left) != 1 || q.left[0].Sub(at) > 5*time.Millisecond {
+			t.Errorf("signed off at %v, stop at %v", q.left, at)
+		}
+		if d := time.Since(at); d < 7*time.Second || d > 9*time.Second {
+			t.Errorf("the stop took %v, the delivery 8 s", d)
+		}
+		if n := q.extended[queue.LeaseRef{ID: "running", Epoch: 1}]; n < 3 {
+			t.Errorf("the lease was extended %d times during the grace", n)
+		}
+		r.end(t)
+	})
+}
+
+func TestStopCutsOffAfterTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{Grace: 2 * time.Second}, func(ctx context.Context, l queue.Lease) queue.Settlement {
+			<-ctx.Done()
+			return Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}.again(l, "cut off", 0)
+		})
+		pass(time.Second)
+		q.put(0, "hangs", 0)
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(time.Second)
+		at := time.Now()
+		r.end(t)
+		if d := time.Since(at); d < 2*time.Second || d > 2*time.Second+settleTail {
+			t.Errorf("the stop took %v", d)
+		}
+		if n := q.events()[shaper.Retry]; n != 1 {
+			t.Errorf("settled %+v, want one retry", q.settled)
+		}
+	})
+}
+
+func TestStopGivesUpWhenRedisStaysAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(4)
+		r := startRig(t, q, Config{Grace: 2 * time.Second}, succeed)
+		pass(time.Second)
+		q.set(func() { q.away = true })
+		pass(time.Minute)
+		at := time.Now()
+		r.end(t)
+		if d := time.Since(at); d > 2*time.Second+settleTail {
+			t.Errorf("the stop took %v", d)
+		}
+	})
+}
+
+func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement { panic("secret payload") })
+		pass(time.Second)
+		q.put(0, "panics", 0)
+		q.put(0, "lost", 0)
+		q.set(func() { q.shards[0].jobs[1].Route = "gone" })
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(time.Second)
+		r.end(t)
+		want := map[string]string{"panics": "the delivery panicked", "lost": `route "gone" is not configured in this worker`}
+		for _, s := range q.settled {
+			if s.Event != shaper.Retry || s.Error == nil || s.Error.Message != want[s.ID] || s.MaxAttempts != 5 || s.Delay <= 0 {
+				t.Errorf("%s settled as %+v, error %+v", s.ID, s.Settlement, s.Error)
+			} else if age := q.now().Sub(shaper.InstantOf(s.Error.At)); age < 0 || age > 2*time.Second {
+				t.Errorf("%s: the error is from %v, the shard's clock says %v", s.ID, s.Error.At, q.now().Time())
+			}
+			delete(want, s.ID)
+		}
+		if len(want) != 0 {
+			t.Errorf("not settled: %v", want)
+		}
+	})
+}
+
+func TestLostLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{Lease: 3 * time.Second}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
+			sleep(ctx, 5*time.Second)
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		pass(time.Second)
+		q.put(0, "lost", 0)
+		q.put(0, "kept", 0)
+		q.set(func() { q.lose[queue.LeaseRef{ID: "lost", Epoch: 1}] = true })
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(6 * time.Second)
+		r.end(t)
+		if n := q.extended[queue.LeaseRef{ID: "lost", Epoch: 1}]; n != 1 {
+			t.Errorf("a lost lease was extended %d times, want once", n)
+		}
+		if n := q.extended[queue.LeaseRef{ID: "kept", Epoch: 1}]; n < 2 {
+			t.Errorf("the other one was extended %d times", n)
+		}
+		if n := testutil.ToFloat64(r.metrics.deliveries[outcomeStale]); n != 1 {
+			t.Errorf("%v stale, want 1", n)
+		}
+	})
+}
+
+func TestLostLeaseInThePacerIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{}, succeed)
+		pass(time.Second)
+		l := queue.Lease{LeaseRef: queue.LeaseRef{ID: "lost"}, Route: "default"}
+		j := &job{lease: l, at: r.watch.now().add(time.Second)}
+		j.deadline.Store(int64(never))
+		r.capacity.charge(1)
+		r.accept([]*job{j})
+		j.lost.Store(true)
+		pass(2 * time.Second)
+		r.end(t)
+		if len(q.settled) != 0 {
+			t.Errorf("settled %+v", q.settled)
+		}
+	})
+}
+
+func TestRunIsForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startRig(t, newFakeQueue(1), Config{}, succeed)
+		pass(time.Second)
+		if err := r.Run(t.Context()); err == nil {
+			t.Error("a second Run was accepted")
+		}
+		r.end(t)
+	})
+}
+
+// TestStartStopStress runs on real threads with the system's waiter.
+func TestStartStopStress(t *testing.T) {
+	for i := range 30 {
+		q := newFakeQueue(8)
+		w, err := newWorker(q, q.consumer, newWaiter, Config{
+			Routes: map[string]Route{"default": {URL: "http://upstream.test/"}}, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		delivered := make(chan struct{}, 64)
+		w.deliverers["default"] = deliverFunc(func(context.Context, queue.Lease) queue.Settlement {
+			delivered <- struct{}{}
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		for n := range 64 {
+			q.put(n%8, fmt.Sprint(n), time.Duration(n/8)*time.Millisecond)
+		}
+		done := make(chan error)
+		go func() { done <- w.Run(ctx) }()
+		for range i % 3 * 32 {
+			<-delivered
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if w.capacity.taken() != 0 || w.ledger.len() != 0 {
+			t.Fatalf("run %d: %d places taken, %d jobs left", i, w.capacity.taken(), w.ledger.len())
+		}
+	}
+}
+
+func TestNewNamesEveryProblem(t *testing.T) {
+	_, err := New(nil, Config{
+		Lease: time.Millisecond, Concurrency: -1,
+		Routes: map[string]Route{
+			"a": {URL: "ftp://user:secret@host/x?token=secret"},
+			"b": {URL: "http://host/", Secrets: []string{"whsec_!secret"}, Retry: Retry{MinBackoff: time.Minute, MaxBackoff: time.Second}},
+		},
+	})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, field := range []string{"lease", "horizon", "concurrency", "routes.a.url", "routes.b.secrets[0]", "routes.b.retry.max_backoff"} {
+		if !strings.Contains(err.Error(), field+": ") {
+			t.Errorf("%s is missing in %v", field, err)
+		}
+	}
+	if strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "!secret") {
+		t.Errorf("a secret is told: %v", err)
+	}
+}
+
+func TestNewReportsMetricsThatAreRegisteredAlready(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	for i := range 2 {
+		if _, err := New(nil, Config{Registerer: registry}); (err != nil) != (i == 1) {
+			t.Errorf("worker %d: %v", i, err)
+		}
+	}
+}
