@@ -6,10 +6,19 @@
 package main
 
 import (
+	"context"
 	"os"
+
+	"github.com/redis/go-redis/v9"
 )
 
+// silence keeps the Redis client from writing to stderr by itself: what matters of it comes back as an error and is logged once.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
 func main() {
+	redis.SetLogger(silence{})
 	ctx, stop := signalContext()
 	code := run(ctx, os.Args[1:], stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
 	stop()

@@ -204,6 +204,7 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Retention: queue.Retention{
 			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,
 		},
+		Horizon:    p.cfg.Worker.Horizon,
 		Registerer: attempt,
 		Logger:     p.log,
 	})
