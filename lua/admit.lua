@@ -17,7 +17,8 @@
 -- Reply
 --   now, then per job an array:
 --   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused), position, estimated start,
---   depth, capacity, retry after in µs, time to next free place in µs, limit, period in µs, state, what the key knows
+--   depth, capacity, retry after in µs, time to next free place in µs, limit, period in µs, state, created (0 unless admitted),
+--   what the key knows
 -- Derived keys: flow later policy due unlock (all but the last declared, too)
 -- Channels: sluice:wake
 
@@ -62,8 +63,8 @@ for a = 4 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
 end
 
 -- Decide, in memory only.
-local made, verdicts, refusal = {}, {}, nil
-local function verdict(f, outcome, position, start, after, state, known)
+local made, verdicts, refusal, refused = {}, {}, nil, nil
+local function verdict(f, outcome, position, start, after, state, created, known)
   local p, next_slot = f.policy, 0
   if f.queued > 0 and not p.paused then
     local first = start_after(f, 0)
@@ -71,7 +72,7 @@ local function verdict(f, outcome, position, start, after, state, known)
       next_slot = first - now
     end
   end
-  return { outcome, position, start, f.depth, p.capacity, after, next_slot, p.paces[1].limit, p.paces[1].period, state, known }
+  return { outcome, position, start, f.depth, p.capacity, after, next_slot, p.paces[1].limit, p.paces[1].period, state, created, known }
 end
 
 for i = 1, #jobs do
@@ -87,10 +88,10 @@ for i = 1, #jobs do
     elseif j.state == 's' and not p.paused then
       start = max(start_after(f, f.cost), j.at)
     end
-    verdicts[i] = verdict(f, 1, position, start, 0, j.state, '')
+    verdicts[i] = verdict(f, 1, position, start, 0, j.state, j.created, '')
   elseif known then
     local same = string.match(known, '^%S+ (%S+)') == s.print
-    verdicts[i] = verdict(f, same and 2 or 5, 0, 0, 0, '', known)
+    verdicts[i] = verdict(f, same and 2 or 5, 0, 0, 0, '', 0, known)
     if not same then
       refusal = refusal or verdicts[i]
     end
@@ -105,13 +106,13 @@ for i = 1, #jobs do
     if f.depth + size > p.capacity then
       f.rejected = f.rejected + 1
       f.touched = true
-      verdicts[i] = verdict(f, 3, 0, 0, retry_after(f, size), '', '')
-      refusal = refusal or verdicts[i]
+      verdicts[i] = verdict(f, 3, 0, 0, retry_after(f, size), '', 0, '')
+      refusal, refused = refusal or verdicts[i], refused or f
     elseif wait > 0 and not p.paused and (start == 0 or start > now + wait * 1000) then
       f.rejected = f.rejected + 1
       f.touched = true
-      verdicts[i] = verdict(f, 4, 0, start, 0, '', '')
-      refusal = refusal or verdicts[i]
+      verdicts[i] = verdict(f, 4, 0, start, 0, '', 0, '')
+      refusal, refused = refusal or verdicts[i], refused or f
     else
       s.admitted = true
       f.touched = true
@@ -128,7 +129,7 @@ for i = 1, #jobs do
       end
       f.depth = f.depth + 1
       f.admitted = f.admitted + 1
-      verdicts[i] = verdict(f, 1, position, p.paused and 0 or start, 0, s.state, '')
+      verdicts[i] = verdict(f, 1, position, p.paused and 0 or start, 0, s.state, now, '')
       if s.idem_key then
         made[s.idem_key] = s.id .. ' ' .. s.print
       end
@@ -138,6 +139,9 @@ end
 if atomic and refusal then
   for i = 1, #jobs do
     verdicts[i] = refusal
+  end
+  if refused and not refused.fresh then
+    redis.call('HINCRBY', refused.key, 'rejected', #jobs)
   end
   return { now, verdicts }
 end

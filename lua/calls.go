@@ -60,8 +60,9 @@ type AdmitJob struct {
 // Verdict is the script's answer for one job.
 type Verdict struct {
 	shaper.Admission
-	State shaper.State // of an admitted job
-	Known KnownJob     // of a replayed or reused key
+	State   shaper.State   // of an admitted job
+	Created shaper.Instant // when it was admitted, which an earlier sending of the call may have done
+	Known   KnownJob       // of a replayed or reused key
 }
 
 // KnownJob is what an idempotency key knows of its job. State and what follows are set once the job has ended.
@@ -133,6 +134,7 @@ func readVerdict(r *reader, now shaper.Instant) Verdict {
 	if state := r.text(); state != "" {
 		v.State = shaper.State(state[0])
 	}
+	v.Created = shaper.Instant(r.int())
 	v.Known = ParseKnown(r.text())
 	return v
 }
@@ -207,7 +209,7 @@ type SettleItem struct {
 	Epoch       int64
 	Outcome     Outcome
 	Delay       time.Duration // Retry: until eligible; Held: how long the flow is held
-	MaxAttempts int
+	MaxAttempts int    // 0 keeps those of the job
 	Result      []byte // empty keeps the one there is
 }
 

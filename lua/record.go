@@ -120,6 +120,14 @@ func DecodeRecord(raw []byte) (Record, error) {
 	return r, nil
 }
 
+// PeekRecord reads state and flow from the first bytes of a record, false when they are not there.
+func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
+	if len(start) <= recordHead || start[0] != '1' || len(start) < recordHead+1+int(start[recordHead]) {
+		return 0, "", false
+	}
+	return shaper.State(start[1]), string(start[recordHead+1 : recordHead+1+int(start[recordHead])]), true
+}
+
 // unless is the name, or nothing where the key says it already: most names stand in keys as they are.
 func unless(name, inKey string) string {
 	if name == inKey {

@@ -9,7 +9,8 @@
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 default policy
 --   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys
---   then per job: epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts, result or '' for the one kept
+--   then per job: epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts (0 keeps them), result or ''
+--   for the one kept
 --   An outcome is S succeeded, r retry, d dead, h held, R released.
 -- Reply
 --   now, then per job: 1 settled, 2 repeated, 3 stale
@@ -74,11 +75,14 @@ end
 -- apply settles a current lease.
 local function apply(s, j, f)
   local dead = s.outcome == 'd'
+  if s.max > 0 then
+    j.max = s.max
+  end
   if s.outcome == 'S' or s.outcome == 'r' or dead then
     j.attempts = j.attempts + 1
-    dead = dead or (s.outcome == 'r' and j.attempts >= s.max)
+    dead = dead or (s.outcome == 'r' and j.attempts >= j.max)
   end
-  j.max, j.outcome = s.max, s.outcome
+  j.outcome = s.outcome
   redis.call('ZREM', KEYS[4], s.id)
   f.running = f.running - 1
   clock.running = clock.running - 1

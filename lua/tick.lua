@@ -24,7 +24,7 @@
 
 --! include record clock flow finish
 
-local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST = 100, 200, 64, 100, 100, 16
+local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST = 100, 200, 64, 100, 200, 16
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
@@ -43,6 +43,14 @@ local function flow(name)
     touched[#touched + 1] = flows[name]
   end
   return flows[name]
+end
+
+-- flow_of is the flow of a job that will change its queue outside plan, which reads the queue itself.
+local function flow_of(j)
+  if not flows[j.flow] then
+    redis.call('EXISTS', PREFIX .. 'queue:' .. j.flow, PREFIX .. 'later:' .. j.flow)
+  end
+  return flow(j.flow)
 end
 
 local function save_touched()
@@ -70,12 +78,12 @@ local function answer(more)
   if changed then
     due_head, expires_head = head(KEYS[2]), head(KEYS[3])
   end
-  local next_due = min(due_head, expires_head)
+  -- The worker looks half a horizon before the next instant; a sweep or an expiry is of no use before its time.
+  local next_due = min(due_head, expires_head + floor(horizon / 2))
   if clock.running > 0 then
-    -- The worker looks half a horizon before the next instant; a sweep is of no use before its time.
     next_due = min(next_due, max(now, clock.swept + sweep) + floor(horizon / 2))
   end
-  if next_due == FARTHEST then
+  if next_due >= FARTHEST then
     next_due = 0
   end
   local wake = clock.wake
@@ -116,7 +124,7 @@ local function redeliver(grant)
     local j = job_read(raw)
     if j and j.state == 'l' and j.epoch == tonumber(epoch) then
       j.id, j.full = id, raw
-      flow(j.flow)
+      flow_of(j)
       if not by_flow[j.flow] then
         by_flow[j.flow] = {}
         order[#order + 1] = j.flow
@@ -171,7 +179,7 @@ local function take_back(ids)
   for i = 1, #ids do
     local j = job_of(ids[i])
     if j then
-      flow(j.flow)
+      flow_of(j)
       finish_reads(j)
     end
     jobs[i] = j
@@ -218,7 +226,7 @@ local function expire_all(ids)
   for i = 1, #ids do
     local j = job_of(ids[i])
     if j then
-      flow(j.flow)
+      flow_of(j)
       finish_reads(j)
     end
     jobs[i] = j
@@ -239,12 +247,14 @@ end
 
 -- look_at_all makes every flow of the shard due at once, so that each is judged by the new default policy.
 local function look_at_all()
-  local entries = redis.call('ZRANGE', KEYS[6], 0, -1)
-  start_writing()
+  local entries, names = redis.call('ZRANGE', KEYS[6], 0, -1), {}
   for i = 1, #entries do
-    local names = redis.call('SMEMBERS', PREFIX .. 'flows:' .. string.match(entries[i], '^%S+'))
-    for n = 1, #names do
-      redis.call('ZADD', KEYS[2], now, names[n])
+    names[i] = redis.call('SMEMBERS', PREFIX .. 'flows:' .. string.match(entries[i], '^%S+'))
+  end
+  start_writing()
+  for i = 1, #names do
+    for n = 1, #names[i] do
+      redis.call('ZADD', KEYS[2], now, names[i][n])
     end
   end
   clock.defaults = defaults
@@ -256,6 +266,9 @@ local function job_of_raw(raw, id, f)
   j.id, j.full = id, raw
   return j
 end
+
+-- How many jobs of all flows a look may still promote, and drop.
+local promote_left, drop_left = PROMOTE_MOST, EXPIRE_MOST
 
 -- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and f.promote. True when it stopped
 -- before the flow had nothing more to give.
@@ -281,7 +294,7 @@ local function plan(f, budget)
     f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, in_window, in_window
   end
   local at, waiting, promoted_from = 1, {}, 0
-  while #f.leave < room and #f.drop < EXPIRE_MOST do
+  while #f.leave < room and drop_left > 0 do
     if at > #window and not all_seen then
       return true
     end
@@ -291,14 +304,17 @@ local function plan(f, budget)
       if not f.later_before then
         return false
       end
+      if promote_left <= 0 then
+        return true
+      end
       stamp = max(stamp, f.later_before)
     end
     stamp = stamp_at(stamp)
     if stamp > now + horizon then
       return false
     end
-    if f.later_before and f.later_before <= stamp then
-      local due = redis.call('ZRANGEBYSCORE', PREFIX .. 'later:' .. f.name, '-inf', stamp, 'WITHSCORES', 'LIMIT', promoted_from, PROMOTE_MOST)
+    if f.later_before and f.later_before <= stamp and promote_left > 0 then
+      local due = redis.call('ZRANGEBYSCORE', PREFIX .. 'later:' .. f.name, '-inf', stamp, 'WITHSCORES', 'LIMIT', promoted_from, promote_left)
       for i = 1, #due, 2 do
         local raw = redis.call('GET', PREFIX .. 'job:' .. due[i])
         local j = job_of_raw(raw, due[i], f)
@@ -319,7 +335,7 @@ local function plan(f, budget)
         end
         table.insert(waiting, place, j)
       end
-      promoted_from = promoted_from + #due / 2
+      promoted_from, promote_left = promoted_from + #due / 2, promote_left - #due / 2
       local rest = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, promoted_from, promoted_from, 'WITHSCORES')
       f.later_before = tonumber(rest[2])
     else
@@ -345,9 +361,11 @@ local function plan(f, budget)
       f.cost = f.cost - j.cost
       f.depth = f.depth - 1
       if j.missing then
+        drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
       elseif j.deadline > 0 and j.deadline < stamp then
         finish_reads(j)
+        drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
       else
         depart(f, stamp, j.cost)
@@ -409,8 +427,8 @@ local function carry_out(f)
   clock.running = clock.running + #f.leave
 end
 
--- forget_idle deletes what is known of tenants of which nothing is waiting, running, remembered by an API override or charged to the
--- future. The others are looked at again in ten minutes, or in a day when an API override keeps them anyway.
+-- forget_idle deletes what is known of tenants of which nothing is waiting, running, dead and kept, remembered by an API override or
+-- charged to the future. The others are looked at again in ten minutes, or in a day when an API override keeps them anyway.
 local function forget_idle(entries)
   local gone, kept, keys = {}, {}, {}
   for i = 1, #entries do
@@ -421,6 +439,7 @@ local function forget_idle(entries)
     for n = 1, #names do
       local f = flow_load(names[n], defaults)
       idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
+      idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
       for c = 1, #f.cells do
         idle = idle and f.cells[c].tat < now
       end

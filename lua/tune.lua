@@ -1,7 +1,8 @@
 -- tune: change what one source says of a tenant's policy.
 --
 -- Guarantee: every flow of the tenant obeys at once and never bursts at it; the depth keeps its jobs. A change made against another
--- revision than the one in force changes nothing. The same call sent twice is answered alike: its name is kept.
+-- revision than the one in force changes nothing. The same call sent twice is answered alike: the
+-- names of the last ones are kept.
 --
 -- KEYS
 --   1 clock   2 due   3 policy   4 history   5 flows   6 tenants   7 filed
@@ -16,12 +17,12 @@
 
 --! include record clock flow
 
-local HISTORY_KEPT = 100
+local HISTORY_KEPT, CALLS_KEPT = 100, 16
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
-local v = redis.call('HMGET', KEYS[3], 'revision', 'call', 'eff')
-local revision, eff_before = tonumber(v[1]) or 0, v[3]
-if v[2] == ARGV[4] then
+local v = redis.call('HMGET', KEYS[3], 'revision', 'calls', 'eff')
+local revision, calls, eff_before = tonumber(v[1]) or 0, v[2] or '', v[3]
+if string.find(' ' .. calls .. ' ', ' ' .. ARGV[4] .. ' ', 1, true) then
   return { now, 1, revision }
 end
 if ARGV[5] ~= '' and tonumber(ARGV[5]) ~= revision then
@@ -34,8 +35,19 @@ for i = 1, #names do
   flows[i].later_before = later_head(flows[i])
 end
 
+-- recent is the list of the last calls with this one before them: one of them may be sent again after others came between.
+local function recent(names)
+  local kept = { ARGV[4] }
+  for name in string.gmatch(names, '%S+') do
+    if #kept < CALLS_KEPT then
+      kept[#kept + 1] = name
+    end
+  end
+  return table.concat(kept, ' ')
+end
+
 unlock()
-redis.call('HSET', KEYS[3], 'revision', revision + 1, 'call', ARGV[4], 'eff', ARGV[8], ARGV[6], ARGV[7])
+redis.call('HSET', KEYS[3], 'revision', revision + 1, 'calls', recent(calls), 'eff', ARGV[8], ARGV[6], ARGV[7])
 if ARGV[6] == 'api' then
   redis.call('HSET', KEYS[3], 'reason', ARGV[9])
   redis.call('LPUSH', KEYS[4], ARGV[10])

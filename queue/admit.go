@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -13,9 +14,10 @@ import (
 
 // Bounds of the flusher: how many of them send at once, and how many jobs one exchange may carry.
 const (
-	flushers  = 4
-	flushMost = 128
-	batchMost = 1000
+	flushers   = 4
+	flushMost  = 128
+	batchMost  = 1000
+	maxPayload = 16 << 20
 )
 
 // errClosed is the answer to calls on a closed queue.
@@ -33,7 +35,7 @@ func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, err
 	}
-	return q.complete(ctx, s, verdicts[0])
+	return q.complete(ctx, s, verdicts[0]), nil
 }
 
 // SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic step. If atomic, either all are admitted
@@ -42,34 +44,35 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 	if len(batch) == 0 || len(batch) > batchMost {
 		return nil, fmt.Errorf("queue: a batch of %d jobs, want 1 to %d", len(batch), batchMost)
 	}
-	for _, s := range batch[1:] {
+	ids := map[string]bool{}
+	for _, s := range batch {
 		if s.Tenant != batch[0].Tenant {
 			return nil, errors.New("queue: a batch has one tenant")
 		}
+		if s.ID != "" && ids[s.ID] {
+			return nil, errors.New("queue: an id stands twice in a batch")
+		}
+		ids[s.ID] = true
 	}
 	verdicts, err := q.flusher.submit(ctx, batch, atomic)
 	if err != nil {
 		return nil, err
 	}
 	for i := range verdicts {
-		if verdicts[i], err = q.complete(ctx, batch[i], verdicts[i]); err != nil {
-			return nil, err
-		}
+		verdicts[i] = q.complete(ctx, batch[i], verdicts[i])
 	}
 	return verdicts, nil
 }
 
-// complete reads the job that a replayed idempotency key stands for.
-func (q *Queue) complete(ctx context.Context, s Submission, v Verdict) (Verdict, error) {
-	if v.Outcome != shaper.Replayed {
-		return v, nil
+// complete reads the job that a replayed idempotency key stands for. Where that fails, or the job is past retention, what the key knows
+// must do: the submission itself has been answered, and an error now would make the client send it again.
+func (q *Queue) complete(ctx context.Context, s Submission, v Verdict) Verdict {
+	if v.Outcome == shaper.Replayed {
+		if j, err := q.Job(ctx, s.Tenant, v.Job.ID); err == nil {
+			v.Job = j
+		}
 	}
-	j, err := q.Job(ctx, s.Tenant, v.Job.ID)
-	if errors.Is(err, ErrNotFound) {
-		return v, nil // past retention: what the key knows must do
-	}
-	v.Job = j
-	return v, err
+	return v
 }
 
 // pending is a call of Submit or SubmitBatch on its way.
@@ -174,6 +177,8 @@ func (f *flusher) flush(gathered []*pending) {
 		}
 	}
 	sent := make([]lua.Call, 0, len(calls))
+	// A call whose only submissions could not be encoded has nothing to say.
+	calls = slices.DeleteFunc(calls, func(a *admission) bool { return len(a.who) == 0 })
 	for _, a := range calls {
 		sent = append(sent, a.call.Call())
 	}
@@ -244,6 +249,9 @@ func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
 			return lua.AdmitJob{}, Job{}, err
 		}
 	}
+	if err := s.validate(); err != nil {
+		return lua.AdmitJob{}, Job{}, err
+	}
 	cost := max(s.Cost, 1)
 	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: s.Delay, MaxWaitMS: s.MaxWait.Milliseconds(), Cost: cost}
 	tenant := EncodeName(s.Tenant)
@@ -261,6 +269,22 @@ func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
 	}
 	job.Rest = rest
 	return job, Job{ID: id, Tenant: s.Tenant, Route: s.Route, Type: s.Type, MaxAttempts: s.MaxAttempts}, nil
+}
+
+// validate finds what the stored record cannot hold. The API has its own, stricter rules for clients.
+func (s Submission) validate() error {
+	var ps shaper.Problems
+	within := func(field string, n, low, high int64) {
+		if n < low || n > high {
+			ps = append(ps, shaper.Problem{Field: field, Value: strconv.FormatInt(n, 10), Rule: fmt.Sprintf("must be from %d to %d", low, high)})
+		}
+	}
+	within("cost", s.Cost, 0, shaper.MaxCost)
+	within("max_attempts", int64(s.MaxAttempts), 1, maxAttempts)
+	within("delay_ms", s.Delay.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
+	within("max_wait_ms", s.MaxWait.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
+	within("payload", int64(len(s.Payload)), 0, maxPayload)
+	return ps.Err()
 }
 
 // answer hands every caller its verdicts.
@@ -289,12 +313,12 @@ func (a *admission) verdict(v lua.Verdict, j Job, sent lua.AdmitJob) Verdict {
 	out := Verdict{Admission: v.Admission}
 	switch v.Outcome {
 	case shaper.Admitted:
-		j.State, j.Position, j.Created = v.State, v.Position, v.Now.Time()
+		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()
 		if j.State.Waiting() {
 			j.EstimatedStart = v.Start.Time()
 		}
 		if j.State == shaper.Scheduled {
-			j.Scheduled = v.Now.Add(sent.Delay).Time()
+			j.Scheduled = v.Created.Add(sent.Delay).Time()
 		}
 		out.Job = j
 	case shaper.Replayed:

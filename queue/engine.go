@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -92,8 +93,8 @@ func OpenEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 
 // ParseURL checks a Redis URL: redis://, rediss:// or unix://, and for a cluster redis+cluster:// or rediss+cluster://, for Sentinel
 // redis+sentinel:// with the master's name as the query parameter master_name.
-func ParseURL(url string) error {
-	_, err := clientFor(url, patience{})
+func ParseURL(redisURL string) error {
+	_, err := clientFor(redisURL, patience{})
 	return err
 }
 
@@ -128,11 +129,11 @@ func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
 }
 
 // clientFor reads the URL and returns a function that makes a client, so that reading has no effect.
-func clientFor(url string, p patience) (func() redis.UniversalClient, error) {
-	scheme, rest, _ := strings.Cut(url, "://")
+func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error) {
+	scheme, rest, _ := strings.Cut(redisURL, "://")
 	switch scheme {
 	case "redis", "rediss", "unix":
-		opt, err := redis.ParseURL(url)
+		opt, err := redis.ParseURL(redisURL)
 		if err != nil {
 			return nil, hideURL(err)
 		}
@@ -167,15 +168,16 @@ func clientFor(url string, p patience) (func() redis.UniversalClient, error) {
 
 // hideURL keeps a password in a URL that cannot be parsed out of messages.
 func hideURL(err error) error {
-	if strings.Contains(err.Error(), "@") {
+	var quoted *url.Error // which repeats the whole URL
+	if errors.As(err, &quoted) || strings.Contains(err.Error(), "@") {
 		return errors.New("not a Redis URL (not shown, for it may hold a password)")
 	}
 	return fmt.Errorf("not a Redis URL: %w", err)
 }
 
 // address is a URL without its user, password and options.
-func address(url string) string {
-	_, rest, _ := strings.Cut(url, "://")
+func address(redisURL string) string {
+	_, rest, _ := strings.Cut(redisURL, "://")
 	if i := strings.LastIndex(rest, "@"); i >= 0 {
 		rest = rest[i+1:]
 	}

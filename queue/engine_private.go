@@ -38,9 +38,10 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("socket directory: %w", err), unlock())
 	}
+	cleanUp := func() error { return errors.Join(unlock(), os.RemoveAll(socketDir)) }
 	socket := filepath.Join(socketDir, "redis.sock")
 	if len(socket) > maxSocketPath {
-		return nil, errors.Join(fmt.Errorf("the path of the temporary directory is too long for a socket; set TMPDIR to a shorter one"), unlock())
+		return nil, errors.Join(errors.New("the path of the temporary directory is too long for a socket: set TMPDIR to a shorter one"), cleanUp())
 	}
 	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
@@ -58,7 +59,7 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), unlock())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), cleanUp())
 	}
 	dial := func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
@@ -67,7 +68,7 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 	e := &Engine{kind: EnginePrivate, fast: local(dial, failFast), patient: local(dial, longTimed)}
 	e.stop = func() error {
 		err := stopChild(cmd, exited)
-		return errors.Join(err, unlock(), os.RemoveAll(socketDir))
+		return errors.Join(err, cleanUp())
 	}
 	if err := awaitChild(ctx, e, exited, dir); err != nil {
 		return nil, errors.Join(err, e.Close())

@@ -34,9 +34,14 @@ func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 	if !status.Found {
 		return Job{}, ErrNotFound
 	}
+	j, err := jobOfStatus(id, status)
+	return j, unavailable(err)
+}
+
+func jobOfStatus(id string, status lua.Status) (Job, error) {
 	r, err := lua.DecodeRecord(status.Record)
 	if err != nil {
-		return Job{}, unavailable(err)
+		return Job{}, err
 	}
 	j := jobOf(id, r)
 	j.Position, j.EstimatedStart = status.Position, status.Start.Time()

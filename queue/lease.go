@@ -13,8 +13,10 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// settleMost bounds one settling or extending call.
-const settleMost = 500
+const (
+	settleMost  = 500       // items of one settling or extending call
+	maxAttempts = 1<<16 - 1 // that a record can count
+)
 
 // Consumer leases jobs of one shard for one worker. It numbers its looks, so that a look whose answer was lost is answered again with
 // the same jobs. Not safe for concurrent use.
@@ -128,7 +130,11 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 }
 
 func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
-	item := lua.SettleItem{Key: s.Job(t.ID), Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: max(t.Delay, 0), MaxAttempts: t.MaxAttempts}
+	if t.MaxAttempts < 0 || t.MaxAttempts > maxAttempts {
+		return lua.SettleItem{}, fmt.Errorf("queue: %d attempts at the most, want 0 to %d", t.MaxAttempts, maxAttempts)
+	}
+	delay := min(max(t.Delay, 0), shaper.MaxPeriod)
+	item := lua.SettleItem{Key: s.Job(t.ID), Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
 	if item.Outcome == 0 {
 		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
 	}
@@ -144,6 +150,11 @@ func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
 
 // Extend makes leases last for another lease duration from now; lost lists those that are not current any more.
 func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
+	for _, l := range leases {
+		if _, ok := shardOfID(l.ID, q.keys.Len()); !ok {
+			lost = append(lost, l)
+		}
+	}
 	groups := q.byShard(len(leases), func(i int) string { return leases[i].ID })
 	calls, sent := make([]lua.HeartbeatCall, len(groups)), make([]lua.Call, len(groups))
 	for n, g := range groups {

@@ -184,7 +184,7 @@ func (q *Queue) state(ctx context.Context, tenant, source string, s stated, befo
 	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
 	call := lua.TuneCall{
 		Clock: shard.Clock(), Due: shard.Due(), Policy: shard.Policy(name), History: shard.History(name), Names: shard.Names(name),
-		Tenants: shard.Tenants(), Filed: shard.Filed(), Horizon: q.horizon, Defaults: q.encoded, Name: uuid.NewString(), Expected: &s.revision,
+		Tenants: shard.Tenants(), Filed: shard.Filed(), Horizon: q.horizon, Defaults: q.encoded, Name: shortHash(uuid.NewString()), Expected: &s.revision,
 		Source: source, Says: written, Effective: strings.TrimSpace(lua.EncodeOverrides(s.file) + " " + lua.EncodeOverrides(s.api)),
 		Reason: change.Reason, HistoryEntry: string(entry), Entry: tenantEntry(tenant),
 	}

@@ -102,7 +102,7 @@ type Settlement struct {
 	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no attempt left makes it dead.
 	Event       shaper.Event
 	Delay       time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
-	MaxAttempts int           // as the route says now
+	MaxAttempts int           // as the route says now; 0 keeps those of the job
 	Error       *JobError     // kept until the next settlement of the job
 	Response    *Response
 }

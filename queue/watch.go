@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
@@ -10,14 +11,17 @@ import (
 )
 
 // watcher holds one subscription for all jobs that somebody waits for. A job's channel exists only while it is waited for, so the end
-// of any other job costs no traffic.
+// of any other job costs no traffic. One goroutine changes the subscription, another receives: a Redis that is away holds up neither
+// the callers nor each other.
 type watcher struct {
 	pubsub *redis.PubSub
-	done   chan struct{}
+	done   sync.WaitGroup
 
 	mu      sync.Mutex
+	changed sync.Cond
 	closed  bool
 	waiting map[string]*watch // by channel
+	todo    []string          // channels whose subscription is to be made or ended, in the order of the wishes
 }
 
 // watch is what is known of one channel: who waits for it, and whether the subscription is in force.
@@ -28,43 +32,78 @@ type watch struct {
 }
 
 func newWatcher(c redis.UniversalClient) *watcher {
-	w := &watcher{pubsub: c.Subscribe(context.Background()), done: make(chan struct{}), waiting: map[string]*watch{}}
-	go w.receive()
+	w := &watcher{pubsub: c.Subscribe(context.Background()), waiting: map[string]*watch{}}
+	w.changed.L = &w.mu
+	w.done.Go(w.subscribe)
+	w.done.Go(w.receive)
 	return w
 }
 
 func (w *watcher) close() error {
 	w.mu.Lock()
 	w.closed = true
+	w.changed.Signal()
 	w.mu.Unlock()
 	err := w.pubsub.Close()
-	<-w.done
+	w.done.Wait()
 	return err
 }
 
-// receive hands out ends. After a lost connection go-redis subscribes anew by itself; since an end may have been missed meanwhile, every
-// confirmation of a subscription that was in force already is taken for a possible end.
+// subscribe brings the subscription up to what is waited for. An error is not the end of it: go-redis keeps the list of channels and
+// subscribes to all of them on its next connection.
+func (w *watcher) subscribe() {
+	for {
+		w.mu.Lock()
+		for len(w.todo) == 0 && !w.closed {
+			w.changed.Wait()
+		}
+		if w.closed {
+			w.mu.Unlock()
+			return
+		}
+		channel := w.todo[0]
+		w.todo = w.todo[1:]
+		wanted := w.waiting[channel] != nil
+		w.mu.Unlock()
+		if wanted {
+			_ = w.pubsub.Subscribe(context.Background(), channel)
+		} else {
+			_ = w.pubsub.Unsubscribe(context.Background(), channel)
+		}
+	}
+}
+
+// receive hands out ends. After a lost connection an end may have been missed, so every confirmation of a subscription that was in force
+// already is taken for a possible end.
 func (w *watcher) receive() {
-	defer close(w.done)
 	for m := range w.pubsub.ChannelWithSubscriptions() {
 		w.mu.Lock()
 		switch m := m.(type) {
 		case *redis.Message:
 			w.signal(m.Channel)
 		case *redis.Subscription:
-			if x := w.waiting[m.Channel]; x != nil && m.Kind == "subscribe" {
-				if x.live {
-					w.signal(m.Channel)
-				} else {
-					x.live = true
-					close(x.ready)
-				}
+			if m.Kind == "subscribe" {
+				w.confirm(m.Channel)
 			}
 		}
 		w.mu.Unlock()
 	}
 }
 
+// confirm is called with the lock held when a subscription is known to be in force.
+func (w *watcher) confirm(channel string) {
+	x := w.waiting[channel]
+	switch {
+	case x == nil:
+	case x.live:
+		w.signal(channel)
+	default:
+		x.live = true
+		close(x.ready)
+	}
+}
+
+// signal is called with the lock held.
 func (w *watcher) signal(channel string) {
 	if x := w.waiting[channel]; x != nil {
 		for _, c := range x.ended {
@@ -76,7 +115,7 @@ func (w *watcher) signal(channel string) {
 	}
 }
 
-// Watch returns a channel that receives when the job has (perhaps) ended, and a function that ends the watch, which must be called. It
+// Watch returns a channel that receives whenever the job has (perhaps) ended, and a function that ends the watch, which must be called. It
 // returns once the subscription is in force, so a state read afterwards cannot miss the end. The signal may be spurious: read the job
 // again.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
@@ -94,12 +133,8 @@ func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, f
 	if x == nil {
 		x = &watch{ready: make(chan struct{})}
 		w.waiting[channel] = x
-		// Sent under the lock, so that subscriptions and their ends reach Redis in the order of this table.
-		if err := w.pubsub.Subscribe(ctx, channel); err != nil {
-			delete(w.waiting, channel)
-			w.mu.Unlock()
-			return nil, nil, unavailable(err)
-		}
+		w.todo = append(w.todo, channel)
+		w.changed.Signal()
 	}
 	x.ended = append(x.ended, c)
 	w.mu.Unlock()
@@ -116,17 +151,11 @@ func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, f
 func (w *watcher) forget(channel string, x *watch, c chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, other := range x.ended {
-		if other == c {
-			x.ended = append(x.ended[:i], x.ended[i+1:]...)
-			break
-		}
-	}
+	x.ended = slices.DeleteFunc(x.ended, func(other chan struct{}) bool { return other == c })
 	if len(x.ended) == 0 && w.waiting[channel] == x {
 		delete(w.waiting, channel)
-		if !w.closed {
-			_ = w.pubsub.Unsubscribe(context.Background(), channel) // at worst a channel too many until the next connection
-		}
+		w.todo = append(w.todo, channel)
+		w.changed.Signal()
 	}
 }
 
