@@ -209,8 +209,8 @@ type SettleItem struct {
 	Epoch       int64
 	Outcome     Outcome
 	Delay       time.Duration // Retry: until eligible; Held: how long the flow is held
-	MaxAttempts int    // 0 keeps those of the job
-	Result      []byte // empty keeps the one there is
+	MaxAttempts int           // 0 keeps those of the job
+	Result      []byte        // empty keeps the one there is
 }
 
 // Outcome is how a lease ended, as the record keeps it.
