@@ -84,7 +84,7 @@ for i = 1, #jobs do
     local j = job_read(s.stored)
     local position, start = 0, 0
     if j.state == 'q' then
-      position, start = place_of(f, redis.call('ZRANK', f.queue, s.id))
+      position, start = place_of(f, redis.call('ZRANK', f.queue, s.id) or 0)
     elseif j.state == 's' and not p.paused then
       start = max(start_after(f, f.cost), j.at)
     end

@@ -252,6 +252,9 @@ func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
 	if err := s.validate(); err != nil {
 		return lua.AdmitJob{}, Job{}, err
 	}
+	if shard, ok := shardOfID(id, a.q.keys.Len()); !ok || shard != a.shard.Index {
+		return lua.AdmitJob{}, Job{}, errors.New("queue: the id is not one that NewID makes for the tenant")
+	}
 	cost := max(s.Cost, 1)
 	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: s.Delay, MaxWaitMS: s.MaxWait.Milliseconds(), Cost: cost}
 	tenant := EncodeName(s.Tenant)

@@ -1,0 +1,50 @@
+package lua_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TestBeat tells who is live, by a clock that goes back once.
+func TestBeat(t *testing.T) {
+	const ttl = 3 * time.Second
+	start := shaper.Instant(1_772_366_400_000_000)
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			e := kind.start(t)
+			for _, s := range []struct {
+				at     time.Duration
+				worker string
+				leave  bool
+				live   []string
+			}{
+				{0, "a", false, []string{"a"}},
+				{time.Second, "b", false, []string{"a", "b"}},
+				{2999 * time.Millisecond, "b", false, []string{"a", "b"}},
+				{3 * time.Second, "b", false, []string{"b"}},
+				{time.Second, "a", false, []string{"a", "b"}}, // the clock goes back by 2 s: it is still 3 s
+				{2 * time.Second, "a", false, []string{"a", "b"}},
+				{4 * time.Second, "a", false, []string{"a"}}, // b was last heard of at 3 s, it is 6 s
+				{4 * time.Second, "b", true, []string{"a"}},
+				{4 * time.Second, "a", true, nil},
+			} {
+				call := lua.BeatCall{
+					At: lua.AtInstant(start.Add(s.at)), Clock: "sluice:{workers}:clock", Workers: "sluice:{workers}:live", Worker: s.worker, TTL: ttl, Leave: s.leave,
+				}
+				values, err := lua.Run(t.Context(), e, nil, call.Call())
+				if err != nil {
+					t.Fatal(err)
+				}
+				live, err := call.Decode(values)
+				slices.Sort(live)
+				if err != nil || !slices.Equal(live, s.live) {
+					t.Errorf("%v %s leave %v: %v, %v; want %v", s.at, s.worker, s.leave, live, err, s.live)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,219 @@
+package lua_test
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Each method here sends one call to the script and to the model, compares the answers, and checks what the answer alone can show.
+
+func (w *world) admit(r admission) {
+	w.note("%v", r)
+	call := lua.AdmitCall{
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(),
+		Horizon: horizon, Atomic: r.atomic,
+	}
+	names := flowsOf(r.jobs)
+	for _, name := range names {
+		first := r.jobs[slices.IndexFunc(r.jobs, func(c candidate) bool { return c.flow == name })]
+		tenant := tenantOf(name)
+		call.Flows = append(call.Flows, lua.AdmitFlow{
+			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name), Policy: w.shard.Policy(tenant),
+			Names: w.shard.Names(tenant), Defaults: lua.EncodePolicy(r.defaults), Entry: first.entry,
+		})
+	}
+	for _, c := range r.jobs {
+		rest, err := lua.Record{
+			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+		}.Rest()
+		if err != nil {
+			w.fail("encode: %v", err)
+		}
+		job := lua.AdmitJob{
+			Flow: slices.Index(names, c.flow), Key: w.shard.Job(c.id), IdemHash: c.idem, Fingerprint: c.print, Delay: c.delay,
+			MaxWaitMS: c.maxWait.Milliseconds(), Cost: c.cost, Rest: rest,
+		}
+		if c.idem != "" {
+			job.IdemKey = w.shard.Idem(tenantOf(c.flow), c.idem)
+		}
+		call.Jobs = append(call.Jobs, job)
+	}
+	before := map[string]bool{}
+	for _, c := range r.jobs {
+		before[c.id] = w.m.jobs[c.id] != nil
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	w.same("admit", got, w.m.admit(r), err)
+	for i, v := range got {
+		// Invariant 1, for single jobs; of a batch the model says more.
+		switch {
+		case v.Outcome == shaper.Admitted && !before[r.jobs[i].id] && v.Depth > v.Capacity:
+			w.fail("admitted beyond the capacity: %+v", v)
+		case v.Outcome == shaper.Full && !r.atomic && v.Depth+1 <= v.Capacity:
+			w.fail("refused with a place free: %+v", v)
+		}
+	}
+	for _, c := range r.jobs {
+		if w.m.jobs[c.id] != nil && !before[c.id] {
+			w.ids = append(w.ids, c.id)
+		}
+	}
+}
+
+// tick sends a look. Where its answer is learnt, the worker holds the leases and takes the next number.
+func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
+	w.note("%v learnt %v", r, learnt)
+	call := lua.TickCall{
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
+		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon,
+		Sweep: sweep, Help: r.help, Helper: r.helper, Defaults: lua.EncodePolicy(r.defaults), Retention: retention,
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	want, wantRecords := w.m.tick(r)
+	var records []lua.Record
+	for i := range got.Leases {
+		record, err := lua.DecodeRecord(got.Leases[i].Record)
+		if err != nil {
+			w.fail("a leased record: %v", err)
+		}
+		records = append(records, bare(record))
+		got.Leases[i].Record = nil
+	}
+	w.same("tick", got, want, err)
+	w.same("tick: records", records, wantRecords, nil)
+	w.inOrder(got, records)
+	w.next = got.Next
+	if r.counter == c.counter {
+		c.past = append(c.past, r)
+	}
+	if !learnt {
+		return got
+	}
+	c.counter++
+	if got.Counter != 0 {
+		c.seen = got.Counter
+	}
+	for _, l := range got.Leases {
+		ref := leaseRef{l.ID, l.Epoch}
+		w.held = append(w.held, ref)
+		if _, known := w.left[ref]; !known {
+			j := w.m.jobs[l.ID]
+			w.left[ref] = &departure{j.Flow, w.m.stamped[l.ID], l.Stamp, j.Cost}
+		}
+	}
+	return got
+}
+
+// inOrder is invariant 6: who leaves has the lowest sequence of all that were eligible by then. What is handed over again left before.
+func (w *world) inOrder(g lua.Grant, found []lua.Record) {
+	for i, l := range g.Leases {
+		if found[i].State == shaper.Leased {
+			continue
+		}
+		leased := w.m.jobs[l.ID]
+		for id := range w.m.queue[leased.Flow] {
+			if j := w.m.jobs[id]; j.Seq < leased.Seq && j.At <= l.Stamp {
+				w.fail("%s with sequence %d left before %s with %d", l.ID, leased.Seq, id, j.Seq)
+			}
+		}
+	}
+}
+
+func (w *world) settle(r settlement) {
+	w.note("settle %d %s", r.at, describe(r.items))
+	call := lua.SettleCall{
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(), Horizon: horizon,
+		Defaults: lua.EncodePolicy(r.defaults), Retention: retention,
+	}
+	for _, s := range r.items {
+		s.Key = w.shard.Job(s.Key)
+		call.Items = append(call.Items, s)
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	w.same("settle", got, w.m.settle(r), err)
+	for i, s := range r.items {
+		if got[i] == lua.CodeSettled && s.Outcome == lua.OutcomeReleased {
+			w.left[leaseRef{s.Key, s.Epoch}] = nil
+		}
+	}
+}
+
+func describe(items []lua.SettleItem) string {
+	var b strings.Builder
+	for _, s := range items {
+		b.WriteString(s.Key + ":" + text(s.Epoch) + " " + string(rune(s.Outcome)) + " " + s.Delay.String() + " max " + text(int64(s.MaxAttempts)) + "; ")
+	}
+	return b.String()
+}
+
+func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
+	w.note("heartbeat %d %v", at, refs)
+	call := lua.HeartbeatCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
+	for _, ref := range refs {
+		call.Jobs, call.Epochs = append(call.Jobs, w.shard.Job(ref.id)), append(call.Epochs, ref.epoch)
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	w.same("heartbeat", got, w.m.heartbeat(at, refs), err)
+}
+
+func (w *world) cancel(at shaper.Instant, tenant, id string) {
+	w.note("cancel %d %s %s", at, tenant, id)
+	call := lua.CancelCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(id), Tenant: tenant,
+		Defaults: lua.EncodePolicy(w.defaults), Retention: retention,
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	w.same("cancel", got, w.m.cancel(at, w.defaults, tenant, id), err)
+}
+
+func (w *world) replay(r revival) {
+	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
+	call := lua.ReplayCall{
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Tenant: r.tenant,
+		Defaults: lua.EncodePolicy(r.defaults), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts,
+	}
+	code, got, err := call.Decode(w.run(call.Call()))
+	wantCode, want := w.m.replay(r)
+	w.same("replay", code, wantCode, err)
+	w.same("replay", got, want, nil)
+}
+
+func (w *world) tune(r tuning) {
+	w.note("tune %d %s %s %s says %q eff %q", r.at, r.tenant, r.name, r.source, r.says, r.effective())
+	call := lua.TuneCall{
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant), History: w.shard.History(r.tenant),
+		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Defaults: lua.EncodePolicy(r.defaults),
+		Name: r.name, Expected: r.expected, Source: r.source, Says: r.says, Effective: r.effective(), Reason: r.reason, HistoryEntry: r.historyEntry,
+		Entry: r.entry,
+	}
+	changed, revision, err := call.Decode(w.run(call.Call()))
+	wantChanged, wantRevision := w.m.tune(r)
+	w.same("tune", []any{changed, revision}, []any{wantChanged, wantRevision}, err)
+}
+
+func (w *world) status(at shaper.Instant, tenant, id string) {
+	w.note("status %d %s %s", at, tenant, id)
+	call := lua.StatusCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, Defaults: lua.EncodePolicy(w.defaults)}
+	got, err := call.Decode(w.run(call.Call()))
+	var record lua.Record
+	if got.Found && err == nil {
+		record, err = lua.DecodeRecord(got.Record)
+	}
+	got.Record = nil
+	want, wantRecord := w.m.status(at, w.defaults, tenant, id)
+	w.same("status", got, want, err)
+	w.same("status: record", bare(record), wantRecord, nil)
+}
+
+func (w *world) stat(at shaper.Instant, tenant string) {
+	w.note("stat %d %s", at, tenant)
+	call := lua.StatCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Policy: w.shard.Policy(tenant), Names: w.shard.Names(tenant), Defaults: lua.EncodePolicy(w.defaults),
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	slices.SortFunc(got.Flows, func(a, b lua.FlowStat) int { return strings.Compare(a.Flow, b.Flow) })
+	w.same("stat", got, w.m.stat(at, w.defaults, tenant), err)
+}

@@ -1,0 +1,82 @@
+package lua_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TestMaxMemory: invariant 9. At maxmemory what takes jobs in is refused and changes nothing, and all that drains goes on.
+func TestMaxMemory(t *testing.T) {
+	w := newWorld(t, realEngine(t), themes[0], 1)
+	defer w.clean()
+	w.defaults = shaper.DefaultPolicy()
+	w.defaults.Burst = 5
+	w.submit(9, 0)
+	w.submit(1, time.Minute)
+	w.lookUntilIdle()
+	if len(w.held) != 5 {
+		t.Fatalf("%d leases, want 5", len(w.held))
+	}
+	dead := w.held[0]
+	w.settle(settlement{w.wall, w.defaults, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}}})
+	w.held = w.held[1:]
+
+	limit := func(bytes string) {
+		if err := w.e.ConfigSet(w.ctx, "maxmemory", bytes).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit("1")
+	refused := func(name string, call lua.Call) {
+		before := w.compare()
+		if _, err := lua.Run(w.ctx, w.e, nil, call); err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s at maxmemory: %v, want OOM", name, err)
+		}
+		if diff := difference(before, w.compare()); diff != "" {
+			t.Errorf("%s at maxmemory changed (-before +after):\n%s", name, diff)
+		}
+	}
+	rest, err := lua.Record{Cost: 1, MaxAttempts: 1, Flow: "acme/echo", Type: "test", Payload: []byte("x")}.Rest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("admit", lua.AdmitCall{
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon,
+		Flows: []lua.AdmitFlow{{
+			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"), Later: w.shard.Later("acme/echo"), Policy: w.shard.Policy("acme"),
+			Names: w.shard.Names("acme"), Defaults: lua.EncodePolicy(w.defaults), Entry: "acme",
+		}},
+		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Cost: 1, Rest: rest}},
+	}.Call())
+	refused("replay", lua.ReplayCall{
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Tenant: "acme",
+		Defaults: lua.EncodePolicy(w.defaults), Horizon: horizon, Tag: 7, MaxAttempts: 1,
+	}.Call())
+
+	// Each of these fails the test where Redis refuses it.
+	w.heartbeat(w.wall, w.held)
+	w.settleAll(lua.OutcomeRetry, time.Second)
+	w.cancel(w.wall, "acme", w.ids[9])
+	w.status(w.wall, "acme", w.ids[8])
+	w.stat(w.wall, "acme")
+	capacity := int64(5)
+	w.tune(w.tuningOf("acme", "api", shaper.Overrides{Capacity: &capacity}))
+	w.tune(w.tuningOf("acme", "file", shaper.Overrides{Capacity: &capacity}))
+	if _, err := lua.Run(w.ctx, w.e, nil, lua.BeatCall{Clock: w.prefix + "beats:clock", Workers: w.prefix + "beats", Worker: "w1", TTL: time.Minute}.Call()); err != nil {
+		t.Errorf("beat at maxmemory: %v", err)
+	}
+	if err := w.e.Del(w.ctx, w.prefix+"beats:clock", w.prefix+"beats").Err(); err != nil {
+		t.Error(err)
+	}
+	w.compare()
+	// The drain leases, expires leases of a worker that is gone, promotes and settles.
+	w.wall = w.wall.Add(time.Second)
+	w.tick(w.workers[0], w.lookOf(w.workers[0], 2), false)
+	w.workers[0], w.workers[1] = w.workers[1], w.workers[0]
+	w.drain()
+	limit("0")
+}

@@ -1,0 +1,218 @@
+package lua_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// admission is one call of admit.
+type admission struct {
+	at       shaper.Instant
+	defaults shaper.Policy
+	atomic   bool
+	jobs     []candidate
+}
+
+// candidate is a job that asks for a place.
+type candidate struct {
+	id, tenant, route string // tenant and route as the client wrote them
+	flow              string // as in keys
+	entry             string // of the tenant
+	idem, print       string
+	delay, maxWait    time.Duration
+	cost              int64
+	maxAttempts       int
+	payload           []byte
+}
+
+func (r admission) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "admit %d atomic %v by %q:", r.at, r.atomic, lua.EncodePolicy(r.defaults))
+	for _, c := range r.jobs {
+		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
+	}
+	return b.String()
+}
+
+// flowsOf lists the flows of a call in the order of their first job.
+func flowsOf(jobs []candidate) (names []string) {
+	for _, c := range jobs {
+		if !slices.Contains(names, c.flow) {
+			names = append(names, c.flow)
+		}
+	}
+	return names
+}
+
+func (m *model) admit(r admission) []lua.Verdict {
+	m.begin(r.at)
+	flows, asked, touched := map[string]*flow{}, map[string]int64{}, map[string]bool{}
+	for _, name := range flowsOf(r.jobs) {
+		flows[name] = m.load(name, r.defaults)
+		touched[name] = flows[name].retuned
+	}
+	// An atomic batch asks for as many places as it has jobs that need one: neither admitted before, nor under a key known already.
+	for _, c := range r.jobs {
+		if m.jobs[c.id] == nil && m.known(c, nil) == "" {
+			asked[c.flow]++
+		}
+	}
+
+	verdicts, made := make([]lua.Verdict, len(r.jobs)), map[string]string{}
+	var admitted []candidate
+	var records []*lua.Record
+	var refusal *lua.Verdict
+	turnedAway := "" // the first flow that had no place, or none in time
+	for i, c := range r.jobs {
+		f, v := flows[c.flow], &verdicts[i]
+		refused := false
+		if j := m.jobs[c.id]; j != nil {
+			m.reach("sent before")
+			v.Admission, v.State, v.Created = m.facts(f, shaper.Admitted), j.State, j.Created
+			switch {
+			case j.State == shaper.Queued:
+				v.Position, v.Start = m.place(c.id, f)
+			case j.State == shaper.Scheduled && !f.policy.Paused:
+				v.Start = startAt(f, m.now, j.At)
+			}
+		} else if known := m.known(c, made); known != "" {
+			refused = strings.Fields(known)[1] != c.print
+			v.Admission, v.Known = m.facts(f, shaper.Replayed), lua.ParseKnown(known)
+			if refused {
+				v.Outcome = shaper.KeyReused
+			}
+		} else {
+			size, wait := int64(1), c.maxWait
+			if r.atomic {
+				size = asked[c.flow]
+			}
+			asked[c.flow]--
+			if wait == 0 {
+				wait = f.policy.MaxWait
+			}
+			f.Flow, v.Admission = shaper.Admit(f.Flow, f.policy, m.now,
+				shaper.Request{Size: size, Cost: c.cost, Delay: c.delay, MaxWait: wait}, instants(m.laters[c.flow]))
+			touched[c.flow] = true
+			if refused = v.Outcome != shaper.Admitted; refused {
+				f.rejected++
+				if turnedAway == "" {
+					turnedAway = c.flow
+				}
+			} else {
+				f.admitted++
+				j := m.record(c, f.Seq, wait)
+				v.State, v.Created = j.State, m.now
+				admitted, records = append(admitted, c), append(records, j)
+				if c.idem != "" {
+					made[tenantOf(c.flow)+":"+c.idem] = c.id + " " + c.print
+				}
+			}
+		}
+		m.reach(string(v.Outcome))
+		if refused && refusal == nil {
+			refusal = v
+		}
+	}
+	if r.atomic && refusal != nil {
+		m.reachIf(len(r.jobs) > 1, "refused whole")
+		for i := range verdicts {
+			verdicts[i] = *refusal
+		}
+		if f, known := m.flows[turnedAway]; known {
+			f.rejected += int64(len(r.jobs))
+			m.flows[turnedAway] = f
+		}
+		return verdicts
+	}
+
+	saved := false
+	for _, c := range r.jobs {
+		f := flows[c.flow]
+		if !touched[c.flow] {
+			continue
+		}
+		saved = true
+		if f.fresh {
+			m.name(f.name)
+		}
+		if m.now.Sub(f.seen) > time.Minute {
+			f.seen = m.now
+			m.tenants[c.entry] = int64(m.now)
+		}
+	}
+	for i, c := range admitted {
+		j, f := records[i], flows[c.flow]
+		m.jobs[c.id] = j
+		if j.State == shaper.Queued {
+			set(m.queue, c.flow, c.id, j.Seq)
+		} else {
+			set(m.laters, c.flow, c.id, int64(j.At))
+			f.later = min(f.later, j.At)
+		}
+		if j.Deadline > 0 {
+			m.expires[c.id] = int64(j.Deadline)
+			m.wakeFor(j.Deadline.Add(horizon))
+		}
+		if c.idem != "" {
+			m.idem[tenantOf(c.flow)+":"+c.idem] = made[tenantOf(c.flow)+":"+c.idem]
+		}
+		m.clock.depth++
+	}
+	for _, name := range flowsOf(r.jobs) {
+		if touched[name] {
+			m.storeAll([]*flow{flows[name]}, true)
+		}
+	}
+	if saved {
+		m.save()
+	}
+	return verdicts
+}
+
+// known is what is kept under a job's idempotency key, or what an earlier job of the call will put there.
+func (m *model) known(c candidate, made map[string]string) string {
+	if c.idem == "" {
+		return ""
+	}
+	key := tenantOf(c.flow) + ":" + c.idem
+	if known := m.idem[key]; known != "" {
+		return known
+	}
+	return made[key]
+}
+
+// startAt estimates when a scheduled or retrying job leaves.
+func startAt(f *flow, now, eligible shaper.Instant) shaper.Instant {
+	start := f.Start(f.Cost, now)
+	if start == 0 {
+		return 0
+	}
+	return max(start, eligible)
+}
+
+func (m *model) name(flow string) {
+	tenant := tenantOf(flow)
+	if m.names[tenant] == nil {
+		m.names[tenant] = map[string]bool{}
+	}
+	m.names[tenant][flow] = true
+}
+
+func (m *model) record(c candidate, seq int64, wait time.Duration) *lua.Record {
+	j := &lua.Record{
+		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now, MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
+		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+	}
+	if c.delay > 0 {
+		j.State = shaper.Scheduled
+	}
+	if wait > 0 {
+		j.Deadline = m.now.Add(wait)
+	}
+	return j
+}

@@ -1,0 +1,318 @@
+package lua_test
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// settlement is one call of settle.
+type settlement struct {
+	at       shaper.Instant
+	defaults shaper.Policy
+	items    []lua.SettleItem // with the job's id for a key
+}
+
+func (m *model) settle(r settlement) (codes []lua.SettleCode) {
+	m.begin(r.at)
+	flows := map[string]*flow{}
+	for _, s := range r.items {
+		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
+			flows[j.Flow] = m.load(j.Flow, r.defaults)
+		}
+	}
+	var touched []*flow
+	for _, s := range r.items {
+		j := m.jobs[s.Key]
+		if j == nil {
+			codes = append(codes, lua.CodeStale)
+			continue
+		}
+		if j.State == shaper.Leased && j.Epoch == s.Epoch {
+			f := flows[j.Flow]
+			m.reach("settled")
+			m.apply(s, j, f)
+			if !slices.Contains(touched, f) {
+				touched = append(touched, f)
+			}
+			codes = append(codes, lua.CodeSettled)
+			continue
+		}
+		// The outcome kept is that of the last lease that ended, which is the one before while the job is leased again.
+		ended := j.Epoch
+		if j.State == shaper.Leased {
+			ended--
+		}
+		if ended == s.Epoch && j.Outcome == byte(s.Outcome) {
+			m.reach("repeated")
+			codes = append(codes, lua.CodeRepeated)
+		} else {
+			m.reach("stale")
+			codes = append(codes, lua.CodeStale)
+		}
+	}
+	m.storeAll(touched, true)
+	if len(touched) > 0 {
+		m.save()
+	}
+	return codes
+}
+
+// apply ends a current lease.
+func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
+	delete(m.leases, s.Key)
+	f.Running--
+	m.clock.running--
+	j.Outcome = byte(s.Outcome)
+	if s.MaxAttempts > 0 {
+		j.MaxAttempts = s.MaxAttempts
+	}
+	die := false
+	switch s.Outcome {
+	case lua.OutcomeSucceeded, lua.OutcomeDead, lua.OutcomeRetry:
+		j.Attempts++
+		die = s.Outcome == lua.OutcomeDead || s.Outcome == lua.OutcomeRetry && j.Attempts >= j.MaxAttempts
+	case lua.OutcomeHeld:
+		m.reach("held")
+		f.Bucket = f.Hold(m.now.Add(s.Delay))
+		die = chargeFree(j)
+	case lua.OutcomeReleased:
+		m.reachIf(j.Stamp == f.Last, "refunded")
+		m.reachIf(j.Stamp != f.Last, "slot gone")
+		f.Bucket = f.Refund(j.Stamp, j.Cost)
+		f.departed--
+	}
+	m.reachIf(die && s.Outcome != lua.OutcomeDead, "out of attempts")
+	if !die && s.Outcome != lua.OutcomeSucceeded && len(s.Result) > 0 {
+		j.Result = s.Result
+	}
+	switch {
+	case die:
+		f.dead++
+		m.finish(s.Key, shaper.Die, s.Result)
+	case s.Outcome == lua.OutcomeSucceeded:
+		f.succeeded++
+		m.finish(s.Key, shaper.Succeed, s.Result)
+	case s.Outcome == lua.OutcomeRetry:
+		become(j, shaper.Retry)
+		j.At = m.now.Add(s.Delay)
+		set(m.laters, f.name, s.Key, int64(j.At))
+		if j.Deadline > 0 {
+			m.expires[s.Key] = int64(j.Deadline)
+		}
+		f.later = min(f.later, j.At)
+		f.Depth++
+		m.clock.depth++
+	default:
+		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release}[s.Outcome])
+	}
+}
+
+// heartbeat answers, per lease, 1 if it is extended.
+func (m *model) heartbeat(at shaper.Instant, leases []leaseRef) []int64 {
+	m.begin(at)
+	answers := make([]int64, len(leases))
+	extended := false
+	for i, ref := range leases {
+		if j := m.jobs[ref.id]; j != nil && j.State == shaper.Leased && j.Epoch == ref.epoch {
+			m.leases[ref.id] = max(m.leases[ref.id], int64(m.now.Add(lease)))
+			answers[i], extended = 1, true
+		}
+	}
+	if extended {
+		m.save()
+	}
+	return answers
+}
+
+func (m *model) cancel(at shaper.Instant, defaults shaper.Policy, tenant, id string) lua.JobCode {
+	m.begin(at)
+	j := m.jobs[id]
+	switch {
+	case j == nil || tenantOf(j.Flow) != tenant:
+		return lua.JobAbsent
+	case j.State == shaper.Cancelled:
+		return lua.JobDone
+	case !j.State.Waiting():
+		return lua.JobConflict
+	}
+	f := m.load(j.Flow, defaults)
+	m.leave(id, f)
+	m.finish(id, shaper.Cancel, nil)
+	f.later = m.laters[f.name].head()
+	m.storeAll([]*flow{f}, false)
+	m.save()
+	return lua.JobDone
+}
+
+// revival is one call of replay.
+type revival struct {
+	at          shaper.Instant
+	defaults    shaper.Policy
+	tenant, id  string
+	tag         uint32
+	maxAttempts int
+}
+
+func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
+	m.begin(r.at)
+	j := m.jobs[r.id]
+	if j == nil || tenantOf(j.Flow) != r.tenant {
+		return lua.JobAbsent, shaper.Admission{Now: m.now}
+	}
+	f := m.load(j.Flow, r.defaults)
+	if j.Tag == r.tag {
+		m.reach("replay repeated")
+		a := m.facts(f, shaper.Admitted)
+		if a.NextSlot = 0; j.State == shaper.Queued {
+			a.Position, a.Start = m.place(r.id, f)
+		}
+		return lua.JobDone, a
+	}
+	if j.State != shaper.Dead {
+		return lua.JobConflict, shaper.Admission{Now: m.now}
+	}
+	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
+	after, a := shaper.Admit(f.Flow, f.policy, m.now, shaper.Request{Size: 1, Cost: j.Cost}, instants(m.laters[f.name]))
+	a.NextSlot = 0
+	if a.Outcome == shaper.Full {
+		m.reach("replay full")
+		return lua.JobFull, a
+	}
+	f.Flow = after
+	become(j, shaper.Replay)
+	j.Seq, j.At, j.Attempts, j.FreeLeases, j.Tag, j.MaxAttempts = f.Seq, m.now, 0, 0, r.tag, r.maxAttempts
+	if j.MaxWaitMS > 0 {
+		j.Deadline = m.now + shaper.Instant(j.MaxWaitMS*1000)
+		m.expires[r.id] = int64(j.Deadline)
+		m.wakeFor(j.Deadline.Add(horizon))
+	}
+	m.clock.depth++
+	delete(m.deads[f.name], r.id)
+	set(m.queue, f.name, r.id, j.Seq)
+	key := tenantOf(f.name) + ":" + j.Idem
+	if known, ok := m.idem[key]; ok && j.Idem != "" {
+		m.idem[key] = idAndPrint(known)
+	}
+	m.storeAll([]*flow{f}, true)
+	m.save()
+	return lua.JobDone, a
+}
+
+// What a policy remembers of its changes.
+const historyKept, callsKept = 100, 16
+
+// tuning is one call of tune.
+type tuning struct {
+	at            shaper.Instant
+	defaults      shaper.Policy
+	tenant, entry string // as in keys
+	name          string
+	expected      *int64
+	source, says  string
+	file, api     shaper.Overrides // in force after the change
+	reason        string
+	historyEntry  string
+}
+
+func (r tuning) effective() string {
+	return lua.EncodeOverrides(r.file) + " " + lua.EncodeOverrides(r.api)
+}
+
+func (m *model) tune(r tuning) (changed bool, revision int64) {
+	m.begin(r.at)
+	p := m.policies[r.tenant]
+	calls := strings.Fields(p.fields["calls"])
+	if slices.Contains(calls, r.name) {
+		m.reach("call known")
+		return true, p.revision
+	}
+	if r.expected != nil && *r.expected != p.revision {
+		m.reach("another revision")
+		return false, p.revision
+	}
+	var flows []*flow
+	for name := range m.names[r.tenant] {
+		flows = append(flows, m.load(name, r.defaults))
+	}
+	wasPaused := p.over(r.defaults).Paused
+
+	p.fields = maps.Clone(p.fields)
+	if p.fields == nil {
+		p.fields = map[string]string{}
+	}
+	p.revision++
+	p.file, p.api = r.file, r.api
+	calls = append([]string{r.name}, calls...)
+	p.fields["calls"] = strings.Join(calls[:min(len(calls), callsKept)], " ")
+	p.fields["revision"] = strconv.FormatInt(p.revision, 10)
+	p.fields["eff"], p.fields[r.source] = r.effective(), r.says
+	switch {
+	case r.source == "api":
+		p.fields["reason"] = r.reason
+		p.history = append([]string{r.historyEntry}, p.history...)
+		p.history = p.history[:min(len(p.history), historyKept)]
+	case r.says != "":
+		m.filed[r.entry] = true
+	default:
+		delete(m.filed, r.entry)
+	}
+	m.policies[r.tenant] = p
+	m.tenants[r.entry] = int64(m.now)
+	for _, f := range flows {
+		f.policy = p.over(r.defaults)
+		before := f.segment
+		m.retune(f)
+		m.reachIf(f.segment != before, "retuned by a change")
+		if wasPaused && !f.policy.Paused {
+			f.Bucket = f.MarkReady(m.now)
+		}
+	}
+	m.storeAll(flows, true)
+	m.save()
+	return true, p.revision
+}
+
+// status answers the job, and its record without its payload.
+func (m *model) status(at shaper.Instant, defaults shaper.Policy, tenant, id string) (s lua.Status, record lua.Record) {
+	m.begin(at)
+	s.Now = m.now
+	j := m.jobs[id]
+	if j == nil || tenantOf(j.Flow) != tenant {
+		return s, record
+	}
+	s.Found = true
+	f := m.load(j.Flow, defaults)
+	switch {
+	case j.State == shaper.Queued:
+		s.Position, s.Start = m.place(id, f)
+	case j.State.Waiting() && !f.policy.Paused:
+		s.Start = startAt(f, m.now, j.At)
+	}
+	record = *j
+	record.Payload = nil
+	return s, bare(record)
+}
+
+// stat answers the flows sorted by name.
+func (m *model) stat(at shaper.Instant, defaults shaper.Policy, tenant string) lua.Stat {
+	m.begin(at)
+	p := m.policies[tenant]
+	s := lua.Stat{Now: m.now, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"]}
+	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
+		f := m.load(name, defaults)
+		figures := lua.FlowStat{
+			Flow: name, Depth: f.Depth, Queued: f.Queued, Running: f.Running, Earliest: f.Earliest(), HeldUntil: f.HeldUntil,
+			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
+		}
+		if queue := m.queue[name].list(); len(queue) > 0 {
+			figures.Oldest = m.jobs[queue[0].Name].At
+		}
+		s.Flows = append(s.Flows, figures)
+	}
+	return s
+}

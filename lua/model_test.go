@@ -1,0 +1,368 @@
+package lua_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// This file and its neighbours model_*_test.go are the specification of the scripts: one shard in plain Go, with the arithmetic of package
+// shaper. Every method is one command and does what the script of that name promises. What the model leaves out is what Redis does by
+// itself: keys that run out, and who listens on a channel.
+
+// The timings of every history. They are short against the jumps that histories make.
+const (
+	horizon = 20 * time.Millisecond
+	lease   = 2 * time.Second
+	sweep   = 500 * time.Millisecond
+)
+
+// retention is long by the server's clock, so no key runs out during a history; dead letters are also trimmed by the shard's clock.
+var retention = lua.Retention{Finished: 2 * time.Hour, Dead: time.Hour, Idempotency: 3 * time.Hour}
+
+// zset is a sorted set as Redis orders it: by score, then by member.
+type zset map[string]int64
+
+type member struct {
+	Name  string
+	Score int64
+}
+
+func (z zset) list() []member {
+	list := make([]member, 0, len(z))
+	for name, score := range z {
+		list = append(list, member{name, score})
+	}
+	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Score, b.Score), strings.Compare(a.Name, b.Name)) })
+	return list
+}
+
+// upTo is the first most members with a score of at most limit.
+func (z zset) upTo(limit shaper.Instant, most int) (names []string) {
+	for _, m := range z.list() {
+		if m.Score > int64(limit) || len(names) == most {
+			break
+		}
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// never stands for no instant at all in a minimum.
+const never = shaper.Instant(1<<53 - 1)
+
+// head is the lowest score, never when the set is empty.
+func (z zset) head() shaper.Instant {
+	first := never
+	for _, score := range z {
+		first = min(first, shaper.Instant(score))
+	}
+	return first
+}
+
+func (z zset) rank(name string) int64 {
+	return int64(slices.IndexFunc(z.list(), func(m member) bool { return m.Name == name }))
+}
+
+// clock is the shard's clock and what is kept beside it.
+type clock struct {
+	last, off, wake, swept, grace shaper.Instant
+	depth, running, help          int64
+	defaults                      string
+}
+
+// policy is what is kept of a tenant's settings.
+type policy struct {
+	fields    map[string]string // as they are stored
+	revision  int64
+	file, api shaper.Overrides // in force
+	history   []string
+}
+
+func (p policy) over(defaults shaper.Policy) shaper.Policy { return p.api.Over(p.file.Over(defaults)) }
+
+// flow is a flow with its policy at the time it was loaded.
+type flow struct {
+	shaper.Flow
+	name                                          string
+	policy                                        shaper.Policy
+	fresh, retuned                                bool
+	seen                                          shaper.Instant
+	admitted, rejected, departed, succeeded, dead int64
+	later                                         shaper.Instant // head of the scheduled and retrying jobs, never for none
+	segment                                       int            // counts the policies that the flow has had, see conformity
+}
+
+type grant struct {
+	counter int64
+	leases  []leaseRef
+}
+
+type leaseRef struct {
+	id    string
+	epoch int64
+}
+
+// stamping is what the judge of conformity is told of a stamp: the segment of the flow, the paces then, and the order of stamps.
+type stamping struct {
+	segment, order int
+	paces          []shaper.Pace
+}
+
+// model is one shard.
+type model struct {
+	stored clock // as saved
+	clock  clock // of the command under way
+	now    shaper.Instant
+
+	due, expires, leases, tenants zset
+	filed                         map[string]bool
+	flows                         map[string]flow
+	names                         map[string]map[string]bool // tenant → its flows
+	queue, laters, deads          map[string]zset            // by flow
+	done                          map[string][]string        // by flow, latest first
+	jobs                          map[string]*lua.Record
+	idem                          map[string]string // tenant:hash → what is kept
+	grants                        map[string]grant
+	policies                      map[string]policy
+
+	segments, stamps int
+	stamped          map[string]stamping // by job
+
+	reached map[string]bool // what a history has come to
+}
+
+func newModel() *model {
+	return &model{
+		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, filed: map[string]bool{}, flows: map[string]flow{},
+		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{},
+		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
+		policies: map[string]policy{}, stamped: map[string]stamping{}, reached: map[string]bool{},
+	}
+}
+
+// situations is what all histories together must come to; else they prove less than they seem to.
+var situations = []string{
+	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole", "old sending", "handed over as it was",
+	"handed over anew", "given back unseen", "grace", "taken back", "expired", "looked at all", "forgotten", "kept for an override",
+	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
+	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
+}
+
+func (m *model) reach(situation string) { m.reached[situation] = true }
+
+// reachIf is reach under a condition.
+func (m *model) reachIf(condition bool, situation string) {
+	if condition {
+		m.reach(situation)
+	}
+}
+
+func tenantOf(flow string) string { return flow[:strings.IndexByte(flow, '/')] }
+
+// set adds to a set that may not be there yet.
+func set(sets map[string]zset, name, member string, score int64) {
+	if sets[name] == nil {
+		sets[name] = zset{}
+	}
+	sets[name][member] = score
+}
+
+// begin reads the clock; only save keeps what it became.
+func (m *model) begin(at shaper.Instant) {
+	m.clock = m.stored
+	m.reachIf(at+m.clock.off < m.clock.last, "clock back")
+	m.clock.off = max(m.clock.off, m.clock.last-at)
+	m.now = at + m.clock.off
+}
+
+func (m *model) save() {
+	m.clock.last = m.now
+	m.stored = m.clock
+}
+
+// wakeFor plans an earlier look, or replaces one that is overdue.
+func (m *model) wakeFor(due shaper.Instant) {
+	look := max(due.Add(-horizon/2), m.now)
+	if m.clock.wake == 0 || look < m.clock.wake || m.clock.wake < m.now.Add(-100*time.Millisecond) {
+		m.clock.wake = look
+	}
+}
+
+// load is a copy of a flow under its policy of now, retuned if that has changed.
+func (m *model) load(name string, defaults shaper.Policy) *flow {
+	f, known := m.flows[name]
+	f.name, f.fresh, f.retuned = name, !known, false
+	f.policy = m.policies[tenantOf(name)].over(defaults)
+	if known {
+		m.retune(&f)
+	} else {
+		f.Bucket = shaper.NewBucket(f.policy.Paces())
+		f.segment = m.newSegment()
+	}
+	f.later = m.laters[name].head()
+	return &f
+}
+
+func (m *model) retune(f *flow) {
+	var changed bool
+	if f.Bucket, changed = f.Retune(f.policy.Paces(), m.now); changed {
+		f.retuned, f.segment = true, m.newSegment()
+		m.reach("retuned")
+	}
+}
+
+func (m *model) newSegment() int {
+	m.segments++
+	return m.segments
+}
+
+func (m *model) store(f *flow) { m.flows[f.name] = *f }
+
+// nextDue is the next instant at which a job of the flow may leave, never when none can.
+func (f *flow) nextDue() shaper.Instant {
+	switch {
+	case f.policy.Paused, f.policy.Concurrency > 0 && f.Running >= f.policy.Concurrency:
+		return never
+	case f.Queued > 0:
+		return f.Earliest()
+	case f.later == never:
+		return never
+	}
+	return max(f.Earliest(), f.later)
+}
+
+// file puts the flow under its next due instant, and plans a look for it if wake says so.
+func (m *model) file(f *flow, wake bool) {
+	due := f.nextDue()
+	if due == never {
+		delete(m.due, f.name)
+		return
+	}
+	m.due[f.name] = int64(due)
+	if wake {
+		m.wakeFor(due)
+	}
+}
+
+func (m *model) storeAll(flows []*flow, wake bool) {
+	for _, f := range flows {
+		m.store(f)
+		m.file(f, wake)
+	}
+}
+
+// enqueue counts a job into the queue.
+func (m *model) enqueue(f *flow, cost int64) {
+	if f.Queued == 0 {
+		f.Bucket = f.MarkReady(m.now)
+	}
+	f.Queued++
+	f.Cost += cost
+}
+
+// become moves a job along an arrow of the state machine; there is no other way to change its state.
+func become(j *lua.Record, event shaper.Event) {
+	to, ok := j.State.After(event)
+	if !ok {
+		panic(fmt.Sprintf("the model takes a job from %v by %q", j.State, event))
+	}
+	j.State = to
+}
+
+// finish ends a job; an empty result keeps the one it has.
+func (m *model) finish(id string, event shaper.Event, result []byte) {
+	j := m.jobs[id]
+	become(j, event)
+	j.At, j.Deadline = m.now, 0
+	if len(result) > 0 {
+		j.Result = result
+	}
+	if j.State == shaper.Dead {
+		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool { return at <= int64(m.now.Add(-retention.Dead)) })
+		set(m.deads, j.Flow, id, int64(m.now))
+	} else {
+		j.Payload = nil
+		list := append([]string{id}, m.done[j.Flow]...)
+		m.done[j.Flow] = list[:min(len(list), 1000)]
+	}
+	key := tenantOf(j.Flow) + ":" + j.Idem
+	if known, ok := m.idem[key]; ok && j.Idem != "" {
+		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now, j.Attempts, j.MaxAttempts)
+	}
+}
+
+// idAndPrint is the part of an idempotency value that never changes.
+func idAndPrint(known string) string { return strings.Join(strings.Fields(known)[:2], " ") }
+
+// giveBack returns a leased job to the queue under its old sequence.
+func (m *model) giveBack(id string, f *flow, event shaper.Event) {
+	j := m.jobs[id]
+	become(j, event)
+	j.At = m.now
+	m.enqueue(f, j.Cost)
+	f.Depth++
+	m.clock.depth++
+	set(m.queue, f.name, id, j.Seq)
+	if j.Deadline > 0 {
+		m.expires[id] = int64(j.Deadline)
+	}
+}
+
+// leave takes a waiting job out of its place.
+func (m *model) leave(id string, f *flow) {
+	j := m.jobs[id]
+	if j.State == shaper.Queued {
+		delete(m.queue[f.name], id)
+		f.Queued--
+		f.Cost -= j.Cost
+	} else {
+		delete(m.laters[f.name], id)
+	}
+	delete(m.expires, id)
+	f.Depth--
+	m.clock.depth--
+}
+
+// chargeFree counts a hold or an expired lease and reports whether no attempt is left.
+func chargeFree(j *lua.Record) bool {
+	if j.FreeLeases < shaper.FreeLeases {
+		j.FreeLeases++
+		return false
+	}
+	j.Attempts++
+	return j.Attempts >= j.MaxAttempts
+}
+
+// place is the position and the estimated start of a queued job.
+func (m *model) place(id string, f *flow) (position int64, start shaper.Instant) {
+	rank := m.queue[f.name].rank(id)
+	if f.policy.Paused {
+		return rank + 1, 0
+	}
+	return rank + 1, f.Start(rank*f.Cost/max(f.Queued, 1), m.now)
+}
+
+// facts is what every answer says of a flow.
+func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
+	a := shaper.Admission{
+		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
+	}
+	if next := f.Start(0, m.now); f.Queued > 0 && !f.policy.Paused && next != 0 {
+		a.NextSlot = next.Sub(m.now)
+	}
+	return a
+}
+
+func instants(z zset) (list []shaper.Instant) {
+	for _, m := range z.list() {
+		list = append(list, shaper.Instant(m.Score))
+	}
+	return list
+}

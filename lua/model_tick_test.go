@@ -1,0 +1,421 @@
+package lua_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// The bounds of one look.
+const (
+	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 100, 200, 16
+	idleAfter                                                             = 10 * time.Minute
+	overriddenAgain                                                       = 24 * time.Hour
+)
+
+// look is one call of tick.
+type look struct {
+	at            shaper.Instant
+	worker        string
+	counter, seen int64
+	most          int
+	help          int
+	helper        bool
+	defaults      shaper.Policy
+}
+
+func (r look) String() string {
+	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, lua.EncodePolicy(r.defaults))
+}
+
+// looking is a look under way.
+type looking struct {
+	*model
+	look
+	changed bool
+	flows   map[string]*flow
+	touched []*flow
+	grant   lua.Grant
+	// How many jobs of all flows the look may still promote, and drop because they are overdue.
+	promotable, droppable int
+	records               []lua.Record // of the leases, as the look found them
+}
+
+// tick answers the grant and, beside it, the records of its leases.
+func (m *model) tick(r look) (lua.Grant, []lua.Record) {
+	m.begin(r.at)
+	l := &looking{model: m, look: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost}
+	l.grant = lua.Grant{Now: m.now}
+	more, answered := l.step()
+	if !answered {
+		l.answer(more)
+	}
+	return l.grant, l.records
+}
+
+// step does the first thing that there is to do. answered is true for a sending that is too old for an answer.
+func (l *looking) step() (more, answered bool) {
+	if g, ok := l.grants[l.worker]; ok {
+		if g.counter > l.counter {
+			l.reach("old sending")
+			l.grant.Help = l.clock.help == 1
+			return false, true
+		}
+		if g.counter != l.seen {
+			l.redeliver(g)
+			return true, false
+		}
+	}
+	if l.clock.running > 0 && l.now >= l.clock.swept.Add(sweep) {
+		switch unswept := l.now - l.clock.swept; {
+		case l.clock.swept > 0 && 3*unswept > 2*shaper.Instant(lease.Microseconds()):
+			l.clock.grace = l.now.Add(lease)
+			l.reach("grace")
+		case l.now >= l.clock.grace:
+			if expired := l.leases.upTo(l.now, sweepMost); len(expired) > 0 {
+				l.takeBack(expired)
+				return true, false
+			}
+		}
+		l.clock.swept, l.changed = l.now, true
+	}
+	if l.expires.head() <= l.now {
+		l.expireAll(l.expires.upTo(l.now, expireMost))
+		return true, false
+	}
+	if defaults := lua.EncodePolicy(l.defaults); l.clock.defaults != defaults {
+		l.lookAtAll()
+		l.clock.defaults, l.changed = defaults, true
+		return true, false
+	}
+	if l.due.head() > l.now.Add(horizon) {
+		if l.tenants.head() < l.now.Add(-idleAfter) {
+			l.forgetIdle(l.tenants.upTo(l.now.Add(-idleAfter), idleMost))
+		}
+		return false, false
+	}
+	if l.most <= 0 {
+		return false, false
+	}
+	return l.leaseAll(), false
+}
+
+func (l *looking) answer(more bool) {
+	// The worker looks half a horizon before the next instant, and an expiry or a sweep is of no use before its time.
+	next := min(l.due.head(), l.expires.head().Add(horizon/2))
+	if l.clock.running > 0 {
+		next = min(next, max(l.now, l.clock.swept.Add(sweep)).Add(horizon/2))
+	}
+	if next >= never {
+		next = 0
+	}
+	wake, help := l.clock.wake, l.clock.help
+	if !l.helper {
+		wake = 0
+		if next > 0 {
+			wake = next.Add(-horizon / 2)
+		}
+	}
+	if l.look.help > 0 {
+		help = int64(2 - l.look.help)
+	}
+	if l.changed || wake != l.clock.wake || help != l.clock.help {
+		l.clock.wake, l.clock.help = wake, help
+		l.save()
+	}
+	l.grant.Next, l.grant.More, l.grant.Help = next, more, help == 1
+}
+
+// touch loads a flow that the look may change.
+func (l *looking) touch(name string) *flow {
+	if l.flows[name] == nil {
+		l.flows[name] = l.load(name, l.defaults)
+		l.touched = append(l.touched, l.flows[name])
+	}
+	return l.flows[name]
+}
+
+func (l *looking) give(id string, ends shaper.Instant, found lua.Record) {
+	j := l.jobs[id]
+	l.leases[id] = int64(ends)
+	l.records = append(l.records, bare(found))
+	l.grant.Leases = append(l.grant.Leases, lua.LeasedJob{
+		ID: id, Epoch: j.Epoch, Stamp: j.Stamp, Ends: ends, Attempts: j.Attempts, Eligible: j.At,
+	})
+}
+
+// redeliver hands over a grant that its worker has not seen.
+func (l *looking) redeliver(g grant) {
+	l.changed, l.grant.Counter = true, g.counter
+	byFlow := map[string][]string{}
+	for _, ref := range g.leases {
+		if j := l.jobs[ref.id]; j != nil && j.State == shaper.Leased && j.Epoch == ref.epoch {
+			l.touch(j.Flow)
+			byFlow[j.Flow] = append(byFlow[j.Flow], ref.id)
+		}
+	}
+	for _, f := range l.touched {
+		ids := byFlow[f.name]
+		first, last := l.jobs[ids[0]].Stamp, l.jobs[ids[len(ids)-1]].Stamp
+		late := first < l.now.Add(-shaper.Slack)
+		if late && last != f.Last {
+			l.reach("given back unseen")
+			for _, id := range ids {
+				l.jobs[id].Outcome = byte(lua.OutcomeReleased)
+				f.Running--
+				f.departed--
+				l.clock.running--
+				l.giveBack(id, f, shaper.Release)
+				delete(l.leases, id)
+			}
+			continue
+		}
+		if late {
+			var cost int64
+			for _, id := range ids {
+				cost += l.jobs[id].Cost
+			}
+			f.Bucket = f.Rewind(first, cost)
+		}
+		l.reachIf(late, "handed over anew")
+		l.reachIf(!late, "handed over as it was")
+		for _, id := range ids {
+			j := l.jobs[id]
+			found := *j
+			if late {
+				l.stamp(f, id, f.Stamp(j.At, l.now))
+			}
+			l.give(id, max(l.now, j.Stamp).Add(lease), found)
+		}
+	}
+	l.storeAll(l.touched, l.helper)
+}
+
+// stamp lets a job leave.
+func (l *looking) stamp(f *flow, id string, stamp shaper.Instant) {
+	j := l.jobs[id]
+	j.Stamp = stamp
+	f.Bucket = f.Depart(stamp, j.Cost)
+	l.stamps++
+	l.stamped[id] = stamping{f.segment, l.stamps, f.policy.Paces()}
+}
+
+// takeBack ends leases whose worker was not heard of in time; their slots stay spent.
+func (l *looking) takeBack(ids []string) {
+	l.changed = true
+	l.reach("taken back")
+	for _, id := range ids {
+		l.touch(l.jobs[id].Flow)
+	}
+	for _, id := range ids {
+		j := l.jobs[id]
+		f := l.touch(j.Flow)
+		delete(l.leases, id)
+		f.Running--
+		l.clock.running--
+		j.Outcome = 'x'
+		if chargeFree(j) {
+			f.dead++
+			l.finish(id, shaper.Die, nil)
+		} else {
+			l.giveBack(id, f, shaper.LeaseExpired)
+		}
+	}
+	l.storeAll(l.touched, l.helper)
+}
+
+// expireAll ends waiting jobs whose max wait is over; they take no slot.
+func (l *looking) expireAll(ids []string) {
+	l.changed = true
+	l.reach("expired")
+	for _, id := range ids {
+		f := l.touch(l.jobs[id].Flow)
+		l.leave(id, f)
+		l.finish(id, shaper.Overdue, nil)
+	}
+	for _, f := range l.touched {
+		f.later = l.laters[f.name].head()
+	}
+	l.storeAll(l.touched, l.helper)
+}
+
+// lookAtAll makes every flow due, so that the next looks judge it by the new defaults.
+func (l *looking) lookAtAll() {
+	l.reachIf(l.clock.defaults != "", "looked at all")
+	for entry := range l.tenants {
+		for name := range l.names[tenantOfEntry(entry)] {
+			l.due[name] = int64(l.now)
+		}
+	}
+}
+
+func tenantOfEntry(entry string) string {
+	name, _, _ := strings.Cut(entry, " ")
+	return name
+}
+
+// forgetIdle forgets tenants of which nothing waits, runs, is dead and may be replayed, is said by the API or is charged to the future.
+func (l *looking) forgetIdle(entries []string) {
+	l.changed = true
+	for _, entry := range entries {
+		tenant := tenantOfEntry(entry)
+		overridden := l.policies[tenant].fields["api"] != ""
+		idle := !overridden
+		for name := range l.names[tenant] {
+			f := l.load(name, l.defaults)
+			idle = idle && f.Depth == 0 && f.Running == 0 && max(f.seen, f.Last, f.HeldUntil) < l.now.Add(-idleAfter)
+			idle = idle && len(l.deads[name]) == 0
+			for _, c := range f.Cells {
+				idle = idle && c.TAT < l.now
+			}
+		}
+		switch {
+		case idle:
+			l.reach("forgotten")
+			for name := range l.names[tenant] {
+				delete(l.model.flows, name)
+			}
+			delete(l.names, tenant)
+			delete(l.tenants, entry)
+		case overridden:
+			l.reach("kept for an override")
+			l.tenants[entry] = int64(l.now.Add(overriddenAgain))
+		default:
+			l.reach("kept for its activity")
+			l.tenants[entry] = int64(l.now)
+		}
+	}
+}
+
+// leaseAll leases what is stamped up to the horizon, the flow that is due first at first.
+func (l *looking) leaseAll() (more bool) {
+	l.changed = true
+	names := l.due.upTo(l.now.Add(horizon), flowsMost)
+	more = len(names) == flowsMost
+	budget := l.most
+	if l.clock.running == 0 {
+		l.clock.swept = l.now
+	}
+	for _, name := range names {
+		if budget <= 0 {
+			break
+		}
+		left, stopped := l.leaseFlow(l.touch(name), budget)
+		more = more || stopped
+		budget -= left
+	}
+	if len(l.grant.Leases) > 0 {
+		g := grant{counter: l.counter}
+		for _, leased := range l.grant.Leases {
+			g.leases = append(g.leases, leaseRef{leased.ID, leased.Epoch})
+		}
+		l.grants[l.worker] = g
+		l.grant.Counter = l.counter
+	}
+	l.storeAll(l.touched, l.helper)
+	return more && budget > 0
+}
+
+// leaseFlow lets jobs of a flow leave, lowest sequence first, until none may leave before the horizon or a bound is met; stopped
+// reports the latter. Before each stamp, what is eligible by then joins the queue. The look sees as many queued jobs as it may lease;
+// beyond these it does not know who is next.
+func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
+	room := min(budget, flowJobsMost)
+	if f.policy.Concurrency > 0 {
+		room = min(room, int(f.policy.Concurrency-f.Running))
+	}
+	if f.policy.Paused || room <= 0 {
+		return 0, false
+	}
+	line := l.queue[f.name].list() // who is in view, by sequence
+	unseen := len(line) > room
+	inView := min(len(line), room) // of those that waited in the queue already
+	line = line[:inView]
+	found := map[string]lua.Record{} // who was promoted, as it was before
+	waited := map[string]bool{}
+	for _, w := range line {
+		waited[w.Name] = true
+	}
+	limit := l.now.Add(horizon)
+	for left < room && l.droppable > 0 {
+		if inView == 0 && unseen {
+			return left, true
+		}
+		next := f.Stamp(0, l.now)
+		if len(line) == 0 {
+			if f.later == never {
+				return left, false
+			}
+			if l.promotable == 0 {
+				return left, true
+			}
+			next = f.Stamp(f.later, l.now)
+		}
+		if next > limit {
+			return left, false
+		}
+		if f.later <= next && l.promotable > 0 {
+			for _, id := range l.laters[f.name].upTo(next, l.promotable) {
+				found[id] = *l.jobs[id]
+				line = append(line, l.promote(f, id))
+				l.promotable--
+			}
+			slices.SortFunc(line, func(a, b member) int { return int(a.Score - b.Score) })
+			f.later = l.laters[f.name].head()
+			continue
+		}
+		id := line[0].Name
+		j := l.jobs[id]
+		stamp := f.Stamp(j.At, l.now)
+		if stamp > limit {
+			return left, false
+		}
+		line = line[1:]
+		if waited[id] {
+			inView--
+		}
+		if _, promoted := found[id]; !promoted {
+			found[id] = *j
+		}
+		if j.Deadline > 0 && j.Deadline < stamp {
+			l.leave(id, f)
+			l.finish(id, shaper.Overdue, nil)
+			l.droppable--
+			continue
+		}
+		l.leave(id, f)
+		become(j, shaper.Stamped)
+		j.Epoch++
+		l.stamp(f, id, stamp)
+		l.give(id, max(l.now, stamp).Add(lease), found[id])
+		f.Running++
+		f.departed++
+		l.clock.running++
+		left++
+	}
+	return left, true
+}
+
+// promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying one to its old place.
+func (l *looking) promote(f *flow, id string) member {
+	j := l.jobs[id]
+	l.reachIf(j.State == shaper.Scheduled, "promoted")
+	l.reachIf(j.State == shaper.Retrying, "came back")
+	if j.State == shaper.Scheduled {
+		f.Seq++
+		j.Seq = f.Seq
+	}
+	become(j, shaper.Due)
+	delete(l.laters[f.name], id)
+	if f.Queued == 0 {
+		f.Bucket = f.MarkReady(j.At)
+	}
+	f.Queued++
+	f.Cost += j.Cost
+	set(l.queue, f.name, id, j.Seq)
+	return member{id, j.Seq}
+}

@@ -1,0 +1,385 @@
+package lua_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+type shardKeys = queue.ShardKeys
+
+// operations are what a history is made of; the first is the simplest.
+var operations = []struct {
+	name string
+	do   func(*world)
+}{
+	{"nothing", func(*world) {}},
+	{"later", (*world).later},
+	{"tick", func(w *world) { w.drawTick(true) }},
+	{"admit", (*world).drawAdmit},
+	{"settle", (*world).drawSettle},
+	{"lost tick", func(w *world) { w.drawTick(false) }},
+	{"heartbeat", (*world).drawHeartbeat},
+	{"cancel", (*world).drawCancel},
+	{"replay", (*world).drawReplay},
+	{"tune", (*world).drawTune},
+	{"defaults", func(w *world) {
+		w.defaults = drawPolicy(w.T, w.th)
+		w.note("defaults %s", lua.EncodePolicy(w.defaults))
+	}},
+	{"status", (*world).drawStatus},
+	{"stat", (*world).drawStat},
+	{"again", (*world).sendAgain},
+	{"old tick", (*world).oldTick},
+	{"jump", func(w *world) {
+		w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{2 * time.Second, 5 * time.Second, time.Minute, 11 * time.Minute, time.Hour, 25 * time.Hour}).Draw(w.T, "jump"))
+	}},
+	{"back", func(w *world) {
+		w.wall = w.wall.Add(-rapid.SampledFrom([]time.Duration{1, 15, 700, 5000, 3_600_000}).Draw(w.T, "back") * time.Millisecond)
+	}},
+}
+
+// later lets time pass: until something is due, or a little.
+func (w *world) later() {
+	if due := w.next - w.m.stored.off; w.next > 0 && rapid.Bool().Draw(w.T, "to the next due instant") {
+		early := rapid.SampledFrom([]time.Duration{horizon / 2, 0, -5 * time.Millisecond, -shaper.Slack, -shaper.Slack - time.Microsecond, -40 * time.Millisecond})
+		w.wall = max(w.wall, due.Add(-early.Draw(w.T, "early")))
+		return
+	}
+	w.pass()
+}
+
+func (w *world) pass() {
+	w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{0, 1, 333, 2_500, 9_999, 10_001, 35_000, 140_000, 600_000}).Draw(w.T, "pass") * time.Microsecond)
+}
+
+func drawPaces(t *rapid.T, th theme) (p shaper.Pace) {
+	rate, err := shaper.ParseRate(rapid.SampledFrom(th.rates).Draw(t, "rate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shaper.Pace{Rate: rate, Burst: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 5, 50}).Draw(t, "burst")}
+}
+
+func drawPolicy(t *rapid.T, th theme) shaper.Policy {
+	first := drawPaces(t, th)
+	p := shaper.Policy{
+		Rate: first.Rate, Burst: first.Burst, Capacity: drawCapacity(t, th),
+		Concurrency: rapid.SampledFrom([]int64{0, 64, 1, 2, 3}).Draw(t, "concurrency"),
+		MaxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 50 * time.Millisecond, time.Second}).Draw(t, "max wait"),
+		Paused:      rapid.IntRange(0, 7).Draw(t, "paused") == 7,
+	}
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "further rates") {
+		p.Rates = append(p.Rates, drawPaces(t, th))
+	}
+	return p
+}
+
+func drawCapacity(t *rapid.T, th theme) int64 {
+	if th.flood {
+		return 2000
+	}
+	return rapid.SampledFrom([]int64{1000, 20, 5, 3, 2, 1, 0}).Draw(t, "capacity")
+}
+
+func entryOf(tenant string) string {
+	if name := queue.EncodeName(tenant); name != tenant {
+		return name + " " + tenant
+	}
+	return tenant
+}
+
+func (w *world) drawAdmit() {
+	w.pass()
+	r := admission{at: w.wall, defaults: w.defaults, atomic: rapid.IntRange(0, 3).Draw(w.T, "atomic") == 3}
+	n := rapid.SampledFrom([]int{1, 1, 1, 2, 3, 5}).Draw(w.T, "jobs")
+	flood := w.th.flood && rapid.IntRange(0, 9).Draw(w.T, "flood") == 9
+	if flood {
+		n = rapid.IntRange(90, 260).Draw(w.T, "many")
+	}
+	var first candidate
+	for i := range n {
+		if i == 0 || !flood {
+			first = w.drawCandidate()
+		}
+		c := first
+		w.names++
+		c.id = fmt.Sprintf("j%06d", w.names)
+		r.jobs = append(r.jobs, c)
+	}
+	w.admit(r)
+	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
+		r.at = w.wall.Add(3 * time.Millisecond)
+		w.admit(r)
+	}
+	w.remember(func(at shaper.Instant) { r.at = at; w.admit(r) })
+}
+
+func (w *world) drawCandidate() candidate {
+	tenant, route := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"), rapid.SampledFrom(w.th.routes).Draw(w.T, "route")
+	c := candidate{
+		tenant: tenant, route: route, flow: queue.EncodeName(tenant) + "/" + queue.EncodeName(route), entry: entryOf(tenant),
+		delay:       rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 3, 25, 150, 2000, 600_000}).Draw(w.T, "delay") * time.Millisecond,
+		maxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 1, 40, 700, 5000}).Draw(w.T, "max wait") * time.Millisecond,
+		cost:        rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(w.T, "cost"),
+		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
+		payload:     []byte(strings.Repeat("p", rapid.SampledFrom([]int{0, 1, 20, 1100}).Draw(w.T, "payload"))),
+	}
+	if !w.th.flood && rapid.IntRange(0, 4).Draw(w.T, "with a key") == 4 {
+		c.idem, c.print = rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(w.T, "key"), rapid.SampledFrom([]string{"f1", "f1", "f2"}).Draw(w.T, "print")
+	}
+	return c
+}
+
+// remember keeps a call, so that it may be sent again after others.
+func (w *world) remember(send func(at shaper.Instant)) {
+	const most = 20
+	w.again = append(w.again, send)
+	if len(w.again) > most {
+		w.again = w.again[1:]
+	}
+}
+
+func (w *world) sendAgain() {
+	if len(w.again) == 0 {
+		return
+	}
+	w.pass()
+	w.note("again:")
+	w.again[rapid.IntRange(0, len(w.again)-1).Draw(w.T, "which")](w.wall)
+}
+
+func (w *world) drawWorker() *consumer {
+	return w.workers[rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(w.T, "worker")]
+}
+
+func (w *world) lookOf(c *consumer, most int) look {
+	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, defaults: w.defaults, helper: c != w.workers[0]}
+}
+
+func (w *world) drawTick(learnt bool) {
+	w.pass()
+	c := w.drawWorker()
+	r := w.lookOf(c, rapid.SampledFrom([]int{200, 5, 2, 1, 0}).Draw(w.T, "most"))
+	r.help = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(w.T, "help")
+	if learnt && rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
+		w.tick(c, r, false)
+		r.at = w.wall.Add(3 * time.Millisecond)
+	}
+	w.tick(c, r, learnt)
+}
+
+// oldTick is an early sending of a look that arrives after later ones; nobody hears its answer.
+func (w *world) oldTick() {
+	c := w.drawWorker()
+	if len(c.past) == 0 {
+		return
+	}
+	r := c.past[rapid.IntRange(max(0, len(c.past)-4), len(c.past)-1).Draw(w.T, "which")]
+	r.at = w.wall
+	w.note("old:")
+	w.tick(c, r, false)
+}
+
+func (w *world) drawSettle() {
+	w.pass()
+	r := settlement{at: w.wall, defaults: w.defaults}
+	for range rapid.SampledFrom([]int{1, 2, 4}).Draw(w.T, "items") {
+		ref, ok := w.drawLease()
+		if !ok {
+			return
+		}
+		s := lua.SettleItem{
+			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
+			Outcome: rapid.SampledFrom([]lua.Outcome{
+				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeReleased, lua.OutcomeDead, lua.OutcomeHeld,
+			}).Draw(w.T, "outcome"),
+			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
+			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),
+		}
+		r.items = append(r.items, s)
+	}
+	w.settle(r)
+	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
+		w.settle(r)
+	}
+	w.remember(func(at shaper.Instant) { r.at = at; w.settle(r) })
+}
+
+// drawLease is mostly a lease that a worker holds, taken off the list, and now and then a stale one or one of a job that is not leased.
+func (w *world) drawLease() (ref leaseRef, ok bool) {
+	if stray := rapid.IntRange(0, 9).Draw(w.T, "stray lease") == 9; stray && len(w.ids) > 0 {
+		return leaseRef{rapid.SampledFrom(w.ids).Draw(w.T, "job"), rapid.Int64Range(0, 3).Draw(w.T, "epoch")}, true
+	}
+	if len(w.held) == 0 {
+		return ref, false
+	}
+	i := rapid.IntRange(0, len(w.held)-1).Draw(w.T, "lease")
+	ref = w.held[i]
+	w.held = slices.Delete(w.held, i, i+1)
+	return ref, true
+}
+
+func (w *world) drawHeartbeat() {
+	w.pass()
+	var refs []leaseRef
+	for range rapid.IntRange(1, 3).Draw(w.T, "leases") {
+		if ref, ok := w.drawLease(); ok {
+			refs = append(refs, ref)
+			w.held = append(w.held, ref)
+		}
+	}
+	w.heartbeat(w.wall, refs)
+}
+
+func (w *world) drawJob(preferred func(*lua.Record) bool) (id string, ok bool) {
+	var some []string
+	for _, id := range w.ids {
+		if j := w.m.jobs[id]; j != nil && preferred(j) {
+			some = append(some, id)
+		}
+	}
+	if len(some) == 0 || rapid.IntRange(0, 7).Draw(w.T, "any job") == 7 {
+		some = append(some, w.ids...)
+	}
+	if len(some) == 0 {
+		return "", false
+	}
+	return rapid.SampledFrom(some).Draw(w.T, "job"), true
+}
+
+// drawTenant is mostly the job's own.
+func (w *world) drawTenant(id string) string {
+	if j := w.m.jobs[id]; j != nil && rapid.IntRange(0, 9).Draw(w.T, "wrong tenant") != 9 {
+		return tenantOf(j.Flow)
+	}
+	return queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"))
+}
+
+func (w *world) drawCancel() {
+	w.pass()
+	id, ok := w.drawJob(func(j *lua.Record) bool { return j.State.Waiting() })
+	if !ok {
+		return
+	}
+	tenant := w.drawTenant(id)
+	w.cancel(w.wall, tenant, id)
+	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
+		w.cancel(w.wall, tenant, id)
+	}
+}
+
+func (w *world) drawReplay() {
+	w.pass()
+	// A dead letter past its retention is gone, though its record is still there by the server's clock.
+	id, ok := w.drawJob(func(j *lua.Record) bool { return j.State == shaper.Dead })
+	if !ok {
+		return
+	}
+	if j := w.m.jobs[id]; j != nil && j.State == shaper.Dead {
+		if _, kept := w.m.deads[j.Flow][id]; !kept {
+			return
+		}
+	}
+	w.tags++
+	r := revival{at: w.wall, defaults: w.defaults, tenant: w.drawTenant(id), id: id, tag: w.tags, maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts")}
+	w.replay(r)
+	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
+		w.replay(r)
+	}
+	w.remember(func(at shaper.Instant) {
+		if j := w.m.jobs[r.id]; j != nil && j.State == shaper.Dead && w.m.deads[j.Flow][r.id] == 0 {
+			return
+		}
+		r.at = at
+		w.replay(r)
+	})
+}
+
+func (w *world) drawOverrides() (o shaper.Overrides) {
+	p := drawPolicy(w.T, w.th)
+	which := rapid.IntRange(0, 127).Draw(w.T, "settings")
+	wait := p.MaxWait.Milliseconds()
+	if which&1 != 0 {
+		o.Rate = &p.Rate
+	}
+	if which&2 != 0 {
+		o.Burst = &p.Burst
+	}
+	if which&4 != 0 {
+		o.Capacity = &p.Capacity
+	}
+	if which&8 != 0 {
+		o.Concurrency = &p.Concurrency
+	}
+	if which&16 != 0 {
+		o.MaxWaitMS = &wait
+	}
+	if which&32 != 0 {
+		o.Paused = &p.Paused
+	}
+	if which&64 != 0 {
+		list := []shaper.PaceJSON{}
+		for _, pace := range p.Rates {
+			list = append(list, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+		}
+		o.Rates = &list
+	}
+	return o
+}
+
+// tuningOf is a change of what one source says of a tenant.
+func (w *world) tuningOf(tenant, source string, o shaper.Overrides) tuning {
+	name := queue.EncodeName(tenant)
+	w.names++
+	r := tuning{
+		at: w.wall, defaults: w.defaults, tenant: name, entry: entryOf(tenant), name: fmt.Sprintf("call%d", w.names), source: source,
+		file: w.m.policies[name].file, api: w.m.policies[name].api, reason: fmt.Sprintf("reason %d", w.names), historyEntry: fmt.Sprintf("entry %d", w.names),
+	}
+	if len(o.Set()) > 0 {
+		r.says = strings.Join(o.Set(), ",")
+	}
+	if source == "api" {
+		r.api = o
+	} else {
+		r.file = o
+	}
+	return r
+}
+
+func (w *world) drawTune() {
+	w.pass()
+	tenant := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")
+	r := w.tuningOf(tenant, rapid.SampledFrom([]string{"api", "file"}).Draw(w.T, "source"), w.drawOverrides())
+	if expect := rapid.IntRange(0, 3).Draw(w.T, "expected"); expect > 0 {
+		revision := w.m.policies[r.tenant].revision
+		if expect == 3 {
+			revision--
+		}
+		r.expected = &revision
+	}
+	w.tune(r)
+	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
+		w.tune(r)
+	}
+	w.remember(func(at shaper.Instant) { r.at = at; w.tune(r) })
+}
+
+func (w *world) drawStatus() {
+	w.pass()
+	if id, ok := w.drawJob(func(j *lua.Record) bool { return !j.State.Done() }); ok {
+		w.status(w.wall, w.drawTenant(id), id)
+	}
+}
+
+func (w *world) drawStat() {
+	w.pass()
+	w.stat(w.wall, queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")))
+}

@@ -1,0 +1,299 @@
+package lua_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// theme is what a kind of history is about.
+type theme struct {
+	name    string
+	tenants []string
+	routes  []string
+	weights map[string]int // of the operations, beside the usual ones
+	rates   []string
+	flood   bool // batches beyond the bounds of one look
+	traced  bool
+}
+
+var oddRates = []string{"7/3s", "5/24h", "1000000/s", "3/7ms", "10/s", "200/s", "50/s", "1/s", "999/m"}
+
+var themes = []theme{
+	{name: "one flow", tenants: []string{"acme"}, routes: []string{"echo"}, rates: oddRates},
+	{name: "flows and tenants", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates},
+	{
+		name: "policies change", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates,
+		weights: map[string]int{"tune": 8, "defaults": 3},
+	},
+	{
+		name: "answers get lost", tenants: []string{"acme"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s", "3/7ms", "7/3s"},
+		weights: map[string]int{"lost tick": 12, "again": 12, "settle": 12},
+	},
+	{
+		name: "floods", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"1000000/s", "200/s", "3/7ms"}, flood: true,
+	},
+	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true},
+}
+
+// steps is the length of a history. SLUICE_PARITY_STEPS makes it longer, for a soak.
+func steps(t *testing.T, usual int) int {
+	given := os.Getenv("SLUICE_PARITY_STEPS")
+	if given == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(given)
+	if err != nil {
+		t.Fatalf("SLUICE_PARITY_STEPS: %v", err)
+	}
+	return n
+}
+
+// TestParity holds the scripts and the model together over random histories: every answer, and regularly the whole shard.
+func TestParity(t *testing.T) {
+	var mu sync.Mutex
+	reached, ran := map[string]bool{}, 0
+	run := func(t *testing.T, e engine, th theme, length int) {
+		var histories, done atomic.Int64
+		start := time.Now()
+		rapid.Check(t, func(rt *rapid.T) {
+			w := newWorld(rt, e, th, int(histories.Add(1)))
+			defer w.clean()
+			w.T, w.defaults = rt, drawPolicy(rt, th)
+			w.live(length)
+			w.drain()
+			done.Add(int64(w.steps))
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(reached, w.m.reached)
+		})
+		took := time.Since(start)
+		mu.Lock()
+		ran++
+		mu.Unlock()
+		t.Logf("%d steps in %d histories, %.0f a second", done.Load(), histories.Load(), float64(done.Load())/took.Seconds())
+	}
+	t.Run("redis", func(t *testing.T) {
+		for _, th := range themes {
+			t.Run(th.name, func(t *testing.T) {
+				t.Parallel()
+				run(t, realEngine(t), th, steps(t, 170))
+			})
+		}
+	})
+	t.Run("embedded", func(t *testing.T) { run(t, embeddedEngine(t), themes[1], steps(t, 60)) })
+	if t.Failed() || ran != len(themes)+1 {
+		return // failed, or only some were asked for
+	}
+	for _, situation := range situations {
+		if !reached[situation] {
+			t.Errorf("no history came to this: %s", situation)
+		}
+	}
+}
+
+// consumer is a worker as it numbers its looks.
+type consumer struct {
+	name          string
+	counter, seen int64
+	past          []look
+}
+
+// world is one history: the shard, its model, the clients and the workers.
+type world struct {
+	rapid.TB
+	T        *rapid.T // draws; nil for a told story
+	ctx      context.Context
+	e        engine
+	th       theme
+	prefix   string
+	shard    shardKeys
+	m        *model
+	wall     shaper.Instant // by the server's clock, which may be set back
+	next     shaper.Instant // when something is due
+	defaults shaper.Policy
+	workers  []*consumer
+	ids      []string
+	held     []leaseRef                // leases that their worker has learnt of
+	left     map[leaseRef]*departure   // what departed, by lease; nil once it was released
+	again    []func(at shaper.Instant) // earlier calls, to be sent again
+	tags     uint32
+	names    int
+	steps    int
+	log      []string
+}
+
+func newWorld(t rapid.TB, e engine, th theme, history int) *world {
+	keys := e.keys.Shard(history % shards)
+	w := &world{
+		TB: t, ctx: context.Background(), e: e, th: th, shard: keys, prefix: strings.TrimSuffix(keys.Clock(), "clock"), m: newModel(),
+		wall: shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)), left: map[leaseRef]*departure{},
+	}
+	for _, name := range []string{"w1", "w2"} {
+		w.workers = append(w.workers, &consumer{name: name, counter: 1})
+	}
+	return w
+}
+
+// clean leaves the shard empty for another history.
+func (w *world) clean() {
+	keys, err := keysUnder(w.ctx, w.e, w.prefix)
+	if err == nil && len(keys) > 0 {
+		err = w.e.Del(w.ctx, keys...).Err()
+	}
+	if err != nil {
+		w.Errorf("clean up: %v", err)
+	}
+}
+
+// run sends a call and returns its answer.
+func (w *world) run(call lua.Call) []any {
+	if w.th.traced {
+		call.Script = traced[call.Script]
+	}
+	values, err := lua.Run(w.ctx, w.e, nil, call)
+	if err != nil {
+		w.fail("script: %v", err)
+	}
+	return values
+}
+
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+func (w *world) fail(format string, args ...any) {
+	w.Helper()
+	const most = 60 // of a long history, the end
+	w.Fatalf("%s\nhistory:\n%s", fmt.Sprintf(format, args...), strings.Join(w.log[max(0, len(w.log)-most):], "\n"))
+}
+
+// same compares what the script and the model answered.
+func (w *world) same(what string, got, want any, err error) {
+	w.Helper()
+	w.steps++
+	if err != nil {
+		w.fail("%s: %v", what, err)
+	}
+	if diff := difference(want, got); diff != "" {
+		w.fail("%s answers otherwise than the model (-model +script):\n%s", what, diff)
+	}
+}
+
+// difference is empty for equal values. It asks the slow judge, who knows that nothing is nothing, only when the fast one is in doubt.
+func difference(want, got any) string {
+	if reflect.DeepEqual(want, got) {
+		return ""
+	}
+	return cmp.Diff(want, got, cmpopts.EquateEmpty())
+}
+
+// compare compares the whole shard, and checks what holds at any time.
+func (w *world) compare() snapshot {
+	w.Helper()
+	got, err := readShard(w.ctx, w.e, w.prefix)
+	if err != nil {
+		w.fail("read the shard: %v", err)
+	}
+	if diff := difference(w.m.snapshot(), got); diff != "" {
+		w.fail("the shard is not as in the model (-model +script):\n%s", diff)
+	}
+	return got
+}
+
+// live makes the history.
+func (w *world) live(length int) {
+	weights := map[string]int{
+		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "tune": 2, "status": 2,
+		"stat": 1, "again": 3, "later": 6, "defaults": 1, "old tick": 1, "back": 1, "jump": 1,
+	}
+	for name, n := range w.th.weights {
+		weights[name] = n
+	}
+	var names []string
+	for _, o := range operations { // in this order, so that a history shrinks to doing nothing
+		for range weights[o.name] {
+			names = append(names, o.name)
+		}
+	}
+	by := map[string]func(*world){}
+	for _, o := range operations {
+		by[o.name] = o.do
+	}
+	const compareEvery = 20
+	for i := range length {
+		by[rapid.SampledFrom(names).Draw(w.T, "operation")](w)
+		if i%compareEvery == compareEvery-1 {
+			w.compare()
+		}
+	}
+	w.compare()
+}
+
+// drain lets everything leave, and proves that nothing is lost (invariant 4) and that all that left conforms (invariant 2).
+func (w *world) drain() {
+	w.note("drain")
+	for _, tenant := range w.th.tenants {
+		on := false
+		w.tune(w.tuningOf(tenant, "api", shaper.Overrides{Paused: &on}))
+	}
+	worker := w.workers[0]
+	for round := 0; ; round++ {
+		if round == 20_000 {
+			w.fail("not drained: %+v", w.m.stored)
+		}
+		g := w.tick(worker, w.lookOf(worker, 1000), true)
+		var items []lua.SettleItem
+		for _, ref := range w.held {
+			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3})
+		}
+		if len(items) > 0 {
+			w.settle(settlement{w.wall, w.defaults, items})
+			w.held = nil
+		}
+		if w.m.stored.depth == 0 && w.m.stored.running == 0 && !g.More {
+			break
+		}
+		if !g.More && g.Next > 0 {
+			// The server's clock that makes the shard's clock show the next due instant.
+			w.wall = max(w.wall, g.Next.Add(-horizon/2)-w.m.stored.off)
+		}
+	}
+	s := w.compare()
+	if open := s.open(); len(open) > 0 {
+		w.fail("not in a terminal state: %v", open)
+	}
+	for _, id := range w.ids {
+		if _, stored := s.Keys["job:"+id]; !stored {
+			w.fail("%s is lost", id)
+		}
+	}
+	for name := range s.Keys {
+		switch kind, _, _ := strings.Cut(name, ":"); kind {
+		case "due", "expires", "leases", "queue", "later":
+			w.fail("%s is left behind: %v", name, s.Keys[name])
+		}
+	}
+	var departures []departure
+	for _, d := range w.left {
+		if d != nil {
+			departures = append(departures, *d)
+		}
+	}
+	if err := conformity(departures); err != nil {
+		w.fail("%v", err)
+	}
+}

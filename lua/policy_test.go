@@ -1,0 +1,131 @@
+package lua_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// drawAnyPolicy draws any legal policy, the edges of what is legal included.
+func drawAnyPolicy(t *rapid.T) shaper.Policy {
+	pace := rapid.Custom(func(t *rapid.T) shaper.Pace {
+		text := rapid.SampledFrom([]string{"10/s", "7/3s", "5/24h", "1000000/s", "3/7ms", "1/366d", "31622400000000/366d", "999/ms"}).Draw(t, "rate")
+		r, err := shaper.ParseRate(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shaper.Pace{Rate: r, Burst: rapid.Int64Range(1, 99).Draw(t, "burst")}
+	})
+	first := pace.Draw(t, "pace")
+	p := shaper.Policy{
+		Rate: first.Rate, Burst: first.Burst, Rates: rapid.SliceOfN(pace, 0, shaper.MaxRates).Draw(t, "rates"),
+		Capacity: rapid.Int64Range(1, shaper.MaxCapacity).Draw(t, "capacity"), Concurrency: rapid.Int64Range(0, shaper.MaxConcurrency).Draw(t, "concurrency"),
+		MaxWait: time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t, "max wait")) * time.Millisecond,
+		Paused:  rapid.Bool().Draw(t, "paused"),
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// overridesOf says some of the settings of a policy.
+func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
+	say := func(name string) bool { return rapid.Bool().Draw(t, "say "+name) }
+	wait := p.MaxWait.Milliseconds()
+	if say("rate") {
+		o.Rate = &p.Rate
+	}
+	if say("burst") {
+		o.Burst = &p.Burst
+	}
+	if say("rates") {
+		list := []shaper.PaceJSON{}
+		for _, pace := range p.Rates {
+			list = append(list, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+		}
+		o.Rates = &list
+	}
+	if say("capacity") {
+		o.Capacity = &p.Capacity
+	}
+	if say("concurrency") {
+		o.Concurrency = &p.Concurrency
+	}
+	if say("max wait") {
+		o.MaxWaitMS = &wait
+	}
+	if say("paused") {
+		o.Paused = &p.Paused
+	}
+	return o
+}
+
+// TestPolicyIsUnderstood: what EncodePolicy and EncodeOverrides write, the scripts understand, each source over those below it.
+func TestPolicyIsUnderstood(t *testing.T) {
+	e := embeddedEngine(t)
+	at := shaper.Instant(1_772_366_400_000_000)
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, e, themes[0], 3)
+		defer w.clean()
+		w.T, w.wall, w.defaults = t, at, drawAnyPolicy(t)
+		file, api := overridesOf(t, drawAnyPolicy(t)), overridesOf(t, drawAnyPolicy(t))
+		w.tune(w.tuningOf("acme", "file", file))
+		w.tune(w.tuningOf("acme", "api", api))
+		want := api.Over(file.Over(w.defaults))
+
+		call, err := admitOne(w.shard, at, w.defaults, "id", lua.Record{Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdicts, err := call.Decode(w.run(call.Call()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := verdicts[0]
+		if v.Outcome != shaper.Admitted || v.Capacity != want.Capacity || v.Rate != want.Rate || (v.Start == 0) != want.Paused {
+			t.Errorf("the verdict %+v is not of %+v", v.Admission, want)
+		}
+		var cells []string
+		for _, p := range want.Paces() {
+			cells = append(cells, fmt.Sprintf("%d:%d:%d:0:0", p.Rate.Limit, p.Rate.Period.Microseconds(), p.Burst))
+		}
+		flow := e.HGetAll(t.Context(), w.shard.Flow("acme/echo")).Val()
+		if flow["cells"] != strings.Join(cells, ",") {
+			t.Errorf("the flow obeys %s, want %s", flow["cells"], strings.Join(cells, ","))
+		}
+		raw, err := e.Get(t.Context(), w.shard.Job("id")).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := lua.DecodeRecord(raw); err != nil || r.MaxWaitMS != want.MaxWait.Milliseconds() {
+			t.Errorf("the max wait is %d ms (%v), want %v", r.MaxWaitMS, err, want.MaxWait)
+		}
+		// With as many running as may run at once, the flow has no due instant; with one less it has.
+		for running, due := range map[int64]bool{want.Concurrency - 1: true, want.Concurrency: want.Concurrency == 0} {
+			if running < 0 {
+				continue
+			}
+			if err := e.HSet(t.Context(), w.shard.Flow("acme/echo"), "running", running).Err(); err != nil {
+				t.Fatal(err)
+			}
+			tune := lua.TuneCall{
+				At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy("acme"), History: w.shard.History("acme"),
+				Names: w.shard.Names("acme"), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Defaults: lua.EncodePolicy(w.defaults),
+				Name: fmt.Sprint("again", running), Source: "api", Says: "x", Effective: lua.EncodeOverrides(file) + " " + lua.EncodeOverrides(api), Entry: "acme",
+			}
+			if changed, _, err := tune.Decode(w.run(tune.Call())); err != nil || !changed {
+				t.Fatalf("tune: %v, %v", changed, err)
+			}
+			if got := e.ZCard(t.Context(), w.shard.Due()).Val() == 1; got != (due && !want.Paused) {
+				t.Errorf("with %d of %d running, due is %v", running, want.Concurrency, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,161 @@
+package lua_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// admitOne is an admission of one job as the record says, into a shard of its own.
+func admitOne(shard queue.ShardKeys, at shaper.Instant, p shaper.Policy, id string, r lua.Record) (lua.AdmitCall, error) {
+	rest, err := r.Rest()
+	tenant := tenantOf(r.Flow)
+	call := lua.AdmitCall{
+		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: horizon,
+		Flows: []lua.AdmitFlow{{
+			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow), Policy: shard.Policy(tenant), Names: shard.Names(tenant),
+			Defaults: lua.EncodePolicy(p), Entry: entryOf(r.Tenant),
+		}},
+		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Cost: r.Cost, Rest: rest}},
+	}
+	if r.Idem != "" {
+		call.Jobs[0].IdemKey, call.Jobs[0].IdemHash, call.Jobs[0].Fingerprint = shard.Idem(tenant, r.Idem), r.Idem, "print"
+	}
+	return call, err
+}
+
+// TestRecordRoundTrip: what Rest encodes and the script completes is what DecodeRecord reads, for any text and any bytes.
+func TestRecordRoundTrip(t *testing.T) {
+	e := embeddedEngine(t)
+	at := shaper.Instant(1_772_366_400_123_456)
+	p := shaper.DefaultPolicy()
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringN(1, 60, 255)
+		r := lua.Record{
+			Cost: rapid.Int64Range(1, shaper.MaxCost).Draw(t, "cost"), MaxAttempts: rapid.IntRange(1, 65535).Draw(t, "max attempts"),
+			Idem:      rapid.SampledFrom([]string{"", "0123456789abcdefghijkl"}).Draw(t, "idem"),
+			Type:      rapid.StringN(0, 60, 255).Draw(t, "type"),
+			Tenant:    text.Draw(t, "tenant"),
+			Route:     text.Draw(t, "route"),
+			MaxWaitMS: rapid.SampledFrom([]int64{0, 1, 60_000, shaper.MaxPeriod.Milliseconds()}).Draw(t, "max wait"),
+			Payload:   rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "payload"),
+		}
+		r.Flow = queue.EncodeName(r.Tenant) + "/" + queue.EncodeName(r.Route)
+		shard := e.keys.Shard(7)
+		call, err := admitOne(shard, at, p, "id", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.FlushDB(t.Context()) // the engine is this test's own
+		values, err := lua.Run(t.Context(), e, nil, call.Call())
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdicts, err := call.Decode(values)
+		if err != nil || verdicts[0].Outcome != shaper.Admitted {
+			t.Fatalf("%+v, %v", verdicts, err)
+		}
+		raw, err := e.Get(t.Context(), shard.Job("id")).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := lua.DecodeRecord(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := r
+		want.State, want.Outcome, want.At, want.Created, want.Seq = shaper.Queued, '-', at, at, 1
+		if r.MaxWaitMS > 0 {
+			want.Deadline = at + shaper.Instant(r.MaxWaitMS*1000)
+		}
+		if diff := difference(bare(want), bare(got)); diff != "" {
+			t.Fatalf("-written +read:\n%s", diff)
+		}
+	})
+}
+
+// TestRecordTooLong: what does not fit into a record is refused before it is sent.
+func TestRecordTooLong(t *testing.T) {
+	long, half := strings.Repeat("x", 256), strings.Repeat("x", 250)
+	for name, r := range map[string]lua.Record{
+		"a type of 256 bytes": {Flow: "a/b", Type: long},
+		"fields that are long together": {
+			Flow: half, Idem: half, Type: half, Tenant: half, Route: half,
+		},
+	} {
+		if _, err := r.Rest(); !errors.Is(err, lua.ErrRecord) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzDecodeRecord: stored bytes may be anything; reading them never panics, and what was read can be encoded again.
+func FuzzDecodeRecord(f *testing.F) {
+	rest, err := lua.Record{Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo", Payload: []byte("payload")}.Rest()
+	if err != nil {
+		f.Fatal(err)
+	}
+	whole := append([]byte("1q"+strings.Repeat("\x00", 54)), rest...)
+	f.Add(whole)
+	f.Add(whole[:len(whole)-7]) // without its payload
+	f.Add(whole[:64])
+	f.Add(whole[:70])
+	f.Add([]byte(nil))
+	f.Add([]byte("1" + strings.Repeat("\xff", 100)))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := lua.DecodeRecord(raw)
+		if err != nil {
+			if !errors.Is(err, lua.ErrRecord) {
+				t.Errorf("an error of another kind: %v", err)
+			}
+			return
+		}
+		if len(r.Payload)+len(r.Result) > len(raw) {
+			t.Errorf("%d bytes hold a payload of %d and a result of %d", len(raw), len(r.Payload), len(r.Result))
+		}
+		if _, err := r.Rest(); err != nil && !errors.Is(err, lua.ErrRecord) {
+			t.Errorf("encoding what was read: %v", err)
+		}
+		if state, flow, ok := lua.PeekRecord(raw); !ok || state != r.State || flow != r.Flow {
+			t.Errorf("at a glance it is %v of %q (%v), read whole %v of %q", state, flow, ok, r.State, r.Flow)
+		}
+	})
+}
+
+// FuzzParseKnown: what stands under an idempotency key may be anything; reading it never panics and invents nothing.
+func FuzzParseKnown(f *testing.F) {
+	f.Add("")
+	f.Add("id print")
+	f.Add("id print S 1772366400000000 1772366400000001 2 3")
+	f.Add("id print S x 1 99999999999999999999 -1")
+	f.Add("  \n id")
+	f.Fuzz(func(t *testing.T, text string) {
+		k := lua.ParseKnown(text)
+		fields := strings.Fields(text)
+		if len(fields) == 0 && k != (lua.KnownJob{}) {
+			t.Errorf("nothing is read as %+v", k)
+		}
+		if len(fields) > 0 && k.ID != fields[0] {
+			t.Errorf("the id of %q is read as %q", text, k.ID)
+		}
+		if len(fields) < 7 && k.State != 0 {
+			t.Errorf("%q has no state, read %v", text, k.State)
+		}
+	})
+}
+
+func TestParseKnown(t *testing.T) {
+	want := lua.KnownJob{ID: "id", State: shaper.Succeeded, Created: 1_772_366_400_000_000, Finished: 1_772_366_400_000_001, Attempts: 2, MaxAttempts: 3}
+	if got := lua.ParseKnown("id print S 1772366400000000 1772366400000001 2 3"); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := lua.ParseKnown("id print"); got != (lua.KnownJob{ID: "id"}) {
+		t.Errorf("of a living job: %+v", got)
+	}
+}

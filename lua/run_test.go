@@ -1,0 +1,142 @@
+package lua_test
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// scriptOf makes a script of a test.
+func scriptOf(source string) *lua.Script {
+	sum := sha1.Sum([]byte(source))
+	return &lua.Script{Name: "test", Source: source, SHA: hex.EncodeToString(sum[:])}
+}
+
+// TestRunFallsBack: a server that does not know a script is sent its source, alone and in a pipeline, and knows it from then on.
+func TestRunFallsBack(t *testing.T) {
+	ctx := context.Background()
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			e := kind.start(t)
+			echo, fails, odd := scriptOf("return {ARGV[1]}"), scriptOf("return redis.call('GET')"), scriptOf("return 'no array'")
+			call := func(s *lua.Script, arg string) lua.Call {
+				return lua.Call{Script: s, Keys: []string{"{x}"}, Args: []any{arg}}
+			}
+			var seen []string
+			observe := func(script string, took time.Duration) {
+				if took <= 0 {
+					t.Errorf("%s took %v", script, took)
+				}
+				seen = append(seen, script)
+			}
+			for _, flushed := range []bool{true, false, true} {
+				if flushed {
+					if err := e.ScriptFlush(ctx).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if values, err := lua.Run(ctx, e, observe, call(echo, "one")); err != nil || !slices.Equal(values, []any{"one"}) {
+					t.Errorf("flushed %v: %v, %v", flushed, values, err)
+				}
+			}
+			if len(seen) != 3 {
+				t.Errorf("the observer was told %d times of 3 calls", len(seen))
+			}
+
+			for _, flushed := range []bool{true, false} {
+				if flushed {
+					if err := e.ScriptFlush(ctx).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				calls, want := []lua.Call{}, []string{}
+				for i := range 20 {
+					text := fmt.Sprint(i)
+					calls, want = append(calls, call(echo, text)), append(want, text)
+				}
+				calls[3], calls[7] = call(fails, "3"), call(odd, "7")
+				seen = nil
+				replies := lua.RunAll(ctx, e, observe, calls)
+				if len(seen) != len(calls) {
+					t.Errorf("the observer was told %d times of %d calls", len(seen), len(calls))
+				}
+				for i, r := range replies {
+					switch i {
+					case 3:
+						if r.Err == nil || !strings.Contains(r.Err.Error(), "script test") {
+							t.Errorf("a script that fails: %v", r.Err)
+						}
+					case 7:
+						if !errors.Is(r.Err, lua.ErrReply) {
+							t.Errorf("an answer that is no array: %v", r.Err)
+						}
+					default:
+						if r.Err != nil || !slices.Equal(r.Values, []any{want[i]}) {
+							t.Errorf("flushed %v, call %d: %v, %v", flushed, i, r.Values, r.Err)
+						}
+					}
+				}
+			}
+			if replies := lua.RunAll(ctx, e, nil, []lua.Call{call(echo, "alone")}); len(replies) != 1 || !slices.Equal(replies[0].Values, []any{"alone"}) {
+				t.Errorf("a pipeline of one: %+v", replies)
+			}
+			if replies := lua.RunAll(ctx, e, nil, nil); len(replies) != 0 {
+				t.Errorf("a pipeline of none: %+v", replies)
+			}
+		})
+	}
+}
+
+// TestRunReportsTheEnd: with the server gone every call has an error, and none is taken for an unknown script.
+func TestRunReportsTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e := embeddedEngine(t)
+	echo := scriptOf("return {ARGV[1]}")
+	call := lua.Call{Script: echo, Keys: []string{"{x}"}, Args: []any{"one"}}
+	if _, err := lua.Run(ctx, e, nil, call); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
+	for i, r := range lua.RunAll(ctx, e, nil, []lua.Call{call, call}) {
+		if !errors.Is(r.Err, context.Canceled) {
+			t.Errorf("call %d: %v", i, r.Err)
+		}
+	}
+}
+
+// TestDecodeRefuses: an answer that is not what the script promises is an error, never a panic or a guess.
+func TestDecodeRefuses(t *testing.T) {
+	one := int64(1)
+	for name, decode := range map[string]func([]any) error{
+		"admit": func(v []any) error { _, err := lua.AdmitCall{Jobs: make([]lua.AdmitJob, 1)}.Decode(v); return err },
+		"tick":  func(v []any) error { _, err := lua.TickCall{}.Decode(v); return err },
+		"settle": func(v []any) error {
+			_, err := lua.SettleCall{Items: make([]lua.SettleItem, 2)}.Decode(v)
+			return err
+		},
+		"heartbeat": func(v []any) error { _, err := lua.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v); return err },
+		"cancel":    func(v []any) error { _, err := lua.CancelCall{}.Decode(v); return err },
+		"replay":    func(v []any) error { _, _, err := lua.ReplayCall{}.Decode(v); return err },
+		"tune":      func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },
+		"status":    func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
+		"stat":      func(v []any) error { _, err := lua.StatCall{}.Decode(v); return err },
+		"beat":      func(v []any) error { _, err := lua.BeatCall{}.Decode(v); return err },
+	} {
+		for _, values := range [][]any{
+			nil, {"text"}, {one, []any{[]any{one}}}, {one, []any{[]any{int64(9), one, one, one, one, one, one, one, one, "", ""}}}, {one, nil, "x"},
+			{one, one, one, one, one, "id"},
+		} {
+			if err := decode(values); !errors.Is(err, lua.ErrReply) && !(name == "beat" && len(values) == 0) {
+				t.Errorf("%s takes %v for an answer (%v)", name, values, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package lua_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// snapshot is a whole shard, by the part of each key after the hash tag: hashes as map[string]string, sorted sets as []member, sets and
+// lists as []string, records as lua.Record, other strings as they are. ends lists the keys that run out.
+type snapshot struct {
+	Keys map[string]any
+	Ends []string
+}
+
+func text[N ~int64](n N) string { return strconv.FormatInt(int64(n), 10) }
+
+// snapshot is what the shard should hold.
+func (m *model) snapshot() snapshot {
+	s := snapshot{Keys: map[string]any{}}
+	sorted := func(key string, z zset) {
+		if len(z) > 0 {
+			s.Keys[key] = z.list()
+		}
+	}
+	c := m.stored
+	if c != (clock{}) {
+		s.Keys["clock"] = map[string]string{
+			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
+			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "defaults": c.defaults,
+		}
+	}
+	sorted("due", m.due)
+	sorted("expires", m.expires)
+	sorted("leases", m.leases)
+	sorted("tenants", m.tenants)
+	if len(m.filed) > 0 {
+		s.Keys["filed"] = keysOf(m.filed)
+	}
+	for tenant, names := range m.names {
+		s.Keys["flows:"+tenant] = keysOf(names)
+	}
+	for tenant, p := range m.policies {
+		s.Keys["policy:"+tenant] = p.fields
+		if len(p.history) > 0 {
+			s.Keys["history:"+tenant] = p.history
+		}
+	}
+	for name, f := range m.flows {
+		cells := make([]string, len(f.Cells))
+		for i, c := range f.Cells {
+			cells[i] = fmt.Sprintf("%d:%d:%d:%d:%d", c.Rate.Limit, c.Rate.Period.Microseconds(), c.Burst, c.TAT, c.Rem)
+		}
+		s.Keys["flow:"+name] = map[string]string{
+			"cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
+			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
+			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
+			"dead": text(f.dead),
+		}
+	}
+	for name, z := range m.queue {
+		sorted("queue:"+name, z)
+	}
+	for name, z := range m.laters {
+		sorted("later:"+name, z)
+	}
+	for name, z := range m.deads {
+		sorted("dead:"+name, z)
+		if len(z) > 0 {
+			s.Ends = append(s.Ends, "dead:"+name)
+		}
+	}
+	for name, list := range m.done {
+		s.Keys["done:"+name] = list
+		s.Ends = append(s.Ends, "done:"+name)
+	}
+	for id, j := range m.jobs {
+		s.Keys["job:"+id] = bare(*j)
+		if j.State.Done() {
+			s.Ends = append(s.Ends, "job:"+id)
+		}
+	}
+	for key, known := range m.idem {
+		s.Keys["idem:"+key] = known
+		if lua.ParseKnown(known).State != 0 {
+			s.Ends = append(s.Ends, "idem:"+key)
+		}
+	}
+	for worker, g := range m.grants {
+		lines := []string{text(g.counter)}
+		for _, ref := range g.leases {
+			lines = append(lines, ref.id+" "+text(ref.epoch))
+		}
+		s.Keys["grant:"+worker] = strings.Join(lines, "\n")
+		s.Ends = append(s.Ends, "grant:"+worker)
+	}
+	slices.Sort(s.Ends)
+	return s
+}
+
+func keysOf(set map[string]bool) (list []string) {
+	for name := range set {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// bare is a record in which no bytes are nil.
+func bare(r lua.Record) lua.Record {
+	if len(r.Payload) == 0 {
+		r.Payload = nil
+	}
+	if len(r.Result) == 0 {
+		r.Result = nil
+	}
+	return r
+}
+
+// kinds says how the keys of each kind are stored.
+var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmder{
+	"clock": hash, "flow": hash, "policy": hash,
+	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
+	"filed": plainSet, "flows": plainSet,
+	"history": list, "done": list,
+	"job": plain, "idem": plain, "grant": plain,
+}
+
+func hash(ctx context.Context, p redis.Pipeliner, key string) redis.Cmder { return p.HGetAll(ctx, key) }
+func sortedSet(ctx context.Context, p redis.Pipeliner, key string) redis.Cmder {
+	return p.ZRangeWithScores(ctx, key, 0, -1)
+}
+func plainSet(ctx context.Context, p redis.Pipeliner, key string) redis.Cmder {
+	return p.SMembers(ctx, key)
+}
+func list(ctx context.Context, p redis.Pipeliner, key string) redis.Cmder {
+	return p.LRange(ctx, key, 0, -1)
+}
+func plain(ctx context.Context, p redis.Pipeliner, key string) redis.Cmder { return p.Get(ctx, key) }
+
+// keysUnder lists all keys of a shard, also those that nothing should have made.
+func keysUnder(ctx context.Context, e engine, prefix string) (keys []string, err error) {
+	seen := map[string]bool{} // SCAN may tell a key twice
+	iter := e.Scan(ctx, 0, prefix+"*", 10_000).Iterator()
+	for iter.Next(ctx) {
+		seen[iter.Val()] = true
+	}
+	return keysOf(seen), iter.Err()
+}
+
+// readShard reads all keys of a shard.
+func readShard(ctx context.Context, e engine, prefix string) (snapshot, error) {
+	s := snapshot{Keys: map[string]any{}}
+	keys, err := keysUnder(ctx, e, prefix)
+	if err != nil || len(keys) == 0 {
+		return s, err
+	}
+	return s, s.read(ctx, e, prefix, keys)
+}
+
+func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []string) error {
+	values, ends := make([]redis.Cmder, len(keys)), make([]*redis.DurationCmd, len(keys))
+	if _, err := e.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, key := range keys {
+			kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
+			read, known := kinds[kind]
+			if !known {
+				return fmt.Errorf("a key of no known kind: %s", key)
+			}
+			values[i], ends[i] = read(ctx, p, key), p.PTTL(ctx, key)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for i, key := range keys {
+		name := strings.TrimPrefix(key, prefix)
+		if ends[i].Val() > 0 {
+			s.Ends = append(s.Ends, name)
+		}
+		switch v := values[i].(type) {
+		case *redis.MapStringStringCmd:
+			s.Keys[name] = v.Val()
+		case *redis.ZSliceCmd:
+			var list []member
+			for _, z := range v.Val() {
+				list = append(list, member{z.Member.(string), int64(z.Score)})
+			}
+			s.Keys[name] = list
+		case *redis.StringSliceCmd:
+			s.Keys[name] = v.Val()
+			if strings.HasPrefix(name, "flows:") || name == "filed" {
+				slices.Sort(v.Val())
+			}
+		case *redis.StringCmd:
+			s.Keys[name] = v.Val()
+			if strings.HasPrefix(name, "job:") {
+				record, err := lua.DecodeRecord([]byte(v.Val()))
+				if err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				s.Keys[name] = bare(record)
+			}
+		}
+	}
+	return nil
+}
+
+// open lists the jobs that are not done.
+func (s snapshot) open() (ids []string) {
+	for name, v := range s.Keys {
+		if j, ok := v.(lua.Record); ok && !j.State.Done() {
+			ids = append(ids, name+" "+j.State.String())
+		}
+	}
+	return ids
+}

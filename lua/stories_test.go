@@ -1,0 +1,164 @@
+package lua_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// tell runs a story that random histories are unlikely to find, with the model beside it, on both engines.
+func tell(t *testing.T, rate string, story func(w *world)) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			w := newWorld(t, kind.start(t), themes[0], 1)
+			defer w.clean()
+			p := shaper.DefaultPolicy()
+			if err := p.Rate.UnmarshalText([]byte(rate)); err != nil {
+				t.Fatal(err)
+			}
+			p.Capacity, p.Concurrency = 10_000, 0
+			w.defaults = p
+			story(w)
+			w.drain()
+		})
+	}
+}
+
+// submit admits n jobs after a delay.
+func (w *world) submit(n int, delay time.Duration) {
+	r := admission{at: w.wall, defaults: w.defaults}
+	for range n {
+		w.names++
+		r.jobs = append(r.jobs, candidate{
+			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", delay: delay, cost: 1, maxAttempts: 3,
+			payload: []byte("payload"),
+		})
+	}
+	w.admit(r)
+}
+
+// lookUntilIdle looks until nothing is left to do now.
+func (w *world) lookUntilIdle() {
+	for w.tick(w.workers[0], w.lookOf(w.workers[0], 1000), true).More {
+	}
+}
+
+// settleAll settles what the workers hold, all alike.
+func (w *world) settleAll(outcome lua.Outcome, delay time.Duration) {
+	var items []lua.SettleItem
+	for _, ref := range w.held {
+		items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: outcome, Delay: delay, MaxAttempts: 3})
+	}
+	w.held = nil
+	w.settle(settlement{w.wall, w.defaults, items})
+}
+
+// TestDeadOutlivesIdleness: a tenant with dead letters is not forgotten, so what is replayed obeys pause and resume.
+func TestDeadOutlivesIdleness(t *testing.T) {
+	tell(t, "10/s", func(w *world) {
+		w.submit(1, 0)
+		w.lookUntilIdle()
+		w.settleAll(lua.OutcomeDead, 0)
+		for range 3 {
+			w.wall = w.wall.Add(idleAfter + time.Second)
+			w.lookUntilIdle()
+		}
+		w.replay(revival{at: w.wall, defaults: w.defaults, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
+		for _, paused := range []bool{true, false} {
+			w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &paused}))
+			w.lookUntilIdle()
+			w.wall = w.wall.Add(time.Second)
+		}
+		w.lookUntilIdle()
+		if len(w.held) != 1 {
+			w.fail("after pause and resume the job does not leave")
+		}
+	})
+}
+
+// TestPromotionIsBounded: invariant 11. However many jobs become eligible at once, a look moves a bounded number of them.
+func TestPromotionIsBounded(t *testing.T) {
+	const jobs = 1000
+	tell(t, "1/s", func(w *world) {
+		w.submit(jobs, time.Second)
+		w.lookUntilIdle()
+		w.wall = w.wall.Add(time.Second)
+		w.tick(w.workers[0], w.lookOf(w.workers[0], 1000), true)
+		if left := w.e.ZCard(w.ctx, w.shard.Later("acme/echo")).Val(); left < jobs-500 {
+			w.fail("one look promoted %d jobs", jobs-left)
+		}
+		// What is left for the drain is short enough for the slow engine.
+		for _, id := range w.ids[20:] {
+			w.cancel(w.wall, "acme", id)
+		}
+	})
+}
+
+// TestFreeLeasesEnd: twenty holds cost nothing, each further one an attempt.
+func TestFreeLeasesEnd(t *testing.T) {
+	tell(t, "10/s", func(w *world) {
+		w.submit(1, 0)
+		holds := 0
+		for ; w.m.jobs[w.ids[0]].State != shaper.Dead; holds++ {
+			w.lookUntilIdle()
+			w.settleAll(lua.OutcomeHeld, time.Second)
+			w.wall = w.wall.Add(time.Second)
+		}
+		if want := shaper.FreeLeases + 3; holds != want {
+			w.fail("dead after %d holds, want %d", holds, want)
+		}
+	})
+}
+
+// TestOverdueAtItsStamp: a job that would leave after its deadline expires instead and spends no slot; and a look that may lease one job
+// does not know who comes after the one it dropped, so it says that work is left.
+func TestOverdueAtItsStamp(t *testing.T) {
+	tell(t, "100/s", func(w *world) {
+		start := w.wall
+		one := func() lua.Grant { return w.tick(w.workers[0], w.lookOf(w.workers[0], 1), true) }
+		w.submit(1, 0)
+		w.admit(admission{at: w.wall, defaults: w.defaults, jobs: []candidate{{
+			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
+		}}})
+		w.submit(2, 0)
+		one() // takes note of the default policy
+		one()
+		w.settleAll(lua.OutcomeHeld, 12*time.Millisecond)
+		w.wall = start.Add(5 * time.Millisecond)
+		one()
+		w.settleAll(lua.OutcomeSucceeded, 0)
+		g := one()
+		if state := w.m.jobs["overdue"].State; state != shaper.Expired || len(g.Leases) != 0 || !g.More {
+			w.fail("the overdue job is %v, the look %+v", state, g)
+		}
+		if g := one(); len(g.Leases) != 1 || g.Leases[0].Stamp != start.Add(22*time.Millisecond) {
+			w.fail("the next job leaves otherwise than in the slot of the one dropped: %+v", g)
+		}
+	})
+}
+
+// TestLookAtNothing: a look before anything is due writes nothing, and where the worker looks next something is to be done. An expiry is
+// such a thing, and a look before its time is of no use.
+func TestLookAtNothing(t *testing.T) {
+	tell(t, "1/s", func(w *world) {
+		off := true
+		w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &off}))
+		w.admit(admission{at: w.wall, defaults: w.defaults, jobs: []candidate{{
+			id: "j", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 100 * time.Millisecond, cost: 1, maxAttempts: 1,
+		}}})
+		w.lookUntilIdle()
+		before := w.compare()
+		g := w.tick(w.workers[0], w.lookOf(w.workers[0], 10), true)
+		if diff := difference(before, w.compare()); diff != "" {
+			w.fail("a look at nothing wrote:\n%s", diff)
+		}
+		w.wall = g.Next.Add(-horizon / 2)
+		w.tick(w.workers[0], w.lookOf(w.workers[0], 10), true)
+		if state := w.m.jobs["j"].State; state != shaper.Expired {
+			w.fail("where the worker was told to look the job is still %v", state)
+		}
+	})
+}

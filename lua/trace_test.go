@@ -1,0 +1,67 @@
+package lua_test
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"strings"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// tracer is put before a script and watches its commands. Invariant 9: a script touches every key before its first write, so that a slot
+// in migration refuses it with nothing changed; the key that unlocks is missing always and is the first to be written. And no number
+// reaches Redis in a form that has lost digits.
+const tracer = `
+local redis = (function(real)
+  local writes = {}
+  for name in string.gmatch('SET SETRANGE DEL EXPIRE PERSIST HSET HINCRBY ZADD ZREM ZREMRANGEBYSCORE SADD SREM LPUSH LTRIM', '%S+') do
+    writes[name] = true
+  end
+  local touched, wrote, declared = {}, false, {}
+  for i = 1, #KEYS do
+    declared[KEYS[i]] = true
+  end
+  local kinds = ' @KINDS@ '
+  local function touch(cmd, key)
+    if not declared[key] then
+      local kind = string.match(key, '^sluice:{[^}]*}:(%l+)')
+      if not kind or not string.find(kinds, ' ' .. kind .. ' ', 1, true) then
+        error('TRACE ' .. cmd .. ' of a key that is neither declared nor named as derived: ' .. key)
+      end
+    end
+    if wrote and not touched[key] then
+      error('TRACE ' .. cmd .. ' of a key that was not touched before the first write: ' .. key)
+    end
+    touched[key] = true
+  end
+  return { call = function(cmd, ...)
+    local args = { ... }
+    for i = 1, #args do
+      if type(args[i]) == 'string' and string.find(args[i], '^%-?%d+%.?%d*e[+-]%d+$') then
+        error('TRACE ' .. cmd .. ' is given a number that has lost digits: ' .. args[i])
+      end
+    end
+    if cmd ~= 'PUBLISH' and cmd ~= 'TIME' then
+      local unlock = cmd == 'DEL' and #args == 1 and string.find(args[1], ':unlock$')
+      if not unlock then
+        for i = 1, (cmd == 'DEL' or cmd == 'EXISTS') and #args or 1 do
+          touch(cmd, args[i])
+        end
+      end
+      wrote = wrote or writes[cmd] or false
+    end
+    return real.call(cmd, ...)
+  end }
+end)(redis)
+`
+
+// traced are the scripts with the tracer before them.
+var traced = func() map[*lua.Script]*lua.Script {
+	out := map[*lua.Script]*lua.Script{}
+	for _, s := range lua.Commands.All() {
+		source := strings.Replace(tracer, "@KINDS@", strings.Join(headerOf(s.Name).derived(), " "), 1) + s.Source
+		sum := sha1.Sum([]byte(source))
+		out[s] = &lua.Script{Name: s.Name, Source: source, SHA: hex.EncodeToString(sum[:])}
+	}
+	return out
+}()
