@@ -26,7 +26,7 @@ func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
 		return b, err
 	}
 	var rd reader
-	var tooLarge error
+	var large []wire.FieldError // elements with a payload that is too large
 	jobs := json.RawMessage(nil)
 	rd.object("", body, func(name, path string, value json.RawMessage) bool {
 		switch name {
@@ -38,8 +38,8 @@ func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
 				}
 				var job wire.BatchJob
 				rd.submission(path, value, &job.Submission, &job.IdempotencyKey)
-				if tooLarge == nil && int64(len(value)) > maxPayload {
-					tooLarge = tooLargeBody(path, maxPayload)
+				if int64(len(value)) > maxPayload && len(large) < maxFieldErrors {
+					large = append(large, wire.FieldError{Field: path, Kind: kindOf(value), Rule: fmt.Sprintf("must be at most %d bytes", maxPayload)})
 				}
 				b.Jobs = append(b.Jobs, job)
 			})
@@ -59,7 +59,12 @@ func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
 	if err := rd.err(); err != nil {
 		return b, err
 	}
-	return b, tooLarge
+	if len(large) > 0 {
+		p := tooLargeBody(large[0].Field, maxPayload)
+		p.Errors = large
+		return b, p
+	}
+	return b, nil
 }
 
 // submission reads one job; key, if not nil, takes the idempotency key that a job of a batch may carry.

@@ -11,5 +11,5 @@
 // document and at the same time what is enforced: the query parameters it lists are the only ones taken, its body formats
 // and size limit are the ones read. Bodies are read by one strict decoder (decode.go), which knows no reflection, so the
 // submission path stays lean. A handler returns an answer or an error, and one table (problems.go) turns errors into
-// statuses.
+// statuses. An event stream (events.go) is an answer that goes on after its headers; all that can be refused is refused before.
 package api

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -85,6 +88,28 @@ func FuzzCursor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		if cursor, err := openCursor(value); err == nil && sealCursor(cursor) != value {
 			t.Errorf("%q is read as %q, which is written %q", value, cursor, sealCursor(cursor))
+		}
+	})
+}
+
+func FuzzListQuery(f *testing.F) {
+	for _, s := range []string{"state=queued&route=default&limit=1000&cursor=x", "state=done", "limit=0", "state=dead&limit=%2B1", "state=queued&route=", ";"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		query, err := url.ParseQuery(text)
+		if err != nil {
+			return
+		}
+		l, err := listOf(query)
+		if err != nil {
+			if problemOf(err).Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		if l.Limit < 1 || l.Limit > wire.MaxPage || !slices.Contains(queue.ListStates(), l.State) || hasControl(l.Route) {
+			t.Errorf("%q: %+v", text, l)
 		}
 	})
 }

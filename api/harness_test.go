@@ -187,6 +187,9 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 		return
 	}
 	schema := d.schema(t, r.Method, path, "responses/"+strconv.Itoa(got.Code), format)
+	if format == streamFormat {
+		body = must(json.Marshal(readEvents(t, string(body))))
+	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
 	if err != nil {
 		t.Errorf("%s %s: not JSON: %s", r.Method, path, body)
@@ -209,6 +212,47 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 			t.Errorf("%s %s: %d: header %s is not documented", r.Method, path, got.Code, name)
 		}
 	}
+}
+
+// event is one server-sent event, read as an EventSource does.
+type event struct {
+	ID    string          `json:"id"`
+	Event string          `json:"event"`
+	Data  json.RawMessage `json:"data"`
+}
+
+func (e event) job(t testing.TB) (job wire.Job) {
+	t.Helper()
+	if err := json.Unmarshal(e.Data, &job); err != nil {
+		t.Fatalf("%v: %s", err, e.Data)
+	}
+	return job
+}
+
+// readEvents reads a stream that has ended.
+func readEvents(t testing.TB, text string) []event {
+	t.Helper()
+	events := []event{}
+	for block := range strings.SplitSeq(strings.TrimSuffix(text, "\n\n"), "\n\n") {
+		var e event
+		for line := range strings.SplitSeq(block, "\n") {
+			switch field, value, _ := strings.Cut(line, ": "); field {
+			case "id":
+				e.ID = value
+			case "event":
+				e.Event = value
+			case "data":
+				e.Data = json.RawMessage(value)
+			case "", "retry": // a comment, or no part of an event
+			default:
+				t.Errorf("line %q in a stream", line)
+			}
+		}
+		if e.Event != "" {
+			events = append(events, e)
+		}
+	}
+	return events
 }
 
 // operation finds the documented operation of the request; nil where there is none.

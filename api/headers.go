@@ -163,7 +163,7 @@ func ifMatchOf(h http.Header) (ifMatch, error) {
 		if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' || strings.Contains(tag[1:len(tag)-1], `"`) {
 			return ifMatch{}, invalid("If-Match", "string", `must be * or a list of quoted revisions, such as "7"`)
 		}
-		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil {
+		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil && etag(n) == tag {
 			m.revisions = append(m.revisions, n)
 		}
 	}

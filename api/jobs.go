@@ -117,10 +117,17 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		return nil, err
 	}
 	batch := make([]queue.Submission, len(body.Jobs))
+	var nowhere []string // fields that name no configured route
 	for i, job := range body.Jobs {
-		if batch[i], err = s.submission(tenant, job.IdempotencyKey, job.Submission, elementPath("jobs", i)); err != nil {
-			return nil, err
+		var known bool
+		if batch[i], known = s.submission(tenant, job.IdempotencyKey, job.Submission); !known {
+			nowhere = append(nowhere, elementPath("jobs", i)+".route")
 		}
+	}
+	if len(nowhere) > 0 {
+		return nil, unknownRouteAt(nowhere...)
+	}
+	for i := range batch {
 		if batch[i].ID, err = s.backend.NewID(tenant); err != nil {
 			return nil, err
 		}
@@ -142,7 +149,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		refused := s.refusal(v.Admission, size)
 		switch {
 		case refused == nil:
-			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: jobOf(v.Job)}
+			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: jobOf(v.Job), Replayed: v.Outcome == shaper.Replayed}
 		case body.Atomic:
 			return nil, refused // none was admitted, and every verdict says the same
 		default:

@@ -294,7 +294,7 @@ func TestBatchKeys(t *testing.T) {
 	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || len(got.Items) != 2 {
 		t.Fatalf("%s", r.Body)
 	}
-	if got.Items[0].Status != 202 || got.Items[0].Job.ID != first.job.ID || got.Items[1].Status != 422 {
+	if got.Items[0].Status != 202 || got.Items[0].Job.ID != first.job.ID || !got.Items[0].Replayed || got.Items[1].Replayed || got.Items[1].Status != 422 {
 		t.Errorf("%s", r.Body)
 	}
 }

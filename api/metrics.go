@@ -24,6 +24,7 @@ type metrics struct {
 	admissions *prometheus.CounterVec
 	requests   *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
+	streams    prometheus.Gauge
 }
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
@@ -38,11 +39,14 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 			Name: "sluice_http_request_duration_seconds", Help: "Time to answer, waits that the client asked for included.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"method", "route"}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_event_streams", Help: "Event streams that are open.",
+		}),
 	}
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, newFigures(b, cfg.StatusTenants)}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, newFigures(b, cfg.StatusTenants)}
 	for i, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			for _, done := range collectors[:i] {

@@ -38,6 +38,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_http_request_duration_seconds_count{method="POST",route="/v1/jobs"} 3`,
 		`sluice_queue_depth 2`,
 		`sluice_running 0`,
+		`sluice_event_streams 0`,
 		`sluice_tenant_depth{tenant="named"} 1`,
 		`sluice_tenant_capacity{tenant="named"} 1000`,
 	} {

@@ -80,10 +80,11 @@ var headerDocs = map[string]*huma.Param{
 	"X-RateLimit-Remaining": header("integer", "Places left."),
 	"X-RateLimit-Retry-After": header("integer",
 		"Seconds until it is worth trying again; 0 while there are places."),
-	"ETag":             header("string", "The revision of the settings, quoted."),
-	"Retry-After":      header("integer", "Seconds."),
-	"Allow":            header("string", "The methods that are allowed."),
-	"WWW-Authenticate": header("string", "How to authenticate."),
+	"ETag":              header("string", "The revision of the settings, quoted."),
+	"Retry-After":       header("integer", "Seconds."),
+	"Allow":             header("string", "The methods that are allowed."),
+	"X-Accel-Buffering": header("string", "no: asks proxies to pass events on at once."),
+	"WWW-Authenticate":  header("string", "How to authenticate."),
 }
 
 var limitHeaderNames = []string{
@@ -131,6 +132,8 @@ var (
 		Description: "Makes the submission repeatable: at most 255 bytes without control characters. What starts with a double quote is a structured string, anything else its raw bytes."}
 	preferParam = &huma.Param{Name: "Prefer", In: "header", Schema: textSchema(0, 0), Example: "wait=10",
 		Description: "wait=N: hold the answer until the job is done, at most N seconds (more than 30 counts as 30)."}
+	lastEventParam = &huma.Param{Name: "Last-Event-ID", In: "header", Schema: textSchema(0, 0),
+		Description: "Id of the last event received. If that was the job's end, the answer is 204."}
 	ifMatchParam = &huma.Param{Name: "If-Match", In: "header", Schema: textSchema(0, 0), Example: `"7"`,
 		Description: "Change only if the settings have one of these revisions."}
 	jobParam        = pathParam("id", "Id of the job.")

@@ -16,7 +16,7 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 	b := newBench(t)
 	for doc, want := range map[*document][]string{
 		&b.intake: {
-			"DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz", "GET /v1/jobs/{id}", "POST /v1/jobs", "POST /v1/jobs/batch",
+			"DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz", "GET /v1/jobs", "GET /v1/jobs/{id}", "GET /v1/jobs/{id}/events", "POST /v1/jobs", "POST /v1/jobs/batch",
 			"POST /v1/jobs/{id}/replay",
 		},
 		&b.admin: {
@@ -71,7 +71,7 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		wire.Job{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
+		wire.Job{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
 	} {
 		typ := reflect.TypeOf(v)
 		var got []string

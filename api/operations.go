@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -38,7 +39,7 @@ type body struct {
 	limit    int64
 }
 
-// answerDoc documents one successful status; of is a value of the body's type, nil for none.
+// answerDoc documents one successful status; of is a value of the body's type, nil for none, or an eventStream.
 type answerDoc struct {
 	text    string
 	of      any
@@ -52,11 +53,13 @@ type call struct {
 	param func(name string) string
 }
 
-// answer is a success: a status, a body to be written as JSON (nil: none), and headers.
+// answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream writes what follows the
+// headers itself, for as long as it likes.
 type answer struct {
 	status int
 	body   any
 	header http.Header
+	stream func(w http.ResponseWriter)
 }
 
 func ok(body any) *answer { return &answer{status: http.StatusOK, body: body} }
@@ -114,8 +117,11 @@ func checkQuery(r *http.Request, known map[string]bool) error {
 	if r.URL.RawQuery == "" {
 		return nil
 	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return invalid("query", "string", "must be pairs of name=value, percent-encoded and joined by &")
+	}
 	var rd reader
-	query := r.URL.Query()
 	names := make([]string, 0, len(query))
 	for name := range query {
 		names = append(names, name)
@@ -184,6 +190,9 @@ func (a *answer) write(w http.ResponseWriter) {
 	h.Set("Cache-Control", "no-store")
 	if a.body == nil {
 		w.WriteHeader(a.status)
+		if a.stream != nil {
+			a.stream(w)
+		}
 		return
 	}
 	buf := buffers.Get().(*bytes.Buffer)
@@ -219,8 +228,12 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 	}
 	for status, a := range op.answers {
 		r := &huma.Response{Description: a.text, Headers: map[string]*huma.Param{}}
-		if a.of != nil {
-			r.Content = map[string]*huma.MediaType{"application/json": {Schema: schemaOf(schemas, a.of)}}
+		switch of := a.of.(type) {
+		case nil:
+		case eventStream:
+			r.Content = map[string]*huma.MediaType{streamFormat: {Schema: of.schema(schemas)}}
+		default:
+			r.Content = map[string]*huma.MediaType{jsonFormat: {Schema: schemaOf(schemas, of)}}
 		}
 		for _, name := range a.headers {
 			r.Headers[name] = headerDocs[name]

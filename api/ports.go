@@ -20,6 +20,8 @@ type Admitter interface {
 type Jobs interface {
 	// Job reads one job.
 	Job(ctx context.Context, tenant, id string) (queue.Job, error)
+	// List reads a page of the tenant's jobs in one state. queue.ErrCursor if it gave no such cursor.
+	List(ctx context.Context, l queue.List) (queue.Page, error)
 	// Cancel ends a waiting job; queue.ErrConflict comes with the job as it is.
 	Cancel(ctx context.Context, tenant, id string) (queue.Job, error)
 	// Replay brings a dead job back for at most maxAttempts deliveries; queue.ErrConflict comes with the job as it is.

@@ -43,6 +43,7 @@ var (
 	queueFull          = kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
 	internalFault      = kind{"internal", http.StatusInternalServerError, "Something went wrong in the server"}
 	storageUnavailable = kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
+	tooManyStreams     = kind{"too-many-streams", http.StatusServiceUnavailable, "The process serves no more event streams"}
 	shuttingDown       = kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
 )
 
@@ -50,7 +51,7 @@ var (
 var kinds = []kind{
 	malformedJSON, unreadableBody, unauthorized, forbidden, notFound, unknownJob, unknownRoute, methodNotAllowed, stateConflict,
 	revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, internalFault,
-	storageUnavailable, shuttingDown,
+	storageUnavailable, tooManyStreams, shuttingDown,
 }
 
 // problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.
@@ -99,6 +100,15 @@ func invalidFields(errs []wire.FieldError) *problem {
 // invalid is the 422 for one field outside the body, or for one rule.
 func invalid(field, kind, rule string) *problem {
 	return invalidFields([]wire.FieldError{{Field: field, Kind: kind, Rule: rule}})
+}
+
+// unknownRouteAt is the 404 for fields that name no configured route.
+func unknownRouteAt(fields ...string) *problem {
+	p := unknownRoute.with(fields[0] + " names no configured route")
+	for _, f := range fields[:min(len(fields), maxFieldErrors)] {
+		p.Errors = append(p.Errors, wire.FieldError{Field: f, Kind: "string", Rule: "must be a configured route"})
+	}
+	return p
 }
 
 func tooLargeBody(what string, limit int64) *problem {

@@ -76,12 +76,31 @@ func (s *Server) jobOperations() []operation {
 		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
 		handle:      s.postBatch,
 	}, {
+		id: "list-jobs", method: http.MethodGet, path: "/v1/jobs", tag: tag, summary: "List jobs",
+		description: "A tenant's jobs in one state, newest first, page by page. A job that moves meanwhile may be missing.",
+		params:      listParams(),
+		answers:     map[int]answerDoc{http.StatusOK: {"One page.", wire.JobList{}, nil}},
+		refusals:    []int{http.StatusNotFound, http.StatusServiceUnavailable},
+		handle:      s.listJobs,
+	}, {
 		id: "get-job", method: http.MethodGet, path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
 		description: "With Prefer: wait=N the answer is held until the job is done or N seconds are over.",
 		params:      []*huma.Param{jobParam, tenantParam, preferParam},
 		answers:     map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.Job{}, []string{"Preference-Applied"}}},
 		refusals:    []int{http.StatusNotFound, http.StatusServiceUnavailable},
 		handle:      s.getJob,
+	}, {
+		id: "stream-job", method: http.MethodGet, path: "/v1/jobs/{id}/events", tag: tag, summary: "Follow a job's state",
+		description: "Server-sent events: the job as it is, then again at each change of its state. The stream ends after the final state, " +
+			"after 10 minutes, and when the server stops; open it again with Last-Event-ID. The end is told at once, another change within about " +
+			"250 ms; a state that lasts less than that may not be seen.",
+		params: []*huma.Param{jobParam, tenantParam, lastEventParam},
+		answers: map[int]answerDoc{
+			http.StatusOK:        {"The events.", eventStream{wire.Job{}}, []string{"X-Accel-Buffering"}},
+			http.StatusNoContent: {"The event of the final state was received before.", nil, nil},
+		},
+		refusals: []int{http.StatusNotFound, http.StatusServiceUnavailable},
+		handle:   s.streamJob,
 	}, {
 		id: "cancel-job", method: http.MethodDelete, path: "/v1/jobs/{id}", tag: tag, summary: "Cancel a waiting job",
 		description: "Cancelling it again is answered in the same way.",
@@ -112,11 +131,10 @@ func (s *Server) tenantOperations() []operation {
 	reason := jsonBody(wire.Reason{}, maxSmallBody, true)
 	tenant := map[int]answerDoc{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
-	limit, most := float64(1), float64(maxPage)
 	return []operation{{
 		id: "list-tenants", method: http.MethodGet, path: "/v1/tenants", tag: tag, summary: "List tenants",
 		params: []*huma.Param{
-			{Name: "limit", In: "query", Description: "Tenants a page; 50 if absent.", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &limit, Maximum: &most}},
+			{Name: "limit", In: "query", Description: "Tenants a page; 50 if absent.", Schema: pageSchema(maxPage)},
 			{Name: "cursor", In: "query", Description: "next_cursor of the page before.", Schema: textSchema(1, 0)},
 		},
 		answers:  map[int]answerDoc{http.StatusOK: {"One page.", wire.TenantList{}, nil}},

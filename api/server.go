@@ -26,6 +26,7 @@ type Config struct {
 	Gatherer      prometheus.Gatherer   // nil: no /metrics
 	Logger        *slog.Logger          // default slog.Default()
 	StatusTenants []string              // tenants whose depth and capacity are exported as gauges
+	MaxStreams    int                   // event streams at once; default 1000
 }
 
 // RouteInfo is what the intake must know of a route.
@@ -51,6 +52,7 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *metrics
 	draining chan struct{}
+	streams  chan struct{} // one element for each event stream
 	drain    sync.Once
 	intake   http.Handler
 	admin    http.Handler
@@ -67,13 +69,16 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if cfg.Headers == "" {
 		cfg.Headers = HeadersBoth
 	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = defaultStreams
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{})}
+	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
 	var err error
 	if s.metrics, err = newMetrics(b, cfg); err != nil {
 		return nil, err
@@ -95,6 +100,9 @@ func (c Config) validate() error {
 	if !slices.Contains([]HeaderMode{HeadersIETF, HeadersLegacy, HeadersBoth, HeadersNone}, c.Headers) {
 		errs = append(errs, fmt.Errorf("api: headers: %q: must be ietf, legacy, both or none", c.Headers))
 	}
+	if c.MaxStreams < 0 {
+		errs = append(errs, fmt.Errorf("api: max streams: %d: must not be negative", c.MaxStreams))
+	}
 	for name, r := range c.Routes {
 		if r.MaxAttempts < 1 {
 			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must be at least 1", name, r.MaxAttempts))
@@ -115,7 +123,7 @@ func (s *Server) Intake() http.Handler { return s.intake }
 func (s *Server) Admin() http.Handler { return s.admin }
 
 // Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
-// for a job are answered at once with its present state. It returns immediately and may be called again.
+// for a job are answered at once with its present state, event streams end. It returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
 func (s *Server) isDraining() bool {

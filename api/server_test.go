@@ -20,8 +20,8 @@ import (
 )
 
 func TestConfigIsCheckedAsAWhole(t *testing.T) {
-	_, err := New(apitest.New(), Config{MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {}}, StatusTenants: []string{"\xff"}})
-	for _, part := range []string{"max body", "headers", "route r", "status tenant"} {
+	_, err := New(apitest.New(), Config{MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {}}, StatusTenants: []string{"\xff"}, MaxStreams: -1})
+	for _, part := range []string{"max body", "headers", "route r", "status tenant", "max streams"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not named: %v", part, err)
 		}

@@ -27,22 +27,17 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	submission, err := s.submission(tenant, key, body, "")
-	if err != nil {
-		return nil, err
+	submission, known := s.submission(tenant, key, body)
+	if !known {
+		return nil, unknownRouteAt("route")
 	}
 	return s.submit(c.r.Context(), submission, preferOf(c.r.Header))
 }
 
-// submission is what the queue is asked for; path is where the job stands in the body.
-func (s *Server) submission(tenant, key string, body wire.Submission, path string) (queue.Submission, error) {
+// submission is what the queue is asked for, if the route is known.
+func (s *Server) submission(tenant, key string, body wire.Submission) (submission queue.Submission, known bool) {
 	route := or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
-	if !known {
-		p := unknownRoute.with(join(path, "route") + " names no configured route")
-		p.Errors = []wire.FieldError{{Field: join(path, "route"), Kind: "string", Rule: "must be a configured route"}}
-		return queue.Submission{}, p
-	}
 	return queue.Submission{
 		Tenant:         tenant,
 		Route:          route,
@@ -53,7 +48,7 @@ func (s *Server) submission(tenant, key string, body wire.Submission, path strin
 		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
 		MaxWait:        time.Duration(body.MaxWaitMS) * time.Millisecond,
 		MaxAttempts:    info.MaxAttempts,
-	}, nil
+	}, known
 }
 
 // submit asks for admission and, if the client prefers, waits for the job's end. The watch begins before the submission, so
@@ -64,12 +59,12 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 		return nil, err
 	}
 	ended, stop := (<-chan struct{})(nil), func() {}
+	end := time.Now().Add(prefer.wait)
 	if prefer.wait > 0 {
-		if ended, stop, err = s.backend.Watch(ctx, sub.ID); err != nil {
+		if ended, stop, err = s.watch(ctx, sub.ID, end); err != nil {
 			return nil, err
 		}
 	}
-	end := time.Now().Add(prefer.wait)
 	v, err := s.backend.Submit(ctx, sub)
 	if err != nil {
 		stop()

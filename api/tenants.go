@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
@@ -154,13 +153,9 @@ func actor(r *http.Request) string {
 // listTenants is GET /v1/tenants.
 func (s *Server) listTenants(c *call) (*answer, error) {
 	query := c.r.URL.Query()
-	limit := defaultPage
-	if query.Has("limit") {
-		n, err := strconv.Atoi(query.Get("limit"))
-		if err != nil || n < 1 || n > maxPage {
-			return nil, invalid("query.limit", "string", "must be a whole number from 1 to "+strconv.Itoa(maxPage))
-		}
-		limit = n
+	limit, err := pageLimit(query, defaultPage, maxPage)
+	if err != nil {
+		return nil, err
 	}
 	cursor, err := openCursor(query.Get("cursor"))
 	if err != nil || (query.Has("cursor") && cursor == "") {
@@ -184,9 +179,9 @@ func (s *Server) listTenants(c *call) (*answer, error) {
 	return ok(list), nil
 }
 
-func badCursor() error {
-	return invalid("query.cursor", "string", "must be a next_cursor of an earlier page")
-}
+const cursorRule = "must be a next_cursor of an earlier page"
+
+func badCursor() error { return invalid("query.cursor", "string", cursorRule) }
 
 // sealCursor makes the queue's cursor opaque and safe in a query; the empty one stays empty.
 func sealCursor(cursor string) string { return base64.RawURLEncoding.EncodeToString([]byte(cursor)) }

@@ -12,7 +12,7 @@ const spuriousPause = 50 * time.Millisecond
 
 // follow watches the job, reads it, and awaits its end unless it has come.
 func (s *Server) follow(ctx context.Context, tenant, id string, end time.Time) (queue.Job, error) {
-	ended, stop, err := s.backend.Watch(ctx, id)
+	ended, stop, err := s.watch(ctx, id, end)
 	if err != nil {
 		return queue.Job{}, err
 	}
@@ -24,23 +24,23 @@ func (s *Server) follow(ctx context.Context, tenant, id string, end time.Time) (
 	return s.await(ctx, tenant, id, ended, stop, end)
 }
 
+// watch begins a watch, which must be in force before end.
+func (s *Server) watch(ctx context.Context, id string, end time.Time) (<-chan struct{}, func(), error) {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	return s.backend.Watch(ctx, id)
+}
+
 // await returns the job as it is once it is done, end has come or the server drains; the error is the context's or the
 // queue's. The watch must be older than the last look at the job; await stops it.
 func (s *Server) await(ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time) (queue.Job, error) {
-	defer func() { stop() }()
+	defer stop()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	for {
 		over := false
 		select {
 		case <-ended:
-			// The signal comes once and may be spurious: watch anew before looking, so that the next one is not missed.
-			stop()
-			var err error
-			if ended, stop, err = s.backend.Watch(ctx, id); err != nil {
-				stop = func() {}
-				return queue.Job{}, err
-			}
 		case <-timer.C:
 			over = true
 		case <-s.draining:

@@ -93,7 +93,14 @@ func (f *Fake) IDs() []string {
 
 // Finish brings the job into the state and signals its watchers.
 func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
+	f.Change(id, state, r, e)
+	f.Signal(id)
+}
+
+// Change brings the job into the state and tells nobody.
+func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	j := f.jobs[id]
 	if j.State.Waiting() {
 		f.leave(j)
@@ -105,8 +112,6 @@ func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue
 	if state.Done() {
 		j.Finished = now
 	}
-	f.mu.Unlock()
-	f.Signal(id)
 }
 
 // Signal wakes the watchers of the job, whatever its state.
@@ -114,9 +119,11 @@ func (f *Fake) Signal(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, ch := range f.watchers[id] {
-		ch <- struct{}{} // buffered, and signalled once
+		select {
+		case ch <- struct{}{}:
+		default: // it has one signal to look at already
+		}
 	}
-	delete(f.watchers, id)
 }
 
 // Forget drops everything of the job but its idempotency key.
@@ -242,6 +249,34 @@ func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
 		return queue.Job{}, err
 	}
 	return j.Job, nil
+}
+
+// List implements api.Jobs; a cursor is the last id of the page before.
+func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return queue.Page{}, f.failure
+	}
+	if l.Cursor != "" && f.jobs[l.Cursor] == nil {
+		return queue.Page{}, queue.ErrCursor
+	}
+	var page queue.Page
+	for _, j := range f.jobs {
+		in := j.State.String() == string(l.State)
+		if l.State == queue.ListDone {
+			in = j.State.Done() && j.State != shaper.Dead
+		}
+		if in && j.Tenant == l.Tenant && (l.Route == "" || j.Route == l.Route) && (l.Cursor == "" || j.ID < l.Cursor) {
+			page.Jobs = append(page.Jobs, j.Job)
+		}
+	}
+	slices.SortFunc(page.Jobs, func(a, b queue.Job) int { return strings.Compare(b.ID, a.ID) })
+	if len(page.Jobs) > l.Limit {
+		page.Jobs = page.Jobs[:l.Limit]
+		page.Next = page.Jobs[l.Limit-1].ID
+	}
+	return page, nil
 }
 
 // Cancel implements api.Jobs.

@@ -21,8 +21,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// maxAnswer bounds what is read of an answer; a batch of 1,000 jobs is below it.
-const maxAnswer = 16 << 20
+// maxAnswer bounds what is read of an answer; a page of 1,000 jobs is below it, whatever their upstream answered.
+const maxAnswer = 64 << 20
 
 // Client calls one listener of one server. It is safe for concurrent use.
 type Client struct {
@@ -93,7 +93,11 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 		h["Idempotency-Key"] = []string{key}
 	}
 	var out Submitted
-	answer, err := c.call(ctx, http.MethodPost, "/v1/jobs", h, s.Submission, &out.Job)
+	body, err := encodeJob(s.Submission, "")
+	if err != nil {
+		return Submitted{}, err
+	}
+	answer, err := c.call(ctx, http.MethodPost, "/v1/jobs", h, body, &out.Job)
 	if err != nil {
 		return Submitted{}, err
 	}
@@ -103,9 +107,97 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 
 // SubmitBatch submits up to 1,000 jobs of one tenant in one step.
 func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.BatchVerdict, error) {
+	jobs := make([]json.RawMessage, len(b.Jobs))
+	for i, job := range b.Jobs {
+		body, err := encodeJob(job.Submission, job.IdempotencyKey)
+		if err != nil {
+			return nil, fmt.Errorf("%w (job %d of the batch)", err, i)
+		}
+		jobs[i] = json.RawMessage(body)
+	}
+	return c.SubmitRaw(ctx, tenant, jobs, b.Atomic)
+}
+
+// BatchFrame is how many bytes the body of SubmitRaw has beside the jobs and a comma for each.
+const BatchFrame = len(batchHead) + len(batchTail) + len(batchAtomic)
+
+const batchHead, batchTail, batchAtomic = `{"jobs":[`, `]`, `,"atomic":true}`
+
+// SubmitRaw is SubmitBatch with jobs that are JSON already; they are sent as they stand.
+func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.BatchVerdict, error) {
+	var body bytes.Buffer
+	body.WriteString(batchHead)
+	for i, job := range jobs {
+		if i > 0 {
+			body.WriteByte(',')
+		}
+		body.Write(job)
+	}
+	body.WriteString(batchTail)
+	if atomic {
+		body.WriteString(batchAtomic)
+	} else {
+		body.WriteByte('}')
+	}
 	var out wire.BatchResult
-	_, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), b, &out)
-	return out.Items, err
+	if _, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), rawBody(body.Bytes()), &out); err != nil {
+		return nil, err
+	}
+	if len(out.Items) != len(jobs) {
+		return nil, fmt.Errorf("client: %d verdicts for %d jobs", len(out.Items), len(jobs))
+	}
+	return out.Items, nil
+}
+
+// rawBody is a body that is JSON already.
+type rawBody []byte
+
+// encodeJob is the job with its payload byte for byte, which package json would compact and escape.
+func encodeJob(s wire.Submission, key string) (rawBody, error) {
+	if !json.Valid(s.Payload) {
+		return nil, errors.New("client: the payload must be one JSON value")
+	}
+	payload := s.Payload
+	s.Payload = nil
+	rest, err := json.Marshal(wire.BatchJob{Submission: s, IdempotencyKey: key})
+	if err != nil {
+		return nil, fmt.Errorf("client: body: %w", err)
+	}
+	rest = bytes.Replace(rest, []byte(`,"payload":null`), nil, 1) // no text before it can hold a bare quote
+	return append(append(rest[:len(rest)-1], `,"payload":`...), append(bytes.Clone(payload), '}')...), nil
+}
+
+// List asks for one page of a tenant's jobs in one state.
+type List struct {
+	Tenant string // empty: the server's "default"
+	State  string // queued, scheduled, retrying, leased, dead or done
+	Route  string // empty: every route
+	Limit  int    // up to 1,000; 0: the server's
+	Cursor string // NextCursor of the page before; empty starts
+}
+
+// Jobs reads one page of jobs, newest first; pass its NextCursor for the following one.
+func (c *Client) Jobs(ctx context.Context, l List) (page wire.JobList, err error) {
+	query := url.Values{"state": {l.State}}
+	if l.Route != "" {
+		query.Set("route", l.Route)
+	}
+	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit), tenantHeader(l.Tenant), nil, &page)
+	return page, err
+}
+
+// pagePath is the path of a page.
+func pagePath(path string, query url.Values, cursor string, limit int) string {
+	if cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return path
 }
 
 // Job reads a job; with a wait it returns when the job is done or the wait is over.
@@ -136,18 +228,7 @@ func (c *Client) Tenant(ctx context.Context, name string) (t wire.Tenant, err er
 
 // Tenants reads one page of tenants; pass its NextCursor for the following one. A limit of 0 is the server's.
 func (c *Client) Tenants(ctx context.Context, cursor string, limit int) (page wire.TenantList, err error) {
-	query := url.Values{}
-	if cursor != "" {
-		query.Set("cursor", cursor)
-	}
-	if limit != 0 {
-		query.Set("limit", strconv.Itoa(limit))
-	}
-	path := "/v1/tenants"
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	_, err = c.call(ctx, http.MethodGet, path, nil, nil, &page)
+	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/tenants", url.Values{}, cursor, limit), nil, nil, &page)
 	return page, err
 }
 
@@ -197,7 +278,11 @@ func (c *Client) Ready(ctx context.Context) error {
 // call sends one request and decodes a success into out, unless that is nil.
 func (c *Client) call(ctx context.Context, method, path string, h http.Header, in, out any) (http.Header, error) {
 	var body io.Reader
-	if in != nil {
+	switch in := in.(type) {
+	case nil:
+	case rawBody:
+		body = bytes.NewReader(in)
+	default:
 		data, err := json.Marshal(in)
 		if err != nil {
 			return nil, fmt.Errorf("client: body: %w", err)

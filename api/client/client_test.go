@@ -85,6 +85,66 @@ func TestJobs(t *testing.T) {
 	}
 }
 
+func TestPayloadsGoByteForByte(t *testing.T) {
+	q, c, _ := serve(t)
+	for _, payload := range []string{`{ "a" : "<&>" }`, `"\u2028"`, `[1, 2]`, `0.10`, `null`, ` 1`} {
+		s := job("")
+		s.Payload = json.RawMessage(payload)
+		s.Route, s.Cost = "default", 2
+		s.Type = `,"payload":null \`
+		got, err := c.Submit(t.Context(), s)
+		if err != nil {
+			t.Errorf("%s: %v", payload, err)
+			continue
+		}
+		items, err := c.SubmitBatch(t.Context(), "", wire.Batch{Jobs: []wire.BatchJob{{Submission: s.Submission, IdempotencyKey: "k" + payload}}, Atomic: true})
+		if err != nil || len(items) != 1 || items[0].Job == nil {
+			t.Errorf("%s: %+v %v", payload, items, err)
+			continue
+		}
+		for _, id := range []string{got.Job.ID, items[0].Job.ID} {
+			if sent := q.Submission(id); string(sent.Payload) != strings.TrimSpace(payload) || sent.Type != s.Type || sent.Cost != 2 {
+				t.Errorf("%s became %s of the type %s", payload, sent.Payload, sent.Type)
+			}
+		}
+	}
+	s := job("")
+	s.Payload = json.RawMessage(`{`)
+	if _, err := c.Submit(t.Context(), s); err == nil || !strings.Contains(err.Error(), "one JSON value") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestJobsPageByPage(t *testing.T) {
+	_, c, _ := serve(t)
+	for range 7 {
+		if _, err := c.Submit(t.Context(), job("a/é")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]bool{}
+	list := client.List{Tenant: "a/é", State: "queued", Route: "default", Limit: 3}
+	for {
+		page, err := c.Jobs(t.Context(), list)
+		if err != nil || len(page.Items) > 3 {
+			t.Fatalf("%+v %v", page, err)
+		}
+		for _, j := range page.Items {
+			seen[j.ID] = true
+		}
+		if list.Cursor = page.NextCursor; list.Cursor == "" {
+			break
+		}
+	}
+	if len(seen) != 7 {
+		t.Errorf("listed %d of 7", len(seen))
+	}
+	var e *client.Error
+	if _, err := c.Jobs(t.Context(), client.List{State: "nope"}); !errors.As(err, &e) || e.Status != 422 {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestKeysOfEveryForm(t *testing.T) {
 	_, c, _ := serve(t)
 	for _, key := range []string{"k-1", `"quoted"`, "a b", "é"} {

@@ -17,6 +17,7 @@ const (
 	MaxBatch       = 1000
 	MaxMillis      = 366 * 24 * 60 * 60 * 1000 // the longest delay and max wait, 366 days
 	MaxWaitSeconds = 30                        // a longer Prefer: wait counts as this
+	MaxPage        = 1000                      // jobs of one page of a list
 )
 
 // Submission is the body of POST /v1/jobs.
@@ -50,7 +51,14 @@ type BatchResult struct {
 // submission would have been answered with.
 type BatchVerdict struct {
 	Problem
-	Job *Job `json:"job,omitempty" doc:"The job, when it was admitted or its idempotency key is known."`
+	Job      *Job `json:"job,omitempty" doc:"The job, when it was admitted or its idempotency key is known."`
+	Replayed bool `json:"idempotent_replayed,omitempty" doc:"Whether the idempotency key was known: the job is the one of then."`
+}
+
+// JobList is one page of jobs.
+type JobList struct {
+	Items      []Job  `json:"items" nullable:"false"`
+	NextCursor string `json:"next_cursor,omitempty" doc:"Pass as cursor for the following page; absent on the last."`
 }
 
 // Job is one job as its client sees it. Times and figures that do not apply are absent.

@@ -106,7 +106,7 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	view, every := newProgress(w)
 	ids := make([]string, 0, b.n)
 	var mu sync.Mutex
-	b.watched(view, every, "submitted", b.n, t, counts.answered, func() {
+	watched(view, every, "submitted", b.n, t, counts.answered, func() {
 		each(ctx, b.n, b.concurrency, func(i int) {
 			job, err := b.submit(ctx, i)
 			var refusal *refusedError
@@ -159,7 +159,7 @@ func (b *burst) followAll(ctx context.Context, view progress, every time.Duratio
 			}
 		}
 	}()
-	b.watched(view, every, "done", len(ids), t, counts.done, func() {
+	watched(view, every, "done", len(ids), t, counts.done, func() {
 		each(ctx, len(ids), b.concurrency, func(i int) {
 			for ctx.Err() == nil {
 				job, err := b.await(ctx, ids[i])
@@ -168,41 +168,11 @@ func (b *burst) followAll(ctx context.Context, view progress, every time.Duratio
 					return
 				}
 				if err != nil {
-					select { // the server may be restarting
-					case <-ctx.Done():
-					case <-time.After(time.Second):
-					}
+					_ = sleep(ctx, time.Second) // the server may be restarting
 				}
 			}
 		})
 	})
-}
-
-// watched runs do and shows the progress meanwhile, and once more at its end.
-func (b *burst) watched(view progress, every time.Duration, phase string, total int, t *tally, figure func(counts) int, do func()) {
-	began := time.Now()
-	show := func() {
-		c := t.now()
-		view.show(phase, figure(c), total, c, time.Since(began))
-	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				show()
-			case <-stop:
-				return
-			}
-		}
-	}()
-	do()
-	close(stop)
-	<-stopped
-	show()
 }
 
 // ok reports whether all went as it should; a full queue is part of that.

@@ -29,12 +29,14 @@ type stdio struct {
 type commands struct {
 	Serve       serveCmd       `cmd:"" help:"Run Sluice: admit jobs, shape them, deliver them."`
 	Dev         devCmd         `cmd:"" help:"Try Sluice out: everything in one process, without a configuration."`
-	Submit      submitCmd      `cmd:"" help:"Submit one job."`
+	Submit      submitCmd      `cmd:"" help:"Submit one job, or the lines of a file."`
 	Burst       burstCmd       `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
-	Job         jobCmd         `cmd:"" help:"Read, cancel or replay a job."`
+	Job         jobCmd         `cmd:"" help:"Read, list, await, cancel or replay jobs."`
 	Tenant      tenantCmd      `cmd:"" help:"Read and change the settings of a tenant."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask a running process whether it is ready."`
 	Echo        echoCmd        `cmd:"" help:"Run an upstream that answers every delivery with what it got."`
+	Completion  completionCmd  `cmd:"" help:"Print a script for the completion of a shell."`
+	Complete    completeCmd    `cmd:"" hidden:"" help:"Print what may follow on the command line."`
 	Version     versionCmd     `cmd:"" help:"Print the version."`
 }
 
@@ -73,7 +75,7 @@ func run(ctx context.Context, args []string, std stdio, environ []string) (code 
 		fmt.Fprintf(std.Err, "sluice: %v\nTry: sluice%s --help\n", err, commandOf(parser, args))
 		return exitUsage
 	}
-	err = parsed.Run(&app{ctx: ctx, stdio: std, environ: environ})
+	err = parsed.Run(&app{ctx: ctx, stdio: std, environ: environ}, parser)
 	return report(std.Err, err)
 }
 

@@ -12,6 +12,7 @@ import (
 type healthcheckCmd struct {
 	Admin   string        `default:"${admin}" env:"SLUICE_ADMIN_LISTEN" placeholder:"ADDR" help:"Admin address of the process [${admin}]."`
 	Timeout time.Duration `default:"3s" help:"How long to wait for the answer [3s]."`
+	JSON    bool          `help:"Print JSON."`
 }
 
 func (healthcheckCmd) Help() string {
@@ -36,6 +37,9 @@ func (c *healthcheckCmd) Run(a *app) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("not ready: %s", response.Status)
+	}
+	if c.JSON {
+		return printJSON(a.Out, map[string]string{"status": "ready"})
 	}
 	_, err = fmt.Fprintln(a.Out, "ready")
 	return err

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -32,14 +34,69 @@ func helpOf(t *testing.T, path ...string) string {
 }
 
 func TestEveryHelpHasAnExample(t *testing.T) {
-	parser, err := newParser(stdio{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	commandPaths(parser.Model.Node, nil, func(path []string, leaf bool) {
+	commandPaths(testParser(t).Model.Node, nil, func(path []string, _ bool) {
 		_, example, found := strings.Cut(helpOf(t, path...), "Example:")
 		if want := "sluice " + strings.Join(path, " "); !found || !strings.Contains(example, want) {
 			t.Errorf("%v: the help has no example with %q", path, want)
+		}
+	})
+}
+
+// The page names every command that is not hidden, with an example, and nothing that is no command.
+func TestCommandPage(t *testing.T) {
+	content, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(content)
+	known := map[string]bool{}
+	root := testParser(t).Model.Node
+	commandPaths(root, nil, func(path []string, leaf bool) {
+		name := "sluice " + strings.Join(path, " ")
+		known[name] = true
+		if !leaf || hidden(root, path) {
+			return
+		}
+		_, section, found := strings.Cut(page, "\n## `"+name+"`\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		_, example, _ := strings.Cut(section, "```sh\n")
+		if !found || !strings.Contains(example, name+" ") && !strings.Contains(example, name+"\n") {
+			t.Errorf("docs/cli.md has no section with an example for %s", name)
+		}
+	})
+	for line := range strings.Lines(page) {
+		if name, is := strings.CutPrefix(line, "## `"); is && !known[strings.TrimRight(name, "`\n")] {
+			t.Errorf("docs/cli.md has a section for what is no command: %s", line)
+		}
+	}
+}
+
+func hidden(node *kong.Node, path []string) bool {
+	for _, name := range path {
+		if node = childOf(node, name); node.Hidden {
+			return true
+		}
+	}
+	return false
+}
+
+// Every command is run by a script.
+func TestEveryCommandIsInAScript(t *testing.T) {
+	files, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var scripts strings.Builder
+	for _, f := range files {
+		content, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts.Write(content)
+	}
+	commandPaths(testParser(t).Model.Node, nil, func(path []string, leaf bool) {
+		if name := "sluice " + strings.Join(path, " "); leaf && !strings.Contains(scripts.String(), name) {
+			t.Errorf("no script runs %s", name)
 		}
 	})
 }

@@ -11,15 +11,19 @@ import (
 
 type jobCmd struct {
 	Get    jobGetCmd    `cmd:"" help:"Print a job."`
+	Show   jobShowCmd   `cmd:"" help:"Tell the story of a job."`
+	Wait   jobWaitCmd   `cmd:"" help:"Wait for the end of a job."`
+	List   jobListCmd   `cmd:"" help:"List jobs by state."`
 	Cancel jobCancelCmd `cmd:"" help:"Cancel a job that has not left yet."`
 	Replay jobReplayCmd `cmd:"" help:"Send a dead job through its queue again."`
 }
 
 func (jobCmd) Help() string {
-	return `Reads and changes single jobs through the API.
+	return `Reads, lists and changes jobs through the API.
 
 Example:
-  sluice job get --tenant acme ID`
+  sluice job get --tenant acme ID
+  sluice job list --tenant acme --state dead`
 }
 
 // jobFlags name one job.
@@ -120,7 +124,7 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	}
 	if r := job.Response; r != nil {
 		add("response", strconv.Itoa(r.Status), true)
-		add("body", r.Body, r.Body != "" && r.BodyEncoding == "")
+		add("body", printable(r.Body), r.Body != "" && r.BodyEncoding == "")
 	}
 	return printTable(w, rows)
 }

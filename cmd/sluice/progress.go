@@ -8,7 +8,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// progress shows a burst while it runs: a bar on a terminal, a line a second elsewhere.
+// progress shows many submissions while they run: a bar on a terminal, a line a second elsewhere. A total below 0 is not known.
 type progress interface {
 	show(phase string, done, total int, c counts, since time.Duration)
 	close()
@@ -19,6 +19,33 @@ func newProgress(w io.Writer) (progress, time.Duration) {
 		return &bar{w: w}, 100 * time.Millisecond
 	}
 	return lines{w}, time.Second
+}
+
+// watched runs do and shows the progress meanwhile, and once more at its end.
+func watched(view progress, every time.Duration, phase string, total int, t *tally, figure func(counts) int, do func()) {
+	began := time.Now()
+	show := func() {
+		c := t.now()
+		view.show(phase, figure(c), total, c, time.Since(began))
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				show()
+			case <-stop:
+				return
+			}
+		}
+	}()
+	do()
+	close(stop)
+	<-stopped
+	show()
 }
 
 // bar is the progress for a person; each phase has one of its own.
@@ -40,6 +67,9 @@ func (b *bar) show(phase string, done, total int, c counts, _ time.Duration) {
 	if n := sum(c.refused) + sum(c.failed); n > 0 {
 		text = fmt.Sprintf("%s (%d refused)", phase, n)
 	}
+	if c.waiting {
+		text += " (the queue is full, waiting)"
+	}
 	b.bar.Describe(text)
 	_ = b.bar.Set(done)
 }
@@ -57,12 +87,19 @@ type lines struct{ w io.Writer }
 
 func (l lines) show(phase string, done, total int, c counts, since time.Duration) {
 	rate := float64(done) / max(since.Seconds(), 0.001)
-	left := "?"
-	if rate > 0 {
-		left = time.Duration(float64(total-done) / rate * float64(time.Second)).Round(time.Second).String()
+	of, left := "", ""
+	if total >= 0 {
+		of, left = fmt.Sprintf("/%d", total), ", ? left"
+		if rate > 0 {
+			left = fmt.Sprintf(", %v left", time.Duration(float64(total-done)/rate*float64(time.Second)).Round(time.Second))
+		}
 	}
-	fmt.Fprintf(l.w, "%s %d/%d, %.1f/s, %s left; accepted %d, refused %d, failed %d\n",
-		phase, done, total, rate, left, c.accepted, sum(c.refused), sum(c.failed))
+	state := ""
+	if c.waiting {
+		state = "; the queue is full, waiting"
+	}
+	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s; accepted %d, refused %d, failed %d%s\n",
+		phase, done, of, rate, left, c.accepted, sum(c.refused), sum(c.failed), state)
 }
 
 func (lines) close() {}

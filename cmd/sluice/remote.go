@@ -71,17 +71,47 @@ func (a jobsAPI) submit(ctx context.Context, s client.Submission) (client.Submit
 	return got, err
 }
 
-// awaitJob reads the job until it is done or ctx ends; then it returns the job as it was last read, with ctx's error.
-func (a jobsAPI) awaitJob(ctx context.Context, tenant, id string) (wire.Job, error) {
-	var last wire.Job
+// awaitJob reads the job until it is done or ctx ends; then it returns the job as it was last read, with ctx's error. A server
+// that is away may come back, for the job was there before.
+func (a jobsAPI) awaitJob(ctx context.Context, tenant string, job wire.Job) (wire.Job, error) {
 	for {
-		job, err := a.Job(ctx, tenant, id, wire.MaxWaitSeconds*time.Second)
-		if ctx.Err() != nil {
-			return last, ctx.Err()
-		}
-		if err != nil || job.Done {
+		now, err := a.Job(ctx, tenant, job.ID, wire.MaxWaitSeconds*time.Second)
+		switch {
+		case ctx.Err() != nil:
+			return job, ctx.Err()
+		case err == nil && now.Done:
+			return now, nil
+		case err == nil:
+			job = now
+		case transient(err):
+			_ = sleep(ctx, time.Second)
+		default:
 			return job, err
 		}
-		last = job
+	}
+}
+
+// transient reports whether the call may go well when it is made again: the server was not reached, or does not work now.
+func transient(err error) bool {
+	var answer *client.Error
+	if !errors.As(err, &answer) {
+		return true
+	}
+	switch answer.Status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+// sleep passes the time, unless ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -15,7 +14,7 @@ import (
 type submitCmd struct {
 	apiFlags
 	Payload string        `arg:"" optional:"" help:"Payload, any JSON value; - or nothing reads it from standard input."`
-	Type    string        `required:"" placeholder:"TEXT" help:"What kind of job it is, for the upstream."`
+	Type    string        `placeholder:"TEXT" help:"What kind of job it is, for the upstream; required without --file."`
 	Tenant  string        `default:"default" placeholder:"NAME" help:"Whose job it is [default]."`
 	Route   string        `placeholder:"NAME" help:"Where it goes [the route default]."`
 	Key     string        `placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
@@ -23,22 +22,35 @@ type submitCmd struct {
 	MaxWait time.Duration `help:"Let it expire when it could not leave within this time."`
 	Cost    int64         `placeholder:"N" help:"Departure intervals that it takes [1]."`
 	Wait    bool          `help:"Wait until it is done."`
-	Timeout time.Duration `default:"5m" help:"How long to wait at the most [5m]."`
-	JSON    bool          `help:"Print the job as JSON."`
+	Timeout time.Duration `default:"5m" help:"How long to wait for the end; with --file, for a server that does not work [5m]."`
+	JSON    bool          `help:"Print the job, or the summary, as JSON."`
+
+	File      string `short:"f" placeholder:"FILE" help:"Submit each line of the file, one JSON object; - is standard input."`
+	KeyPrefix string `placeholder:"TEXT" help:"With --file: lines without a key get this and their number as one."`
+	NoWait    bool   `help:"With --file: refuse what finds the queue full instead of waiting for places."`
 }
 
 func (submitCmd) Help() string {
 	return `Submits one job. Its payload is an argument or read from standard input, and is delivered byte for byte. With --wait the command ends when the job is done; the exit code is 0 only if it succeeded then.
 
+With --file it submits many jobs of one tenant, in the order of the lines. A line is what the API takes: an object with type, payload and perhaps route, delay_ms, max_wait_ms, cost, idempotency_key. Lines that find the queue full are sent again when there may be places. Where each line has an idempotency key, of its own or by --key-prefix, a run that broke can be repeated and nothing is submitted twice. The exit code is 1 if a line was refused for good or got no verdict; the first ones are named.
+
 Example:
   sluice submit --type order.create '{"sku":1}'
-  sluice submit --type order.create --tenant acme --key order-17 --wait < order.json`
+  sluice submit --type order.create --tenant acme --key order-17 --wait < order.json
+  sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-`
 }
 
 // maxPayload bounds what is read; the server's own bound is lower.
 const maxPayload = 16 << 20
 
 func (c *submitCmd) Run(a *app) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.File != "" {
+		return c.submitFile(a)
+	}
 	payload := []byte(c.Payload)
 	if c.Payload == "" || c.Payload == "-" {
 		var err error
@@ -48,11 +60,6 @@ func (c *submitCmd) Run(a *app) error {
 	}
 	if !json.Valid(payload) {
 		return usageError{"the payload must be one JSON value"}
-	}
-	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
-		if d < 0 || d%time.Millisecond != 0 {
-			return usageError{name + " must be in whole milliseconds, not negative"}
-		}
 	}
 	remote, err := c.connect(1)
 	if err != nil {
@@ -74,21 +81,46 @@ func (c *submitCmd) Run(a *app) error {
 	job := got.Job
 	var waited error
 	if c.Wait && !job.Done {
-		if job, err = remote.awaitJob(ctx, c.Tenant, job.ID); job.ID == "" {
-			job = got.Job // nothing newer was read
-		}
-		waited = err
+		job, waited = remote.awaitJob(ctx, c.Tenant, job)
 	}
 	if err := printJob(a.Out, job, c.JSON); err != nil {
 		return err
 	}
-	switch {
-	case errors.Is(waited, context.DeadlineExceeded):
-		return fmt.Errorf("the job was not done within %s", c.Timeout)
-	case waited != nil:
-		return fmt.Errorf("wait for the job: %w", waited)
-	case c.Wait && job.State != "succeeded":
-		return fmt.Errorf("the job ended as %s", job.State)
+	if !c.Wait {
+		return nil
+	}
+	return verdictOn(job, waited, c.Timeout)
+}
+
+// check finds flags that do not go together.
+func (c *submitCmd) check() error {
+	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
+		if d < 0 || d%time.Millisecond != 0 {
+			return usageError{name + " must be in whole milliseconds, not negative"}
+		}
+	}
+	if c.File == "" {
+		switch {
+		case c.Type == "":
+			return usageError{"--type is required without --file"}
+		case c.KeyPrefix != "" || c.NoWait:
+			return usageError{"--key-prefix and --no-wait need --file"}
+		}
+		return nil
+	}
+	if c.Wait {
+		return usageError{"--wait does not go with --file; see sluice job wait"}
+	}
+	for _, own := range []struct {
+		name  string
+		given bool
+	}{
+		{"a payload", c.Payload != ""}, {"--type", c.Type != ""}, {"--route", c.Route != ""}, {"--key", c.Key != ""}, {"--delay", c.Delay != 0},
+		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0},
+	} {
+		if own.given {
+			return usageError{own.name + " does not go with --file, whose lines say it themselves"}
+		}
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// tally counts what becomes of the jobs of a burst. Safe for concurrent use.
+// tally counts what becomes of many jobs. Safe for concurrent use.
 type tally struct {
 	mu      sync.Mutex
 	began   time.Time
@@ -27,6 +27,7 @@ type counts struct {
 	refused  map[string]int // by the kind of refusal: the queue said no
 	failed   map[string]int // by reason: there was no verdict
 	ended    map[string]int // by the state in which jobs ended
+	waiting  bool           // for places in the queue
 }
 
 func newTally(now time.Time) *tally {

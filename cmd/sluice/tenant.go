@@ -13,6 +13,7 @@ import (
 )
 
 type tenantCmd struct {
+	List   tenantListCmd   `cmd:"" help:"List tenants with their settings and figures."`
 	Get    tenantGetCmd    `cmd:"" help:"Print the settings and figures of a tenant."`
 	Set    tenantSetCmd    `cmd:"" help:"Change settings of a tenant."`
 	Pause  tenantPauseCmd  `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
@@ -32,6 +33,49 @@ type tenantFlags struct {
 	adminFlags
 	Name string `arg:"" help:"Name of the tenant."`
 	JSON bool   `help:"Print the tenant as JSON."`
+}
+
+type tenantListCmd struct {
+	adminFlags
+	listFlags
+}
+
+func (tenantListCmd) Help() string {
+	return `Lists the tenants that have jobs, figures or settings of their own: rate, capacity, how many jobs wait and run, and what limits each now.
+
+Example:
+  sluice tenant list
+  sluice tenant list --all --json`
+}
+
+// tenantPage is the largest page of tenants.
+const tenantPage = 200
+
+func (c *tenantListCmd) Run(a *app) error {
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	list := listed[wire.Tenant]{
+		most: tenantPage,
+		head: tenantLine("TENANT", "RATE", "CAPACITY", "DEPTH", "RUNNING", "LIMITED BY"),
+		row: func(t wire.Tenant) string {
+			figure := func(n int64) string { return strconv.FormatInt(n, 10) }
+			return tenantLine(t.Tenant, rateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), t.LimitedBy)
+		},
+		fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
+			page, err := remote.Tenants(a.ctx, cursor, limit)
+			if err != nil {
+				return nil, "", fmt.Errorf("list the tenants: %w", err)
+			}
+			return page.Items, page.NextCursor, nil
+		},
+	}
+	return list.print(a.Out, a.Err, c.listFlags)
+}
+
+func tenantLine(name, rate, capacity, depth, running, limitedBy string) string {
+	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %s", name, rate, capacity, depth, running, limitedBy)
 }
 
 type tenantGetCmd struct{ tenantFlags }
@@ -173,12 +217,13 @@ func (c *tenantResumeCmd) Run(a *app) error {
 	return printTenant(a.Out, t, c.JSON)
 }
 
+func rateText(r wire.Rate) string {
+	return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
+}
+
 func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 	if asJSON {
 		return printJSON(w, t)
-	}
-	rateText := func(r wire.Rate) string {
-		return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
 	}
 	rates := make([]string, len(t.Rates))
 	for i, r := range t.Rates {

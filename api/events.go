@@ -1,0 +1,214 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	defaultStreams = 1000                   // event streams of one process at once
+	streamLife     = 10 * time.Minute       // then the client opens another one
+	streamLook     = 250 * time.Millisecond // how often a state that no signal announces is looked for
+	streamBeat     = 15 * time.Second       // how often a stream shows that it lives; proxies cut what is silent for a minute
+	streamPatience = 10 * time.Second       // how long one write may take before the client counts as gone
+	streamSetup    = 5 * time.Second        // how long the store may take to begin the watch
+	streamRetry    = time.Second            // how soon a client should open the stream again after its end
+)
+
+const (
+	streamFormat = "text/event-stream"
+	stateEvent   = "state"
+)
+
+// eventStream documents an answer that is a stream of state events; data is a value of the type of their data.
+type eventStream struct{ data any }
+
+// schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one event after the other.
+func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
+	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
+	return &huma.Schema{
+		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
+		Items: &huma.Schema{
+			Type: huma.TypeObject, Required: []string{"id", "event", "data"}, AdditionalProperties: false,
+			Properties: map[string]*huma.Schema{
+				"id":    text("Names this state of the job; send the last one as Last-Event-ID."),
+				"event": {Type: huma.TypeString, Enum: []any{stateEvent}},
+				"data":  schemaOf(schemas, e.data),
+			},
+		},
+	}
+}
+
+// streamJob is GET /v1/jobs/{id}/events. Whatever can be refused is refused here, before the stream begins.
+func (s *Server) streamJob(c *call) (*answer, error) {
+	tenant, id, err := tenantAndID(c)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case s.streams <- struct{}{}:
+	default:
+		return nil, tooManyStreams.with("the process has as many event streams as it serves at once; poll the job instead").retry(5)
+	}
+	release := func() { <-s.streams }
+	taken := false
+	defer func() {
+		if !taken {
+			release()
+		}
+	}()
+	ctx := c.r.Context()
+	ended, stop, err := s.watch(ctx, id, time.Now().Add(streamSetup))
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if !taken {
+			stop()
+		}
+	}()
+	job, err := s.backend.Job(ctx, tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	if jobOf(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
+		return &answer{status: http.StatusNoContent}, nil // which tells an EventSource to come back no more
+	}
+	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {streamFormat}, "X-Accel-Buffering": {"no"}}}
+	if c.r.Method == http.MethodHead {
+		return a, nil
+	}
+	taken = true
+	a.stream = func(w http.ResponseWriter) {
+		defer release()
+		defer stop()
+		s.metrics.streams.Inc()
+		defer s.metrics.streams.Dec()
+		s.sendStates(ctx, newEventWriter(w), job, ended)
+	}
+	return a, nil
+}
+
+// sendStates sends the job as it is and again whenever its state has changed, until it is done, the stream has lived its time,
+// the client is gone or the server drains. The watch tells the end at once; other changes are found by looking.
+func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}) {
+	life := time.NewTimer(streamLife)
+	defer life.Stop()
+	look := time.NewTicker(streamLook)
+	defer look.Stop()
+	beat := time.NewTicker(streamBeat)
+	defer beat.Stop()
+	defer out.extend() // for the end of the answer
+	sent, over := "", false
+	for {
+		if id := eventID(job); id != sent {
+			if out.send(id, jobOf(job)) != nil {
+				return
+			}
+			sent = id
+		}
+		if over || jobOf(job).Done {
+			return
+		}
+		select {
+		case <-ended:
+		case <-look.C:
+		case <-s.draining:
+			over = true
+		case <-life.C:
+			over = true
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-beat.C:
+			if out.beat() != nil {
+				return
+			}
+		default:
+		}
+		switch now, err := s.backend.Job(ctx, job.Tenant, job.ID); {
+		case err == nil:
+			job = now
+		case errors.Is(err, queue.ErrUnavailable): // it may come back, and then the client has missed nothing
+		default:
+			if ctx.Err() == nil && !errors.Is(err, queue.ErrNotFound) {
+				s.log.Warn("event stream ended", "job", job.ID, "error", err)
+			}
+			return
+		}
+	}
+}
+
+// eventID names the state of a job: another state, attempt, departure, due time or end has another id; a place further ahead in
+// the queue has not.
+func eventID(j queue.Job) string {
+	id := []byte("0")
+	if j.State != 0 {
+		id = []byte(j.State.String())
+	}
+	id = strconv.AppendInt(append(id, '-'), int64(j.Attempts), 10)
+	for _, t := range []time.Time{j.Scheduled, j.Started, j.Finished} {
+		id = append(id, '-')
+		if !t.IsZero() {
+			id = strconv.AppendInt(id, t.UnixMicro(), 36)
+		}
+	}
+	return string(id)
+}
+
+// eventWriter writes server-sent events to a client that may be slow or gone. The bounds of an ordinary answer do not hold for a
+// stream, so each write has one of its own.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	buf     bytes.Buffer
+}
+
+// newEventWriter begins the stream; the first event goes out with the hint when to come back.
+func newEventWriter(w http.ResponseWriter) *eventWriter {
+	e := &eventWriter{w: w, control: http.NewResponseController(w)}
+	// Without a bound: the end of the time to read would look like the end of the client. What has no deadlines needs none lifted.
+	_ = e.control.SetReadDeadline(time.Time{})
+	e.buf.WriteString("retry: " + strconv.FormatInt(streamRetry.Milliseconds(), 10) + "\n\n")
+	return e
+}
+
+// send writes the job as a state event.
+func (e *eventWriter) send(id string, job *wire.Job) error {
+	e.buf.WriteString("id: " + id + "\nevent: " + stateEvent + "\ndata: ")
+	enc := json.NewEncoder(&e.buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(job); err != nil {
+		return err
+	}
+	e.buf.WriteByte('\n')
+	return e.flush()
+}
+
+// beat writes a comment, which clients skip.
+func (e *eventWriter) beat() error {
+	e.buf.WriteString(": alive\n\n")
+	return e.flush()
+}
+
+// extend gives the next write its time.
+func (e *eventWriter) extend() { _ = e.control.SetWriteDeadline(time.Now().Add(streamPatience)) }
+
+func (e *eventWriter) flush() error {
+	e.extend()
+	if _, err := e.buf.WriteTo(e.w); err != nil {
+		return err
+	}
+	return e.control.Flush()
+}

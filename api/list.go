@@ -1,0 +1,116 @@
+package api
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+)
+
+// defaultJobs is how many jobs a page has when the client does not say.
+const defaultJobs = 100
+
+// listParams are the query of GET /v1/jobs.
+func listParams() []*huma.Param {
+	state := textSchema(0, 0)
+	for _, name := range listStates() {
+		state.Enum = append(state.Enum, name)
+	}
+	limit := pageSchema(wire.MaxPage)
+	limit.Default = defaultJobs
+	return []*huma.Param{
+		tenantParam,
+		{Name: "state", In: "query", Required: true, Schema: state,
+			Description: "The state the jobs are in; done is all that ended otherwise than dead, the most recent 1,000 of a flow."},
+		{Name: "route", In: "query", Schema: textSchema(1, wire.MaxTypeBytes), Description: "Only jobs for this configured route; every route if absent."},
+		{Name: "limit", In: "query", Schema: limit, Description: "Jobs a page; 100 if absent."},
+		{Name: "cursor", In: "query", Schema: textSchema(1, 0), Description: "next_cursor of the page before."},
+	}
+}
+
+// listJobs is GET /v1/jobs.
+func (s *Server) listJobs(c *call) (*answer, error) {
+	tenant, err := tenantOf(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := listOf(c.r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
+		return nil, unknownRouteAt("query.route")
+	}
+	asked.Tenant = tenant
+	page, err := s.backend.List(c.r.Context(), asked)
+	if errors.Is(err, queue.ErrCursor) {
+		return nil, badCursor()
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := wire.JobList{Items: make([]wire.Job, len(page.Jobs)), NextCursor: page.Next}
+	for i, job := range page.Jobs {
+		out.Items[i] = *jobOf(job)
+	}
+	return ok(out), nil
+}
+
+// listOf reads the query but for the tenant; whether the route exists and the cursor is one is for others to say.
+func listOf(query url.Values) (queue.List, error) {
+	l := queue.List{State: queue.ListState(query.Get("state")), Route: query.Get("route"), Cursor: query.Get("cursor")}
+	var rd reader
+	wrong := func(name, kind, rule string) {
+		rd.errs = append(rd.errs, wire.FieldError{Field: "query." + name, Kind: kind, Rule: rule})
+	}
+	switch {
+	case !query.Has("state"):
+		wrong("state", "nothing", "is required: one of "+strings.Join(listStates(), ", "))
+	case !slices.Contains(queue.ListStates(), l.State):
+		wrong("state", "string", "must be one of "+strings.Join(listStates(), ", "))
+	}
+	if rule := textRule(l.Route, 1, wire.MaxTypeBytes); query.Has("route") && rule != "" {
+		wrong("route", "string", rule)
+	}
+	if query.Has("cursor") && l.Cursor == "" {
+		wrong("cursor", "string", cursorRule)
+	}
+	var err error
+	if l.Limit, err = pageLimit(query, defaultJobs, wire.MaxPage); err != nil {
+		rd.errs = append(rd.errs, problemOf(err).Errors...)
+	}
+	return l, rd.err()
+}
+
+func listStates() []string {
+	var names []string
+	for _, s := range queue.ListStates() {
+		names = append(names, string(s))
+	}
+	return names
+}
+
+// pageLimit is how many items the client wants on a page.
+func pageLimit(query url.Values, otherwise, most int) (int, error) {
+	if !query.Has("limit") {
+		return otherwise, nil
+	}
+	text := query.Get("limit")
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most || strings.Trim(text, "0123456789") != "" {
+		return 0, invalid("query.limit", "string", "must be a whole number from 1 to "+strconv.Itoa(most))
+	}
+	return n, nil
+}
+
+// pageSchema is the schema of a limit.
+func pageSchema(most int) *huma.Schema {
+	low, high := float64(1), float64(most)
+	return &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &high}
+}

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+func (r reply) list(t testing.TB) (page wire.JobList, ids []string) {
+	t.Helper()
+	if err := json.Unmarshal(r.Body.Bytes(), &page); err != nil || r.Code != http.StatusOK {
+		t.Fatalf("%d %v: %s", r.Code, err, r.Body)
+	}
+	for _, j := range page.Items {
+		ids = append(ids, j.ID)
+	}
+	return page, ids
+}
+
+func TestListByState(t *testing.T) {
+	b := newBench(t)
+	jobs := map[string]string{} // id → state asked for
+	add := func(list, body string, state shaper.State) {
+		id := b.submit(body, nil).job.ID
+		if state != shaper.Queued && state != shaper.Scheduled {
+			b.queue.Finish(id, state, nil, nil)
+		}
+		jobs[id] = list
+	}
+	add("queued", plainJob, shaper.Queued)
+	add("queued", `{"type":"t","payload":1,"route":"other"}`, shaper.Queued)
+	add("scheduled", `{"type":"t","payload":1,"delay_ms":60000}`, shaper.Scheduled)
+	add("retrying", plainJob, shaper.Retrying)
+	add("leased", plainJob, shaper.Leased)
+	add("dead", plainJob, shaper.Dead)
+	add("done", plainJob, shaper.Succeeded)
+	add("done", plainJob, shaper.Cancelled)
+	add("done", plainJob, shaper.Expired)
+	for _, state := range listStates() {
+		_, got := b.intake.do(t, "GET", "/v1/jobs?state="+state, nil, "").list(t)
+		var want []string
+		for id, list := range jobs {
+			if list == state {
+				want = append(want, id)
+			}
+		}
+		slices.Sort(want)
+		slices.Reverse(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", state, got, want)
+		}
+	}
+	for query, n := range map[string]int{"&route=other": 1, "&route=default": 1, "": 2} {
+		if _, ids := b.intake.do(t, "GET", "/v1/jobs?state=queued"+query, nil, "").list(t); len(ids) != n {
+			t.Errorf("%q: %v, want %d", query, ids, n)
+		}
+	}
+	if _, ids := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{"Sluice-Tenant": "other"}, "").list(t); len(ids) != 0 {
+		t.Errorf("another tenant's jobs are listed: %v", ids)
+	}
+}
+
+func TestListPageByPage(t *testing.T) {
+	b := newBench(t)
+	for range 250 {
+		b.submit(plainJob, nil)
+	}
+	want := b.queue.IDs()
+	slices.Reverse(want)
+	for _, limit := range []int{0, 1, 60, 125, 249, 250, 251, 1000} {
+		path := "/v1/jobs?state=queued"
+		size := defaultJobs
+		if limit > 0 {
+			path += "&limit=" + strconv.Itoa(limit)
+			size = limit
+		}
+		var got []string
+		for cursor, pages := "", 0; ; pages++ {
+			at := path
+			if cursor != "" {
+				at += "&cursor=" + url.QueryEscape(cursor)
+			}
+			page, ids := b.intake.do(t, "GET", at, nil, "").list(t)
+			if len(ids) > size || len(ids) == 0 {
+				t.Fatalf("limit %d: %d on page %d", size, len(ids), pages)
+			}
+			got = append(got, ids...)
+			if cursor = page.NextCursor; cursor == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("limit %d: %d jobs, not the %d there are in order", size, len(got), len(want))
+		}
+	}
+}

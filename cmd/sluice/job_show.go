@@ -1,0 +1,125 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+type jobShowCmd struct{ jobFlags }
+
+func (jobShowCmd) Help() string {
+	return `Tells the story of a job: what happened to it and when, why its last failed delivery failed, and what the upstream answered. Of several deliveries the last one is known.
+
+Example:
+  sluice job show --tenant acme ID`
+}
+
+func (c *jobShowCmd) Run(a *app) error {
+	remote, err := c.connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Job(a.ctx, c.Tenant, c.ID, 0)
+	if err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	if c.JSON {
+		return printJSON(a.Out, job)
+	}
+	return showJob(a.Out, job)
+}
+
+// moment is one line of the story of a job.
+type moment struct {
+	at   time.Time
+	what string
+}
+
+// storyOf is what is known of the job's past and planned future, in order.
+func storyOf(job wire.Job) []moment {
+	var story []moment
+	add := func(at time.Time, format string, args ...any) {
+		if !at.IsZero() {
+			story = append(story, moment{at, fmt.Sprintf(format, args...)})
+		}
+	}
+	add(job.Created, "created")
+	add(job.Started, "started, attempt %d of %d", max(job.Attempts, 1), job.MaxAttempts)
+	if e := job.LastError; e != nil {
+		add(e.At, "failed: %s", errorText(*e))
+	}
+	add(job.Finished, "finished: %s", job.State)
+	switch job.State {
+	case "scheduled":
+		add(job.Scheduled, "to be queued")
+	case "retrying":
+		add(job.Scheduled, "to be queued again, attempt %d of %d", job.Attempts+1, job.MaxAttempts)
+	}
+	add(job.EstimatedStart, "to be started, if nothing changes")
+	slices.SortStableFunc(story, func(a, b moment) int { return a.at.Compare(b.at) })
+	return story
+}
+
+func errorText(e wire.JobError) string {
+	if e.Status == 0 {
+		return e.Message
+	}
+	return fmt.Sprintf("%s (status %d)", e.Message, e.Status)
+}
+
+func showJob(w io.Writer, job wire.Job) error {
+	fmt.Fprintf(w, "job %s of %s: %s by the route %s\n%s", job.ID, job.Tenant, job.Type, job.Route, cmp.Or(job.State, "past retention"))
+	if job.Position > 0 {
+		fmt.Fprintf(w, ", position %d", job.Position)
+	}
+	fmt.Fprintf(w, ", attempts %d of %d\n\n", job.Attempts, job.MaxAttempts)
+	var rows [][]string
+	for _, m := range storyOf(job) {
+		after := ""
+		if !job.Created.IsZero() && !m.at.Equal(job.Created) {
+			after = fmt.Sprintf("%+.3fs", m.at.Sub(job.Created).Seconds())
+		}
+		rows = append(rows, []string{m.at.UTC().Format("2006-01-02T15:04:05.000Z"), after, m.what})
+	}
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	r := job.Response
+	if r == nil {
+		return nil
+	}
+	fmt.Fprintf(w, "\nresponse %d\n", r.Status)
+	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
+		fmt.Fprintf(w, "  %s: %s\n", name, r.Headers[name])
+	}
+	if r.Body == "" {
+		return nil
+	}
+	note := ""
+	if r.BodyEncoding != "" {
+		note = "  (" + r.BodyEncoding + ")\n"
+	}
+	cut := ""
+	if r.BodyTruncated {
+		cut = "  (cut off)\n"
+	}
+	_, err := fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(printable(strings.TrimRight(r.Body, "\n")), "\n", "\n  "), cut)
+	return err
+}
+
+// printable keeps what an upstream answered from steering the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || (r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f)) {
+			return r
+		}
+		return '\ufffd'
+	}, s)
+}
