@@ -41,6 +41,7 @@ for i = 1, flow_count do
   flows[i] = f
 end
 
+local twins = {}
 local jobs, k = {}, 4 + flow_count * FLOW_KEYS
 for a = 4 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
   local s = {
@@ -56,13 +57,15 @@ for a = 4 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
     s.idem_key = KEYS[k]
     s.known = redis.call('GET', s.idem_key)
   end
-  if s.stored == '' and not s.known then
+  if s.stored == '' and not s.known and not twins[s.id] then
     s.flow.asked = s.flow.asked + 1
   end
+  twins[s.id] = true
   jobs[#jobs + 1] = s
 end
 
 -- Decide, in memory only.
+local placed = {} -- verdicts by id: one id is one job, within the call, too
 local made, verdicts, refusal, refused = {}, {}, nil, nil
 local function verdict(f, outcome, position, start, after, state, created, known)
   local p, next_slot = f.policy, 0
@@ -89,6 +92,8 @@ for i = 1, #jobs do
       start = max(start_after(f, f.cost), j.at)
     end
     verdicts[i] = verdict(f, 1, position, start, 0, j.state, j.created, '')
+  elseif placed[s.id] then
+    verdicts[i] = placed[s.id]
   elseif known then
     local same = string.match(known, '^%S+ (%S+)') == s.print
     verdicts[i] = verdict(f, same and 2 or 5, 0, 0, 0, '', 0, known)
@@ -130,6 +135,7 @@ for i = 1, #jobs do
       f.depth = f.depth + 1
       f.admitted = f.admitted + 1
       verdicts[i] = verdict(f, 1, position, p.paused and 0 or start, 0, s.state, now, '')
+      placed[s.id] = verdicts[i]
       if s.idem_key then
         made[s.idem_key] = s.id .. ' ' .. s.print
       end

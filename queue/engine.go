@@ -102,12 +102,13 @@ func ParseURL(redisURL string) error {
 type patience struct {
 	dial, answer time.Duration
 	retries      int // -1: none
+	dials        int // tries of one connection
 	pool         int
 }
 
 var (
-	failFast  = patience{dial: 500 * time.Millisecond, answer: 500 * time.Millisecond, retries: 1, pool: 64}
-	longTimed = patience{dial: time.Second, answer: 3 * time.Second, retries: 3, pool: 96}
+	failFast  = patience{dial: 500 * time.Millisecond, answer: 500 * time.Millisecond, retries: 1, dials: 1, pool: 64}
+	longTimed = patience{dial: time.Second, answer: 3 * time.Second, retries: 3, dials: 3, pool: 96}
 )
 
 func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
@@ -142,6 +143,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.DialerRetries = p.dials
 		opt.MaxRetryBackoff = 100 * time.Millisecond
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return func() redis.UniversalClient { return redis.NewClient(opt) }, nil
@@ -152,6 +154,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.DialerRetries = p.dials
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return func() redis.UniversalClient { return redis.NewClusterClient(opt) }, nil
 	case "redis+sentinel", "rediss+sentinel":
@@ -161,6 +164,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.DialerRetries = p.dials
 		return func() redis.UniversalClient { return redis.NewFailoverClient(opt) }, nil
 	}
 	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://")
@@ -245,7 +249,7 @@ func local(dial func(ctx context.Context) (net.Conn, error), p patience) *redis.
 		Addr:        "local",
 		Dialer:      func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DialTimeout: p.dial, ReadTimeout: p.answer, WriteTimeout: p.answer, PoolTimeout: p.answer,
-		MaxRetries: p.retries, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, MaxRetryBackoff: 100 * time.Millisecond,
+		MaxRetries: p.retries, DialerRetries: p.dials, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, MaxRetryBackoff: 100 * time.Millisecond,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -55,6 +56,19 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
+// Freeze stops the server in its tracks: connections stay open and nothing is answered, until Thaw.
+func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen server go on where it was.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(which syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(which); err != nil {
+		s.t.Fatalf("send %v to redis-server: %v", which, err)
+	}
+}
+
 // Restart starts the server, again after a Kill, on the data it had, and waits until it answers.
 func (s *Server) Restart() {
 	s.t.Helper()
@@ -100,7 +114,7 @@ func (s *Server) answers() bool {
 	}
 	answer := make([]byte, 7)
 	n, _ := c.Read(answer)
-	return string(answer[:n]) == "+PONG\r\n"
+	return string(answer[:n]) == "+PONG\r\n" || string(answer[:n]) == "-NOAUTH" // one that wants a password is up, too
 }
 
 func (s *Server) log() string {

@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestIDNamesItsShard(t *testing.T) {
+	for shard := range maxShards {
+		id, err := newID(shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := shardOfID(id, maxShards); !ok || got != shard || len(id) != idLength {
+			t.Errorf("id %q of shard %d is read as %d, %v", id, shard, got, ok)
+		}
+		if _, ok := shardOfID(id, shard); ok {
+			t.Errorf("id %q of shard %d is taken where there are %d", id, shard, shard)
+		}
+	}
+}
+
+func TestIDsSortByTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ids []string
+		for i := range 1000 {
+			id, err := newID((7 * i) % 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+			if i%10 == 0 {
+				<-time.After(time.Millisecond)
+			}
+		}
+		if !slices.IsSorted(ids) {
+			t.Error("ids made one after another do not sort so")
+		}
+		if slices.Sort(ids); len(slices.Compact(ids)) != 1000 {
+			t.Error("an id was made twice")
+		}
+	})
+}
+
+func TestWhatIsNoID(t *testing.T) {
+	id, err := newID(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{
+		"", id + "x", id + "0", id[1:], id[:27], strings.ToUpper(id), "w" + id[1:], id[:10] + "-" + id[11:], id[:25] + "1" + id[26:],
+		id[:25] + "v" + id[26:], id[:26] + "\x00\x05", strings.Repeat("é", 14), " " + id[1:], id[:26] + "vv",
+	} {
+		if shard, ok := shardOfID(bad, 64); ok {
+			t.Errorf("%q is taken for an id of shard %d", bad, shard)
+		}
+	}
+}
+
+func FuzzShardOfID(f *testing.F) {
+	id, err := newID(63)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{"", id, id + "x", id[:27], strings.ToUpper(id), strings.Repeat("v", 28), strings.Repeat("0", 28)} {
+		f.Add(seed, 64)
+	}
+	f.Fuzz(func(t *testing.T, id string, n int) {
+		shard, ok := shardOfID(id, n)
+		if !ok {
+			return
+		}
+		if shard < 0 || shard >= n {
+			t.Errorf("%q is of shard %d of %d", id, shard, n)
+		}
+		raw, err := idEncoding.DecodeString(id[:uuidLength])
+		if err != nil || idEncoding.EncodeToString(raw)+string(idAlphabet[shard>>5])+string(idAlphabet[shard&31]) != id {
+			t.Errorf("%q is taken, though its parts would be written otherwise (%v)", id, err)
+		}
+	})
+}

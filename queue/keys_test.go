@@ -1,0 +1,185 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/queue/redistest"
+)
+
+// anyName draws names that look like each other and like what they are encoded as.
+func anyName() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.StringMatching(`[a-cA-C{}:/ ~._é%-]{1,4}`),
+		rapid.StringN(1, 90, 255),
+		rapid.Custom(func(t *rapid.T) string { return EncodeName(rapid.StringMatching(`[a ]{1,2}`).Draw(t, "encoded")) }),
+	)
+}
+
+// subject is what a key is about.
+type subject struct{ tenant, route, key string }
+
+func (s subject) keys(shard ShardKeys) map[string]string {
+	tenant, flow := EncodeName(s.tenant), flowName(s.tenant, s.route)
+	return map[string]string{
+		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant), "flow": shard.Flow(flow),
+		"queue": shard.Queue(flow), "later": shard.Later(flow), "dead": shard.Dead(flow), "done": shard.Done(flow),
+		"idem": shard.Idem(tenant, shortHash(s.key)),
+	}
+}
+
+// TestKeysTellSubjectsApart: two keys are equal only if they are of one kind and about the same subject.
+func TestKeysTellSubjectsApart(t *testing.T) {
+	shard := NewKeyspace(1).Shard(0)
+	ofTenant := map[string]bool{"policy": true, "history": true, "names": true}
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(who string) subject {
+			return subject{anyName().Draw(t, who+" tenant"), anyName().Draw(t, who+" route"), anyName().Draw(t, who+" key")}
+		}
+		a, b := draw("a"), draw("b")
+		if rapid.Bool().Draw(t, "same tenant") {
+			b.tenant = a.tenant
+		}
+		for kindA, keyA := range a.keys(shard) {
+			for kindB, keyB := range b.keys(shard) {
+				same := kindA == kindB && a.tenant == b.tenant
+				switch {
+				case ofTenant[kindA]:
+				case kindA == "idem":
+					same = same && a.key == b.key
+				default:
+					same = same && a.route == b.route
+				}
+				if (keyA == keyB) != same {
+					t.Fatalf("%s of %q is %q, %s of %q is %q", kindA, a, keyA, kindB, b, keyB)
+				}
+			}
+		}
+	})
+}
+
+func FuzzEncodeName(f *testing.F) {
+	for _, seed := range []string{"", "acme", "a b", "}x", "{0}:", "~", EncodeName("a b"), strings.Repeat("x", 65), "\x00", "é"} {
+		f.Add(seed, seed+"x")
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		ea, eb := EncodeName(a), EncodeName(b)
+		if (ea == eb) != (a == b) {
+			t.Errorf("%q and %q become %q and %q", a, b, ea, eb)
+		}
+		if strings.ContainsAny(ea, "{}:/ *?[]\\\r\n\x00") || len(ea) == 0 || len(ea) > 65 {
+			t.Errorf("%q becomes %q, which does not belong in a key", a, ea)
+		}
+		if got := tenantOfEntry(tenantEntry(a)); got != a {
+			t.Errorf("tenant %q comes back from the index as %q", a, got)
+		}
+		if (tenantEntry(a) == tenantEntry(b)) != (a == b) {
+			t.Errorf("%q and %q have one entry", a, b)
+		}
+	})
+}
+
+// TestHashPartsDoNotRunTogether: a fingerprint is of its parts, not of their text in a row.
+func TestHashPartsDoNotRunTogether(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		parts := rapid.SliceOfN(rapid.StringMatching(`[0-9:]{0,3}`), 1, 4)
+		a, b := parts.Draw(t, "a"), parts.Draw(t, "b")
+		if (shortHash(a...) == shortHash(b...)) != cmp.Equal(a, b) {
+			t.Fatalf("%q and %q", a, b)
+		}
+	})
+}
+
+// TestClusterSlot holds the slot to the vector of the Redis Cluster specification.
+func TestClusterSlot(t *testing.T) {
+	if got := clusterSlot("123456789"); got != 0x31C3 {
+		t.Errorf("the slot of 123456789 is %#x, want 0x31C3", got)
+	}
+}
+
+// TestSlotsAsRedisSaysThem asks a server in cluster mode for the slot of every kind of key, for names that try to break out.
+func TestSlotsAsRedisSaysThem(t *testing.T) {
+	options, err := redis.ParseURL(redistest.Start(t, "--cluster-enabled", "yes").URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(options)
+	defer c.Close()
+	space := NewKeyspace(64)
+	names := []string{"acme", "}x", "{x}", "acme}1", "{", "}", "{}", "é", "a b", strings.Repeat("{", 255)}
+	want := map[string]int64{}
+	for i := range space.Len() {
+		shard := space.Shard(i)
+		slot := int64(clusterSlot(strings.TrimSuffix(strings.TrimPrefix(shard.prefix, "sluice:{"), "}:")))
+		name := names[i%len(names)]
+		keys := subject{name, names[(i+1)%len(names)], name}.keys(shard)
+		for kind, key := range map[string]string{"clock": shard.Clock(), "due": shard.Due(), "expires": shard.Expires(), "leases": shard.Leases(),
+			"tenants": shard.Tenants(), "filed": shard.Filed(), "grant": shard.Grant("w1"), "job": shard.Job("id")} {
+			keys[kind] = key
+		}
+		for _, key := range keys {
+			want[key] = slot
+		}
+	}
+	for key, slot := range want {
+		if got, err := c.ClusterKeySlot(context.Background(), key).Result(); err != nil || got != slot {
+			t.Errorf("%q is in slot %d (%v), want %d", key, got, err, slot)
+		}
+	}
+	workers, _ := c.ClusterKeySlot(context.Background(), workersKey).Result()
+	if clock, _ := c.ClusterKeySlot(context.Background(), workersClock).Result(); clock != workers {
+		t.Errorf("the workers' keys are in slots %d and %d", workers, clock)
+	}
+}
+
+func TestShardsSpreadOverSlots(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 16, 64, 100, 1024} {
+		space := NewKeyspace(n)
+		seen := map[string]bool{}
+		for i := range n {
+			tag := strings.TrimSuffix(strings.TrimPrefix(space.Shard(i).prefix, "sluice:{"), "}:")
+			slot := int(clusterSlot(tag))
+			if low, high := i*clusterSlots/n, (i+1)*clusterSlots/n; slot < low || slot > high {
+				t.Errorf("shard %d of %d is in slot %d, want %d to %d", i, n, slot, low, high)
+			}
+			if seen[tag] || space.byClock[space.Shard(i).Clock()] != i || space.Shard(i).Index != i {
+				t.Errorf("shard %d of %d has the tag %q", i, n, tag)
+			}
+			seen[tag] = true
+		}
+	}
+}
+
+func TestTenantsSpreadOverShards(t *testing.T) {
+	const tenants, shards = 100_000, 64
+	for _, pattern := range []string{"tenant-%d", "%08d", "10.0.%d", "user%dx@example.com"} {
+		space := NewKeyspace(shards)
+		count := make([]int, shards)
+		for i := range tenants {
+			count[space.ShardOf(fmt.Sprintf(pattern, i)).Index]++
+		}
+		for shard, n := range count {
+			if mean := tenants / shards; n < mean*8/10 || n > mean*12/10 {
+				t.Errorf("%s: shard %d has %d tenants, the mean is %d", pattern, shard, n, mean)
+			}
+		}
+	}
+}
+
+func FuzzReadCursor(f *testing.F) {
+	for _, seed := range []string{"", "0-0", "63-17", "64-0", "-1-0", "0-1099511627777", "1-", "x"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, cursor string) {
+		shard, from, err := readCursor(cursor, 64)
+		if err == nil && (shard < 0 || shard >= 64 || from < 0) {
+			t.Errorf("cursor %q is read as %d, %d", cursor, shard, from)
+		}
+	})
+}

@@ -1,0 +1,269 @@
+package queuetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var figureTests = map[string]func(*suite){
+	"a tenant never seen has the defaults":     tenantNeverSeen,
+	"figures are sums over flows":              figuresSum,
+	"what limits a flow":                       limits,
+	"the oldest wait grows from admission":     oldestWait,
+	"totals are sums over shards":              totals,
+	"a listing pages through every tenant":     listing,
+	"a cursor that no listing gave is refused": foreignCursor,
+}
+
+var fileTests = map[string]func(*suite){
+	"the file's policies hold from the start":         filePublished,
+	"the API outranks the file":                       fileUnderAPI,
+	"a tenant named no more falls back":               fileWithdrawn,
+	"an unchanged file changes no revision":           fileUnchanged,
+	"the backlog obeys a changed file":                fileBacklog,
+	"waiting flows obey changed defaults":             defaultsChanged,
+	"a lowered default capacity admits no more":       defaultCapacity,
+	"a default pause holds waiting flows and ends":    defaultPause,
+	"scheduled jobs outlive a restart":                restartScheduled,
+	"a grant not seen before a restart is taken back": restartLeases,
+}
+
+func tenantNeverSeen(s *suite) {
+	t := s.tenant("never seen")
+	if t.Policy.Rate != quick || t.Policy.Capacity != 1000 || t.Depth != 0 || t.LimitedBy != "idle" || t.Revision != 0 || t.OldestWait != 0 {
+		s.Errorf("the tenant is %+v", t)
+	}
+	equal(s, "the effective rate", t.EffectiveRate, 1000)
+	names, _, err := s.q.Tenants(s.ctx, "", 10)
+	if err != nil || len(names) != 0 {
+		s.Errorf("reading listed %q, %v", names, err)
+	}
+}
+
+func figuresSum(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 3 })
+	other := work()
+	other.Route = "reports"
+	s.backlog(3, work())
+	s.backlog(2, other)
+	leases := s.lease(5)
+	s.settle(leases[0], shaper.Succeed)
+	s.settle(leases[1], shaper.Die)
+	s.settle(leases[2], shaper.Retry, after(time.Hour))
+	t := s.tenant(tenant)
+	got := fmt.Sprint(t.Depth, t.Running, t.Admitted, t.Departed, t.Succeeded, t.DeadTotal)
+	equal(s, "depth, running, admitted, departed, succeeded, dead", got, "1 2 5 5 1 1")
+}
+
+func limits(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate, p.Concurrency = slow, 1 })
+	equal(s, "what limits a new tenant", s.tenant(tenant).LimitedBy, "idle")
+	s.backlog(2, work())
+	equal(s, "what limits a backlog", s.tenant(tenant).LimitedBy, "rate")
+	l := s.lease(1)[0]
+	equal(s, "what limits at the cap", s.tenant(tenant).LimitedBy, "concurrency")
+	s.settle(l, shaper.Hold, after(time.Hour))
+	equal(s, "what limits in a hold", s.tenant(tenant).LimitedBy, "held")
+	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
+	equal(s, "what limits in a pause", s.tenant(tenant).LimitedBy, "paused")
+}
+
+func oldestWait(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(2, work())
+	var wait time.Duration
+	s.await("the oldest job to have waited 20 ms", func() bool {
+		before := wait
+		wait = s.tenant(tenant).OldestWait
+		return wait >= 20*time.Millisecond && wait > before
+	})
+	s.lease(2)
+	equal(s, "the oldest wait of an empty queue", s.tenant(tenant).OldestWait, 0)
+}
+
+// names are names of many tenants.
+func manyNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("tenant %d", i)
+	}
+	return names
+}
+
+func totals(s *suite) {
+	for i, name := range manyNames(20) {
+		w := work()
+		w.Tenant = name
+		s.backlog(1+i%3, w)
+	}
+	sum := s.totals().Depth
+	s.lease(5)
+	got := s.totals()
+	if got.Running != 5 || got.Depth != sum-5 || sum != 39 {
+		s.Errorf("totals are %+v, before the leases the depth was %d", got, sum)
+	}
+}
+
+func (s *suite) totals() queue.Totals {
+	s.Helper()
+	t, err := s.q.Totals(s.ctx)
+	if err != nil {
+		s.Fatalf("Totals: %v", err)
+	}
+	return t
+}
+
+func listing(s *suite) {
+	names := manyNames(30)
+	for _, name := range names[:29] {
+		w := work()
+		w.Tenant = name
+		s.admit(w)
+	}
+	if _, err := s.q.Tune(s.ctx, names[29], queue.Change{Edit: keep}); err != nil {
+		s.Fatalf("Tune: %v", err)
+	}
+	slices.Sort(names)
+	for _, page := range []int{1, 7, 29, 30, 31} {
+		var got []string
+		for cursor, pages := "", 0; pages == 0 || cursor != ""; pages++ {
+			some, next, err := s.q.Tenants(s.ctx, cursor, page)
+			if err != nil || len(some) > page || pages > 40 {
+				s.Fatalf("page %d of %d: %d names, %v", pages, page, len(some), err)
+			}
+			got, cursor = append(got, some...), next
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, names) {
+			s.Errorf("listed by %d: %q, want %q", page, got, names)
+		}
+	}
+}
+
+func foreignCursor(s *suite) {
+	for _, cursor := range []string{"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "99-0", "0-99999999999999999999", "0-x", "0-0-0", " 0-0"} {
+		if names, _, err := s.q.Tenants(s.ctx, cursor, 10); !errors.Is(err, queue.ErrCursor) {
+			s.Errorf("cursor %q: %q, %v, want ErrCursor", cursor, names, err)
+		}
+	}
+}
+
+// file restarts with a configuration file that names tenants.
+func (s *suite) file(tenants map[string]shaper.Overrides) {
+	s.Helper()
+	s.restart(func(o *queue.Options) { o.Tenants = tenants })
+}
+
+func filePublished(s *suite) {
+	s.file(map[string]shaper.Overrides{tenant: {Rate: &slow, Capacity: pointer(int64(2))}, "odd name": {Paused: pointer(true)}, "said nothing": {}})
+	t := s.tenant(tenant)
+	equal(s, "the rate", t.Policy.Rate, slow)
+	equal(s, "the source of the rate", t.Sources["rate"], queue.SourceFile)
+	equal(s, "the source of the burst", t.Sources["burst"], queue.SourceDefault)
+	equal(s, "paused", s.tenant("odd name").Policy.Paused, true)
+	equal(s, "the revision of a tenant of which the file says nothing", s.tenant("said nothing").Revision, 0)
+	s.backlog(2, work())
+	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Full)
+	s.spaced(s.lease(2), time.Minute)
+}
+
+func fileUnderAPI(s *suite) {
+	s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(5)) })
+	s.file(map[string]shaper.Overrides{tenant: {Rate: &slow, Capacity: pointer(int64(2))}})
+	t := s.tenant(tenant)
+	equal(s, "the capacity", t.Policy.Capacity, 5)
+	equal(s, "its source", t.Sources["capacity"], queue.SourceAPI)
+	equal(s, "the rate", t.Policy.Rate, slow)
+	s.backlog(5, work())
+	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Full)
+	t = s.tune(func(o *shaper.Overrides) { o.Capacity = nil })
+	equal(s, "the capacity after the reset", t.Policy.Capacity, 2)
+	equal(s, "its source", t.Sources["capacity"], queue.SourceFile)
+}
+
+func fileWithdrawn(s *suite) {
+	s.file(map[string]shaper.Overrides{tenant: {Rate: &slow}, "odd name": {Rate: &slow}, "kept": {Rate: &slow}})
+	s.tune(func(o *shaper.Overrides) { o.Burst = pointer(int64(2)) })
+	s.file(map[string]shaper.Overrides{"kept": {Rate: &slow}, "odd name": {}})
+	t := s.tenant(tenant)
+	equal(s, "the rate", t.Policy.Rate, quick)
+	equal(s, "its source", t.Sources["rate"], queue.SourceDefault)
+	equal(s, "the burst", t.Policy.Burst, 2)
+	equal(s, "the rate of a tenant of which nothing is said any more", s.tenant("odd name").Policy.Rate, quick)
+	equal(s, "the rate of a tenant still named", s.tenant("kept").Policy.Rate, slow)
+}
+
+func fileUnchanged(s *suite) {
+	tenants := map[string]shaper.Overrides{tenant: {Rate: &slow, Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}}}}
+	s.file(tenants)
+	before := s.tenant(tenant).Revision
+	s.file(tenants)
+	equal(s, "the revision", s.tenant(tenant).Revision, before)
+}
+
+func fileBacklog(s *suite) {
+	s.file(map[string]shaper.Overrides{tenant: {Rate: &slow}})
+	s.backlog(4, work())
+	s.spaced(s.lease(2), time.Minute)
+	s.file(map[string]shaper.Overrides{tenant: {Rate: &shaper.Rate{Limit: 1, Period: time.Hour}}})
+	s.spaced(s.leaseUpTo(2, 3*time.Hour), time.Hour)
+}
+
+func defaultsChanged(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = shaper.Rate{Limit: 1, Period: 24 * time.Hour} })
+	other := work()
+	other.Tenant = "other one"
+	s.backlog(4, work())
+	s.backlog(4, other)
+	s.lease(2)
+	s.none()
+	s.policy(func(*shaper.Policy) {}) // quick again
+	leases := s.lease(6)
+	for _, name := range []string{tenant, other.Tenant} {
+		own := slices.DeleteFunc(slices.Clone(leases), func(l queue.Lease) bool { return l.Tenant != name })
+		equal(s, "the jobs that left of "+name, len(own), 3)
+		s.spaced(own, time.Millisecond)
+	}
+}
+
+func defaultCapacity(s *suite) {
+	s.backlog(5, work())
+	s.policy(func(p *shaper.Policy) { p.Capacity = 5 })
+	v := s.submit(work())
+	equal(s, "the outcome", v.Outcome, shaper.Full)
+	equal(s, "the capacity told", v.Capacity, 5)
+}
+
+func defaultPause(s *suite) {
+	s.backlog(2, work())
+	s.policy(func(p *shaper.Policy) { p.Paused = true })
+	s.none()
+	s.policy(func(*shaper.Policy) {})
+	s.lease(2)
+}
+
+func restartScheduled(s *suite) {
+	w := work()
+	w.Delay = time.Minute
+	j := s.job(s.admit(w).ID)
+	s.policy(func(*shaper.Policy) {})
+	equal(s, "the stamp", s.lease(1)[0].Stamp.Time(), j.Scheduled)
+}
+
+func restartLeases(s *suite) {
+	id := s.admit(work()).ID
+	s.await("the job to be leased", func() bool { return len(s.look("before", short()).Leases) == 1 })
+	s.policy(func(*shaper.Policy) {})
+	var again []queue.Lease
+	s.await("the job to be leased again", func() bool {
+		again = s.look("after", short()).Leases
+		return len(again) > 0
+	})
+	s.sameOrder(again, id)
+	equal(s, "the epoch", again[0].Epoch, 2)
+}

@@ -1,0 +1,359 @@
+package queuetest
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var settleTests = map[string]func(*suite){
+	"succeeded":                              settleSucceeded,
+	"retry":                                  settleRetry,
+	"a retry leaves through the bucket":      retryThroughBucket,
+	"a retry out of attempts is dead":        retryOutOfAttempts,
+	"dead":                                   settleDead,
+	"held":                                   settleHeld,
+	"released":                               settleReleased,
+	"released jobs do not count as departed": releasedNotDeparted,
+	"holds are free twenty times":            holdsAreFree,
+	"a response is kept whole":               responseKept,
+	"an error is kept until the next settlement":     errorKept,
+	"a result does not touch the payload":            resultBesidePayload,
+	"many leases end in one call":                    settleMany,
+	"a lease does not end by what is no end":         settleNoEnd,
+	"an attempt counts against the route's maximum":  maximumOfTheDay,
+	"attempts that do not fit are refused unchanged": attemptsBeyondRecord,
+}
+
+var fenceTests = map[string]func(*suite){
+	"the same settlement again is repeated":        settleRepeated,
+	"another outcome after the end is stale":       otherOutcomeStale,
+	"an epoch that is not current changes nothing": wrongEpoch,
+	"a repeated lease in one batch settles once":   twiceInBatch,
+	"a repeated retry is told while leased again":  repeatedWhileLeasedAgain,
+	"extending what is not leased is lost":         extendLost,
+}
+
+func settleSucceeded(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	equal(s, "the result", s.settle(l, shaper.Succeed), queue.Settled)
+	j := s.job(l.ID)
+	if j.State != shaper.Succeeded || j.Attempts != 1 || j.Finished.IsZero() || !j.Started.Equal(l.Stamp.Time()) || j.LastError != nil {
+		s.Errorf("the job is %+v", j)
+	}
+	t := s.tenant(tenant)
+	if t.Succeeded != 1 || t.Departed != 1 || t.Running != 0 || t.Depth != 0 {
+		s.Errorf("the tenant is %+v", t)
+	}
+}
+
+func settleRetry(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	at := time.Now().UTC().Truncate(time.Second)
+	s.settle(l, shaper.Retry, after(time.Minute), func(t *queue.Settlement) {
+		t.Error = &queue.JobError{Message: "upstream says 503", Status: 503, At: at}
+	})
+	j := s.job(l.ID)
+	if j.State != shaper.Retrying || j.Attempts != 1 || j.Position != 0 || j.Scheduled.Sub(j.Created) < time.Minute || j.EstimatedStart.Before(j.Scheduled) {
+		s.Errorf("the job is %+v", j)
+	}
+	if diff := cmp.Diff(&queue.JobError{Message: "upstream says 503", Status: 503, At: at}, j.LastError); diff != "" {
+		s.Errorf("the error (-want +got):\n%s", diff)
+	}
+	t := s.tenant(tenant)
+	if t.Depth != 1 || t.Running != 0 {
+		s.Errorf("a retrying job holds a place; the tenant is %+v", t)
+	}
+	again := s.lease(1)[0]
+	equal(s, "the attempt", again.Attempt, 2)
+	equal(s, "the stamp", again.Stamp.Time(), j.Scheduled)
+}
+
+func retryThroughBucket(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(2, work())
+	leases := s.lease(2)
+	for _, l := range leases {
+		s.settle(l, shaper.Retry)
+	}
+	again := s.lease(2)
+	s.sameOrder(again, leased(leases)...)
+	s.spaced(append(leases, again...), time.Minute)
+}
+
+func retryOutOfAttempts(s *suite) {
+	w := work()
+	w.MaxAttempts = 2
+	id := s.admit(w).ID
+	s.settle(s.lease(1)[0], shaper.Retry)
+	s.settle(s.lease(1)[0], shaper.Retry, after(time.Hour))
+	j := s.job(id)
+	if j.State != shaper.Dead || j.Attempts != 2 || j.Finished.IsZero() || !j.Scheduled.IsZero() {
+		s.Errorf("the job is %+v", j)
+	}
+	t := s.tenant(tenant)
+	if t.DeadTotal != 1 || t.Depth != 0 {
+		s.Errorf("the tenant is %+v", t)
+	}
+	s.none()
+}
+
+func settleDead(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	s.settle(l, shaper.Die, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "410", Status: 410} })
+	j := s.job(l.ID)
+	if j.State != shaper.Dead || j.Attempts != 1 || j.LastError == nil || j.LastError.Status != 410 {
+		s.Errorf("the job is %+v", j)
+	}
+	s.none()
+}
+
+func settleHeld(s *suite) {
+	jobs := s.backlog(3, work())
+	l := s.lease(1)[0]
+	s.settle(l, shaper.Hold, after(10*time.Minute))
+	j := s.job(l.ID)
+	if j.State != shaper.Queued || j.Attempts != 0 || j.Position != 1 || j.EstimatedStart.Sub(j.Created) < 10*time.Minute {
+		s.Errorf("the job is %+v", j)
+	}
+	equal(s, "what limits", s.tenant(tenant).LimitedBy, "held")
+	if leases := s.leaseUpTo(3, time.Minute); len(leases) > 0 {
+		s.Errorf("leased while held: %+v", leases)
+	}
+	leases := s.lease(3)
+	s.sameOrder(leases, ids(jobs)...)
+	equal(s, "the attempt", leases[0].Attempt, 1)
+	s.spaced(leases, time.Millisecond)
+	equal(s, "the end of the hold", leases[0].Stamp.Time(), j.EstimatedStart)
+}
+
+func settleReleased(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(3, work())
+	leases := s.lease(2)
+	s.settle(leases[1], shaper.Release)
+	j := s.job(leases[1].ID)
+	if j.State != shaper.Queued || j.Attempts != 0 || j.Position != 1 {
+		s.Errorf("the job is %+v", j)
+	}
+	again := s.lease(2)
+	equal(s, "the id", again[0].ID, leases[1].ID)
+	equal(s, "the slot, given back", again[0].Stamp, leases[1].Stamp)
+	equal(s, "the epoch", again[0].Epoch, 2)
+	s.spaced(again, time.Minute)
+}
+
+func releasedNotDeparted(s *suite) {
+	s.backlog(2, work())
+	leases := s.lease(2)
+	s.settle(leases[1], shaper.Release)
+	s.settle(leases[0], shaper.Succeed)
+	equal(s, "departed", s.tenant(tenant).Departed, 1)
+}
+
+func holdsAreFree(s *suite) {
+	id := s.admit(work()).ID
+	for range shaper.FreeLeases {
+		s.settle(s.lease(1)[0], shaper.Hold)
+	}
+	equal(s, "the attempts after twenty holds", s.job(id).Attempts, 0)
+	s.settle(s.lease(1)[0], shaper.Hold)
+	equal(s, "the attempts after one more", s.job(id).Attempts, 1)
+	for range 2 {
+		s.settle(s.lease(1)[0], shaper.Hold)
+	}
+	equal(s, "the state after three more", s.job(id).State, shaper.Dead)
+}
+
+func responseKept(s *suite) {
+	s.admit(work())
+	want := &queue.Response{Status: 201, Headers: map[string]string{"content-type": "text/plain"}, Body: []byte("\x00\xffok"), Truncated: true}
+	s.settle(s.lease(1)[0], shaper.Succeed, func(t *queue.Settlement) { t.Response = want })
+	s.admit(keyed())
+	l := s.lease(1)[0]
+	s.settle(l, shaper.Succeed, func(t *queue.Settlement) { t.Response = want })
+	if diff := cmp.Diff(want, s.job(l.ID).Response); diff != "" {
+		s.Errorf("the response (-want +got):\n%s", diff)
+	}
+}
+
+func errorKept(s *suite) {
+	id := s.admit(work()).ID
+	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "a rather long first error"} })
+	s.settle(s.lease(1)[0], shaper.Release)
+	if e := s.job(id).LastError; e == nil || e.Message != "a rather long first error" {
+		s.Errorf("after a release the error is %+v", e)
+	}
+	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "second"} })
+	if e := s.job(id).LastError; e == nil || e.Message != "second" {
+		s.Errorf("after a shorter error it is %+v", e)
+	}
+}
+
+func resultBesidePayload(s *suite) {
+	w := work()
+	w.Payload = json.RawMessage(`{"keep":"me"}`)
+	id := s.admit(w).ID
+	for range 2 {
+		l := s.lease(1)[0]
+		equal(s, "the payload", string(l.Payload), string(w.Payload))
+		s.settle(l, shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "again"} })
+	}
+	s.settle(s.lease(1)[0], shaper.Die)
+	s.replay(id)
+	equal(s, "the payload after a replay", string(s.lease(1)[0].Payload), string(w.Payload))
+}
+
+func settleMany(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Capacity = 700 })
+	s.backlog(700, work())
+	leases := s.lease(700)
+	batch := make([]queue.Settlement, len(leases))
+	for i, l := range leases {
+		batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}
+	}
+	batch[600].Epoch++
+	results, err := s.q.Settle(s.ctx, batch)
+	if err != nil {
+		s.Fatalf("Settle: %v", err)
+	}
+	for i, r := range results {
+		want := queue.Settled
+		if i == 600 {
+			want = queue.Stale
+		}
+		if r != want {
+			s.Errorf("result %d is %s, want %s", i, r, want)
+		}
+	}
+	equal(s, "succeeded", s.tenant(tenant).Succeeded, 699)
+	if results, err := s.q.Settle(s.ctx, nil); err != nil || len(results) != 0 {
+		s.Errorf("settling nothing: %v, %v", results, err)
+	}
+}
+
+func settleNoEnd(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	for _, event := range []shaper.Event{"", shaper.Due, shaper.Cancel, shaper.LeaseExpired} {
+		if _, err := s.q.Settle(s.ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: event, MaxAttempts: 3}}); err == nil {
+			s.Errorf("a lease ended by %q", event)
+		}
+	}
+	equal(s, "the state", s.job(l.ID).State, shaper.Leased)
+}
+
+func maximumOfTheDay(s *suite) {
+	id := s.admit(work()).ID
+	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) { t.MaxAttempts = 1 })
+	equal(s, "the state under a lowered maximum", s.job(id).State, shaper.Dead)
+}
+
+// attemptsBeyondRecord: the record has two bytes for the maximum. What does not fit must not leave half a change (invariant 9): the lease
+// still runs out, and the job is leased again.
+func attemptsBeyondRecord(s *suite) {
+	for _, maximum := range []int{-1, 1 << 16} {
+		id := s.admit(work()).ID
+		var leases []queue.Lease
+		again := func() bool {
+			leases = s.look("w", short()).Leases
+			return len(leases) > 0
+		}
+		s.await("the job to be leased", again)
+		end := queue.Settlement{LeaseRef: leases[0].LeaseRef, Event: shaper.Retry, MaxAttempts: maximum}
+		if _, err := s.q.Settle(s.ctx, []queue.Settlement{end}); err == nil {
+			s.Errorf("a maximum of %d attempts was taken", maximum)
+			continue
+		}
+		s.await("the job to be leased again", again)
+		equal(s, "the job leased again", leases[0].ID, id)
+		s.settle(leases[0], shaper.Succeed)
+	}
+	equal(s, "running", s.tenant(tenant).Running, 0)
+}
+
+func settleRepeated(s *suite) {
+	for _, event := range []shaper.Event{shaper.Succeed, shaper.Die, shaper.Retry, shaper.Hold, shaper.Release} {
+		w := work()
+		w.Tenant = string(event)
+		s.admit(w)
+		l := s.lease(1)[0]
+		equal(s, "the result of "+string(event), s.settle(l, event, after(time.Hour)), queue.Settled)
+		before := s.tenant(w.Tenant)
+		equal(s, "the result of "+string(event)+" again", s.settle(l, event, after(time.Hour)), queue.Repeated)
+		before.OldestWait = 0
+		got := s.tenant(w.Tenant)
+		got.OldestWait = 0
+		if diff := cmp.Diff(before, got); diff != "" {
+			s.Errorf("%s again changed the tenant:\n%s", event, diff)
+		}
+	}
+}
+
+func otherOutcomeStale(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	s.settle(l, shaper.Succeed)
+	for _, event := range []shaper.Event{shaper.Die, shaper.Retry, shaper.Hold, shaper.Release} {
+		equal(s, "the result of "+string(event), s.settle(l, event), queue.Stale)
+	}
+	equal(s, "the state", s.job(l.ID).State, shaper.Succeeded)
+}
+
+func wrongEpoch(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	for _, epoch := range []int64{0, 2, 1 << 32, -1} {
+		wrong := l
+		wrong.Epoch = epoch
+		equal(s, "the result", s.settle(wrong, shaper.Succeed), queue.Stale)
+	}
+	equal(s, "the state", s.job(l.ID).State, shaper.Leased)
+	equal(s, "the result of the right epoch", s.settle(l, shaper.Succeed), queue.Settled)
+}
+
+func twiceInBatch(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	one := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}
+	other := one
+	other.Event = shaper.Die
+	results, err := s.q.Settle(s.ctx, []queue.Settlement{one, one, other})
+	if err != nil || text(results) != "[settled repeated stale]" {
+		s.Errorf("Settle: %v, %v", results, err)
+	}
+	equal(s, "succeeded", s.tenant(tenant).Succeeded, 1)
+}
+
+func repeatedWhileLeasedAgain(s *suite) {
+	s.admit(work())
+	first := s.lease(1)[0]
+	s.settle(first, shaper.Retry)
+	second := s.lease(1)[0]
+	equal(s, "the first settlement again", s.settle(first, shaper.Retry), queue.Repeated)
+	equal(s, "another outcome of it", s.settle(first, shaper.Succeed), queue.Stale)
+	equal(s, "the second settlement", s.settle(second, shaper.Succeed), queue.Settled)
+	equal(s, "the first, now overtaken", s.settle(first, shaper.Retry), queue.Stale)
+}
+
+func extendLost(s *suite) {
+	s.admit(work())
+	l := s.lease(1)[0]
+	wrong := queue.LeaseRef{ID: l.ID, Epoch: l.Epoch + 1}
+	lost, err := s.q.Extend(s.ctx, []queue.LeaseRef{wrong, l.LeaseRef}, time.Minute)
+	if err != nil || len(lost) != 1 || lost[0] != wrong {
+		s.Errorf("Extend: lost %v, %v", lost, err)
+	}
+	s.settle(l, shaper.Succeed)
+	lost, err = s.q.Extend(s.ctx, []queue.LeaseRef{l.LeaseRef}, time.Minute)
+	if err != nil || len(lost) != 1 {
+		s.Errorf("extending a settled lease: lost %v, %v", lost, err)
+	}
+}

@@ -1,0 +1,229 @@
+package queuetest
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var tuneTests = map[string]func(*suite){
+	"a setting comes from the API until it is reset":    tuneAndReset,
+	"every setting can be tuned":                        tuneEverySetting,
+	"an edit that fails changes nothing":                tuneEditFails,
+	"a revision that is not in force is refused":        tuneRevision,
+	"concurrent changes lose none":                      tuneConcurrently,
+	"a policy that breaks rules lists all problems":     tuneProblems,
+	"the backlog obeys a higher rate at once":           tuneFaster,
+	"the backlog obeys a lower rate and keeps its jobs": tuneSlower,
+	"a lowered capacity keeps the depth":                tuneCapacity,
+	"a raised cap lets jobs leave at once":              tuneCap,
+	"pause and resume keep the rate":                    pauseResume,
+	"overrides outlive a restart":                       tuneRestart,
+	"tuning one tenant leaves the others alone":         tuneOthers,
+}
+
+func tuneAndReset(s *suite) {
+	before := s.tenant(tenant)
+	equal(s, "the revision of a tenant never seen", before.Revision, 0)
+	for _, setting := range shaper.Settings() {
+		equal(s, "the source of "+setting, before.Sources[setting], queue.SourceDefault)
+	}
+	t, err := s.q.Tune(s.ctx, tenant, queue.Change{Reason: "too loud", Actor: "ops", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Rate = &slow
+		return o, nil
+	}})
+	if err != nil {
+		s.Fatalf("Tune: %v", err)
+	}
+	equal(s, "the rate", t.Policy.Rate, slow)
+	equal(s, "the source of the rate", t.Sources["rate"], queue.SourceAPI)
+	equal(s, "the source of the capacity", t.Sources["capacity"], queue.SourceDefault)
+	equal(s, "the reason", t.Reason, "too loud")
+	equal(s, "the revision", t.Revision, 1)
+	equal(s, "the effective rate", t.EffectiveRate, 1.0/60)
+	t = s.tune(func(o *shaper.Overrides) {
+		if o.Rate == nil || *o.Rate != slow {
+			s.Errorf("the edit got %+v", *o)
+		}
+		o.Rate = nil
+	})
+	equal(s, "the rate after the reset", t.Policy.Rate, quick)
+	equal(s, "the source after the reset", t.Sources["rate"], queue.SourceDefault)
+	equal(s, "the revision", t.Revision, 2)
+	equal(s, "the reason", t.Reason, "")
+}
+
+func tuneEverySetting(s *suite) {
+	want := shaper.Policy{
+		Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 4, Capacity: 9, Concurrency: 5, MaxWait: 1500 * time.Millisecond, Paused: true,
+		Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 20}, {Rate: shaper.Rate{Limit: 5, Period: time.Second}, Burst: 1}},
+	}
+	t := s.tune(func(o *shaper.Overrides) {
+		o.Rate, o.Burst, o.Capacity, o.Concurrency = &want.Rate, &want.Burst, &want.Capacity, &want.Concurrency
+		o.MaxWaitMS, o.Paused = pointer(int64(1500)), pointer(true)
+		o.Rates = &[]shaper.PaceJSON{{Limit: 1000, PeriodMS: 86_400_000, Burst: 20}, {Limit: 5, PeriodMS: 1000}}
+	})
+	if diff := cmp.Diff(want, t.Policy); diff != "" {
+		s.Errorf("the policy (-want +got):\n%s", diff)
+	}
+	for _, setting := range shaper.Settings() {
+		equal(s, "the source of "+setting, t.Sources[setting], queue.SourceAPI)
+	}
+	equal(s, "the effective rate while paused", t.EffectiveRate, 0)
+	t = s.tune(func(o *shaper.Overrides) { o.Paused = pointer(false) })
+	equal(s, "the effective rate", t.EffectiveRate, 1000.0/86400)
+}
+
+func tuneEditFails(s *suite) {
+	broken := errors.New("no such tier")
+	_, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return shaper.Overrides{Rate: &slow}, broken }})
+	if !errors.Is(err, broken) || errors.Is(err, queue.ErrUnavailable) {
+		s.Errorf("Tune: %v, want the edit's own error", err)
+	}
+	equal(s, "the revision", s.tenant(tenant).Revision, 0)
+}
+
+func keep(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }
+
+func tuneRevision(s *suite) {
+	for _, wrong := range []int64{1, -1} {
+		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: &wrong}); !errors.Is(err, queue.ErrRevision) {
+			s.Errorf("revision %d of a new tenant: %v, want ErrRevision", wrong, err)
+		}
+	}
+	for revision := range int64(3) {
+		t, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: &revision})
+		if err != nil || t.Revision != revision+1 {
+			s.Errorf("Tune against revision %d: %+v, %v", revision, t, err)
+		}
+	}
+	if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: pointer(int64(2))}); !errors.Is(err, queue.ErrRevision) {
+		s.Errorf("an old revision: %v, want ErrRevision", err)
+	}
+}
+
+func tuneConcurrently(s *suite) {
+	const writers = 8
+	var all sync.WaitGroup
+	for range writers {
+		all.Go(func() {
+			_, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				n := int64(1)
+				if o.Capacity != nil {
+					n += *o.Capacity
+				}
+				o.Capacity = &n
+				return o, nil
+			}})
+			if err != nil {
+				s.Errorf("Tune: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	t := s.tenant(tenant)
+	equal(s, "the capacity", t.Policy.Capacity, writers)
+	equal(s, "the revision", t.Revision, writers)
+}
+
+func tuneProblems(s *suite) {
+	_, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Capacity, o.Burst, o.MaxWaitMS = pointer(int64(-1)), pointer(int64(0)), pointer(int64(-5))
+		return o, nil
+	}})
+	var problems shaper.Problems
+	if !errors.As(err, &problems) || len(problems) != 3 {
+		s.Errorf("Tune: %v, want three problems", err)
+	}
+	equal(s, "the revision", s.tenant(tenant).Revision, 0)
+}
+
+func tuneFaster(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = shaper.Rate{Limit: 1, Period: 24 * time.Hour} })
+	s.backlog(10, work())
+	first := s.lease(1)[0]
+	s.none()
+	s.tune(func(o *shaper.Overrides) { o.Rate = &quick })
+	leases := s.lease(9)
+	// The wait of a day shrinks to a millisecond, which has passed: the next stamp is that of the change, the others follow.
+	if d := leases[0].Stamp.Sub(first.Stamp); d < time.Millisecond || d > limit {
+		s.Errorf("the next stamp came %v after the last", d)
+	}
+	s.spaced(leases, time.Millisecond)
+}
+
+func tuneSlower(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Burst = 5 })
+	s.backlog(6, work())
+	first := s.lease(1)
+	s.tune(func(o *shaper.Overrides) { o.Rate, o.Burst = &slow, pointer(int64(1)) })
+	equal(s, "the depth", s.tenant(tenant).Depth, 5)
+	leases := s.lease(5)
+	s.spaced(leases, time.Minute)
+	if leases[0].Stamp < first[0].Stamp {
+		s.Errorf("stamps fell from %d to %d", first[0].Stamp, leases[0].Stamp)
+	}
+}
+
+func tuneCapacity(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(5, work())
+	equal(s, "the depth", s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(3)) }).Depth, 5)
+	v := s.submit(work())
+	if v.Outcome != shaper.Full || v.Depth != 5 || v.Capacity != 3 || v.Remaining != 0 {
+		s.Errorf("above a lowered capacity: %+v", v)
+	}
+	s.lease(3)
+	equal(s, "the place after three left", s.admit(work()).Position, 3)
+	equal(s, "the outcome at the bound", s.submit(work()).Outcome, shaper.Full)
+}
+
+func tuneCap(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Concurrency = 1 })
+	s.backlog(5, work())
+	s.lease(1)
+	s.none()
+	s.tune(func(o *shaper.Overrides) { o.Concurrency = pointer(int64(3)) })
+	s.lease(2)
+	s.none()
+	s.tune(func(o *shaper.Overrides) { o.Concurrency = pointer(int64(0)) })
+	s.lease(2)
+}
+
+func pauseResume(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(3, work())
+	first := s.lease(1)
+	t := s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
+	equal(s, "what limits", t.LimitedBy, "paused")
+	equal(s, "the depth", t.Depth, 2)
+	s.none()
+	equal(s, "the result of a lease given before", s.settle(first[0], shaper.Succeed), queue.Settled)
+	t = s.tune(func(o *shaper.Overrides) { o.Paused = nil })
+	equal(s, "what limits", t.LimitedBy, "rate")
+	s.spaced(append(first, s.lease(2)...), time.Minute)
+}
+
+func tuneRestart(s *suite) {
+	s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(3)) })
+	s.policy(func(p *shaper.Policy) { p.Capacity, p.Rate = 7, slow })
+	t := s.tenant(tenant)
+	equal(s, "the capacity", t.Policy.Capacity, 3)
+	equal(s, "the rate", t.Policy.Rate, slow)
+	s.backlog(3, work())
+	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Full)
+}
+
+func tuneOthers(s *suite) {
+	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
+	for _, name := range []string{"acme2", "acm", "ACME", "acme/default", "acme "} {
+		if t := s.tenant(name); t.Policy.Paused || t.Revision != 0 {
+			s.Errorf("tenant %q is %+v", name, t)
+		}
+	}
+}
