@@ -22,10 +22,13 @@ import (
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards     int                         // 1 to 1,024, default 64; recorded at the first start, another number then refuses
-	Defaults   shaper.Policy               // of tenants of which nothing is said; default shaper.DefaultPolicy()
-	Tenants    map[string]shaper.Overrides // of the tenants named in the configuration file
-	Retention  Retention
+	Shards    int                         // 1 to 1,024, default 64; recorded at the first start, another number then refuses
+	Defaults  shaper.Policy               // of tenants of which nothing is said; default shaper.DefaultPolicy()
+	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
+	Retention Retention
+	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend): it leaves the policies in Redis alone and
+	// goes by the defaults that the workers go by.
+	Reporter   bool
 	Horizon    time.Duration         // how far ahead workers lease, default 20 ms
 	Registerer prometheus.Registerer // default: metrics are not registered
 	Logger     *slog.Logger          // default slog.Default()
@@ -100,7 +103,9 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 	if err := lua.Load(ctx, engine.patient); err != nil {
 		return nil, unavailable(err)
 	}
-	if err := q.publishFile(ctx); err != nil {
+	if o.Reporter {
+		q.encoded = "" // the scripts then take the defaults that the shard was last looked at with
+	} else if err := q.publishFile(ctx); err != nil {
 		return nil, err
 	}
 	q.flusher = newFlusher(q)

@@ -1,25 +1,49 @@
 package worker
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Route is where jobs go: an HTTP upstream that is sent one POST per attempt. The zero value of every field but URL means
-// its default.
+// Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process (Handler) or an asynq queue (Asynq).
+// The zero value of every other field means its default.
 type Route struct {
-	URL         string        // http or https; user information in it becomes basic authentication
-	Timeout     time.Duration // of one attempt, from the connection to the end of the answer; default 10s
-	Connections int           // at most so many to a host; default 256
+	URL     string      // http or https; user information in it becomes basic authentication; one POST per attempt
+	Handler bool        // run by Config.Handler
+	Asynq   *AsynqRoute // handed off through Config.AsynqClient
+
+	Timeout     time.Duration // of one attempt, from its start to the end of its answer; default 10s. asynq gets it in whole seconds, rounded up
+	Connections int           // at most so many to a host; default 256. Only for a URL
 	Retry       Retry
-	Secrets     []string // Standard Webhooks secrets, "whsec_" and base64; a request is signed with each of them
+	Secrets     []string // Standard Webhooks secrets, "whsec_" and base64; a request is signed with each of them. Only for a URL
+}
+
+// AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's type and payload, whose id is the
+// job's id and the epoch of its lease, "06ah2…0f:3". From then on its pace and its retries are asynq's: one retry less than
+// the route has attempts, but at least one, because without any asynq archives a task whose server crashed.
+type AsynqRoute struct {
+	Queue string // for example "orders"
+	// Reports keeps the job leased until the middleware of package worker/handoff reports its end; without, it has succeeded when
+	// asynq has the task, and a worker that crashes before it could say so makes a second task of it. A job that is out counts as running for its flow's concurrency.
+	Reports bool
+	// ReportWithin is how long a job waits for a sign of its task: from the hand-off to the first run, or from one run to the next.
+	// After that it goes back into its bucket and is handed off again with a new id; tasks of the older id do not run any
+	// more. At least Config.Lease; default 1h.
+	ReportWithin time.Duration
 }
 
 // Retry says how often and how fast a failed delivery is tried again. The zero value of a field means its default.
@@ -31,11 +55,20 @@ type Retry struct {
 
 // Config is the settings of a Worker. The zero value of a field means its default.
 type Config struct {
-	Routes      map[string]Route      // by name; a job of any other route fails its attempts
+	Routes map[string]Route // by name; a job of any other route fails its attempts
+	// Handler runs the jobs of the routes that have Handler set; usually an *asynq.ServeMux. See the package's documentation for
+	// what handlers may rely on.
+	Handler asynq.Handler
+	// RetryDelay is how long a job waits after a handler failed; its n is the number of earlier attempts, 0 after the first. Its
+	// answer is taken as 0 to 366 days. Nil: the route's backoff, which is used in any case after a handler that went on when its
+	// time was over.
+	RetryDelay asynq.RetryDelayFunc
+	// AsynqClient is the Redis of the asynq fleet that the routes with Asynq are handed off to. It stays the caller's to close.
+	AsynqClient redis.UniversalClient
 	Lease       time.Duration         // how long a lease lasts unless it is extended, from 100ms; default 30s
 	Sweep       time.Duration         // how often expired leases are looked for; default 1s
 	Horizon     time.Duration         // how far ahead of its stamp a job is leased, at most a quarter of Lease; default 20ms
-	Concurrency int                   // jobs held at once, waiting for their stamp, running or being settled; default 256
+	Concurrency int                   // jobs held at once, waiting for their stamp, running or being settled; not those handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
 	Registerer  prometheus.Registerer // nil: metrics are not registered
 	Logger      *slog.Logger          // default slog.Default()
@@ -44,6 +77,11 @@ type Config struct {
 func (r Route) withDefaults() Route {
 	r.Timeout = orDefault(r.Timeout, 10*time.Second)
 	r.Connections = orDefault(r.Connections, 256)
+	if r.Asynq != nil {
+		to := *r.Asynq
+		to.ReportWithin = orDefault(to.ReportWithin, time.Hour)
+		r.Asynq = &to
+	}
 	r.Retry.MaxAttempts = orDefault(r.Retry.MaxAttempts, 5)
 	r.Retry.MinBackoff = orDefault(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = orDefault(r.Retry.MaxBackoff, time.Hour)
@@ -88,14 +126,30 @@ func (c Config) validate() error {
 	check(c.Horizon > 0 && c.Horizon <= c.Lease/4, "horizon", c.Horizon, "must be positive and at most a quarter of the lease")
 	check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
 	check(c.Grace > 0, "grace", c.Grace, "must be positive")
-	for name, r := range c.Routes {
-		at := "routes." + name + "."
-		check(validURL(r.URL), at+"url", redacted(r.URL), "must be an http or https URL with a host")
+	for _, name := range slices.Sorted(maps.Keys(c.Routes)) {
+		r, at := c.Routes[name], "routes."+name+"."
+		var kinds []string
+		if r.URL != "" {
+			kinds = append(kinds, "url")
+			check(validURL(r.URL), at+"url", redacted(r.URL), "must be an http or https URL with a host")
+		}
+		if r.Handler {
+			kinds = append(kinds, "handler")
+			check(c.Handler != nil, at+"handler", true, "needs Config.Handler, which is not set")
+		}
+		if r.Asynq != nil {
+			kinds = append(kinds, "asynq")
+			check(c.AsynqClient != nil, at+"asynq", r.Asynq.Queue, "needs Config.AsynqClient, which is not set")
+			check(strings.TrimSpace(r.Asynq.Queue) != "", at+"asynq.queue", strconv.Quote(r.Asynq.Queue), "must be the name of a queue")
+			check(r.Asynq.ReportWithin >= c.Lease, at+"asynq.report_within", r.Asynq.ReportWithin, "must be at least the lease")
+		}
+		check(len(kinds) == 1, strings.TrimSuffix(at, "."), cmp.Or(strings.Join(kinds, ", "), "nothing"), "must have exactly one of url, handler and asynq")
 		check(r.Timeout > 0, at+"timeout", r.Timeout, "must be positive")
 		check(r.Connections > 0, at+"connections", r.Connections, "must be positive")
 		check(r.Retry.MaxAttempts > 0, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be positive")
 		check(r.Retry.MinBackoff > 0, at+"retry.min_backoff", r.Retry.MinBackoff, "must be positive")
 		check(r.Retry.MaxBackoff >= r.Retry.MinBackoff, at+"retry.max_backoff", r.Retry.MaxBackoff, "must be at least min_backoff")
+		check(len(r.Secrets) == 0 || r.URL != "", at+"secrets", "(hidden)", "sign requests to a url only")
 		for i, secret := range r.Secrets {
 			_, err := webhooks.NewWebhook(secret)
 			check(err == nil && len(secret) > len("whsec_"), fmt.Sprintf("%ssecrets[%d]", at, i), "(hidden)", "must be whsec_ and base64")

@@ -17,10 +17,11 @@ const (
 	outcomeHeld
 	outcomeReleased
 	outcomeStale
+	outcomeHandedOff
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale"}
+var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale", "handed_off"}
 
 // outcomeOf is the outcome of a settlement. A retry counts as such also when it was the last attempt: only the queue knows.
 func outcomeOf(e shaper.Event, result queue.SettleResult) outcome {

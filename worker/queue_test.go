@@ -2,15 +2,20 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -85,6 +90,89 @@ func TestWithTheQueue(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("the upstream got %q, want %q", got, want)
+	}
+}
+
+// TestHandlersAndHandOffWithTheQueue is the way of jobs through the real queue to the two kinds of route that are not HTTP.
+func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	policy := shaper.DefaultPolicy()
+	policy.Rate.Limit = 200
+	q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 4, Defaults: policy, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	mux := asynq.NewServeMux()
+	mux.HandleFunc("again", func(ctx context.Context, _ *asynq.Task) error {
+		if d, ok := Delivery(ctx); !ok || d.Attempt < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	mux.HandleFunc("skip", func(context.Context, *asynq.Task) error { return asynq.SkipRetry })
+	mux.HandleFunc("never", func(context.Context, *asynq.Task) error { panic("secret") })
+	w, err := New(q, Config{
+		Lease: 3 * time.Second, Logger: log, Handler: mux, AsynqClient: engine.Client(),
+		RetryDelay: func(n int, _ error, _ *asynq.Task) time.Duration { return time.Duration(n) * time.Millisecond },
+		Routes: map[string]Route{
+			"default": {Handler: true, Retry: Retry{MaxAttempts: 3}},
+			"fleet":   {Asynq: &AsynqRoute{Queue: "orders"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	submit := func(route, kind, payload string) string {
+		v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: route, Type: kind, Payload: []byte(payload), MaxAttempts: 3})
+		if err != nil || v.Outcome != shaper.Admitted {
+			t.Fatalf("%s to %s: %+v, %v", kind, route, v, err)
+		}
+		return v.Job.ID
+	}
+	for _, tt := range []struct {
+		kind     string
+		state    shaper.State
+		attempts int
+		message  string
+	}{
+		{"again", shaper.Succeeded, 3, "not yet"}, {"skip", shaper.Dead, 1, "skip retry for the task"},
+		{"never", shaper.Dead, 3, "panic"}, {"unknown", shaper.Dead, 1, `handler not found for task "unknown"`},
+	} {
+		job := ended(t, q, submit("default", tt.kind, "{}"))
+		if job.State != tt.state || job.Attempts != tt.attempts || job.LastError == nil || job.LastError.Message != tt.message {
+			t.Errorf("%s: %+v, %+v", tt.kind, job, job.LastError)
+		}
+	}
+	want := map[string]string{}
+	for i := range 10 {
+		payload := fmt.Sprint(i)
+		want[submit("fleet", "order.create", payload)+":1"] = payload
+	}
+	for id := range want {
+		if job := ended(t, q, strings.TrimSuffix(id, ":1")); job.State != shaper.Succeeded || job.Attempts != 1 {
+			t.Errorf("%+v", job)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	got := map[string]string{}
+	tasks, err := asynq.NewInspectorFromRedisClient(engine.Client()).ListPendingTasks("orders")
+	for _, task := range tasks {
+		got[task.ID] = string(task.Payload)
+	}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("asynq has %v, %v, want %v", got, err, want)
 	}
 }
 

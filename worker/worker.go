@@ -15,6 +15,26 @@
 //	                                 └─ too late, lease nearly over, stopping: released ─► settler
 //
 // A place of the worker's capacity is taken before the look that may fill it and is given back when the job is settled.
+//
+// A route is one of three things. An upstream is sent an HTTP request. A Go handler, usually an asynq.ServeMux, is called in this
+// process. An asynq queue is handed the job as a task, for a fleet of asynq servers that exists already; package
+// worker/handoff lets that fleet report how the tasks end.
+//
+// # Go handlers
+//
+// Handlers written for asynq run unchanged if they use their context, the task's type and its payload. A nil result, asynq.SkipRetry
+// and Config.RetryDelay mean what they mean there. These differ:
+//
+//   - asynq.RevokeTask ends the job as succeeded, with the error kept beside it: asynq too takes a revoked task for done, neither
+//     retried nor archived.
+//   - asynq.ErrHandlerNotFound makes the job dead at once, where asynq would retry it.
+//   - What asynq's own server puts into the context does not exist: asynq.GetTaskID, GetRetryCount, GetMaxRetry and
+//     GetQueueName answer false. Delivery tells the same and more.
+//   - asynq.Task.ResultWriter is nil. A handler that uses it panics, and the job says so.
+//   - The retries, their number and their pauses are the route's, and each goes through the job's bucket again.
+//
+// As in asynq, an attempt has failed when its timeout is over, whether or not the handler has returned by then: a handler should
+// obey its context, and must allow for a job to be delivered more than once.
 package worker
 
 import (
@@ -27,6 +47,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -58,9 +80,10 @@ var (
 	_ consumer = (*queue.Consumer)(nil)
 )
 
-// deliverer carries one job to its route and says how that ended: with shaper.Succeed, Retry, Die or Hold. It obeys the
-// context, which ends when the worker's grace is over, and may leave the error's At to the worker. It is called from many
-// goroutines at once; a panic counts as a failed attempt.
+// deliverer carries one job to its route and says how that ended: with shaper.Succeed, Retry, Die or Hold, or with no event
+// when the lease lives on without this worker and somebody else will settle it. It obeys the context, which ends when the
+// worker's grace is over, and may leave the error's At to the worker. It is called from many goroutines at once; a panic
+// counts as a failed attempt.
 type deliverer interface {
 	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 }
@@ -114,12 +137,20 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	w.log = cfg.Logger.With("worker", w.id)
 	w.health = &health{log: w.log}
 	for name, route := range cfg.Routes {
-		h, err := newHTTPDeliverer(route)
-		if err != nil {
-			return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
+		switch {
+		case route.Handler:
+			w.deliverers[name] = newHandlerDeliverer(route, cfg, w.log)
+		case route.Asynq != nil:
+			// asynq's client keeps nothing but the queues it has told of, so each route may have its own.
+			w.deliverers[name] = &asynqDeliverer{route: route, lease: cfg.Lease, client: asynq.NewClientFromRedisClient(cfg.AsynqClient), leases: b}
+		default:
+			h, err := newHTTPDeliverer(route)
+			if err != nil {
+				return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
+			}
+			w.deliverers[name] = h
+			w.closers = append(w.closers, h.close)
 		}
-		w.deliverers[name] = h
-		w.closers = append(w.closers, h.close)
 	}
 	var err error
 	if w.metrics, err = newMetrics(cfg.Registerer); err != nil {
@@ -225,7 +256,7 @@ func (w *Worker) accept(jobs []*job) {
 // depart sends a job on its way. It is called by the pacer and must not block.
 func (w *Worker) depart(j *job) {
 	if j.lost.Load() {
-		w.forget(j)
+		w.forget(j, outcomeStale)
 		return
 	}
 	go w.deliver(j)
@@ -234,16 +265,16 @@ func (w *Worker) depart(j *job) {
 // release gives a job back that has not departed.
 func (w *Worker) release(j *job) {
 	if j.lost.Load() {
-		w.forget(j)
+		w.forget(j, outcomeStale)
 		return
 	}
 	w.settle(j, queue.Settlement{Event: shaper.Release})
 }
 
-// forget drops a job whose lease is another's by now: there is nothing to settle.
-func (w *Worker) forget(j *job) {
+// forget drops a job whose lease is another's by now, or lives on without this worker: there is nothing to settle.
+func (w *Worker) forget(j *job, o outcome) {
 	w.metrics.leases.Dec()
-	w.metrics.deliveries[outcomeStale].Inc()
+	w.metrics.deliveries[o].Inc()
 	w.ledger.remove(j)
 	w.capacity.give(1)
 }
@@ -256,6 +287,10 @@ func (w *Worker) deliver(j *job) {
 	s := w.attempt(j.lease)
 	end := w.watch.now()
 	w.metrics.duration.Observe(time.Duration(end - start).Seconds())
+	if s.Event == "" {
+		w.forget(j, outcomeHandedOff)
+		return
+	}
 	if s.Error != nil {
 		if s.Error.At.IsZero() {
 			s.Error.At = j.instant(end).Time()

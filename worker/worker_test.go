@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,8 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -517,6 +520,7 @@ func TestStartStopStress(t *testing.T) {
 		q := newFakeQueue(8)
 		w, err := newWorker(q, q.consumer, newWaiter, Config{
 			Routes: map[string]Route{"default": {URL: "http://upstream.test/"}}, Logger: slog.New(slog.DiscardHandler),
+			Horizon: 5 * time.Second, // on a busy machine jobs leave late, and the fake does not bring back what is released
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -563,6 +567,47 @@ func TestNewNamesEveryProblem(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "!secret") {
 		t.Errorf("a secret is told: %v", err)
+	}
+}
+
+func TestNewWantsOneKindOfRoute(t *testing.T) {
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	handler := asynq.NotFoundHandler()
+	orders := &AsynqRoute{Queue: "orders"}
+	tests := []struct {
+		name  string
+		route Route
+		cfg   Config
+		want  []string // problems, each as field: value: rule begins
+	}{
+		{"url", Route{URL: "http://host/"}, Config{}, nil},
+		{"handler", Route{Handler: true}, Config{Handler: handler}, nil},
+		{"asynq", Route{Asynq: orders}, Config{AsynqClient: client}, nil},
+		{"asynq with reports", Route{Asynq: &AsynqRoute{Queue: "orders", Reports: true, ReportWithin: time.Minute}}, Config{AsynqClient: client}, nil},
+		{"nothing", Route{}, Config{}, []string{"routes.r: nothing: must have exactly one of url, handler and asynq"}},
+		{"two", Route{URL: "http://host/", Handler: true}, Config{Handler: handler}, []string{"routes.r: url, handler: "}},
+		{"all, and nothing for them", Route{URL: "ftp://host/", Handler: true, Asynq: orders}, Config{}, []string{
+			"routes.r: url, handler, asynq: ", "routes.r.url: ", "routes.r.handler: true: needs Config.Handler", "routes.r.asynq: orders: needs Config.AsynqClient",
+		}},
+		{"handler without one", Route{Handler: true}, Config{}, []string{"routes.r.handler: true: needs Config.Handler"}},
+		{"blank queue", Route{Asynq: &AsynqRoute{Queue: " "}}, Config{AsynqClient: client}, []string{`routes.r.asynq.queue: " ": `}},
+		{"reports sooner than the lease", Route{Asynq: &AsynqRoute{Queue: "q", ReportWithin: time.Second}}, Config{AsynqClient: client}, []string{"routes.r.asynq.report_within: 1s: "}},
+		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
+	}
+	for _, tt := range tests {
+		tt.cfg.Routes = map[string]Route{"r": tt.route}
+		_, err := New(nil, tt.cfg)
+		var problems shaper.Problems
+		if (err != nil) != (len(tt.want) > 0) || err != nil && (!errors.As(err, &problems) || len(problems) != len(tt.want)) {
+			t.Errorf("%s: %v, want %d problems", tt.name, err, len(tt.want))
+			continue
+		}
+		for i, p := range problems {
+			if got := p.Field + ": " + p.Value + ": " + p.Rule; !slices.ContainsFunc(tt.want, func(w string) bool { return strings.HasPrefix(got, w) }) {
+				t.Errorf("%s: problem %d is %q", tt.name, i, got)
+			}
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (p *process) run(ctx context.Context) error {
 	workCtx, stopWorker := context.WithCancel(context.Background())
 	defer stopWorker()
 	if p.roles.worker {
-		w, err := worker.New(q, p.workerConfig(registry))
+		w, err := worker.New(q, p.workerConfig(registry, engine))
 		if err != nil {
 			return err
 		}
@@ -236,16 +236,20 @@ func (p *process) apiConfig(registry *prometheus.Registry) api.Config {
 	}
 }
 
-func (p *process) workerConfig(registry *prometheus.Registry) worker.Config {
+func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engine) worker.Config {
 	routes := map[string]worker.Route{}
 	for name, r := range p.cfg.Routes {
+		var fleet *worker.AsynqRoute
+		if r.Asynq.Queue != "" {
+			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports, ReportWithin: r.Asynq.ReportWithin}
+		}
 		routes[name] = worker.Route{
-			URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
+			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff, MaxBackoff: r.Retry.MaxBackoff},
 		}
 	}
 	return worker.Config{
-		Routes: routes, Lease: p.cfg.Worker.Lease, Sweep: p.cfg.Worker.Sweep, Horizon: p.cfg.Worker.Horizon,
+		Routes: routes, AsynqClient: engine.Client(), Lease: p.cfg.Worker.Lease, Sweep: p.cfg.Worker.Sweep, Horizon: p.cfg.Worker.Horizon,
 		Concurrency: int(p.cfg.Worker.Concurrency), Grace: deliveryGrace, Registerer: registry, Logger: p.log,
 	}
 }

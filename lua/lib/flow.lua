@@ -9,9 +9,13 @@ local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
 local max, min, ceil = math.max, math.min, math.ceil
 
 -- policy_of reads the settings that stand in texts like 'l10:1000000 b1 r c1000 k64 w0 p0'; later ones outrank earlier ones.
+-- Without defaults, those that the shard was last looked at with are meant.
 -- l is limit:period_us, b burst, r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused.
 local function policy_of(defaults, own)
   local t = {}
+  if defaults == '' then
+    defaults = clock.defaults
+  end
   for key, value in string.gmatch(defaults .. ' ' .. (own or ''), '(%l)(%S*)') do
     t[key] = value
   end

@@ -60,7 +60,11 @@ func (r *reader) routes(c *Config, values map[string]any) {
 			r.problem(path, kindOf(values[name]), "must be a section with a url")
 			continue
 		}
-		c.Routes[name] = r.route(path, section)
+		route := r.route(path, section)
+		if within := route.Asynq.ReportWithin; route.Asynq.Reports && within < c.Worker.Lease {
+			r.problem(path+".asynq.report_within", Short(within), "must be at least worker.lease, here "+Short(c.Worker.Lease))
+		}
+		c.Routes[name] = route
 	}
 }
 
@@ -73,8 +77,21 @@ func (r *reader) route(path string, values map[string]any) Route {
 		}
 	}
 	r.scalars(path, values, settings, route.scalars(), "secrets")
-	if _, present := values["url"]; !present {
-		r.problem(path+".url", "nothing", "must be set")
+	_, hasURL := values["url"]
+	_, handsOff := values["asynq"]
+	_, signs := values["secrets"]
+	switch {
+	case handsOff && hasURL:
+		r.problem(path+".url", "set", "must not stand beside asynq: a job goes one way")
+	case handsOff && signs:
+		r.problem(path+".secrets", hidden, "must not stand beside asynq: they sign deliveries to a url")
+	case handsOff && route.Asynq.Queue == "" && sectionOf(values, "asynq")["queue"] == nil:
+		r.problem(path+".asynq.queue", "nothing", "must be set")
+	case !handsOff && !hasURL:
+		r.problem(path+".url", "nothing", "must be set, or asynq")
+	}
+	if !handsOff {
+		route.Asynq = Asynq{}
 	}
 	if route.Retry.MinBackoff > route.Retry.MaxBackoff {
 		r.problem(path+".retry.min_backoff", Short(route.Retry.MinBackoff),

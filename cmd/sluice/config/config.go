@@ -66,13 +66,21 @@ type Retention struct {
 	Idempotency time.Duration // idempotency keys
 }
 
-// Route is an upstream that jobs are delivered to by POST.
+// Route is where jobs go: an upstream they are delivered to by POST, or an asynq queue.
 type Route struct {
+	Asynq       Asynq
 	URL         string
 	Timeout     time.Duration
 	Connections int64    // of this process to the upstream, at the most
 	Secrets     []string // that sign deliveries, newest first; none: not signed
 	Retry       Retry
+}
+
+// Asynq is a queue of an asynq fleet; without a name the route is none.
+type Asynq struct {
+	Queue        string
+	Reports      bool
+	ReportWithin time.Duration
 }
 
 // Retry is what becomes of a failed delivery.
@@ -126,11 +134,14 @@ func (c *Config) scalars() map[string]any {
 // scalars maps the key of every scalar setting of a route to its place.
 func (r *Route) scalars() map[string]any {
 	return map[string]any{
-		"url":                &r.URL,
-		"timeout":            &r.Timeout,
-		"connections":        &r.Connections,
-		"retry.max_attempts": &r.Retry.MaxAttempts,
-		"retry.min_backoff":  &r.Retry.MinBackoff,
-		"retry.max_backoff":  &r.Retry.MaxBackoff,
+		"url":                 &r.URL,
+		"asynq.queue":         &r.Asynq.Queue,
+		"asynq.reports":       &r.Asynq.Reports,
+		"asynq.report_within": &r.Asynq.ReportWithin,
+		"timeout":             &r.Timeout,
+		"connections":         &r.Connections,
+		"retry.max_attempts":  &r.Retry.MaxAttempts,
+		"retry.min_backoff":   &r.Retry.MinBackoff,
+		"retry.max_backoff":   &r.Retry.MaxBackoff,
 	}
 }

@@ -138,13 +138,17 @@ func TenantSettings() []Setting {
 // RouteSettings are the scalar settings of each route.
 func RouteSettings() []Setting {
 	return []Setting{
-		{Key: "url", Kind: Text, check: isUpstream, Help: "Where jobs are delivered by POST. Required. User and password in it become basic authentication.",
+		{Key: "url", Kind: Text, check: isUpstream, Help: "Where jobs are delivered by POST. Required unless asynq.queue is set. User and password in it become basic authentication.",
 			Rule: "must be an absolute http:// or https:// URL without a fragment"},
 		duration("timeout", "10s", time.Millisecond, time.Hour, "How long one delivery may take."),
 		whole("connections", "256", 1, 100_000, "Connections of this process to the upstream at the most."),
 		whole("retry.max_attempts", "5", 1, 1000, "Deliveries before a job is dead."),
 		duration("retry.min_backoff", "1s", time.Millisecond, day, "Wait after the first failure; doubled after each further one."),
 		duration("retry.max_backoff", "1h", time.Millisecond, year, "Longest wait between two deliveries."),
+		{Key: "asynq.queue", Kind: Text, check: isQueue, Help: "Queue of an asynq fleet on the same Redis: at its departure a job becomes a task there, in the place of a delivery to url.",
+			Rule: "must be 1 to 255 bytes, not blank"},
+		toggle("asynq.reports", "Keep the job until the fleet's middleware reports its end; else it has succeeded once it is a task."),
+		duration("asynq.report_within", "1h", time.Second, year, "With asynq.reports: how long to wait for a sign of the task before the job is handed off again. At least worker.lease."),
 	}
 }
 

@@ -179,6 +179,9 @@ func isUpstream(text string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Fragment == ""
 }
 
+// isQueue accepts the name of an asynq queue.
+func isQueue(text string) bool { return strings.TrimSpace(text) != "" && len(text) <= 255 }
+
 // isAddress accepts IP:PORT, localhost:PORT and :PORT, which is every interface.
 func isAddress(text string) bool {
 	host, port, err := net.SplitHostPort(text)

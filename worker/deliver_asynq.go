@@ -1,0 +1,139 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/ticket"
+)
+
+const (
+	// taskRetention is how long asynq keeps a completed task. As long as it is kept, its id cannot be taken twice.
+	taskRetention = 24 * time.Hour
+	// enqueueTimeout bounds one call of asynq's client.
+	enqueueTimeout = 5 * time.Second
+)
+
+// enqueuer is what is needed of *asynq.Client.
+type enqueuer interface {
+	EnqueueContext(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error)
+}
+
+// extender is what is needed of the queue.
+type extender interface {
+	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
+}
+
+// asynqDeliverer hands jobs off to an asynq queue.
+type asynqDeliverer struct {
+	route  Route
+	lease  time.Duration
+	client enqueuer
+	leases extender
+}
+
+// Deliver makes the job an asynq task. The task's id has the lease's epoch, so a task of that id can only be this delivery's,
+// from a call whose answer was lost: the conflict is a success.
+//
+// While Redis is away the call is repeated with the same id, and only as long as the lease is current: a new id for a task
+// that perhaps exists would run it twice.
+func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+	if strings.TrimSpace(l.Type) == "" {
+		return queue.Settlement{
+			LeaseRef: l.LeaseRef, Event: shaper.Die, MaxAttempts: d.route.Retry.MaxAttempts,
+			Error: &queue.JobError{Message: "asynq takes no task whose type is blank"},
+		}
+	}
+	task, options := d.task(l)
+	var pause pauses
+	for refused := 1; ; {
+		err := d.enqueue(ctx, task, options)
+		if err == nil {
+			return d.handedOff(ctx, l)
+		}
+		if refused == refusals {
+			return d.peace(l, err)
+		}
+		sleep(ctx, pause.next())
+		if ctx.Err() != nil {
+			return d.route.Retry.again(l, "the worker stopped before asynq had taken the task", 0)
+		}
+		lost, err := d.leases.Extend(ctx, []queue.LeaseRef{l.LeaseRef}, d.lease)
+		switch {
+		case err != nil:
+			// Redis is away for the queue as well: that is not asynq's refusal.
+		case len(lost) > 0:
+			// Another worker hands the job off. What is settled here is stale, and is counted as such.
+			return d.route.Retry.again(l, "the lease ended before asynq had taken the task", 0)
+		default:
+			refused++
+		}
+	}
+}
+
+// task is the job as an asynq task with its options. asynq counts retries, not attempts, and in whole seconds. It gets one
+// retry at the least, because without any it archives a task whose server crashed.
+func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
+	to, attempts := d.route.Asynq, d.route.Retry.MaxAttempts
+	options := []asynq.Option{
+		asynq.TaskID(ticket.TaskID(l.LeaseRef)),
+		asynq.Queue(to.Queue),
+		asynq.MaxRetry(max(1, attempts-1)),
+		asynq.Timeout(wholeSeconds(d.route.Timeout)),
+		asynq.Retention(taskRetention),
+	}
+	if !to.Reports {
+		return asynq.NewTask(l.Type, l.Payload), options
+	}
+	t := ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}
+	return asynq.NewTaskWithHeaders(l.Type, l.Payload, t.Headers()), options
+}
+
+// wholeSeconds rounds up: asynq would cut a fraction off, and take what is left of less than a second for no timeout.
+func wholeSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
+}
+
+func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options []asynq.Option) error {
+	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
+	defer cancel()
+	_, err := d.client.EnqueueContext(ctx, task, options...)
+	if errors.Is(err, asynq.ErrTaskIDConflict) {
+		return nil
+	}
+	return err
+}
+
+// handedOff ends the delivery of a job that is asynq's now. With reports its lease is made to last until the report is due, so
+// that neither the end of this worker nor that of any other changes anything. That comes after the task exists: the other way
+// round a crash in between would leave a job that nobody runs.
+func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Settlement {
+	if !d.route.Asynq.Reports {
+		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
+	}
+	var pause pauses
+	for ctx.Err() == nil {
+		// A lease that is lost by now was settled by a task that has ended already.
+		if _, err := d.leases.Extend(ctx, []queue.LeaseRef{l.LeaseRef}, d.route.Asynq.ReportWithin); err == nil {
+			break
+		}
+		sleep(ctx, pause.next())
+	}
+	return queue.Settlement{}
+}
+
+// peace holds the flow: Redis is there and asynq's part of it takes nothing, because memory is full or a key is of another type,
+// which a pause may mend and is not the job's fault.
+func (d *asynqDeliverer) peace(l queue.Lease, err error) queue.Settlement {
+	return queue.Settlement{
+		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold), MaxAttempts: d.route.Retry.MaxAttempts,
+		Error: &queue.JobError{Message: fmt.Sprintf("asynq does not take the task: %v", err)},
+	}
+}

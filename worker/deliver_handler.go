@@ -1,0 +1,202 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// DeliveryInfo is what a Go handler may know of the delivery that it serves; see Delivery.
+type DeliveryInfo struct {
+	ID          string    // of the job, the same in every attempt: the key for work that must not be done twice
+	Attempt     int       // number of this delivery, from 1
+	MaxAttempts int       // of its route; the last attempt is the one with this number
+	Tenant      string    // whose job it is, for example "acme"
+	Route       string    // for example "default"
+	Type        string    // the task's type, for example "order.create"
+	Stamp       time.Time // when it left its bucket, by the queue's clock
+}
+
+type deliveryKey struct{}
+
+// Delivery tells a Go handler which delivery it serves, from the context that it was called with. It is false for any other
+// context. It stands in for asynq.GetTaskID, GetRetryCount, GetMaxRetry and GetQueueName, which know nothing here.
+func Delivery(ctx context.Context) (DeliveryInfo, bool) {
+	info, ok := ctx.Value(deliveryKey{}).(DeliveryInfo)
+	return info, ok
+}
+
+const (
+	// linger is how long a handler whose context has ended may take to return by itself. It is shorter than settleTail, so that
+	// what was cut off at the end of the worker's grace is still settled.
+	linger = 100 * time.Millisecond
+	// maxDelay bounds what a RetryDelay may ask for.
+	maxDelay = 366 * 24 * time.Hour
+	// maxStack bounds the stack of a panic in the log, in bytes.
+	maxStack = 8 << 10
+)
+
+// handlerDeliverer runs jobs by a Go handler in this process.
+type handlerDeliverer struct {
+	route   Route
+	handler asynq.Handler
+	delay   asynq.RetryDelayFunc // nil: the route's backoff
+	left    chan struct{}        // a token for each handler that was left behind; full, the next one is waited for
+	log     *slog.Logger
+}
+
+func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger) *handlerDeliverer {
+	return &handlerDeliverer{
+		route: r, handler: cfg.Handler, delay: cfg.RetryDelay, left: make(chan struct{}, cfg.Concurrency), log: log,
+	}
+}
+
+// Deliver runs the handler on a goroutine of its own, because one that does not obey its context must not keep its job for
+// ever: as in asynq's server, the attempt has failed when the context ends, and the handler is left behind. There is a bound to
+// that: as many as the worker's places.
+func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+	limited, cancel := context.WithTimeout(ctx, d.route.Timeout)
+	defer cancel()
+	limited = context.WithValue(limited, deliveryKey{}, DeliveryInfo{
+		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant, Route: l.Route, Type: l.Type,
+		Stamp: l.Stamp.Time(),
+	})
+	ended := make(chan queue.Settlement, 1)
+	go func() {
+		s := d.route.Retry.again(l, "the handler ended its goroutine", 0) // unless it returns or panics
+		defer func() { ended <- s }()
+		s = d.run(ctx, limited, l)
+	}()
+	select {
+	case s := <-ended:
+		return s
+	case <-limited.Done():
+	}
+	lingering := time.NewTimer(linger)
+	defer lingering.Stop()
+	select {
+	case s := <-ended:
+		return s
+	case <-lingering.C:
+	}
+	select {
+	case s := <-ended:
+		return s
+	case d.left <- struct{}{}:
+	}
+	go func() {
+		<-ended
+		<-d.left
+	}()
+	d.log.Error("a handler goes on after its context has ended, and is left behind", "job", l.ID, "epoch", l.Epoch, "route", l.Route, "left", len(d.left))
+	return d.fail(l, nil, d.late(ctx))
+}
+
+// run calls the handler and judges what it returned.
+func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue.Settlement {
+	// Clipped: a handler that appends to the payload must not write into what lies behind it.
+	task := asynq.NewTask(l.Type, slices.Clip(l.Payload))
+	err := d.guard(l, func() error { return d.handler.ProcessTask(ctx, task) })
+	var s queue.Settlement
+	// The error's own methods and a RetryDelay may panic as well.
+	panicked := d.guard(l, func() error {
+		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = d.late(parent)
+		}
+		s = d.judge(l, task, err)
+		return nil
+	})
+	if panicked != nil {
+		return d.route.Retry.again(l, panicked.Error(), 0)
+	}
+	return s
+}
+
+// judge decides what a handler's result means for the job, as asynq's server would where the two have the same words:
+//
+//	nil                          succeeded
+//	asynq.RevokeTask             succeeded, with the error kept: asynq neither retries nor archives it
+//	asynq.SkipRetry              dead at once
+//	asynq.ErrHandlerNotFound     dead at once: no later attempt would find a handler either
+//	anything else                tried again after a backoff
+func (d *handlerDeliverer) judge(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
+	s := queue.Settlement{LeaseRef: l.LeaseRef, MaxAttempts: d.route.Retry.MaxAttempts}
+	if err == nil {
+		s.Event = shaper.Succeed
+		return s
+	}
+	s.Error = &queue.JobError{Message: err.Error()}
+	switch {
+	case errors.Is(err, asynq.RevokeTask):
+		s.Event = shaper.Succeed
+	case errors.Is(err, asynq.SkipRetry), errors.Is(err, asynq.ErrHandlerNotFound):
+		s.Event = shaper.Die
+	default:
+		return d.fail(l, task, err)
+	}
+	return s
+}
+
+// fail is the settlement of an attempt that may be repeated; task is nil when the handler still has it.
+func (d *handlerDeliverer) fail(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
+	s := d.route.Retry.again(l, err.Error(), 0)
+	if d.delay != nil && task != nil {
+		s.Delay = min(max(0, d.delay(l.Attempt-1, err, task)), maxDelay)
+	}
+	return s
+}
+
+// late is why a handler had to end.
+func (d *handlerDeliverer) late(parent context.Context) error {
+	if parent.Err() != nil {
+		return errors.New("the worker stopped before the handler had ended")
+	}
+	return fmt.Errorf("the handler did not end within %v", d.route.Timeout)
+}
+
+// guard calls f and turns a panic into an error. The value of the panic is neither logged nor stored, because it may quote the
+// payload; the runtime's own errors do not.
+func (d *handlerDeliverer) guard(l queue.Lease, f func() error) (err error) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if writesResult() {
+			err = errors.New("panic: the handler uses the task's ResultWriter, which only asynq's own server has")
+		} else if r, ok := p.(runtime.Error); ok {
+			err = fmt.Errorf("panic: %w", r)
+		} else {
+			err = errors.New("panic")
+		}
+		stack := debug.Stack()
+		d.log.Error("a handler panicked", "job", l.ID, "stack", string(stack[:min(len(stack), maxStack)]))
+	}()
+	return f()
+}
+
+// writesResult reports whether the panic being recovered was raised by a method of asynq.ResultWriter, which is nil here.
+func writesResult() bool {
+	var callers [32]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
+	for {
+		frame, more := frames.Next()
+		switch {
+		case strings.HasPrefix(frame.Function, "github.com/hibiken/asynq.(*ResultWriter)."):
+			return true
+		case !strings.HasPrefix(frame.Function, "runtime.") || !more:
+			return false // the frame that raised it
+		}
+	}
+}

@@ -1,0 +1,249 @@
+// Package handoff lets an asynq fleet report how the tasks that Sluice handed off to it have ended. It is for the fleet's
+// process: its middleware goes around the handlers, which run unchanged.
+//
+//	mux := asynq.NewServeMux()
+//	mux.Use(handoff.Middleware(q, handoff.Options{})) // q is a *queue.Queue on Sluice's Redis, opened as a Reporter
+//	mux.HandleFunc("order.create", createOrder)
+//
+// It concerns itself with tasks of routes that ask for reports (worker.AsynqRoute.Reports); every other task passes through
+// untouched. A task's id names a lease of its job, and the middleware acts on that lease:
+//
+//	before the handler    the lease is checked and extended; a task whose lease is not the job's current one is skipped, as done
+//	while it runs         the lease is extended every third of AsynqRoute.ReportWithin
+//	nil                   the job has succeeded
+//	asynq.RevokeTask      the job has succeeded, with the error kept beside it
+//	asynq.SkipRetry       the job is dead
+//	any other error,      after the last retry the job is dead, as asynq archives the task; before that it stays leased for another
+//	panic, timeout        ReportWithin, in which asynq's retry must begin
+//
+// What it promises: a job is settled by one of its tasks at most, and a task does not start when the job was handed off again since.
+// Neither the end of a worker nor of a fleet's server loses a job: the lease does not depend on the worker any more, and when
+// nothing was heard of a task for ReportWithin, because the fleet stood still, asynq's queue was purged or a report could not be
+// made, the job goes back into its bucket and is handed off again under a new epoch. Twenty times that costs no attempt.
+//
+// What it does not promise: that a handler runs once. asynq itself may run a task again whose server crashed or could not tell
+// Redis; so may Sluice, when a report was lost.
+//
+// Three ways of archiving or deleting a task never reach its handler and so are not reported: by hand through asynq's
+// inspector, by asynq's recoverer when the server crashed in the last retry, and by the server's own end in the last retry. The
+// job is then handed off again after ReportWithin.
+//
+// The queue that the reports go through is opened with queue.Options.Reporter, so that it leaves the workers' policies alone, and with the
+// retention of the workers, for settlements use it.
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/ticket"
+)
+
+// Reporter is where leases are extended and ended; *queue.Queue is one. After an error the same call may be made again.
+type Reporter interface {
+	// Extend makes leases last for at least that long from now; lost lists those that are not current any more.
+	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
+	// Settle ends leases; queue.Stale is the result for one that is not current.
+	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
+}
+
+var _ Reporter = (*queue.Queue)(nil)
+
+// Options are the settings of the middleware. The zero value of a field means its default.
+type Options struct {
+	// Patience is how long a call to Redis is repeated while Redis is away, before and after the handler; default 30s. A task that
+	// cannot be checked in that time is not run and one that cannot be reported as succeeded is not done: both return an error,
+	// so that asynq tries them again.
+	Patience time.Duration
+	Logger   *slog.Logger // default slog.Default()
+}
+
+// Middleware is the middleware that reports to r. It should be the outermost one, the first that is given to ServeMux.Use, so
+// that it sees what asynq sees.
+func Middleware(r Reporter, o Options) asynq.MiddlewareFunc {
+	if o.Patience == 0 {
+		o.Patience = 30 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return func(next asynq.Handler) asynq.Handler {
+		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			t, ok := ticket.Parse(id, task.Headers())
+			if !ok {
+				return next.ProcessTask(ctx, task)
+			}
+			retried, _ := asynq.GetRetryCount(ctx)
+			most, _ := asynq.GetMaxRetry(ctx)
+			d := &delivery{
+				reporter: r, ticket: t, last: retried >= most, patience: o.Patience,
+				log: o.Logger.With("job", t.Ref.ID, "epoch", t.Ref.Epoch),
+			}
+			return d.run(ctx, func() error { return next.ProcessTask(ctx, task) })
+		})
+	}
+}
+
+// delivery is one run of a task.
+type delivery struct {
+	reporter Reporter
+	ticket   ticket.Ticket
+	last     bool // asynq will not retry it
+	patience time.Duration
+	log      *slog.Logger
+}
+
+// Errors that stand for what a handler did instead of returning one.
+var (
+	errPanicked = errors.New("panic")
+	errLate     = errors.New("the handler did not end within the task's timeout")
+)
+
+// run fences the handler off, runs it and reports its end.
+func (d *delivery) run(ctx context.Context, handler func() error) error {
+	current, err := d.extend(ctx)
+	if err != nil {
+		return fmt.Errorf("handoff: the task was not run, its lease could not be checked: %w", err)
+	}
+	if !current {
+		d.log.Info("a task is skipped: its job was handed off again, or has ended")
+		return nil
+	}
+	stop := d.keep(ctx)
+	returned := false
+	defer func() {
+		if !returned {
+			// Not recovered: asynq does that, and logs the stack.
+			stop()
+			_ = d.report(ctx, errPanicked) // logged; asynq goes by the panic
+		}
+	}()
+	err = handler()
+	returned = true
+	stop()
+	if reported := d.report(ctx, err); err == nil {
+		return reported
+	}
+	return err
+}
+
+// keep extends the lease until the returned function is called, which waits for the end of that. asynq does not wait for a
+// handler whose timeout is over: in the last retry the job's end is reported then, for the handler may never return.
+func (d *delivery) keep(ctx context.Context) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(max(d.ticket.Within/3, time.Millisecond))
+		defer ticker.Stop()
+		over := ctx.Done()
+		for {
+			select {
+			case <-done:
+				return
+			case <-over:
+				over = nil
+				if d.last && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					_ = d.report(ctx, errLate) // logged
+				}
+			case <-ticker.C:
+				if _, err := d.extend(ctx); err != nil {
+					d.log.Warn("the lease of a running task could not be extended", "error", err)
+				}
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// report tells the queue what asynq makes of the handler's result. Its error, which is logged, means that Redis was away for
+// too long.
+func (d *delivery) report(ctx context.Context, result error) error {
+	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts}
+	if result != nil {
+		s.Error = &queue.JobError{Message: cut(result.Error()), At: time.Now().UTC()}
+	}
+	switch {
+	case result == nil, errors.Is(result, asynq.RevokeTask):
+		s.Event = shaper.Succeed
+	case errors.Is(result, asynq.SkipRetry):
+		s.Event = shaper.Die
+	case d.last && !errors.Is(ctx.Err(), context.Canceled):
+		s.Event = shaper.Die
+	default:
+		// asynq will retry the task. So it may in the last retry, if it cancelled the context: a server that stops puts its tasks
+		// back into the queue.
+		_, err := d.extend(ctx)
+		if err != nil {
+			d.log.Warn("the lease of a task that is to be retried could not be extended", "error", err)
+		}
+		return err
+	}
+	err := d.insist(ctx, func(ctx context.Context) error {
+		results, err := d.reporter.Settle(ctx, []queue.Settlement{s})
+		if err == nil && results[0] == queue.Stale {
+			d.log.Warn("the end of a task does not count: its job was handed off again, or has ended", "event", s.Event)
+		}
+		return err
+	})
+	if err != nil {
+		d.log.Error("the end of a task could not be reported", "event", s.Event, "error", err)
+		return fmt.Errorf("handoff: the end of the task could not be reported: %w", err)
+	}
+	return nil
+}
+
+// extend makes the lease last for another ReportWithin and tells whether it is still the current one.
+func (d *delivery) extend(ctx context.Context) (current bool, err error) {
+	err = d.insist(ctx, func(ctx context.Context) error {
+		lost, err := d.reporter.Extend(ctx, []queue.LeaseRef{d.ticket.Ref}, d.ticket.Within)
+		current = err == nil && len(lost) == 0
+		return err
+	})
+	return current, err
+}
+
+// Bounds of the pause between two calls while Redis is away.
+const (
+	minPause = 25 * time.Millisecond
+	maxPause = 500 * time.Millisecond
+)
+
+// insist makes the call until it succeeds, for as long as the patience lasts, and returns its last error. The end of the task's
+// own context does not end it: what is to be said of a task must be said then as well.
+func (d *delivery) insist(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.patience)
+	defer cancel()
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := call(ctx)
+		if err == nil {
+			return nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// maxMessage bounds the error that is stored with a job, in bytes.
+const maxMessage = 512
+
+// cut shortens a message and drops what is not UTF-8, half a rune at the cut included.
+func cut(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), maxMessage)], "")
+}

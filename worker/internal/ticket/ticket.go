@@ -1,0 +1,60 @@
+// Package ticket is what a job carries into asynq, so that whoever runs the task can tell which lease it belongs to: the task's
+// id and headers. The worker writes it, package handoff reads it; both sides may be of different versions, so a name or form
+// never changes its meaning.
+package ticket
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// The headers of a task whose end is to be reported.
+const (
+	withinHeader      = "Sluice-Report-Within" // in milliseconds
+	maxAttemptsHeader = "Sluice-Max-Attempts"
+)
+
+// Ticket is the lease that a task belongs to, and how its end is to be reported.
+type Ticket struct {
+	Ref         queue.LeaseRef
+	Within      time.Duration // how long the lease lasts from each sign of life; whole milliseconds, at least one
+	MaxAttempts int           // of the job's route, at least 1
+}
+
+// TaskID is the id of the asynq task for a lease, for example "06ah2…0f:3". It is a new one for every lease of a job.
+func TaskID(ref queue.LeaseRef) string {
+	return ref.ID + ":" + strconv.FormatInt(ref.Epoch, 10)
+}
+
+// Headers are those of a task whose end is to be reported.
+func (t Ticket) Headers() map[string]string {
+	return map[string]string{
+		withinHeader:      strconv.FormatInt(t.Within.Milliseconds(), 10),
+		maxAttemptsHeader: strconv.Itoa(t.MaxAttempts),
+	}
+}
+
+// Parse reads a ticket from the id and the headers of a task. It is false for a task whose end nobody waits for: one of
+// somebody else, or of a route without reports.
+func Parse(taskID string, headers map[string]string) (Ticket, bool) {
+	id, epoch, found := strings.Cut(taskID, ":")
+	e, err := strconv.ParseInt(epoch, 10, 64)
+	if !found || id == "" || err != nil || e < 1 {
+		return Ticket{}, false
+	}
+	within, err := strconv.ParseInt(headers[withinHeader], 10, 64)
+	if err != nil || within < 1 || within > maxWithin.Milliseconds() {
+		return Ticket{}, false
+	}
+	most, err := strconv.Atoi(headers[maxAttemptsHeader])
+	if err != nil || most < 1 {
+		return Ticket{}, false
+	}
+	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond, MaxAttempts: most}, true
+}
+
+// maxWithin keeps a header that is not ours from overflowing: ten years.
+const maxWithin = 10 * 365 * 24 * time.Hour
