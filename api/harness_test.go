@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -126,11 +127,15 @@ func (d document) checkTaken(t testing.TB, r *http.Request, body string) {
 	}
 }
 
+var compiling sync.Mutex
+
 // schema is the schema of a body; where is the way to it below the operation.
 func (d document) schema(t testing.TB, method, path, where, format string) *jsonschema.Schema {
 	t.Helper()
 	escape := strings.NewReplacer("~", "~0", "/", "~1").Replace
 	at := "openapi.json#/paths/" + url.PathEscape(escape(path)) + "/" + strings.ToLower(method) + "/" + where + "/content/" + escape(format) + "/schema"
+	compiling.Lock() // a compiler is not for use by several at once, and streams check their events side by side
+	defer compiling.Unlock()
 	schema, err := d.compiler.Compile(at)
 	if err != nil {
 		t.Fatalf("%s: %v", at, err)

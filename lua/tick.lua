@@ -173,8 +173,8 @@ local function redeliver(grant)
   save_touched()
 end
 
--- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
-local function take_back(ids)
+-- jobs_to_change reads the jobs, their flows and what finish writes; from then on there is writing.
+local function jobs_to_change(ids)
   local jobs = {}
   for i = 1, #ids do
     local j = job_of(ids[i])
@@ -185,6 +185,12 @@ local function take_back(ids)
     jobs[i] = j
   end
   start_writing()
+  return jobs
+end
+
+-- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
+local function take_back(ids)
+  local jobs = jobs_to_change(ids)
   for i = 1, #ids do
     local id, j = ids[i], jobs[i]
     redis.call('ZREM', KEYS[4], id)
@@ -222,16 +228,7 @@ local function expire(id, j, f)
 end
 
 local function expire_all(ids)
-  local jobs = {}
-  for i = 1, #ids do
-    local j = job_of(ids[i])
-    if j then
-      flow_of(j)
-      finish_reads(j)
-    end
-    jobs[i] = j
-  end
-  start_writing()
+  local jobs = jobs_to_change(ids)
   for i = 1, #ids do
     if jobs[i] then
       expire(ids[i], jobs[i], flows[jobs[i].flow])

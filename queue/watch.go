@@ -21,7 +21,7 @@ type watcher struct {
 	changed sync.Cond
 	closed  bool
 	waiting map[string]*watch // by channel
-	todo    []string          // channels whose subscription is to be made or ended, in the order of the wishes
+	wishes  []string          // channels whose subscription is to be made or ended, in the order of the wishes
 }
 
 // watch is what is known of one channel: who waits for it, and whether the subscription is in force.
@@ -54,15 +54,15 @@ func (w *watcher) close() error {
 func (w *watcher) subscribe() {
 	for {
 		w.mu.Lock()
-		for len(w.todo) == 0 && !w.closed {
+		for len(w.wishes) == 0 && !w.closed {
 			w.changed.Wait()
 		}
 		if w.closed {
 			w.mu.Unlock()
 			return
 		}
-		channel := w.todo[0]
-		w.todo = w.todo[1:]
+		channel := w.wishes[0]
+		w.wishes = w.wishes[1:]
 		wanted := w.waiting[channel] != nil
 		w.mu.Unlock()
 		if wanted {
@@ -133,7 +133,7 @@ func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, f
 	if x == nil {
 		x = &watch{ready: make(chan struct{})}
 		w.waiting[channel] = x
-		w.todo = append(w.todo, channel)
+		w.wishes = append(w.wishes, channel)
 		w.changed.Signal()
 	}
 	x.ended = append(x.ended, c)
@@ -154,7 +154,7 @@ func (w *watcher) forget(channel string, x *watch, c chan struct{}) {
 	x.ended = slices.DeleteFunc(x.ended, func(other chan struct{}) bool { return other == c })
 	if len(x.ended) == 0 && w.waiting[channel] == x {
 		delete(w.waiting, channel)
-		w.todo = append(w.todo, channel)
+		w.wishes = append(w.wishes, channel)
 		w.changed.Signal()
 	}
 }

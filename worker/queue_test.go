@@ -155,10 +155,10 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 	want := map[string]string{}
 	for i := range 10 {
 		payload := fmt.Sprint(i)
-		want[submit("fleet", "order.create", payload)+":1"] = payload
+		want[submit("fleet", "order.create", payload)] = payload
 	}
 	for id := range want {
-		if job := ended(t, q, strings.TrimSuffix(id, ":1")); job.State != shaper.Succeeded || job.Attempts != 1 {
+		if job := ended(t, q, id); job.State != shaper.Succeeded || job.Attempts != 1 {
 			t.Errorf("%+v", job)
 		}
 	}
@@ -169,9 +169,10 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 	got := map[string]string{}
 	tasks, err := asynq.NewInspectorFromRedisClient(engine.Client()).ListPendingTasks("orders")
 	for _, task := range tasks {
-		got[task.ID] = string(task.Payload)
+		id, _, _ := strings.Cut(task.ID, ":") // the epoch after it is higher where a slow machine gave a late job back
+		got[id] = string(task.Payload)
 	}
-	if err != nil || !maps.Equal(got, want) {
+	if err != nil || !maps.Equal(got, want) || len(tasks) != len(want) {
 		t.Errorf("asynq has %v, %v, want %v", got, err, want)
 	}
 }

@@ -1,0 +1,108 @@
+package lua
+
+import (
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// JobCode is the answer of the calls that concern one job.
+type JobCode int64
+
+// The answers.
+const (
+	JobAbsent   JobCode = 0
+	JobDone     JobCode = 1 // what was asked for holds
+	JobConflict JobCode = 3
+	JobFull     JobCode = 4
+)
+
+// CancelCall ends a waiting job.
+type CancelCall struct {
+	At                       At
+	Clock, Due, Expires, Job string // keys
+	Tenant                   string // as in keys
+	Defaults                 string
+	Retention                Retention
+}
+
+// Call is the call in the form that is sent.
+func (c CancelCall) Call() Call {
+	return Call{Commands.Cancel, []string{c.Clock, c.Due, c.Expires, c.Job},
+		append([]any{string(c.At), c.Tenant, c.Defaults}, c.Retention.args()...)}
+}
+
+// Decode reads the answer: JobAbsent, JobDone or JobConflict.
+func (c CancelCall) Decode(values []any) (JobCode, error) {
+	codes, err := decodeCodes[JobCode](values, 1)
+	if err != nil {
+		return JobAbsent, err
+	}
+	return codes[0], nil
+}
+
+// ReplayCall brings a dead job back.
+type ReplayCall struct {
+	At                       At
+	Clock, Due, Expires, Job string // keys
+	Tenant                   string // as in keys
+	Defaults                 string
+	Horizon                  time.Duration
+	Tag                      uint32 // not 0; the same when the call is sent again, another for another call
+	MaxAttempts              int
+}
+
+// Call is the call in the form that is sent.
+func (c ReplayCall) Call() Call {
+	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job},
+		[]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts}}
+}
+
+// Decode reads the answer; the admission is set for JobDone and JobFull.
+func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
+	r := reader{values: values}
+	a := shaper.Admission{Now: shaper.Instant(r.int())}
+	code := JobCode(r.int())
+	switch code {
+	case JobDone:
+		a.Outcome = shaper.Admitted
+	case JobFull:
+		a.Outcome = shaper.Full
+	default:
+		return code, a, r.err
+	}
+	a.Position, a.Start = r.int(), shaper.Instant(r.int())
+	a.Depth, a.Capacity = r.int(), r.int()
+	a.Remaining = max(0, a.Capacity-a.Depth)
+	a.RetryAfter = micros(r.int())
+	a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
+	return code, a, r.err
+}
+
+// StatusCall reads one job.
+type StatusCall struct {
+	At               At
+	Clock, Job       string // keys
+	Tenant, Defaults string
+}
+
+// Status is a job as it stands.
+type Status struct {
+	Now      shaper.Instant
+	Found    bool
+	Position int64
+	Start    shaper.Instant
+	Record   []byte // without its payload
+}
+
+// Call is the call in the form that is sent.
+func (c StatusCall) Call() Call {
+	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.Defaults}}
+}
+
+// Decode reads the answer.
+func (c StatusCall) Decode(values []any) (Status, error) {
+	r := reader{values: values}
+	s := Status{Now: shaper.Instant(r.int()), Found: r.int() == 1, Position: r.int(), Start: shaper.Instant(r.int()), Record: []byte(r.text())}
+	return s, r.err
+}

@@ -1,0 +1,111 @@
+package lua
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TuneCall changes what one source says of a tenant.
+type TuneCall struct {
+	At                                                 At
+	Clock, Due, Policy, History, Names, Tenants, Filed string // keys
+	Horizon                                            time.Duration
+	Defaults                                           string
+	Name                                               string // of this call; the same when it is sent again
+	Expected                                           *int64 // revision; nil for any
+	Source                                             string // "api" or "file"
+	Says                                               string // what the source says, empty for nothing
+	Effective                                          string // EncodeOverrides of all sources
+	Reason, HistoryEntry                               string
+	Entry                                              string // of the tenant, in the tenants and filed keys
+}
+
+// Call is the call in the form that is sent.
+func (c TuneCall) Call() Call {
+	expected := ""
+	if c.Expected != nil {
+		expected = strconv.FormatInt(*c.Expected, 10)
+	}
+	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Filed}, []any{
+		string(c.At), c.Horizon.Microseconds(), c.Defaults, c.Name, expected, c.Source, c.Says, c.Effective, c.Reason, c.HistoryEntry, c.Entry,
+	}}
+}
+
+// Decode reads the answer: whether the change was made, and the revision in force.
+func (c TuneCall) Decode(values []any) (changed bool, revision int64, err error) {
+	codes, err := decodeCodes[int64](values, 2)
+	if err != nil {
+		return false, 0, err
+	}
+	return codes[0] == 1, codes[1], nil
+}
+
+// StatCall reads a tenant.
+type StatCall struct {
+	At                   At
+	Clock, Policy, Names string // keys
+	Defaults             string
+}
+
+// Stat is a tenant's policy as each source states it, and its flows.
+type Stat struct {
+	Now       shaper.Instant
+	Revision  int64
+	API, File string
+	Reason    string
+	Flows     []FlowStat
+}
+
+// FlowStat is the figures of one flow.
+type FlowStat struct {
+	Flow                                          string // as in keys
+	Depth, Queued, Running                        int64
+	Earliest, HeldUntil                           shaper.Instant
+	Admitted, Rejected, Departed, Succeeded, Dead int64
+	Oldest                                        shaper.Instant // eligible time of the oldest queued job; 0 for none
+}
+
+// Call is the call in the form that is sent.
+func (c StatCall) Call() Call {
+	return Call{Commands.Stat, []string{c.Clock, c.Policy, c.Names}, []any{string(c.At), c.Defaults}}
+}
+
+// Decode reads the answer.
+func (c StatCall) Decode(values []any) (Stat, error) {
+	r := reader{values: values}
+	s := Stat{Now: shaper.Instant(r.int()), Revision: r.int(), API: r.text(), File: r.text(), Reason: r.text()}
+	for r.more() {
+		s.Flows = append(s.Flows, FlowStat{
+			Flow: r.text(), Depth: r.int(), Queued: r.int(), Running: r.int(), Earliest: shaper.Instant(r.int()), HeldUntil: shaper.Instant(r.int()),
+			Admitted: r.int(), Rejected: r.int(), Departed: r.int(), Succeeded: r.int(), Dead: r.int(), Oldest: shaper.Instant(r.int()),
+		})
+	}
+	return s, r.err
+}
+
+// BeatCall says that a worker lives.
+type BeatCall struct {
+	At             At
+	Clock, Workers string // keys
+	Worker         string
+	TTL            time.Duration
+	Leave          bool
+}
+
+// Call is the call in the form that is sent.
+func (c BeatCall) Call() Call {
+	return Call{Commands.Beat, []string{c.Clock, c.Workers}, []any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)}}
+}
+
+// Decode reads the answer: the live workers.
+func (c BeatCall) Decode(values []any) ([]string, error) {
+	r := reader{values: values}
+	r.int()
+	var live []string
+	for r.more() {
+		live = append(live, r.text())
+	}
+	return live, r.err
+}
