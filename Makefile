@@ -38,6 +38,10 @@ fuzz: redis ## run every fuzz target for FUZZTIME (10s)
 	  done; \
 	done
 
+.PHONY: soak
+soak: redis ## hold the scripts against their model over longer random histories, with a new seed
+	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run TestParity/redis ./lua
+
 # The tests run real redis-servers of their own: the program is needed, a running service is not.
 .PHONY: redis
 redis:

@@ -162,34 +162,40 @@ func (l *looking) redeliver(g grant) {
 		ids := byFlow[f.name]
 		first, last := l.jobs[ids[0]].Stamp, l.jobs[ids[len(ids)-1]].Stamp
 		late := first < l.now.Add(-shaper.Slack)
-		if late && last != f.Last {
-			l.reach("given back unseen")
-			for _, id := range ids {
-				l.jobs[id].Outcome = byte(lua.OutcomeReleased)
-				f.Running--
-				f.departed--
-				l.clock.running--
-				l.giveBack(id, f, shaper.Release)
-				delete(l.leases, id)
-			}
-			continue
-		}
-		if late {
+		anew := late && last == f.Last
+		back := late && !anew
+		if anew {
 			var cost int64
 			for _, id := range ids {
 				cost += l.jobs[id].Cost
 			}
 			f.Bucket = f.Rewind(first, cost)
 		}
-		l.reachIf(late, "handed over anew")
+		l.reachIf(anew, "handed over anew")
+		l.reachIf(back, "given back unseen")
 		l.reachIf(!late, "handed over as it was")
 		for _, id := range ids {
 			j := l.jobs[id]
 			found := *j
-			if late {
-				l.stamp(f, id, f.Stamp(j.At, l.now))
+			if anew {
+				stamp := f.Stamp(j.At, l.now)
+				if back = back || f.policy.Paused || stamp > l.now.Add(horizon); back {
+					j.Stamp = max(f.Last, j.Stamp)
+					f.Bucket = f.Depart(j.Stamp, j.Cost)
+				} else {
+					l.stamp(f, id, stamp)
+				}
 			}
-			l.give(id, max(l.now, j.Stamp).Add(lease), found)
+			if !back {
+				l.give(id, max(l.now, j.Stamp).Add(lease), found)
+				continue
+			}
+			j.Outcome = byte(lua.OutcomeReleased)
+			f.Running--
+			f.departed--
+			l.clock.running--
+			l.giveBack(id, f, shaper.Release)
+			delete(l.leases, id)
 		}
 	}
 	l.storeAll(l.touched, l.helper)

@@ -7,7 +7,7 @@
 -- writes is read before its first write. A call that finds nothing to do writes nothing.
 -- Each call carries the worker's counter and the counter of the last grant it has seen. A stored grant that it has not seen is handed
 -- over again (invariant 7): unchanged while its first stamp of a flow is at most slack ago, else stamped anew in order, or given back
--- to the queue if later stamps were given since.
+-- to the queue if later stamps were given since, or if the flow has become too slow, held or paused for that.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants
@@ -140,33 +140,35 @@ local function redeliver(grant)
     for i = 1, #list do
       cost = cost + list[i].cost
     end
-    if first >= now - SLACK or last == f.last then
-      local anew = first < now - SLACK
+    local late = first < now - SLACK
+    local anew = late and last == f.last
+    local back = late and not anew
+    if anew then
+      rewind(f, first, cost)
+    end
+    for i = 1, #list do
+      local j = list[i]
       if anew then
-        rewind(f, first, cost)
+        local stamp = stamp_at(max(earliest(f), j.at))
+        back = back or f.policy.paused or stamp > now + horizon
+        -- Should this be an old sending that comes after its answer, the job has departed: its slot stays spent.
+        j.stamp = back and max(f.last, j.stamp) or stamp
+        depart(f, j.stamp, j.cost)
       end
-      for i = 1, #list do
-        local j = list[i]
-        if anew then
-          j.stamp = stamp_at(max(earliest(f), j.at))
-          depart(f, j.stamp, j.cost)
-        end
-        local ends = max(now, j.stamp) + lease
-        redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
-        redis.call('ZADD', KEYS[4], ends, j.id)
-        leased[#leased + 1] = {
-          id = j.id, epoch = j.epoch, stamp = j.stamp, ends = ends, attempts = j.attempts, at = j.at, raw = j.full,
-        }
-      end
-    else
-      for i = 1, #list do
-        local j = list[i]
+      if back then
         f.running = f.running - 1
         f.departed = f.departed - 1
         clock.running = clock.running - 1
         j.outcome = 'R'
         give_back(j.id, j, f)
         redis.call('ZREM', KEYS[4], j.id)
+      else
+        local ends = max(now, j.stamp) + lease
+        redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
+        redis.call('ZADD', KEYS[4], ends, j.id)
+        leased[#leased + 1] = {
+          id = j.id, epoch = j.epoch, stamp = j.stamp, ends = ends, attempts = j.attempts, at = j.at, raw = j.full,
+        }
       end
     end
   end
