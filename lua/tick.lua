@@ -149,7 +149,7 @@ local function redeliver(grant)
     for i = 1, #list do
       local j = list[i]
       if anew then
-        local stamp = stamp_at(max(earliest(f), j.at))
+        local stamp = stamp_of(f, j.at)
         back = back or f.policy.paused or stamp > now + horizon
         -- Should this be an old sending that comes after its answer, the job has departed: its slot stays spent.
         j.stamp = back and max(f.last, j.stamp) or stamp
@@ -298,7 +298,7 @@ local function plan(f, budget)
       return true
     end
     local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
-    local stamp = earliest(f)
+    local eligible = 0
     if not from_window and not waiting[1] then
       if not f.later_before then
         return false
@@ -306,9 +306,9 @@ local function plan(f, budget)
       if promote_left <= 0 then
         return true
       end
-      stamp = max(stamp, f.later_before)
+      eligible = f.later_before
     end
-    stamp = stamp_at(stamp)
+    local stamp = stamp_of(f, eligible)
     if stamp > now + horizon then
       return false
     end
@@ -346,7 +346,7 @@ local function plan(f, budget)
       else
         j = waiting[1]
       end
-      stamp = stamp_at(max(earliest(f), j.eligible))
+      stamp = stamp_of(f, j.eligible)
       if stamp > now + horizon then
         return false
       end

@@ -82,21 +82,30 @@ func (c Cell) move(n int64) Cell {
 
 // Earliest is E = max(L, ready, every e): the instant at which the next job may leave, in the past for a late look.
 func (b Bucket) Earliest() Instant {
-	e := max(b.Last, b.Ready, b.HeldUntil)
+	return max(b.grid(), b.Ready, b.HeldUntil)
+}
+
+// grid is the instant from which the paces alone let the next job leave.
+func (b Bucket) grid() Instant {
+	e := b.Last
 	for _, c := range b.Cells {
 		e = max(e, c.earliest())
 	}
 	return e
 }
 
-// Stamp is the stamp that a job eligible since the given instant gets when the flow is looked at now: E while the look is
-// at most Slack late, else now, so that missed slots are gone and never bunched.
+// Stamp is the stamp that a job eligible since the given instant gets when the flow is looked at now. A job that the paces hold back
+// gets its place on their grid while the look is at most Slack late, else now, so that missed slots are gone and never bunched. One that
+// could have left as soon as it was ready has no grid to keep: it starts one, at now if the look is late.
 func (b Bucket) Stamp(eligible, now Instant) Instant {
-	e := max(b.Earliest(), eligible)
-	if e < now.Add(-Slack) {
+	grid, ready := b.grid(), max(b.Ready, b.HeldUntil, eligible)
+	switch {
+	case ready >= grid:
+		return max(ready, now)
+	case grid < now.Add(-Slack):
 		return now
 	}
-	return e
+	return grid
 }
 
 // Depart charges every pace for a job of the given cost that leaves at stamp.

@@ -51,21 +51,31 @@ local function cell_earliest(c)
   return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
 end
 
--- earliest is E = max(L, ready, held until, every e).
-local function earliest(f)
-  local e = max(f.last, f.ready, f.held)
+-- grid is max(L, every e): when the paces alone let the next job leave.
+local function grid(f)
+  local e = f.last
   for i = 1, #f.cells do
     e = max(e, (cell_earliest(f.cells[i])))
   end
   return e
 end
 
--- stamp_at is E while the look is at most slack late, else now: missed slots are gone.
-local function stamp_at(e)
-  if e < now - SLACK then
+-- earliest is E = max(L, ready, held until, every e).
+local function earliest(f)
+  return max(grid(f), f.ready, f.held)
+end
+
+-- stamp_of is the stamp of a job eligible since then: on the grid while the look is at most slack late, else now, for missed slots are
+-- gone; a job that only had to be ready starts a new grid.
+local function stamp_of(f, eligible)
+  local on_grid, ready = grid(f), max(f.ready, f.held, eligible)
+  if ready >= on_grid then
+    return max(ready, now)
+  end
+  if on_grid < now - SLACK then
     return now
   end
-  return e
+  return on_grid
 end
 
 local function depart(f, stamp, cost)
