@@ -16,10 +16,10 @@
 --   and the record from its cost on
 -- Reply
 --   now, then per job an array:
---   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused), position, estimated start,
+--   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused, 6 draining), position, estimated start,
 --   depth, capacity, retry after in µs, time to next free place in µs, limit, period in µs, state, created (0 unless admitted),
 --   what the key knows
--- Derived keys: flow later policy due unlock (all but the last declared, too)
+-- Derived keys: flow later dead policy due unlock (dead and unlock alone are not declared, and not used)
 -- Channels: sluice:wake
 
 --! include record clock flow
@@ -69,7 +69,7 @@ local placed = {} -- verdicts by id: one id is one job, within the call, too
 local made, verdicts, refusal, refused = {}, {}, nil, nil
 local function verdict(f, outcome, position, start, after, state, created, known)
   local p, next_slot = f.policy, 0
-  if f.queued > 0 and not p.paused then
+  if f.queued > 0 and not paused(f) then
     local first = start_after(f, 0)
     if first ~= 0 then
       next_slot = first - now
@@ -88,7 +88,7 @@ for i = 1, #jobs do
     local position, start = 0, 0
     if j.state == 'q' then
       position, start = place_of(f, redis.call('ZRANK', f.queue, s.id) or 0)
-    elseif j.state == 's' and not p.paused then
+    elseif j.state == 's' and not paused(f) then
       start = max(start_after(f, f.cost), j.at)
     end
     verdicts[i] = verdict(f, 1, position, start, 0, j.state, j.created, '')
@@ -108,12 +108,17 @@ for i = 1, #jobs do
     if start ~= 0 then
       start = max(start, now + s.delay)
     end
-    if f.depth + size > p.capacity then
+    if p.draining then
+      f.rejected = f.rejected + 1
+      f.touched = true
+      verdicts[i] = verdict(f, 6, 0, 0, 0, '', 0, '')
+      refusal, refused = refusal or verdicts[i], refused or f
+    elseif f.depth + size > p.capacity then
       f.rejected = f.rejected + 1
       f.touched = true
       verdicts[i] = verdict(f, 3, 0, 0, retry_after(f, size), '', 0, '')
       refusal, refused = refusal or verdicts[i], refused or f
-    elseif wait > 0 and not p.paused and (start == 0 or start > now + wait * 1000) then
+    elseif wait > 0 and not paused(f) and (start == 0 or start > now + wait * 1000) then
       f.rejected = f.rejected + 1
       f.touched = true
       verdicts[i] = verdict(f, 4, 0, start, 0, '', 0, '')
@@ -134,7 +139,7 @@ for i = 1, #jobs do
       end
       f.depth = f.depth + 1
       f.admitted = f.admitted + 1
-      verdicts[i] = verdict(f, 1, position, p.paused and 0 or start, 0, s.state, now, '')
+      verdicts[i] = verdict(f, 1, position, paused(f) and 0 or start, 0, s.state, now, '')
       placed[s.id] = verdicts[i]
       if s.idem_key then
         made[s.idem_key] = s.id .. ' ' .. s.print

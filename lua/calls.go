@@ -19,10 +19,12 @@ type Retention struct {
 	Finished    time.Duration // jobs that succeeded, were cancelled or expired
 	Dead        time.Duration
 	Idempotency time.Duration // keys, after their job has ended
+
+	DeadCapacity int64 // dead letters of a flow, at least 1
 }
 
 func (r Retention) args() []any {
-	return []any{seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency)}
+	return []any{seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency), max(1, r.DeadCapacity)}
 }
 
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
@@ -75,7 +77,7 @@ type KnownJob struct {
 	MaxAttempts int
 }
 
-var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused}
+var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining}
 
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
@@ -146,6 +148,7 @@ type Grant struct {
 	More    bool
 	Help    bool
 	Counter int64 // of the grant that Leases are; 0 when there is none
+	Outbox  bool  // completions are to be handed over
 	Leases  []LeasedJob
 }
 
@@ -162,28 +165,29 @@ type LeasedJob struct {
 
 // TickCall looks at a shard.
 type TickCall struct {
-	At                                          At
-	Clock, Due, Expires, Leases, Grant, Tenants string // keys
-	Counter, Seen                               int64  // of this call; of the last grant seen
-	Max                                         int
-	Lease, Horizon, Sweep                       time.Duration
-	Help                                        int  // 0 keep, 1 raise, 2 clear
-	Helper                                      bool // not the shard's owner
-	Defaults                                    string
-	Retention                                   Retention
+	At                                                  At
+	Clock, Due, Expires, Leases, Grant, Tenants, Outbox string // keys
+	Counter, Seen                                       int64  // of this call; of the last grant seen
+	Max                                                 int
+	Lease, Horizon, Sweep                               time.Duration
+	Help                                                int  // 0 keep, 1 raise, 2 clear
+	Helper                                              bool // not the shard's owner
+	HandsOver                                           bool // the worker hands completions over
+	Defaults                                            string
+	Retention                                           Retention
 }
 
 // Call is the call in the form that is sent.
 func (c TickCall) Call() Call {
-	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants}, append([]any{
+	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, append([]any{
 		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Defaults,
-	}, append(c.Retention.args(), flag(c.Helper))...)}
+	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver))...)}
 }
 
 // Decode reads the answer.
 func (c TickCall) Decode(values []any) (Grant, error) {
 	r := reader{values: values}
-	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int()}
+	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1}
 	for r.more() {
 		g.Leases = append(g.Leases, LeasedJob{
 			ID: r.text(), Epoch: r.int(), Stamp: shaper.Instant(r.int()), Ends: shaper.Instant(r.int()),
@@ -195,12 +199,12 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 
 // SettleCall ends leases of one shard.
 type SettleCall struct {
-	At                          At
-	Clock, Due, Expires, Leases string // keys
-	Horizon                     time.Duration
-	Defaults                    string
-	Retention                   Retention
-	Items                       []SettleItem
+	At                                  At
+	Clock, Due, Expires, Leases, Outbox string // keys
+	Horizon                             time.Duration
+	Defaults                            string
+	Retention                           Retention
+	Items                               []SettleItem
 }
 
 // SettleItem ends one lease.
@@ -237,8 +241,8 @@ const (
 
 // Call is the call in the form that is sent.
 func (c SettleCall) Call() Call {
-	keys := append(make([]string, 0, 4+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases)
-	args := append(make([]any, 0, 6+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Defaults)
+	keys := append(make([]string, 0, 5+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases, c.Outbox)
+	args := append(make([]any, 0, 7+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Defaults)
 	args = append(args, c.Retention.args()...)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)

@@ -13,52 +13,54 @@ type JobCode int64
 const (
 	JobAbsent   JobCode = 0
 	JobDone     JobCode = 1 // what was asked for holds
+	JobDeleted  JobCode = 2
 	JobConflict JobCode = 3
 	JobFull     JobCode = 4
+	JobDraining JobCode = 5
 )
 
-// CancelCall ends a waiting job.
+// CancelCall ends waiting jobs of one tenant, and deletes dead ones.
 type CancelCall struct {
-	At                       At
-	Clock, Due, Expires, Job string // keys
-	Tenant                   string // as in keys
-	Defaults                 string
-	Retention                Retention
+	At                          At
+	Clock, Due, Expires, Outbox string   // keys
+	Jobs                        []string // keys of the records
+	Tenant                      string   // as in keys
+	Defaults                    string
+	Horizon                     time.Duration
+	Dead                        bool // delete dead jobs
+	Retention                   Retention
 }
 
 // Call is the call in the form that is sent.
 func (c CancelCall) Call() Call {
-	return Call{Commands.Cancel, []string{c.Clock, c.Due, c.Expires, c.Job},
-		append([]any{string(c.At), c.Tenant, c.Defaults}, c.Retention.args()...)}
+	return Call{Commands.Cancel, append([]string{c.Clock, c.Due, c.Expires, c.Outbox}, c.Jobs...),
+		append([]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
 }
 
-// Decode reads the answer: JobAbsent, JobDone or JobConflict.
-func (c CancelCall) Decode(values []any) (JobCode, error) {
-	codes, err := decodeCodes[JobCode](values, 1)
-	if err != nil {
-		return JobAbsent, err
-	}
-	return codes[0], nil
+// Decode reads the answer: JobAbsent, JobDone, JobDeleted or JobConflict per job, in order.
+func (c CancelCall) Decode(values []any) ([]JobCode, error) {
+	return decodeCodes[JobCode](values, len(c.Jobs))
 }
 
 // ReplayCall brings a dead job back.
 type ReplayCall struct {
-	At                       At
-	Clock, Due, Expires, Job string // keys
-	Tenant                   string // as in keys
-	Defaults                 string
-	Horizon                  time.Duration
-	Tag                      uint32 // not 0; the same when the call is sent again, another for another call
-	MaxAttempts              int
+	At                               At
+	Clock, Due, Expires, Job, Outbox string // keys
+	Tenant                           string // as in keys
+	Defaults                         string
+	Horizon                          time.Duration
+	Tag                              uint32 // not 0; the same when the call is sent again, another for another call
+	MaxAttempts                      int
+	DeadCapacity                     int64
 }
 
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
-	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job},
-		[]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts}}
+	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
+		[]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity)}}
 }
 
-// Decode reads the answer; the admission is set for JobDone and JobFull.
+// Decode reads the answer; the admission is set for JobDone, JobFull and JobDraining.
 func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 	r := reader{values: values}
 	a := shaper.Admission{Now: shaper.Instant(r.int())}
@@ -68,6 +70,8 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 		a.Outcome = shaper.Admitted
 	case JobFull:
 		a.Outcome = shaper.Full
+	case JobDraining:
+		a.Outcome = shaper.Draining
 	default:
 		return code, a, r.err
 	}

@@ -65,6 +65,8 @@ type FlowStat struct {
 	Earliest, HeldUntil                           shaper.Instant
 	Admitted, Rejected, Departed, Succeeded, Dead int64
 	Oldest                                        shaper.Instant // eligible time of the oldest queued job; 0 for none
+	Pace                                          float64        // part of its rate that is in force, up to 1
+	FullUntil                                     shaper.Instant // stopped until then by its dead letters; 0 when it is not
 }
 
 // Call is the call in the form that is sent.
@@ -80,6 +82,7 @@ func (c StatCall) Decode(values []any) (Stat, error) {
 		s.Flows = append(s.Flows, FlowStat{
 			Flow: r.text(), Depth: r.int(), Queued: r.int(), Running: r.int(), Earliest: shaper.Instant(r.int()), HeldUntil: shaper.Instant(r.int()),
 			Admitted: r.int(), Rejected: r.int(), Departed: r.int(), Succeeded: r.int(), Dead: r.int(), Oldest: shaper.Instant(r.int()),
+			Pace: float64(r.int()) / 1e6, FullUntil: shaper.Instant(r.int()),
 		})
 	}
 	return s, r.err

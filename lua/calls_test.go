@@ -28,6 +28,7 @@ func (w *world) admit(r admission) {
 	for _, c := range r.jobs {
 		rest, err := lua.Record{
 			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+			CallbackURL: c.callback, TraceParent: c.trace,
 		}.Rest()
 		if err != nil {
 			w.fail("encode: %v", err)
@@ -68,8 +69,8 @@ func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 	w.note("%v learnt %v", r, learnt)
 	call := lua.TickCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
-		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon,
-		Sweep: sweep, Help: r.help, Helper: r.helper, Defaults: lua.EncodePolicy(r.defaults), Retention: retention,
+		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon,
+		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Defaults: lua.EncodePolicy(r.defaults), Retention: w.retention(),
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	want, wantRecords := w.m.tick(r)
@@ -125,8 +126,8 @@ func (w *world) inOrder(g lua.Grant, found []lua.Record) {
 func (w *world) settle(r settlement) {
 	w.note("settle %d %s", r.at, describe(r.items))
 	call := lua.SettleCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(), Horizon: horizon,
-		Defaults: lua.EncodePolicy(r.defaults), Retention: retention,
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
+		Horizon: horizon, Defaults: lua.EncodePolicy(r.defaults), Retention: w.retention(),
 	}
 	for _, s := range r.items {
 		s.Key = w.shard.Job(s.Key)
@@ -159,21 +160,62 @@ func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
 	w.same("heartbeat", got, w.m.heartbeat(at, refs), err)
 }
 
-func (w *world) cancel(at shaper.Instant, tenant, id string) {
-	w.note("cancel %d %s %s", at, tenant, id)
+// retention is that of all histories, with the theme's bound on dead letters.
+func (w *world) retention() lua.Retention {
+	r := retention
+	r.DeadCapacity = int64(w.m.deadCapacity)
+	return r
+}
+
+func (w *world) cancel(r cancellation) {
+	w.note("cancel %d %s %v dead %v", r.at, r.tenant, r.ids, r.dead)
 	call := lua.CancelCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(id), Tenant: tenant,
-		Defaults: lua.EncodePolicy(w.defaults), Retention: retention,
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Outbox: w.shard.Outbox(), Tenant: r.tenant,
+		Defaults: lua.EncodePolicy(r.defaults), Horizon: horizon, Dead: r.dead, Retention: w.retention(),
+	}
+	for _, id := range r.ids {
+		call.Jobs = append(call.Jobs, w.shard.Job(id))
 	}
 	got, err := call.Decode(w.run(call.Call()))
-	w.same("cancel", got, w.m.cancel(at, w.defaults, tenant, id), err)
+	w.same("cancel", got, w.m.cancel(r), err)
+}
+
+func (w *world) claim(at shaper.Instant, name string, most int) {
+	w.note("claim %d %s most %d", at, name, most)
+	call := lua.ClaimCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(), Name: name, Max: most, Lease: lease,
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	var ids []string
+	var records []lua.Record
+	for _, c := range got.Jobs {
+		record, err := lua.DecodeRecord(c.Record)
+		if err != nil {
+			w.fail("a claimed record: %v", err)
+		}
+		ids, records = append(ids, c.ID), append(records, bare(record))
+		w.claims = append(w.claims, lua.HandedJob{Key: c.ID, Epoch: record.Epoch, State: record.State})
+	}
+	more, wantIDs, wantRecords := w.m.claim(at, name, most)
+	w.same("claim", []any{got.More, ids, records}, []any{more, wantIDs, wantRecords}, err)
+}
+
+func (w *world) handed(at shaper.Instant, list []lua.HandedJob) {
+	w.note("handed %d %v", at, list)
+	call := lua.HandedCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Retention: w.retention()}
+	for _, h := range list {
+		h.Key = w.shard.Job(h.Key)
+		call.Jobs = append(call.Jobs, h)
+	}
+	got, err := call.Decode(w.run(call.Call()))
+	w.same("handed", got, w.m.handed(at, list), err)
 }
 
 func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
 	call := lua.ReplayCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Tenant: r.tenant,
-		Defaults: lua.EncodePolicy(r.defaults), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts,
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
+		Defaults: lua.EncodePolicy(r.defaults), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)

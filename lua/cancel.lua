@@ -1,50 +1,80 @@
--- cancel: end a waiting job at its client's wish.
+-- cancel: end waiting jobs of one tenant at its client's wish, and delete dead ones at the operator's.
 --
--- Guarantee: a cancelled job never leaves and its place is free at once; cancelling it again changes nothing and is answered alike.
+-- Guarantee: a cancelled job never leaves and its place is free at once; cancelling it again changes nothing and is answered alike. A dead
+-- job is deleted only if that is asked for and nobody waits to be called back; sent again, the answer is that there is none.
 --
 -- KEYS
---   1 clock   2 due   3 expires   4 job
+--   1 clock   2 due   3 expires   4 outbox
+--   then per job: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy
---   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy   4 horizon in µs   5 '1' to delete dead jobs
+--   6, 7, 8 retention in s: of finished jobs, of dead letters, of idempotency keys   9 most dead letters of a flow
 -- Reply
---   now, then 0 no such job of this tenant, 1 cancelled, 3 not waiting
--- Derived keys: flow queue later policy job idem done dead due expires unlock
+--   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its state
+-- Derived keys: flow queue later policy job idem done dead due expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
 
-local ABSENT, CANCELLED, CONFLICT = 0, 1, 3
+local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])
-retention_of(ARGV[4], ARGV[5], ARGV[6])
-local id = string.sub(KEYS[4], #PREFIX + 5)
-local j = job_read(redis.call('GETRANGE', KEYS[4], 0, UP_TO_PAYLOAD - 1))
-if not j or tenant_of(j.flow) ~= ARGV[2] then
-  return { now, ABSENT }
-end
-if j.state == 'c' then
-  return { now, CANCELLED }
-end
-if j.state ~= 'q' and j.state ~= 's' and j.state ~= 'r' then
-  return { now, CONFLICT }
-end
-local f = flow_load(j.flow, ARGV[3])
-redis.call('EXISTS', KEYS[2], KEYS[3], PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name)
-finish_reads(j)
+local tenant, defaults, horizon, delete_dead = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+retention_of(ARGV[6], ARGV[7], ARGV[8], ARGV[9])
 
-unlock()
-if j.state == 'q' then
-  redis.call('ZREM', PREFIX .. 'queue:' .. f.name, id)
-  f.queued = f.queued - 1
-  f.cost = f.cost - j.cost
-else
-  redis.call('ZREM', PREFIX .. 'later:' .. f.name, id)
+-- Read.
+redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
+local flows, touched, jobs, reply, writes = {}, {}, {}, { now }, false
+for k = 5, #KEYS do
+  local id = string.sub(KEYS[k], #PREFIX + 5)
+  local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
+  local code = CONFLICT
+  if not j or tenant_of(j.flow) ~= tenant then
+    code = ABSENT
+  elseif j.state == 'c' or j.state == 'q' or j.state == 's' or j.state == 'r' then
+    code = CANCELLED
+  elseif j.state == 'd' and delete_dead and not redis.call('ZSCORE', KEYS[4], id) then
+    code = DELETED
+  end
+  reply[#reply + 1] = code
+  if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
+    if not flows[j.flow] then
+      local f = flow_load(j.flow, defaults)
+      redis.call('EXISTS', PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name)
+      flows[j.flow] = f
+      touched[#touched + 1] = f
+    end
+    finish_reads(j)
+    jobs[#jobs + 1] = { id = id, key = KEYS[k], record = j, code = code }
+  end
 end
-redis.call('ZREM', KEYS[3], id)
-f.depth = f.depth - 1
-clock.depth = clock.depth - 1
-finish(id, j, 'c', '')
-flow_save(f)
-due_save(f, later_head(f))
+if #jobs == 0 then
+  return reply
+end
+
+-- Write.
+unlock()
+for i = 1, #jobs do
+  local id, j = jobs[i].id, jobs[i].record
+  local f = flows[j.flow]
+  if jobs[i].code == DELETED then
+    if redis.call('DEL', jobs[i].key) == 1 then -- an id may stand in a call twice
+      redis.call('ZREM', PREFIX .. 'dead:' .. f.name, id)
+      dead_left(f, retention.dead_capacity)
+    end
+  elseif redis.call('ZREM', PREFIX .. (j.state == 'q' and 'queue:' or 'later:') .. f.name, id) == 1 then
+    if j.state == 'q' then
+      f.queued = f.queued - 1
+      f.cost = f.cost - j.cost
+    end
+    redis.call('ZREM', KEYS[3], id)
+    f.depth = f.depth - 1
+    clock.depth = clock.depth - 1
+    finish(id, j, f, 'c', '')
+  end
+end
+for i = 1, #touched do
+  flow_save(touched[i])
+  due_save(touched[i], later_head(touched[i]), horizon)
+end
 clock_save()
-return { now, CANCELLED }
+return reply

@@ -185,10 +185,10 @@ func TestConstants(t *testing.T) {
 			"SLACK": shaper.Slack.Microseconds(), "FREE_LEASES": shaper.FreeLeases, "LATER_MOST": shaper.LaterMost, "FARTHEST": int64(never),
 		}},
 		{lua.Commands.Cancel, map[string]int64{
-			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict),
+			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "DELETED": int64(lua.JobDeleted), "CONFLICT": int64(lua.JobConflict),
 		}},
 		{lua.Commands.Replay, map[string]int64{
-			"ABSENT": int64(lua.JobAbsent), "REPLAYED": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict), "FULL": int64(lua.JobFull),
+			"ABSENT": int64(lua.JobAbsent), "REPLAYED": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict), "FULL": int64(lua.JobFull), "DRAINING": int64(lua.JobDraining),
 		}},
 		{lua.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{lua.Commands.Tick, map[string]int64{

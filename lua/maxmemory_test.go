@@ -53,14 +53,16 @@ func TestMaxMemory(t *testing.T) {
 		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Cost: 1, Rest: rest}},
 	}.Call())
 	refused("replay", lua.ReplayCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Tenant: "acme",
-		Defaults: lua.EncodePolicy(w.defaults), Horizon: horizon, Tag: 7, MaxAttempts: 1,
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",
+		Defaults: lua.EncodePolicy(w.defaults), Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
 	}.Call())
 
 	// Each of these fails the test where Redis refuses it.
 	w.heartbeat(w.wall, w.held)
 	w.settleAll(lua.OutcomeRetry, time.Second)
-	w.cancel(w.wall, "acme", w.ids[9])
+	w.cancel(cancellation{at: w.wall, defaults: w.defaults, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
+	w.claim(w.wall, "claim", 10)
+	w.handed(w.wall, w.claims)
 	w.status(w.wall, "acme", w.ids[8])
 	w.stat(w.wall, "acme")
 	capacity := int64(5)

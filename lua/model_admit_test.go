@@ -28,6 +28,7 @@ type candidate struct {
 	cost              int64
 	maxAttempts       int
 	payload           []byte
+	callback, trace   string
 }
 
 func (r admission) String() string {
@@ -77,7 +78,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 			switch {
 			case j.State == shaper.Queued:
 				v.Position, v.Start = m.place(c.id, f)
-			case j.State == shaper.Scheduled && !f.policy.Paused:
+			case j.State == shaper.Scheduled && !m.paused(f).Paused:
 				v.Start = startAt(f, m.now, j.At)
 			}
 		} else if known := m.known(c, made); known != "" {
@@ -95,7 +96,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 			if wait == 0 {
 				wait = f.policy.MaxWait
 			}
-			f.Flow, v.Admission = shaper.Admit(f.Flow, f.policy, m.now,
+			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{Size: size, Cost: c.cost, Delay: c.delay, MaxWait: wait}, instants(m.laters[c.flow]))
 			touched[c.flow] = true
 			if refused = v.Outcome != shaper.Admitted; refused {
@@ -207,6 +208,7 @@ func (m *model) record(c candidate, seq int64, wait time.Duration) *lua.Record {
 	j := &lua.Record{
 		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now, MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
 		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+		CallbackURL: c.callback, TraceParent: c.trace,
 	}
 	if c.delay > 0 {
 		j.State = shaper.Scheduled

@@ -78,7 +78,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		die = s.Outcome == lua.OutcomeDead || s.Outcome == lua.OutcomeRetry && j.Attempts >= j.MaxAttempts
 	case lua.OutcomeHeld:
 		m.reach("held")
-		f.Bucket = f.Hold(m.now.Add(s.Delay))
+		f.Bucket = f.Hold(m.now.Add(s.Delay), m.now)
 		die = chargeFree(j)
 	case lua.OutcomeReleased:
 		m.reachIf(j.Stamp == f.Last, "refunded")
@@ -93,10 +93,10 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	switch {
 	case die:
 		f.dead++
-		m.finish(s.Key, shaper.Die, s.Result)
+		m.finish(s.Key, f, shaper.Die, s.Result)
 	case s.Outcome == lua.OutcomeSucceeded:
 		f.succeeded++
-		m.finish(s.Key, shaper.Succeed, s.Result)
+		m.finish(s.Key, f, shaper.Succeed, s.Result)
 	case s.Outcome == lua.OutcomeRetry:
 		become(j, shaper.Retry)
 		j.At = m.now.Add(s.Delay)
@@ -129,24 +129,114 @@ func (m *model) heartbeat(at shaper.Instant, leases []leaseRef) []int64 {
 	return answers
 }
 
-func (m *model) cancel(at shaper.Instant, defaults shaper.Policy, tenant, id string) lua.JobCode {
-	m.begin(at)
-	j := m.jobs[id]
-	switch {
-	case j == nil || tenantOf(j.Flow) != tenant:
-		return lua.JobAbsent
-	case j.State == shaper.Cancelled:
-		return lua.JobDone
-	case !j.State.Waiting():
-		return lua.JobConflict
+// cancellation is one call of cancel.
+type cancellation struct {
+	at       shaper.Instant
+	defaults shaper.Policy
+	tenant   string
+	ids      []string
+	dead     bool
+}
+
+func (m *model) cancel(r cancellation) []lua.JobCode {
+	m.begin(r.at)
+	codes := make([]lua.JobCode, len(r.ids))
+	for i, id := range r.ids {
+		j, codeOfWaiting := m.jobs[id], lua.JobDone
+		_, awaited := m.outbox[id]
+		switch {
+		case j == nil || tenantOf(j.Flow) != r.tenant:
+			codes[i] = lua.JobAbsent
+		case j.State == shaper.Cancelled || j.State.Waiting():
+			codes[i] = codeOfWaiting
+		case j.State == shaper.Dead && r.dead && !awaited:
+			codes[i] = lua.JobDeleted
+		default:
+			m.reachIf(r.dead && awaited, "kept for its callback")
+			codes[i] = lua.JobConflict
+		}
 	}
-	f := m.load(j.Flow, defaults)
-	m.leave(id, f)
-	m.finish(id, shaper.Cancel, nil)
-	f.later = m.laters[f.name].head()
-	m.storeAll([]*flow{f}, false)
-	m.save()
-	return lua.JobDone
+	var touched []*flow
+	for i, id := range r.ids {
+		j := m.jobs[id]
+		if j == nil || codes[i] == lua.JobAbsent || codes[i] == lua.JobConflict || j.State == shaper.Cancelled {
+			continue
+		}
+		at := slices.IndexFunc(touched, func(f *flow) bool { return f.name == j.Flow })
+		if at < 0 {
+			at = len(touched)
+			touched = append(touched, m.load(j.Flow, r.defaults))
+		}
+		f := touched[at]
+		if codes[i] == lua.JobDeleted {
+			m.reach("deleted")
+			m.deleted[id] = true
+			delete(m.jobs, id)
+			delete(m.deads[f.name], id)
+			m.deadLeft(f)
+			continue
+		}
+		m.leave(id, f)
+		m.finish(id, f, shaper.Cancel, nil)
+	}
+	for _, f := range touched {
+		f.later = m.laters[f.name].head()
+	}
+	m.storeAll(touched, true)
+	if len(touched) > 0 {
+		m.save()
+	}
+	return codes
+}
+
+// claim answers the completions with their records.
+func (m *model) claim(at shaper.Instant, name string, most int) (more bool, ids []string, records []lua.Record) {
+	m.begin(at)
+	again := m.claimed.name == name
+	if again {
+		m.reach("claimed again")
+	} else if due := m.outbox.upTo(m.now, most); len(due) > 0 {
+		m.reach("claimed")
+		m.claimed = claimed{name, due}
+		for _, id := range due {
+			m.outbox[id] = int64(m.now.Add(lease))
+		}
+		m.save()
+	}
+	if m.claimed.name == name {
+		for _, id := range m.claimed.ids {
+			j := m.jobs[id]
+			if j == nil || !j.State.Done() {
+				m.reach("claimed after a replay")
+				continue
+			}
+			record := *j
+			record.Payload = nil
+			ids, records = append(ids, id), append(records, bare(record))
+		}
+	}
+	return m.outbox.head() <= m.now, ids, records
+}
+
+// handed answers, per completion, 1 if it is taken out.
+func (m *model) handed(at shaper.Instant, list []lua.HandedJob) (codes []int64) {
+	m.begin(at)
+	for _, h := range list {
+		j := m.jobs[h.Key]
+		if _, there := m.outbox[h.Key]; there && j != nil && j.Epoch == h.Epoch && j.State == h.State {
+			m.reach("handed over")
+			codes = append(codes, 1)
+		} else {
+			m.reach("handed over too late")
+			codes = append(codes, 0)
+		}
+	}
+	for i, h := range list {
+		if codes[i] == 1 {
+			delete(m.outbox, h.Key)
+		}
+	}
+	return codes
 }
 
 // revival is one call of replay.
@@ -177,12 +267,23 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		return lua.JobConflict, shaper.Admission{Now: m.now}
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
-	after, a := shaper.Admit(f.Flow, f.policy, m.now, shaper.Request{Size: 1, Cost: j.Cost}, instants(m.laters[f.name]))
-	a.NextSlot = 0
-	if a.Outcome == shaper.Full {
+	ask := func() (shaper.Flow, shaper.Admission) {
+		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Cost: j.Cost}, instants(m.laters[f.name]))
+		a.NextSlot = 0
+		return after, a
+	}
+	after, a := ask()
+	switch a.Outcome {
+	case shaper.Full:
 		m.reach("replay full")
 		return lua.JobFull, a
+	case shaper.Draining:
+		return lua.JobDraining, a
 	}
+	delete(m.deads[f.name], r.id)
+	delete(m.outbox, r.id)
+	m.deadLeft(f)
+	after, a = ask()
 	f.Flow = after
 	become(j, shaper.Replay)
 	j.Seq, j.At, j.Attempts, j.FreeLeases, j.Tag, j.MaxAttempts = f.Seq, m.now, 0, 0, r.tag, r.maxAttempts
@@ -192,7 +293,6 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		m.wakeFor(j.Deadline.Add(horizon))
 	}
 	m.clock.depth++
-	delete(m.deads[f.name], r.id)
 	set(m.queue, f.name, r.id, j.Seq)
 	key := tenantOf(f.name) + ":" + j.Idem
 	if known, ok := m.idem[key]; ok && j.Idem != "" {
@@ -290,7 +390,7 @@ func (m *model) status(at shaper.Instant, defaults shaper.Policy, tenant, id str
 	switch {
 	case j.State == shaper.Queued:
 		s.Position, s.Start = m.place(id, f)
-	case j.State.Waiting() && !f.policy.Paused:
+	case j.State.Waiting() && !m.paused(f).Paused:
 		s.Start = startAt(f, m.now, j.At)
 	}
 	record = *j
@@ -307,7 +407,11 @@ func (m *model) stat(at shaper.Instant, defaults shaper.Policy, tenant string) l
 		f := m.load(name, defaults)
 		figures := lua.FlowStat{
 			Flow: name, Depth: f.Depth, Queued: f.Queued, Running: f.Running, Earliest: f.Earliest(), HeldUntil: f.HeldUntil,
-			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
+			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead, Pace: f.Pace(m.now),
+		}
+		m.reachIf(figures.Pace < 1, "slowed")
+		if f.full > m.now {
+			figures.FullUntil = f.full
 		}
 		if queue := m.queue[name].list(); len(queue) > 0 {
 			figures.Oldest = m.jobs[queue[0].Name].At

@@ -96,7 +96,15 @@ type flow struct {
 	seen                                          shaper.Instant
 	admitted, rejected, departed, succeeded, dead int64
 	later                                         shaper.Instant // head of the scheduled and retrying jobs, never for none
+	full                                          shaper.Instant // stopped by its dead letters until then
 	segment                                       int            // counts the policies that the flow has had, see conformity
+}
+
+// paused is the policy that estimates go by: as many dead letters as are kept pause a flow, too.
+func (m *model) paused(f *flow) shaper.Policy {
+	p := f.policy
+	p.Paused = p.Paused || f.full > m.now
+	return p
 }
 
 type grant struct {
@@ -107,6 +115,12 @@ type grant struct {
 type leaseRef struct {
 	id    string
 	epoch int64
+}
+
+// claimed is the last claim.
+type claimed struct {
+	name string
+	ids  []string
 }
 
 // stamping is what the judge of conformity is told of a stamp: the segment of the flow, the paces then, and the order of stamps.
@@ -131,6 +145,10 @@ type model struct {
 	idem                          map[string]string // tenant:hash → what is kept
 	grants                        map[string]grant
 	policies                      map[string]policy
+	outbox                        zset
+	claimed                       claimed
+	deleted                       map[string]bool // jobs
+	deadCapacity                  int
 
 	segments, stamps int
 	stamped          map[string]stamping // by job
@@ -143,7 +161,7 @@ func newModel() *model {
 		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, filed: map[string]bool{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, stamped: map[string]stamping{}, reached: map[string]bool{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000, stamped: map[string]stamping{}, reached: map[string]bool{},
 	}
 }
 
@@ -153,6 +171,8 @@ var situations = []string{
 	"handed over anew", "given back unseen", "grace", "taken back", "expired", "looked at all", "forgotten", "kept for an override",
 	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
+	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
+	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }
@@ -213,6 +233,7 @@ func (m *model) load(name string, defaults shaper.Policy) *flow {
 func (m *model) retune(f *flow) {
 	var changed bool
 	if f.Bucket, changed = f.Retune(f.policy.Paces(), m.now); changed {
+		f.Ready = max(f.Ready, f.full)
 		f.retuned, f.segment = true, m.newSegment()
 		m.reach("retuned")
 	}
@@ -276,10 +297,15 @@ func become(j *lua.Record, event shaper.Event) {
 	j.State = to
 }
 
-// finish ends a job; an empty result keeps the one it has.
-func (m *model) finish(id string, event shaper.Event, result []byte) {
+// finish ends a job of the flow; an empty result keeps the one it has.
+func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 	j := m.jobs[id]
 	become(j, event)
+	if j.CallbackURL != "" {
+		m.reach("to be called back")
+		m.outbox[id] = int64(m.now)
+		m.wakeFor(m.now.Add(horizon / 2))
+	}
 	j.At, j.Deadline = m.now, 0
 	if len(result) > 0 {
 		j.Result = result
@@ -287,6 +313,11 @@ func (m *model) finish(id string, event shaper.Event, result []byte) {
 	if j.State == shaper.Dead {
 		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool { return at <= int64(m.now.Add(-retention.Dead)) })
 		set(m.deads, j.Flow, id, int64(m.now))
+		if len(m.deads[j.Flow]) >= m.deadCapacity {
+			m.reach("full of dead letters")
+			f.full = m.deads[j.Flow].head().Add(retention.Dead)
+			f.Bucket = f.MarkReady(f.full)
+		}
 	} else {
 		j.Payload = nil
 		list := append([]string{id}, m.done[j.Flow]...)
@@ -312,6 +343,14 @@ func (m *model) giveBack(id string, f *flow, event shaper.Event) {
 	set(m.queue, f.name, id, j.Seq)
 	if j.Deadline > 0 {
 		m.expires[id] = int64(j.Deadline)
+	}
+}
+
+// deadLeft lets a flow go on that had stopped for its dead letters.
+func (m *model) deadLeft(f *flow) {
+	if f.full != 0 && len(m.deads[f.name]) < m.deadCapacity {
+		m.reach("went on after a dead letter left")
+		f.full, f.Ready = 0, m.now
 	}
 }
 
@@ -343,7 +382,7 @@ func chargeFree(j *lua.Record) bool {
 // place is the position and the estimated start of a queued job.
 func (m *model) place(id string, f *flow) (position int64, start shaper.Instant) {
 	rank := m.queue[f.name].rank(id)
-	if f.policy.Paused {
+	if m.paused(f).Paused {
 		return rank + 1, 0
 	}
 	return rank + 1, f.Start(rank*f.Cost/max(f.Queued, 1), m.now)
@@ -354,7 +393,7 @@ func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 	a := shaper.Admission{
 		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
 	}
-	if next := f.Start(0, m.now); f.Queued > 0 && !f.policy.Paused && next != 0 {
+	if next := f.Start(0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)
 	}
 	return a

@@ -25,11 +25,12 @@ type look struct {
 	most          int
 	help          int
 	helper        bool
+	handsOver     bool
 	defaults      shaper.Policy
 }
 
 func (r look) String() string {
-	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, lua.EncodePolicy(r.defaults))
+	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v hands over %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, lua.EncodePolicy(r.defaults))
 }
 
 // looking is a look under way.
@@ -109,6 +110,11 @@ func (l *looking) answer(more bool) {
 	next := min(l.due.head(), l.expires.head().Add(horizon/2))
 	if l.clock.running > 0 {
 		next = min(next, max(l.now, l.clock.swept.Add(sweep)).Add(horizon/2))
+	}
+	if head := l.outbox.head(); l.handsOver && head <= l.now {
+		l.grant.Outbox = true
+	} else if l.handsOver {
+		next = min(next, head.Add(horizon/2))
 	}
 	if next >= never {
 		next = 0
@@ -226,7 +232,7 @@ func (l *looking) takeBack(ids []string) {
 		j.Outcome = 'x'
 		if chargeFree(j) {
 			f.dead++
-			l.finish(id, shaper.Die, nil)
+			l.finish(id, f, shaper.Die, nil)
 		} else {
 			l.giveBack(id, f, shaper.LeaseExpired)
 		}
@@ -241,7 +247,7 @@ func (l *looking) expireAll(ids []string) {
 	for _, id := range ids {
 		f := l.touch(l.jobs[id].Flow)
 		l.leave(id, f)
-		l.finish(id, shaper.Overdue, nil)
+		l.finish(id, f, shaper.Overdue, nil)
 	}
 	for _, f := range l.touched {
 		f.later = l.laters[f.name].head()
@@ -389,7 +395,7 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		}
 		if j.Deadline > 0 && j.Deadline < stamp {
 			l.leave(id, f)
-			l.finish(id, shaper.Overdue, nil)
+			l.finish(id, f, shaper.Overdue, nil)
 			l.droppable--
 			continue
 		}

@@ -29,6 +29,8 @@ var operations = []struct {
 	{"heartbeat", (*world).drawHeartbeat},
 	{"cancel", (*world).drawCancel},
 	{"replay", (*world).drawReplay},
+	{"claim", (*world).drawClaim},
+	{"handed", (*world).drawHanded},
 	{"tune", (*world).drawTune},
 	{"defaults", func(w *world) {
 		w.defaults = drawPolicy(w.T, w.th)
@@ -75,6 +77,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		Concurrency: rapid.SampledFrom([]int64{0, 64, 1, 2, 3}).Draw(t, "concurrency"),
 		MaxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 50 * time.Millisecond, time.Second}).Draw(t, "max wait"),
 		Paused:      rapid.IntRange(0, 7).Draw(t, "paused") == 7,
+		Draining:    rapid.IntRange(0, 15).Draw(t, "draining") == 15,
 	}
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "further rates") {
 		p.Rates = append(p.Rates, drawPaces(t, th))
@@ -132,6 +135,9 @@ func (w *world) drawCandidate() candidate {
 		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
 		payload:     []byte(strings.Repeat("p", rapid.SampledFrom([]int{0, 1, 20, 1100}).Draw(w.T, "payload"))),
 	}
+	if rapid.IntRange(0, 3).Draw(w.T, "called back") == 3 {
+		c.callback, c.trace = "https://partner.example/done", rapid.SampledFrom([]string{"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}).Draw(w.T, "trace")
+	}
 	if !w.th.flood && rapid.IntRange(0, 4).Draw(w.T, "with a key") == 4 {
 		c.idem, c.print = rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(w.T, "key"), rapid.SampledFrom([]string{"f1", "f1", "f2"}).Draw(w.T, "print")
 	}
@@ -161,7 +167,7 @@ func (w *world) drawWorker() *consumer {
 }
 
 func (w *world) lookOf(c *consumer, most int) look {
-	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, defaults: w.defaults, helper: c != w.workers[0]}
+	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, defaults: w.defaults, helper: c != w.workers[0], handsOver: c == w.workers[0]}
 }
 
 func (w *world) drawTick(learnt bool) {
@@ -265,14 +271,47 @@ func (w *world) drawTenant(id string) string {
 
 func (w *world) drawCancel() {
 	w.pass()
-	id, ok := w.drawJob(func(j *lua.Record) bool { return j.State.Waiting() })
-	if !ok {
+	r := cancellation{at: w.wall, defaults: w.defaults, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
+	for range rapid.SampledFrom([]int{1, 1, 3}).Draw(w.T, "jobs") {
+		if id, ok := w.drawJob(func(j *lua.Record) bool { return j.State.Waiting() || r.dead && j.State == shaper.Dead }); ok {
+			r.ids, r.tenant = append(r.ids, id), w.drawTenant(id)
+		}
+	}
+	if len(r.ids) == 0 {
 		return
 	}
-	tenant := w.drawTenant(id)
-	w.cancel(w.wall, tenant, id)
+	w.cancel(r)
 	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
-		w.cancel(w.wall, tenant, id)
+		w.cancel(r)
+	}
+}
+
+func (w *world) drawClaim() {
+	w.pass()
+	w.names++
+	name, most := fmt.Sprintf("claim%d", w.names), rapid.SampledFrom([]int{100, 1, 2}).Draw(w.T, "most")
+	w.claim(w.wall, name, most)
+	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
+		w.drawReplay()
+		w.claim(w.wall, name, most)
+	}
+	w.remember(func(at shaper.Instant) {
+		if w.m.claimed.name == name { // one that is forgotten is not sent again: the worker repeats a claim until it is answered
+			w.claim(at, name, most)
+		}
+	})
+}
+
+func (w *world) drawHanded() {
+	w.pass()
+	if len(w.claims) == 0 {
+		return
+	}
+	n := rapid.IntRange(1, min(3, len(w.claims))).Draw(w.T, "completions")
+	list := slices.Clone(w.claims[:n])
+	w.handed(w.wall, list)
+	if rapid.IntRange(0, 1).Draw(w.T, "forgotten") == 1 {
+		w.claims = w.claims[n:]
 	}
 }
 
@@ -305,7 +344,7 @@ func (w *world) drawReplay() {
 
 func (w *world) drawOverrides() (o shaper.Overrides) {
 	p := drawPolicy(w.T, w.th)
-	which := rapid.IntRange(0, 127).Draw(w.T, "settings")
+	which := rapid.IntRange(0, 255).Draw(w.T, "settings")
 	wait := p.MaxWait.Milliseconds()
 	if which&1 != 0 {
 		o.Rate = &p.Rate
@@ -324,6 +363,9 @@ func (w *world) drawOverrides() (o shaper.Overrides) {
 	}
 	if which&32 != 0 {
 		o.Paused = &p.Paused
+	}
+	if which&128 != 0 {
+		o.Draining = &p.Draining
 	}
 	if which&64 != 0 {
 		list := []shaper.PaceJSON{}

@@ -30,6 +30,7 @@ type theme struct {
 	rates   []string
 	flood   bool // batches beyond the bounds of one look
 	traced  bool
+	deads   int // dead letters that a flow may have; 0: as many as it likes
 }
 
 var oddRates = []string{"7/3s", "5/24h", "1000000/s", "3/7ms", "10/s", "200/s", "50/s", "1/s", "999/m"}
@@ -48,7 +49,11 @@ var themes = []theme{
 	{
 		name: "floods", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"1000000/s", "200/s", "3/7ms"}, flood: true,
 	},
-	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true},
+	{
+		name: "dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, deads: 2,
+		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6},
+	},
+	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
 // steps is the length of a history. SLUICE_PARITY_STEPS makes it longer, for a soak.
@@ -130,6 +135,7 @@ type world struct {
 	workers  []*consumer
 	ids      []string
 	held     []leaseRef                // leases that their worker has learnt of
+	claims   []lua.HandedJob           // completions that a worker has learnt of, with the job's id for a key
 	left     map[leaseRef]*departure   // what departed, by lease; nil once it was released
 	again    []func(at shaper.Instant) // earlier calls, to be sent again
 	tags     uint32
@@ -143,6 +149,9 @@ func newWorld(t rapid.TB, e engine, th theme, history int) *world {
 	w := &world{
 		TB: t, ctx: context.Background(), e: e, th: th, shard: keys, prefix: strings.TrimSuffix(keys.Clock(), "clock"), m: newModel(),
 		wall: shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)), left: map[leaseRef]*departure{},
+	}
+	if th.deads > 0 {
+		w.m.deadCapacity = th.deads
 	}
 	for _, name := range []string{"w1", "w2"} {
 		w.workers = append(w.workers, &consumer{name: name, counter: 1})
@@ -217,7 +226,7 @@ func (w *world) compare() snapshot {
 // live makes the history.
 func (w *world) live(length int) {
 	weights := map[string]int{
-		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "tune": 2, "status": 2,
+		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
 		"stat": 1, "again": 3, "later": 6, "defaults": 1, "old tick": 1, "back": 1, "jump": 1,
 	}
 	for name, n := range w.th.weights {
@@ -248,7 +257,7 @@ func (w *world) drain() {
 	w.note("drain")
 	for _, tenant := range w.th.tenants {
 		on := false
-		w.tune(w.tuningOf(tenant, "api", shaper.Overrides{Paused: &on}))
+		w.tune(w.tuningOf(tenant, "api", shaper.Overrides{Paused: &on, Draining: &on}))
 	}
 	worker := w.workers[0]
 	for round := 0; ; round++ {
@@ -272,18 +281,22 @@ func (w *world) drain() {
 			w.wall = max(w.wall, g.Next.Add(-horizon/2)-w.m.stored.off)
 		}
 	}
+	w.wall = w.wall.Add(lease)
+	w.claims = nil
+	w.claim(w.wall, "last", 10_000)
+	w.handed(w.wall, w.claims)
 	s := w.compare()
 	if open := s.open(); len(open) > 0 {
 		w.fail("not in a terminal state: %v", open)
 	}
 	for _, id := range w.ids {
-		if _, stored := s.Keys["job:"+id]; !stored {
+		if _, stored := s.Keys["job:"+id]; !stored && !w.m.deleted[id] {
 			w.fail("%s is lost", id)
 		}
 	}
 	for name := range s.Keys {
 		switch kind, _, _ := strings.Cut(name, ":"); kind {
-		case "due", "expires", "leases", "queue", "later":
+		case "due", "expires", "leases", "queue", "later", "outbox":
 			w.fail("%s is left behind: %v", name, s.Keys[name])
 		}
 	}

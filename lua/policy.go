@@ -8,11 +8,12 @@ import (
 )
 
 // EncodePolicy writes every setting of a policy in the form that policy_of in lib/flow.lua reads, for example
-// "l10:1000000 b1 r c1000 k64 w0 p0".
+// "l10:1000000 b1 r c1000 k64 w0 p0 d0".
 func EncodePolicy(p shaper.Policy) string {
 	return strings.Join([]string{
 		encodeRate(p.Rate), fmt.Sprintf("b%d", p.Burst), encodePaces(p.Rates), fmt.Sprintf("c%d", p.Capacity),
 		fmt.Sprintf("k%d", p.Concurrency), fmt.Sprintf("w%d", p.MaxWait.Milliseconds()), encodeFlag('p', p.Paused),
+		encodeFlag('d', p.Draining),
 	}, " ")
 }
 
@@ -40,6 +41,9 @@ func EncodeOverrides(o shaper.Overrides) string {
 	}
 	if o.Paused != nil {
 		parts = append(parts, encodeFlag('p', p.Paused))
+	}
+	if o.Draining != nil {
+		parts = append(parts, encodeFlag('d', p.Draining))
 	}
 	return strings.Join(parts, " ")
 }

@@ -30,6 +30,8 @@ type Record struct {
 	Type        string
 	Tenant      string // as the client wrote it
 	Route       string
+	CallbackURL string // empty for none
+	TraceParent string // as submitted, empty for none
 	Payload     []byte
 	Result      []byte // of the last settled delivery, in the form of its settler
 }
@@ -37,23 +39,33 @@ type Record struct {
 const (
 	recordHead   = 65
 	recordScript = 56 // the bytes at the front that the admitting script writes
-	maxPrefix    = 1023
+	maxPrefix    = 2111
+	maxURL       = 1024 // bytes of a callback URL
 )
+
+// callbackField is the place of the callback URL among the fields of the prefix: its length takes two bytes.
+const callbackField = 6
 
 // ErrRecord means that a stored record cannot be read.
 var ErrRecord = errors.New("not a job record")
 
-// Rest encodes what the admitting script is given of a record: all from its cost on. Type, tenant and route are at most 255 bytes,
-// flow and idem are as in keys.
+// Rest encodes what the admitting script is given of a record: all from its cost on. Type, tenant, route and trace parent are at most 255
+// bytes, the callback URL at most 1,024, flow and idem are as in keys. Fields at the end that are empty take no room.
 func (r Record) Rest() ([]byte, error) {
-	prefix := recordHead
 	tenant, route, _ := strings.Cut(r.Flow, "/")
-	fields := []string{r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route)}
-	for _, f := range fields {
-		if len(f) > 255 {
-			return nil, fmt.Errorf("%w: a field of %d bytes, at most 255 fit", ErrRecord, len(f))
+	fields := []string{r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route), r.TraceParent, r.CallbackURL}
+	for len(fields) > 3 && fields[len(fields)-1] == "" {
+		fields = fields[:len(fields)-1]
+	}
+	prefix := recordHead
+	for i, f := range fields {
+		if len(f) > 255 && i != callbackField || len(f) > maxURL {
+			return nil, fmt.Errorf("%w: a field of %d bytes is too long", ErrRecord, len(f))
 		}
 		prefix += 1 + len(f)
+		if i == callbackField {
+			prefix++
+		}
 	}
 	if prefix > maxPrefix {
 		return nil, fmt.Errorf("%w: %d bytes before the payload, at most %d fit", ErrRecord, prefix, maxPrefix)
@@ -63,7 +75,10 @@ func (r Record) Rest() ([]byte, error) {
 	b = binary.BigEndian.AppendUint16(b, uint16(r.MaxAttempts))
 	b = binary.BigEndian.AppendUint16(b, uint16(prefix))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Payload)))
-	for _, f := range fields {
+	for i, f := range fields {
+		if i == callbackField {
+			b = append(b, byte(len(f)>>8))
+		}
 		b = append(b, byte(len(f)))
 		b = append(b, f...)
 	}
@@ -99,12 +114,21 @@ func DecodeRecord(raw []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: prefix of %d in %d bytes", ErrRecord, prefix, len(raw))
 	}
 	at := recordHead
-	for _, field := range []*string{&r.Flow, &r.Idem, &r.Type, &r.Tenant, &r.Route} {
-		if at >= prefix || at+1+int(raw[at]) > prefix {
+	for i, field := range []*string{&r.Flow, &r.Idem, &r.Type, &r.Tenant, &r.Route, &r.TraceParent, &r.CallbackURL} {
+		if at == prefix && i >= 3 {
+			break // the rest is empty
+		}
+		width := 1 // of the field's length
+		if i == callbackField {
+			width = 2
+		}
+		if at+width > prefix || at+width+int(wide(raw[at:at+width])) > prefix {
 			return Record{}, fmt.Errorf("%w: a field runs over the prefix", ErrRecord)
 		}
-		*field = string(raw[at+1 : at+1+int(raw[at])])
-		at += 1 + int(raw[at])
+		at += width
+		n := int(wide(raw[at-width : at]))
+		*field = string(raw[at : at+n])
+		at += n
 	}
 	tenant, route, _ := strings.Cut(r.Flow, "/")
 	r.Tenant, r.Route = or(r.Tenant, tenant), or(r.Route, route)

@@ -39,12 +39,14 @@ func TestRecordRoundTrip(t *testing.T) {
 		text := rapid.StringN(1, 60, 255)
 		r := lua.Record{
 			Cost: rapid.Int64Range(1, shaper.MaxCost).Draw(t, "cost"), MaxAttempts: rapid.IntRange(1, 65535).Draw(t, "max attempts"),
-			Idem:      rapid.SampledFrom([]string{"", "0123456789abcdefghijkl"}).Draw(t, "idem"),
-			Type:      rapid.StringN(0, 60, 255).Draw(t, "type"),
-			Tenant:    text.Draw(t, "tenant"),
-			Route:     text.Draw(t, "route"),
-			MaxWaitMS: rapid.SampledFrom([]int64{0, 1, 60_000, shaper.MaxPeriod.Milliseconds()}).Draw(t, "max wait"),
-			Payload:   rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "payload"),
+			Idem:        rapid.SampledFrom([]string{"", "0123456789abcdefghijkl"}).Draw(t, "idem"),
+			Type:        rapid.StringN(0, 60, 255).Draw(t, "type"),
+			Tenant:      text.Draw(t, "tenant"),
+			Route:       text.Draw(t, "route"),
+			TraceParent: rapid.StringN(0, 60, 255).Draw(t, "trace parent"),
+			CallbackURL: rapid.StringN(0, 200, 1024).Draw(t, "callback URL"),
+			MaxWaitMS:   rapid.SampledFrom([]int64{0, 1, 60_000, shaper.MaxPeriod.Milliseconds()}).Draw(t, "max wait"),
+			Payload:     rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "payload"),
 		}
 		r.Flow = queue.EncodeName(r.Tenant) + "/" + queue.EncodeName(r.Route)
 		shard := e.keys.Shard(7)
@@ -84,9 +86,10 @@ func TestRecordRoundTrip(t *testing.T) {
 func TestRecordTooLong(t *testing.T) {
 	long, half := strings.Repeat("x", 256), strings.Repeat("x", 250)
 	for name, r := range map[string]lua.Record{
-		"a type of 256 bytes": {Flow: "a/b", Type: long},
+		"a type of 256 bytes":           {Flow: "a/b", Type: long},
+		"a callback URL of 1,025 bytes": {Flow: "a/b", CallbackURL: strings.Repeat("x", 1025)},
 		"fields that are long together": {
-			Flow: half, Idem: half, Type: half, Tenant: half, Route: half,
+			Flow: half, Idem: half, Type: half, Tenant: half[1:], Route: half, CallbackURL: strings.Repeat("x", 1024),
 		},
 	} {
 		if _, err := r.Rest(); !errors.Is(err, lua.ErrRecord) {

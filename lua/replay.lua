@@ -1,22 +1,22 @@
 -- replay: bring a dead job back through its bucket.
 --
 -- Guarantee: the job asks for a place like a new one, at the end of the queue (invariants 1 and 6); its attempts start anew, its
--- epoch goes on, its max wait starts again. The same call sent twice is answered alike: its tag is kept in the record.
+-- epoch goes on, its max wait starts again. A callback that was not handed over yet is left to its new end. The same call sent twice is answered alike: its tag is kept in the record.
 --
 -- KEYS
---   1 clock   2 due   3 expires   4 job
+--   1 clock   2 due   3 expires   4 job   5 outbox
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy   4 horizon in µs   5 call tag, 1 to 2^32 - 1
---   6 max attempts
+--   6 max attempts   7 most dead letters of a flow
 -- Reply
---   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full; then, but for 0 and 3:
+--   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining; then, but for 0 and 3:
 --   position, estimated start, depth, capacity, retry after in µs, limit, period in µs
 -- Derived keys: flow queue later policy idem dead due unlock
 -- Channels: sluice:wake
 
 --! include record clock flow
 
-local ABSENT, REPLAYED, CONFLICT, FULL = 0, 1, 3, 4
+local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING = 0, 1, 3, 4, 5
 clock_load(ARGV[1])
 local horizon, tag = tonumber(ARGV[4]), tonumber(ARGV[5])
 local id = string.sub(KEYS[4], #PREFIX + 5)
@@ -41,16 +41,22 @@ end
 if j.state ~= 'd' then
   return { now, CONFLICT }
 end
-redis.call('EXISTS', KEYS[2], KEYS[3], queue, dead, PREFIX .. 'later:' .. f.name)
+redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5], queue, dead, PREFIX .. 'later:' .. f.name)
 local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
 local known = j.idem ~= '' and redis.call('GET', idem_key)
 local later = later_head(f)
+if p.draining then
+  return reply(DRAINING, 0, 0, 0)
+end
 if f.depth + 1 > p.capacity then
   return reply(FULL, 0, 0, retry_after(f, 1))
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
-local start = p.paused and 0 or start_after(f, f.cost)
+redis.call('ZREM', dead, id)
+redis.call('ZREM', KEYS[5], id)
+dead_left(f, tonumber(ARGV[7]))
+local start = paused(f) and 0 or start_after(f, f.cost)
 f.seq = f.seq + 1
 j.seq, j.state, j.at, j.attempts, j.free, j.tag, j.max = f.seq, 'q', now, 0, 0, tag, tonumber(ARGV[6])
 if j.wait > 0 then
@@ -63,7 +69,6 @@ f.depth = f.depth + 1
 clock.depth = clock.depth + 1
 redis.call('SETRANGE', KEYS[4], 0, job_head(j))
 redis.call('PERSIST', KEYS[4])
-redis.call('ZREM', dead, id)
 redis.call('ZADD', queue, j.seq, id)
 if known then
   redis.call('SET', idem_key, string.match(known, '^%S+ %S+'))

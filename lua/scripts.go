@@ -31,19 +31,19 @@ type Script struct {
 
 // Scripts are all the commands.
 type Scripts struct {
-	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Tune, Status, Stat, Beat *Script
+	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Beat *Script
 }
 
 // Commands are the scripts of this build.
 var Commands = Scripts{
 	Admit: compose("admit"), Tick: compose("tick"), Settle: compose("settle"), Heartbeat: compose("heartbeat"),
-	Cancel: compose("cancel"), Replay: compose("replay"), Tune: compose("tune"), Status: compose("status"),
+	Cancel: compose("cancel"), Replay: compose("replay"), Claim: compose("claim"), Handed: compose("handed"), Tune: compose("tune"), Status: compose("status"),
 	Stat: compose("stat"), Beat: compose("beat"),
 }
 
 // All lists the scripts.
 func (s Scripts) All() []*Script {
-	return []*Script{s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Tune, s.Status, s.Stat, s.Beat}
+	return []*Script{s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Beat}
 }
 
 const includeMark = "--! include "

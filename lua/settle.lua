@@ -4,17 +4,17 @@
 -- the same answer as the first time (invariant 7), for as long as the job has not been leased anew and settled again.
 --
 -- KEYS
---   1 clock   2 due   3 expires   4 leases
+--   1 clock   2 due   3 expires   4 leases   5 outbox
 --   then per job: job
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 default policy
---   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys   7 most dead letters of a flow
 --   then per job: epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts (0 keeps them), result or ''
 --   for the one kept
 --   An outcome is S succeeded, r retry, d dead, h held, R released.
 -- Reply
 --   now, then per job: 1 settled, 2 repeated, 3 stale
--- Derived keys: flow queue later policy job idem done dead due expires unlock
+-- Derived keys: flow queue later policy job idem done dead due expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
@@ -22,13 +22,13 @@
 local JOB_ARGS, SETTLED, REPEATED, STALE = 5, 1, 2, 3
 clock_load(ARGV[1])
 local horizon, defaults = tonumber(ARGV[2]), ARGV[3]
-retention_of(ARGV[4], ARGV[5], ARGV[6])
+retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 
 -- Read.
-redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
+redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 local flows, touched, jobs, items = {}, {}, {}, {}
-for k = 5, #KEYS do
-  local a = 6 + (k - 5) * JOB_ARGS
+for k = 6, #KEYS do
+  local a = 7 + (k - 6) * JOB_ARGS
   local id = string.sub(KEYS[k], #PREFIX + 5)
   if not jobs[id] then
     local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
@@ -87,15 +87,15 @@ local function apply(s, j, f)
   f.running = f.running - 1
   clock.running = clock.running - 1
   if s.outcome == 'h' then
-    f.held = max(f.held, now + s.delay)
+    hold(f, now + s.delay)
     dead = charge_free(j)
   end
   if dead then
     f.dead = f.dead + 1
-    finish(s.id, j, 'd', s.result)
+    finish(s.id, j, f, 'd', s.result)
   elseif s.outcome == 'S' then
     f.succeeded = f.succeeded + 1
-    finish(s.id, j, 'S', s.result)
+    finish(s.id, j, f, 'S', s.result)
   elseif s.outcome == 'r' then
     retry_later(s.id, j, f, s.delay, s.result)
   else

@@ -40,6 +40,11 @@ func (m *model) snapshot() snapshot {
 	sorted("expires", m.expires)
 	sorted("leases", m.leases)
 	sorted("tenants", m.tenants)
+	sorted("outbox", m.outbox)
+	if m.claimed.name != "" {
+		s.Keys["claim"] = m.claimed.name + " " + strings.Join(m.claimed.ids, " ")
+		s.Ends = append(s.Ends, "claim")
+	}
 	if len(m.filed) > 0 {
 		s.Keys["filed"] = keysOf(m.filed)
 	}
@@ -61,7 +66,7 @@ func (m *model) snapshot() snapshot {
 			"cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
-			"dead": text(f.dead),
+			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full),
 		}
 	}
 	for name, z := range m.queue {
@@ -82,7 +87,7 @@ func (m *model) snapshot() snapshot {
 	}
 	for id, j := range m.jobs {
 		s.Keys["job:"+id] = bare(*j)
-		if j.State.Done() {
+		if _, awaited := m.outbox[id]; j.State.Done() && !awaited {
 			s.Ends = append(s.Ends, "job:"+id)
 		}
 	}
@@ -127,9 +132,10 @@ func bare(r lua.Record) lua.Record {
 var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmder{
 	"clock": hash, "flow": hash, "policy": hash,
 	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
-	"filed": plainSet, "flows": plainSet,
+	"outbox": sortedSet,
+	"filed":  plainSet, "flows": plainSet,
 	"history": list, "done": list,
-	"job": plain, "idem": plain, "grant": plain,
+	"job": plain, "idem": plain, "grant": plain, "claim": plain,
 }
 
 func hash(ctx context.Context, p redis.Pipeliner, key string) redis.Cmder { return p.HGetAll(ctx, key) }

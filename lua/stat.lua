@@ -9,8 +9,9 @@
 -- Reply
 --   now, revision, what the API says, what the file says, reason, then per flow:
 --   name, depth, queued, running, earliest next stamp, held until, admitted, rejected, departed, succeeded, dead,
---   eligible time of the oldest queued job (0 none)
--- Derived keys: flow queue later policy job due unlock
+--   eligible time of the oldest queued job (0 none),
+--   share of its rate in force in millionths, until when it is stopped for its dead letters (0 it is not)
+-- Derived keys: flow queue later dead policy job due unlock
 -- Channels: sluice:wake (none is written to)
 
 --! include record clock flow
@@ -29,6 +30,7 @@ for i = 1, #names do
   end
   local figures = {
     f.name, f.depth, f.queued, f.running, earliest(f), f.held, f.admitted, f.rejected, f.departed, f.succeeded, f.dead, oldest,
+    share(f, now), f.full > now and f.full or 0,
   }
   for n = 1, #figures do
     reply[#reply + 1] = figures[n]

@@ -8,7 +8,7 @@
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy
 -- Reply
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0 unknown), record without its payload
--- Derived keys: flow queue later policy due unlock
+-- Derived keys: flow queue later dead policy due unlock
 -- Channels: sluice:wake (none is written to)
 
 --! include record clock flow
@@ -25,7 +25,7 @@ if j.state == 'q' then
   position, start = place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, string.sub(KEYS[2], #PREFIX + 5)) or 0)
 elseif j.state == 's' or j.state == 'r' then
   local f = flow_load(j.flow, ARGV[3])
-  if not f.policy.paused then
+  if not paused(f) then
     start = start_after(f, f.cost)
     if start ~= 0 then
       start = max(start, j.at)

@@ -91,9 +91,7 @@ func TestPromotionIsBounded(t *testing.T) {
 			w.fail("one look promoted %d jobs", jobs-left)
 		}
 		// What is left for the drain is short enough for the slow engine.
-		for _, id := range w.ids[20:] {
-			w.cancel(w.wall, "acme", id)
-		}
+		w.cancel(cancellation{at: w.wall, defaults: w.defaults, tenant: "acme", ids: w.ids[20:]})
 	})
 }
 
@@ -105,7 +103,7 @@ func TestFreeLeasesEnd(t *testing.T) {
 		for ; w.m.jobs[w.ids[0]].State != shaper.Dead; holds++ {
 			w.lookUntilIdle()
 			w.settleAll(lua.OutcomeHeld, time.Second)
-			w.wall = w.wall.Add(time.Second)
+			w.wall = w.wall.Add(3 * time.Second) // the hold, and the slow time after it
 		}
 		if want := shaper.FreeLeases + 3; holds != want {
 			w.fail("dead after %d holds, want %d", holds, want)
@@ -130,11 +128,12 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		w.wall = start.Add(5 * time.Millisecond)
 		one()
 		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.wall = start.Add(13 * time.Millisecond)
 		g := one()
 		if state := w.m.jobs["overdue"].State; state != shaper.Expired || len(g.Leases) != 0 || !g.More {
 			w.fail("the overdue job is %v, the look %+v", state, g)
 		}
-		if g := one(); len(g.Leases) != 1 || g.Leases[0].Stamp != start.Add(22*time.Millisecond) {
+		if g := one(); len(g.Leases) != 1 || g.Leases[0].Stamp != start.Add(32*time.Millisecond) {
 			w.fail("the next job leaves otherwise than in the slot of the one dropped: %+v", g)
 		}
 	})

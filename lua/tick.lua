@@ -10,16 +10,18 @@
 -- to the queue if later stamps were given since, or if the flow has become too slow, held or paused for that.
 --
 -- KEYS
---   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants
+--   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants   7 outbox
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 counter   3 counter of the last grant seen   4 most jobs to lease
 --   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 default policy
---   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys
---   13 '1' when the worker is not the shard's owner: what it plans is then no promise to look
+--   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys   13 most dead letters of a flow
+--   14 '1' when the worker is not the shard's owner: what it plans is then no promise to look
+--   15 '1' when the worker hands completions over: it is told of them
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
+--   1 if completions are to be handed over,
 --   then per leased job: id, epoch, stamp, end of lease, attempts before, eligible since, record
--- Derived keys: flow queue later policy flows job idem done dead due expires unlock
+-- Derived keys: flow queue later policy flows job idem done dead due expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
@@ -32,8 +34,8 @@ clock_load(ARGV[1])
 local counter, seen, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, horizon, sweep, help = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local defaults = ARGV[9]
-retention_of(ARGV[10], ARGV[11], ARGV[12])
-local helper = ARGV[13] == '1'
+retention_of(ARGV[10], ARGV[11], ARGV[12], ARGV[13])
+local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
 
 local flows, touched = {}, {}
 local function flow(name)
@@ -66,7 +68,7 @@ end
 
 local changed = false -- whether anything was written
 local leased, grant_counter = {}, 0
-local due_head, expires_head = head(KEYS[2]), head(KEYS[3])
+local due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
 
 -- start_writing is called by every step between its last read and its first write.
 local function start_writing()
@@ -76,12 +78,18 @@ end
 
 local function answer(more)
   if changed then
-    due_head, expires_head = head(KEYS[2]), head(KEYS[3])
+    due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
   end
   -- The worker looks half a horizon before the next instant; a sweep or an expiry is of no use before its time.
   local next_due = min(due_head, expires_head + floor(horizon / 2))
   if clock.running > 0 then
     next_due = min(next_due, max(now, clock.swept + sweep) + floor(horizon / 2))
+  end
+  local to_hand_over = 0
+  if outbox_head <= now then
+    to_hand_over = 1
+  else
+    next_due = min(next_due, outbox_head + floor(horizon / 2))
   end
   if next_due >= FARTHEST then
     next_due = 0
@@ -102,7 +110,7 @@ local function answer(more)
   if help == 1 then
     redis.call('PUBLISH', 'sluice:wake', 'help ' .. KEYS[1])
   end
-  local reply = { now, next_due, more and 1 or 0, clock.help, grant_counter }
+  local reply = { now, next_due, more and 1 or 0, clock.help, grant_counter, to_hand_over }
   for i = 1, #leased do
     local l = leased[i]
     local at = #reply
@@ -203,7 +211,7 @@ local function take_back(ids)
       j.outcome = 'x'
       if charge_free(j) then
         f.dead = f.dead + 1
-        finish(id, j, 'd', '')
+        finish(id, j, f, 'd', '')
       else
         give_back(id, j, f)
       end
@@ -226,7 +234,7 @@ local function expire(id, j, f)
   end
   f.depth = f.depth - 1
   clock.depth = clock.depth - 1
-  finish(id, j, 'x', '')
+  finish(id, j, f, 'x', '')
 end
 
 local function expire_all(ids)
@@ -393,7 +401,7 @@ local function carry_out(f)
     redis.call('ZREM', queue, j.id)
     redis.call('ZREM', KEYS[3], j.id)
     if not j.missing then
-      finish(j.id, j, 'x', '')
+      finish(j.id, j, f, 'x', '')
     end
   end
   local gone, ends = {}, {}
@@ -467,7 +475,7 @@ local grant = redis.call('GET', KEYS[5])
 if grant then
   local given = tonumber(string.match(grant, '^%d+'))
   if given > counter then
-    return { now, 0, 0, clock.help, 0 } -- an old sending that comes after newer ones
+    return { now, 0, 0, clock.help, 0, 0 } -- an old sending that comes after newer ones
   end
   if given ~= seen then
     redeliver(grant)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
@@ -81,22 +80,14 @@ func jobOf(id string, r lua.Record) Job {
 
 // Cancel ends a waiting job; cancelling it again is no error. ErrNotFound; ErrConflict with the job when it is leased or done.
 func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
-	shard, err := q.shardOf(tenant, id)
+	if _, err := q.shardOf(tenant, id); err != nil {
+		return Job{}, err
+	}
+	codes, err := q.discard(ctx, tenant, []Job{{ID: id}}, false)
 	if err != nil {
 		return Job{}, err
 	}
-	call := lua.CancelCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Job: shard.Job(id), Tenant: EncodeName(tenant), Defaults: q.encoded, Retention: q.retention,
-	}
-	values, err := q.run(ctx, call.Call())
-	if err != nil {
-		return Job{}, err
-	}
-	code, err := call.Decode(values)
-	if err != nil {
-		return Job{}, unavailable(err)
-	}
-	return q.after(ctx, tenant, id, code)
+	return q.after(ctx, tenant, id, codes[0])
 }
 
 // after reads the job once more and joins it with what the script said of it.
@@ -112,16 +103,14 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) 
 }
 
 // Replay brings a dead job back through its bucket, with fresh attempts, at most maxAttempts of them. ErrNotFound; ErrConflict, with the
-// job in the verdict, when it is not dead. The verdict's outcome is Admitted or Full.
+// job in the verdict, when it is not dead. The verdict's outcome is Admitted, Full
+// or Draining.
 func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (Verdict, error) {
 	shard, err := q.shardOf(tenant, id)
 	if err != nil {
 		return Verdict{}, err
 	}
-	call := lua.ReplayCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Job: shard.Job(id), Tenant: EncodeName(tenant), Defaults: q.encoded,
-		Horizon: q.horizon, Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: maxAttempts,
-	}
+	call := q.replayCall(shard, tenant, id, maxAttempts)
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return Verdict{}, err

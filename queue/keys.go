@@ -129,6 +129,8 @@ func (s ShardKeys) Clock() string                { return s.prefix + "clock" }
 func (s ShardKeys) Due() string                  { return s.prefix + "due" }
 func (s ShardKeys) Expires() string              { return s.prefix + "expires" }
 func (s ShardKeys) Leases() string               { return s.prefix + "leases" }
+func (s ShardKeys) Outbox() string               { return s.prefix + "outbox" }
+func (s ShardKeys) Claim() string                { return s.prefix + "claim" }
 func (s ShardKeys) Tenants() string              { return s.prefix + "tenants" }
 func (s ShardKeys) Filed() string                { return s.prefix + "filed" }
 func (s ShardKeys) Grant(worker string) string   { return s.prefix + "grant:" + worker }

@@ -38,8 +38,8 @@ func (q *Queue) Consumer(worker string, shard int) *Consumer {
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	s := c.shard
 	call := lua.TickCall{
-		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(),
-		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper,
+		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
+		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Defaults: c.q.encoded, Retention: c.q.retention,
 	}
 	sent := time.Now()
@@ -56,7 +56,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	if grant.Counter != 0 {
 		c.seen = grant.Counter
 	}
-	tick := Tick{Now: grant.Now, Next: grant.Next, More: grant.More, Help: grant.Help, Sent: sent, Received: received}
+	tick := Tick{Now: grant.Now, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox, Sent: sent, Received: received}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
 		if err != nil {
@@ -80,7 +80,7 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 		return Lease{}, err
 	}
 	return Lease{
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, Payload: r.Payload,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: r.Payload,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }
@@ -99,7 +99,8 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 	for n, g := range groups {
 		s := q.keys.Shard(g.shard)
 		calls[n] = lua.SettleCall{
-			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Horizon: q.horizon, Defaults: q.encoded, Retention: q.retention,
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon, Defaults: q.encoded,
+			Retention: q.retention,
 		}
 		for _, i := range g.items {
 			item, err := settleItem(s, batch[i])

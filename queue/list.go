@@ -110,7 +110,8 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 			return Page{}, err
 		}
 	}
-	page.Jobs, err = q.read(ctx, shard, l, given)
+	page.Jobs, err = q.read(ctx, shard, l.Tenant, given)
+	page.Jobs = slices.DeleteFunc(page.Jobs, func(j Job) bool { return !l.State.holds(j.State) })
 	return page, err
 }
 
@@ -183,7 +184,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	default:
 		return entries, nil
 	}
-	const head = 1022 // up to where any payload may begin
+	const head = 254 // of a record: it holds the state and the flow
 	cmds := make([]*redis.StringCmd, len(entries))
 	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, e := range entries {
@@ -222,11 +223,11 @@ func (q *Queue) doneEntries(ctx context.Context, key, flow string, limit int, af
 	return out, nil
 }
 
-// read reads the listed jobs in one exchange and leaves out those that have moved on.
-func (q *Queue) read(ctx context.Context, shard ShardKeys, l List, entries []entry) ([]Job, error) {
+// read reads jobs of the tenant in one exchange, without those that are gone.
+func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, entries []entry) ([]Job, error) {
 	calls, sent := make([]lua.StatusCall, len(entries)), make([]lua.Call, len(entries))
 	for i, e := range entries {
-		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(e.id), Tenant: EncodeName(l.Tenant), Defaults: q.encoded}
+		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(e.id), Tenant: EncodeName(tenant), Defaults: q.encoded}
 		sent[i] = calls[i].Call()
 	}
 	if len(sent) == 0 {
@@ -248,9 +249,7 @@ func (q *Queue) read(ctx context.Context, shard ShardKeys, l List, entries []ent
 		if err != nil {
 			return nil, unavailable(err)
 		}
-		if l.State.holds(j.State) {
-			jobs = append(jobs, j)
-		}
+		jobs = append(jobs, j)
 	}
 	return jobs, nil
 }

@@ -39,6 +39,8 @@ type Retention struct {
 	Succeeded   time.Duration // also cancelled and expired jobs; default 1h
 	Dead        time.Duration // default 168h
 	Idempotency time.Duration // after the job has ended; default 24h
+	// DeadCapacity is how many dead letters a flow keeps; at the bound it pauses itself, none is trimmed. Default 10,000.
+	DeadCapacity int64
 }
 
 // Queue is the Redis side of Sluice.
@@ -89,6 +91,8 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 			Finished:    or(o.Retention.Succeeded, time.Hour),
 			Dead:        or(o.Retention.Dead, 7*24*time.Hour),
 			Idempotency: or(o.Retention.Idempotency, 24*time.Hour),
+
+			DeadCapacity: or(o.Retention.DeadCapacity, 10_000),
 		},
 		horizon: o.Horizon, log: o.Logger,
 	}
@@ -169,11 +173,11 @@ func (q *Queue) run(ctx context.Context, call lua.Call) ([]any, error) {
 	return values, unavailable(err)
 }
 
-func or(d, other time.Duration) time.Duration {
-	if d == 0 {
+func or[T time.Duration | int64](n, other T) T {
+	if n == 0 {
 		return other
 	}
-	return d
+	return n
 }
 
 // scriptMetrics registers the duration of script calls, seen from here.

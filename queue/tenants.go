@@ -74,6 +74,7 @@ func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 			t.EffectiveRate = min(t.EffectiveRate, pace.Rate.PerSecond())
 		}
 	}
+	slowest, full := 1.0, false
 	for _, f := range stat.Flows {
 		t.Depth += f.Depth
 		t.Running += f.Running
@@ -88,19 +89,30 @@ func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 		if f.Queued > 0 {
 			t.LimitedBy = limitedBy(p, f, stat.Now)
 		}
+		slowest = min(slowest, f.Pace)
+		full = full || f.FullUntil > stat.Now
 	}
-	if p.Paused {
+	t.EffectiveRate *= slowest
+	switch {
+	case p.Paused:
 		t.LimitedBy = "paused"
+	case full:
+		t.LimitedBy, t.EffectiveRate = "paused", 0
+		t.Reason = fmt.Sprintf("as many dead letters as are kept (%d): replay or purge them", q.retention.DeadCapacity)
 	}
 	return t
 }
 
-// limitedBy names what keeps the next job of a flow with a backlog from leaving.
+// overdue is how late the next job of a flow must be before the workers are taken for what it waits for.
+const overdue = time.Second
+
+// limitedBy names what keeps the next job of a flow with a backlog from leaving. It is concurrency, too, where the rate would let it leave
+// and no worker has a place for it.
 func limitedBy(p shaper.Policy, f lua.FlowStat, now shaper.Instant) string {
 	switch {
 	case f.HeldUntil > now:
 		return "held"
-	case p.Concurrency > 0 && f.Running >= p.Concurrency:
+	case p.Concurrency > 0 && f.Running >= p.Concurrency, f.Earliest < now.Add(-overdue):
 		return "concurrency"
 	}
 	return "rate"
@@ -157,16 +169,6 @@ func (q *Queue) stated(ctx context.Context, tenant string) (s stated, err error)
 	return s, err
 }
 
-// historyEntry is one change as the history keeps it.
-type historyEntry struct {
-	At       time.Time        `json:"at"`
-	Revision int64            `json:"revision"`
-	Actor    string           `json:"actor,omitempty"`
-	Reason   string           `json:"reason,omitempty"`
-	Before   shaper.Overrides `json:"before"`
-	After    shaper.Overrides `json:"after"`
-}
-
 // state writes what one source says, unless the revision has changed since s was read.
 func (q *Queue) state(ctx context.Context, tenant, source string, s stated, before shaper.Overrides, change Change) (changed bool, err error) {
 	says := s.api
@@ -177,7 +179,7 @@ func (q *Queue) state(ctx context.Context, tenant, source string, s stated, befo
 	if err != nil {
 		return false, err
 	}
-	entry, err := json.Marshal(historyEntry{time.Now().UTC(), s.revision + 1, change.Actor, change.Reason, before, says})
+	entry, err := json.Marshal(HistoryEntry{time.Now().UTC(), s.revision + 1, change.Actor, change.Reason, before, says})
 	if err != nil {
 		return false, fmt.Errorf("queue: encode a change: %w", err)
 	}
@@ -194,6 +196,21 @@ func (q *Queue) state(ctx context.Context, tenant, source string, s stated, befo
 	}
 	changed, _, err = call.Decode(values)
 	return changed, unavailable(err)
+}
+
+// History lists the last changes of a tenant's API overrides, at most 100, the newest first. Errors: ErrUnavailable.
+func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, error) {
+	texts, err := q.engine.fast.LRange(ctx, q.keys.ShardOf(tenant).History(EncodeName(tenant)), 0, -1).Result()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	entries := make([]HistoryEntry, len(texts))
+	for i, text := range texts {
+		if err := json.Unmarshal([]byte(text), &entries[i]); err != nil {
+			return nil, fmt.Errorf("%w: a stored change cannot be read by this version: %w", ErrSchema, err)
+		}
+	}
+	return entries, nil
 }
 
 func readOverrides(text string) (o shaper.Overrides, err error) {

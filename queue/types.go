@@ -32,6 +32,8 @@ type Submission struct {
 	Delay          time.Duration
 	MaxWait        time.Duration // 0: the policy's
 	MaxAttempts    int           // of its route; at least 1
+	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
+	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
 }
 
 // Verdict is what became of a submission. Job is the stored job when the outcome is admitted or replayed; for a replayed key whose
@@ -81,6 +83,7 @@ type Lease struct {
 	Tenant      string
 	Route       string
 	Type        string
+	TraceParent string // as submitted
 	Payload     []byte
 	Attempt     int // number of this delivery, from 1
 	MaxAttempts int
@@ -94,6 +97,13 @@ type Lease struct {
 type LeaseRef struct {
 	ID    string
 	Epoch int64
+}
+
+// Completion is a job that has ended and whose submitter asked to be called back.
+type Completion struct {
+	Job         Job   // as it ended: State is shaper.Succeeded, Dead, Expired or Cancelled
+	Epoch       int64 // leases the job had; with the state it names this end of the job
+	CallbackURL string
 }
 
 // Settlement ends a lease.
@@ -123,6 +133,7 @@ type Tick struct {
 	Next   shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
 	More   bool           // a bounded step ended with work left: look again at once
 	Help   bool           // the shard's owner asks others to lease beside it
+	Outbox bool           // completions wait to be handed over now
 	Leases []Lease        // in the order of their stamps per flow
 	// The shard's clock read Now between these two moments of this process.
 	Sent, Received time.Time
@@ -146,6 +157,7 @@ type TickOptions struct {
 	Sweep   time.Duration // how often expired leases are looked for
 	Help    HelpSignal
 	Helper  bool // this worker is not the shard's owner: nobody relies on its next look
+	Outbox  bool // this worker hands completions over: it is told of them
 }
 
 // Wake says that a shard should be looked at now.
@@ -162,12 +174,12 @@ type Tenant struct {
 	Name          string
 	Policy        shaper.Policy
 	Sources       map[string]string // setting → "api", "file" or "default"
-	Reason        string            // given with the last change through the API
+	Reason        string            // given with the last change through the API, or why the tenant has paused itself
 	Revision      int64             // 0 when nothing was ever said of the tenant
 	Depth         int64
 	Running       int64
 	LimitedBy     string  // "rate", "concurrency", "held", "paused" or "idle"
-	EffectiveRate float64 // departures per second that the rate allows now
+	EffectiveRate float64 // departures per second now: the rate, less what an upstream that asked for peace has cost
 	OldestWait    time.Duration
 	Admitted      int64
 	Rejected      int64
@@ -183,6 +195,16 @@ type Change struct {
 	Reason     string // at most shaper.MaxReason bytes
 	Actor      string // who asked, for the history
 	IfRevision *int64 // nil: any
+}
+
+// HistoryEntry is one change of a tenant's API overrides.
+type HistoryEntry struct {
+	At       time.Time        `json:"at"`
+	Revision int64            `json:"revision"` // after the change
+	Actor    string           `json:"actor,omitempty"`
+	Reason   string           `json:"reason,omitempty"`
+	Before   shaper.Overrides `json:"before"`
+	After    shaper.Overrides `json:"after"`
 }
 
 // Totals are the sums over all tenants.

@@ -29,6 +29,7 @@ const (
 	Replayed            Outcome = "replayed"             // the idempotency key is known: the job of then stands
 	Full                Outcome = "full"                 // depth + size > capacity
 	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
+	Draining            Outcome = "draining"             // the tenant takes no jobs until it is resumed
 	KeyReused           Outcome = "key_reused"           // the idempotency key is known with another fingerprint
 )
 
@@ -57,6 +58,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		start = max(start, eligible)
 	}
 	switch {
+	case p.Draining:
+		a.Outcome = Draining
 	case f.Depth+r.Size > p.Capacity:
 		a.Outcome = Full
 		a.RetryAfter = f.retryAfter(p, now, r.Size, later)

@@ -45,7 +45,18 @@ type Bucket struct {
 	Last      Instant // the last stamp given
 	Ready     Instant // when an admission or give-back into an empty queue, a resume or a retune last made the flow ready
 	HeldUntil Instant // the upstream asked for peace until then
+	// After a hold the flow climbs back to its rate: Share is the part of it in force at the hold's end, in millionths, 0 for all of it,
+	// and Spaced the instant before which that lets nothing leave.
+	Share  int64
+	Spaced Instant
 }
+
+// The way back to the rate after a hold: additive increase, multiplicative decrease, as in TCP's congestion avoidance (RFC 5681).
+const (
+	shareAll    = 1_000_000
+	shareLeast  = shareAll / 16
+	shareRegain = 20 // µs for each millionth: a twentieth of the rate per second
+)
 
 // NewBucket is the bucket of a flow that has never sent anything.
 func NewBucket(paces []Pace) Bucket {
@@ -80,6 +91,17 @@ func (c Cell) move(n int64) Cell {
 	return c
 }
 
+// share is the part of the rate in force at an instant, in millionths.
+func (b Bucket) share(at Instant) int64 {
+	if b.Share == 0 {
+		return shareAll
+	}
+	return min(shareAll, b.Share+max(0, floorDiv(int64(at-b.HeldUntil), shareRegain)))
+}
+
+// Pace is the part of its rate that the flow has at an instant, from 1/16 to 1.
+func (b Bucket) Pace(at Instant) float64 { return float64(b.share(at)) / shareAll }
+
 // Earliest is E = max(L, ready, every e): the instant at which the next job may leave, in the past for a late look.
 func (b Bucket) Earliest() Instant {
 	return max(b.grid(), b.Ready, b.HeldUntil)
@@ -87,7 +109,7 @@ func (b Bucket) Earliest() Instant {
 
 // grid is the instant from which the paces alone let the next job leave.
 func (b Bucket) grid() Instant {
-	e := b.Last
+	e := max(b.Last, b.Spaced)
 	for _, c := range b.Cells {
 		e = max(e, c.earliest())
 	}
@@ -115,6 +137,15 @@ func (b Bucket) Depart(stamp Instant, cost int64) Bucket {
 		b.Cells[i] = c.charge(stamp, cost)
 	}
 	b.Last = stamp
+	share := b.share(stamp)
+	if share == shareAll || len(b.Cells) == 0 {
+		b.Share, b.Spaced = 0, 0
+		return b
+	}
+	first := b.Cells[0]
+	// In doubles, in the same order as in the script.
+	space := math.Ceil(float64(cost) * float64(first.period()) / float64(first.Rate.Limit) * shareAll / float64(share))
+	b.Spaced = stamp + Instant(min(float64(MaxPeriod.Microseconds()), space))
 	return b
 }
 
@@ -128,6 +159,7 @@ func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
 	for i, c := range b.Cells {
 		b.Cells[i] = c.move(-cost)
 	}
+	b.Spaced = min(b.Spaced, stamp)
 	return b
 }
 
@@ -138,7 +170,7 @@ func (b Bucket) Rewind(first Instant, cost int64) Bucket {
 	for i, c := range b.Cells {
 		b.Cells[i] = c.move(-cost)
 	}
-	b.Last = first
+	b.Last, b.Spaced = first, min(b.Spaced, first)
 	return b
 }
 
@@ -180,7 +212,7 @@ func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
 			cells[i] = Cell{Pace: p, TAT: b.Last}.move(1)
 		}
 	}
-	b.Cells, b.Ready = cells, now
+	b.Cells, b.Ready, b.Spaced = cells, now, 0
 	return b, true
 }
 
@@ -200,8 +232,12 @@ func (c Cell) retune(p Pace, last Instant) Cell {
 	return tolerance
 }
 
-// Hold keeps the flow from leaving anything before until; an earlier end than the one in force changes nothing.
-func (b Bucket) Hold(until Instant) Bucket {
+// Hold keeps the flow from leaving anything before until; an earlier end than the one in force changes nothing. It halves the share of
+// the rate that is in force afterwards, down to a sixteenth; of several holds at once only the first does.
+func (b Bucket) Hold(until, now Instant) Bucket {
+	if b.HeldUntil <= now {
+		b.Share = max(shareLeast, b.share(now)/2)
+	}
 	b.HeldUntil = max(b.HeldUntil, until)
 	return b
 }

@@ -38,8 +38,8 @@ func ready(b shaper.Bucket, now shaper.Instant) (shaper.Bucket, shaper.Instant) 
 }
 
 func hold(until time.Duration) action {
-	return func(b shaper.Bucket, _ shaper.Instant) (shaper.Bucket, shaper.Instant) {
-		return b.Hold(start.Add(until)), 0
+	return func(b shaper.Bucket, now shaper.Instant) (shaper.Bucket, shaper.Instant) {
+		return b.Hold(start.Add(until), now), 0
 	}
 }
 
@@ -74,6 +74,7 @@ type step struct {
 }
 
 const (
+	us  = time.Microsecond
 	ms  = time.Millisecond
 	sec = time.Second
 )
@@ -134,14 +135,24 @@ func TestBucketStories(t *testing.T) {
 			{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms}, {0, one, 20 * sec}, {0, one, 40 * sec},
 			{hour, one, hour}, {hour, one, hour + 100*ms}, {hour, one, hour + 200*ms}, {hour, one, hour + 20*sec},
 		}},
-		{"a hold keeps everything back; its end changes no pace", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {50 * ms, hold(sec), none}, {60 * ms, one, sec}, {60 * ms, one, 1100 * ms},
+		{"a hold keeps everything back; after it half the rate is in force, and a twentieth more each second", []shaper.Pace{pace("10/s", 1)}, []step{
+			{0, one, 0}, {50 * ms, hold(sec), none}, {60 * ms, one, sec}, {60 * ms, one, 1200 * ms}, {60 * ms, one, 1396_079 * us},
+			{10900 * ms, one, 10900 * ms}, {10900 * ms, one, 11000_503 * us}, {10900 * ms, one, 11100_503 * us},
 		}},
 		{"an earlier end of a hold changes nothing", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {50 * ms, hold(sec), none}, {60 * ms, hold(500 * ms), none}, {60 * ms, one, sec},
 		}},
-		{"at the end of a hold at most a burst leaves", []shaper.Pace{pace("10/s", 2)}, []step{
-			{0, one, 0}, {0, hold(sec), none}, {985 * ms, one, sec}, {985 * ms, one, sec}, {985 * ms, one, 1100 * ms},
+		{"no burst leaves after a hold until the rate is back", []shaper.Pace{pace("10/s", 2)}, []step{
+			{0, one, 0}, {0, hold(sec), none}, {985 * ms, one, sec}, {985 * ms, one, 1200 * ms},
+			{20 * sec, one, 20 * sec}, {20 * sec, one, 20 * sec}, {20 * sec, one, 20*sec + 100*ms},
+		}},
+		{"of several holds at once the first alone slows down; each later one halves again, down to a sixteenth", []shaper.Pace{pace("10/s", 1)}, []step{
+			{0, one, 0}, {0, hold(sec), none}, {0, hold(sec), none}, {sec, one, sec}, {sec, hold(sec), none}, {sec, one, 1200 * ms}, {sec, one, 1584_616 * us},
+			{1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none},
+			{1600 * ms, one, 1942_744 * us}, {1600 * ms, one, 3198_442 * us},
+		}},
+		{"a retune ends the long gap of a slow share", []shaper.Pace{pace("5/24h", 1)}, []step{
+			{0, hold(0), none}, {0, one, 0}, {0, retune(pace("10/s", 1)), none}, {0, one, 100 * ms},
 		}},
 		{"after a resume one leaves, not all that were missed", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {10 * sec, ready, none}, {10 * sec, one, 10 * sec}, {10 * sec, one, 10*sec + 100*ms},
@@ -401,7 +412,7 @@ func history(t *rapid.T, moves bool) []segment {
 				}
 			}
 		case "hold":
-			b = b.Hold(now.Add(micros(rapid.Int64Range(0, 3600*1_000_000).Draw(t, "hold"))))
+			b = b.Hold(now.Add(micros(rapid.Int64Range(0, 3600*1_000_000).Draw(t, "hold"))), now)
 		case "ready":
 			b = b.MarkReady(now)
 		case "retune":
@@ -749,7 +760,8 @@ func TestStartTellsTheStamp(t *testing.T) {
 			}
 		}
 		if rapid.Bool().Draw(t, "held") {
-			b = b.Hold(now.Add(micros(rapid.Int64Range(0, 3600*1_000_000).Draw(t, "hold"))))
+			b = b.Hold(now.Add(micros(rapid.Int64Range(0, 3600*1_000_000).Draw(t, "hold"))), now)
+			b.Share = 0 // estimates go by the whole rate
 		}
 		// The backlog comes into an empty queue at now.
 		now = max(now, look(t, b, now))
@@ -788,7 +800,7 @@ func TestStart(t *testing.T) {
 		{"busy", busy(1, pace("10/s", 1)), 0, 20 * ms, 100 * ms},
 		{"busy with a cost of 7 ahead", busy(3, pace("10/s", 1)), 7, 20 * ms, sec},
 		{"the strictest pace tells", busy(1, pace("10/s", 1), pace("1/m", 3)), 2, 0, time.Minute},
-		{"held", busy(1, pace("10/s", 1)).Hold(start.Add(sec)), 2, 0, 1200 * ms},
+		{"held", busy(1, pace("10/s", 1)).Hold(start.Add(sec), start), 2, 0, 1200 * ms},
 		{"a long queue at a whole rate", busy(1, pace("10/s", 1)), 999_999_999, 0, 100_000_000 * sec},
 		{"to the end of the calendar", shaper.NewBucket([]shaper.Pace{pace("1/ms", 1)}), farthest, 0, time.Duration(farthest) * ms},
 		{"and not beyond", shaper.NewBucket([]shaper.Pace{pace("1/ms", 1)}), farthest + 1, 0, none},

@@ -32,6 +32,7 @@ type Policy struct {
 	Concurrency int64         // jobs leased at once over all workers; 0 is no cap
 	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
 	Paused      bool          // nothing leaves; admission goes on
+	Draining    bool          // nothing is admitted; what waits leaves
 }
 
 // DefaultPolicy is what a tenant has when nothing is said of it.
@@ -137,6 +138,7 @@ type Overrides struct {
 	Concurrency *int64      `json:"concurrency,omitempty"`
 	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty"`
 	Paused      *bool       `json:"paused,omitempty"`
+	Draining    *bool       `json:"draining,omitempty"`
 }
 
 // PaceJSON is the form of a further rate in the API: {"limit":1000,"period_ms":86400000,"burst":1000}; burst defaults to 1.
@@ -182,6 +184,9 @@ func (o Overrides) Over(base Policy) Policy {
 	if o.Paused != nil {
 		base.Paused = *o.Paused
 	}
+	if o.Draining != nil {
+		base.Draining = *o.Draining
+	}
 	return base
 }
 
@@ -197,6 +202,7 @@ var settings = []struct {
 	{"concurrency", func(o Overrides) bool { return o.Concurrency != nil }},
 	{"max_wait_ms", func(o Overrides) bool { return o.MaxWaitMS != nil }},
 	{"paused", func(o Overrides) bool { return o.Paused != nil }},
+	{"draining", func(o Overrides) bool { return o.Draining != nil }},
 }
 
 // Settings names every setting, as the API does.

@@ -65,6 +65,8 @@ type Config struct {
 	RetryDelay asynq.RetryDelayFunc
 	// AsynqClient is the Redis of the asynq fleet that the routes with Asynq are handed off to. It stays the caller's to close.
 	AsynqClient redis.UniversalClient
+	// Callbacks tells those who asked for it of the ends of jobs; the worker runs it. Nil: that is left to other workers.
+	Callbacks   Callbacks
 	Lease       time.Duration         // how long a lease lasts unless it is extended, from 100ms; default 30s
 	Sweep       time.Duration         // how often expired leases are looked for; default 1s
 	Horizon     time.Duration         // how far ahead of its stamp a job is leased, at most a quarter of Lease; default 20ms

@@ -89,11 +89,14 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 		asynq.Timeout(wholeSeconds(d.route.Timeout)),
 		asynq.Retention(taskRetention),
 	}
-	if !to.Reports {
-		return asynq.NewTask(l.Type, l.Payload), options
+	headers := map[string]string{}
+	if to.Reports {
+		headers = ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}.Headers()
 	}
-	t := ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}
-	return asynq.NewTaskWithHeaders(l.Type, l.Payload, t.Headers()), options
+	if l.TraceParent != "" {
+		headers["traceparent"] = l.TraceParent
+	}
+	return asynq.NewTaskWithHeaders(l.Type, l.Payload, headers), options
 }
 
 // wholeSeconds rounds up: asynq would cut a fraction off, and take what is left of less than a second for no timeout.

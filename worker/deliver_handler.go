@@ -26,6 +26,7 @@ type DeliveryInfo struct {
 	Route       string    // for example "default"
 	Type        string    // the task's type, for example "order.create"
 	Stamp       time.Time // when it left its bucket, by the queue's clock
+	TraceParent string    // W3C trace context of the submission, empty for none
 }
 
 type deliveryKey struct{}
@@ -70,7 +71,7 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 	defer cancel()
 	limited = context.WithValue(limited, deliveryKey{}, DeliveryInfo{
 		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant, Route: l.Route, Type: l.Type,
-		Stamp: l.Stamp.Time(),
+		Stamp: l.Stamp.Time(), TraceParent: l.TraceParent,
 	})
 	ended := make(chan queue.Settlement, 1)
 	go func() {

@@ -95,6 +95,9 @@ func (d *httpDeliverer) request(ctx context.Context, l queue.Lease) (*http.Reque
 	h.Set("Sluice-Attempt", strconv.Itoa(l.Attempt))
 	h.Set("Sluice-Tenant", percentEncode(l.Tenant))
 	h.Set("Sluice-Job-Type", percentEncode(l.Type))
+	if l.TraceParent != "" {
+		h.Set("traceparent", l.TraceParent)
+	}
 	if len(d.signers) == 0 {
 		return req, nil
 	}

@@ -20,6 +20,7 @@ type dispatcher struct {
 	worker   string
 	broker   broker
 	capacity *capacity
+	outbox   *outbox // may be nil
 	watch    stopwatch
 	accept   func([]*job)
 	log      *slog.Logger
@@ -37,9 +38,9 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
-		worker: w.id, broker: w.broker, capacity: w.capacity, watch: w.watch, accept: w.accept, log: w.log,
+		worker: w.id, broker: w.broker, capacity: w.capacity, outbox: w.outbox, watch: w.watch, accept: w.accept, log: w.log,
 		probe:   w.health.probe(),
-		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep},
+		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		every:   w.cfg.beat(),
 		shards:  make([]*shard, w.broker.Shards()),
 		beatNow: make(chan struct{}, 1),

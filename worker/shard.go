@@ -183,6 +183,9 @@ func (s *shard) look() plan {
 	s.pause.reset()
 	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received))
 	s.take(t, reserved)
+	if t.Outbox {
+		s.d.outbox.add(s.n)
+	}
 	s.noteHelp(t, o.Help, now, owner, helper)
 	return s.plan(t, now, reserved)
 }

@@ -106,6 +106,7 @@ type Worker struct {
 	ledger   *ledger
 	pacer    *pacer
 	settler  *settler
+	outbox   *outbox // nil without Config.Callbacks
 
 	started atomic.Bool
 	work    context.Context // ends when the grace is over: looks and deliveries give up
@@ -115,7 +116,11 @@ type Worker struct {
 // every setting that breaks a rule, or those of registering the metrics.
 func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
-	return newWorker(q, consumers, newWaiter, cfg)
+	w, err := newWorker(q, consumers, newWaiter, cfg)
+	if err == nil && cfg.Callbacks != nil {
+		w.outbox = newOutbox(w.id, q, cfg.Callbacks, w.health.probe())
+	}
+	return w, err
 }
 
 func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() waiter, cfg Config) (*Worker, error) {
@@ -169,7 +174,8 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 //  2. The worker leaves the list of live workers, so that its shards have new owners while its last deliveries still run.
 //  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being extended. Those that
 //     have not are cut off and settled as failed attempts.
-//  4. The settler goes on until nothing is left to settle, or half a second after the grace. Leases left then expire.
+//  4. Completions are handed over and callbacks sent until ctx ends; what is left then, other workers see to, or the next start.
+//  5. The settler goes on until nothing is left to settle, or half a second after the grace. Leases left then expire.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.started.Swap(true) {
 		return errors.New("worker: Run was called twice")
@@ -191,6 +197,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
 	talking.Go(func() { hb.run(talk) })
+	if w.outbox != nil {
+		talking.Go(func() { w.outbox.run(ctx) })
+		talking.Go(func() {
+			if err := w.cfg.Callbacks.Run(ctx); err != nil {
+				w.log.Error("callbacks are not sent", "error", err)
+			}
+		})
+	}
 	dispatching := make(chan struct{})
 	go func() {
 		defer close(dispatching)

@@ -2,26 +2,36 @@
 
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
--- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the job.
+-- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the job; and how many dead letters a flow
+-- may have.
 local retention
 
-local function retention_of(succeeded, dead, idempotency)
-  retention = { succeeded = tonumber(succeeded), dead = tonumber(dead), idempotency = tonumber(idempotency) }
+local function retention_of(succeeded, dead, idempotency, dead_capacity)
+  retention = {
+    succeeded = tonumber(succeeded), dead = tonumber(dead), idempotency = tonumber(idempotency), dead_capacity = tonumber(dead_capacity),
+  }
 end
 
 -- finish_reads touches the keys that finish writes, so that a slot in migration refuses before anything is changed.
 local function finish_reads(j)
-  redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow)
+  redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow, PREFIX .. 'outbox')
   if j.idem ~= '' then
     j.key = redis.call('GET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem)
   end
 end
 
--- finish ends a job in a terminal state at now: its record loses the payload, unless it is dead and may be replayed, keeps the
--- result ('' keeps the one it has), and from then on has an end; so has its idempotency key. Whoever waits for it is told.
-local function finish(id, j, state, result)
+-- finish ends a job of the flow in a terminal state at now: its record loses the payload, unless it is dead and may be replayed, keeps
+-- the result ('' keeps the one it has), and from then on has an end; so has its idempotency key. Whoever waits for it is told. A job that
+-- asks for a callback goes to the outbox, and its record stays at least until it is handed over. A flow with as many dead letters as are
+-- kept stops until the oldest of them is past retention.
+local function finish(id, j, f, state, result)
   local key = PREFIX .. 'job:' .. id
   local keep = retention.succeeded
+  local called_back = asks_for_callback(j)
+  if called_back then
+    redis.call('ZADD', PREFIX .. 'outbox', now, id)
+    wake_for(now, 0)
+  end
   j.state, j.at, j.deadline = state, now, 0
   if state == 'd' then
     keep = retention.dead
@@ -30,18 +40,27 @@ local function finish(id, j, state, result)
       redis.call('SETRANGE', key, j.prefix + j.payload, result)
     end
     redis.call('SETRANGE', key, 0, job_head(j))
-    redis.call('EXPIRE', key, keep)
+    if not called_back then
+      redis.call('EXPIRE', key, keep)
+    end
     local dead = PREFIX .. 'dead:' .. j.flow
     redis.call('ZREMRANGEBYSCORE', dead, '-inf', now - keep * 1000000)
     redis.call('ZADD', dead, now, id)
     redis.call('EXPIRE', dead, keep)
+    if redis.call('ZCARD', dead) >= retention.dead_capacity then
+      f.full = tonumber(redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]) + keep * 1000000
+      f.ready = max(f.ready, f.full)
+    end
   else
     if result == '' and j.result > 0 then
       local from = j.prefix + j.payload
       result = redis.call('GETRANGE', key, from, from + j.result - 1)
     end
     j.payload, j.result = 0, #result
-    redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. result, 'EX', keep)
+    redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. result)
+    if not called_back then
+      redis.call('EXPIRE', key, keep)
+    end
     local done = PREFIX .. 'done:' .. j.flow
     redis.call('LPUSH', done, id)
     redis.call('LTRIM', done, 0, DONE_KEPT - 1)

@@ -5,12 +5,15 @@ local FARTHEST = 9007199254740991 -- 2^53 - 1
 local FREE_LEASES = 20 -- shaper.FreeLeases
 local LATER_MOST = 1000 -- shaper.LaterMost
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
+local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20 -- millionths of the rate; µs after a hold for each of them
+local SPACED_MOST = 31622400000000 -- µs; shaper.MaxPeriod
 
 local max, min, ceil = math.max, math.min, math.ceil
 
 -- policy_of reads the settings that stand in texts like 'l10:1000000 b1 r c1000 k64 w0 p0'; later ones outrank earlier ones.
 -- Without defaults, those that the shard was last looked at with are meant.
--- l is limit:period_us, b burst, r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused.
+-- l is limit:period_us, b burst, r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused,
+-- d draining.
 local function policy_of(defaults, own)
   local t = {}
   if defaults == '' then
@@ -30,6 +33,7 @@ local function policy_of(defaults, own)
     concurrency = tonumber(t.k),
     wait = tonumber(t.w),
     paused = t.p == '1',
+    draining = t.d == '1',
   }
 end
 
@@ -51,16 +55,37 @@ local function cell_earliest(c)
   return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
 end
 
--- grid is max(L, every e): when the paces alone let the next job leave.
+-- paused says whether nobody can tell when the next job leaves: by the policy, or because the flow has as many dead letters as are kept.
+local function paused(f)
+  return f.policy.paused or f.full > now
+end
+
+-- share is how much of the rate is in force, in millionths: less than all of it for a while after an upstream asked for peace.
+local function share(f, at)
+  if f.share == 0 then
+    return SHARE_ALL
+  end
+  return min(SHARE_ALL, f.share + max(0, floor((at - f.held) / SHARE_REGAIN)))
+end
+
+-- hold keeps the flow from leaving anything until then. The first of several holds halves its share of the rate.
+local function hold(f, till)
+  if f.held <= now then
+    f.share = max(SHARE_LEAST, floor(share(f, now) / 2))
+  end
+  f.held = max(f.held, till)
+end
+
+-- grid is max(L, every e, spaced): when the paces alone let the next job leave.
 local function grid(f)
-  local e = f.last
+  local e = max(f.last, f.spaced)
   for i = 1, #f.cells do
     e = max(e, (cell_earliest(f.cells[i])))
   end
   return e
 end
 
--- earliest is E = max(L, ready, held until, every e).
+-- earliest is E = max(L, ready, held until, every e, spaced).
 local function earliest(f)
   return max(grid(f), f.ready, f.held)
 end
@@ -87,6 +112,13 @@ local function depart(f, stamp, cost)
     cell_move(c, cost)
   end
   f.last = stamp
+  local s = share(f, stamp)
+  if s == SHARE_ALL then
+    f.share, f.spaced = 0, 0
+  else
+    local c = f.cells[1]
+    f.spaced = stamp + min(SPACED_MOST, ceil(cost * c.period / c.limit * SHARE_ALL / s))
+  end
 end
 
 -- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all.
@@ -94,7 +126,7 @@ local function rewind(f, first, cost)
   for i = 1, #f.cells do
     cell_move(f.cells[i], -cost)
   end
-  f.last = first
+  f.last, f.spaced = first, min(f.spaced, first)
 end
 
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
@@ -103,6 +135,7 @@ local function refund(f, stamp, cost)
     for i = 1, #f.cells do
       cell_move(f.cells[i], -cost)
     end
+    f.spaced = min(f.spaced, stamp)
   end
 end
 
@@ -163,11 +196,11 @@ local function retune(f)
     end
     retuned[i] = cell
   end
-  f.cells = retuned
+  f.cells, f.spaced = retuned, 0
   if f.fresh then
     return false
   end
-  f.ready = now
+  f.ready = max(now, f.full)
   return true
 end
 
@@ -200,7 +233,7 @@ local function start_of_later(f, n)
   if #later < 2 * n then
     return 0
   end
-  local g = { last = f.last, ready = f.ready, held = f.held, cells = {} }
+  local g = { last = f.last, ready = f.ready, held = f.held, share = f.share, spaced = f.spaced, cells = {} }
   for i = 1, #f.cells do
     local c = f.cells[i]
     if f.cost * c.period > FARTHEST then
@@ -222,7 +255,7 @@ end
 -- retry_after is the time until the job leaves whose departure frees the last of size places; 0 when that cannot be told.
 local function retry_after(f, size)
   local p = f.policy
-  if p.paused or size > p.capacity then
+  if paused(f) or size > p.capacity then
     return 0
   end
   local departures, at = f.depth + size - p.capacity, 0
@@ -245,7 +278,7 @@ end
 local function flow_load(name, defaults)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'cells', 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen',
-    'admitted', 'rejected', 'departed', 'succeeded', 'dead')
+    'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full')
   local f = { name = name, key = key, cells = {}, fresh = not v[1] }
   for limit, period, burst, tat, rem in string.gmatch(v[1] or '', '(%d+):(%d+):(%d+):(-?%d+):(%d+)') do
     f.cells[#f.cells + 1] = {
@@ -266,6 +299,9 @@ local function flow_load(name, defaults)
   f.departed = tonumber(v[13]) or 0
   f.succeeded = tonumber(v[14]) or 0
   f.dead = tonumber(v[15]) or 0
+  f.share = tonumber(v[16]) or 0
+  f.spaced = tonumber(v[17]) or 0
+  f.full = tonumber(v[18]) or 0
   f.policy = policy_of(defaults, redis.call('HGET', PREFIX .. 'policy:' .. tenant_of(name), 'eff'))
   f.retuned = retune(f)
   return f
@@ -279,7 +315,8 @@ local function flow_save(f)
   end
   redis.call('HSET', f.key, 'cells', table.concat(cells, ','), 'last', f.last, 'ready', f.ready, 'held', f.held,
     'depth', f.depth, 'queued', f.queued, 'cost', f.cost, 'seq', f.seq, 'running', f.running, 'seen', f.seen,
-    'admitted', f.admitted, 'rejected', f.rejected, 'departed', f.departed, 'succeeded', f.succeeded, 'dead', f.dead)
+    'admitted', f.admitted, 'rejected', f.rejected, 'departed', f.departed, 'succeeded', f.succeeded, 'dead', f.dead,
+    'share', f.share, 'spaced', f.spaced, 'full', f.full)
 end
 
 -- later_head is the earliest eligible time among the scheduled and retrying jobs, nil when there is none.
@@ -325,9 +362,16 @@ local function enqueue(f, cost)
   f.cost = f.cost + cost
 end
 
+-- dead_left lets a flow go on that had stopped for its dead letters, when one of them has left.
+local function dead_left(f, dead_capacity)
+  if f.full ~= 0 and redis.call('ZCARD', PREFIX .. 'dead:' .. f.name) < dead_capacity then
+    f.full, f.ready = 0, now
+  end
+end
+
 -- place_of is the position in the queue and the estimated start of a job by its rank.
 local function place_of(f, rank)
-  if f.policy.paused then
+  if paused(f) then
     return rank + 1, 0
   end
   return rank + 1, start_after(f, floor(rank * f.cost / max(f.queued, 1)))

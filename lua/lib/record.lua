@@ -6,12 +6,13 @@
 --   11 call tag (4)    15 stamp (7)      22 at (7)        29 deadline (7)  36 sequence (6)     42 result length (3)
 --   45 created (7)     52 max wait ms (5) 57 cost (1)     58 max attempts (2)
 --   60 length of head and prefix (2)     62 payload length (4)
--- `at` is when a waiting or leased job became or becomes eligible, and when a done job ended. The prefix starts with the flow
--- and the idempotency hash, each after its length in one byte; the rest of it is the client's.
+-- `at` is when a waiting or leased job became or becomes eligible, and when a done job ended. The prefix is the flow, the idempotency
+-- hash, the type, the tenant, the route and the trace parent, each after its length in one byte, and the callback URL after its length in
+-- two; it may stop after the type or any later field, and what is missing is empty. A tenant or route that the flow says is empty, too.
 
 local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor
 local HEAD = 65
-local UP_TO_PAYLOAD = 1023 -- the last byte any prefix may reach
+local UP_TO_PAYLOAD = 2111 -- the last byte any prefix may reach
 
 local function u16(n)
   return char(floor(n / 256), n % 256)
@@ -85,6 +86,18 @@ local function job_read(raw)
     idem = sub(raw, idem_at + 1, idem_at + idem_length),
     raw = raw,
   }
+end
+
+-- asks_for_callback says whether a callback URL follows the first six fields of the prefix.
+local function asks_for_callback(j)
+  local at = HEAD + 1
+  for _ = 1, 6 do
+    if at > j.prefix then
+      return false
+    end
+    at = at + 1 + byte(j.raw, at)
+  end
+  return at < j.prefix
 end
 
 -- job_changing encodes bytes 1 to 56 of the head: all that a script may set at admission.

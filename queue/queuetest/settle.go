@@ -130,7 +130,7 @@ func settleHeld(s *suite) {
 	leases := s.lease(3)
 	s.sameOrder(leases, ids(jobs)...)
 	equal(s, "the attempt", leases[0].Attempt, 1)
-	s.spaced(leases, time.Millisecond)
+	s.spaced(leases, 2*time.Millisecond) // the rate is halved at first
 	equal(s, "the end of the hold", leases[0].Stamp.Time(), j.EstimatedStart)
 }
 

@@ -1,0 +1,62 @@
+-- claim: take jobs that have ended out of the outbox for a while, to hand their completions over.
+--
+-- Guarantee: a completion is given to one caller at a time; it stays in the outbox until it is reported as handed over, and is given out
+-- again when the lease has ended before that. The same call sent twice is given the same ones (invariant 7).
+--
+-- KEYS
+--   1 clock   2 outbox   3 claim
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 name of the call   3 most jobs   4 lease in µs
+-- Reply
+--   now, 1 if others wait to be handed over, then per job: id, record without its payload
+-- Derived keys: job unlock
+-- Channels: sluice:wake (none is written to)
+
+--! include record clock
+
+clock_load(ARGV[1])
+local lease = tonumber(ARGV[4])
+local name, claimed = string.match(redis.call('GET', KEYS[3]) or '', '^(%S+) ?(.*)$')
+local again = name == ARGV[2]
+local ids = {}
+if again then
+  for id in string.gmatch(claimed, '%S+') do
+    ids[#ids + 1] = id
+  end
+else
+  ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, tonumber(ARGV[3]))
+end
+
+local found, lost, leased = {}, {}, {}
+for i = 1, #ids do
+  local key = PREFIX .. 'job:' .. ids[i]
+  local raw = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+  local j = job_read(raw)
+  if j and (j.state == 'S' or j.state == 'd' or j.state == 'c' or j.state == 'x') then
+    local from = j.prefix + j.payload
+    local result = j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''
+    found[#found + 1] = ids[i]
+    found[#found + 1] = sub(raw, 1, j.prefix) .. result
+    leased[#leased + 1] = now + lease
+    leased[#leased + 1] = ids[i]
+  else
+    lost[#lost + 1] = ids[i] -- replayed since the first sending of this call, or deleted behind our back
+  end
+end
+if not again and #ids > 0 then
+  unlock()
+  if #lost > 0 then
+    redis.call('ZREM', KEYS[2], unpack(lost))
+  end
+  if #leased > 0 then
+    redis.call('ZADD', KEYS[2], unpack(leased))
+  end
+  redis.call('SET', KEYS[3], ARGV[2] .. ' ' .. table.concat(ids, ' '), 'EX', 60)
+  clock_save()
+end
+local more = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 1)
+local reply = { now, #more }
+for i = 1, #found do
+  reply[i + 2] = found[i]
+end
+return reply

@@ -1,0 +1,204 @@
+package queuetest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var purgeTests = map[string]func(*suite){
+	"a purge cancels what waits and deletes what is dead":    purgeAll,
+	"a purge takes what its filter says":                     purgeFilter,
+	"a purge takes the ids it is given, of its tenant alone": purgeIDs,
+	"jobs that come later are not purged":                    purgeBefore,
+	"a dead job with a callback to make is kept":             purgeCallback,
+	"a replay of all stops at the first refusal":             replayAllStops,
+	"a draining tenant takes nothing in and sends the rest":  drain,
+	"a flow with too many dead letters stops":                deadCapacity,
+	"the history tells who changed what":                     history,
+}
+
+func (s *suite) purge(f queue.Filter) queue.Swept {
+	s.Helper()
+	swept, err := s.q.Purge(s.ctx, tenant, f)
+	if err != nil {
+		s.Fatalf("Purge: %v", err)
+	}
+	return swept
+}
+
+func purgeAll(s *suite) {
+	dead := s.dead(work())
+	leased := s.admit(work())
+	s.lease(1)
+	queued := s.backlog(3, work())
+	later := work()
+	later.Delay = time.Hour
+	scheduled := s.admit(later)
+	swept := s.purge(queue.Filter{})
+	equal(s, "the count", swept.Count, 5)
+	equal(s, "more", swept.More, false)
+	for _, j := range append(queued, scheduled) {
+		equal(s, "a job that waited", s.job(j.ID).State, shaper.Cancelled)
+	}
+	equal(s, "a leased job", s.job(leased.ID).State, shaper.Leased)
+	if _, err := s.q.Job(s.ctx, tenant, dead.ID); !errors.Is(err, queue.ErrNotFound) {
+		s.Errorf("the dead job: %v", err)
+	}
+	equal(s, "the depth", s.tenant(tenant).Depth, 0)
+	equal(s, "the count of another purge", s.purge(queue.Filter{}).Count, 0)
+}
+
+func purgeFilter(s *suite) {
+	failed := func(message string) func(*queue.Settlement) {
+		return func(t *queue.Settlement) { t.Error = &queue.JobError{Message: message, At: time.Now()} }
+	}
+	s.admit(work())
+	s.settle(s.lease(1)[0], shaper.Die, failed("status 400"))
+	s.admit(work())
+	s.settle(s.lease(1)[0], shaper.Die, failed("connection refused"))
+	mail := work()
+	mail.Route = "mail"
+	s.admit(mail)
+	s.admit(work())
+	for _, tt := range []struct {
+		f    queue.Filter
+		want int64
+	}{
+		{queue.Filter{Error: "no such error"}, 0},
+		{queue.Filter{State: queue.ListRetrying}, 0},
+		{queue.Filter{CreatedBefore: time.Now().Add(-time.Hour)}, 0},
+		{queue.Filter{State: queue.ListDead, Error: "refused"}, 1},
+		{queue.Filter{Route: "mail"}, 1},
+		{queue.Filter{State: queue.ListQueued}, 1},
+		{queue.Filter{}, 1},
+	} {
+		equal(s, "the count of "+text(tt.f), s.purge(tt.f).Count, tt.want)
+	}
+}
+
+func purgeIDs(s *suite) {
+	jobs := s.backlog(3, work())
+	w := work()
+	w.Tenant = "other"
+	v := s.submit(w)
+	equal(s, "the count", s.purge(queue.Filter{IDs: []string{jobs[1].ID, v.Job.ID, "nonsense"}}).Count, 1)
+	equal(s, "the one", s.job(jobs[1].ID).State, shaper.Cancelled)
+	equal(s, "the neighbour", s.job(jobs[0].ID).State, shaper.Queued)
+	if j, err := s.q.Job(s.ctx, "other", v.Job.ID); err != nil || j.State != shaper.Queued {
+		s.Errorf("another tenant's job: %+v, %v", j, err)
+	}
+}
+
+func purgeBefore(s *suite) {
+	s.admit(work())
+	first := s.purge(queue.Filter{})
+	equal(s, "the count", first.Count, 1)
+	later := s.admit(work())
+	equal(s, "the count with the bound of then", s.purge(queue.Filter{CreatedBefore: first.CreatedBefore}).Count, 0)
+	equal(s, "the later job", s.job(later.ID).State, shaper.Queued)
+}
+
+func purgeCallback(s *suite) {
+	l := s.dead(called())
+	equal(s, "the count", s.purge(queue.Filter{}).Count, 0)
+	s.handedOver(s.claim("first", time.Minute))
+	equal(s, "the count after the hand-over", s.purge(queue.Filter{}).Count, 1)
+	if _, err := s.q.Job(s.ctx, tenant, l.ID); !errors.Is(err, queue.ErrNotFound) {
+		s.Errorf("the dead job: %v", err)
+	}
+}
+
+func replayAllStops(s *suite) {
+	for range 3 {
+		s.dead(work())
+	}
+	s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(2)) })
+	all := func() queue.Swept {
+		swept, err := s.q.ReplayAll(s.ctx, tenant, queue.Filter{}, func(queue.Job) int { return 3 })
+		if err != nil {
+			s.Fatalf("ReplayAll: %v", err)
+		}
+		return swept
+	}
+	swept := all()
+	equal(s, "the count", swept.Count, 2)
+	if swept.Refusal == nil || swept.Refusal.Outcome != shaper.Full {
+		s.Fatalf("the refusal is %+v", swept.Refusal)
+	}
+	for _, l := range s.lease(2) {
+		s.settle(l, shaper.Succeed)
+	}
+	swept = all()
+	equal(s, "the count of another", swept.Count, 1)
+	if swept.Refusal != nil {
+		s.Errorf("the refusal is %+v", swept.Refusal)
+	}
+}
+
+func drain(s *suite) {
+	s.backlog(2, work())
+	l := s.dead(called())
+	t := s.tune(func(o *shaper.Overrides) { o.Draining = pointer(true) })
+	equal(s, "draining", t.Policy.Draining, true)
+	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Draining)
+	v, err := s.q.Replay(s.ctx, tenant, l.ID, 3)
+	if err != nil || v.Outcome != shaper.Draining || v.Job.State != shaper.Dead {
+		s.Errorf("a replay: %+v, %v", v, err)
+	}
+	s.lease(1)
+	if s.tenant(tenant).Rejected == 0 {
+		s.Error("no refusal was counted")
+	}
+	s.tune(func(o *shaper.Overrides) { o.Draining = nil })
+	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Admitted)
+}
+
+func deadCapacity(s *suite) {
+	s.restart(func(o *queue.Options) { o.Retention.DeadCapacity = 2 })
+	first := s.dead(work())
+	s.dead(work())
+	waiting := s.admit(work())
+	s.none()
+	t := s.tenant(tenant)
+	equal(s, "what limits it", t.LimitedBy, "paused")
+	if t.Reason == "" || t.EffectiveRate != 0 {
+		s.Errorf("the reason is %q at %v/s", t.Reason, t.EffectiveRate)
+	}
+	if j := s.job(waiting.ID); !j.EstimatedStart.IsZero() {
+		s.Errorf("the estimate is %v", j.EstimatedStart)
+	}
+	equal(s, "the count", s.purge(queue.Filter{IDs: []string{first.ID}}).Count, 1)
+	s.sameOrder(s.lease(1), waiting.ID)
+	if reason := s.tenant(tenant).Reason; reason != "" {
+		s.Errorf("the reason is still %q", reason)
+	}
+}
+
+func history(s *suite) {
+	change := func(capacity int64, reason string) {
+		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Actor: "ops", Reason: reason, Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			o.Capacity = &capacity
+			return o, nil
+		}}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	change(5, "first")
+	change(7, "second")
+	entries, err := s.q.History(s.ctx, tenant)
+	if err != nil || len(entries) != 2 {
+		s.Fatalf("History: %+v, %v", entries, err)
+	}
+	last := entries[0]
+	equal(s, "the reason", last.Reason, "second")
+	equal(s, "the actor", last.Actor, "ops")
+	equal(s, "the revision", last.Revision, 2)
+	equal(s, "before", *last.Before.Capacity, 5)
+	equal(s, "after", *last.After.Capacity, 7)
+	if entries, err := s.q.History(s.ctx, "nobody"); err != nil || len(entries) != 0 {
+		s.Errorf("of a tenant never seen: %+v, %v", entries, err)
+	}
+}

@@ -1,0 +1,747 @@
+package callback
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Whatever a service runs in the background must end with its Run.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	oldSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	newSecret = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+)
+
+// newService is a service that has what it needs, and no Redis behind it unless the configuration names one.
+func newService(t *testing.T, cfg Config) *Service {
+	t.Helper()
+	if cfg.Redis == nil {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		t.Cleanup(func() { _ = client.Close() }) // never used
+		cfg.Redis = client
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Job = func(j queue.Job) ([]byte, error) {
+		return json.Marshal(map[string]any{"id": j.ID, "note": "<confidential>"})
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// completion is a job that has ended in this state.
+func completion(state shaper.State, epoch int64) queue.Completion {
+	return queue.Completion{
+		Job:   queue.Job{ID: "06ah2job", Tenant: "acme", State: state, Finished: time.Date(2026, 7, 1, 12, 0, 0, 250e6, time.FixedZone("", 7200))},
+		Epoch: epoch, CallbackURL: "http://partner.example/hooks?token=hunter2",
+	}
+}
+
+// call is one request that a receiver got.
+type call struct {
+	at     time.Time
+	target string
+	header http.Header
+	body   []byte
+}
+
+// bench is a bubble of virtual time with an embedded Redis and a receiver at http://partner.example/, both reached through pipes.
+type bench struct {
+	*testing.T
+	redis     redis.UniversalClient
+	inspector *asynq.Inspector
+	dials     chan net.Conn
+	answer    atomic.Pointer[func(n int) int] // the status of the nth request, from 1
+
+	mu    sync.Mutex
+	calls []call
+	log   bytes.Buffer
+}
+
+// inBubble runs a test in virtual time.
+func inBubble(t *testing.T, test func(*bench)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{T: t, redis: engine.Client(), inspector: asynq.NewInspectorFromRedisClient(engine.Client()), dials: make(chan net.Conn)}
+		server := &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0)}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(b) }()
+		t.Cleanup(func() {
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+			<-served
+			if err := engine.Close(); err != nil {
+				t.Error(err)
+			}
+			for _, secret := range []string{"hunter2", "confidential", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "http://"} {
+				if strings.Contains(b.log.String(), secret) {
+					t.Errorf("the log tells %q:\n%s", secret, b.log.String())
+				}
+			}
+		})
+		test(b)
+	})
+}
+
+// The bench is the listener of its receiver's server.
+func (b *bench) Accept() (net.Conn, error) {
+	if conn, ok := <-b.dials; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+func (b *bench) Close() error   { close(b.dials); return nil }
+func (b *bench) Addr() net.Addr { return &net.UnixAddr{Name: "bench", Net: "unix"} }
+
+// dial is what the service's callers dial.
+func (b *bench) dial(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	b.dials <- there
+	return here, nil
+}
+
+// answers sets the statuses of the requests to come, the last one from then on; 0 is no answer at all.
+func (b *bench) answers(statuses ...int) {
+	begin := len(b.got())
+	answer := func(n int) int { return statuses[min(n-begin, len(statuses))-1] }
+	b.answer.Store(&answer)
+}
+
+func (b *bench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	b.mu.Lock()
+	b.calls = append(b.calls, call{time.Now(), r.Method + " " + r.Host + r.URL.RequestURI(), r.Header, body})
+	n := len(b.calls)
+	b.mu.Unlock()
+	status := (*b.answer.Load())(n)
+	if status == 0 {
+		<-r.Context().Done()
+		return
+	}
+	w.Header().Set("Location", "/elsewhere")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, "confidential")
+}
+
+func (b *bench) got() []call {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.calls)
+}
+
+// Write makes the bench the log.
+func (b *bench) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.log.Write(p)
+}
+
+// service is a service that may call the receiver, with a log at its most talkative.
+func (b *bench) service(cfg Config) *Service {
+	b.Helper()
+	cfg.Redis, cfg.Guard = b.redis, guard(b.T, "http://partner.example/")
+	cfg.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s := newService(b.T, cfg)
+	s.listed.transport.DialContext = b.dial
+	return s
+}
+
+// run starts a service; the returned function stops it and tells how long that took.
+func (b *bench) run(s *Service) (stop func() time.Duration) {
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return func() time.Duration {
+		begin := time.Now()
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+		return time.Since(begin)
+	}
+}
+
+func (b *bench) handOver(s *Service, completions ...queue.Completion) {
+	b.Helper()
+	for _, c := range completions {
+		if err := s.HandOver(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// pass lets virtual time pass.
+func (b *bench) pass(d time.Duration) { <-time.After(d) }
+
+// counts are delivered, failed, archived and handed over.
+func counts(s *Service) [4]float64 {
+	m := s.metrics
+	return [4]float64{testutil.ToFloat64(m.delivered), testutil.ToFloat64(m.failed), testutil.ToFloat64(m.archived), testutil.ToFloat64(m.handedOver)}
+}
+
+// verify checks a request's signature; a receiver knows one secret.
+func (b *bench) verify(c call, secret string) error {
+	hook, err := webhooks.NewWebhook(secret)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return hook.VerifyIgnoringTimestamp(c.body, c.header)
+}
+
+func TestRequestIsAsTheContractSays(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(204)
+		s := b.service(Config{Secrets: []string{newSecret, oldSecret}})
+		defer b.run(s)()
+		states := map[shaper.State]string{shaper.Succeeded: "succeeded", shaper.Dead: "dead", shaper.Expired: "expired", shaper.Cancelled: "cancelled"}
+		for state, name := range states {
+			b.handOver(s, completion(state, 3))
+			b.pass(3 * time.Second)
+			calls := b.got()
+			last := calls[len(calls)-1]
+			if want := "POST partner.example/hooks?token=hunter2"; last.target != want {
+				t.Errorf("%s, want %s", last.target, want)
+			}
+			body := `{"type":"job.` + name + `","timestamp":"2026-07-01T10:00:00.25Z","data":{"id":"06ah2job","note":"\u003cconfidential\u003e"}}`
+			if string(last.body) != body {
+				t.Errorf("body %s, want %s", last.body, body)
+			}
+			if err := errors.Join(b.verify(last, newSecret), b.verify(last, oldSecret)); err != nil {
+				t.Error(err)
+			}
+			if n := len(strings.Fields(last.header.Get("webhook-signature"))); n != 2 {
+				t.Errorf("%d signatures, want 2", n)
+			}
+			last.header.Del("webhook-signature")
+			want := http.Header{
+				"Content-Type": {"application/json"}, "User-Agent": {"sluice"}, "Content-Length": {strconv.Itoa(len(body))},
+				"Webhook-Id": {"06ah2job:3:" + name}, "Webhook-Timestamp": {strconv.FormatInt(last.at.Unix(), 10)},
+			}
+			if diff := cmp.Diff(want, last.header); diff != "" {
+				t.Errorf("headers (-want +got):\n%s", diff)
+			}
+		}
+		if got := counts(s); len(b.got()) != 4 || got != [4]float64{4, 0, 0, 4} {
+			t.Errorf("%d requests, counted %v", len(b.got()), got)
+		}
+	})
+}
+
+func TestWithoutSecretsNothingIsSigned(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(200)
+		s := b.service(Config{})
+		defer b.run(s)()
+		b.handOver(s, completion(shaper.Dead, 1))
+		b.pass(3 * time.Second)
+		if calls := b.got(); len(calls) != 1 || calls[0].header["Webhook-Signature"] != nil {
+			t.Errorf("%+v", calls)
+		}
+	})
+}
+
+// TestRetries is a receiver that fails in every way before it takes the callback: what is sent stays the same, and the pauses grow.
+func TestRetries(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(500, 302, 0, 101, 200)
+		s := b.service(Config{Secrets: []string{oldSecret}})
+		defer b.run(s)()
+		b.handOver(s, completion(shaper.Succeeded, 1))
+		b.pass(3 * time.Minute)
+		calls := b.got()
+		if got := counts(s); len(calls) != 5 || got != [4]float64{1, 4, 0, 1} {
+			t.Fatalf("%d requests, counted %v", len(calls), got)
+		}
+		for i := range 4 {
+			// asynq looks for what is due every five seconds, and for tasks twice a second.
+			low := firstPause << i
+			high := low*3/2 + 7*time.Second
+			if i == 2 {
+				high += s.cfg.Timeout
+			}
+			if gap := calls[i+1].at.Sub(calls[i].at); gap < low-time.Second || gap > high {
+				t.Errorf("pause %d is %v, want %v to %v", i, gap, low, high)
+			}
+			if !bytes.Equal(calls[i+1].body, calls[0].body) || calls[i+1].header.Get("webhook-id") != calls[0].header.Get("webhook-id") {
+				t.Errorf("attempt %d differs", i+2)
+			}
+			if err := b.verify(calls[i+1], oldSecret); err != nil || calls[i+1].header.Get("webhook-timestamp") == calls[i].header.Get("webhook-timestamp") {
+				t.Errorf("attempt %d is not signed anew: %v", i+2, err)
+			}
+		}
+	})
+}
+
+func TestRetriesAreSignedWithTheSecretsOfToday(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(503, 200)
+		s := b.service(Config{Secrets: []string{oldSecret}})
+		stop := b.run(s)
+		b.handOver(s, completion(shaper.Succeeded, 1))
+		b.pass(3 * time.Second)
+		stop()
+		defer b.run(b.service(Config{Secrets: []string{newSecret}}))()
+		b.pass(20 * time.Second)
+		calls := b.got()
+		if len(calls) != 2 {
+			t.Fatalf("%d requests", len(calls))
+		}
+		if b.verify(calls[0], oldSecret) != nil || b.verify(calls[1], newSecret) != nil || b.verify(calls[1], oldSecret) == nil {
+			t.Error("the signatures are of the wrong secrets")
+		}
+	})
+}
+
+// TestArchive is what is given up, and why.
+func TestArchive(t *testing.T) {
+	for name, row := range map[string]struct {
+		status   int
+		url      string
+		requests int
+		why      string
+	}{
+		"after the last attempt":  {500, "", 3, "the receiver answered 500 Internal Server Error"},
+		"redirects":               {307, "", 3, "the receiver answered 307 Temporary Redirect"},
+		"too slow":                {0, "", 3, "no answer within 10s"},
+		"gone":                    {410, "", 1, "the receiver answered 410 Gone: skip retry for the task"},
+		"not allowed any more":    {200, "http://user:hunter2@partner.example/", 0, "the callback URL must not have user information: skip retry for the task"},
+		"not a public address":    {200, "http://[64:ff9b::7f00:1]/hunter2", 0, "the callback URL must lead to a public address: skip retry for the task"},
+		"no URL, by a stranger":   {200, " ", 0, "the callback URL must be ASCII without spaces, backslashes and control characters: other characters are percent-encoded, names of hosts in their xn-- form: skip retry for the task"},
+		"a status without a name": {599, "", 3, "the receiver answered 599"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				b.answers(row.status)
+				s := b.service(Config{MaxAttempts: 3})
+				defer b.run(s)()
+				c := completion(shaper.Expired, 0)
+				if row.url != "" {
+					c.CallbackURL = row.url
+				}
+				b.handOver(s, c)
+				b.pass(2 * time.Minute)
+				archived, err := b.inspector.ListArchivedTasks(Queue)
+				if err != nil || len(archived) != 1 {
+					t.Fatalf("%d archived, %v", len(archived), err)
+				}
+				if a := archived[0]; a.ID != "06ah2job:0:expired" || a.LastErr != row.why {
+					t.Errorf("%s: %q, want %q", a.ID, a.LastErr, row.why)
+				}
+				if want := [4]float64{0, float64(max(0, row.requests-1)), 1, 1}; len(b.got()) != row.requests || counts(s) != want {
+					t.Errorf("%d requests, counted %v, want %d and %v", len(b.got()), counts(s), row.requests, want)
+				}
+			})
+		})
+	}
+}
+
+// TestHandedOverTwice: an event is delivered once however often it is handed over, and each end of a job is an event.
+func TestHandedOverTwice(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(200)
+		s := b.service(Config{})
+		s.server.TaskCheckInterval = 20 * time.Second // fewer commands in these hours
+		defer b.run(s)()
+		b.handOver(s, completion(shaper.Dead, 1), completion(shaper.Dead, 1))
+		b.pass(time.Minute)
+		b.handOver(s, completion(shaper.Dead, 1))
+		b.pass(50 * time.Minute)
+		b.handOver(s, completion(shaper.Dead, 1), completion(shaper.Dead, 2), completion(shaper.Cancelled, 2))
+		b.pass(time.Minute)
+		var ids []string
+		for _, c := range b.got() {
+			ids = append(ids, c.header.Get("webhook-id"))
+		}
+		slices.Sort(ids)
+		if want := []string{"06ah2job:1:dead", "06ah2job:2:cancelled", "06ah2job:2:dead"}; !slices.Equal(ids, want) || counts(s) != [4]float64{3, 0, 0, 3} {
+			t.Errorf("requests %v, counted %v", ids, counts(s))
+		}
+		b.pass(70 * time.Minute)
+		if info, err := b.inspector.GetQueueInfo(Queue); err != nil || info.Size != 0 || info.Completed != 0 {
+			t.Errorf("left behind: %+v, %v", info, err)
+		}
+	})
+}
+
+// commands counts what is sent to Redis.
+type commands struct{ n atomic.Int64 }
+
+func (c *commands) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *commands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
+}
+
+func (c *commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+func TestWithoutCallbacksThereIsNoServer(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var sent commands
+		b.redis.AddHook(&sent)
+		s := b.service(Config{})
+		stop := b.run(s)
+		b.pass(time.Hour)
+		if n := sent.n.Load(); n < 48 || n > 82 {
+			t.Errorf("%d commands in an hour", n)
+		}
+		if servers, err := b.inspector.Servers(); err != nil || len(servers) != 0 {
+			t.Errorf("servers %+v, %v", servers, err)
+		}
+		if took := stop(); took != 0 {
+			t.Errorf("the stop took %v", took)
+		}
+	})
+}
+
+// full is a Redis that refuses scripts while it is set, as one without memory does, and counts them.
+type full struct {
+	set     atomic.Bool
+	refused atomic.Int64
+}
+
+func (f *full) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (f *full) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "evalsha" || !f.set.Load() {
+			return next(ctx, cmd)
+		}
+		f.refused.Add(1)
+		err := errors.New("OOM command not allowed when used memory > 'maxmemory'.")
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+func (f *full) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestFullRedisIsLeftInPeace(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var f full
+		b.redis.AddHook(&f)
+		b.answers(200)
+		s := b.service(Config{})
+		stop := b.run(s)
+		b.handOver(s, completion(shaper.Dead, 1))
+		b.pass(3 * time.Second)
+		f.set.Store(true)
+		if err := s.HandOver(t.Context(), completion(shaper.Dead, 2)); err == nil {
+			t.Error("a full Redis took a callback")
+		}
+		b.pass(time.Minute)
+		if n := f.refused.Load(); n < 60 || n > 250 {
+			t.Errorf("%d scripts in a minute", n)
+		}
+		f.set.Store(false)
+		b.handOver(s, completion(shaper.Dead, 2))
+		b.pass(3 * time.Second)
+		if n := len(b.got()); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		f.set.Store(true)
+		if took := stop(); took > 2*time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+	})
+}
+
+// TestTasksOfOthers: a process that hands nothing over delivers what others left, in its first moment or within 75 seconds.
+func TestTasksOfOthers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(200)
+		other := b.service(Config{})
+		stop := b.run(b.service(Config{}))
+		b.pass(10 * time.Second)
+		b.handOver(other, completion(shaper.Dead, 1))
+		b.pass(77 * time.Second)
+		if n := len(b.got()); n != 1 {
+			t.Errorf("%d requests", n)
+		}
+		stop()
+		b.handOver(other, completion(shaper.Dead, 2))
+		defer b.run(b.service(Config{}))()
+		b.pass(2 * time.Second)
+		if n := len(b.got()); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}
+
+// TestStop: a stop waits for a running attempt, but not for longer than the grace; then the task is put back and no attempt is counted.
+func TestStop(t *testing.T) {
+	for name, row := range map[string]struct {
+		grace     time.Duration
+		delivered bool
+	}{"within the grace": {20 * time.Second, true}, "beyond the grace": {3 * time.Second, false}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				slow := func(n int) int {
+					if n == 1 {
+						b.pass(8 * time.Second)
+					}
+					return 200
+				}
+				b.answer.Store(&slow)
+				s := b.service(Config{Grace: row.grace})
+				stop := b.run(s)
+				b.handOver(s, completion(shaper.Dead, 1))
+				b.pass(2 * time.Second)
+				took := stop()
+				synctest.Wait()
+				want := [4]float64{0, 0, 0, 1}
+				if row.delivered {
+					want[0] = 1
+				}
+				if took > row.grace+time.Second || counts(s) != want {
+					t.Errorf("stopped after %v, counted %v", took, counts(s))
+				}
+				defer b.run(b.service(Config{}))()
+				b.pass(20 * time.Second)
+				if n := len(b.got()); (n == 1) != row.delivered {
+					t.Errorf("%d requests", n)
+				}
+			})
+		})
+	}
+}
+
+func TestHandOverRefusesWhatHasNotEnded(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s := b.service(Config{})
+		if err := s.HandOver(t.Context(), completion(shaper.Leased, 1)); err == nil {
+			t.Error("a job that runs is handed over")
+		}
+		s.cfg.Job = func(queue.Job) ([]byte, error) { return []byte("{"), nil }
+		if err := s.HandOver(t.Context(), completion(shaper.Dead, 1)); err == nil {
+			t.Error("half a body is handed over")
+		}
+		if queues, err := b.inspector.Queues(); err != nil || len(queues) != 0 {
+			t.Errorf("queues %v, %v", queues, err)
+		}
+	})
+}
+
+// TestOnRedis is the way of a callback through a real Redis that was away at first.
+func TestOnRedis(t *testing.T) {
+	server := redistest.Start(t)
+	options, err := redis.ParseURL(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.MaxRetries, options.DialerRetries = -1, 1
+	client := redis.NewClient(options)
+	defer client.Close()
+	got := make(chan string, 10)
+	failed := false
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Get("webhook-id")
+		if !failed {
+			failed = true
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	}))
+	defer receiver.Close()
+	s := newService(t, Config{Redis: client, Guard: guard(t, receiver.URL)})
+	s.server.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
+	s.server.DelayedTaskCheckInterval = 20 * time.Millisecond
+	c := completion(shaper.Succeeded, 1)
+	c.CallbackURL = receiver.URL + "/hooks"
+
+	server.Kill()
+	if err := s.HandOver(t.Context(), c); err == nil {
+		t.Error("a callback is handed over without Redis")
+	}
+	server.Restart()
+	for range 2 {
+		if err := s.HandOver(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for range 2 {
+		select {
+		case id := <-got:
+			if id != "06ah2job:1:succeeded" {
+				t.Errorf("webhook-id %q", id)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("no request")
+		}
+	}
+	cancel()
+	if err := <-done; err != nil || len(got) != 0 {
+		t.Errorf("%v, %d further requests", err, len(got))
+	}
+}
+
+// TestHostileAnswers are bounded, and do not change what the status says.
+func TestHostileAnswers(t *testing.T) {
+	for path, row := range map[string]struct {
+		answer    func(w http.ResponseWriter)
+		delivered bool
+	}{
+		"/endless body": {func(w http.ResponseWriter) {
+			for {
+				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		}, true},
+		"/slow body": {func(w http.ResponseWriter) {
+			for {
+				if _, err := w.Write([]byte("x")); err != nil || http.NewResponseController(w).Flush() != nil {
+					return
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}, true},
+		"/endless headers": {func(w http.ResponseWriter) {
+			for i := range 1000 {
+				w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("x", 100))
+			}
+		}, false},
+		"/claims gzip": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write([]byte("not gzip"))
+		}, true},
+		"/breaks off": {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, false},
+	} {
+		t.Run(path[1:], func(t *testing.T) {
+			encodings := make(chan string, 10)
+			receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				encodings <- r.Header.Get("Accept-Encoding")
+				row.answer(w)
+			}))
+			defer receiver.Close()
+			s := newService(t, Config{Guard: guard(t, receiver.URL), Timeout: 500 * time.Millisecond})
+			defer s.listed.transport.CloseIdleConnections()
+			err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"))
+			if (err == nil) != row.delivered || errors.Is(err, asynq.SkipRetry) {
+				t.Error(err)
+			}
+			if encoding := <-encodings; encoding != "" {
+				t.Errorf("accepts %s", encoding)
+			}
+		})
+	}
+}
+
+// TestTransports have what no test through a server can show.
+func TestTransports(t *testing.T) {
+	s := newService(t, Config{Guard: guard(t)})
+	for name, c := range map[string]*caller{"listed": s.listed, "public": s.public} {
+		tr := c.transport
+		if tr.Proxy != nil || !tr.DisableCompression || tr.TLSClientConfig != nil || tr.MaxConnsPerHost == 0 || tr.MaxResponseHeaderBytes == 0 {
+			t.Errorf("%s: %+v", name, tr)
+		}
+	}
+	if s.listed.dialer.Control != nil || s.public.dialer.Control == nil {
+		t.Error("the controls are swapped")
+	}
+}
+
+// TestCertificatesAreVerified: a certificate that nobody vouches for is a failure, to be tried again.
+func TestCertificatesAreVerified(t *testing.T) {
+	receiver := httptest.NewUnstartedServer(http.NotFoundHandler())
+	receiver.Config.ErrorLog = log.New(io.Discard, "", 0)
+	receiver.StartTLS()
+	defer receiver.Close()
+	s := newService(t, Config{Guard: guard(t, receiver.URL)})
+	err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"))
+	if err == nil || !strings.Contains(err.Error(), "certificate") || errors.Is(err, asynq.SkipRetry) {
+		t.Error(err)
+	}
+}
+
+func TestPauses(t *testing.T) {
+	for range 100 {
+		var sum time.Duration
+		for n := range 14 {
+			wait := pause(n)
+			if low := min(firstPause<<n, longestPause); wait < low || wait >= low*3/2 {
+				t.Errorf("pause %d is %v", n, wait)
+			}
+			sum += wait
+		}
+		if sum < 17*time.Hour || sum > 26*time.Hour+30*time.Minute {
+			t.Errorf("15 attempts take %v", sum)
+		}
+	}
+	if wait := pause(1000); wait < longestPause || wait > 2*longestPause {
+		t.Errorf("the last pause is %v", wait)
+	}
+}
+
+func TestNewListsEveryProblem(t *testing.T) {
+	_, err := New(Config{Secrets: []string{oldSecret, "whsec_", "whsec_hunter2?"}, MaxAttempts: 1, Timeout: -1, Concurrency: -1, Grace: -1})
+	var ps shaper.Problems
+	if !errors.As(err, &ps) {
+		t.Fatalf("error %v", err)
+	}
+	var fields []string
+	for _, p := range ps {
+		fields = append(fields, p.Field)
+	}
+	want := []string{"redis", "guard", "job", "secrets[1]", "secrets[2]", "timeout", "max_attempts", "concurrency", "grace"}
+	if diff := cmp.Diff(want, fields); diff != "" || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
+	}
+}
+
+func TestMetricsAreRegisteredOnce(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	cfg := Config{Guard: guard(t), Registerer: registry}
+	s := newService(t, cfg)
+	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total", "sluice_callbacks_handed_over_total"); n != 4 || err != nil {
+		t.Errorf("%d series, %v", n, err)
+	}
+	if _, err := New(s.cfg); err == nil {
+		t.Error("the same metrics are registered twice")
+	}
+}

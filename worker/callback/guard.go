@@ -1,0 +1,222 @@
+package callback
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"code.dny.dev/ssrf"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// maxURL bounds a callback URL, in bytes.
+const maxURL = 1024
+
+// Guard decides which URLs may be called: those under a prefix that the operator lists, wherever they lead, and all others whose address
+// is public. It is safe for concurrent use.
+type Guard struct {
+	listed    []prefix
+	addresses *ssrf.Guardian
+}
+
+// azureHost is a public address that reaches the host of a machine in Azure, with its metadata.
+var azureHost = netip.MustParsePrefix("168.63.129.16/32")
+
+// NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a scheme, a host, perhaps a port, and a path
+// that matches at the boundary of a segment. Its error is of type shaper.Problems, one for each prefix that breaks a rule.
+func NewGuard(allow []string) (*Guard, error) {
+	g := &Guard{addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
+	var ps shaper.Problems
+	for i, raw := range allow {
+		p, err := parsePrefix(raw)
+		if err != nil {
+			ps = append(ps, shaper.Problem{Field: fmt.Sprintf("allow[%d]", i), Value: "(hidden)", Rule: err.Error()})
+			continue
+		}
+		g.listed = append(g.listed, p)
+	}
+	if err := ps.Err(); err != nil {
+		return nil, fmt.Errorf("callback: %w", err)
+	}
+	return g, nil
+}
+
+// Check tells what can be known of a callback URL without resolving its host's name; nil means that it may be tried. The error says
+// which rule is broken and never quotes the URL, which may hold secrets.
+func (g *Guard) Check(rawURL string) error {
+	if _, err := g.judge(rawURL); err != nil {
+		return fmt.Errorf("the callback URL %w", err)
+	}
+	return nil
+}
+
+// judge also tells whether the URL is under a listed prefix. If it is not, the address that is dialled must pass control.
+func (g *Guard) judge(raw string) (listed bool, err error) {
+	t, err := parse(raw)
+	if err != nil {
+		return false, err
+	}
+	for _, p := range g.listed {
+		if p.covers(t) {
+			return true, nil
+		}
+	}
+	switch {
+	case t.port != 80 && t.port != 443 && t.port < 1024:
+		return false, errors.New("must use port 80 or 443 or one from 1024 on")
+	case local(t.host), t.addr.IsValid() && g.addresses.SafeAddr(t.addr) != nil:
+		return false, errors.New("must lead to a public address")
+	}
+	return false, nil
+}
+
+// errNotPublic is why a target is not dialled.
+var errNotPublic = errors.New("the target's address is not public")
+
+// control is the net.Dialer.Control of targets that are not listed. It sees the very address that is about to be dialled, so it does not
+// matter what the name resolved to before.
+func (g *Guard) control(network, address string, c syscall.RawConn) error {
+	if err := g.addresses.Safe(network, address, c); err != nil {
+		return fmt.Errorf("%w: %w", errNotPublic, err)
+	}
+	return nil
+}
+
+// origin is where a URL leads, written in one way only.
+type origin struct {
+	scheme string
+	host   string // lower case; an address as netip writes it
+	port   uint16 // the scheme's own if the URL names none
+}
+
+// target is a URL that keeps the rules for all callbacks.
+type target struct {
+	origin
+	addr netip.Addr // invalid if the host is a name
+	url  *url.URL
+}
+
+// parse reads a URL. It accepts nothing that two programs may read in two ways: no user information, no backslashes, no addresses in other
+// than the usual form.
+func parse(raw string) (target, error) {
+	if len(raw) > maxURL {
+		return target{}, fmt.Errorf("must have at most %d bytes", maxURL)
+	}
+	for i := range len(raw) {
+		if c := raw[i]; c <= ' ' || c > '~' || c == '\\' {
+			return target{}, errors.New("must be ASCII without spaces, backslashes and control characters: other characters are percent-encoded, names of hosts in their xn-- form")
+		}
+	}
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil: // which would quote the URL
+		return target{}, errors.New("must be a valid URL")
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return target{}, errors.New("must be an http or https URL with a host")
+	case u.User != nil:
+		return target{}, errors.New("must not have user information")
+	case strings.Contains(raw, "#"):
+		return target{}, errors.New("must not have a fragment")
+	}
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]), 10, 16)
+	if err != nil || port == 0 {
+		return target{}, errors.New("must have a port from 1 to 65535")
+	}
+	t := target{origin: origin{scheme: u.Scheme, host: strings.ToLower(u.Hostname()), port: uint16(port)}, url: u}
+	if addr, err := netip.ParseAddr(t.host); err == nil {
+		t.addr, t.host = addr, addr.String()
+	}
+	switch {
+	case t.addr.Zone() != "":
+		return target{}, errors.New("must not have an IPv6 zone")
+	case !t.addr.IsValid() && !validName(t.host):
+		return target{}, errors.New("must have a host of letters, digits, hyphens and dots")
+	case !t.addr.IsValid() && numeric(t.host):
+		return target{}, errors.New("must have an IPv4 address as four decimal numbers")
+	}
+	return t, nil
+}
+
+// validName accepts a host's name, perhaps with a dot at its end.
+func validName(host string) bool {
+	host = strings.TrimSuffix(host, ".")
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return len(host) <= 253
+}
+
+// numeric reports whether a host is an IPv4 address to programs that know more forms of it than four decimal numbers, such as 0x7f.1: its
+// last label is a number (WHATWG URL, "ends in a number").
+func numeric(host string) bool {
+	host = strings.TrimSuffix(host, ".")
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return strings.Trim(last, "0123456789") == ""
+}
+
+// local reports whether a name means this machine (RFC 6761, 6.3).
+func local(host string) bool {
+	host = strings.TrimSuffix(host, ".")
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// prefix is a place that the operator lists.
+type prefix struct {
+	origin
+	path string // begins with a slash
+}
+
+func parsePrefix(raw string) (prefix, error) {
+	t, err := parse(raw)
+	switch {
+	case err != nil:
+		return prefix{}, err
+	case t.url.RawQuery != "" || t.url.ForceQuery:
+		return prefix{}, errors.New("must not have a query")
+	case !plain(t.url):
+		return prefix{}, errors.New("must have a path of ASCII without . and .. and without semicolons and percent signs")
+	}
+	return prefix{t.origin, cmp.Or(t.url.Path, "/")}, nil
+}
+
+// covers reports whether the target is under the prefix, for every server that may receive it.
+func (p prefix) covers(t target) bool {
+	if p.origin != t.origin {
+		return false
+	}
+	if p.path == "/" {
+		return true
+	}
+	rest, ok := strings.CutPrefix(t.url.Path, p.path)
+	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(p.path, "/")) && plain(t.url)
+}
+
+// plain reports whether all servers take the URL's path for the same one: none can decode it twice, normalize its letters, or see a
+// parent directory in it.
+func plain(u *url.URL) bool {
+	if strings.Contains(strings.ToLower(u.EscapedPath()), "%2f") {
+		return false
+	}
+	for i := range len(u.Path) {
+		if c := u.Path[i]; c < ' ' || c > '~' || c == '\\' || c == '%' || c == ';' {
+			return false
+		}
+	}
+	for segment := range strings.SplitSeq(u.Path, "/") {
+		if segment == "." || segment == ".." {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,285 @@
+package callback
+
+import (
+	"errors"
+	"net/netip"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+func guard(t testing.TB, allow ...string) *Guard {
+	t.Helper()
+	g, err := NewGuard(allow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// Parts of the rules, enough to tell them apart.
+const (
+	ruleLength   = "1024 bytes"
+	ruleASCII    = "must be ASCII"
+	ruleValid    = "must be a valid URL"
+	ruleScheme   = "must be an http or https URL"
+	ruleUser     = "user information"
+	ruleFragment = "fragment"
+	rulePort     = "port from 1 to 65535"
+	ruleLowPort  = "port 80 or 443"
+	ruleZone     = "zone"
+	ruleName     = "letters, digits"
+	ruleForm     = "four decimal numbers"
+	rulePublic   = "public address"
+)
+
+func TestCheck(t *testing.T) {
+	g := guard(t)
+	for raw, rule := range map[string]string{
+		"https://partner.example/hooks?token=1":                 "",
+		"HTTPS://Partner.Example":                               "",
+		"http://partner.example.:8080/":                         "",
+		"http://a_b-c.example:1024/%2e%2e/":                     "",
+		"https://8.8.8.8/":                                      "",
+		"https://[2606:4700:4700::1111]:443/":                   "",
+		"https://xn--bcher-kva.example/":                        "",
+		"https://redis/":                                        "", // may be public: the dial tells
+		"https://partner.example/" + strings.Repeat("x", 1000):  "",
+		"https://partner.example/" + strings.Repeat("x", 1001):  ruleLength,
+		"https://partner.example/ ":                             ruleASCII,
+		"https://partner.example/\r\nX: y":                      ruleASCII,
+		"https://partner.example/\x00":                          ruleASCII,
+		"https://partner.example\\@evil.example/":               ruleASCII,
+		"https://bücher.example/":                               ruleASCII,
+		"https://１２７.0.0.1/":                                    ruleASCII,
+		"https://%E2%91%A0%E2%91%A1%E2%91%A6.0.0.1/":            ruleName,
+		"https://partner.example:http/":                         ruleValid,
+		"https://[::1/":                                         ruleValid,
+		"":                                                      ruleScheme,
+		"partner.example/":                                      ruleScheme,
+		"//partner.example/":                                    ruleScheme,
+		"ftp://partner.example/":                                ruleScheme,
+		"file:///etc/passwd":                                    ruleScheme,
+		"gopher://127.0.0.1:6379/_FLUSHALL":                     ruleScheme,
+		"http:partner.example":                                  ruleScheme,
+		"http://[127.0.0.1]/":                                   ruleValid,
+		"http://::1/":                                           ruleValid,
+		"http://":                                               ruleScheme,
+		"http://:80/":                                           ruleName,
+		"https://user:hunter2@partner.example/":                 ruleUser,
+		"https://@partner.example/":                             ruleUser,
+		"https://partner.example@evil.example/":                 ruleUser,
+		"https://partner.example/#":                             ruleFragment,
+		"https://partner.example/#@127.0.0.1":                   ruleFragment,
+		"https://partner.example:0/":                            rulePort,
+		"https://partner.example:65536/":                        rulePort,
+		"https://partner.example:22/":                           ruleLowPort,
+		"https://partner.example:1023/":                         ruleLowPort,
+		"http://[fe80::1%25eth0]/":                              ruleZone,
+		"http://[2606:4700:4700::1111%25lo]/":                   ruleZone,
+		"http://a..b/":                                          ruleName,
+		"http://localhost../":                                   ruleName,
+		"http://" + strings.Repeat("a", 64) + ".example/":       ruleName,
+		"http://" + strings.Repeat("abcdefg.", 32) + "example/": ruleName,
+		"http://a,b.example/":                                   ruleName,
+		"http://2130706433/":                                    ruleForm,
+		"http://0177.0.0.1/":                                    ruleForm,
+		"http://0x7f000001/":                                    ruleForm,
+		"http://0X7F.1/":                                        ruleForm,
+		"http://0x/":                                            ruleForm,
+		"http://127.1/":                                         ruleForm,
+		"http://127.0.0.1./":                                    ruleForm,
+		"http://8.8.8.010/":                                     ruleForm,
+		"http://127.0.0.1/":                                     rulePublic,
+		"http://127.255.255.254:8080/":                          rulePublic,
+		"http://0.0.0.0/":                                       rulePublic,
+		"http://10.0.0.1/":                                      rulePublic,
+		"http://172.31.0.1/":                                    rulePublic,
+		"http://192.168.0.1/":                                   rulePublic,
+		"http://100.64.0.1/":                                    rulePublic,
+		"http://169.254.169.254/latest/meta-data/":              rulePublic,
+		"http://168.63.129.16/":                                 rulePublic,
+		"http://224.0.0.1/":                                     rulePublic,
+		"http://255.255.255.255/":                               rulePublic,
+		"http://[::]/":                                          rulePublic,
+		"http://[::1]/":                                         rulePublic,
+		"http://[0:0:0:0:0:0:0:1]/":                             rulePublic,
+		"http://[::ffff:127.0.0.1]/":                            rulePublic,
+		"http://[::ffff:7f00:1]/":                               rulePublic,
+		"http://[::ffff:8.8.8.8]/":                              rulePublic,
+		"http://[::127.0.0.1]/":                                 rulePublic,
+		"http://[64:ff9b::7f00:1]/":                             rulePublic,
+		"http://[64:ff9b:1::7f00:1]/":                           rulePublic,
+		"http://[2002:7f00:1::]/":                               rulePublic,
+		"http://[2001:0:7f00:1::]/":                             rulePublic,
+		"http://[fd00:ec2::254]/":                               rulePublic,
+		"http://[fe80::1]/":                                     rulePublic,
+		"http://[ff02::1]/":                                     rulePublic,
+		"http://localhost/":                                     rulePublic,
+		"http://LOCALHOST.:8080/":                               rulePublic,
+		"http://a.localhost/":                                   rulePublic,
+		"http://a.b.localhost./":                                rulePublic,
+		"http://localhost.example/":                             "",
+		"http://notlocalhost/":                                  "",
+		"http://127.0.0.1.example/":                             "",
+		"http://1.2.3.4.5.example:8080/?q=http://127.0.0.1/":    "",
+		"https://partner.example/?next=//127.0.0.1/&u=a:b@c":    "",
+		"https://partner.example/a/../b":                        "",
+		"https://partner.example?" + strings.Repeat("a=b&", 20) + "end=%23": "",
+	} {
+		err := g.Check(raw)
+		switch {
+		case rule == "" && err != nil:
+			t.Errorf("%q: %v", raw, err)
+		case rule != "" && (err == nil || !strings.Contains(err.Error(), rule)):
+			t.Errorf("%q: %v, want one about %q", raw, err, rule)
+		case err != nil && (strings.Contains(err.Error(), "hunter2") || len(raw) > 8 && strings.Contains(err.Error(), raw)):
+			t.Errorf("%q is quoted: %v", raw, err)
+		}
+	}
+}
+
+func TestListedPrefixes(t *testing.T) {
+	g := guard(t, "https://partner.example", "http://10.0.0.7:8080/hooks/", "https://API.example:443/v1/hook", "http://[::1]:9000/x", "http://localhost:25/")
+	for raw, want := range map[string]bool{
+		"https://partner.example":                      true,
+		"https://PARTNER.example:443/a/../b?c":         true,
+		"http://partner.example/":                      false,
+		"https://partner.example:8443/":                false,
+		"https://partner.example.evil.example/":        false,
+		"https://evil.example/https://partner.example": false,
+		"https://partner.example./":                    false, // public then, so this costs nothing
+		"http://10.0.0.7:8080/hooks/":                  true,
+		"http://10.0.0.7:8080/hooks/a/b?c=../d":        true,
+		"http://10.0.0.7:8080/%68ooks/a":               true,
+		"http://10.0.0.7:8080/hooks/a.b/...":           true,
+		"http://10.0.0.7:8080/hooks/a%20b":             true,
+		"http://localhost:25/":                         true,
+		"http://[0:0::1]:9000/x":                       true,
+		"http://[::1]:9000/x/y":                        true,
+		"https://api.example/v1/hook":                  true,
+		"https://api.example/v1/hook/1":                true,
+		"https://api.example/v1/hook?1":                true,
+		"https://api.example/v1/hooks":                 false,
+		"https://api.example/v1/hook;x":                false,
+		"https://api.example/v2/hook":                  false,
+		"https://api.example/V1/hook":                  false,
+	} {
+		if listed, err := g.judge(raw); listed != want || err != nil {
+			t.Errorf("%q: listed %t, %v, want %t", raw, listed, err, want)
+		}
+	}
+	for _, raw := range []string{
+		"http://10.0.0.7:8080/", "http://10.0.0.7:8080/hooks", "http://10.0.0.7:8080/hooksx", "http://10.0.0.7:8080/HOOKS/", "http://10.0.0.7:8081/hooks/",
+		"https://10.0.0.7:8080/hooks/", "http://10.0.0.8:8080/hooks/", "http://10.0.0.7:8080//hooks/", "http://[::1]:9000/xy", "http://[::1]:9001/x",
+		"http://10.0.0.7:8080/hooks/..", "http://10.0.0.7:8080/hooks/../admin", "http://10.0.0.7:8080/hooks/./a", "http://10.0.0.7:8080/hooks/%2e%2e/admin",
+		"http://10.0.0.7:8080/hooks/.%2E/admin", "http://10.0.0.7:8080/hooks/%252e%252e/admin", "http://10.0.0.7:8080/hooks/..%2fadmin",
+		"http://10.0.0.7:8080/hooks/..%5Cadmin", "http://10.0.0.7:8080/hooks/..;/admin", "http://10.0.0.7:8080/hooks/..;x=y/admin",
+		"http://10.0.0.7:8080/hooks/%c0%ae%c0%ae/admin", "http://10.0.0.7:8080/hooks/%EF%BC%8E%EF%BC%8E/admin", "http://10.0.0.7:8080/hooks/.%09./admin",
+		"http://10.0.0.7:8080/hooks/..%00/admin", "http://10.0.0.7:8080/x/../hooks/a", "http://10.0.0.7:8080/hooks%2fa",
+	} {
+		if listed, err := g.judge(raw); listed || err == nil {
+			t.Errorf("%q: listed %t, %v", raw, listed, err)
+		}
+	}
+}
+
+func TestBadPrefixesAreAllNamed(t *testing.T) {
+	_, err := NewGuard([]string{
+		"https://good.example/", "", "partner.example/", "https://user:hunter2@partner.example/", "https://partner.example/?token=hunter2",
+		"https://partner.example/a/../b", "http://127.1/", "https://partner.example/%252e/", "https://*.example/", "http://127.0.0.1/",
+	})
+	var ps shaper.Problems
+	if !errors.As(err, &ps) {
+		t.Fatalf("error %v", err)
+	}
+	var fields []string
+	for _, p := range ps {
+		fields = append(fields, p.Field)
+	}
+	want := []string{"allow[1]", "allow[2]", "allow[3]", "allow[4]", "allow[5]", "allow[6]", "allow[7]", "allow[8]"}
+	if diff := cmp.Diff(want, fields); diff != "" {
+		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
+	}
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a secret is told: %v", err)
+	}
+}
+
+// FuzzCheck looks for a URL that passes and leads to where it must not, as far as a URL alone can tell, and for one that is quoted.
+func FuzzCheck(f *testing.F) {
+	for _, seed := range []string{
+		"https://partner.example/hooks/x?y=z", "https://partner.example/hooks/../x", "https://partner.example/hooks/%2e%2e/x", "http://127.0.0.1:80/",
+		"http://2130706433/", "http://0x7f.1/", "http://[::ffff:127.0.0.1]/", "http://[fe80::1%25lo]/", "http://a@b/", "http://a.localhost./", "http://8.8.8.8:65536/",
+		"https://partner.example:443/hooks/%252e%252e/", "https://PARTNER.example/hooks/..;/", "http:///x", "http://\\x", "http://[::1]a/", "http://%6c/",
+	} {
+		f.Add(seed)
+	}
+	g := guard(f, "https://partner.example/hooks/")
+	f.Fuzz(func(t *testing.T, raw string) {
+		if err := g.Check(raw); err != nil {
+			if len(raw) > 12 && strings.Contains(err.Error(), raw) {
+				t.Errorf("quoted: %v", err)
+			}
+			return
+		}
+		u, err := url.Parse(raw)
+		if err != nil || u.User != nil || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" || len(raw) > maxURL {
+			t.Fatalf("%q passes: %v", raw, err)
+		}
+		host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+		if addr, ok := loose(host); ok && (addr.IsLoopback() || addr.IsPrivate() || !addr.IsGlobalUnicast()) {
+			t.Errorf("%q leads to %v", raw, addr)
+		}
+		if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
+			t.Errorf("%q leads to %q", raw, host)
+		}
+		listed, _ := g.judge(raw)
+		decoded := u.Path
+		for range 3 {
+			if again, err := url.PathUnescape(decoded); err == nil {
+				decoded = again
+			}
+		}
+		decoded = path.Clean(strings.ReplaceAll(decoded, `\`, "/"))
+		if listed && (host != "partner.example" || decoded != "/hooks" && !strings.HasPrefix(decoded, "/hooks/")) {
+			t.Errorf("%q is listed and leads to %s", raw, decoded)
+		}
+	})
+}
+
+// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal, the last of which fills what is left.
+func loose(host string) (netip.Addr, bool) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap().WithZone(""), true
+	}
+	parts := strings.Split(host, ".")
+	if len(parts) > 4 {
+		return netip.Addr{}, false
+	}
+	var sum uint64
+	for i, p := range parts {
+		base := 10
+		if hex, ok := strings.CutPrefix(p, "0x"); ok {
+			p, base = hex, 16
+		} else if len(p) > 1 && p[0] == '0' {
+			base = 8
+		}
+		n, err := strconv.ParseUint(p, base, 32)
+		switch last := i == len(parts)-1; {
+		case err != nil, !last && n > 255, last && n >= 1<<(8*(5-len(parts))):
+			return netip.Addr{}, false
+		case last:
+			sum += n
+		default:
+			sum += n << (8 * (3 - i))
+		}
+	}
+	return netip.AddrFrom4([4]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}), true
+}

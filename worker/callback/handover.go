@@ -1,0 +1,77 @@
+package callback
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	taskType  = "sluice:callback"
+	urlHeader = "sluice-callback-url" // of the task; its payload is the body, byte for byte
+	// taskRetention is how long asynq keeps a delivered task. As long as it is kept, its id cannot be taken twice. Bodies are kept as
+	// well, so it is no longer than a hand-over may take to be repeated.
+	taskRetention = time.Hour
+	// taskTail is what asynq's own timeout has over that of an attempt, so that the attempt ends first and says why.
+	taskTail = 5 * time.Second
+)
+
+// event is the body of a request (Standard Webhooks).
+type event struct {
+	Type      string          `json:"type"` // such as "job.succeeded"
+	Timestamp time.Time       `json:"timestamp"`
+	Data      json.RawMessage `json:"data"`
+}
+
+// HandOver makes a completion a task of asynq's; a completion that is one already is a success. The body is made here and kept in the
+// task, so the job itself may be forgotten. After an error the same call may be made again.
+func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
+	body, err := s.body(c)
+	if err != nil {
+		return fmt.Errorf("callback: job %s: %w", c.Job.ID, err)
+	}
+	// One id for each end of a job, which a replay may make several of.
+	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
+	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, map[string]string{urlHeader: c.CallbackURL}),
+		asynq.TaskID(id),
+		asynq.Queue(Queue),
+		asynq.MaxRetry(s.cfg.MaxAttempts-1),
+		asynq.Timeout(wholeSeconds(s.cfg.Timeout)+taskTail),
+		asynq.Retention(taskRetention),
+	)
+	switch {
+	case errors.Is(err, asynq.ErrTaskIDConflict):
+	case err != nil:
+		return fmt.Errorf("callback: hand over job %s: %w", c.Job.ID, err)
+	default:
+		s.metrics.handedOver.Inc()
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default: // Run knows already
+	}
+	return nil
+}
+
+// body is the same for every attempt.
+func (s *Service) body(c queue.Completion) ([]byte, error) {
+	if !c.Job.State.Done() {
+		return nil, fmt.Errorf("a job that is %s has not ended", c.Job.State)
+	}
+	data, err := s.cfg.Job(c.Job)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(event{Type: "job." + c.Job.State.String(), Timestamp: c.Job.Finished.UTC(), Data: data})
+}
+
+// wholeSeconds rounds up: asynq would cut a fraction off.
+func wholeSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
+}

@@ -1,0 +1,170 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// fakeOutbox is the completions of shards, each claimed until its lease ends.
+type fakeOutbox struct {
+	mu     sync.Mutex
+	shards map[int][]string
+	leased map[string]time.Time
+	claims map[string][]string // by name
+	away   int                 // so many calls fail
+	lost   int                 // so many answers are lost
+}
+
+func (f *fakeOutbox) call() error {
+	if f.away > 0 {
+		f.away--
+		return queue.ErrUnavailable
+	}
+	return nil
+}
+
+func (f *fakeOutbox) Completions(_ context.Context, shard int, name string, most int, lease time.Duration) (list []queue.Completion, more bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call(); err != nil {
+		return nil, false, err
+	}
+	ids, again := f.claims[name]
+	if !again {
+		for _, id := range f.shards[shard] {
+			if len(ids) < most && !time.Now().Before(f.leased[id]) {
+				f.leased[id] = time.Now().Add(lease)
+				ids = append(ids, id)
+			}
+		}
+		f.claims[name] = ids
+	}
+	if f.lost > 0 {
+		f.lost--
+		return nil, false, queue.ErrUnavailable
+	}
+	for _, id := range ids {
+		list = append(list, queue.Completion{Job: queue.Job{ID: id}})
+	}
+	more = slices.ContainsFunc(f.shards[shard], func(id string) bool { return !time.Now().Before(f.leased[id]) })
+	return list, more, nil
+}
+
+func (f *fakeOutbox) HandedOver(_ context.Context, shard int, list []queue.Completion) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call(); err != nil {
+		return err
+	}
+	f.shards[shard] = slices.DeleteFunc(f.shards[shard], func(id string) bool {
+		return slices.ContainsFunc(list, func(c queue.Completion) bool { return c.Job.ID == id })
+	})
+	return nil
+}
+
+func (f *fakeOutbox) left() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, ids := range f.shards {
+		n += len(ids)
+	}
+	return n
+}
+
+// fakeCallbacks takes completions, or refuses them.
+type fakeCallbacks struct {
+	mu     sync.Mutex
+	taken  []string
+	refuse func(id string) bool
+}
+
+func (f *fakeCallbacks) HandOver(_ context.Context, c queue.Completion) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse != nil && f.refuse(c.Job.ID) {
+		return errors.New("no room")
+	}
+	f.taken = append(f.taken, c.Job.ID)
+	return nil
+}
+
+func (f *fakeCallbacks) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// handing runs an outbox over n completions of shard 3.
+func handing(t *testing.T, n int, story func(o *outbox, q *fakeOutbox, to *fakeCallbacks)) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &fakeOutbox{shards: map[int][]string{}, leased: map[string]time.Time{}, claims: map[string][]string{}}
+		for i := range n {
+			q.shards[3] = append(q.shards[3], fmt.Sprintf("j%03d", i))
+		}
+		to := &fakeCallbacks{}
+		o := newOutbox("w", q, to, (&health{log: slog.New(slog.DiscardHandler)}).probe())
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { o.run(ctx) })
+		story(o, q, to)
+		stop()
+		running.Wait()
+	})
+}
+
+// TestOutboxHandsAllOver: one signal is enough for any number of completions, and each is handed over once.
+func TestOutboxHandsAllOver(t *testing.T) {
+	handing(t, 2*claimMost+17, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
+		o.add(3)
+		o.add(3)
+		o.add(4)
+		synctest.Wait()
+		slices.Sort(to.taken)
+		if n := len(slices.Compact(slices.Clone(to.taken))); n != 2*claimMost+17 || n != len(to.taken) || q.left() != 0 {
+			t.Errorf("%d handed over, %d of them different, %d left", len(to.taken), n, q.left())
+		}
+	})
+}
+
+// TestOutboxInsists: while Redis is away nothing is lost, and a claim whose answer was lost is made again under its name.
+func TestOutboxInsists(t *testing.T) {
+	handing(t, 5, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
+		q.away, q.lost = 3, 2
+		o.add(3)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(to.taken) != 5 || q.left() != 0 || len(q.claims) != 1 {
+			t.Errorf("%d handed over, %d left, %d claims", len(to.taken), q.left(), len(q.claims))
+		}
+	})
+}
+
+// TestOutboxRefused: what cannot be handed over stays, and comes again when its lease has ended.
+func TestOutboxRefused(t *testing.T) {
+	handing(t, 3, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
+		full := true
+		to.refuse = func(id string) bool { return full && id == "j001" }
+		o.add(3)
+		synctest.Wait()
+		if len(to.taken) != 2 || q.left() != 1 {
+			t.Errorf("%d handed over, %d left", len(to.taken), q.left())
+		}
+		time.Sleep(claimLease)
+		to.mu.Lock()
+		full = false
+		to.mu.Unlock()
+		o.add(3)
+		synctest.Wait()
+		if len(to.taken) != 3 || q.left() != 0 {
+			t.Errorf("%d handed over, %d left", len(to.taken), q.left())
+		}
+	})
+}
