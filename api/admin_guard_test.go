@@ -31,6 +31,26 @@ func TestAdminWithToken(t *testing.T) {
 	}
 }
 
+// A page of another maker is behind the guard with all below it.
+func TestAdminPages(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Method + " " + r.URL.Path)) })
+	b := newBench(t, func(c *Config) { c.AdminToken = "s3cret"; c.AdminPages = map[string]http.Handler{"/other": page} })
+	for path, want := range map[string]string{"/other": "POST /other", "/other/": "POST /other/", "/other/a/b%2Fc": "POST /other/a/b/c", "/others": ""} {
+		b.admin.do(t, "POST", path, nil, "").want(t, 401, "unauthorized")
+		r := b.admin.do(t, "POST", path, headers{"Authorization": "Bearer s3cret"}, "")
+		if want == "" {
+			r.want(t, 404, "not-found")
+		} else if r.Code != 200 || r.Body.String() != want {
+			t.Errorf("%s: %d %s", path, r.Code, r.Body)
+		}
+	}
+	for _, path := range []string{"", "other", "/", "/other/", "/{x}", "/*"} {
+		if _, err := New(b.queue, Config{AdminPages: map[string]http.Handler{path: page}}); err == nil {
+			t.Errorf("%q is taken for a path", path)
+		}
+	}
+}
+
 func TestAdminWithoutToken(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.AdminHosts = []string{"sluice.internal", "ops:9000"} })
 	for _, tt := range []struct {

@@ -42,8 +42,13 @@ func oneValue(body []byte) error {
 
 // wrong notes that the value of the field breaks the rule.
 func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
+	rd.note(field, kindOf(value), rule)
+}
+
+// note is wrong for a value of which the kind is known.
+func (rd *reader) note(field, kind, rule string) {
 	if len(rd.errs) < maxFieldErrors {
-		rd.errs = append(rd.errs, wire.FieldError{Field: field, Kind: kindOf(value), Rule: rule})
+		rd.errs = append(rd.errs, wire.FieldError{Field: field, Kind: kind, Rule: rule})
 	}
 }
 

@@ -86,6 +86,8 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 			s.MaxWaitMS = rd.whole(path, value, 0, wire.MaxMillis)
 		case "cost":
 			s.Cost = rd.whole(path, value, 1, shaper.MaxCost)
+		case "callback_url":
+			s.CallbackURL = rd.text(path, value, 1, wire.MaxCallback)
 		case "idempotency_key":
 			if key == nil {
 				return false
@@ -107,7 +109,7 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 	}
 }
 
-// decodeReason reads the optional body of pause and resume.
+// decodeReason reads the optional body of pause, drain and resume.
 func decodeReason(body []byte) (reason string, err error) {
 	return reason, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
 		if name != "reason" {

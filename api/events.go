@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -187,9 +186,7 @@ func newEventWriter(w http.ResponseWriter) *eventWriter {
 // send writes the job as a state event.
 func (e *eventWriter) send(id string, job *wire.Job) error {
 	e.buf.WriteString("id: " + id + "\nevent: " + stateEvent + "\ndata: ")
-	enc := json.NewEncoder(&e.buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(job); err != nil {
+	if err := encodeJSON(&e.buf, job); err != nil {
 		return err
 	}
 	e.buf.WriteByte('\n')

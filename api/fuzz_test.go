@@ -119,7 +119,7 @@ func FuzzSubmission(f *testing.F) {
 	for _, s := range []string{
 		plainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
 		`{"type":"\ud800","payload":[1,{"a":"}"}]}`, `{"type":"t","payload":1}{}`, `[]`, `{`, "", ` {"payload" : 1e400 , "type":"\u0000"} `,
-		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`,
+		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`, `{"type":"t","payload":1,"callback_url":"https://x/\u0026"}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -136,7 +136,7 @@ func FuzzSubmission(f *testing.F) {
 		if err := json.Unmarshal(body, &want); err != nil {
 			t.Fatalf("%q is taken, but: %v", body, err)
 		}
-		if got.Type != want.Type || got.Route != want.Route || got.DelayMS != want.DelayMS || got.MaxWaitMS != want.MaxWaitMS || got.Cost != want.Cost {
+		if got.Type != want.Type || got.Route != want.Route || got.DelayMS != want.DelayMS || got.MaxWaitMS != want.MaxWaitMS || got.Cost != want.Cost || got.CallbackURL != want.CallbackURL {
 			t.Errorf("%q: %+v, want %+v", body, got, want)
 		}
 		if !bytes.Contains(body, got.Payload) || !json.Valid(got.Payload) {
@@ -156,6 +156,57 @@ func FuzzBatch(f *testing.F) {
 		b, err := decodeBatch(body, 1<<10)
 		if err == nil && (len(b.Jobs) < 1 || len(b.Jobs) > wire.MaxBatch) {
 			t.Errorf("%q: %d jobs", body, len(b.Jobs))
+		}
+	})
+}
+
+func FuzzFilter(f *testing.F) {
+	for _, s := range []string{
+		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
+		`{"state":"leased"}`, `{"created_before":"0001-01-01T00:00:00Z"}`, `{"created_before":"2026-01-02T15:04:05,5+01:00"}`, `null`, "",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := decodeFilter(body, purgeable)
+		if err != nil {
+			if status := problemOf(err).Status; status != http.StatusBadRequest && status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		var said map[string]json.RawMessage
+		if len(body) > 0 {
+			if err := json.Unmarshal(body, &said); err != nil {
+				t.Fatalf("%q is taken, but: %v", body, err)
+			}
+		}
+		// Whatever is said restricts the choice.
+		for name, restricts := range map[string]bool{
+			"ids": len(got.IDs) > 0, "state": got.State != "", "route": got.Route != "", "error": got.Error != "", "created_before": !got.CreatedBefore.IsZero(),
+		} {
+			if _, given := said[name]; given != restricts {
+				t.Errorf("%q: %s given=%v restricts=%v", body, name, given, restricts)
+			}
+			delete(said, name)
+		}
+		if len(said) > 0 || len(got.IDs) > wire.MaxFilterIDs || slices.ContainsFunc(got.IDs, func(id string) bool { return !plausibleID(id) }) {
+			t.Errorf("%q: %+v", body, got)
+		}
+	})
+}
+
+func FuzzTraceParent(f *testing.F) {
+	for _, s := range traceParents {
+		f.Add(s.in)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		got := traceParentOf(http.Header{"Traceparent": {value}})
+		if got == "" {
+			return
+		}
+		if len(got) != 55 || !strings.HasPrefix(got, "00-") || !strings.HasPrefix(value[2:], got[2:52]) || traceParentOf(http.Header{"Traceparent": {got}}) != got {
+			t.Errorf("%q: %q", value, got)
 		}
 	})
 }

@@ -72,6 +72,38 @@ func idempotencyKeyOf(h http.Header) (string, error) {
 	return key, nil
 }
 
+// traceParentOf is the trace that the request belongs to (W3C Trace Context), empty if the header is absent or not valid, which the
+// recommendation wants ignored. Of a version that is not known yet, the parts that every version has are kept, as version 00.
+func traceParentOf(h http.Header) string {
+	values := h["Traceparent"]
+	if len(values) != 1 {
+		return ""
+	}
+	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	value := values[0]
+	if len(value) < size || len(value) > size && (value[:2] == "00" || value[size] != '-') {
+		return ""
+	}
+	parts := strings.Split(value[:size], "-")
+	if len(parts) != 4 || parts[0] == "ff" {
+		return ""
+	}
+	for i, digits := range []int{2, 32, 16, 2} {
+		zero := strings.Trim(parts[i], "0") == ""
+		if len(parts[i]) != digits || strings.Trim(parts[i], "0123456789abcdef") != "" || zero && digits > 2 {
+			return ""
+		}
+	}
+	if parts[0] == "00" {
+		return value
+	}
+	sampled := "00"
+	if strings.ContainsRune("13579bdf", rune(parts[3][1])) {
+		sampled = "01"
+	}
+	return "00-" + parts[1] + "-" + parts[2] + "-" + sampled
+}
+
 // preference is how long the client prefers to wait for the job's end.
 type preference struct {
 	wait  time.Duration

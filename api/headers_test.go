@@ -149,3 +149,52 @@ func TestRetryAfterIsNeverEarlyAndScattered(t *testing.T) {
 		}
 	}
 }
+
+const traced = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
+
+var traceParents = []struct{ in, out string }{
+	{"00-" + traced + "-01", "00-" + traced + "-01"},
+	{"00-" + traced + "-00", "00-" + traced + "-00"},
+	{"00-" + traced + "-ff", "00-" + traced + "-ff"},
+	{"01-" + traced + "-03", "00-" + traced + "-01"},
+	{"cc-" + traced + "-02-what-is-to-come", "00-" + traced + "-00"},
+	{"cc-" + traced + "-0b.what", ""},
+	{"00-" + traced + "-01-", ""},
+	{"00-" + traced + "-01-more", ""},
+	{"00-" + traced + "-0", ""},
+	{"00-" + traced + "-0G", ""},
+	{"ff-" + traced + "-01", ""},
+	{"0-" + traced + "-001", ""},
+	{"00-" + strings.ToUpper(traced) + "-01", ""},
+	{"00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01", ""},
+	{"00-0af7651916cd43dd8448eb211c80319c-" + strings.Repeat("0", 16) + "-01", ""},
+	{"00_0af7651916cd43dd8448eb211c80319c_b7ad6b7169203331_01", ""},
+	{"", ""},
+	{"\xff", ""},
+}
+
+func TestTraceParent(t *testing.T) {
+	for _, c := range traceParents {
+		if got := traceParentOf(http.Header{"Traceparent": {c.in}}); got != c.out {
+			t.Errorf("%q: %q, want %q", c.in, got, c.out)
+		}
+	}
+	if got := traceParentOf(http.Header{"Traceparent": {traceParents[0].in, traceParents[1].in}}); got != "" {
+		t.Errorf("of two: %q", got)
+	}
+	b := newBench(t)
+	h := headers{"traceparent": traceParents[0].in}
+	b.submit(plainJob, h)
+	b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+plainJob+`,`+plainJob+`]}`)
+	ids := b.queue.IDs()
+	b.submit(plainJob, headers{"traceparent": "nonsense"})
+	for i, id := range b.queue.IDs() {
+		want := traceParents[0].out
+		if i >= len(ids) {
+			want = ""
+		}
+		if got := b.queue.Submission(id).TraceParent; got != want {
+			t.Errorf("job %d: %q, want %q", i, got, want)
+		}
+	}
+}

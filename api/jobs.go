@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 	"unicode/utf8"
@@ -85,11 +87,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	attempts := job.MaxAttempts // of a route that is not configured any more
-	if info, known := s.cfg.Routes[job.Route]; known {
-		attempts = info.MaxAttempts
-	}
-	v, err := s.backend.Replay(c.r.Context(), tenant, id, attempts)
+	v, err := s.backend.Replay(c.r.Context(), tenant, id, s.attempts(job))
 	if errors.Is(err, queue.ErrConflict) {
 		return nil, conflict(v.Job, "only a dead job can be replayed")
 	}
@@ -106,6 +104,14 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	return a, nil
 }
 
+// attempts is how many deliveries a job may have when it is replayed: its route's, or its own if the route is gone.
+func (s *Server) attempts(job queue.Job) int {
+	if info, known := s.cfg.Routes[job.Route]; known {
+		return info.MaxAttempts
+	}
+	return job.MaxAttempts
+}
+
 // postBatch is POST /v1/jobs/batch.
 func (s *Server) postBatch(c *call) (*answer, error) {
 	tenant, err := tenantOf(c.r.Header)
@@ -118,14 +124,23 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	}
 	batch := make([]queue.Submission, len(body.Jobs))
 	var nowhere []string // fields that name no configured route
+	var rd reader
+	trace := traceParentOf(c.r.Header)
 	for i, job := range body.Jobs {
 		var known bool
 		if batch[i], known = s.submission(tenant, job.IdempotencyKey, job.Submission); !known {
 			nowhere = append(nowhere, elementPath("jobs", i)+".route")
 		}
+		if rule := s.callbackRule(job.CallbackURL); rule != "" {
+			rd.note(elementPath("jobs", i)+".callback_url", "string", rule)
+		}
+		batch[i].TraceParent = trace
 	}
 	if len(nowhere) > 0 {
 		return nil, unknownRouteAt(nowhere...)
+	}
+	if err := rd.err(); err != nil {
+		return nil, err
 	}
 	for i := range batch {
 		if batch[i].ID, err = s.backend.NewID(tenant); err != nil {
@@ -157,6 +172,15 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		}
 	}
 	return ok(out), nil
+}
+
+// JobJSON is the job as the API shows it, for what is told of it elsewhere.
+func JobJSON(j queue.Job) ([]byte, error) {
+	var buf bytes.Buffer
+	if err := encodeJSON(&buf, jobOf(j)); err != nil {
+		return nil, fmt.Errorf("api: job: %w", err)
+	}
+	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
 // jobOf is the job in its JSON form. A job of which only the key is known has no state; it has ended long ago.

@@ -19,7 +19,7 @@ const defaultJobs = 100
 // listParams are the query of GET /v1/jobs.
 func listParams() []*huma.Param {
 	state := textSchema(0, 0)
-	for _, name := range listStates() {
+	for _, name := range stateNames(queue.ListStates()) {
 		state.Enum = append(state.Enum, name)
 	}
 	limit := pageSchema(wire.MaxPage)
@@ -69,11 +69,12 @@ func listOf(query url.Values) (queue.List, error) {
 	wrong := func(name, kind, rule string) {
 		rd.errs = append(rd.errs, wire.FieldError{Field: "query." + name, Kind: kind, Rule: rule})
 	}
+	states := strings.Join(stateNames(queue.ListStates()), ", ")
 	switch {
 	case !query.Has("state"):
-		wrong("state", "nothing", "is required: one of "+strings.Join(listStates(), ", "))
+		wrong("state", "nothing", "is required: one of "+states)
 	case !slices.Contains(queue.ListStates(), l.State):
-		wrong("state", "string", "must be one of "+strings.Join(listStates(), ", "))
+		wrong("state", "string", "must be one of "+states)
 	}
 	if rule := textRule(l.Route, 1, wire.MaxTypeBytes); query.Has("route") && rule != "" {
 		wrong("route", "string", rule)
@@ -88,10 +89,10 @@ func listOf(query url.Values) (queue.List, error) {
 	return l, rd.err()
 }
 
-func listStates() []string {
-	var names []string
-	for _, s := range queue.ListStates() {
-		names = append(names, string(s))
+func stateNames(states []queue.ListState) []string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
 	}
 	return names
 }

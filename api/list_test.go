@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -42,7 +43,7 @@ func TestListByState(t *testing.T) {
 	add("done", plainJob, shaper.Succeeded)
 	add("done", plainJob, shaper.Cancelled)
 	add("done", plainJob, shaper.Expired)
-	for _, state := range listStates() {
+	for _, state := range stateNames(queue.ListStates()) {
 		_, got := b.intake.do(t, "GET", "/v1/jobs?state="+state, nil, "").list(t)
 		var want []string
 		for id, list := range jobs {

@@ -58,7 +58,12 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) admission(outcome string) { m.admissions.WithLabelValues(outcome).Inc() }
+func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }
+
+// admitted counts several admissions with one outcome.
+func (m *metrics) admitted(outcome string, n int64) {
+	m.admissions.WithLabelValues(outcome).Add(float64(n))
+}
 
 func (m *metrics) request(method, route string, status int, took time.Duration) {
 	switch method {

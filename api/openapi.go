@@ -132,6 +132,8 @@ var (
 		Description: "Makes the submission repeatable: at most 255 bytes without control characters. What starts with a double quote is a structured string, anything else its raw bytes."}
 	preferParam = &huma.Param{Name: "Prefer", In: "header", Schema: textSchema(0, 0), Example: "wait=10",
 		Description: "wait=N: hold the answer until the job is done, at most N seconds (more than 30 counts as 30)."}
+	traceParam = &huma.Param{Name: "traceparent", In: "header", Schema: textSchema(0, 0), Example: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		Description: "Trace (W3C Trace Context) that the deliveries of what is submitted carry on; ignored if it is not valid."}
 	lastEventParam = &huma.Param{Name: "Last-Event-ID", In: "header", Schema: textSchema(0, 0),
 		Description: "Id of the last event received. If that was the job's end, the answer is 204."}
 	ifMatchParam = &huma.Param{Name: "If-Match", In: "header", Schema: textSchema(0, 0), Example: `"7"`,

@@ -20,8 +20,9 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"POST /v1/jobs/{id}/replay",
 		},
 		&b.admin: {
-			"DELETE /v1/tenants/{tenant}", "GET /livez", "GET /readyz", "GET /v1/tenants", "GET /v1/tenants/{tenant}", "GET /version",
-			"PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/resume",
+			"DELETE /v1/tenants/{tenant}", "GET /livez", "GET /readyz", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
+			"GET /v1/tenants/{tenant}/history", "GET /version", "PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/drain",
+			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay", "POST /v1/tenants/{tenant}/resume",
 			"PUT /v1/tenants/{tenant}",
 		},
 	} {
@@ -72,6 +73,7 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 	}
 	for _, v := range []any{
 		wire.Job{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
+		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, wire.Overrides{},
 	} {
 		typ := reflect.TypeOf(v)
 		var got []string
@@ -117,6 +119,54 @@ func TestSchemaBoundsAreTheDecoders(t *testing.T) {
 			body, _ := json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})
 			if _, err := decodeSubmission(body); (err == nil) != legal {
 				t.Errorf("%s = %d: %v, the schema says legal=%v", field, value, err, legal)
+			}
+		}
+	}
+}
+
+// The same of texts and lists; the schemas count characters, the decoders bytes.
+func TestSchemaLengthsAreTheDecoders(t *testing.T) {
+	b := newBench(t)
+	var doc struct {
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]struct {
+					MinLength, MaxLength, MinItems, MaxItems int
+				}
+			}
+		}
+	}
+	read := func(d document) {
+		if err := json.Unmarshal(d.do(t, http.MethodGet, "/openapi.json", nil, "").Body.Bytes(), &doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(b.intake)
+	read(b.admin)
+	submission := func(field string, value any) error {
+		_, err := decodeSubmission(must(json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})))
+		return err
+	}
+	filter := func(field string, value any) error {
+		_, err := decodeFilter(must(json.Marshal(map[string]any{field: value})), purgeable)
+		return err
+	}
+	for _, c := range []struct {
+		schema, field string
+		decode        func(field string, value any) error
+	}{
+		{"Submission", "callback_url", submission},
+		{"Filter", "ids", filter}, {"Filter", "route", filter}, {"Filter", "error", filter},
+	} {
+		p := doc.Components.Schemas[c.schema].Properties[c.field]
+		low, high := max(p.MinLength, p.MinItems), max(p.MaxLength, p.MaxItems)
+		for n, legal := range map[int]bool{low: true, low - 1: false, high: true, high + 1: false} {
+			var value any = strings.Repeat("x", n)
+			if p.MaxItems > 0 {
+				value = slices.Repeat([]string{"x"}, n)
+			}
+			if err := c.decode(c.field, value); (err == nil) != legal {
+				t.Errorf("%s.%s of %d: %v, the schema says legal=%v", c.schema, c.field, n, err, legal)
 			}
 		}
 	}

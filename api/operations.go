@@ -202,15 +202,20 @@ func (a *answer) write(w http.ResponseWriter) {
 			buffers.Put(buf)
 		}
 	}()
-	enc := json.NewEncoder(buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(a.body); err != nil {
+	if err := encodeJSON(buf, a.body); err != nil {
 		panic(err) // wire types always encode; answered as an internal fault
 	}
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(buf.Len()))
 	w.WriteHeader(a.status)
 	_, _ = io.Copy(w, buf) // a client that is gone cannot be told so
+}
+
+// encodeJSON writes v with a newline after it, and characters that mean something in HTML as they are.
+func encodeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }
 
 // document is the operation in OpenAPI's words.

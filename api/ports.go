@@ -30,6 +30,14 @@ type Jobs interface {
 	Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error)
 }
 
+// Sweeper changes many jobs of a tenant at once: those of a filter, a bounded number in one call.
+type Sweeper interface {
+	// Purge cancels waiting jobs and deletes dead ones.
+	Purge(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error)
+	// ReplayAll brings dead jobs back, until one finds no place. attempts says how many deliveries a job may have.
+	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept, error)
+}
+
 // Tenants is where policies are read and changed.
 type Tenants interface {
 	// Tenant reads policy and figures, also of a tenant never seen.
@@ -38,6 +46,8 @@ type Tenants interface {
 	Tune(ctx context.Context, tenant string, change queue.Change) (queue.Tenant, error)
 	// Tenants lists names; next is the cursor of the following page, "" starts and ends. queue.ErrCursor if it gave none such.
 	Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error)
+	// History lists the last changes of the API overrides, the newest first.
+	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
 }
 
 // Health is what probes and gauges ask.
@@ -52,6 +62,7 @@ type Health interface {
 type Backend interface {
 	Admitter
 	Jobs
+	Sweeper
 	Tenants
 	Health
 }

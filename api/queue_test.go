@@ -73,6 +73,20 @@ func story(t *testing.T, backend Backend) {
 		{"POST", "/v1/jobs/{first}/replay", nil, "{}", 409, `"state":"cancelled"`},
 		{"POST", "/v1/jobs", nil, `{"type":"t","payload":1,"max_wait_ms":1}`, 202, `"position":2`},
 		{"POST", path + "/resume", nil, `{"reason":"go"}`, 200, `"reason":"go"`},
+		{"POST", path + "/drain", headers{"If-Match": `"4"`}, `{"reason":"moving"}`, 200, `"draining":true`},
+		{"POST", "/v1/jobs", nil, plainJob, 503, "problem:draining"},
+		{"POST", "/v1/jobs/batch", nil, `{"jobs":[` + plainJob + `]}`, 200, `"status":503`},
+		{"POST", "/v1/jobs/batch", nil, `{"jobs":[` + plainJob + `],"atomic":true}`, 503, "problem:draining"},
+		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k"}, plainJob, 202, `"state":"cancelled"`},
+		{"PUT", path, nil, `{"capacity":3}`, 200, `"draining":true`},
+		{"POST", path + "/purge", nil, `{"ids":["{first}"]}`, 200, `"count":0`},
+		{"POST", path + "/purge", nil, `{"state":"scheduled","route":"default"}`, 200, `"count":1`},
+		{"POST", path + "/purge", nil, `{"created_before":"2020-01-01T00:00:00Z"}`, 200, `{"count":0,"created_before":"2020-01-01T00:00:00Z"}`},
+		{"POST", path + "/purge", nil, "", 200, `"count":2`},
+		{"POST", path + "/replay", nil, `{"error":"x"}`, 200, `"count":0`},
+		{"POST", path + "/resume", nil, "", 200, `"paused":false`},
+		{"POST", "/v1/jobs", nil, plainJob, 202, `"tenant":"a/é"`},
+		{"GET", path + "/history", nil, "", 200, `"reason":"moving","before":{"rate":{"limit":2,"period_ms":60000},"capacity":3,"paused":false},"after":{"rate":{"limit":2,"period_ms":60000},"capacity":3,"paused":false,"draining":true}`},
 		{"GET", "/v1/tenants", nil, "", 200, `"tenant":"a/é"`},
 		{"GET", "/v1/tenants?cursor=AAAA", nil, "", 422, "query.cursor"},
 		{"DELETE", path, nil, "", 204, ""},
@@ -87,7 +101,7 @@ func story(t *testing.T, backend Backend) {
 		for name, value := range step.h {
 			h[name] = value
 		}
-		r := d.do(t, step.method, strings.Replace(step.path, "{first}", first, 1), h, step.body)
+		r := d.do(t, step.method, strings.Replace(step.path, "{first}", first, 1), h, strings.Replace(step.body, "{first}", first, 1))
 		if r.Code != step.status || !strings.Contains(r.Body.String(), step.says) {
 			t.Errorf("%s %s %s: %d, want %d with %s: %s", step.method, step.path, step.body, r.Code, step.status, step.says, r.Body)
 		}

@@ -39,6 +39,10 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		s.mount(api, op, false)
 	}
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
+	for path, page := range s.cfg.AdminPages {
+		r.Handle(path, page)
+		r.Handle(path+"/*", page)
+	}
 	if s.cfg.Gatherer != nil {
 		r.Handle("/metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}))
 	}
@@ -59,7 +63,7 @@ func (s *Server) jobOperations() []operation {
 	return []operation{{
 		id: "submit-job", method: http.MethodPost, path: "/v1/jobs", tag: tag, summary: "Submit a job",
 		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer is held until the job is done or N seconds are over.",
-		params:      []*huma.Param{tenantParam, keyParam, preferParam},
+		params:      []*huma.Param{tenantParam, keyParam, preferParam, traceParam},
 		body:        jsonBody(wire.Submission{}, s.cfg.MaxBody, false),
 		answers: map[int]answerDoc{
 			http.StatusAccepted: {"Stored, and will be delivered.", wire.Job{}, admitted},
@@ -70,7 +74,7 @@ func (s *Server) jobOperations() []operation {
 	}, {
 		id: "submit-batch", method: http.MethodPost, path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
 		description: "Judges up to 1,000 jobs of one tenant in order, in one step: each for itself, or all or none if atomic. Each payload may be as large as in a single submission.",
-		params:      []*huma.Param{tenantParam},
+		params:      []*huma.Param{tenantParam, traceParam},
 		body:        jsonBody(wire.Batch{}, maxBatchBody, false),
 		answers:     map[int]answerDoc{http.StatusOK: {"One verdict per job, in order.", wire.BatchResult{}, nil}},
 		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
@@ -131,6 +135,8 @@ func (s *Server) tenantOperations() []operation {
 	reason := jsonBody(wire.Reason{}, maxSmallBody, true)
 	tenant := map[int]answerDoc{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
+	filter := jsonBody(wire.Filter{}, maxFilterBody, true)
+	swept := map[int]answerDoc{http.StatusOK: {"What was done.", wire.Swept{}, nil}}
 	return []operation{{
 		id: "list-tenants", method: http.MethodGet, path: "/v1/tenants", tag: tag, summary: "List tenants",
 		params: []*huma.Param{
@@ -163,8 +169,25 @@ func (s *Server) tenantOperations() []operation {
 		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.pauseTenant,
 	}, {
 		id: "resume-tenant", method: http.MethodPost, path: path + "/resume", tag: tag, summary: "Resume a tenant",
-		description: "The backlog leaves at the rate, without a burst.",
+		description: "Ends a pause and a drain. The backlog leaves at the rate, without a burst.",
 		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.resumeTenant,
+	}, {
+		id: "drain-tenant", method: http.MethodPost, path: path + "/drain", tag: tag, summary: "Drain a tenant",
+		description: "No job is admitted or replayed any more; what waits leaves at the rate.",
+		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.drainTenant,
+	}, {
+		id: "purge-tenant", method: http.MethodPost, path: path + "/purge", tag: tag, summary: "Cancel waiting jobs and delete dead ones",
+		description: "Jobs that a worker has are let be.",
+		params:      []*huma.Param{tenantPathParam}, body: filter, answers: swept, refusals: guards, handle: s.purgeTenant,
+	}, {
+		id: "replay-tenant", method: http.MethodPost, path: path + "/replay", tag: tag, summary: "Bring dead jobs back",
+		description: "They go through their buckets again, with fresh attempts, until one finds no place.",
+		params:      []*huma.Param{tenantPathParam}, body: filter, answers: swept, refusals: guards, handle: s.replayTenant,
+	}, {
+		id: "tenant-history", method: http.MethodGet, path: path + "/history", tag: tag, summary: "List the last changes of a tenant's settings",
+		description: "Those made through the API, at most 100.",
+		params:      []*huma.Param{tenantPathParam}, answers: map[int]answerDoc{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
+		refusals: guards, handle: s.tenantHistory,
 	}}
 }
 

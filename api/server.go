@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,11 @@ type Config struct {
 	Logger        *slog.Logger          // default slog.Default()
 	StatusTenants []string              // tenants whose depth and capacity are exported as gauges
 	MaxStreams    int                   // event streams at once; default 1000
+	// CheckCallback says whether a callback URL may be used. Its error is the rule that is broken, such as "must be an http or https URL
+	// with a host", and must not quote the URL. nil: no job may have one.
+	CheckCallback func(url string) error
+	// AdminPages are further handlers of the admin listener, behind its guard: each serves its path, such as "/asynqmon", and all below.
+	AdminPages map[string]http.Handler
 }
 
 // RouteInfo is what the intake must know of a route.
@@ -43,6 +49,7 @@ const (
 	defaultMaxBody = 256 << 10
 	maxBatchBody   = 8 << 20
 	maxSmallBody   = 64 << 10 // of settings, reasons and empty bodies
+	maxFilterBody  = 128 << 10
 )
 
 // Server answers the HTTP API.
@@ -106,6 +113,11 @@ func (c Config) validate() error {
 	for name, r := range c.Routes {
 		if r.MaxAttempts < 1 {
 			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must be at least 1", name, r.MaxAttempts))
+		}
+	}
+	for path := range c.AdminPages {
+		if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") || strings.ContainsAny(path, "{}*") {
+			errs = append(errs, fmt.Errorf("api: admin page %q: must be a path that begins with a slash and does not end with one", path))
 		}
 	}
 	for _, name := range c.StatusTenants {

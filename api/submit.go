@@ -31,6 +31,10 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if !known {
 		return nil, unknownRouteAt("route")
 	}
+	if rule := s.callbackRule(body.CallbackURL); rule != "" {
+		return nil, invalid("callback_url", "string", rule)
+	}
+	submission.TraceParent = traceParentOf(c.r.Header)
 	return s.submit(c.r.Context(), submission, preferOf(c.r.Header))
 }
 
@@ -48,7 +52,22 @@ func (s *Server) submission(tenant, key string, body wire.Submission) (submissio
 		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
 		MaxWait:        time.Duration(body.MaxWaitMS) * time.Millisecond,
 		MaxAttempts:    info.MaxAttempts,
+		CallbackURL:    body.CallbackURL,
 	}, known
+}
+
+// callbackRule is the rule that a callback URL breaks; empty if it may be used, or is none.
+func (s *Server) callbackRule(url string) string {
+	if url == "" {
+		return ""
+	}
+	if s.cfg.CheckCallback == nil {
+		return "must be absent: callbacks are not configured"
+	}
+	if err := s.cfg.CheckCallback(url); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // submit asks for admission and, if the client prefers, waits for the job's end. The watch begins before the submission, so
@@ -130,6 +149,8 @@ func (s *Server) refusal(a shaper.Admission, size int64) error {
 			p.Detail = "the job would leave in about " + strconv.FormatInt(p.EstimatedWaitMS, 10) + " ms"
 		}
 		return p
+	case shaper.Draining:
+		return tenantDraining.with("it takes jobs again when it is resumed").retry(retryAfterSeconds(pausedRetryAfter * time.Second))
 	case shaper.KeyReused:
 		return keyReused.with("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
 	default:
@@ -149,9 +170,7 @@ func (s *Server) full(a shaper.Admission, size int64) error {
 	p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
 	p.Depth, p.Capacity = &a.Depth, &a.Capacity
 	p.header = http.Header{}
-	if a.RetryAfter > 0 {
-		p.RetryAfterMS = (a.RetryAfter + time.Millisecond - 1).Milliseconds()
-	}
+	p.RetryAfterMS = wholeMillis(a.RetryAfter)
 	var seconds int64
 	switch wait := max(a.RetryAfter, a.NextSlot); {
 	case size > a.Capacity:
@@ -167,3 +186,6 @@ func (s *Server) full(a shaper.Admission, size int64) error {
 	s.cfg.Headers.limitHeaders(p.header, a, seconds)
 	return p
 }
+
+// wholeMillis is the duration in milliseconds, rounded up.
+func wholeMillis(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }

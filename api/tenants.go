@@ -47,8 +47,8 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 	if patch.partial {
 		return nil, invalid("rate", "object", "must have limit and period_ms")
 	}
-	return s.tune(c, patch.reason, func(shaper.Overrides) (shaper.Overrides, error) {
-		return patch.apply(shaper.Overrides{}, shaper.Rate{})
+	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+		return patch.apply(shaper.Overrides{Draining: o.Draining}, shaper.Rate{}) // a drain is no setting: resume ends it
 	})
 }
 
@@ -84,18 +84,28 @@ func (s *Server) deleteTenant(c *call) (*answer, error) {
 }
 
 // pauseTenant is POST /v1/tenants/{tenant}/pause.
-func (s *Server) pauseTenant(c *call) (*answer, error) { return s.setPaused(c, true) }
+func (s *Server) pauseTenant(c *call) (*answer, error) {
+	return s.switchTenant(c, func(o *shaper.Overrides) { o.Paused = new(true) })
+}
+
+// drainTenant is POST /v1/tenants/{tenant}/drain.
+func (s *Server) drainTenant(c *call) (*answer, error) {
+	return s.switchTenant(c, func(o *shaper.Overrides) { o.Draining = new(true) })
+}
 
 // resumeTenant is POST /v1/tenants/{tenant}/resume. It overrides a pause in the file too.
-func (s *Server) resumeTenant(c *call) (*answer, error) { return s.setPaused(c, false) }
+func (s *Server) resumeTenant(c *call) (*answer, error) {
+	return s.switchTenant(c, func(o *shaper.Overrides) { o.Paused, o.Draining = new(false), nil })
+}
 
-func (s *Server) setPaused(c *call, paused bool) (*answer, error) {
+// switchTenant changes the tenant for the reason in the body.
+func (s *Server) switchTenant(c *call, edit func(*shaper.Overrides)) (*answer, error) {
 	reason, err := decodeReason(c.body)
 	if err != nil {
 		return nil, err
 	}
 	return s.tune(c, reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		o.Paused = &paused
+		edit(&o)
 		return o, nil
 	})
 }
@@ -208,6 +218,7 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 		Concurrency:   t.Policy.Concurrency,
 		MaxWaitMS:     t.Policy.MaxWait.Milliseconds(),
 		Paused:        t.Policy.Paused,
+		Draining:      t.Policy.Draining,
 		Reason:        t.Reason,
 		Revision:      t.Revision,
 		Sources:       t.Sources,
@@ -226,10 +237,12 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 		out.Sources = map[string]string{}
 	}
 	for _, p := range t.Policy.Rates {
-		out.Rates = append(out.Rates, wire.Pace{Rate: rateOut(p.Rate), Burst: p.Burst})
+		out.Rates = append(out.Rates, paceOut(p))
 	}
 	return out
 }
+
+func paceOut(p shaper.Pace) wire.Pace { return wire.Pace{Rate: rateOut(p.Rate), Burst: p.Burst} }
 
 func rateOut(r shaper.Rate) wire.Rate {
 	return wire.Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()}

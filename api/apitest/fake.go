@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,8 @@ import (
 
 // Fake is a queue in memory. The zero value is not usable, see New.
 type Fake struct {
+	SweptMost int64 // jobs that one Purge or ReplayAll changes; set it before use
+
 	mu       sync.Mutex
 	failure  error
 	seq      int
@@ -39,12 +42,14 @@ type tenant struct {
 	reason    string
 	actor     string
 	revision  int64
+	history   []queue.HistoryEntry
 }
 
 // New is an empty queue.
 func New() *Fake {
 	return &Fake{
-		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, watchers: map[string][]chan struct{}{},
+		SweptMost: 10_000,
+		jobs:      map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, watchers: map[string][]chan struct{}{},
 	}
 }
 
@@ -83,12 +88,7 @@ func (f *Fake) Actor(name string) string {
 func (f *Fake) IDs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ids := make([]string, 0, len(f.jobs))
-	for id := range f.jobs {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(maps.Keys(f.jobs))
 }
 
 // Finish brings the job into the state and signals its watchers.
@@ -308,13 +308,70 @@ func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queu
 	case j.State != shaper.Dead:
 		return queue.Verdict{Job: j.Job}, queue.ErrConflict
 	}
-	t := f.tenant(name)
+	return f.replay(j, maxAttempts), nil
+}
+
+func (f *Fake) replay(j *stored, maxAttempts int) queue.Verdict {
+	t := f.tenant(j.Tenant)
 	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: 1, Cost: 1}, nil)
 	t.flow = flow
 	if a.Outcome == shaper.Admitted {
 		j.State, j.Attempts, j.Position, j.MaxAttempts = shaper.Queued, 0, a.Position, maxAttempts
 	}
-	return queue.Verdict{Admission: a, Job: j.Job}, nil
+	return queue.Verdict{Admission: a, Job: j.Job}
+}
+
+// Purge implements api.Sweeper.
+func (f *Fake) Purge(_ context.Context, name string, filter queue.Filter) (queue.Swept, error) {
+	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
+		if j.State == shaper.Dead {
+			delete(f.jobs, j.ID)
+			return nil
+		}
+		f.leave(j)
+		j.State, j.Finished = shaper.Cancelled, time.Now()
+		return nil
+	}, shaper.Queued, shaper.Scheduled, shaper.Retrying, shaper.Dead)
+}
+
+// ReplayAll implements api.Sweeper.
+func (f *Fake) ReplayAll(_ context.Context, name string, filter queue.Filter, attempts func(queue.Job) int) (queue.Swept, error) {
+	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
+		if v := f.replay(j, attempts(j.Job)); v.Outcome != shaper.Admitted {
+			return &v.Admission
+		}
+		return nil
+	}, shaper.Dead)
+}
+
+// sweep hands the filter's jobs in these states to do, the newest first, until one is refused.
+func (f *Fake) sweep(name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State) (queue.Swept, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	swept := queue.Swept{CreatedBefore: filter.CreatedBefore}
+	if swept.CreatedBefore.IsZero() {
+		swept.CreatedBefore = time.Now()
+	}
+	if f.failure != nil {
+		return swept, f.failure
+	}
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(f.jobs))) {
+		j := f.jobs[id]
+		if j.Tenant != name || !slices.Contains(states, j.State) || len(filter.IDs) > 0 && !slices.Contains(filter.IDs, id) ||
+			filter.State != "" && j.State.String() != string(filter.State) || filter.Route != "" && j.Route != filter.Route ||
+			filter.Error != "" && (j.LastError == nil || !strings.Contains(j.LastError.Message, filter.Error)) || !j.Created.Before(swept.CreatedBefore) {
+			continue
+		}
+		if swept.Count == f.SweptMost {
+			swept.More = true
+			break
+		}
+		if swept.Refusal = do(j); swept.Refusal != nil {
+			break
+		}
+		swept.Count++
+	}
+	return swept, nil
 }
 
 // Watch implements api.Jobs.
@@ -352,7 +409,7 @@ func (f *Fake) describe(name string) queue.Tenant {
 		Name: name, Policy: p, Sources: map[string]string{}, Reason: t.reason, Revision: t.revision, Depth: t.flow.Depth,
 		LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond(),
 	}
-	for _, s := range []string{"rate", "burst", "capacity", "concurrency", "max_wait_ms", "paused"} {
+	for _, s := range shaper.Settings() {
 		out.Sources[s] = "default"
 	}
 	for _, s := range t.overrides.Set() {
@@ -382,10 +439,20 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 	if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil {
 		return queue.Tenant{}, err
 	}
+	t.revision++
+	t.history = append([]queue.HistoryEntry{{
+		At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason, Before: t.overrides, After: o,
+	}}, t.history...)
 	t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
 	t.flow.Bucket, _ = t.flow.Retune(t.policy().Paces(), shaper.InstantOf(time.Now()))
-	t.revision++
 	return f.describe(name), nil
+}
+
+// History implements api.Tenants.
+func (f *Fake) History(_ context.Context, name string) ([]queue.HistoryEntry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.tenant(name).history), f.failure
 }
 
 // Tenants implements api.Tenants; a cursor is the last name of the page before.

@@ -257,10 +257,35 @@ func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant,
 	return t, err
 }
 
-// Resume ends a pause.
+// Drain lets the tenant take no more jobs; those that wait leave.
+func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain", nil, wire.Reason{Reason: reason}, &t)
+	return t, err
+}
+
+// Resume ends a pause and a drain.
 func (c *Client) Resume(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume", nil, wire.Reason{Reason: reason}, &t)
 	return t, err
+}
+
+// Purge cancels the tenant's waiting jobs of the filter and deletes its dead ones: about 10,000 in one call. While the answer has More, give
+// the same filter again with the CreatedBefore of the answer.
+func (c *Client) Purge(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/purge", nil, f, &s)
+	return s, err
+}
+
+// ReplayAll brings the tenant's dead jobs of the filter back, until one finds no place; see Purge for More.
+func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/replay", nil, f, &s)
+	return s, err
+}
+
+// History reads the last changes of a tenant's settings, the newest first.
+func (c *Client) History(ctx context.Context, name string) (h wire.History, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/tenants/"+segment(name)+"/history", nil, nil, &h)
+	return h, err
 }
 
 // Version asks the admin listener which program it is.

@@ -32,7 +32,7 @@ func serve(t *testing.T) (q *apitest.Fake, intake, admin *client.Client) {
 	q = apitest.New()
 	s, err := api.New(q, api.Config{
 		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, AdminToken: token, Logger: slog.New(slog.DiscardHandler),
-		Version: api.VersionInfo{Version: "1.2.3"},
+		Version: api.VersionInfo{Version: "1.2.3"}, CheckCallback: func(string) error { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestPayloadsGoByteForByte(t *testing.T) {
 	for _, payload := range []string{`{ "a" : "<&>" }`, `"\u2028"`, `[1, 2]`, `0.10`, `null`, ` 1`} {
 		s := job("")
 		s.Payload = json.RawMessage(payload)
-		s.Route, s.Cost = "default", 2
+		s.Route, s.Cost, s.CallbackURL = "default", 2, "https://partner.example/?a=<&>"
 		s.Type = `,"payload":null \`
 		got, err := c.Submit(t.Context(), s)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestPayloadsGoByteForByte(t *testing.T) {
 			continue
 		}
 		for _, id := range []string{got.Job.ID, items[0].Job.ID} {
-			if sent := q.Submission(id); string(sent.Payload) != strings.TrimSpace(payload) || sent.Type != s.Type || sent.Cost != 2 {
+			if sent := q.Submission(id); string(sent.Payload) != strings.TrimSpace(payload) || sent.Type != s.Type || sent.Cost != 2 || sent.CallbackURL != s.CallbackURL {
 				t.Errorf("%s became %s of the type %s", payload, sent.Payload, sent.Type)
 			}
 		}
@@ -209,6 +209,50 @@ func TestForeignAnswers(t *testing.T) {
 	cancel()
 	if _, err := answer(200, "application/json", "{}").Job(ctx, "", "x", 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestManyJobsOfATenant(t *testing.T) {
+	q, c, admin := serve(t)
+	ctx := t.Context()
+	q.SweptMost = 2
+	var first string
+	for i := range 3 {
+		got, err := c.Submit(ctx, job("a/b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			first = got.Job.ID
+		}
+		q.Finish(got.Job.ID, shaper.Dead, nil, nil)
+	}
+	if got, err := admin.ReplayAll(ctx, "a/b", wire.Filter{IDs: []string{first}, State: "dead"}); err != nil || got.Count != 1 || got.More {
+		t.Errorf("%+v %v", got, err)
+	}
+	got, err := admin.Purge(ctx, "a/b", wire.Filter{})
+	if err != nil || got.Count != 2 || !got.More {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err := admin.Purge(ctx, "a/b", wire.Filter{CreatedBefore: got.CreatedBefore}); err != nil || got.Count != 1 || got.More {
+		t.Errorf("%+v %v", got, err)
+	}
+	// A list of no ids must not come to mean every job.
+	if got, err := admin.Purge(ctx, "a/b", wire.Filter{IDs: []string{}}); err == nil {
+		t.Errorf("%+v", got)
+	}
+	if got, err := admin.Drain(ctx, "a/b", "moving"); err != nil || !got.Draining {
+		t.Errorf("%+v %v", got, err)
+	}
+	var refused *client.Error
+	if _, err := c.Submit(ctx, job("a/b")); !errors.As(err, &refused) || refused.Kind() != "draining" || refused.RetryAfter < 30*time.Second {
+		t.Errorf("%v", err)
+	}
+	if got, err := admin.Resume(ctx, "a/b", ""); err != nil || got.Draining {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 2 || got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil {
+		t.Errorf("%+v %v", got, err)
 	}
 }
 

@@ -18,16 +18,20 @@ const (
 	MaxMillis      = 366 * 24 * 60 * 60 * 1000 // the longest delay and max wait, 366 days
 	MaxWaitSeconds = 30                        // a longer Prefer: wait counts as this
 	MaxPage        = 1000                      // jobs of one page of a list
+	MaxCallback    = 1024                      // bytes of a callback URL
+	MaxFilterIDs   = 1000
+	MaxErrorBytes  = 255 // of the text that a filter looks for in last errors
 )
 
 // Submission is the body of POST /v1/jobs.
 type Submission struct {
-	Type      string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"What kind of job it is, for the receiver. At most 255 bytes, no control characters."`
-	Payload   json.RawMessage `json:"payload" doc:"Any JSON value, delivered byte for byte."`
-	Route     string          `json:"route,omitempty" example:"default" doc:"Name of a configured route; \"default\" if absent."`
-	DelayMS   int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Not delivered earlier than this many milliseconds from now. The job holds its place meanwhile."`
-	MaxWaitMS int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires when it could not leave within this many milliseconds; 0 or absent: the tenant's max_wait_ms."`
-	Cost      int64           `json:"cost,omitempty" minimum:"1" maximum:"100" doc:"How many departure intervals the job takes; 1 if absent."`
+	Type        string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"What kind of job it is, for the receiver. At most 255 bytes, no control characters."`
+	Payload     json.RawMessage `json:"payload" doc:"Any JSON value, delivered byte for byte."`
+	Route       string          `json:"route,omitempty" example:"default" doc:"Name of a configured route; \"default\" if absent."`
+	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Not delivered earlier than this many milliseconds from now. The job holds its place meanwhile."`
+	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires when it could not leave within this many milliseconds; 0 or absent: the tenant's max_wait_ms."`
+	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"100" doc:"How many departure intervals the job takes; 1 if absent."`
+	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Called by POST when the job has ended. Its address must be public, unless the configuration lists its prefix; the URL takes no part in the comparison of submissions with one idempotency key."`
 }
 
 // BatchJob is one job of a batch.
@@ -128,13 +132,58 @@ type Settings struct {
 	Reason      string      `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
 }
 
-// Reason is the optional body of pause and resume.
+// Reason is the optional body of pause, drain and resume.
 type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
 }
 
 // Empty is an optional body without members.
 type Empty struct{}
+
+// Filter is the optional body of purge and replay: the jobs that meet all that is given; without anything, all of the tenant's.
+type Filter struct {
+	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" doc:"Only these jobs."`
+	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay takes dead jobs alone."`
+	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured any more."`
+	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
+	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before; if absent, before the request."`
+}
+
+// Swept is what a purge or a replay has done.
+type Swept struct {
+	Count         int64     `json:"count" doc:"Jobs that were purged or replayed."`
+	More          bool      `json:"more,omitempty" doc:"One request changes about 10,000 jobs. Others may be left: send the same filter again, with this created_before."`
+	CreatedBefore time.Time `json:"created_before" doc:"Jobs created later were let be."`
+	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,draining" doc:"Of a replay: why a job found no place, after which no other was tried."`
+	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Of a replay that has stopped: milliseconds until there is a place again, where that is known."`
+}
+
+// Overrides are the settings that were made through the API at one time; what is absent was left to the configuration.
+type Overrides struct {
+	Rate        *Rate   `json:"rate,omitempty"`
+	Rates       *[]Pace `json:"rates,omitempty" nullable:"false"`
+	Burst       *int64  `json:"burst,omitempty"`
+	Capacity    *int64  `json:"capacity,omitempty"`
+	Concurrency *int64  `json:"concurrency,omitempty"`
+	MaxWaitMS   *int64  `json:"max_wait_ms,omitempty"`
+	Paused      *bool   `json:"paused,omitempty"`
+	Draining    *bool   `json:"draining,omitempty"`
+}
+
+// HistoryEntry is one change of a tenant's settings through the API.
+type HistoryEntry struct {
+	At       time.Time `json:"at"`
+	Revision int64     `json:"revision" doc:"After the change."`
+	Actor    string    `json:"actor,omitempty" doc:"Who made it."`
+	Reason   string    `json:"reason,omitempty"`
+	Before   Overrides `json:"before"`
+	After    Overrides `json:"after"`
+}
+
+// History lists changes, the newest first.
+type History struct {
+	Items []HistoryEntry `json:"items" nullable:"false"`
+}
 
 // Tenant is a tenant's policy in force and the figures of its flows, summed.
 type Tenant struct {
@@ -146,7 +195,8 @@ type Tenant struct {
 	Concurrency   int64             `json:"concurrency"`
 	MaxWaitMS     int64             `json:"max_wait_ms"`
 	Paused        bool              `json:"paused"`
-	Reason        string            `json:"reason,omitempty" doc:"Given with the last change."`
+	Draining      bool              `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
+	Reason        string            `json:"reason,omitempty" doc:"Given with the last change, or why the tenant has paused itself."`
 	Revision      int64             `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
 	Sources       map[string]string `json:"sources" doc:"Setting to where it comes from, such as api, file or default."`
 	Depth         int64             `json:"depth" doc:"Jobs scheduled, queued and retrying."`

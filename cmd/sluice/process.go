@@ -9,15 +9,19 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/hibiken/asynqmon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/worker"
+	"github.com/7509e464/sluice/worker/callback"
 )
 
 const (
@@ -88,7 +92,11 @@ func (p *process) run(ctx context.Context) error {
 		}
 	}()
 
-	server, err := api.New(q, p.apiConfig(registry))
+	guard, err := callback.NewGuard(p.cfg.Callbacks.Allow)
+	if err != nil {
+		return err
+	}
+	server, err := api.New(q, p.apiConfig(registry, engine, guard))
 	if err != nil {
 		return err
 	}
@@ -96,7 +104,11 @@ func (p *process) run(ctx context.Context) error {
 	workCtx, stopWorker := context.WithCancel(context.Background())
 	defer stopWorker()
 	if p.roles.worker {
-		w, err := worker.New(q, p.workerConfig(registry, engine))
+		cfg, err := p.workerConfig(registry, engine, guard)
+		if err != nil {
+			return err
+		}
+		w, err := worker.New(q, cfg)
 		if err != nil {
 			return err
 		}
@@ -203,6 +215,7 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Tenants:  p.cfg.Tenants.Named,
 		Retention: queue.Retention{
 			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,
+			DeadCapacity: p.cfg.Retention.DeadCapacity,
 		},
 		Horizon:    p.cfg.Worker.Horizon,
 		Registerer: attempt,
@@ -217,12 +230,17 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	return engine, q, nil
 }
 
-func (p *process) apiConfig(registry *prometheus.Registry) api.Config {
+func (p *process) apiConfig(registry *prometheus.Registry, engine *queue.Engine, guard *callback.Guard) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.cfg.Routes {
 		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
 	}
 	tenants := slices.Sorted(maps.Keys(p.cfg.Tenants.Named))
+	pages := map[string]http.Handler{}
+	if p.cfg.Admin.Asynqmon {
+		// It is never closed: the connections are the engine's.
+		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath, RedisConnOpt: shared{engine.Client()}})
+	}
 	return api.Config{
 		Routes:        routes,
 		MaxBody:       p.cfg.API.MaxBody,
@@ -233,10 +251,36 @@ func (p *process) apiConfig(registry *prometheus.Registry) api.Config {
 		Gatherer:      registry,
 		Logger:        p.log,
 		StatusTenants: tenants[:min(len(tenants), maxTenants)],
+		MaxStreams:    int(p.cfg.API.MaxStreams),
+		AdminPages:    pages,
+		CheckCallback: func(url string) error { return ruleOf(guard.Check(url)) },
 	}
 }
 
-func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engine) worker.Config {
+// ruleOf is the error of a guard without its subject, which the API names in its own way.
+func ruleOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "the callback URL "))
+}
+
+const asynqmonPath = "/asynqmon"
+
+// shared gives asynq's tools a client that is there already.
+type shared struct{ client redis.UniversalClient }
+
+// MakeRedisClient implements asynq.RedisConnOpt.
+func (s shared) MakeRedisClient() any { return s.client }
+
+func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engine, guard *callback.Guard) (worker.Config, error) {
+	callbacks, err := callback.New(callback.Config{
+		Redis: engine.Client(), Guard: guard, Secrets: p.cfg.Callbacks.Secrets, Job: api.JobJSON, Timeout: p.cfg.Callbacks.Timeout,
+		MaxAttempts: int(p.cfg.Callbacks.MaxAttempts), Registerer: registry, Logger: p.log,
+	})
+	if err != nil {
+		return worker.Config{}, err
+	}
 	routes := map[string]worker.Route{}
 	for name, r := range p.cfg.Routes {
 		var fleet *worker.AsynqRoute
@@ -250,8 +294,8 @@ func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engi
 	}
 	return worker.Config{
 		Routes: routes, AsynqClient: engine.Client(), Lease: p.cfg.Worker.Lease, Sweep: p.cfg.Worker.Sweep, Horizon: p.cfg.Worker.Horizon,
-		Concurrency: int(p.cfg.Worker.Concurrency), Grace: deliveryGrace, Registerer: registry, Logger: p.log,
-	}
+		Concurrency: int(p.cfg.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks, Registerer: registry, Logger: p.log,
+	}, nil
 }
 
 // listener is one address with its server; its gate is shut until the process is ready.

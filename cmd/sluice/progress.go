@@ -8,7 +8,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// progress shows many submissions while they run: a bar on a terminal, a line a second elsewhere. A total below 0 is not known.
+// progress shows work on many jobs while it goes on: a bar on a terminal, a line a second elsewhere. A total below 0 is not known.
 type progress interface {
 	show(phase string, done, total int, c counts, since time.Duration)
 	close()
@@ -68,7 +68,7 @@ func (b *bar) show(phase string, done, total int, c counts, _ time.Duration) {
 		text = fmt.Sprintf("%s (%d refused)", phase, n)
 	}
 	if c.waiting {
-		text += " (the queue is full, waiting)"
+		text += " (no places, waiting)"
 	}
 	b.bar.Describe(text)
 	_ = b.bar.Set(done)
@@ -94,12 +94,14 @@ func (l lines) show(phase string, done, total int, c counts, since time.Duration
 			left = fmt.Sprintf(", %v left", time.Duration(float64(total-done)/rate*float64(time.Second)).Round(time.Second))
 		}
 	}
-	state := ""
-	if c.waiting {
-		state = "; the queue is full, waiting"
+	verdicts, state := "", ""
+	if c.answered() > 0 {
+		verdicts = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.accepted, sum(c.refused), sum(c.failed))
 	}
-	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s; accepted %d, refused %d, failed %d%s\n",
-		phase, done, of, rate, left, c.accepted, sum(c.refused), sum(c.failed), state)
+	if c.waiting {
+		state = "; no places, waiting"
+	}
+	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s%s%s\n", phase, done, of, rate, left, verdicts, state)
 }
 
 func (lines) close() {}

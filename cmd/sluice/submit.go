@@ -13,17 +13,18 @@ import (
 
 type submitCmd struct {
 	apiFlags
-	Payload string        `arg:"" optional:"" help:"Payload, any JSON value; - or nothing reads it from standard input."`
-	Type    string        `placeholder:"TEXT" help:"What kind of job it is, for the upstream; required without --file."`
-	Tenant  string        `default:"default" placeholder:"NAME" help:"Whose job it is [default]."`
-	Route   string        `placeholder:"NAME" help:"Where it goes [the route default]."`
-	Key     string        `placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
-	Delay   time.Duration `help:"Do not deliver earlier than after this time."`
-	MaxWait time.Duration `help:"Let it expire when it could not leave within this time."`
-	Cost    int64         `placeholder:"N" help:"Departure intervals that it takes [1]."`
-	Wait    bool          `help:"Wait until it is done."`
-	Timeout time.Duration `default:"5m" help:"How long to wait for the end; with --file, for a server that does not work [5m]."`
-	JSON    bool          `help:"Print the job, or the summary, as JSON."`
+	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value; - or nothing reads it from standard input."`
+	Type        string        `placeholder:"TEXT" help:"What kind of job it is, for the upstream; required without --file."`
+	Tenant      string        `default:"default" placeholder:"NAME" help:"Whose job it is [default]."`
+	Route       string        `placeholder:"NAME" help:"Where it goes [the route default]."`
+	Key         string        `placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
+	Delay       time.Duration `help:"Do not deliver earlier than after this time."`
+	MaxWait     time.Duration `help:"Let it expire when it could not leave within this time."`
+	Cost        int64         `placeholder:"N" help:"Departure intervals that it takes [1]."`
+	CallbackURL string        `name:"callback-url" placeholder:"URL" help:"Called when it is done."`
+	Wait        bool          `help:"Wait until it is done."`
+	Timeout     time.Duration `default:"5m" help:"How long to wait for the end; with --file, for a server that does not work [5m]."`
+	JSON        bool          `help:"Print the job, or the summary, as JSON."`
 
 	File      string `short:"f" placeholder:"FILE" help:"Submit each line of the file, one JSON object; - is standard input."`
 	KeyPrefix string `placeholder:"TEXT" help:"With --file: lines without a key get this and their number as one."`
@@ -33,7 +34,7 @@ type submitCmd struct {
 func (submitCmd) Help() string {
 	return `Submits one job. Its payload is an argument or read from standard input, and is delivered byte for byte. With --wait the command ends when the job is done; the exit code is 0 only if it succeeded then.
 
-With --file it submits many jobs of one tenant, in the order of the lines. A line is what the API takes: an object with type, payload and perhaps route, delay_ms, max_wait_ms, cost, idempotency_key. Lines that find the queue full are sent again when there may be places. Where each line has an idempotency key, of its own or by --key-prefix, a run that broke can be repeated and nothing is submitted twice. The exit code is 1 if a line was refused for good or got no verdict; the first ones are named.
+With --file it submits many jobs of one tenant, in the order of the lines. A line is what the API takes: an object with type, payload and perhaps route, delay_ms, max_wait_ms, cost, callback_url, idempotency_key. Lines that find the queue full are sent again when there may be places. Where each line has an idempotency key, of its own or by --key-prefix, a run that broke can be repeated and nothing is submitted twice. The exit code is 1 if a line was refused for good or got no verdict; the first ones are named.
 
 Example:
   sluice submit --type order.create '{"sku":1}'
@@ -70,7 +71,7 @@ func (c *submitCmd) Run(a *app) error {
 	s := client.Submission{
 		Submission: wire.Submission{
 			Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost,
-			DelayMS: c.Delay.Milliseconds(), MaxWaitMS: c.MaxWait.Milliseconds(),
+			DelayMS: c.Delay.Milliseconds(), MaxWaitMS: c.MaxWait.Milliseconds(), CallbackURL: c.CallbackURL,
 		},
 		Tenant: c.Tenant, IdempotencyKey: c.Key,
 	}
@@ -116,7 +117,7 @@ func (c *submitCmd) check() error {
 		given bool
 	}{
 		{"a payload", c.Payload != ""}, {"--type", c.Type != ""}, {"--route", c.Route != ""}, {"--key", c.Key != ""}, {"--delay", c.Delay != 0},
-		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0},
+		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
 	} {
 		if own.given {
 			return usageError{own.name + " does not go with --file, whose lines say it themselves"}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -8,16 +9,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 
 type tenantCmd struct {
-	List   tenantListCmd   `cmd:"" help:"List tenants with their settings and figures."`
-	Get    tenantGetCmd    `cmd:"" help:"Print the settings and figures of a tenant."`
-	Set    tenantSetCmd    `cmd:"" help:"Change settings of a tenant."`
-	Pause  tenantPauseCmd  `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
-	Resume tenantResumeCmd `cmd:"" help:"End a pause."`
+	List    tenantListCmd    `cmd:"" help:"List tenants with their settings and figures."`
+	Get     tenantGetCmd     `cmd:"" help:"Print the settings and figures of a tenant."`
+	Set     tenantSetCmd     `cmd:"" help:"Change settings of a tenant."`
+	Pause   tenantPauseCmd   `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
+	Drain   tenantDrainCmd   `cmd:"" help:"Admit no job of a tenant; what waits leaves."`
+	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
+	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
+	Replay  tenantReplayCmd  `cmd:"" help:"Send dead jobs of a tenant through its queue again."`
+	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
 }
 
 func (tenantCmd) Help() string {
@@ -61,7 +67,11 @@ func (c *tenantListCmd) Run(a *app) error {
 		head: tenantLine("TENANT", "RATE", "CAPACITY", "DEPTH", "RUNNING", "LIMITED BY"),
 		row: func(t wire.Tenant) string {
 			figure := func(n int64) string { return strconv.FormatInt(n, 10) }
-			return tenantLine(t.Tenant, rateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), t.LimitedBy)
+			limitedBy := t.LimitedBy
+			if t.Draining {
+				limitedBy += ", draining"
+			}
+			return tenantLine(t.Tenant, rateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), limitedBy)
 		},
 		fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
 			page, err := remote.Tenants(a.ctx, cursor, limit)
@@ -169,10 +179,26 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 	return patch, nil
 }
 
-type tenantPauseCmd struct {
+// switchFlags name a tenant that is paused, drained or resumed.
+type switchFlags struct {
 	tenantFlags
 	Reason string `placeholder:"TEXT" help:"Kept with the change."`
 }
+
+// change makes the change, which is called so in an error, and prints the tenant.
+func (f *switchFlags) change(a *app, called string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error)) error {
+	remote, err := f.connect()
+	if err != nil {
+		return err
+	}
+	t, err := change(remote, a.ctx, f.Name, f.Reason)
+	if err != nil {
+		return fmt.Errorf("%s the tenant: %w", called, err)
+	}
+	return printTenant(a.Out, t, f.JSON)
+}
+
+type tenantPauseCmd struct{ switchFlags }
 
 func (tenantPauseCmd) Help() string {
 	return `Lets no job of the tenant leave until it is resumed. Jobs are still admitted until the queue is full; deliveries under way finish.
@@ -181,65 +207,60 @@ Example:
   sluice tenant pause acme --reason "upstream is being moved"`
 }
 
-func (c *tenantPauseCmd) Run(a *app) error {
-	remote, err := c.connect()
-	if err != nil {
-		return err
-	}
-	t, err := remote.Pause(a.ctx, c.Name, c.Reason)
-	if err != nil {
-		return fmt.Errorf("pause the tenant: %w", err)
-	}
-	return printTenant(a.Out, t, c.JSON)
+func (c *tenantPauseCmd) Run(a *app) error { return c.change(a, "pause", (*client.Client).Pause) }
+
+type tenantDrainCmd struct{ switchFlags }
+
+func (tenantDrainCmd) Help() string {
+	return `Admits no job of the tenant any more and replays none; those that wait leave at the tenant's rate. Clients are told to come back later. It lasts until the tenant is resumed.
+
+Example:
+  sluice tenant drain acme --reason "moves to another installation"`
 }
 
-type tenantResumeCmd struct {
-	tenantFlags
-	Reason string `placeholder:"TEXT" help:"Kept with the change."`
-}
+func (c *tenantDrainCmd) Run(a *app) error { return c.change(a, "drain", (*client.Client).Drain) }
+
+type tenantResumeCmd struct{ switchFlags }
 
 func (tenantResumeCmd) Help() string {
-	return `Ends a pause. What has gathered leaves at the tenant's rate, not at once.
+	return `Ends a pause and a drain. What has gathered leaves at the tenant's rate, not at once.
 
 Example:
   sluice tenant resume acme`
 }
 
-func (c *tenantResumeCmd) Run(a *app) error {
-	remote, err := c.connect()
-	if err != nil {
-		return err
-	}
-	t, err := remote.Resume(a.ctx, c.Name, c.Reason)
-	if err != nil {
-		return fmt.Errorf("resume the tenant: %w", err)
-	}
-	return printTenant(a.Out, t, c.JSON)
-}
+func (c *tenantResumeCmd) Run(a *app) error { return c.change(a, "resume", (*client.Client).Resume) }
 
 func rateText(r wire.Rate) string {
 	return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
+}
+
+func ratesText(paces []wire.Pace) string {
+	texts := make([]string, len(paces))
+	for i, p := range paces {
+		texts[i] = fmt.Sprintf("%s burst %d", rateText(p.Rate), max(p.Burst, 1))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 	if asJSON {
 		return printJSON(w, t)
 	}
-	rates := make([]string, len(t.Rates))
-	for i, r := range t.Rates {
-		rates[i] = fmt.Sprintf("%s burst %d", rateText(r.Rate), max(r.Burst, 1))
-	}
 	rows := [][]string{{"tenant", t.Tenant, ""}}
 	setting := func(label, name, value string) { rows = append(rows, []string{label, value, t.Sources[name]}) }
 	setting("rate", "rate", rateText(t.Rate))
 	setting("burst", "burst", strconv.FormatInt(t.Burst, 10))
-	if len(rates) > 0 {
-		setting("rates", "rates", strings.Join(rates, ", "))
+	if len(t.Rates) > 0 {
+		setting("rates", "rates", ratesText(t.Rates))
 	}
 	setting("capacity", "capacity", strconv.FormatInt(t.Capacity, 10))
 	setting("concurrency", "concurrency", strconv.FormatInt(t.Concurrency, 10))
 	setting("max wait", "max_wait_ms", (time.Duration(t.MaxWaitMS) * time.Millisecond).String())
 	setting("paused", "paused", strconv.FormatBool(t.Paused))
+	if t.Draining {
+		setting("draining", "draining", "true")
+	}
 	figure := func(label, value string) { rows = append(rows, []string{label, value, ""}) }
 	if t.Reason != "" {
 		figure("reason", t.Reason)

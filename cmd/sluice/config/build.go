@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/callback"
 )
 
 // config reads the merged sources, section by section, then checks the rules between settings.
@@ -16,8 +18,9 @@ func (r *reader) config(values map[string]any) Config {
 		Routes:  map[string]Route{},
 		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
 	}
-	r.scalars("", values, Settings(), c.scalars(), "routes", "tenants")
+	r.scalars("", values, Settings(), c.scalars(), "callbacks.allow", "callbacks.secrets", "routes", "tenants")
 	r.between(c)
+	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
 	r.tenants(&c, sectionOf(values, "tenants"))
 	return c
@@ -97,28 +100,53 @@ func (r *reader) route(path string, values map[string]any) Route {
 		r.problem(path+".retry.min_backoff", Short(route.Retry.MinBackoff),
 			"must be at most retry.max_backoff, here "+Short(route.Retry.MaxBackoff))
 	}
-	if raw, present := values["secrets"]; present {
-		route.Secrets = r.secrets(path+".secrets", raw)
-	}
+	route.Secrets = r.secrets(path, values)
 	return route
 }
 
-func (r *reader) secrets(path string, raw any) []string {
+func (r *reader) callbacks(c *Config, values map[string]any) {
+	c.Callbacks.Secrets = r.secrets("callbacks", values)
+	c.Callbacks.Allow = r.texts("callbacks.allow", values, func(text string) string {
+		var problems shaper.Problems
+		if _, err := callback.NewGuard([]string{text}); errors.As(err, &problems) {
+			return problems[0].Rule
+		}
+		return ""
+	})
+}
+
+// secrets reads the list of signing secrets in the section at path.
+func (r *reader) secrets(path string, values map[string]any) []string {
+	return r.texts(path+".secrets", values, func(text string) string {
+		if isSecret(text) {
+			return ""
+		}
+		return "must be whsec_ and the base64 of 24 to 64 bytes"
+	})
+}
+
+// texts reads the list at path, whose last step is its key in the section values, nil if it is absent. rule is what a text breaks; no
+// text is shown, for it may be a secret or hold one.
+func (r *reader) texts(path string, values map[string]any, rule func(text string) string) []string {
+	raw, present := values[path[strings.LastIndexByte(path, '.')+1:]]
+	if !present {
+		return nil
+	}
 	list, ok := raw.([]any)
 	if !ok {
 		r.problem(path, kindOf(raw), "must be a list")
 		return nil
 	}
-	secrets := make([]string, 0, len(list))
+	texts := make([]string, 0, len(list))
 	for i, raw := range list {
-		text, ok := raw.(string)
-		if !ok || !isSecret(text) {
-			r.problem(fmt.Sprintf("%s[%d]", path, i), hidden, "must be whsec_ and the base64 of 24 to 64 bytes")
+		text, _ := raw.(string)
+		if broken := rule(text); broken != "" {
+			r.problem(fmt.Sprintf("%s[%d]", path, i), hidden, broken)
 			continue
 		}
-		secrets = append(secrets, text)
+		texts = append(texts, text)
 	}
-	return secrets
+	return texts
 }
 
 func (r *reader) tenants(c *Config, values map[string]any) {

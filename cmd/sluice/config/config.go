@@ -21,6 +21,7 @@ type Config struct {
 	Headers   string // which rate limit headers answers carry: ietf, legacy, both or none
 	Worker    Worker
 	Retention Retention
+	Callbacks Callbacks
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
 	Log       Log
@@ -37,6 +38,7 @@ type Redis struct {
 type API struct {
 	Listen      string
 	MaxBody     int64 // bytes of one submission
+	MaxStreams  int64 // event streams of this process at once
 	AllowPublic bool  // listen beyond loopback although there is no authentication
 }
 
@@ -44,6 +46,8 @@ type API struct {
 type Admin struct {
 	Listen string
 	Token  string // empty: loopback only
+
+	Asynqmon bool // serve asynq's own web page too
 }
 
 // Auth says how clients of the API are told apart.
@@ -64,6 +68,16 @@ type Retention struct {
 	Succeeded   time.Duration // succeeded, cancelled and expired jobs
 	Dead        time.Duration // dead letters
 	Idempotency time.Duration // idempotency keys
+
+	DeadCapacity int64 // dead letters of a flow; it pauses itself when it has so many
+}
+
+// Callbacks tell clients that their jobs have ended.
+type Callbacks struct {
+	Allow       []string      // URL prefixes that need not lead to public addresses
+	Secrets     []string      // that sign callbacks, newest first; none: not signed
+	Timeout     time.Duration // of one attempt
+	MaxAttempts int64
 }
 
 // Route is where jobs go: an upstream they are delivered to by POST, or an asynq queue.
@@ -110,8 +124,10 @@ func (c *Config) scalars() map[string]any {
 		"api.listen":                   &c.API.Listen,
 		"api.max_body":                 &c.API.MaxBody,
 		"api.allow_public":             &c.API.AllowPublic,
+		"api.max_streams":              &c.API.MaxStreams,
 		"admin.listen":                 &c.Admin.Listen,
 		"admin.token":                  &c.Admin.Token,
+		"admin.asynqmon":               &c.Admin.Asynqmon,
 		"auth.mode":                    &c.Auth.Mode,
 		"headers":                      &c.Headers,
 		"worker.lease":                 &c.Worker.Lease,
@@ -121,6 +137,9 @@ func (c *Config) scalars() map[string]any {
 		"retention.succeeded":          &c.Retention.Succeeded,
 		"retention.dead":               &c.Retention.Dead,
 		"retention.idempotency":        &c.Retention.Idempotency,
+		"retention.dead_capacity":      &c.Retention.DeadCapacity,
+		"callbacks.timeout":            &c.Callbacks.Timeout,
+		"callbacks.max_attempts":       &c.Callbacks.MaxAttempts,
 		"tenants.defaults.rate":        &c.Tenants.Defaults.Rate,
 		"tenants.defaults.burst":       &c.Tenants.Defaults.Burst,
 		"tenants.defaults.capacity":    &c.Tenants.Defaults.Capacity,

@@ -48,12 +48,13 @@ func TestDefaults(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route)})
 	want := config.Config{
 		Redis:     config.Redis{DataDir: "./data"},
-		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144},
+		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000},
 		Admin:     config.Admin{Listen: "127.0.0.1:8081"},
 		Auth:      config.Auth{Mode: "none"},
 		Headers:   "both",
 		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
-		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour},
+		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000},
+		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
 			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}}},
 		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
@@ -67,12 +68,17 @@ func TestDefaults(t *testing.T) {
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
-api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true }
-admin:   { listen: ":8081", token: "0123456789abcdef" }
+api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9 }
+admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true }
 auth:    { mode: none }
 headers: ietf
 worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
-retention: { succeeded: 2h, dead: 3h, idempotency: 4h }
+retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5 }
+callbacks:
+  allow: ["https://partner.example/hooks/", "http://10.0.0.7:8080"]
+  secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
+  timeout: 3s
+  max_attempts: 4
 routes:
   default: { url: "http://127.0.0.1:9000/orders?x=1", timeout: 2s, connections: 7 }
   mail:
@@ -91,12 +97,16 @@ log: { level: warn }
 	on := true
 	want := config.Config{
 		Redis:     config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
-		API:       config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true},
-		Admin:     config.Admin{Listen: ":8081", Token: "0123456789abcdef"},
+		API:       config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9},
+		Admin:     config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true},
 		Auth:      config.Auth{Mode: "none"},
 		Headers:   "ietf",
 		Worker:    config.Worker{Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8},
-		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour},
+		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5},
+		Callbacks: config.Callbacks{
+			Allow: []string{"https://partner.example/hooks/", "http://10.0.0.7:8080"}, Timeout: 3 * time.Second, MaxAttempts: 4,
+			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
+		},
 		Routes: map[string]config.Route{
 			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7,
 				Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}},
@@ -183,7 +193,20 @@ func TestProblems(t *testing.T) {
 		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }", `tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},
 		{"a bad rate among the rates", "tenants: { defaults: { rates: [ { rate: 5/w } ] } }", `tenants.defaults.rates[0].rate: "5/w": not a rate`},
 		{"too many rates", "tenants: { a: { rates: [" + strings.Repeat("{ rate: 5/m },", 8) + "] } }", `tenants.a.rates: 8 rates: must be at most 7`},
-		{"callbacks", "callbacks: { allow: [\"x\"] }", `callbacks: unknown key: no such setting here`},
+		{"dead capacity", "retention: { dead_capacity: 0 }", `retention.dead_capacity: 0: must be a whole number from 1 to 1000000`},
+		{"streams", "api: { max_streams: 0 }", `api.max_streams: 0: must be a whole number from 1 to 100000`},
+		{"asynqmon", "admin: { asynqmon: 1 }", `admin.asynqmon: 1: must be true or false`},
+		{"callbacks that are a list", "callbacks: [hunter2]", `callbacks: a list: must be a section`},
+		{"unknown key of the callbacks", "callbacks: { alow: [] }", `callbacks.alow: unknown key: no such setting here; is callbacks.allow meant?`},
+		{"allow that is no list", "callbacks: { allow: \"https://hunter2/\" }", `callbacks.allow: a text: must be a list`},
+		{"allow that is nothing", "callbacks: { allow: }", `callbacks.allow: nothing: must be a list`},
+		{"a prefix that is none", "callbacks: { allow: [\"https://ok.example/\", hunter2] }", `callbacks.allow[1]: (hidden): must be an http or https URL with a host`},
+		{"a prefix with a password", "callbacks: { allow: [\"https://u:hunter2@x.example/\"] }", `callbacks.allow[0]: (hidden): must not have user information`},
+		{"a prefix that is a number", "callbacks: { allow: [7] }", `callbacks.allow[0]: (hidden): must be`},
+		{"callback secrets that are no list", "callbacks: { secrets: whsec_hunter2 }", `callbacks.secrets: a text: must be a list`},
+		{"a bad callback secret", "callbacks: { secrets: [whsec_hunter2] }", `callbacks.secrets[0]: (hidden): must be whsec_ and the base64 of 24 to 64 bytes`},
+		{"callback timeout", "callbacks: { timeout: 10ms }", `callbacks.timeout: "10ms": must be a duration from 100ms to 5m`},
+		{"callback attempts", "callbacks: { max_attempts: 1 }", `callbacks.max_attempts: 1: must be a whole number from 2 to 100`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := config.Load(config.Sources{File: write(t, c.yaml+"\n"+route)})
@@ -288,6 +311,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"redis.url": "redis://127.0.0.1:1/2", "redis.data_dir": "x", "redis.allow_unsafe": "true", "api.listen": "127.0.0.1:1",
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
 		"auth.mode": "none", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
+		"api.max_streams": "7", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
@@ -323,6 +347,7 @@ func TestMissingFile(t *testing.T) {
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{route, "", "redis: { url: x }", "tenants: { a: { rates: [ { rate: 1/s, burst: 9223372036854775807 } ] } }",
 		"a: &a [*a]", "? [1]\n: 2", "worker: { lease: 1e9, sweep: .nan, concurrency: 0x10 }", "routes: { a: { url: !!binary aGk= } }",
+		"callbacks: { allow: [~, 1, \"https://x/%2f\"], secrets: [[]] }",
 		"1: 2\ntrue: x", "tenants: { ~: { rate: 1/s }, 2001-01-01: {} }", "--- \n...\n---", "redis:\n  url: !!timestamp 2001-01-01"} {
 		f.Add([]byte(seed))
 	}

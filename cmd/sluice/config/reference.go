@@ -18,6 +18,9 @@ func Reference() string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, shownDefault(s), s.Rule, s.Help)
 		}
 	}
+	b.WriteString("\nTwo lists are set in the file alone:\n\n| key | default | rule | what it does |\n|---|---|---|---|\n" +
+		"| `callbacks.allow` | not set | must be a list of URL prefixes such as `https://partner.example/hooks/` | Callback URLs that may be called wherever they lead. All others must lead to a public address. |\n" +
+		"| `callbacks.secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign callbacks (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
 	table("### A route: `routes.NAME`", RouteSettings())
 	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign deliveries (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
 	tenant := TenantSettings()

@@ -93,10 +93,12 @@ func Settings() []Setting {
 		toggle("redis.allow_unsafe", "Accept a Redis that evicts keys or has no append-only file, and may therefore lose jobs."),
 		address("api.listen", "api", "127.0.0.1:8080", "Address of the listener for clients."),
 		whole("api.max_body", "262144", 1024, 8<<20, "Bytes of one submission."),
+		whole("api.max_streams", "1000", 1, 100_000, "Event streams of this process at once; more are answered with 503."),
 		toggle("api.allow_public", "Let the API listen beyond loopback although clients are not authenticated."),
 		address("admin.listen", "admin", "127.0.0.1:8081", "Address of the listener for operators: tenants, health, metrics."),
 		{Key: "admin.token", Kind: Text, check: isToken, Secret: true, Help: "Bearer token of the admin listener. Without it that listens on loopback only.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
+		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
 		{Key: "auth.mode", Kind: Text, Default: "none", Help: "How clients are told apart. none: by the header Sluice-Tenant, unchecked.",
 			Rule: "must be none", check: func(v string) bool { return v == "none" }, refusal: "not available: this version knows only none"},
 		choice("headers", "both", "Rate limit headers of answers: those of the IETF draft, the legacy X- ones, both or none.",
@@ -108,6 +110,9 @@ func Settings() []Setting {
 		duration("retention.succeeded", "1h", time.Second, year, "How long succeeded, cancelled and expired jobs can be read."),
 		duration("retention.dead", "168h", time.Second, year, "How long dead letters are kept."),
 		duration("retention.idempotency", "24h", time.Second, year, "How long an idempotency key outlives its job."),
+		whole("retention.dead_capacity", "10000", 1, 1_000_000, "Dead letters that a flow keeps; when it has so many, nothing leaves it until they are replayed or purged."),
+		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
+		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
 	}
 	for _, s := range TenantSettings() {
 		s.Key = "tenants.defaults." + s.Key

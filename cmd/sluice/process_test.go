@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/config"
+)
+
+// startProcess runs everything in this process, with jobs in memory, until the test ends.
+func startProcess(t *testing.T, preset map[string]any) running {
+	t.Helper()
+	cfg, err := config.Load(config.Sources{Preset: preset, Flags: map[string]string{"api.listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan running, 1)
+	p := &process{
+		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, log: slog.New(slog.DiscardHandler), ready: func(r running) { ready <- r },
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case r := <-ready:
+		return r
+	case err := <-ended:
+		ended <- nil
+		t.Fatal(err)
+	}
+	return running{}
+}
+
+// The whole way of a callback: submission, delivery, and the signed request to a target that is listed.
+func TestCallbacksOfAProcess(t *testing.T) {
+	const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+	type received struct {
+		header http.Header
+		body   []byte
+	}
+	calls := make(chan received, 1)
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		calls <- received{r.Header, body}
+	}))
+	defer target.Close()
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	now := startProcess(t, map[string]any{
+		"routes":    map[string]any{"default": map[string]any{"url": upstream.URL}},
+		"callbacks": map[string]any{"allow": []any{target.URL + "/hooks/"}, "secrets": []any{secret}},
+	})
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	jobs, err := client.New("http://"+now.api.String(), "", hc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	submission := client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1"), CallbackURL: target.URL + "/other/hunter2"}}
+	if _, err := jobs.Submit(t.Context(), submission); err == nil || strings.Contains(err.Error(), "hunter2") ||
+		!strings.Contains(err.Error(), "callback_url (string) must lead to a public address") {
+		t.Errorf("a target that is not listed: %v", err)
+	}
+	submission.CallbackURL = target.URL + "/hooks/1"
+	got, err := jobs.Submit(t.Context(), submission)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var call received
+	select {
+	case call = <-calls:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody was called")
+	}
+	verifier, err := webhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verifier.Verify(call.body, call.header); err != nil {
+		t.Error(err)
+	}
+	var event struct {
+		Type      string
+		Timestamp time.Time
+		Data      wire.Job
+	}
+	if err := json.Unmarshal(call.body, &event); err != nil || event.Type != "job.succeeded" || event.Data.ID != got.Job.ID || event.Data.State != "succeeded" ||
+		!event.Timestamp.Equal(event.Data.Finished) {
+		t.Errorf("%v: %s", err, call.body)
+	}
+	if id := call.header.Get("webhook-id"); !strings.HasPrefix(id, got.Job.ID+":") {
+		t.Errorf("webhook-id %q", id)
+	}
+}
+
+func TestAsynqmon(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		now := startProcess(t, map[string]any{
+			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}, "admin": map[string]any{"asynqmon": on, "token": "0123456789abcdef"},
+		})
+		hc := &http.Client{}
+		defer hc.CloseIdleConnections()
+		ask := func(path, token string) (status int, format, body string) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+now.admin.String()+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+token)
+			resp, err := hc.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var buf bytes.Buffer
+			_, _ = buf.ReadFrom(resp.Body)
+			return resp.StatusCode, resp.Header.Get("Content-Type"), buf.String()
+		}
+		for _, c := range []struct{ path, format, says string }{
+			{"/asynqmon", "text/html; charset=utf-8", "Asynq"}, {"/asynqmon/", "text/html; charset=utf-8", "/asynqmon/static/js/"},
+			{"/asynqmon/static/js/runtime-main.9fea6c1a.js", "application/javascript; charset=utf-8", "webpackJsonp"},
+			{"/asynqmon/api/queues", "", `"queues"`}, {"/asynqmon/api/redis_info", "", `"`},
+		} {
+			if status, _, _ := ask(c.path, "wrong"); status != http.StatusUnauthorized {
+				t.Errorf("%s without the token: %d", c.path, status)
+			}
+			switch status, format, body := ask(c.path, "0123456789abcdef"); {
+			case !on && status != http.StatusNotFound:
+				t.Errorf("%s although it is off: %d", c.path, status)
+			case on && (status != http.StatusOK || !strings.Contains(body, c.says) || c.format != "" && format != c.format):
+				t.Errorf("%s: %d %s %.300s", c.path, status, format, body)
+			}
+		}
+	}
+}

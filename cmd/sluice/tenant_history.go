@@ -1,0 +1,87 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+type tenantHistoryCmd struct {
+	adminFlags
+	Name string `arg:"" help:"Name of the tenant."`
+	JSON bool   `help:"Print JSON: {\"items\": […]}."`
+}
+
+func (tenantHistoryCmd) Help() string {
+	return `Lists the last 100 changes that were made to the settings of a tenant through the admin listener, the newest first: when, by whom, why, and what changed. A dash stands for a setting that is left to the configuration.
+
+Example:
+  sluice tenant history acme`
+}
+
+func (c *tenantHistoryCmd) Run(a *app) error {
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	history, err := remote.History(a.ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("read the history: %w", err)
+	}
+	if c.JSON {
+		return printJSON(a.Out, history)
+	}
+	if len(history.Items) == 0 {
+		fmt.Fprintln(a.Err, "Nothing was changed through the admin listener.")
+		return nil
+	}
+	rows := [][]string{{"AT", "REVISION", "BY", "REASON", "CHANGE"}}
+	for _, e := range history.Items {
+		rows = append(rows, []string{
+			e.At.UTC().Format(time.RFC3339), strconv.FormatInt(e.Revision, 10), e.Actor, orDash(e.Reason), changeText(e.Before, e.After),
+		})
+	}
+	return printTable(a.Out, rows)
+}
+
+// changeText lists the settings that differ.
+func changeText(before, after wire.Overrides) string {
+	var changes []string
+	was, is := overrideTexts(before), overrideTexts(after)
+	for i := range was {
+		if was[i].value != is[i].value {
+			changes = append(changes, fmt.Sprintf("%s %s → %s", was[i].name, orDash(was[i].value), orDash(is[i].value)))
+		}
+	}
+	return orDash(strings.Join(changes, ", "))
+}
+
+type overrideText struct{ name, value string }
+
+// overrideTexts are all settings as a person reads them, in the order in which a tenant is printed; empty is not set.
+func overrideTexts(o wire.Overrides) []overrideText {
+	rate, rates := "", ""
+	if o.Rate != nil {
+		rate = rateText(*o.Rate)
+	}
+	if o.Rates != nil {
+		rates = cmp.Or(ratesText(*o.Rates), "none")
+	}
+	return []overrideText{
+		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity", pointed(o.Capacity)}, {"concurrency", pointed(o.Concurrency)},
+		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)}, {"draining", pointed(o.Draining)},
+	}
+}
+
+func pointed[T any](v *T) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(*v)
+}
+
+func orDash(text string) string { return cmp.Or(text, "-") }
