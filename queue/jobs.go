@@ -13,6 +13,7 @@ import (
 type result struct {
 	Error    *JobError `json:"e,omitempty"`
 	Response *Response `json:"r,omitempty"`
+	Log      []Attempt `json:"l,omitempty"`
 }
 
 // Job reads one job of the tenant. ErrNotFound, ErrUnavailable.
@@ -70,7 +71,7 @@ func jobOf(id string, r lua.Record) Job {
 	}
 	var res result
 	if len(r.Result) > 0 && json.Unmarshal(r.Result, &res) == nil { // one that cannot be read is left out: the state still holds
-		j.LastError, j.Response = res.Error, res.Response
+		j.LastError, j.Response, j.Log = res.Error, res.Response, res.Log
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
 		j.LastError = &JobError{Message: "the lease ran out too often: its workers were not heard of in time", At: r.At.Time()}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -79,7 +80,12 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
+	var before result
+	if len(r.Result) > 0 {
+		_ = json.Unmarshal(r.Result, &before) // one that cannot be read is left out: the job is what counts
+	}
 	return Lease{
+		Log: before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: r.Payload,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
@@ -140,13 +146,38 @@ func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
 		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
 	}
 	if t.Error != nil || t.Response != nil {
-		raw, err := json.Marshal(result{t.Error, t.Response})
+		raw, err := json.Marshal(result{t.Error, t.Response, t.log()})
 		if err != nil {
 			return item, fmt.Errorf("queue: encode a result: %w", err)
 		}
 		item.Result = raw
 	}
 	return item, nil
+}
+
+// Bounds of the log of a job's attempts.
+const (
+	logKept    = 20
+	logMessage = 200
+)
+
+// log is the log of attempts with this one. A job that succeeds at once has none: its response says it all.
+func (t Settlement) log() []Attempt {
+	if len(t.Log) == 0 && t.Error == nil {
+		return nil
+	}
+	a := Attempt{Number: t.Attempt, Event: t.Event, At: time.Now().UTC()}
+	if t.Error != nil {
+		a.Status, a.Message = t.Error.Status, t.Error.Message
+		a.Message = strings.ToValidUTF8(a.Message[:min(len(a.Message), logMessage)], "")
+		if !t.Error.At.IsZero() {
+			a.At = t.Error.At
+		}
+	} else if t.Response != nil {
+		a.Status = t.Response.Status
+	}
+	log := append(slices.Clone(t.Log), a)
+	return log[max(0, len(log)-logKept):]
 }
 
 // Extend makes leases last for another lease duration from now; lost lists those that are not current any more.

@@ -60,6 +60,16 @@ type Job struct {
 	Finished       time.Time // when it reached its terminal state
 	LastError      *JobError
 	Response       *Response
+	Log            []Attempt // of its deliveries, once one has failed; the oldest first, at most the last 20
+}
+
+// Attempt is how one delivery ended.
+type Attempt struct {
+	Number  int          `json:"n"` // from 1; a delivery that cost no attempt has the number of the next one
+	Event   shaper.Event `json:"e"` // Succeed, Retry, Die or Hold
+	At      time.Time    `json:"t"`
+	Status  int          `json:"s,omitempty"` // of the upstream's answer, 0 if there was none
+	Message string       `json:"m,omitempty"` // of the error, cut to 200 bytes
 }
 
 // JobError is why a delivery failed.
@@ -91,6 +101,7 @@ type Lease struct {
 	Eligible    shaper.Instant // since when it could have left
 	Stamp       shaper.Instant // when it is to leave
 	Deadline    shaper.Instant // end of the lease
+	Log         []Attempt      // the deliveries before
 }
 
 // LeaseRef names a lease. A newer lease of the same job has a higher epoch.
@@ -115,6 +126,8 @@ type Settlement struct {
 	MaxAttempts int           // as the route says now; 0 keeps those of the job
 	Error       *JobError     // kept until the next settlement of the job
 	Response    *Response
+	Attempt     int       // of the lease
+	Log         []Attempt // of the lease; this delivery is added to it
 }
 
 // SettleResult tells what a settlement did.

@@ -339,7 +339,7 @@ func (w *Worker) attempt(l queue.Lease) (s queue.Settlement) {
 // settle hands the end of a job to the settler. The job keeps its place until Redis has taken note: otherwise a Redis that is
 // away would let settlements pile up without bound.
 func (w *Worker) settle(j *job, s queue.Settlement) {
-	s.LeaseRef = j.lease.LeaseRef
+	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
 	if s.MaxAttempts == 0 {
 		s.MaxAttempts = j.lease.MaxAttempts
 	}

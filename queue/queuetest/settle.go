@@ -2,7 +2,9 @@ package queuetest
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -11,6 +13,7 @@ import (
 )
 
 var settleTests = map[string]func(*suite){
+	"every attempt is on record":             settleLog,
 	"succeeded":                              settleSucceeded,
 	"retry":                                  settleRetry,
 	"a retry leaves through the bucket":      retryThroughBucket,
@@ -356,4 +359,37 @@ func extendLost(s *suite) {
 	if err != nil || len(lost) != 1 {
 		s.Errorf("extending a settled lease: lost %v, %v", lost, err)
 	}
+}
+
+func settleLog(s *suite) {
+	failed := func(l queue.Lease, status int) func(*queue.Settlement) {
+		return func(t *queue.Settlement) {
+			t.Attempt, t.Log = l.Attempt, l.Log
+			t.Error = &queue.JobError{Message: "status " + strings.Repeat("é", 200), Status: status, At: time.Now()}
+		}
+	}
+	w := work()
+	w.MaxAttempts = 30
+	id := s.admit(w).ID
+	for n := range 22 {
+		l := s.lease(1)[0]
+		equal(s, "the attempts on record", len(l.Log), min(n, 20))
+		s.settle(l, shaper.Retry, failed(l, 500+n))
+	}
+	l := s.lease(1)[0]
+	s.settle(l, shaper.Succeed, func(t *queue.Settlement) {
+		t.Attempt, t.Log, t.Response = l.Attempt, l.Log, &queue.Response{Status: 201}
+	})
+	log := s.job(id).Log
+	equal(s, "the attempts on record", len(log), 20)
+	last, before := log[19], log[18]
+	if last.Event != shaper.Succeed || last.Status != 201 || last.Number != 23 || last.Message != "" {
+		s.Errorf("the last attempt is %+v", last)
+	}
+	if before.Event != shaper.Retry || before.Status != 521 || before.Number != 22 || len(before.Message) > 200 || !utf8.ValidString(before.Message) {
+		s.Errorf("the one before is %+v", before)
+	}
+	once := s.admit(work()).ID
+	s.settle(s.lease(1)[0], shaper.Succeed, func(t *queue.Settlement) { t.Response = &queue.Response{Status: 200} })
+	equal(s, "the attempts on record of a job that succeeded at once", len(s.job(once).Log), 0)
 }
