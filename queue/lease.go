@@ -85,7 +85,7 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 		_ = json.Unmarshal(r.Result, &before) // one that cannot be read is left out: the job is what counts
 	}
 	return Lease{
-		Log: before.Log,
+		Log:      before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: r.Payload,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil

@@ -14,10 +14,11 @@ import (
 
 // Bounds of Purge and ReplayAll.
 const (
-	filterIDs  = 1000   // ids in one filter
-	sweptMost  = 10_000 // jobs that one call changes
-	purgeMost  = 200    // jobs of one script call
-	replayMost = 100    // jobs of one exchange
+	filterIDs  = 1000            // ids in one filter
+	sweptMost  = 10_000          // jobs that one call changes
+	sweepTime  = 5 * time.Second // after which a call that has changed some ends
+	purgeMost  = 200             // jobs of one script call
+	replayMost = 100             // jobs of one exchange
 )
 
 // Filter chooses jobs of one tenant. What is empty does not restrict the choice.
@@ -88,7 +89,7 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 	if len(f.IDs) > filterIDs {
 		return Swept{}, fmt.Errorf("queue: a filter of %d ids, want at most %d", len(f.IDs), filterIDs)
 	}
-	swept := Swept{CreatedBefore: f.CreatedBefore}
+	start, swept := time.Now(), Swept{CreatedBefore: f.CreatedBefore}
 	if swept.CreatedBefore.IsZero() {
 		now, err := q.engine.fast.Time(ctx).Result()
 		if err != nil {
@@ -112,7 +113,7 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 				swept.Refusal = refusal
 				return swept, err
 			}
-			if swept.Count >= sweptMost {
+			if swept.Count >= sweptMost || swept.Count > 0 && time.Since(start) > sweepTime {
 				swept.More = true
 				return swept, nil
 			}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/7509e464/sluice/lua/seeded"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -70,4 +71,9 @@ func (r *relation) observe(instant shaper.Instant, sent, received moment) {
 }
 
 // moment is when the shard's clock says i.
-func (r relation) moment(i shaper.Instant) moment { return r.at.add(i.Sub(r.instant)) }
+func (r relation) moment(i shaper.Instant) moment {
+	if seeded.Is("workers-clock") {
+		return r.at.add(time.Until(i.Time()))
+	}
+	return r.at.add(i.Sub(r.instant))
+}

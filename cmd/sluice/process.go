@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynqmon"
@@ -253,16 +252,8 @@ func (p *process) apiConfig(registry *prometheus.Registry, engine *queue.Engine,
 		StatusTenants: tenants[:min(len(tenants), maxTenants)],
 		MaxStreams:    int(p.cfg.API.MaxStreams),
 		AdminPages:    pages,
-		CheckCallback: func(url string) error { return ruleOf(guard.Check(url)) },
+		CheckCallback: guard.Check,
 	}
-}
-
-// ruleOf is the error of a guard without its subject, which the API names in its own way.
-func ruleOf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return errors.New(strings.TrimPrefix(err.Error(), "the callback URL "))
 }
 
 const asynqmonPath = "/asynqmon"

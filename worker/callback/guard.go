@@ -48,12 +48,10 @@ func NewGuard(allow []string) (*Guard, error) {
 }
 
 // Check tells what can be known of a callback URL without resolving its host's name; nil means that it may be tried. The error says
-// which rule is broken and never quotes the URL, which may hold secrets.
+// which rule is broken, such as "must lead to a public address", and never quotes the URL, which may hold secrets.
 func (g *Guard) Check(rawURL string) error {
-	if _, err := g.judge(rawURL); err != nil {
-		return fmt.Errorf("the callback URL %w", err)
-	}
-	return nil
+	_, err := g.judge(rawURL)
+	return err
 }
 
 // judge also tells whether the URL is under a listed prefix. If it is not, the address that is dialled must pass control.
