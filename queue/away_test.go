@@ -113,6 +113,29 @@ func TestIntakeFailsFast(t *testing.T) {
 	}
 }
 
+// TestBackAtOnce: however many calls have failed meanwhile, the first one after Redis is back works.
+func TestBackAtOnce(t *testing.T) {
+	s, q := one(t)
+	s.Kill()
+	failed := make(chan error)
+	const calls = 200 // more than the client has places for connections
+	for range calls {
+		go func() {
+			_, err := q.Tenant(t.Context(), "acme")
+			failed <- err
+		}()
+	}
+	for range calls {
+		if err := within(t, "a failure", failed); !errors.Is(err, queue.ErrUnavailable) {
+			t.Fatalf("Tenant while Redis is away: %v", err)
+		}
+	}
+	s.Restart()
+	if _, err := q.Tenant(t.Context(), "acme"); err != nil {
+		t.Errorf("the first call after Redis is back: %v", err)
+	}
+}
+
 // TestScriptsForgotten: a server that has lost the scripts learns them again, in single calls and in pipelines.
 func TestScriptsForgotten(t *testing.T) {
 	t.Parallel()

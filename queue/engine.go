@@ -102,13 +102,12 @@ func ParseURL(redisURL string) error {
 type patience struct {
 	dial, answer time.Duration
 	retries      int // -1: none
-	dials        int // tries of one connection
 	pool         int
 }
 
 var (
-	failFast  = patience{dial: 500 * time.Millisecond, answer: 500 * time.Millisecond, retries: 1, dials: 1, pool: 64}
-	longTimed = patience{dial: time.Second, answer: 3 * time.Second, retries: 3, dials: 3, pool: 96}
+	failFast  = patience{dial: 500 * time.Millisecond, answer: 500 * time.Millisecond, retries: 1, pool: 64}
+	longTimed = patience{dial: time.Second, answer: 3 * time.Second, retries: 3, pool: 96}
 )
 
 func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
@@ -143,8 +142,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
-		opt.DialerRetries = p.dials
-		opt.MaxRetryBackoff = 100 * time.Millisecond
+		opt.MaxRetryBackoff, opt.Dialer = 100*time.Millisecond, dialer(p, opt.TLSConfig)
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return func() redis.UniversalClient { return redis.NewClient(opt) }, nil
 	case "redis+cluster", "rediss+cluster":
@@ -154,7 +152,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
-		opt.DialerRetries = p.dials
+		opt.Dialer = dialer(p, opt.TLSConfig)
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return func() redis.UniversalClient { return redis.NewClusterClient(opt) }, nil
 	case "redis+sentinel", "rediss+sentinel":
@@ -164,7 +162,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
-		opt.DialerRetries = p.dials
+		opt.Dialer = dialer(p, opt.TLSConfig)
 		return func() redis.UniversalClient { return redis.NewFailoverClient(opt) }, nil
 	}
 	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://")
@@ -244,12 +242,13 @@ func unavailable(err error) error {
 }
 
 // local returns a client that dials with the given function, for the engines that run on this machine.
-func local(dial func(ctx context.Context) (net.Conn, error), p patience) *redis.Client {
+func local(connect func(ctx context.Context) (net.Conn, error), p patience) *redis.Client {
+	byName := dial(func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) })
 	return redis.NewClient(&redis.Options{
 		Addr:        "local",
-		Dialer:      func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		Dialer:      byName.orUnconnected(),
 		DialTimeout: p.dial, ReadTimeout: p.answer, WriteTimeout: p.answer, PoolTimeout: p.answer,
-		MaxRetries: p.retries, DialerRetries: p.dials, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, MaxRetryBackoff: 100 * time.Millisecond,
+		MaxRetries: p.retries, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, MaxRetryBackoff: 100 * time.Millisecond,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }

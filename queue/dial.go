@@ -1,0 +1,42 @@
+package queue
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// dial is how a client connects.
+type dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialer dials like go-redis itself.
+func dialer(p patience, secure *tls.Config) dial {
+	return dial(redis.NewDialer(&redis.Options{DialTimeout: p.dial, TLSConfig: secure})).orUnconnected()
+}
+
+// orUnconnected makes a connection that cannot be had one whose first use fails. Otherwise go-redis stops dialling after as many failures
+// as its pool has places, and tries once in a second: a Redis that is back would be away for a second longer.
+func (d dial) orUnconnected() dial {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := d(ctx, network, addr)
+		if err != nil {
+			return unconnected{err}, nil
+		}
+		return conn, nil
+	}
+}
+
+// unconnected is a connection that there is none of.
+type unconnected struct{ err error }
+
+func (c unconnected) Read([]byte) (int, error)         { return 0, c.err }
+func (c unconnected) Write([]byte) (int, error)        { return 0, c.err }
+func (c unconnected) Close() error                     { return nil }
+func (c unconnected) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c unconnected) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c unconnected) SetDeadline(time.Time) error      { return nil }
+func (c unconnected) SetReadDeadline(time.Time) error  { return nil }
+func (c unconnected) SetWriteDeadline(time.Time) error { return nil }
