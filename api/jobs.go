@@ -209,10 +209,27 @@ func jobOf(j queue.Job) *wire.Job {
 	if e := j.LastError; e != nil {
 		out.LastError = &wire.JobError{Message: e.Message, Status: e.Status, At: utc(e.At)}
 	}
+	for i, a := range j.Log {
+		out.AttemptLog = append(out.AttemptLog, wire.Attempt{
+			Attempt: a.Number, Outcome: outcomeOf(j, i), At: utc(a.At), Status: a.Status, Message: a.Message,
+		})
+	}
 	if r := j.Response; r != nil {
 		out.Response = responseOf(r)
 	}
 	return out
+}
+
+var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
+
+// outcomeOf names how the i-th delivery of the log ended. The log has what the worker asked for; a hold that found no free one left may
+// have made the job dead instead.
+func outcomeOf(j queue.Job, i int) string {
+	a := j.Log[i]
+	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
+		return outcomeNames[shaper.Die]
+	}
+	return outcomeNames[a.Event]
 }
 
 // responseOf keeps text as it is; whatever JSON could not repeat byte for byte goes as base64.

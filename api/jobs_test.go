@@ -239,6 +239,63 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+func TestAttemptLog(t *testing.T) {
+	log := func(pairs ...any) (out []queue.Attempt) {
+		for i := 0; i < len(pairs); i += 2 {
+			out = append(out, queue.Attempt{Number: pairs[i].(int), Event: pairs[i+1].(shaper.Event)})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name string
+		job  queue.Job
+		want string
+	}{
+		{"never failed", queue.Job{State: shaper.Succeeded, Attempts: 1}, ""},
+		{"to be tried again", queue.Job{State: shaper.Retrying, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Retry)}, "1 retry, 2 retry"},
+		{"held at no cost", queue.Job{State: shaper.Leased, Attempts: 1, Log: log(1, shaper.Retry, 2, shaper.Hold, 2, shaper.Hold)}, "1 retry, 2 held, 2 held"},
+		{"in the end", queue.Job{State: shaper.Succeeded, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Succeed)}, "1 retry, 2 succeeded"},
+		{"refused for good", queue.Job{State: shaper.Dead, Attempts: 1, Log: log(1, shaper.Die)}, "1 dead"},
+		{"out of attempts", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Die)}, "1 retry, 2 dead"},
+		{"held too often", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(2, shaper.Hold, 2, shaper.Hold)}, "2 held, 2 dead"},
+		{"its lease ran out too often", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(1, shaper.Retry)}, "1 retry"},
+		{"replayed, waiting", queue.Job{State: shaper.Queued, Log: log(1, shaper.Retry, 2, shaper.Die)}, "1 retry, 2 dead"},
+		{"replayed, failed", queue.Job{State: shaper.Retrying, Attempts: 1, Log: log(2, shaper.Die, 1, shaper.Retry)}, "2 dead, 1 retry"},
+		{"cancelled meanwhile", queue.Job{State: shaper.Cancelled, Attempts: 1, Log: log(1, shaper.Retry)}, "1 retry"},
+	} {
+		var got []string
+		for _, a := range jobOf(c.job).AttemptLog {
+			got = append(got, strconv.Itoa(a.Attempt)+" "+a.Outcome)
+		}
+		if got := strings.Join(got, ", "); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// The log is part of every answer with the job.
+func TestAttemptLogIsShown(t *testing.T) {
+	b := newBench(t)
+	id := b.submit(plainJob, nil).job.ID
+	if r := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""); strings.Contains(r.Body.String(), "attempt_log") {
+		t.Errorf("nothing has failed: %s", r.Body)
+	}
+	b.queue.Finish(id, shaper.Retrying, nil, &queue.JobError{Message: "the upstream answered 502 Bad Gateway", Status: 502})
+	b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 201}, nil)
+	r := b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Prefer": "wait=1"}, "")
+	log := r.job.AttemptLog
+	if len(log) != 2 || log[0].At.IsZero() || log[1].At.IsZero() {
+		t.Fatalf("%s", r.Body)
+	}
+	want := []wire.Attempt{
+		{Attempt: 1, Outcome: "retry", At: log[0].At, Status: 502, Message: "the upstream answered 502 Bad Gateway"},
+		{Attempt: 2, Outcome: "succeeded", At: log[1].At, Status: 201},
+	}
+	if !slices.Equal(log, want) {
+		t.Errorf("%s", r.Body)
+	}
+}
+
 func TestResponseBody(t *testing.T) {
 	b := newBench(t)
 	for body, want := range map[string]wire.Response{

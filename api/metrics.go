@@ -19,6 +19,9 @@ const (
 	figuresTimeout = 500 * time.Millisecond // a store that is away must not hold up a scrape
 )
 
+// limits are what a tenant can be limited by.
+var limits = []string{"rate", "concurrency", "held", "paused", "idle"}
+
 // metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns, classes of statuses.
 type metrics struct {
 	admissions *prometheus.CounterVec
@@ -78,12 +81,15 @@ func (m *metrics) request(method, route string, status int, took time.Duration) 
 // figures are gauges that are read from the store when they are scraped, but at most once a second. While the store is away
 // they are absent, which is not the same as 0.
 type figures struct {
-	backend  Backend
-	tenants  []string
-	depth    *prometheus.Desc
-	running  *prometheus.Desc
-	tDepth   *prometheus.Desc
-	capacity *prometheus.Desc
+	backend   Backend
+	tenants   []string
+	depth     *prometheus.Desc
+	running   *prometheus.Desc
+	tDepth    *prometheus.Desc
+	capacity  *prometheus.Desc
+	rate      *prometheus.Desc
+	effective *prometheus.Desc
+	limitedBy *prometheus.Desc
 
 	mu    sync.Mutex
 	read  time.Time
@@ -99,12 +105,18 @@ func newFigures(b Backend, tenants []string) *figures {
 		running:  prometheus.NewDesc("sluice_running", "Jobs with a worker, of all tenants.", nil, nil),
 		tDepth:   prometheus.NewDesc("sluice_tenant_depth", "Jobs scheduled, queued and retrying, of tenants named in the configuration.", label, nil),
 		capacity: prometheus.NewDesc("sluice_tenant_capacity", "Capacity of tenants named in the configuration.", label, nil),
+		rate: prometheus.NewDesc("sluice_tenant_rate",
+			"Departures per second that the settings of tenants named in the configuration allow: the strictest of their rates.", label, nil),
+		effective: prometheus.NewDesc("sluice_tenant_effective_rate",
+			"Departures per second of tenants named in the configuration now: less than the rate for a while after holds, 0 while paused.", label, nil),
+		limitedBy: prometheus.NewDesc("sluice_tenant_limited_by",
+			"1 for what keeps the next job of a tenant named in the configuration from leaving now, 0 for the rest.", append(label, "by"), nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{f.depth, f.running, f.tDepth, f.capacity} {
+	for _, d := range []*prometheus.Desc{f.depth, f.running, f.tDepth, f.capacity, f.rate, f.effective, f.limitedBy} {
 		ch <- d
 	}
 }
@@ -125,20 +137,32 @@ func (f *figures) Collect(ch chan<- prometheus.Metric) {
 func (f *figures) fetch() []prometheus.Metric {
 	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout)
 	defer cancel()
-	gauge := func(d *prometheus.Desc, v int64, labels ...string) prometheus.Metric {
-		return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
+		return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	totals, err := f.backend.Totals(ctx)
 	if err != nil {
 		return nil
 	}
-	out := []prometheus.Metric{gauge(f.depth, totals.Depth), gauge(f.running, totals.Running)}
+	out := []prometheus.Metric{gauge(f.depth, float64(totals.Depth)), gauge(f.running, float64(totals.Running))}
 	for _, name := range f.tenants {
 		var t queue.Tenant
 		if t, err = f.backend.Tenant(ctx, name); err != nil {
 			return out
 		}
-		out = append(out, gauge(f.tDepth, t.Depth, name), gauge(f.capacity, t.Policy.Capacity, name))
+		rate := t.Policy.Rate.PerSecond()
+		for _, p := range t.Policy.Rates {
+			rate = min(rate, p.Rate.PerSecond())
+		}
+		out = append(out, gauge(f.tDepth, float64(t.Depth), name), gauge(f.capacity, float64(t.Policy.Capacity), name),
+			gauge(f.rate, rate, name), gauge(f.effective, t.EffectiveRate, name))
+		for _, by := range limits {
+			is := 0.0
+			if by == t.LimitedBy {
+				is = 1
+			}
+			out = append(out, gauge(f.limitedBy, is, name, by))
+		}
 	}
 	return out
 }

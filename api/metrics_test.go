@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -20,6 +22,7 @@ func TestMetrics(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.StatusTenants = []string{"named", "named"} })
 	b.submit(plainJob, headers{"Sluice-Tenant": "named"})
 	b.submit(plainJob, headers{"Sluice-Tenant": "not-named"})
+	b.admin.do(t, "PATCH", "/v1/tenants/named", nil, `{"rates":[{"limit":5,"period_ms":10000}],"paused":true}`)
 	b.admin.do(t, "PATCH", "/v1/tenants/full", nil, `{"capacity":0}`)
 	b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "full"}, plainJob)
 	b.intake.do(t, "GET", "/v1/jobs/abc", nil, "")
@@ -34,13 +37,17 @@ func TestMetrics(t *testing.T) {
 		`sluice_http_requests_total{method="GET",route="/v1/jobs/{id}",status="4xx"} 1`,
 		`sluice_http_requests_total{method="GET",route="unmatched",status="4xx"} 1`,
 		`sluice_http_requests_total{method="other",route="unmatched",status="4xx"} 1`,
-		`sluice_http_requests_total{method="PATCH",route="/v1/tenants/{tenant}",status="2xx"} 1`,
+		`sluice_http_requests_total{method="PATCH",route="/v1/tenants/{tenant}",status="2xx"} 2`,
 		`sluice_http_request_duration_seconds_count{method="POST",route="/v1/jobs"} 3`,
 		`sluice_queue_depth 2`,
 		`sluice_running 0`,
 		`sluice_event_streams 0`,
 		`sluice_tenant_depth{tenant="named"} 1`,
 		`sluice_tenant_capacity{tenant="named"} 1000`,
+		`sluice_tenant_rate{tenant="named"} 0.5`,
+		`sluice_tenant_effective_rate{tenant="named"} 0`,
+		`sluice_tenant_limited_by{by="paused",tenant="named"} 1`,
+		`sluice_tenant_limited_by{by="held",tenant="named"} 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %s", line)
@@ -95,10 +102,18 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 		}
 		store.Fail(nil)
 		<-time.After(figuresAge)
-		if n := gather(); n != 4 {
+		if n := gather(); n != 7 {
 			t.Errorf("%d figures", n)
 		}
 	})
+}
+
+// The series are those of the values that a tenant's limited_by may have.
+func TestLimitsAreThoseOfATenant(t *testing.T) {
+	field, _ := reflect.TypeFor[wire.Tenant]().FieldByName("LimitedBy")
+	if got := strings.Join(limits, ","); got != field.Tag.Get("enum") {
+		t.Errorf("%s, a tenant has %s", got, field.Tag.Get("enum"))
+	}
 }
 
 func TestNoMetricsWithoutARegistry(t *testing.T) {

@@ -72,7 +72,7 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		wire.Job{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
+		wire.Job{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
 		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, wire.Overrides{},
 	} {
 		typ := reflect.TypeOf(v)

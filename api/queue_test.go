@@ -1,13 +1,20 @@
 package api
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker"
 )
 
 // One story over the fake that the other tests use, and over the real queue: both answer alike.
@@ -25,6 +32,70 @@ func TestStoryOverBothQueues(t *testing.T) {
 	defer real.Close()
 	for name, backend := range map[string]Backend{"fake": apitest.New(), "embedded": real} {
 		t.Run(name, func(t *testing.T) { story(t, backend) })
+	}
+}
+
+// What the API tells of attempts is what a worker has left in a real queue: of two that fail, and of the one after a replay.
+func TestAttemptLogOfARealQueue(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	q, err := queue.Open(t.Context(), engine, queue.Options{Logger: log, Defaults: shaper.DefaultPolicy()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	var answers atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if answers.Add(1) <= 2 {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	}))
+	defer upstream.Close()
+	w, err := worker.New(q, worker.Config{Logger: log, Routes: map[string]worker.Route{"default": {
+		URL: upstream.URL, Retry: worker.Retry{MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := New(q, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 2}}, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	intake := readDocument(t, s.Intake())
+	tell := func(r reply) (text string) {
+		for _, a := range r.job.AttemptLog {
+			if a.At.Before(r.job.Created) || a.At.Location() != time.UTC {
+				t.Errorf("at %v of a job created at %v", a.At, r.job.Created)
+			}
+			text += fmt.Sprintf("%d %s %d %q\n", a.Attempt, a.Outcome, a.Status, a.Message)
+		}
+		return text
+	}
+	const failed = "1 retry 502 \"the upstream answered 502 Bad Gateway\"\n2 dead 502 \"the upstream answered 502 Bad Gateway\"\n"
+	r := intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=30"}, plainJob)
+	if got := tell(r); r.job.State != "dead" || got != failed {
+		t.Errorf("%s: %s", got, r.Body)
+	}
+	path := "/v1/jobs/" + r.job.ID
+	if r = intake.do(t, "POST", path+"/replay", nil, ""); r.Code != http.StatusAccepted {
+		t.Fatalf("%s", r.Body)
+	}
+	r = intake.do(t, "GET", path, headers{"Prefer": "wait=30"}, "")
+	if got := tell(r); r.job.State != "succeeded" || got != failed+"1 succeeded 200 \"\"\n" {
+		t.Errorf("%s: %s", got, r.Body)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -84,7 +85,9 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 			return nil, err
 		}
 	}
+	crash.At("before-admit")
 	v, err := s.backend.Submit(ctx, sub)
+	crash.At("after-admit")
 	if err != nil {
 		stop()
 		s.metrics.admission("unavailable")
@@ -120,6 +123,7 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 	if a.status == http.StatusAccepted {
 		s.cfg.Headers.limitHeaders(a.header, v.Admission, 0)
 	}
+	crash.At("before-answer")
 	return a, nil
 }
 

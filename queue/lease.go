@@ -145,7 +145,8 @@ func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
 	if item.Outcome == 0 {
 		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
 	}
-	if t.Error != nil || t.Response != nil {
+	// A release is no attempt: it leaves what is known as it is.
+	if t.Event != shaper.Release && (t.Error != nil || t.Response != nil || len(t.Log) > 0) {
 		raw, err := json.Marshal(result{t.Error, t.Response, t.log()})
 		if err != nil {
 			return item, fmt.Errorf("queue: encode a result: %w", err)
@@ -167,6 +168,9 @@ func (t Settlement) log() []Attempt {
 		return nil
 	}
 	a := Attempt{Number: t.Attempt, Event: t.Event, At: time.Now().UTC()}
+	if t.Event == shaper.Retry && t.MaxAttempts > 0 && t.Attempt >= t.MaxAttempts {
+		a.Event = shaper.Die
+	}
 	if t.Error != nil {
 		a.Status, a.Message = t.Error.Status, t.Error.Message
 		a.Message = strings.ToValidUTF8(a.Message[:min(len(a.Message), logMessage)], "")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/crash"
 )
 
 // Completions hands the caller up to most of the shard's jobs that have ended and ask for a callback. They are its own for the lease;
@@ -43,5 +44,6 @@ func (q *Queue) HandedOver(ctx context.Context, shard int, list []Completion) er
 		call.Jobs = append(call.Jobs, lua.HandedJob{Key: s.Job(c.Job.ID), Epoch: c.Epoch, State: c.Job.State})
 	}
 	_, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+	crash.At("after-handed-over")
 	return unavailable(err)
 }

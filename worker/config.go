@@ -29,6 +29,7 @@ type Route struct {
 	Timeout     time.Duration // of one attempt, from its start to the end of its answer; default 10s. asynq gets it in whole seconds, rounded up
 	Connections int           // at most so many to a host; default 256. Only for a URL
 	Retry       Retry
+	Breaker     Breaker  // Only for a URL
 	Secrets     []string // Standard Webhooks secrets, "whsec_" and base64; a request is signed with each of them. Only for a URL
 }
 
@@ -51,6 +52,16 @@ type Retry struct {
 	MaxAttempts int           // default 5
 	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
 	MaxBackoff  time.Duration // default 1h
+}
+
+// Breaker says when an upstream that is unavailable is left alone. Unavailable means: no answer at all, 502, 504, or 503 without
+// Retry-After. Jobs that would leave meanwhile hold their flow and spend no attempt, up to 20 times each; what each worker knows
+// of the upstream it keeps to itself. The zero value is no breaker.
+type Breaker struct {
+	Failures int // after so many deliveries in a row that found the upstream unavailable; 0: never
+	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end; if that fails too, the delay doubles, up to
+	// a minute. At most 1h; default 10s.
+	Delay time.Duration
 }
 
 // Config is the settings of a Worker. The zero value of a field means its default.
@@ -87,6 +98,7 @@ func (r Route) withDefaults() Route {
 	r.Retry.MaxAttempts = orDefault(r.Retry.MaxAttempts, 5)
 	r.Retry.MinBackoff = orDefault(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = orDefault(r.Retry.MaxBackoff, time.Hour)
+	r.Breaker.Delay = orDefault(r.Breaker.Delay, 10*time.Second)
 	return r
 }
 
@@ -151,6 +163,9 @@ func (c Config) validate() error {
 		check(r.Retry.MaxAttempts > 0, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be positive")
 		check(r.Retry.MinBackoff > 0, at+"retry.min_backoff", r.Retry.MinBackoff, "must be positive")
 		check(r.Retry.MaxBackoff >= r.Retry.MinBackoff, at+"retry.max_backoff", r.Retry.MaxBackoff, "must be at least min_backoff")
+		check(r.Breaker.Failures >= 0, at+"breaker.failures", r.Breaker.Failures, "must not be negative")
+		check(r.Breaker.Failures <= 0 || r.URL != "", at+"breaker.failures", r.Breaker.Failures, "breaks deliveries to a url only")
+		check(r.Breaker.Delay > 0 && r.Breaker.Delay <= maxHold, at+"breaker.delay", r.Breaker.Delay, "must be positive and at most 1h")
 		check(len(r.Secrets) == 0 || r.URL != "", at+"secrets", "(hidden)", "sign requests to a url only")
 		for i, secret := range r.Secrets {
 			_, err := webhooks.NewWebhook(secret)

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
@@ -107,7 +108,9 @@ func wholeSeconds(d time.Duration) time.Duration {
 func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options []asynq.Option) error {
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
 	defer cancel()
+	crash.At("before-enqueue")
 	_, err := d.client.EnqueueContext(ctx, task, options...)
+	crash.At("after-enqueue")
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
 		return nil
 	}

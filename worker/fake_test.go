@@ -259,7 +259,9 @@ func startRig(t *testing.T, q *fakeQueue, cfg Config, d deliverFunc) *rig {
 	t.Helper()
 	r := &rig{q: q, registry: prometheus.NewRegistry(), stopped: make(chan struct{})}
 	cfg.Registerer = r.registry
-	cfg.Routes = map[string]Route{"default": {URL: "http://upstream.test/"}}
+	if cfg.Routes == nil {
+		cfg.Routes = map[string]Route{"default": {URL: "http://upstream.test/"}}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -267,7 +269,11 @@ func startRig(t *testing.T, q *fakeQueue, cfg Config, d deliverFunc) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.deliverers["default"] = d
+	if b, ok := w.deliverers["default"].(*breaker); ok {
+		b.next = d
+	} else {
+		w.deliverers["default"] = d
+	}
 	r.Worker = w
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel

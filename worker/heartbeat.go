@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 )
 
 // extendMost bounds one call, as the scripts' steps are bounded.
@@ -64,6 +65,7 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 		}
 		return err
 	}
+	crash.At("at-heartbeat")
 	h.probe.report(nil)
 	for i, j := range jobs {
 		if slices.Contains(lost, refs[i]) {

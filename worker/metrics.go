@@ -51,6 +51,9 @@ type metrics struct {
 	duration   prometheus.Histogram
 	leases     prometheus.Gauge
 	pending    prometheus.Gauge
+
+	breakerState *prometheus.GaugeVec   // by route
+	breakerHeld  *prometheus.CounterVec // by route
 }
 
 // newMetrics makes the metrics and registers them, unless registerer is nil.
@@ -77,6 +80,12 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_settle_pending", Help: "Jobs that have ended here and are not settled yet.",
 		}),
+		breakerState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_route_breaker_state", Help: "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
+		}, []string{"route"}),
+		breakerHeld: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_route_breaker_held_total", Help: "Jobs that were held, not sent, because of the circuit breaker of their route.",
+		}, []string{"route"}),
 	}
 	for o, name := range outcomeNames {
 		m.deliveries[o] = deliveries.WithLabelValues(name)
@@ -84,7 +93,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{deliveries, m.wait, m.lateness, m.duration, m.leases, m.pending} {
+	for _, c := range []prometheus.Collector{deliveries, m.wait, m.lateness, m.duration, m.leases, m.pending, m.breakerState, m.breakerHeld} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 )
 
 const (
@@ -105,7 +106,9 @@ func (o *outbox) handOver(ctx context.Context, shard int) (more bool) {
 	for i := range list {
 		places <- struct{}{}
 		working.Go(func() {
+			crash.At("before-hand-over")
 			errs[i] = o.to.HandOver(ctx, list[i])
+			crash.At("after-hand-over")
 			<-places
 		})
 	}

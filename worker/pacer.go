@@ -3,6 +3,8 @@ package worker
 import (
 	"sync"
 	"time"
+
+	"github.com/7509e464/sluice/queue/crash"
 )
 
 // waiter is how the pacer sleeps. Only wake may be called from another goroutine than the pacer's, and never after close.
@@ -124,6 +126,7 @@ func (p *pacer) release(j *job, now moment) {
 		p.drop(j)
 		return
 	}
+	crash.At("at-departure")
 	p.depart(j)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 )
 
 const (
@@ -41,6 +42,7 @@ type settler struct {
 
 // add never blocks.
 func (s *settler) add(e ending) {
+	crash.At("before-settle")
 	s.mu.Lock()
 	s.pending = append(s.pending, e)
 	s.mu.Unlock()
@@ -95,6 +97,7 @@ func (f *flusher) send(ctx context.Context, batch []ending) {
 	for refused := 0; ctx.Err() == nil; {
 		results, err := f.broker.Settle(ctx, f.wire)
 		if err == nil {
+			crash.At("after-settle")
 			f.probe.report(nil)
 			f.settled(batch, results)
 			return

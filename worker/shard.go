@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 )
 
 const (
@@ -224,6 +225,7 @@ func (s *shard) take(t queue.Tick, reserved int) {
 	if len(t.Leases) == 0 {
 		return
 	}
+	crash.At("after-lease")
 	jobs := make([]*job, len(t.Leases))
 	for i, l := range t.Leases {
 		jobs[i] = newJob(l, s.clock)
@@ -275,7 +277,10 @@ func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 		// Everything that could be leased was, so this is another event, such as an expiry: it is of no use before its time.
 		at = min(at, max(s.clock.moment(t.Next), now.add(leastRest)))
 	default:
-		at = min(at, s.clock.moment(t.Next).add(-horizon/2))
+		// As soon as the next job can be leased, so that a stall of this machine does not cost it its slot; but a look is worth half
+		// a horizon of jobs, which is when the scripts count on it at the latest.
+		next := s.clock.moment(t.Next)
+		at = min(at, next.add(-horizon/2), max(next.add(-horizon*9/10), asked.add(horizon/2)))
 	}
 	if s.raised {
 		at = min(at, max(s.dryAt.add(helpEvery), now.add(leastRest)))

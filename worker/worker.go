@@ -141,6 +141,10 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.health = &health{log: w.log}
+	var err error
+	if w.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("worker: metrics: %w", err)
+	}
 	for name, route := range cfg.Routes {
 		switch {
 		case route.Handler:
@@ -154,12 +158,11 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 				return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
 			}
 			w.deliverers[name] = h
+			if route.Breaker.Failures > 0 {
+				w.deliverers[name] = newBreaker(name, route, h, w.watch, w.metrics, w.log)
+			}
 			w.closers = append(w.closers, h.close)
 		}
-	}
-	var err error
-	if w.metrics, err = newMetrics(cfg.Registerer); err != nil {
-		return nil, fmt.Errorf("worker: metrics: %w", err)
 	}
 	return w, nil
 }

@@ -593,6 +593,11 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		{"handler without one", Route{Handler: true}, Config{}, []string{"routes.r.handler: true: needs Config.Handler"}},
 		{"blank queue", Route{Asynq: &AsynqRoute{Queue: " "}}, Config{AsynqClient: client}, []string{`routes.r.asynq.queue: " ": `}},
 		{"reports sooner than the lease", Route{Asynq: &AsynqRoute{Queue: "q", ReportWithin: time.Second}}, Config{AsynqClient: client}, []string{"routes.r.asynq.report_within: 1s: "}},
+		{"breaker", Route{URL: "http://host/", Breaker: Breaker{Failures: 3, Delay: time.Hour}}, Config{}, nil},
+		{"breaker out of bounds", Route{URL: "http://host/", Breaker: Breaker{Failures: -1, Delay: time.Hour + 1}}, Config{}, []string{
+			"routes.r.breaker.failures: -1: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
+		}},
+		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
 		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
 	}
 	for _, tt := range tests {

@@ -91,6 +91,9 @@ func (f *Fake) IDs() []string {
 	return slices.Sorted(maps.Keys(f.jobs))
 }
 
+// endings are the events that end a delivery in these states.
+var endings = map[shaper.State]shaper.Event{shaper.Succeeded: shaper.Succeed, shaper.Dead: shaper.Die, shaper.Retrying: shaper.Retry}
+
 // Finish brings the job into the state and signals its watchers.
 func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
 	f.Change(id, state, r, e)
@@ -109,6 +112,15 @@ func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue
 	j.Attempts++
 	now := time.Now()
 	j.Started = now
+	if event, ended := endings[state]; ended && (e != nil || len(j.Log) > 0) {
+		a := queue.Attempt{Number: j.Attempts, Event: event, At: now}
+		if e != nil {
+			a.Status, a.Message = e.Status, e.Message
+		} else if r != nil {
+			a.Status = r.Status
+		}
+		j.Log = append(slices.Clip(j.Log), a) // a new one, because readers have the old one
+	}
 	if state.Done() {
 		j.Finished = now
 	}
@@ -416,7 +428,7 @@ func (f *Fake) describe(name string) queue.Tenant {
 		out.Sources[s] = "api"
 	}
 	if p.Paused {
-		out.LimitedBy = "paused"
+		out.LimitedBy, out.EffectiveRate = "paused", 0
 	}
 	return out
 }

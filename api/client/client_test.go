@@ -72,8 +72,8 @@ func TestJobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Finish(next.Job.ID, shaper.Dead, nil, nil)
-	if done, err := c.Job(ctx, "acme", next.Job.ID, time.Second); err != nil || !done.Done {
+	q.Finish(next.Job.ID, shaper.Dead, nil, &queue.JobError{Message: "refused", Status: 400})
+	if done, err := c.Job(ctx, "acme", next.Job.ID, time.Second); err != nil || !done.Done || len(done.AttemptLog) != 1 || done.AttemptLog[0].Status != 400 {
 		t.Errorf("%+v %v", done, err)
 	}
 	if back, err := c.Replay(ctx, "acme", next.Job.ID); err != nil || back.State != "queued" {

@@ -82,7 +82,17 @@ type Job struct {
 	Started        time.Time `json:"started_at,omitzero" doc:"The last departure."`
 	Finished       time.Time `json:"finished_at,omitzero" doc:"When the final state was reached."`
 	LastError      *JobError `json:"last_error,omitempty"`
+	AttemptLog     []Attempt `json:"attempt_log,omitempty" nullable:"false" doc:"How deliveries ended, once one has failed: at most the last 20, the oldest first. A replay does not clear it."`
 	Response       *Response `json:"response,omitempty"`
+}
+
+// Attempt is how one delivery of a job ended.
+type Attempt struct {
+	Attempt int       `json:"attempt" doc:"From 1, and from 1 again after a replay. A delivery that was held and cost no attempt has the number of the next one."`
+	Outcome string    `json:"outcome" enum:"retry,dead,held,succeeded" doc:"retry: it failed, and another attempt was left. dead: it failed and was the last. held: the job was put back and the upstream is left in peace."`
+	At      time.Time `json:"at" doc:"When it ended."`
+	Status  int       `json:"status,omitempty" doc:"Of the upstream's answer, if there was one."`
+	Message string    `json:"message,omitempty" doc:"Why it failed, at most 200 bytes."`
 }
 
 // JobError is why the last failed delivery of a job failed.

@@ -40,6 +40,7 @@ _sluice() {
     found=("${(@)found//$'\t'/:}")
     _describe sluice found
   else
+    [[ "$PREFIX" == --*=* ]] && compset -P '*='
     _files
   fi
 }
@@ -49,12 +50,14 @@ else
   compdef _sluice sluice
 fi
 `,
-	"fish": `function __sluice_complete
+	// Without a candidate the condition fails, and fish completes files as it does by itself.
+	"fish": `function __sluice_finds
   set -l words (commandline -opc)
   set -l current (commandline -ct)
-  sluice complete -- $words[2..-1] "$current" 2>/dev/null
+  set -g __sluice_found (sluice complete -- $words[2..-1] "$current" 2>/dev/null)
+  test -n "$__sluice_found[1]"
 end
-complete -c sluice -a '(__sluice_complete)'
+complete -c sluice -n __sluice_finds -f -a '(printf "%s\n" $__sluice_found)'
 `,
 }
 

@@ -40,7 +40,7 @@ type jobGetCmd struct {
 }
 
 func (jobGetCmd) Help() string {
-	return `Prints a job: its state, its position while it is queued, its last error, the answer of the upstream.
+	return `Prints a job: its state, its position while it is queued, how its deliveries ended once one has failed, the answer of the upstream.
 
 Example:
   sluice job get --tenant acme --wait 10s ID`
@@ -120,11 +120,31 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	instant("started", job.Started)
 	instant("finished", job.Finished)
 	if e := job.LastError; e != nil {
-		add("last error", e.Message, true)
+		add("last error", oneLine(e.Message), true)
 	}
 	if r := job.Response; r != nil {
 		add("response", strconv.Itoa(r.Status), true)
 		add("body", printable(r.Body), r.Body != "" && r.BodyEncoding == "")
 	}
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	return printAttempts(w, job.AttemptLog)
+}
+
+// printAttempts prints, after an empty line, how each delivery ended; nothing if none has failed.
+func printAttempts(w io.Writer, log []wire.Attempt) error {
+	if len(log) == 0 {
+		return nil
+	}
+	rows := [][]string{{"ATTEMPT", "OUTCOME", "AT", "STATUS", "MESSAGE"}}
+	for _, a := range log {
+		status := "-"
+		if a.Status > 0 {
+			status = strconv.Itoa(a.Status)
+		}
+		rows = append(rows, []string{strconv.Itoa(a.Attempt), a.Outcome, instantText(a.At), status, oneLine(a.Message)})
+	}
+	fmt.Fprintln(w)
 	return printTable(w, rows)
 }

@@ -15,7 +15,7 @@ import (
 type jobShowCmd struct{ jobFlags }
 
 func (jobShowCmd) Help() string {
-	return `Tells the story of a job: what happened to it and when, why its last failed delivery failed, and what the upstream answered. Of several deliveries the last one is known.
+	return `Tells the story of a job: what happened to it and when, how its deliveries ended once one has failed, and what the upstream answered. Of many deliveries the last 20 are known.
 
 Example:
   sluice job show --tenant acme ID`
@@ -68,10 +68,11 @@ func storyOf(job wire.Job) []moment {
 }
 
 func errorText(e wire.JobError) string {
+	message := oneLine(e.Message)
 	if e.Status == 0 {
-		return e.Message
+		return message
 	}
-	return fmt.Sprintf("%s (status %d)", e.Message, e.Status)
+	return fmt.Sprintf("%s (status %d)", message, e.Status)
 }
 
 func showJob(w io.Writer, job wire.Job) error {
@@ -86,9 +87,12 @@ func showJob(w io.Writer, job wire.Job) error {
 		if !job.Created.IsZero() && !m.at.Equal(job.Created) {
 			after = fmt.Sprintf("%+.3fs", m.at.Sub(job.Created).Seconds())
 		}
-		rows = append(rows, []string{m.at.UTC().Format("2006-01-02T15:04:05.000Z"), after, m.what})
+		rows = append(rows, []string{instantText(m.at), after, m.what})
 	}
 	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	if err := printAttempts(w, job.AttemptLog); err != nil {
 		return err
 	}
 	r := job.Response
@@ -112,14 +116,4 @@ func showJob(w io.Writer, job wire.Job) error {
 	}
 	_, err := fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(printable(strings.TrimRight(r.Body, "\n")), "\n", "\n  "), cut)
 	return err
-}
-
-// printable keeps what an upstream answered from steering the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || (r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f)) {
-			return r
-		}
-		return '\ufffd'
-	}, s)
 }

@@ -26,6 +26,13 @@ func TestShowJob(t *testing.T) {
 			LastError: &wire.JobError{Message: "timeout", At: at(2)},
 			Response:  &wire.Response{Status: 200, Headers: map[string]string{"B": "2", "A": "1"}, Body: "one\ntwo\x1b[2J\n", BodyTruncated: true}},
 			[]string{"created", "failed: timeout\n", "started, attempt 2 of 5", "finished: succeeded", "response 200", "A: 1", "B: 2", "  one\n  two\ufffd[2J\n", "(cut off)"}},
+		{"failed more than once", wire.Job{State: "dead", Created: at(0), Started: at(4), Finished: at(5), Attempts: 2, MaxAttempts: 2,
+			LastError: &wire.JobError{Message: "no\nanswer\x1b[2J", At: at(5)},
+			AttemptLog: []wire.Attempt{
+				{Attempt: 1, Outcome: "retry", At: at(2), Status: 502, Message: "Bad Gateway"}, {Attempt: 2, Outcome: "dead", At: at(5), Message: "no\nanswer\x1b[2J"},
+			}},
+			[]string{"failed: no answer\ufffd[2J\n", "finished: dead", "\n\nATTEMPT  OUTCOME  AT                        STATUS  MESSAGE\n",
+				"1        retry    2026-01-02T03:04:02.000Z  502     Bad Gateway\n", "2        dead     2026-01-02T03:04:05.000Z  -       no answer\ufffd[2J\n"}},
 		{"binary", wire.Job{State: "dead", Finished: at(5), Response: &wire.Response{Status: 400, Body: "/wA=", BodyEncoding: "base64"}},
 			[]string{"finished: dead", "response 400", "(base64)", "/wA="}},
 		{"past retention", wire.Job{Done: true}, []string{"past retention"}},

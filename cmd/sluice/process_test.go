@@ -19,7 +19,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 )
 
-// startProcess runs everything in this process, with jobs in memory, until the test ends.
+// startProcess runs everything in this process until the test ends, with jobs in memory unless the preset names a Redis.
 func startProcess(t *testing.T, preset map[string]any) running {
 	t.Helper()
 	cfg, err := config.Load(config.Sources{Preset: preset, Flags: map[string]string{"api.listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0"}})
@@ -28,7 +28,7 @@ func startProcess(t *testing.T, preset map[string]any) running {
 	}
 	ready := make(chan running, 1)
 	p := &process{
-		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, log: slog.New(slog.DiscardHandler), ready: func(r running) { ready <- r },
+		cfg: cfg, roles: roles{api: true, worker: true}, embedded: cfg.Redis.URL == "", log: slog.New(slog.DiscardHandler), ready: func(r running) { ready <- r },
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

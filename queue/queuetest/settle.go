@@ -389,6 +389,19 @@ func settleLog(s *suite) {
 	if before.Event != shaper.Retry || before.Status != 521 || before.Number != 22 || len(before.Message) > 200 || !utf8.ValidString(before.Message) {
 		s.Errorf("the one before is %+v", before)
 	}
+	silent := s.admit(work()).ID
+	l = s.lease(1)[0]
+	s.settle(l, shaper.Retry, failed(l, 502))
+	l = s.lease(1)[0]
+	s.settle(l, shaper.Release, func(t *queue.Settlement) { t.Attempt, t.Log = l.Attempt, l.Log })
+	equal(s, "the attempts on record after a release", len(s.job(silent).Log), 1)
+	l = s.lease(1)[0]
+	s.settle(l, shaper.Succeed, func(t *queue.Settlement) { t.Attempt, t.Log = l.Attempt, l.Log })
+	equal(s, "the attempts on record of one that succeeds without an answer", len(s.job(silent).Log), 2)
+	dead := s.admit(work()).ID
+	l = s.lease(1)[0]
+	s.settle(l, shaper.Retry, failed(l, 502), func(t *queue.Settlement) { t.MaxAttempts = 1 })
+	equal(s, "the last attempt", s.job(dead).Log[0].Event, shaper.Die)
 	once := s.admit(work()).ID
 	s.settle(s.lease(1)[0], shaper.Succeed, func(t *queue.Settlement) { t.Response = &queue.Response{Status: 200} })
 	equal(s, "the attempts on record of a job that succeeded at once", len(s.job(once).Log), 0)

@@ -83,17 +83,22 @@ func (r *reader) route(path string, values map[string]any) Route {
 	_, hasURL := values["url"]
 	_, handsOff := values["asynq"]
 	_, signs := values["secrets"]
+	_, breaks := values["breaker"]
 	switch {
 	case handsOff && hasURL:
 		r.problem(path+".url", "set", "must not stand beside asynq: a job goes one way")
 	case handsOff && signs:
 		r.problem(path+".secrets", hidden, "must not stand beside asynq: they sign deliveries to a url")
+	case handsOff && breaks:
+		r.problem(path+".breaker", kindOf(values["breaker"]), "must not stand beside asynq: it guards deliveries to a url")
 	case handsOff && route.Asynq.Queue == "" && sectionOf(values, "asynq")["queue"] == nil:
 		r.problem(path+".asynq.queue", "nothing", "must be set")
 	case !handsOff && !hasURL:
 		r.problem(path+".url", "nothing", "must be set, or asynq")
 	}
-	if !handsOff {
+	if handsOff {
+		route.Breaker = Breaker{}
+	} else {
 		route.Asynq = Asynq{}
 	}
 	if route.Retry.MinBackoff > route.Retry.MaxBackoff {

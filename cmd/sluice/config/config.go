@@ -88,6 +88,7 @@ type Route struct {
 	Connections int64    // of this process to the upstream, at the most
 	Secrets     []string // that sign deliveries, newest first; none: not signed
 	Retry       Retry
+	Breaker     Breaker
 }
 
 // Asynq is a queue of an asynq fleet; without a name the route is none.
@@ -102,6 +103,12 @@ type Retry struct {
 	MaxAttempts int64
 	MinBackoff  time.Duration
 	MaxBackoff  time.Duration
+}
+
+// Breaker is when an upstream that is unavailable is left alone, and for how long.
+type Breaker struct {
+	Failures int64 // 0: never
+	Delay    time.Duration
 }
 
 // Tenants are the policies that the configuration gives.
@@ -162,5 +169,7 @@ func (r *Route) scalars() map[string]any {
 		"retry.max_attempts":  &r.Retry.MaxAttempts,
 		"retry.min_backoff":   &r.Retry.MinBackoff,
 		"retry.max_backoff":   &r.Retry.MaxBackoff,
+		"breaker.failures":    &r.Breaker.Failures,
+		"breaker.delay":       &r.Breaker.Delay,
 	}
 }

@@ -17,6 +17,9 @@ import (
 // route is the least that a file must hold.
 const route = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n"
 
+// breaker is that of a route which says nothing of it.
+var breaker = config.Breaker{Failures: 10, Delay: 10 * time.Second}
+
 func write(t *testing.T, yaml string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -56,7 +59,7 @@ func TestDefaults(t *testing.T) {
 		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000},
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
-			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}}},
+			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
 		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
 		Log:     config.Log{Level: "info"},
 	}
@@ -85,6 +88,7 @@ routes:
     url: https://mail.example/
     secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
     retry: { max_attempts: 2, min_backoff: 100ms, max_backoff: 200ms }
+    breaker: { failures: 0, delay: 3s }
 tenants:
   defaults: { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ] }
   acme: { rate: 200/s, capacity: 5000, rates: [] }
@@ -109,10 +113,10 @@ log: { level: warn }
 		},
 		Routes: map[string]config.Route{
 			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7,
-				Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}},
+				Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker},
 			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256,
 				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
-				Retry:   config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}},
+				Retry:   config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}, Breaker: config.Breaker{Delay: 3 * time.Second}},
 		},
 		Tenants: config.Tenants{
 			Defaults: shaper.Policy{Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 2, Capacity: 10, MaxWait: time.Minute,
@@ -135,7 +139,8 @@ log: { level: warn }
 func TestProblems(t *testing.T) {
 	const token = "admin: { token: \"0123456789abcdef\" }\n"
 	for _, c := range []struct{ name, yaml, want string }{
-		{"redis url", "redis: { url: nonsense }", `redis.url: "nonsense": must be redis://, rediss:// or unix://, such as redis://127.0.0.1:6379/0`},
+		{"redis url", "redis: { url: nonsense }", `redis.url: "nonsense": must be redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://, such as redis://127.0.0.1:6379/0`},
+		{"redis url that the client would not take", "redis: { url: \"redis://127.0.0.1:1?addr=127.0.0.1:2\" }", `redis.url: (hidden): must be redis://`},
 		{"redis url with a password", "redis: { url: \"http://:hunter2@x\" }", `redis.url: (hidden): must be redis://`},
 		{"data dir", "redis: { data_dir: \"\" }", `redis.data_dir: "": must be the path of a directory`},
 		{"switch", "redis: { allow_unsafe: maybe }", `redis.allow_unsafe: "maybe": must be true or false`},
@@ -241,6 +246,9 @@ func TestProblems(t *testing.T) {
 		{"timeout", "routes: { a: { url: \"http://x/\", timeout: 2h } }", `routes.a.timeout: "2h": must be a duration from 1ms to 1h`},
 		{"attempts", "routes: { a: { url: \"http://x/\", retry: { max_attempts: 0 } } }", `routes.a.retry.max_attempts: 0: must be a whole number from 1 to 1000`},
 		{"backoff", "routes: { a: { url: \"http://x/\", retry: { max_backoff: 500ms } } }", `routes.a.retry.min_backoff: 1s: must be at most retry.max_backoff, here 500ms`},
+		{"breaker failures", "routes: { a: { url: \"http://x/\", breaker: { failures: -1 } } }", `routes.a.breaker.failures: -1: must be a whole number from 0 to 1000`},
+		{"breaker delay", "routes: { a: { url: \"http://x/\", breaker: { delay: 2h } } }", `routes.a.breaker.delay: "2h": must be a duration from 100ms to 1h`},
+		{"asynq with a breaker", "routes: { a: { asynq: { queue: q }, breaker: { failures: 3 } } }", `routes.a.breaker: a section: must not stand beside asynq: it guards deliveries to a url`},
 		{"unknown retry key", "routes: { a: { url: \"http://x/\", retry: { attempts: 2 } } }", `routes.a.retry.attempts: unknown key`},
 		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }", `routes.a.retry: a value: must be a section`},
 		{"asynq beside url", "routes: { a: { url: \"http://x/\", asynq: { queue: q } } }", `routes.a.url: set: must not stand beside asynq: a job goes one way`},

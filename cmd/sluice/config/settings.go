@@ -87,7 +87,7 @@ const (
 func Settings() []Setting {
 	settings := []Setting{
 		{Key: "redis.url", Kind: Text, check: isRedisURL, Help: "Redis that keeps the jobs. Without it a private redis-server is started.",
-			Rule: "must be redis://, rediss:// or unix://, such as redis://127.0.0.1:6379/0", Secret: true},
+			Rule: "must be redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://, such as redis://127.0.0.1:6379/0", Secret: true},
 		{Key: "redis.data_dir", Kind: Text, Default: "./data", check: notEmpty, Help: "Directory of the private redis-server.",
 			Rule: "must be the path of a directory"},
 		toggle("redis.allow_unsafe", "Accept a Redis that evicts keys or has no append-only file, and may therefore lose jobs."),
@@ -150,6 +150,8 @@ func RouteSettings() []Setting {
 		whole("retry.max_attempts", "5", 1, 1000, "Deliveries before a job is dead."),
 		duration("retry.min_backoff", "1s", time.Millisecond, day, "Wait after the first failure; doubled after each further one."),
 		duration("retry.max_backoff", "1h", time.Millisecond, year, "Longest wait between two deliveries."),
+		whole("breaker.failures", "10", 0, 1000, "Deliveries in a row that must find the upstream unavailable (no answer, 502, 504, 503 without Retry-After) for jobs to be held instead of sent; 0: never."),
+		duration("breaker.delay", "10s", 100*time.Millisecond, time.Hour, "How long they are held before one of them tries the upstream; doubled up to a minute while that fails."),
 		{Key: "asynq.queue", Kind: Text, check: isQueue, Help: "Queue of an asynq fleet on the same Redis: at its departure a job becomes a task there, in the place of a delivery to url.",
 			Rule: "must be 1 to 255 bytes, not blank"},
 		toggle("asynq.reports", "Keep the job until the fleet's middleware reports its end; else it has succeeded once it is a task."),

@@ -11,8 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -149,17 +148,8 @@ func durationOf(raw any) (time.Duration, bool) {
 
 func notEmpty(text string) bool { return strings.TrimSpace(text) != "" }
 
-// isRedisURL accepts what the client accepts, for one server as for a cluster. Empty is not set.
-func isRedisURL(text string) bool {
-	if text == "" {
-		return true
-	}
-	if _, err := redis.ParseURL(text); err == nil {
-		return true
-	}
-	_, err := redis.ParseClusterURL(text)
-	return err == nil
-}
+// isRedisURL accepts what the engine accepts: one server, a cluster, Sentinel. Empty is not set.
+func isRedisURL(text string) bool { return text == "" || queue.ParseURL(text) == nil }
 
 // isToken accepts what fits into an Authorization header and is not guessed in an afternoon. Empty is not set.
 func isToken(text string) bool {

@@ -1,0 +1,31 @@
+// Package crash ends a process made for it (tag "crashpoints") at a chosen point of the way of a job, as a power cut would: by SIGKILL, with
+// nothing put in order. It is for cmd/battery, which shows that no such end loses a job. In any other build nothing here has an effect or a
+// cost.
+//
+// A point is one line, crash.At("after-lease"), between two effects of which a crash may leave the first without the second. The environment
+// variable SLUICE_CRASH_AT names the point, and perhaps how often it is passed before: after-lease:3 ends the process the third time.
+package crash
+
+// Point is a place in the code at which a crash leaves something half done.
+type Point struct {
+	Label string // as At and SLUICE_CRASH_AT name it
+	Role  string // of the process that passes it: api or worker
+	What  string // has been done by then, and what not
+}
+
+// Points are all of them, in the order of the way of a job.
+var Points = []Point{
+	{"before-admit", "api", "a submission is accepted and not sent to Redis"},
+	{"after-admit", "api", "Redis has the job, which the process has not counted"},
+	{"before-answer", "api", "Redis has the job, and its client no answer"},
+	{"after-lease", "worker", "Redis has leased jobs that are not in the pacer"},
+	{"at-departure", "worker", "a job has left the pacer and its delivery has not begun"},
+	{"before-settle", "worker", "a delivery has ended, which Redis has not been told"},
+	{"after-settle", "worker", "Redis has settled jobs that hold their places here"},
+	{"at-heartbeat", "worker", "Redis has extended leases whose deadlines here are the old ones"},
+	{"before-enqueue", "worker", "a job has departed and is no asynq task"},
+	{"after-enqueue", "worker", "a job is an asynq task, and its lease as it was"},
+	{"before-hand-over", "worker", "completions are claimed and not handed over"},
+	{"after-hand-over", "worker", "a completion is an asynq task and still in the outbox"},
+	{"after-handed-over", "worker", "completions are handed over and out of the outbox, which the process has not noted"},
+}

@@ -1,0 +1,167 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	// maxOpen bounds the delay of a breaker that opens again and again, unless the one that is set is longer.
+	maxOpen = time.Minute
+	// minWait is the least time that jobs wait while another one probes.
+	minWait = time.Second
+	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a row may be chance.
+	minStreak = time.Second
+)
+
+// breaker is a deliverer that spares an upstream which is not there, and the jobs the attempts that they would lose on it:
+//
+//	closed     every job is sent; so many failures in a row open it
+//	open       no job is sent; the delay over, the next job half-opens it
+//	half-open  that job, the probe, is sent and no other; its failure opens the breaker for a longer delay, any other end closes it
+//
+// A failure is a delivery that found the upstream unavailable. A job that is not sent holds its flow and costs no attempt, within
+// the bounds that the queue sets to holds.
+type breaker struct {
+	next    deliverer
+	route   Route
+	backoff Retry // the growing delays
+	watch   stopwatch
+	log     *slog.Logger
+	state   prometheus.Gauge
+	held    prometheus.Counter
+
+	mu      sync.Mutex
+	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so are its listeners
+	turn    int                                // grows with every change of state
+	changed moment                             // when that last was
+	until   moment                             // when it may half-open
+	opened  int                                // times since it was closed
+	reason  string                             // of the last failure
+	failing int                                // deliveries in a row that have failed
+	since   moment                             // when the first of them did
+}
+
+// newBreaker puts a breaker before the deliverer of an upstream.
+func newBreaker(name string, r Route, next deliverer, watch stopwatch, m *metrics, log *slog.Logger) *breaker {
+	b := &breaker{
+		next:    next,
+		route:   r,
+		backoff: Retry{MinBackoff: r.Breaker.Delay, MaxBackoff: max(r.Breaker.Delay, maxOpen)},
+		watch:   watch,
+		log:     log.With("route", name),
+		state:   m.breakerState.WithLabelValues(name),
+		held:    m.breakerHeld.WithLabelValues(name),
+	}
+	// The delay is kept here, in until: the library's own cannot grow.
+	b.circuit = circuitbreaker.NewBuilder[any]().WithFailureThreshold(uint(r.Breaker.Failures)).WithSuccessThreshold(1).WithDelay(0).
+		OnOpen(b.onOpen).OnHalfOpen(b.onHalfOpen).OnClose(b.onClose).Build()
+	return b
+}
+
+func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlement) {
+	turn, refused := b.enter()
+	if refused != nil {
+		b.held.Inc()
+		refused.LeaseRef = l.LeaseRef
+		return *refused
+	}
+	// This is what stays of a delivery that panics: a probe must not be out for ever.
+	s = b.route.Retry.again(l, "the delivery panicked", 0)
+	defer func() { b.leave(ctx, turn, s) }()
+	return b.next.Deliver(ctx, l)
+}
+
+// enter lets a job pass in a turn, or says how it is settled instead.
+func (b *breaker) enter() (turn int, refused *queue.Settlement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.watch.now()
+	wait := b.until.since(now)
+	if wait <= 0 {
+		if b.circuit.TryAcquirePermit() {
+			return b.turn, nil
+		}
+		// The longer the probe is out, the less can be expected of it, and a job has only so many holds.
+		wait = max(minWait, 2*now.since(b.changed))
+	}
+	return 0, &queue.Settlement{
+		Event:       shaper.Hold,
+		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
+		MaxAttempts: b.route.Retry.MaxAttempts,
+		Error:       &queue.JobError{Message: fmt.Sprintf("the route's circuit breaker is %s: %s", b.circuit.State(), b.reason)},
+	}
+}
+
+// leave takes the end of a delivery into account. One that left in an earlier turn says nothing about this one, and one that
+// the worker's stop has cut off says nothing at all.
+func (b *breaker) leave(ctx context.Context, turn int, s queue.Settlement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case turn != b.turn || ctx.Err() != nil:
+	case unavailable(s):
+		b.reason = cut(s.Error.Message, maxMessage)
+		now := b.watch.now()
+		if b.failing == 0 {
+			b.since = now
+		}
+		b.failing++
+		if b.failing < b.route.Breaker.Failures || now.since(b.since) >= minStreak {
+			b.circuit.RecordFailure()
+		}
+	default:
+		b.failing = 0
+		b.circuit.RecordSuccess()
+	}
+}
+
+// unavailable reports whether a delivery found nobody who could say what becomes of the job: it had no answer, or that of a gateway
+// or of a server that is overloaded and does not know for how long.
+func unavailable(s queue.Settlement) bool {
+	if s.Event != shaper.Retry {
+		return false
+	}
+	switch s.Error.Status {
+	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
+func (b *breaker) onOpen(circuitbreaker.StateChangedEvent) {
+	b.opened++
+	delay := b.backoff.backoff(b.opened)
+	b.change(2)
+	b.until = b.changed.add(delay)
+	b.log.Warn("circuit breaker is open", "reason", b.reason, "for", delay.Round(time.Millisecond))
+}
+
+func (b *breaker) onHalfOpen(circuitbreaker.StateChangedEvent) {
+	b.change(1)
+	b.log.Info("circuit breaker is half-open")
+}
+
+func (b *breaker) onClose(circuitbreaker.StateChangedEvent) {
+	b.log.Info("circuit breaker is closed", "openings", b.opened)
+	b.opened = 0
+	b.change(0)
+}
+
+// change starts a new turn; the state is as the metric has it.
+func (b *breaker) change(state float64) {
+	b.turn++
+	b.changed = b.watch.now()
+	b.state.Set(state)
+}

@@ -1,0 +1,471 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// States of a breaker, as the metric has them.
+const (
+	closed   = 0.0
+	halfOpen = 1.0
+	open     = 2.0
+)
+
+// noAnswer is the status of an upstream that does not answer.
+const noAnswer = 0
+
+// upstream is a deliverer whose answer is set: a status, noAnswer, or whatever Deliver is told.
+type upstream struct {
+	status  int
+	answer  deliverFunc // in the place of status
+	arrived atomic.Int32
+}
+
+func (u *upstream) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+	u.arrived.Add(1)
+	if u.answer != nil {
+		return u.answer(ctx, l)
+	}
+	return answered(l, u.status, "")
+}
+
+// answered is the settlement that the HTTP deliverer makes of an answer.
+func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
+	retry := Route{}.withDefaults().Retry
+	if status == noAnswer {
+		return retry.again(l, "no answer within 10s", 0)
+	}
+	return retry.judge(l, &queue.Response{Status: status}, retryAfter, time.Now())
+}
+
+// guarded is a breaker with these settings before the upstream.
+func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
+	t.Helper()
+	m, err := newMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, m, log)
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// trip lets deliveries fail until the breaker is open.
+func trip(t *testing.T, b *breaker, u *upstream) {
+	t.Helper()
+	u.status = noAnswer
+	for testutil.ToFloat64(b.state) != open {
+		b.Deliver(t.Context(), lease())
+		if testutil.ToFloat64(b.state) != open {
+			pass(minStreak)
+		}
+	}
+}
+
+// untilProbe waits for the end of the delay.
+func untilProbe(b *breaker) { pass(b.until.since(b.watch.now())) }
+
+func TestBreakerStories(t *testing.T) {
+	const sent, held = true, false
+	type step struct {
+		after  time.Duration // since the step before
+		status int           // what the upstream would answer
+		sent   bool
+		state  float64
+	}
+	// Delays are spread by 20 %: 10 s end between 8 and 12 s, 20 s between 16 and 24 s.
+	tests := map[string][]step{
+		"opens after three in a row, one probe closes it": {
+			{0, noAnswer, sent, closed}, {0, 502, sent, closed}, {time.Second, 504, sent, open}, {0, 200, held, open},
+			{7900 * time.Millisecond, 200, held, open}, {4200 * time.Millisecond, 200, sent, closed}, {0, 200, sent, closed},
+		},
+		"a probe that fails opens it for twice as long": {
+			{0, 503, sent, closed}, {0, 503, sent, closed}, {time.Second, 503, sent, open}, {12 * time.Second, 503, sent, open},
+			{15 * time.Second, 200, held, open}, {9 * time.Second, 200, sent, closed},
+		},
+		"closed, it counts anew and starts with the short delay": {
+			{0, 503, sent, closed}, {0, 503, sent, closed}, {time.Second, 503, sent, open}, {12 * time.Second, 503, sent, open},
+			{24 * time.Second, 200, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed}, {time.Second, 503, sent, open},
+			{12 * time.Second, 200, sent, closed},
+		},
+		"a success in between": {
+			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {0, 200, sent, closed},
+			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {time.Second, noAnswer, sent, open},
+		},
+		"any other answer is one, also to the probe": {
+			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {0, 500, sent, closed},
+			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {0, 400, sent, closed},
+			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {time.Second, noAnswer, sent, open}, {12 * time.Second, 500, sent, closed},
+		},
+		"many in less than a second are not enough": {
+			{0, 503, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed}, {999 * time.Millisecond, 503, sent, closed},
+			{time.Millisecond, 503, sent, open},
+		},
+		"hours without jobs": {
+			{0, 503, sent, closed}, {3 * time.Hour, 503, sent, closed}, {3 * time.Hour, 503, sent, open}, {3 * time.Hour, 200, sent, closed},
+		},
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := &upstream{}
+				b := guarded(t, Breaker{Failures: 3, Delay: 10 * time.Second}, u, quiet())
+				for i, step := range steps {
+					pass(step.after)
+					u.status = step.status
+					before := u.arrived.Load()
+					s := b.Deliver(t.Context(), lease())
+					if arrived := u.arrived.Load() > before; arrived != step.sent {
+						t.Fatalf("step %d: sent %v", i, arrived)
+					}
+					if !step.sent && s.Event != shaper.Hold || step.sent && s.Event != answered(lease(), step.status, "").Event {
+						t.Errorf("step %d: settled as %s", i, s.Event)
+					}
+					if state := testutil.ToFloat64(b.state); state != step.state {
+						t.Fatalf("step %d: state %v, want %v", i, state, step.state)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	for _, tt := range []struct {
+		status     int
+		retryAfter string
+		want       bool
+	}{
+		{noAnswer, "", true}, {502, "", true}, {503, "", true}, {504, "", true}, {503, "soon", true},
+		{200, "", false}, {307, "", false}, {400, "", false}, {404, "", false}, {408, "", false}, {425, "", false}, {429, "", false},
+		{429, "5", false}, {500, "", false}, {501, "", false}, {503, "5", false}, {503, "0", false}, {507, "", false},
+	} {
+		if got := unavailable(answered(lease(), tt.status, tt.retryAfter)); got != tt.want {
+			t.Errorf("%d, Retry-After %q: %v", tt.status, tt.retryAfter, got)
+		}
+	}
+}
+
+func TestHalfOfAllFailingAtRandomDoesNotOpenIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 10}, u, quiet())
+		coin := rand.New(rand.NewPCG(1, 1))
+		const jobs = 20_000 // of which a fair coin makes ten in a row about ten times
+		for range jobs {
+			pass(10 * time.Millisecond)
+			u.status = []int{http.StatusOK, http.StatusBadGateway}[coin.IntN(2)]
+			b.Deliver(t.Context(), lease())
+		}
+		if n := u.arrived.Load(); n != jobs {
+			t.Errorf("%d of %d were sent", n, jobs)
+		}
+	})
+}
+
+func TestHoldWhileOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 1, Delay: 10 * time.Second}, u, quiet())
+		trip(t, b, u)
+		for range 8 {
+			left := b.until.since(b.watch.now())
+			s := b.Deliver(t.Context(), lease())
+			if s.LeaseRef != lease().LeaseRef || s.Event != shaper.Hold || s.MaxAttempts != 5 || s.Delay < left || s.Delay > left+left/10 {
+				t.Errorf("%v before the end: %+v", left, s)
+			}
+			if want := "the route's circuit breaker is open: no answer within 10s"; s.Error == nil || s.Error.Message != want || s.Error.Status != 0 {
+				t.Errorf("%+v, want %q", s.Error, want)
+			}
+			pass(time.Second)
+		}
+		if n := testutil.ToFloat64(b.held); n != 8 {
+			t.Errorf("%v are counted as held", n)
+		}
+	})
+}
+
+func TestDelayGrowsToItsBound(t *testing.T) {
+	for delay, most := range map[time.Duration]time.Duration{10 * time.Second: time.Minute, 5 * time.Minute: 5 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			u := &upstream{}
+			b := guarded(t, Breaker{Failures: 1, Delay: delay}, u, quiet())
+			trip(t, b, u)
+			for range 100 {
+				untilProbe(b)
+				b.Deliver(t.Context(), lease())
+			}
+			if d := b.until.since(b.changed); d < most*4/5 || d > most {
+				t.Errorf("delay %v grows to %v, want about %v", delay, d, most)
+			}
+		})
+	}
+}
+
+func TestOneProbeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 1}, u, quiet())
+		trip(t, b, u)
+		untilProbe(b)
+		u.arrived.Store(0)
+		u.answer = func(_ context.Context, l queue.Lease) queue.Settlement {
+			time.Sleep(5 * time.Second)
+			return answered(l, 200, "")
+		}
+		var jobs sync.WaitGroup
+		var succeeded, held atomic.Int32
+		for range 50 {
+			jobs.Go(func() {
+				switch s := b.Deliver(t.Context(), lease()); {
+				case s.Event == shaper.Succeed:
+					succeeded.Add(1)
+				case s.Event == shaper.Hold && s.Delay >= time.Second && s.Delay <= 1100*time.Millisecond &&
+					s.Error.Message == "the route's circuit breaker is half-open: no answer within 10s":
+					held.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		if u.arrived.Load() != 1 || held.Load() != 49 || testutil.ToFloat64(b.state) != halfOpen {
+			t.Errorf("%d sent, %d held, state %v", u.arrived.Load(), held.Load(), testutil.ToFloat64(b.state))
+		}
+		// A job that comes back again and again is not held every second.
+		pass(4 * time.Second)
+		if s := b.Deliver(t.Context(), lease()); s.Event != shaper.Hold || s.Delay < 8*time.Second {
+			t.Errorf("%+v", s)
+		}
+		jobs.Wait()
+		if succeeded.Load() != 1 || testutil.ToFloat64(b.state) != closed {
+			t.Errorf("%d succeeded, state %v", succeeded.Load(), testutil.ToFloat64(b.state))
+		}
+	})
+}
+
+// TestEndsOfAnEarlierTurnDoNotCount: what left before the breaker opened neither closes it nor opens it again.
+func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
+	for _, late := range []int{noAnswer, 200} {
+		synctest.Test(t, func(t *testing.T) {
+			u := &upstream{}
+			b := guarded(t, Breaker{Failures: 1}, u, quiet())
+			// Each of these is told its answer when its time has come.
+			leave := func() (end chan int) {
+				end = make(chan int)
+				u.answer = func(_ context.Context, l queue.Lease) queue.Settlement { return answered(l, <-end, "") }
+				go b.Deliver(t.Context(), lease())
+				synctest.Wait()
+				return end
+			}
+			want := func(when string, state float64) {
+				synctest.Wait()
+				if got := testutil.ToFloat64(b.state); got != state {
+					t.Errorf("an end with %d %s: state %v, want %v", late, when, got, state)
+				}
+			}
+			first, second, third := leave(), leave(), leave()
+			u.answer = nil
+			trip(t, b, u)
+			first <- late
+			want("while open", open)
+			untilProbe(b)
+			probe := leave()
+			second <- late
+			want("while half-open", halfOpen)
+			probe <- 200
+			want("of the probe", closed)
+			third <- late
+			want("while closed again", closed)
+		})
+	}
+}
+
+func TestStopDoesNotCount(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	u := &upstream{answer: func(ctx context.Context, l queue.Lease) queue.Settlement {
+		<-ctx.Done()
+		return answered(l, noAnswer, "")
+	}}
+	b := guarded(t, Breaker{Failures: 2}, u, quiet())
+	var jobs sync.WaitGroup
+	for range 10 {
+		jobs.Go(func() { b.Deliver(ctx, lease()) })
+	}
+	cancel()
+	jobs.Wait()
+	if state := testutil.ToFloat64(b.state); state != closed {
+		t.Errorf("state %v", state)
+	}
+}
+
+func TestProbeThatPanicsIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 1}, u, quiet())
+		trip(t, b, u)
+		untilProbe(b)
+		u.answer = func(context.Context, queue.Lease) queue.Settlement { panic("x") }
+		func() {
+			defer func() { _ = recover() }()
+			b.Deliver(t.Context(), lease())
+		}()
+		if state := testutil.ToFloat64(b.state); state != open {
+			t.Errorf("state %v", state)
+		}
+	})
+}
+
+func TestBreakerIsOffByDefault(t *testing.T) {
+	w, err := New(nil, Config{Routes: map[string]Route{"off": {URL: "http://host/"}, "on": {URL: "http://host/", Breaker: Breaker{Failures: 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, ok := w.deliverers["off"].(*httpDeliverer); !ok {
+		t.Errorf("%T", d)
+	}
+	if b, ok := w.deliverers["on"].(*breaker); !ok || b.route.Breaker.Delay != 10*time.Second {
+		t.Errorf("%T", b)
+	}
+	if n := testutil.CollectAndCount(w.metrics.breakerState); n != 1 {
+		t.Errorf("%d routes have a state", n)
+	}
+}
+
+// TestOutageWithTheQueue: an upstream that is away for a minute costs few attempts and no job. Without a breaker all would be dead.
+func TestOutageWithTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const jobs, outage = 60, time.Minute
+		engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 1, Defaults: shaper.DefaultPolicy(), Logger: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
+		w, err := newWorker(q, consumers, newTimerWaiter, Config{Logger: quiet(), Routes: map[string]Route{
+			"default": {URL: "http://upstream.test/", Breaker: Breaker{Failures: 10}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		var failed atomic.Int32
+		w.deliverers["default"].(*breaker).next = deliverFunc(func(_ context.Context, l queue.Lease) queue.Settlement {
+			if time.Since(begin) > outage {
+				return answered(l, 200, "")
+			}
+			failed.Add(1)
+			return answered(l, noAnswer, "")
+		})
+		var ids []string
+		for range jobs {
+			v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "n", MaxAttempts: 5})
+			if err != nil || v.Outcome != shaper.Admitted {
+				t.Fatalf("%+v, %v", v, err)
+			}
+			ids = append(ids, v.Job.ID)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		for i, id := range ids {
+			if job := ended(t, q, id); job.State != shaper.Succeeded {
+				t.Errorf("job %d: %+v, %+v", i, job, job.LastError)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if n := failed.Load(); n < 10 || n > 20 {
+			t.Errorf("%d deliveries failed", n)
+		}
+	})
+}
+
+// TestWorkerWithABreaker is an outage as the queue, the operator and the log see it.
+func TestWorkerWithABreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var away atomic.Bool
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{
+			Routes: map[string]Route{"default": {URL: "http://me:hunter2@upstream.test/?key=hunter2", Breaker: Breaker{Failures: 3, Delay: 10 * time.Second}}},
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}, func(_ context.Context, l queue.Lease) queue.Settlement {
+			if away.Load() {
+				return answered(l, 502, "")
+			}
+			return answered(l, 200, "")
+		})
+		jobs := 0
+		add := func(n int) {
+			for range n {
+				q.put(0, fmt.Sprint(jobs), 0)
+				jobs++
+			}
+			q.wakes <- queue.Wake{Shard: 0}
+			pass(time.Second)
+		}
+		add(2)
+		away.Store(true)
+		add(2)
+		add(1)
+		add(4)
+		pass(11 * time.Second)
+		add(1)
+		away.Store(false)
+		pass(23 * time.Second)
+		add(1)
+		add(2)
+		r.end(t)
+		if n := q.events(); n[shaper.Succeed] != 5 || n[shaper.Retry] != 4 || n[shaper.Hold] != 4 {
+			t.Errorf("%v", n)
+		}
+		const metrics = `
+# HELP sluice_route_breaker_held_total Jobs that were held, not sent, because of the circuit breaker of their route.
+# TYPE sluice_route_breaker_held_total counter
+sluice_route_breaker_held_total{route="default"} 4
+# HELP sluice_route_breaker_state Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.
+# TYPE sluice_route_breaker_state gauge
+sluice_route_breaker_state{route="default"} 0
+`
+		if err := testutil.GatherAndCompare(r.registry, strings.NewReader(metrics), "sluice_route_breaker_held_total", "sluice_route_breaker_state"); err != nil {
+			t.Error(err)
+		}
+		var lines []string
+		for line := range strings.Lines(log.String()) {
+			if _, message, ok := strings.Cut(line, `msg="circuit breaker is `); ok {
+				lines = append(lines, message[:strings.IndexByte(message, 34)])
+				if !strings.Contains(message, "route=default") {
+					t.Errorf("whose? %s", line)
+				}
+			}
+		}
+		if got := strings.Join(lines, " "); got != "open half-open open half-open closed" {
+			t.Errorf("transitions in the log: %s", got)
+		}
+		if !strings.Contains(log.String(), `reason="the upstream answered 502 Bad Gateway"`) || strings.Contains(log.String(), "hunter2") {
+			t.Error(log.String())
+		}
+	})
+}
