@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"time"
 
@@ -23,11 +24,25 @@ func (d dial) orUnconnected() dial {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := d(ctx, network, addr)
 		if err != nil {
-			return unconnected{err}, nil
+			return unconnected{notConnected{err}}, nil
 		}
 		return conn, nil
 	}
 }
+
+// notConnected is why there is no connection. It hides its cause, of which go-redis would show the caller the last part only, without
+// the address.
+type notConnected struct{ cause error }
+
+func (e notConnected) Error() string { return e.cause.Error() }
+
+// Timeout and Temporary make it a net.Error, which go-redis tells apart from an answer of Redis.
+func (e notConnected) Timeout() bool {
+	var timed net.Error
+	return errors.As(e.cause, &timed) && timed.Timeout()
+}
+
+func (e notConnected) Temporary() bool { return true }
 
 // unconnected is a connection that there is none of.
 type unconnected struct{ err error }

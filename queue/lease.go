@@ -147,7 +147,11 @@ func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
 	}
 	// A release is no attempt: it leaves what is known as it is.
 	if t.Event != shaper.Release && (t.Error != nil || t.Response != nil || len(t.Log) > 0) {
-		raw, err := json.Marshal(result{t.Error, t.Response, t.log()})
+		r := result{t.Error, t.Response, t.log()}
+		if n := len(t.Log); r.Error == nil && n > 0 {
+			r.Error = &JobError{Message: t.Log[n-1].Message, Status: t.Log[n-1].Status, At: t.Log[n-1].At}
+		}
+		raw, err := json.Marshal(r)
 		if err != nil {
 			return item, fmt.Errorf("queue: encode a result: %w", err)
 		}
