@@ -38,6 +38,14 @@ fuzz: redis ## run every fuzz target for FUZZTIME (10s)
 	  done; \
 	done
 
+.PHONY: battery
+battery: redis ## break Sluice on purpose and check what it promises (5 minutes; see go run ./cmd/battery -h)
+	$(GO) run ./cmd/battery -quick -keep
+
+.PHONY: seeded
+seeded: redis ## plant twelve known bugs, one after the other, and see that the tests find them
+	$(GO) run ./cmd/battery -full -only Q1
+
 .PHONY: soak
 soak: redis ## hold the scripts against their model over longer random histories, with a new seed
 	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run TestParity/redis ./lua

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// This file is the bound as a sequential machine: what a tenant's queue must answer if calls came one after the other. porcupine looks for
+// an order of the concurrent calls, each somewhere between its sending and its answer, in which the machine answers just so.
+
+// verb is what is asked of a tenant's queue.
+type verb string
+
+const (
+	submit verb = "submit" // the jobs one by one, or all or none of them
+	cancel verb = "cancel" // one job
+	look   verb = "look"   // at one job
+	stat   verb = "stat"   // the tenant's figures
+	resize verb = "resize" // set the capacity
+	depart verb = "depart" // not asked by anybody: a worker takes the job at the head of the queue
+)
+
+// ask is one call. Jobs are numbered within their tenant, in the order in which they were planned; one job may be submitted by several calls
+// with the same key.
+type ask struct {
+	verb     verb
+	jobs     []int
+	atomic   bool // submit all or none
+	delayed  bool // submit for a time that does not come
+	capacity int  // resize
+}
+
+// told is the answer to a call.
+type told struct {
+	verdicts []judged // submit: one per job; one alone for a refused atomic batch
+	state    string   // look, cancel: of the job; empty for a cancellation that came too late
+	position int      // look
+	figures  figures  // stat
+}
+
+// judged is what one submission was told. depth and capacity are -1 where nothing is said of them.
+type judged struct {
+	outcome         outcome // acknowledged or refused as full
+	replayed        bool
+	state           string // of an admitted job
+	position        int    // of an admitted job
+	remaining       int    // places left; -1: nothing said
+	depth, capacity int
+}
+
+// figures are those of a tenant.
+type figures struct{ depth, running, capacity, admitted, rejected, departed int }
+
+// Where a job is, in shelf.at.
+const (
+	nowhere   = '-'
+	queued    = 'q'
+	scheduled = 's'
+	departed  = 'g' // leased, or ended and nobody has seen that
+	succeeded = 'e'
+	cancelled = 'c'
+)
+
+// shelf is the state of the machine. Its values are comparable and never changed.
+type shelf struct {
+	capacity           int
+	at                 string // one letter per job
+	queue              string // the queued jobs in their order, a rune each
+	admitted, rejected int
+}
+
+func (s shelf) depth() int { return s.count(queued) + s.count(scheduled) }
+
+func (s shelf) count(where rune) int { return strings.Count(s.at, string(where)) }
+
+func (s shelf) put(job int, where byte) shelf {
+	at := []byte(s.at)
+	at[job] = where
+	s.at = string(at)
+	return s
+}
+
+// take removes a job from the queue, if it stands there.
+func (s shelf) take(job int) shelf {
+	s.queue = strings.Replace(s.queue, string(rune(job+1)), "", 1)
+	return s
+}
+
+// position is the job's place in the queue, from 1; 0 if it does not stand there.
+func (s shelf) position(job int) int {
+	return 1 + slices.Index([]rune(s.queue), rune(job+1))
+}
+
+// boundModel is the machine for a tenant with this capacity at first and so many jobs.
+func boundModel(capacity, jobs int) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return shelf{capacity: capacity, at: strings.Repeat(string(rune(nowhere)), jobs)} },
+		Step: func(state, input, output any) (bool, any) {
+			return state.(shelf).step(input.(ask), output.(told))
+		},
+		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+	}
+}
+
+// step is whether the machine may answer so, and its next state.
+func (s shelf) step(a ask, t told) (bool, shelf) {
+	switch a.verb {
+	case submit:
+		return s.submit(a, t.verdicts)
+	case cancel:
+		job := a.jobs[0]
+		switch s.at[job] {
+		case queued, scheduled, cancelled:
+			return t.state == "cancelled", s.take(job).put(job, cancelled)
+		}
+		return s.at[job] != nowhere && t.state == "", s
+	case look:
+		return s.look(a.jobs[0], t)
+	case stat:
+		gone := s.count(departed)
+		want := figures{
+			depth: s.depth(), running: t.figures.running, capacity: s.capacity, admitted: s.admitted, rejected: s.rejected,
+			departed: gone + s.count(succeeded),
+		}
+		return t.figures == want && t.figures.running <= gone, s
+	case resize:
+		s.capacity = a.capacity
+		return true, s
+	case depart:
+		if s.position(a.jobs[0]) != 1 {
+			return false, s
+		}
+		return true, s.take(a.jobs[0]).put(a.jobs[0], departed)
+	}
+	return false, s
+}
+
+func (s shelf) look(job int, t told) (bool, shelf) {
+	if t.position != s.position(job) {
+		return false, s
+	}
+	switch s.at[job] {
+	case queued:
+		return t.state == "queued", s
+	case scheduled:
+		return t.state == "scheduled", s
+	case cancelled:
+		return t.state == "cancelled", s
+	case succeeded:
+		return t.state == "succeeded", s
+	case departed:
+		if t.state == "succeeded" {
+			return true, s.put(job, succeeded)
+		}
+		return t.state == "leased", s
+	}
+	return false, s
+}
+
+func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
+	if a.atomic {
+		size := 0 // a job that is known takes no place
+		for _, job := range a.jobs {
+			if s.at[job] == nowhere {
+				size++
+			}
+		}
+		if size > 0 && s.depth()+size > s.capacity {
+			ok := len(verdicts) == 1 && verdicts[0].outcome == refused && s.says(verdicts[0])
+			if s.admitted+s.rejected > 0 { // a flow that nobody has heard of has no counters
+				s.rejected += len(a.jobs)
+			}
+			return ok, s
+		}
+	}
+	if len(verdicts) != len(a.jobs) {
+		return false, s
+	}
+	for i, job := range a.jobs {
+		v := verdicts[i]
+		switch {
+		case s.at[job] != nowhere:
+			if v.outcome != acknowledged || !v.replayed {
+				return false, s
+			}
+		case s.depth() >= s.capacity:
+			s.rejected++
+			if v.outcome != refused {
+				return false, s
+			}
+		default:
+			s.admitted++
+			state, where := "queued", byte(queued)
+			if a.delayed {
+				state, where = "scheduled", scheduled
+			} else {
+				s.queue += string(rune(job + 1))
+			}
+			s = s.put(job, where)
+			if v.outcome != acknowledged || v.replayed || v.state != state || v.position != s.position(job) {
+				return false, s
+			}
+		}
+		if !s.says(v) {
+			return false, s
+		}
+	}
+	return true, s
+}
+
+// says is whether what a verdict says of the bound is so.
+func (s shelf) says(v judged) bool {
+	return (v.remaining < 0 || v.remaining == max(0, s.capacity-s.depth())) &&
+		(v.depth < 0 || v.depth == s.depth()) && (v.capacity < 0 || v.capacity == s.capacity)
+}
+
+// called is a call as it was seen from outside.
+type called struct {
+	client         int
+	ask            ask
+	told           told
+	sent, answered instant
+}
+
+// boundHistory is the calls on one tenant with the departures that the sink has seen.
+type boundHistory struct {
+	tenant   string
+	capacity int // at first
+	jobs     int
+	calls    []called
+}
+
+// operations is the history as porcupine reads it. A departure lies somewhere between the first submission of its job and its arrival.
+func (h boundHistory) operations(arrived map[int]instant) []porcupine.Operation {
+	var all []porcupine.Operation
+	add := func(client int, a ask, t told, from, to instant) {
+		all = append(all, porcupine.Operation{ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to)})
+	}
+	first := map[int]instant{}
+	for _, c := range h.calls {
+		add(c.client, c.ask, c.told, c.sent, c.answered)
+		if c.ask.verb != submit {
+			continue
+		}
+		for _, job := range c.ask.jobs {
+			if at, known := first[job]; !known || c.sent < at {
+				first[job] = c.sent
+			}
+		}
+	}
+	for job, at := range arrived {
+		add(0, ask{verb: depart, jobs: []int{job}}, told{}, first[job], at)
+	}
+	return all
+}

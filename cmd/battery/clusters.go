@@ -1,0 +1,371 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// clusters are the checks on a Redis Cluster.
+func clusters() []check {
+	return []check{{
+		id: "K1", what: "cluster slots migrating to and fro under load, those of busy shards and that of the workers",
+		target: "no half-done change, lost 0, unexpected 0",
+		quick:  scale{jobs: 2000, tenants: 12, rounds: 8, window: 10 * time.Second},
+		full:   scale{jobs: 20_000, tenants: 24, rounds: 60, window: 90 * time.Second, limit: 5 * time.Minute},
+		run:    slotsMigrating,
+	}}
+}
+
+// clusterSlots is how many slots a cluster has.
+const clusterSlots = 16384
+
+// node is a redis-server of a cluster. It has all slots from first up to the other's first.
+type node struct {
+	*process
+	port   int // of clients
+	bus    int // of the other node
+	id     string
+	client *redis.Client
+}
+
+// migration is one slot on its way from one node to the other.
+type migration struct {
+	slot       int
+	begun, end instant
+	keys       int
+}
+
+// meets reports whether the slot was open, or had been less than after ago, at some instant from first to last.
+func (m migration) meets(slot int, first, last instant, after time.Duration) bool {
+	return m.slot == slot && first <= m.end.add(after) && last >= m.begun
+}
+
+// slotsMigrating moves slots between the two nodes of a cluster, the way redis-cli does it, while jobs come and go. Intake may answer 503
+// meanwhile; its clients try again with the same key.
+func slotsMigrating(ctx context.Context, w *world, f *findings) error {
+	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
+	s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+2)}}
+	nodes, err := w.openCluster(ctx, s, "api", "worker", "worker")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = errors.Join(nodes[0].client.Close(), nodes[1].client.Close()) }()
+	tenants := names("tenant", w.scale.tenants)
+	slots, err := w.busySlots(ctx, tenants)
+	if err != nil {
+		return err
+	}
+	w.sink.set(slowly(5*time.Millisecond, 100*time.Millisecond))
+	wait := w.background(ctx, load{name: "k1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true, clients: 128})
+	var migrations []migration
+	for i := range w.scale.rounds {
+		if err := pause(ctx, w.between(0, w.scale.window/time.Duration(w.scale.rounds)/2)); err != nil {
+			return err
+		}
+		// A slot goes to and fro before another one is chosen; now and then it takes longer than a lease.
+		stay := w.between(50*time.Millisecond, 600*time.Millisecond)
+		if i%8 == 7 {
+			stay = w.settings.lease + w.settings.lease/2
+		}
+		w.say("migration %d of %d", i+1, w.scale.rounds)
+		m, err := w.migrate(ctx, nodes, slots[i/2%len(slots)], stay)
+		if err != nil {
+			return err
+		}
+		migrations = append(migrations, m)
+	}
+	if err := wait(); err != nil {
+		return err
+	}
+	e, err := w.settle(ctx, f)
+	if err != nil {
+		return err
+	}
+	e.succeeded(f)
+	half, err := w.halfDone(ctx, nodes, e)
+	if err != nil {
+		return err
+	}
+	f.none("half-done changes", half)
+	var moved float64
+	for _, m := range migrations {
+		moved += float64(m.keys)
+	}
+	slotOf := map[string]int{}
+	for _, t := range tenants {
+		if slotOf[t], err = w.slotOf(ctx, t); err != nil {
+			return err
+		}
+	}
+	open := func(tenant string, first, last instant, after time.Duration) bool {
+		return slices.ContainsFunc(migrations, func(m migration) bool { return m.meets(slotOf[tenant], first, last, after) })
+	}
+	refusals := 0.0
+	var others, elsewhere, again []string
+	requests, _ := w.ledger.entries()
+	for _, r := range requests {
+		switch {
+		case r.Status == http.StatusServiceUnavailable && open(r.Tenant, r.Sent, r.Answered, 0):
+			refusals++
+		case r.Status == http.StatusServiceUnavailable:
+			elsewhere = append(elsewhere, fmt.Sprintf("key %s of slot %d from %v to %v", r.Key, slotOf[r.Tenant], time.Duration(r.Sent), time.Duration(r.Answered)))
+		case r.Status != http.StatusAccepted:
+			others = append(others, fmt.Sprintf("key %s: %d", r.Key, r.Status))
+		}
+	}
+	// A lease that could not be settled while its slot was open is taken back when it has run out, or one lease of grace later.
+	for _, d := range e.Duplicates {
+		if !open(d.again.Tenant, d.before.At, d.again.At, 2*w.settings.lease) {
+			again = append(again, fmt.Sprintf("job %s of slot %d at %v and %v", d.again.Job, slotOf[d.again.Tenant], time.Duration(d.before.At), time.Duration(d.again.At)))
+		}
+	}
+	f.told("migrations", float64(len(migrations)), "")
+	f.told("keys moved", moved, "")
+	f.atLeast("503s of open slots", refusals, 1, "") // else nothing was put to the test
+	f.none("503s of other slots", elsewhere)
+	f.none("answers other than 202 and 503", others)
+	f.told("duplicates", float64(len(e.Duplicates)), "")
+	f.none("duplicates of other slots", again)
+	return nil
+}
+
+// openCluster starts a cluster of two nodes that share the slots, and the processes.
+func (w *world) openCluster(ctx context.Context, s settings, roles ...string) (nodes [2]*node, err error) {
+	w.settings = s.withDefaults()
+	for i := range nodes {
+		if nodes[i], err = w.startNode(ctx, fmt.Sprintf("node-%d", i+1)); err != nil {
+			return nodes, err
+		}
+	}
+	for i, n := range nodes {
+		first, last := i*clusterSlots/2, (i+1)*clusterSlots/2-1
+		c := n.client
+		if err := errors.Join(
+			c.ClusterAddSlotsRange(ctx, first, last).Err(),
+			c.Do(ctx, "cluster", "set-config-epoch", i+1).Err(),
+			c.Do(ctx, "cluster", "meet", "127.0.0.1", nodes[1-i].port, nodes[1-i].bus).Err(),
+		); err != nil {
+			return nodes, fmt.Errorf("make the cluster: %w", err)
+		}
+		if n.id, err = c.ClusterMyID(ctx).Result(); err != nil {
+			return nodes, err
+		}
+	}
+	if err := until(ctx, "the cluster is one", 20*time.Millisecond, func() (bool, error) {
+		for _, n := range nodes {
+			info, err := n.client.ClusterInfo(ctx).Result()
+			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:2") {
+				return false, err
+			}
+		}
+		return true, nil
+	}); err != nil {
+		return nodes, err
+	}
+	addresses := [2]string{address(nodes[0].port), address(nodes[1].port)}
+	w.url = "redis+cluster://" + addresses[0] + "?addr=" + addresses[1]
+	w.store = redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: addresses[:], ReadTimeout: 5 * time.Second, ContextTimeoutEnabled: true, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	for _, r := range roles {
+		if _, err := w.start(ctx, r); err != nil {
+			return nodes, err
+		}
+	}
+	return nodes, nil
+}
+
+func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+
+// startNode starts a node that knows of no other, in a directory of its own.
+func (w *world) startNode(ctx context.Context, name string) (*node, error) {
+	dir := filepath.Join(w.dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	port, bus, err := twoPorts()
+	if err != nil {
+		return nil, err
+	}
+	p, err := w.nursery.start(w.dir, name, nil, "redis-server", "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
+		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "5000",
+		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction")
+	if err != nil {
+		return nil, err
+	}
+	n := &node{process: p, port: port, bus: bus, client: redis.NewClient(&redis.Options{
+		Addr: address(port), ReadTimeout: 5 * time.Second, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})}
+	return n, until(ctx, name+" answers", 20*time.Millisecond, func() (bool, error) {
+		if !p.alive() {
+			return false, fmt.Errorf("%s ended at start: %s", name, p.tail())
+		}
+		return n.client.Ping(ctx).Err() == nil, nil
+	})
+}
+
+// twoPorts finds two ports that nobody listens on.
+func twoPorts() (a, b int, err error) {
+	var ports [2]int
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, 0, err
+		}
+		defer func() { _ = l.Close() }() // after both are chosen
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports[0], ports[1], nil
+}
+
+func (w *world) slotOf(ctx context.Context, tenant string) (int, error) {
+	slot, err := w.store.ClusterKeySlot(ctx, keyspace.ShardOf(tenant).Clock()).Result()
+	return int(slot), err
+}
+
+// busySlots is the slots to be moved, in an order of the seed: those of some tenants, and that of the live workers.
+func (w *world) busySlots(ctx context.Context, tenants []string) ([]int, error) {
+	workers, err := w.store.ClusterKeySlot(ctx, "{workers}").Result()
+	if err != nil {
+		return nil, err
+	}
+	slots := []int{int(workers)}
+	for _, i := range w.rng.Perm(len(tenants)) {
+		slot, err := w.slotOf(ctx, tenants[i])
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(slots, slot) && len(slots) < 6 {
+			slots = append(slots, slot)
+		}
+	}
+	w.rng.Shuffle(len(slots), func(i, k int) { slots[i], slots[k] = slots[k], slots[i] })
+	return slots, nil
+}
+
+// migrate moves a slot from the node that has it to the other, and takes about that long.
+func (w *world) migrate(ctx context.Context, nodes [2]*node, slot int, stay time.Duration) (migration, error) {
+	from, to := nodes[0], nodes[1]
+	ranges, err := from.client.ClusterSlots(ctx).Result()
+	if err != nil {
+		return migration{}, err
+	}
+	for _, r := range ranges {
+		if slot >= r.Start && slot <= r.End && r.Nodes[0].ID == to.id {
+			from, to = to, from
+			break
+		}
+	}
+	m := migration{slot: slot, begun: w.ledger.now()}
+	setSlot := func(n *node, args ...any) error {
+		return n.client.Do(ctx, append([]any{"cluster", "setslot", slot}, args...)...).Err()
+	}
+	if err := errors.Join(setSlot(to, "importing", from.id), setSlot(from, "migrating", to.id)); err != nil {
+		return m, fmt.Errorf("open slot %d: %w", slot, err)
+	}
+	const steps = 8
+	for {
+		if err := pause(ctx, stay/steps); err != nil {
+			return m, err
+		}
+		n, err := from.client.ClusterCountKeysInSlot(ctx, slot).Result()
+		if err != nil {
+			return m, err
+		}
+		if n == 0 {
+			break
+		}
+		// Few keys a step, the last of them too, so that the slot is torn in many ways.
+		keys, err := from.client.ClusterGetKeysInSlot(ctx, slot, int(n)/4+3).Result()
+		if err != nil {
+			return m, err
+		}
+		w.rng.Shuffle(len(keys), func(i, k int) { keys[i], keys[k] = keys[k], keys[i] })
+		args := []any{"migrate", "127.0.0.1", to.port, "", 0, 5000, "keys"}
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		if err := from.client.Do(ctx, args...).Err(); err != nil {
+			return m, fmt.Errorf("migrate keys of slot %d: %w", slot, err)
+		}
+		m.keys += len(keys)
+	}
+	if err := setSlot(to, "node", to.id); err != nil {
+		return m, fmt.Errorf("close slot %d: %w", slot, err)
+	}
+	if err := pause(ctx, stay/steps); err != nil { // both have it
+		return m, err
+	}
+	if err := setSlot(from, "node", to.id); err != nil {
+		return m, fmt.Errorf("close slot %d: %w", slot, err)
+	}
+	m.end = w.ledger.now()
+	return m, nil
+}
+
+// halfDone looks at every key of a drained cluster for what a change that stopped half-way would leave behind.
+func (w *world) halfDone(ctx context.Context, nodes [2]*node, e ended) (found []string, err error) {
+	half := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	seen := map[string]bool{}
+	admitted, succeeded := 0, 0
+	for _, n := range nodes {
+		it := n.client.Scan(ctx, 0, "sluice:*", 5000).Iterator()
+		for it.Next(ctx) {
+			key := it.Val()
+			if seen[key] {
+				half("%s is on both nodes", key)
+			}
+			seen[key] = true
+			_, rest, _ := strings.Cut(key, "}:")
+			switch kind, _, _ := strings.Cut(rest, ":"); kind {
+			case "due", "expires", "leases", "outbox", "queue", "later", "claim", "unlock", "dead":
+				half("%s is left over", key)
+			case "clock", "flow":
+				figures, err := n.client.HGetAll(ctx, key).Result()
+				if err != nil {
+					return nil, err
+				}
+				for _, name := range []string{"depth", "running", "queued", "cost"} {
+					if v := figures[name]; v != "" && v != "0" {
+						half("%s: %s is %s", key, name, v)
+					}
+				}
+				for name, sum := range map[string]*int{"admitted": &admitted, "succeeded": &succeeded} {
+					v, _ := strconv.Atoi(figures[name]) // a clock has none
+					*sum += v
+				}
+			case "idem":
+				known, err := n.client.Get(ctx, key).Result()
+				if err != nil {
+					return nil, err
+				}
+				// id, fingerprint, then state and more once the job has ended
+				words := strings.Fields(known)
+				if !e.stored[words[0]] || len(words) < 3 || words[2] != "S" {
+					half("%s knows %q", key, known)
+				}
+			}
+		}
+		if err := it.Err(); err != nil {
+			return nil, err
+		}
+	}
+	if admitted != len(e.stored) || succeeded != len(e.stored) {
+		half("the flows count %d jobs admitted and %d succeeded, of %d", admitted, succeeded, len(e.stored))
+	}
+	return found, nil
+}

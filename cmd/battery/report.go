@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// verdict is the end of a check.
+type verdict string
+
+const (
+	met    verdict = "ok"
+	missed verdict = "MISSED" // a figure is out of its bound
+	failed verdict = "FAILED" // the check could not be carried out
+	peer   verdict = "peer"   // no target
+)
+
+// result is a check as it went.
+type result struct {
+	ID      string   `json:"id"`
+	What    string   `json:"what"`
+	Target  string   `json:"target"`
+	Verdict verdict  `json:"verdict"`
+	Figure  string   `json:"figure"`
+	Figures []figure `json:"figures"`
+	Why     []string `json:"why,omitempty"`
+	Seconds float64  `json:"seconds"`
+	Try     int      `json:"try"`            // the how-manieth of this check; only the last one is told
+	Kept    string   `json:"kept,omitempty"` // directory with logs and ledger
+
+	stalls stalls
+}
+
+// untimely reports whether nothing but figures of time were missed.
+func (r result) untimely() bool {
+	return r.Verdict == missed && !slices.ContainsFunc(r.Figures, func(f figure) bool { return !f.OK && !f.Timed })
+}
+
+// inconclusive reports whether nothing but figures of time were missed, on a machine that stalled meanwhile.
+func (r result) inconclusive() bool { return r.untimely() && r.stalls.n > 0 }
+
+// report is the JSON form of a run.
+type report struct {
+	Seed    uint64   `json:"seed"`
+	Full    bool     `json:"full"`
+	OK      bool     `json:"ok"`
+	Results []result `json:"results"`
+}
+
+func (c check) result(f *findings, err error, took time.Duration) result {
+	r := result{ID: c.id, What: c.what, Target: c.target, Verdict: met, Figure: f.String(), Figures: f.figures, Seconds: took.Seconds()}
+	switch {
+	case err != nil:
+		r.Verdict = failed
+		f.because("%v", err)
+	case c.peer:
+		r.Verdict = peer
+	case f.missed():
+		r.Verdict = missed
+	case len(f.figures) == 0:
+		r.Verdict = failed
+		f.because("nothing was measured")
+	}
+	return r
+}
+
+// table prints the results; figures out of their bounds are marked with !!.
+func table(out io.Writer, results []result) {
+	fmt.Fprintf(out, "%-12s %-7s %7s  %s\n", "id", "verdict", "time", "what · target · figure")
+	for _, r := range results {
+		fmt.Fprintf(out, "%-12s %-7s %5.0f s  %s\n", r.ID, r.Verdict, r.Seconds, r.What)
+		fmt.Fprintf(out, "%31s%s\n", "target  ", r.Target)
+		fmt.Fprintf(out, "%31s%s\n", "figure  ", r.Figure)
+		if r.Try > 1 {
+			fmt.Fprintf(out, "%31sof try %d; the machine stalled during the others\n", "", r.Try)
+		}
+		for _, why := range r.Why {
+			fmt.Fprintf(out, "%31s%s\n", "because  ", strings.ReplaceAll(why, "\n", "\n"+strings.Repeat(" ", 31)))
+		}
+		if r.Kept != "" {
+			fmt.Fprintf(out, "%31s%s\n", "kept  ", r.Kept)
+		}
+	}
+}
+
+func writeJSON(path string, r report) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	enc := json.NewEncoder(f)
+	enc.SetIndent("", "  ")
+	return errors.Join(enc.Encode(r), f.Close())
+}
+
+// screen shows what is being done: on a line of a terminal that is written over, or on lines of its own elsewhere, one in two seconds.
+type screen struct {
+	out  *os.File
+	live bool
+	last time.Time
+}
+
+func newScreen(out *os.File) *screen {
+	return &screen{out: out, live: term.IsTerminal(int(out.Fd()))}
+}
+
+// now shows a passing state.
+func (s *screen) now(format string, args ...any) {
+	switch {
+	case s.live:
+		fmt.Fprintf(s.out, "\r\033[K%.110s", fmt.Sprintf(format, args...))
+	case time.Since(s.last) >= 2*time.Second:
+		s.last = time.Now()
+		fmt.Fprintf(s.out, format+"\n", args...)
+	}
+}
+
+// line shows what is to stay.
+func (s *screen) line(format string, args ...any) {
+	s.clear()
+	fmt.Fprintf(s.out, format+"\n", args...)
+}
+
+func (s *screen) clear() {
+	if s.live {
+		fmt.Fprint(s.out, "\r\033[K")
+	}
+}
