@@ -23,12 +23,15 @@ const (
 
 var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale", "handed_off"}
 
-// outcomeOf is the outcome of a settlement. A retry counts as such also when it was the last attempt: only the queue knows.
-func outcomeOf(e shaper.Event, result queue.SettleResult) outcome {
+// outcomeOf is the outcome of a settlement. A retry of the last attempt leaves a dead letter.
+func outcomeOf(s queue.Settlement, result queue.SettleResult) outcome {
 	if result == queue.Stale {
 		return outcomeStale
 	}
-	switch e {
+	if s.Event == shaper.Retry && s.Attempt >= s.MaxAttempts {
+		return outcomeDead
+	}
+	switch s.Event {
 	case shaper.Succeed:
 		return outcomeSucceeded
 	case shaper.Die:

@@ -358,7 +358,7 @@ func (w *Worker) settle(j *job, s queue.Settlement) {
 func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 	for i, e := range batch {
 		if results != nil {
-			w.metrics.deliveries[outcomeOf(e.settlement.Event, results[i])].Inc()
+			w.metrics.deliveries[outcomeOf(e.settlement, results[i])].Inc()
 		}
 		w.ledger.remove(e.job)
 	}
