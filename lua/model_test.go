@@ -131,9 +131,10 @@ type stamping struct {
 
 // model is one shard.
 type model struct {
-	stored clock // as saved
-	clock  clock // of the command under way
-	now    shaper.Instant
+	stored  clock // as saved
+	clock   clock // of the command under way
+	stepped bool  // the wall clock was set back before it
+	now     shaper.Instant
 
 	due, expires, leases, tenants zset
 	filed                         map[string]bool
@@ -197,7 +198,8 @@ func set(sets map[string]zset, name, member string, score int64) {
 // begin reads the clock; only save keeps what it became.
 func (m *model) begin(at shaper.Instant) {
 	m.clock = m.stored
-	m.reachIf(at+m.clock.off < m.clock.last, "clock back")
+	m.stepped = at+m.clock.off < m.clock.last
+	m.reachIf(m.stepped, "clock back")
 	m.clock.off = max(m.clock.off, m.clock.last-at)
 	m.now = at + m.clock.off
 }

@@ -129,7 +129,7 @@ func (l *looking) answer(more bool) {
 	if l.look.help > 0 {
 		help = int64(2 - l.look.help)
 	}
-	if l.changed || wake != l.clock.wake || help != l.clock.help {
+	if l.changed || l.stepped || wake != l.clock.wake || help != l.clock.help {
 		l.clock.wake, l.clock.help = wake, help
 		l.save()
 	}

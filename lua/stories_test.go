@@ -161,3 +161,21 @@ func TestLookAtNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestClockGoesOnAfterAStepBack: the shard's clock runs on from where it was, also when no look after the step finds anything to do.
+func TestClockGoesOnAfterAStepBack(t *testing.T) {
+	tell(t, "1/s", func(w *world) {
+		w.submit(2, 0)
+		w.lookUntilIdle()
+		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.lookUntilIdle()
+		w.wall = w.wall.Add(-time.Hour)
+		for range 5 {
+			w.wall = w.wall.Add(300 * time.Millisecond)
+			w.lookUntilIdle()
+		}
+		if len(w.held) != 1 {
+			w.fail("a second and a half after the step the next job has not left")
+		}
+	})
+}

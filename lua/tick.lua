@@ -4,7 +4,7 @@
 -- its worker never saw; take back expired leases; expire jobs that waited too long; look at every flow anew after the default policy
 -- changed; lease what is stamped up to now + horizon, in order, within each flow's paces and cap (invariants 2, 3, 6), promoting
 -- scheduled and retrying jobs that are eligible by the stamp being given; forget tenants idle for ten minutes. So everything a call
--- writes is read before its first write. A call that finds nothing to do writes nothing.
+-- writes is read before its first write. A call that finds nothing to do writes nothing, unless the wall clock has been set back.
 -- Each call carries the worker's counter and the counter of the last grant it has seen. A stored grant that it has not seen is handed
 -- over again (invariant 7): unchanged while its first stamp of a flow is at most slack ago, else stamped anew in order, or given back
 -- to the queue if later stamps were given since, or if the flow has become too slow, held or paused for that.
@@ -102,7 +102,8 @@ local function answer(more)
   if help > 0 then
     wanted = 2 - help
   end
-  if changed or wake ~= clock.wake or wanted ~= clock.help then
+  -- A step of the wall clock that nobody took note of would be taken back by every look, and the shard's clock would stand still.
+  if changed or clock.stepped or wake ~= clock.wake or wanted ~= clock.help then
     unlock()
     clock.wake, clock.help = wake, wanted
     clock_save()

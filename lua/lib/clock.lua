@@ -28,7 +28,8 @@ local function clock_load(injected)
     local time = redis.call('TIME')
     t = tonumber(time[1]) * 1000000 + tonumber(time[2])
   end
-  if t + clock.off < clock.last then
+  clock.stepped = t + clock.off < clock.last
+  if clock.stepped then
     clock.off = clock.last - t
   end
   now = t + clock.off
