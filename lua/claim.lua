@@ -32,6 +32,9 @@ for i = 1, #ids do
   local key = PREFIX .. 'job:' .. ids[i]
   local raw = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
   local j = job_read(raw)
+  if not j then
+    absent(key)
+  end
   if j and (j.state == 'S' or j.state == 'd' or j.state == 'c' or j.state == 'x') then
     local from = j.prefix + j.payload
     local result = j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''

@@ -122,7 +122,11 @@ local function answer(more)
 end
 
 local function job_of(id)
-  return job_read(redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1))
+  local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1)
+  if raw == '' then
+    absent(PREFIX .. 'job:' .. id)
+  end
+  return job_read(raw)
 end
 
 -- redeliver hands over a grant that its worker has not seen, without the jobs that are not leased under it any more.
@@ -130,6 +134,9 @@ local function redeliver(grant)
   local by_flow, order = {}, {}
   for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
     local raw = redis.call('GET', PREFIX .. 'job:' .. id)
+    if not raw then
+      absent(PREFIX .. 'job:' .. id)
+    end
     local j = job_read(raw)
     if j and j.state == 'l' and j.epoch == tonumber(epoch) then
       j.id, j.full = id, raw
@@ -257,7 +264,11 @@ end
 local function look_at_all()
   local entries, names = redis.call('ZRANGE', KEYS[6], 0, -1), {}
   for i = 1, #entries do
-    names[i] = redis.call('SMEMBERS', PREFIX .. 'flows:' .. string.match(entries[i], '^%S+'))
+    local flows_of = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
+    names[i] = redis.call('SMEMBERS', flows_of)
+    if #names[i] == 0 then
+      absent(flows_of)
+    end
   end
   start_writing()
   for i = 1, #names do
@@ -270,6 +281,9 @@ end
 
 -- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
 local function job_of_raw(raw, id, f)
+  if not raw then
+    absent(PREFIX .. 'job:' .. id)
+  end
   local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, deadline = 0, flow = f.name }
   j.id, j.full = id, raw
   return j
@@ -298,6 +312,7 @@ local function plan(f, budget)
   local all_seen = in_window < room or in_window == f.queued
   if all_seen and in_window < f.queued then
     -- The queue was deleted or evicted behind our back: count what is there.
+    absent(PREFIX .. 'queue:' .. f.name)
     local lost = f.queued - in_window
     f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, in_window, in_window
   end
@@ -444,6 +459,9 @@ local function forget_idle(entries)
     local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
     local idle = not overrides
     local names = redis.call('SMEMBERS', PREFIX .. 'flows:' .. tenant)
+    if #names == 0 then
+      absent(PREFIX .. 'flows:' .. tenant)
+    end
     for n = 1, #names do
       local f = flow_load(names[n], defaults)
       idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE

@@ -10,6 +10,12 @@ local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 local clock
 local now
 
+-- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being imported, such a key may still be on the
+-- other node; Redis says so only of a command with several keys of which one is missing.
+local function absent(key)
+  redis.call('EXISTS', key, KEYS[1])
+end
+
 local function clock_load(injected)
   local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'defaults')
   clock = {

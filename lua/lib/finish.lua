@@ -16,7 +16,11 @@ end
 local function finish_reads(j)
   redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow, PREFIX .. 'outbox')
   if j.idem ~= '' then
-    j.key = redis.call('GET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem)
+    local idem = PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem
+    j.key = redis.call('GET', idem)
+    if not j.key then
+      absent(idem)
+    end
   end
 end
 

@@ -280,6 +280,9 @@ local function flow_load(name, defaults)
   local v = redis.call('HMGET', key, 'cells', 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen',
     'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full')
   local f = { name = name, key = key, cells = {}, fresh = not v[1] }
+  if f.fresh then
+    absent(key)
+  end
   for limit, period, burst, tat, rem in string.gmatch(v[1] or '', '(%d+):(%d+):(%d+):(-?%d+):(%d+)') do
     f.cells[#f.cells + 1] = {
       limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst), tat = tonumber(tat), rem = tonumber(rem),
@@ -302,7 +305,12 @@ local function flow_load(name, defaults)
   f.share = tonumber(v[16]) or 0
   f.spaced = tonumber(v[17]) or 0
   f.full = tonumber(v[18]) or 0
-  f.policy = policy_of(defaults, redis.call('HGET', PREFIX .. 'policy:' .. tenant_of(name), 'eff'))
+  local policy = PREFIX .. 'policy:' .. tenant_of(name)
+  local eff = redis.call('HGET', policy, 'eff')
+  if not eff then
+    absent(policy)
+  end
+  f.policy = policy_of(defaults, eff)
   f.retuned = retune(f)
   return f
 end
@@ -325,6 +333,9 @@ local function later_head(f)
     return nil
   end
   local head = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, 0, 'WITHSCORES')
+  if not head[2] then
+    absent(PREFIX .. 'later:' .. f.name)
+  end
   return tonumber(head[2])
 end
 
