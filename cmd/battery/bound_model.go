@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/anishathalye/porcupine"
@@ -20,7 +19,8 @@ const (
 	look   verb = "look"   // at one job
 	stat   verb = "stat"   // the tenant's figures
 	resize verb = "resize" // set the capacity
-	depart verb = "depart" // not asked by anybody: a worker takes the job at the head of the queue
+	depart verb = "depart" // not asked by anybody: a worker leases the job at the head of the queue
+	giveUp verb = "giveUp" // the worker came too late to send it, and gives it back
 )
 
 // ask is one call. Jobs are numbered within their tenant, in the order in which they were planned; one job may be submitted by several calls
@@ -68,7 +68,7 @@ const (
 type shelf struct {
 	capacity           int
 	at                 string // one letter per job
-	queue              string // the queued jobs in their order, a rune each
+	order              string // the jobs in the order of their admission, a rune each
 	admitted, rejected int
 }
 
@@ -83,15 +83,21 @@ func (s shelf) put(job int, where byte) shelf {
 	return s
 }
 
-// take removes a job from the queue, if it stands there.
-func (s shelf) take(job int) shelf {
-	s.queue = strings.Replace(s.queue, string(rune(job+1)), "", 1)
-	return s
-}
-
-// position is the job's place in the queue, from 1; 0 if it does not stand there.
+// position is the job's place in the queue, from 1; 0 if it does not stand there. One that was given back has the place it had.
 func (s shelf) position(job int) int {
-	return 1 + slices.Index([]rune(s.queue), rune(job+1))
+	if s.at[job] != queued {
+		return 0
+	}
+	n := 1
+	for _, other := range s.order {
+		switch {
+		case int(other) == job:
+			return n
+		case s.at[other] == queued:
+			n++
+		}
+	}
+	return 0
 }
 
 // boundModel is the machine for a tenant with this capacity at first and so many jobs.
@@ -114,7 +120,7 @@ func (s shelf) step(a ask, t told) (bool, shelf) {
 		job := a.jobs[0]
 		switch s.at[job] {
 		case queued, scheduled, cancelled:
-			return t.state == "cancelled", s.take(job).put(job, cancelled)
+			return t.state == "cancelled", s.put(job, cancelled)
 		}
 		return s.at[job] != nowhere && t.state == "", s
 	case look:
@@ -130,10 +136,9 @@ func (s shelf) step(a ask, t told) (bool, shelf) {
 		s.capacity = a.capacity
 		return true, s
 	case depart:
-		if s.position(a.jobs[0]) != 1 {
-			return false, s
-		}
-		return true, s.take(a.jobs[0]).put(a.jobs[0], departed)
+		return s.position(a.jobs[0]) == 1, s.put(a.jobs[0], departed)
+	case giveUp:
+		return s.at[a.jobs[0]] == departed, s.put(a.jobs[0], queued)
 	}
 	return false, s
 }
@@ -196,9 +201,8 @@ func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
 			state, where := "queued", byte(queued)
 			if a.delayed {
 				state, where = "scheduled", scheduled
-			} else {
-				s.queue += string(rune(job + 1))
 			}
+			s.order += string(rune(job))
 			s = s.put(job, where)
 			if v.outcome != acknowledged || v.replayed || v.state != state || v.position != s.position(job) {
 				return false, s
@@ -225,16 +229,25 @@ type called struct {
 	sent, answered instant
 }
 
-// boundHistory is the calls on one tenant with the departures that the sink has seen.
+// boundHistory is the calls on one tenant, and what the workers did with its jobs.
 type boundHistory struct {
 	tenant   string
 	capacity int // at first
 	jobs     int
 	calls    []called
+	journeys []journey
 }
 
-// operations is the history as porcupine reads it. A departure lies somewhere between the first submission of its job and its arrival.
-func (h boundHistory) operations(arrived map[int]instant) []porcupine.Operation {
+// journey is how a job left: leased so many times, of which all but the last, or all if it never arrived, ended with its being given back.
+type journey struct {
+	job     int
+	leases  int
+	arrived bool
+	at      instant // of the arrival; of the end of the history if there was none
+}
+
+// operations is the history as porcupine reads it. A lease lies somewhere between the first submission of its job and the arrival.
+func (h boundHistory) operations() []porcupine.Operation {
 	var all []porcupine.Operation
 	add := func(client int, a ask, t told, from, to instant) {
 		all = append(all, porcupine.Operation{ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to)})
@@ -251,8 +264,13 @@ func (h boundHistory) operations(arrived map[int]instant) []porcupine.Operation 
 			}
 		}
 	}
-	for job, at := range arrived {
-		add(0, ask{verb: depart, jobs: []int{job}}, told{}, first[job], at)
+	for _, j := range h.journeys {
+		for lease := range j.leases {
+			add(0, ask{verb: depart, jobs: []int{j.job}}, told{}, first[j.job], j.at)
+			if !j.arrived || lease+1 < j.leases {
+				add(0, ask{verb: giveUp, jobs: []int{j.job}}, told{}, first[j.job], j.at)
+			}
+		}
 	}
 	return all
 }

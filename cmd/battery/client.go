@@ -49,6 +49,7 @@ type load struct {
 	clients int  // at once; 0 is 32
 
 	callback string // URL to be told of the ends of the jobs
+	bare     bool   // without an Idempotency-Key: not to be tried again
 }
 
 // spread gives the jobs to n tenants in turn.
@@ -137,6 +138,9 @@ func (w *world) send(ctx context.Context, l load, i int) {
 	tenant := l.tenants(i)
 	body := payload(key, l.pad)
 	header := map[string]string{"Sluice-Tenant": tenant, "Idempotency-Key": key}
+	if l.bare {
+		delete(header, "Idempotency-Key")
+	}
 	callback := ""
 	if l.callback != "" {
 		callback = `,"callback_url":"` + l.callback + `"`

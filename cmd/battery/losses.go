@@ -29,7 +29,7 @@ func repliesLost(ctx context.Context, w *world, f *findings) error {
 	// A job that waits for its lease to expire ends later than a lease after its admission, and no other does: there is no backlog, for the
 	// flows carry twice the load.
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
-	s := settings{lease: 4 * time.Second, defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant*2))}}
+	s := settings{lease: 3 * time.Second, defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant*2))}}
 	p, err := w.openProxy(share)
 	if err != nil {
 		return err
@@ -40,12 +40,20 @@ func repliesLost(ctx context.Context, w *world, f *findings) error {
 	}
 	salt := w.rng.Uint64()
 	w.sink.set(func(d delivery, nth int) answer {
-		if nth == 1 && draw(salt, d.Body) < 0.1 {
+		switch x := draw(salt, d.Body); {
+		case nth == 1 && x < 0.1:
 			return answer{status: http.StatusInternalServerError}
+		case x > 0.98: // long enough for its lease to be extended
+			return answer{status: http.StatusOK, delay: s.lease / 2}
 		}
 		return answer{status: http.StatusOK}
 	})
+	// A tenth has no idempotency key: there it is Sluice alone that must not take a job twice when it sends the script again.
+	bare := w.background(ctx, load{name: "bare", jobs: w.scale.jobs / 10, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), bare: true})
 	if err := w.submit(ctx, load{name: "r5", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true}); err != nil {
+		return err
+	}
+	if err := bare(); err != nil {
 		return err
 	}
 	if err := w.drain(ctx); err != nil {
@@ -87,7 +95,7 @@ func draw(salt uint64, text string) float64 {
 	return float64(h.Sum64()>>11) / (1 << 53)
 }
 
-// report tells what was lost, and finds that it was as much as it should be, of every script that matters here.
+// report tells what was lost, and finds that it was as much as it should be.
 func (p *proxy) report(f *findings, share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +107,8 @@ func (p *proxy) report(f *findings, share float64) {
 	f.told("lost", float64(lost), "")
 	f.told("lost behind them", float64(p.behind), "")
 	f.atLeast("share lost", 100*float64(lost)/float64(p.scripts), 100*share*0.8, "%")
-	for _, script := range []string{"admit", "tick", "settle", "beat"} {
-		f.atLeast("lost of "+script, float64(p.lost[script]), 1, "")
+	for _, script := range slices.Sorted(maps.Keys(p.lost)) {
+		f.told("lost of "+script, float64(p.lost[script]), "")
 	}
 }
 

@@ -105,8 +105,29 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// stop halts the process in its tracks, until cont.
-func (p *process) stop() { p.signal(syscall.SIGSTOP) }
+// stop halts the process in its tracks, until cont. It returns when all threads have stopped, which a busy machine may take a while for.
+func (p *process) stop() {
+	p.signal(syscall.SIGSTOP)
+	for range 1000 {
+		if stopped(p.cmd.Process.Pid) {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped reports whether every thread of a process has stopped, as /proc tells; true where there is none.
+func stopped(pid int) bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		// The state comes after the name, which is in parentheses and may hold some.
+		if _, state, found := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" ")); err == nil && found && state[0] != 'T' {
+			return false
+		}
+	}
+	return true
+}
 
 // cont lets a stopped process go on where it was.
 func (p *process) cont() { p.signal(syscall.SIGCONT) }

@@ -21,7 +21,12 @@ const (
 	missed verdict = "MISSED" // a figure is out of its bound
 	failed verdict = "FAILED" // the check could not be carried out
 	peer   verdict = "peer"   // no target
+
+	skipped verdict = "skipped" // there is nothing here to carry it out on
 )
+
+// errSkipped is wrapped by the error of a check that has nothing here to be carried out on, and says what is missing.
+var errSkipped = errors.New("skipped")
 
 // result is a check as it went.
 type result struct {
@@ -38,6 +43,9 @@ type result struct {
 
 	stalls stalls
 }
+
+// bad reports whether the check found something wrong, or could not be carried out.
+func (r result) bad() bool { return r.Verdict == missed || r.Verdict == failed }
 
 // untimely reports whether nothing but figures of time were missed.
 func (r result) untimely() bool {
@@ -58,6 +66,9 @@ type report struct {
 func (c check) result(f *findings, err error, took time.Duration) result {
 	r := result{ID: c.id, What: c.what, Target: c.target, Verdict: met, Figure: f.String(), Figures: f.figures, Seconds: took.Seconds()}
 	switch {
+	case errors.Is(err, errSkipped):
+		r.Verdict = skipped
+		f.because("%v", err)
 	case err != nil:
 		r.Verdict = failed
 		f.because("%v", err)
@@ -80,7 +91,7 @@ func table(out io.Writer, results []result) {
 		fmt.Fprintf(out, "%31s%s\n", "target  ", r.Target)
 		fmt.Fprintf(out, "%31s%s\n", "figure  ", r.Figure)
 		if r.Try > 1 {
-			fmt.Fprintf(out, "%31sof try %d; the machine stalled during the others\n", "", r.Try)
+			fmt.Fprintf(out, "%31sof try %d\n", "", r.Try)
 		}
 		for _, why := range r.Why {
 			fmt.Fprintf(out, "%31s%s\n", "because  ", strings.ReplaceAll(why, "\n", "\n"+strings.Repeat(" ", 31)))

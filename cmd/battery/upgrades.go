@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// formerCommit is the former version while no version has been released: the last commit with another form of the job record.
+const formerCommit = "4c2c78f"
+
+// upgrades are the checks of versions that take turns.
+func upgrades() []check {
+	const former = "both serve and nothing is lost, or the one that does not fit refuses to start and says so"
+	return []check{
+		{
+			id: "U1", what: "rolling: each process replaced by a new one, under load; then a store that is too new for it",
+			target: "lost 0, delivered twice 0, clean ends; refuses, naming the versions",
+			quick:  scale{jobs: 2000, tenants: 20, rounds: 4, window: 6 * time.Second},
+			full:   scale{jobs: 10_000, tenants: 20, rounds: 12, window: 30 * time.Second, limit: 3 * time.Minute},
+			run:    rolling,
+		},
+		{
+			id: "U1-back", what: "the former version joins this one, under load", target: former,
+			full: scale{jobs: 2000, tenants: 20, window: 6 * time.Second, limit: 4 * time.Minute}, fullOnly: true,
+			run: joined(true),
+		},
+		{
+			id: "U1-onward", what: "this version joins the former one, under load", target: former,
+			full: scale{jobs: 2000, tenants: 20, window: 6 * time.Second, limit: 4 * time.Minute}, fullOnly: true,
+			run: joined(false),
+		},
+	}
+}
+
+// rolling replaces workers, and every other time the api, as a deployment does: a new worker is started and an old one asked to end; an api
+// process leaves its address first.
+func rolling(ctx context.Context, w *world, f *findings) error {
+	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
+	s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+2)}}
+	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
+		return err
+	}
+	w.sink.set(slowly(5*time.Millisecond, 200*time.Millisecond))
+	wait := w.background(ctx, load{name: "u1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true})
+	for i := range w.scale.rounds {
+		mean := w.scale.window / time.Duration(w.scale.rounds+1)
+		if err := pause(ctx, w.between(mean/4, mean/2)); err != nil {
+			return err
+		}
+		w.say("round %d of %d", i+1, w.scale.rounds)
+		if _, err := w.start(ctx, "worker"); err != nil {
+			return err
+		}
+		if err := w.end(ctx, w.living("worker")[0]); err != nil {
+			return err
+		}
+		if i%2 == 1 {
+			if err := w.replaceAPI(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := wait(); err != nil {
+		return err
+	}
+	e, err := w.settle(ctx, f)
+	if err != nil {
+		return err
+	}
+	e.succeeded(f)
+	e.twice(f)
+	f.told("processes replaced", float64(w.scale.rounds+w.scale.rounds/2), "")
+	return w.tooNew(ctx, f)
+}
+
+// end asks a process to end, which must do so with 0.
+func (w *world) end(ctx context.Context, s *sluice) error {
+	s.signal(syscall.SIGTERM)
+	code, err := s.wait(ctx)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("%s ended with %d: %s", s.name, code, s.tail())
+	}
+	return err
+}
+
+// replaceAPI puts a new api process in the place of the one that runs.
+func (w *world) replaceAPI(ctx context.Context) error {
+	if err := w.end(ctx, w.living("api")[0]); err != nil {
+		return err
+	}
+	_, err := w.start(ctx, "api")
+	return err
+}
+
+// tooNew raises the schema of the store, as a version of the future does, and starts this one on it.
+func (w *world) tooNew(ctx context.Context, f *findings) error {
+	const meta = "sluice:meta"
+	known, err := w.store.HGet(ctx, meta, "schema").Int()
+	if err != nil {
+		return err
+	}
+	if err := w.store.HSet(ctx, meta, "schema", known+1).Err(); err != nil {
+		return err
+	}
+	for _, s := range w.living("") {
+		s.kill() // the api has the address that the next one wants
+	}
+	var bad []string
+	for _, role := range []string{"api", "worker"} {
+		said, err := w.refusal(ctx, w.bin, role)
+		if err != nil {
+			return err
+		}
+		for _, words := range []string{fmt.Sprintf("schema %d", known+1), fmt.Sprintf("to %d", known), "another version"} {
+			if !strings.Contains(said, words) {
+				bad = append(bad, fmt.Sprintf("%s: not %q, but: %s", role, words, said))
+			}
+		}
+	}
+	f.none("starts on a store that is too new", bad)
+	return nil
+}
+
+// refusal starts the program and returns what it says when it ends at once with a failure; empty if it became ready.
+func (w *world) refusal(ctx context.Context, bin, role string) (said string, err error) {
+	before := w.bin
+	w.bin = bin
+	defer func() { w.bin = before }()
+	s, err := w.launch(role)
+	if err != nil {
+		return err.Error(), nil // "… ended at start: " and its last words
+	}
+	switch err := w.ready(ctx, s); {
+	case err == nil:
+		return "", nil
+	case s.alive():
+		return "", err // neither ready nor ended
+	}
+	if s.cmd.ProcessState.ExitCode() == 0 {
+		return "", fmt.Errorf("%s ended with 0 instead of serving: %s", s.name, s.tail())
+	}
+	return s.tail(), nil
+}
+
+// joined starts one version, lets a worker of the other join under load and, unless that refuses, an api of the other take over.
+func joined(formerJoins bool) func(context.Context, *world, *findings) error {
+	return func(ctx context.Context, w *world, f *findings) error {
+		ours := w.bin
+		former, err := w.buildFormer(ctx)
+		if err != nil {
+			return err
+		}
+		first, second := ours, former
+		if !formerJoins {
+			first, second = former, ours
+		}
+		perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
+		s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+2)}}
+		w.bin = first
+		if err := w.open(ctx, s, "api", "worker"); err != nil {
+			return err
+		}
+		wait := w.background(ctx, load{name: "u1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true})
+		if err := pause(ctx, w.scale.window/3); err != nil {
+			return err
+		}
+		said, err := w.refusal(ctx, second, "worker")
+		if err != nil {
+			return err
+		}
+		both := said == ""
+		if both {
+			f.told("both serve", 1, "")
+			w.say("both serve")
+			if err := pause(ctx, w.scale.window/6); err != nil {
+				return err
+			}
+			w.bin = second
+			if err := w.replaceAPI(ctx); err != nil {
+				return err
+			}
+		} else {
+			f.told("refused", 1, "")
+			if !strings.Contains(said, "schema") {
+				f.none("refusals that do not say why", []string{said})
+			}
+		}
+		if err := wait(); err != nil {
+			return err
+		}
+		e, err := w.settle(ctx, f)
+		if err != nil {
+			return err
+		}
+		e.succeeded(f)
+		e.twice(f)
+		if both {
+			by := map[string]float64{}
+			for _, d := range e.deliveries {
+				by[d.Process]++
+			}
+			for _, p := range w.living("worker") {
+				f.atLeast("deliveries of "+p.name, by[p.name], 1, "")
+			}
+		}
+		return nil
+	}
+}
+
+// buildFormer builds the newest released version, or formerCommit while there is none, and returns the program.
+func (w *world) buildFormer(ctx context.Context) (string, error) {
+	commit := formerCommit
+	if tag, err := output(ctx, "", "git", "describe", "--tags", "--abbrev=0"); err == nil {
+		commit = tag
+	}
+	top, err := output(ctx, "", "git", "rev-parse", "--show-toplevel")
+	if err == nil {
+		_, err = output(ctx, "", "git", "rev-parse", "--verify", commit+"^{commit}")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: no history with %s: %w", errSkipped, commit, err)
+	}
+	w.say("building %s", commit)
+	source, packed, bin := filepath.Join(w.dir, "former"), filepath.Join(w.dir, "former.tar"), filepath.Join(w.dir, "sluice-"+commit)
+	if err := os.Mkdir(source, 0o700); err != nil {
+		return "", err
+	}
+	for _, step := range []struct {
+		dir  string
+		args []string
+	}{
+		{top, []string{"git", "archive", "-o", packed, commit}},
+		{source, []string{"tar", "xf", packed}},
+		{source, []string{"go", "build", "-o", bin, "./cmd/sluice"}},
+	} {
+		if _, err := output(ctx, step.dir, step.args...); err != nil {
+			return "", fmt.Errorf("build %s: %w", commit, err)
+		}
+	}
+	return bin, nil
+}
+
+// output runs a program and returns what it prints, without the space around it.
+func output(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		err = fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, failed.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+}
