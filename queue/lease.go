@@ -98,7 +98,8 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 
 var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale}
 
-// Settle ends leases, of any shards. results[i] belongs to batch[i]. On an error nothing is known: send the same batch again.
+// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty where nothing is known: send these again. A
+// shard that does not answer does not keep the others from it.
 func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
 	groups := q.byShard(len(batch), func(i int) string { return batch[i].ID })
 	calls, sent := make([]lua.SettleCall, len(groups)), make([]lua.Call, len(groups))
@@ -122,18 +123,19 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 		results[i] = Stale // of ids that cannot be ours
 	}
 	for n, r := range lua.RunAll(ctx, q.engine.patient, q.observe, sent) {
-		if r.Err != nil {
-			return nil, unavailable(r.Err)
-		}
-		codes, err := calls[n].Decode(r.Values)
-		if err != nil {
-			return nil, unavailable(err)
+		codes, failed := []lua.SettleCode(nil), r.Err
+		if failed == nil {
+			codes, failed = calls[n].Decode(r.Values)
 		}
 		for k, i := range groups[n].items {
-			results[i] = settleResults[codes[k]]
+			if failed != nil {
+				results[i], err = "", unavailable(failed)
+			} else {
+				results[i] = settleResults[codes[k]]
+			}
 		}
 	}
-	return results, nil
+	return results, err
 }
 
 func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {

@@ -58,11 +58,11 @@ type Queue struct {
 	watcher   *watcher
 }
 
-// Schema of the stored data. A process reads its own and the one before, and marks what it writes to as its own, so that a process which
-// knows only an older one does not start on it any more. 2: fields at the end of a record's prefix may be left out.
+// Schema of the stored data. A process reads its own and those from oldestKnown on. 2: fields at the end of a record's prefix may be left out. Data of 1 is refused: a
+// process of that time that still runs would not notice, and cannot read what is written now. None was released.
 const (
 	schema      = 2
-	oldestKnown = 1
+	oldestKnown = 2
 )
 
 // ErrSchema means that the data in Redis was laid out by a version or with settings that this process cannot work with.
@@ -146,8 +146,6 @@ func (q *Queue) checkMeta(ctx context.Context, shards int) error {
 		return fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Shards != shards:
 		return fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
-	case found.Schema < schema:
-		return unavailable(c.HSet(ctx, metaKey, "schema", schema).Err())
 	}
 	return nil
 }

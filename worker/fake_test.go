@@ -30,6 +30,7 @@ type fakeQueue struct {
 	mu       sync.Mutex
 	away     bool                          // every call fails
 	refuse   func([]queue.Settlement) bool // Settle fails for another reason
+	mute     map[string]int                // so many settlements of a job are not answered
 	lose     map[queue.LeaseRef]bool       // leases that Extend reports as lost
 	others   []string                      // live workers beside the one under test
 	shards   []*fakeShard
@@ -165,15 +166,20 @@ func (q *fakeQueue) Settle(ctx context.Context, batch []queue.Settlement) ([]que
 	if q.refuse != nil && q.refuse(batch) {
 		return nil, fmt.Errorf("refused")
 	}
-	results := make([]queue.SettleResult, len(batch))
+	results, err := make([]queue.SettleResult, len(batch)), error(nil)
 	for i, s := range batch {
+		if q.mute[s.ID] > 0 {
+			q.mute[s.ID]--
+			err = queue.ErrUnavailable
+			continue
+		}
 		results[i] = queue.Settled
 		if q.lose[s.LeaseRef] {
 			results[i] = queue.Stale
 		}
 		q.settled = append(q.settled, fakeSettled{s, time.Now()})
 	}
-	return results, nil
+	return results, err
 }
 
 // consumer is the fake's counterpart of queue.Queue.Consumer.

@@ -102,6 +102,7 @@ func (f *flusher) send(ctx context.Context, batch []ending) {
 			f.settled(batch, results)
 			return
 		}
+		batch = f.unanswered(batch, results)
 		if ctx.Err() != nil {
 			return
 		}
@@ -115,6 +116,29 @@ func (f *flusher) send(ctx context.Context, batch []ending) {
 		}
 		sleep(ctx, pause.next())
 	}
+}
+
+// unanswered ends those of the batch that have an answer beside the error, and leaves the others to be sent again.
+func (f *flusher) unanswered(batch []ending, results []queue.SettleResult) []ending {
+	var answered []ending
+	var answers []queue.SettleResult
+	rest := batch[:0]
+	for i, e := range batch {
+		if i < len(results) && results[i] != "" {
+			answered, answers = append(answered, e), append(answers, results[i])
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	if len(answered) == 0 {
+		return batch
+	}
+	f.settled(answered, answers)
+	f.wire = f.wire[:0]
+	for _, e := range rest {
+		f.wire = append(f.wire, e.settlement)
+	}
+	return rest
 }
 
 // takeApart halves a batch that is refused though Redis is there, until the one settlement that is the cause is found. That

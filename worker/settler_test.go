@@ -129,3 +129,35 @@ func TestOneRefusedSettlementDoesNotHoldUpTheOthers(t *testing.T) {
 		}
 	})
 }
+
+// TestAShardThatDoesNotAnswerKeepsNoOthers: what is answered beside an error has ended, and only the rest is sent again.
+func TestAShardThatDoesNotAnswerKeepsNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.mute = map[string]int{"b": 3, "d": 3}
+		r, stop := startSettler(t, q)
+		defer stop()
+		r.settler.mu.Lock() // so that all are in one batch
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			r.pending = append(r.pending, ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+		}
+		r.settler.mu.Unlock()
+		signal(r.kick)
+		time.Sleep(minPause / 2)
+		synctest.Wait()
+		r.mu.Lock()
+		if n := len(r.settled); n != 3 || r.settled["b"]+r.settled["d"] != 0 {
+			t.Errorf("after the first answer: %v", r.settled)
+		}
+		r.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			if r.settled[id] != 1 {
+				t.Errorf("%s has ended %d times", id, r.settled[id])
+			}
+		}
+	})
+}
