@@ -277,10 +277,7 @@ func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 		// Everything that could be leased was, so this is another event, such as an expiry: it is of no use before its time.
 		at = min(at, max(s.clock.moment(t.Next), now.add(leastRest)))
 	default:
-		// As soon as the next job can be leased, so that a stall of this machine does not cost it its slot; but a look is worth half
-		// a horizon of jobs, which is when the scripts count on it at the latest.
-		next := s.clock.moment(t.Next)
-		at = min(at, next.add(-horizon/2), max(next.add(-horizon*9/10), asked.add(horizon/2)))
+		at = min(at, s.clock.moment(t.Next).add(-horizon/2))
 	}
 	if s.raised {
 		at = min(at, max(s.dryAt.add(helpEvery), now.add(leastRest)))
