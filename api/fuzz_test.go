@@ -215,15 +215,18 @@ func FuzzSettings(f *testing.F) {
 	for _, s := range []string{
 		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,
 		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`, `{"rates":[{}]}`, `{"rat":1}`,
+		`{"tier":"pro","routes":{"login":{"rate":{"limit":5}},"gone":null}}`, `{"routes":null,"tier":null}`, `{"routes":{"login":{"tier":"pro"}}}`,
 	} {
 		f.Add([]byte(s))
 	}
+	server := &Server{cfg: Config{Routes: map[string]RouteInfo{"login": {}}}}
+	inForce := func(string) shaper.Rate { return shaper.DefaultPolicy().Rate }
 	f.Fuzz(func(t *testing.T, body []byte) {
-		p, err := decodeSettings(body)
+		p, err := server.decodeSettings(body)
 		if err != nil {
 			return
 		}
-		o, err := p.apply(shaper.Overrides{}, shaper.DefaultPolicy().Rate)
+		o, err := p.apply(shaper.Overrides{}, inForce)
 		if err != nil {
 			if problemOf(err).Status != http.StatusUnprocessableEntity {
 				t.Errorf("%q: %v", body, err)
@@ -238,7 +241,7 @@ func FuzzSettings(f *testing.F) {
 			t.Errorf("%q: %v", body, err)
 		}
 		// A merge patch is idempotent.
-		again, err := p.apply(o, shaper.DefaultPolicy().Rate)
+		again, err := p.apply(o, inForce)
 		if one, two := must(json.Marshal(o)), must(json.Marshal(again)); err != nil || !bytes.Equal(one, two) {
 			t.Errorf("%q: %s, then %s %v", body, one, two, err)
 		}

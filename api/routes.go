@@ -39,6 +39,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		s.mount(api, op, false)
 	}
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
+	allowNull(api.OpenAPI().Components.Schemas, wire.RouteSettings{})
 	for path, page := range s.cfg.AdminPages {
 		r.Handle(path, page)
 		r.Handle(path+"/*", page)

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -11,37 +12,122 @@ import (
 
 // settingsPatch is a decoded merge patch (RFC 7396) of a tenant's settings.
 type settingsPatch struct {
-	edits   []func(o *shaper.Overrides, rate shaper.Rate) error
-	reason  string
-	partial bool // a rate was given by halves: the other half comes from the rate in force
+	settings overridesPatch
+	routes   map[string]*overridesPatch // nil: what is said of the route goes
+	noRoutes bool                       // what is said of any route goes first
+	tier     *string                    // empty: it goes
+	reason   string
+	partial  bool // a rate was given by halves: the other half comes from the rate in force
 }
 
+// overridesPatch changes what is said in general, or of one route; inForce is the rate there.
+type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
+
+// rateOf tells the rate in force for a route, or in general for "".
+type rateOf func(route string) shaper.Rate
+
 // decodeSettings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other settings are left to
-// the queue, which knows the policy that results.
-func decodeSettings(body []byte) (settingsPatch, error) {
+// the queue, which knows the policies that result.
+func (s *Server) decodeSettings(body []byte) (settingsPatch, error) {
 	var p settingsPatch
 	if err := oneValue(body); err != nil {
 		return p, err
 	}
 	var rd reader
-	rd.object("", body, func(name, path string, value json.RawMessage) bool { return p.member(&rd, name, path, value) })
+	rd.object("", body, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "reason":
+			if !isNull(value) {
+				p.reason = rd.text(path, value, 0, shaper.MaxReason)
+			}
+		case "tier":
+			p.tier = new("")
+			if !isNull(value) {
+				*p.tier = rd.text(path, value, 1, wire.MaxTierBytes)
+			}
+		case "routes":
+			s.patchRoutes(&p, &rd, path, value)
+		default:
+			return p.member(&rd, &p.settings, name, path, value)
+		}
+		return true
+	})
 	return p, rd.err()
 }
 
-// apply lays the patch over the overrides; rate is the one in force, for a patch that gives only half of it.
-func (p settingsPatch) apply(o shaper.Overrides, rate shaper.Rate) (shaper.Overrides, error) {
-	for _, edit := range p.edits {
-		if err := edit(&o, rate); err != nil {
+// patchRoutes reads what is said of single routes.
+func (s *Server) patchRoutes(p *settingsPatch, rd *reader, path string, value json.RawMessage) {
+	if isNull(value) {
+		p.noRoutes = true
+		return
+	}
+	p.routes = map[string]*overridesPatch{}
+	rd.object(path, value, func(route, path string, value json.RawMessage) bool {
+		if _, repeated := p.routes[route]; repeated {
+			rd.wrong(path, value, "must not be repeated")
+			return true
+		}
+		if isNull(value) { // also of a route that is not configured any more
+			p.routes[route] = nil
+			return true
+		}
+		if _, known := s.cfg.Routes[route]; !known {
+			rd.wrong(path, value, "must be a route of the configuration")
+			return true
+		}
+		patch := overridesPatch{}
+		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+			return p.member(rd, &patch, name, path, value)
+		})
+		p.routes[route] = &patch
+		return true
+	})
+}
+
+// apply lays the patch over the overrides.
+func (p settingsPatch) apply(o shaper.Overrides, inForce rateOf) (shaper.Overrides, error) {
+	if err := p.settings.apply(&o, inForce("")); err != nil {
+		return o, err
+	}
+	if p.tier != nil {
+		if o.Tier = p.tier; *p.tier == "" {
+			o.Tier = nil
+		}
+	}
+	routes := maps.Clone(o.Routes)
+	if p.noRoutes || routes == nil {
+		routes = map[string]shaper.Overrides{}
+	}
+	for route, patch := range p.routes {
+		said := routes[route]
+		if patch == nil {
+			said = shaper.Overrides{}
+		} else if err := patch.apply(&said, inForce(route)); err != nil {
 			return o, err
 		}
+		if routes[route] = said; said.Empty() {
+			delete(routes, route)
+		}
+	}
+	if o.Routes = routes; len(routes) == 0 {
+		o.Routes = nil
 	}
 	return o, nil
 }
 
-// member reads one setting; it reports whether there is such a setting.
-func (p *settingsPatch) member(rd *reader, name, path string, value json.RawMessage) bool {
+func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
+	for _, edit := range p {
+		if err := edit(o, inForce); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// member reads one setting into the patch of its place; it reports whether there is such a setting.
+func (p *settingsPatch) member(rd *reader, to *overridesPatch, name, path string, value json.RawMessage) bool {
 	set := func(edit func(o *shaper.Overrides)) {
-		p.edits = append(p.edits, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
+		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
 	}
 	number := func(low, high int64, field func(o *shaper.Overrides) **int64) {
 		if isNull(value) {
@@ -53,7 +139,7 @@ func (p *settingsPatch) member(rd *reader, name, path string, value json.RawMess
 	}
 	switch name {
 	case "rate":
-		p.rate(rd, path, value)
+		p.rate(rd, to, path, value)
 	case "rates":
 		if isNull(value) {
 			set(func(o *shaper.Overrides) { o.Rates = nil })
@@ -76,10 +162,6 @@ func (p *settingsPatch) member(rd *reader, name, path string, value json.RawMess
 		}
 		paused := rd.truth(path, value)
 		set(func(o *shaper.Overrides) { o.Paused = &paused })
-	case "reason":
-		if !isNull(value) {
-			p.reason = rd.text(path, value, 0, shaper.MaxReason)
-		}
 	default:
 		return false
 	}
@@ -92,9 +174,9 @@ const (
 )
 
 // rate reads the rate, whose members merge one by one.
-func (p *settingsPatch) rate(rd *reader, path string, value json.RawMessage) {
+func (p *settingsPatch) rate(rd *reader, to *overridesPatch, path string, value json.RawMessage) {
 	if isNull(value) {
-		p.edits = append(p.edits, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = nil; return nil })
+		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = nil; return nil })
 		return
 	}
 	var limit, period *int64
@@ -116,7 +198,7 @@ func (p *settingsPatch) rate(rd *reader, path string, value json.RawMessage) {
 		return
 	}
 	p.partial = p.partial || limit == nil || period == nil
-	p.edits = append(p.edits, func(o *shaper.Overrides, inForce shaper.Rate) error {
+	*to = append(*to, func(o *shaper.Overrides, inForce shaper.Rate) error {
 		merged := inForce
 		if o.Rate != nil {
 			merged = *o.Rate

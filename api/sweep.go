@@ -137,9 +137,21 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 }
 
 func overridesOut(o shaper.Overrides) wire.Overrides {
-	out := wire.Overrides{
-		Burst: o.Burst, Capacity: o.Capacity, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused, Draining: o.Draining,
+	out := wire.Overrides{RouteOverrides: routeOverridesOut(o), Draining: o.Draining}
+	if o.Tier != nil {
+		out.Tier = *o.Tier
 	}
+	for route, says := range o.Routes {
+		if out.Routes == nil {
+			out.Routes = map[string]wire.RouteOverrides{}
+		}
+		out.Routes[route] = routeOverridesOut(says)
+	}
+	return out
+}
+
+func routeOverridesOut(o shaper.Overrides) wire.RouteOverrides {
+	out := wire.RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
 	if o.Rate != nil {
 		out.Rate = new(rateOut(*o.Rate))
 	}

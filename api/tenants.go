@@ -40,7 +40,7 @@ func (s *Server) getTenant(c *call) (*answer, error) {
 
 // putTenant is PUT /v1/tenants/{tenant}: what the body does not name is not overridden any more.
 func (s *Server) putTenant(c *call) (*answer, error) {
-	patch, err := decodeSettings(c.body)
+	patch, err := s.decodeSettings(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -48,30 +48,33 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 		return nil, invalid("rate", "object", "must have limit and period_ms")
 	}
 	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		return patch.apply(shaper.Overrides{Draining: o.Draining}, shaper.Rate{}) // a drain is no setting: resume ends it
+		return patch.apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: resume ends it
 	})
 }
 
 // patchTenant is PATCH /v1/tenants/{tenant}.
 func (s *Server) patchTenant(c *call) (*answer, error) {
-	patch, err := decodeSettings(c.body)
+	patch, err := s.decodeSettings(c.body)
 	if err != nil {
 		return nil, err
 	}
-	var inForce shaper.Rate
+	var inForce queue.Tenant
 	if patch.partial {
 		name, err := pathTenant(c)
 		if err != nil {
 			return nil, err
 		}
-		t, err := s.backend.Tenant(c.r.Context(), name)
-		if err != nil {
+		if inForce, err = s.backend.Tenant(c.r.Context(), name); err != nil {
 			return nil, err
 		}
-		inForce = t.Policy.Rate
 	}
 	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		return patch.apply(o, inForce)
+		return patch.apply(o, func(route string) shaper.Rate {
+			if f, said := inForce.Routes[route]; said {
+				return f.Policy.Rate
+			}
+			return inForce.Policy.Rate
+		})
 	})
 }
 
@@ -211,35 +214,37 @@ func tenantAnswer(t queue.Tenant) *answer {
 // tenantOut is the tenant in its JSON form.
 func tenantOut(t queue.Tenant) wire.Tenant {
 	out := wire.Tenant{
-		Tenant:        t.Name,
-		Rate:          rateOut(t.Policy.Rate),
-		Burst:         t.Policy.Burst,
-		Capacity:      t.Policy.Capacity,
-		Concurrency:   t.Policy.Concurrency,
-		MaxWaitMS:     t.Policy.MaxWait.Milliseconds(),
-		Paused:        t.Policy.Paused,
-		Draining:      t.Policy.Draining,
-		Reason:        t.Reason,
-		Revision:      t.Revision,
-		Sources:       t.Sources,
-		Depth:         t.Depth,
-		Running:       t.Running,
-		LimitedBy:     t.LimitedBy,
-		EffectiveRate: t.EffectiveRate,
-		OldestWaitMS:  t.OldestWait.Milliseconds(),
-		Admitted:      t.Admitted,
-		Rejected:      t.Rejected,
-		Departed:      t.Departed,
-		Succeeded:     t.Succeeded,
-		Dead:          t.DeadTotal,
+		Tenant: t.Name, Tier: t.Tier, Policy: policyOut(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
+		Figures: figuresOut(t.Figures),
+	}
+	for route, f := range t.Routes {
+		if out.Routes == nil {
+			out.Routes = map[string]wire.Flow{}
+		}
+		out.Routes[route] = wire.Flow{Policy: policyOut(f.Policy, f.Sources), Figures: figuresOut(f.Figures)}
+	}
+	return out
+}
+
+func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
+	out := wire.Policy{
+		Rate: rateOut(p.Rate), Burst: p.Burst, Capacity: p.Capacity, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
+		Paused: p.Paused, Sources: sources,
 	}
 	if out.Sources == nil {
 		out.Sources = map[string]string{}
 	}
-	for _, p := range t.Policy.Rates {
-		out.Rates = append(out.Rates, paceOut(p))
+	for _, pace := range p.Rates {
+		out.Rates = append(out.Rates, paceOut(pace))
 	}
 	return out
+}
+
+func figuresOut(f queue.Figures) wire.Figures {
+	return wire.Figures{
+		Depth: f.Depth, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
+		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, Dead: f.DeadTotal,
+	}
 }
 
 func paceOut(p shaper.Pace) wire.Pace { return wire.Pace{Rate: rateOut(p.Rate), Burst: p.Burst} }

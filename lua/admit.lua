@@ -11,7 +11,8 @@
 --   then per job: job, and idem if the job has an idempotency key
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 '1' for all or none   4 number of flows
---   then per flow: default policy, entry in tenants
+--   5 baseline
+--   then per flow: tier that the tenant's credential claims or '', entry in tenants
 --   then per job: number of its flow, idempotency hash or '', fingerprint or '', delay in µs, max wait in ms (0: the policy's), cost,
 --   and the record from its cost on
 -- Reply
@@ -32,18 +33,18 @@ local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
 local flows = {}
 for i = 1, flow_count do
-  local k, a = 4 + (i - 1) * FLOW_KEYS, 4 + (i - 1) * FLOW_ARGS
-  local f = flow_load(string.sub(KEYS[k + 1], #PREFIX + 6), ARGV[a + 1])
+  local k, a = 4 + (i - 1) * FLOW_KEYS, 5 + (i - 1) * FLOW_ARGS
+  local f = flow_load(string.sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1])
   redis.call('EXISTS', KEYS[k + 2], KEYS[k + 3], KEYS[k + 5])
   f.queue, f.later, f.names, f.entry = KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
   f.later_before = later_head(f)
-  f.add_queue, f.add_later, f.asked, f.touched = {}, {}, 0, f.retuned
+  f.add_queue, f.add_later, f.asked, f.touched = {}, {}, 0, f.retuned or (not f.fresh and f.tier ~= f.tier_before)
   flows[i] = f
 end
 
 local twins = {}
 local jobs, k = {}, 4 + flow_count * FLOW_KEYS
-for a = 4 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
+for a = 5 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
   local s = {
     flow = flows[tonumber(ARGV[a + 1])], idem = ARGV[a + 2], print = ARGV[a + 3], delay = tonumber(ARGV[a + 4]),
     wait = tonumber(ARGV[a + 5]), cost = tonumber(ARGV[a + 6]), rest = ARGV[a + 7],

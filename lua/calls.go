@@ -35,6 +35,7 @@ type AdmitCall struct {
 	Clock, Due, Expires, Tenants string // keys
 	Horizon                      time.Duration
 	Atomic                       bool
+	Baseline                     string // EncodeBaseline
 	Flows                        []AdmitFlow
 	Jobs                         []AdmitJob
 }
@@ -42,7 +43,7 @@ type AdmitCall struct {
 // AdmitFlow is a flow that jobs of the call belong to.
 type AdmitFlow struct {
 	Flow, Queue, Later, Policy, Names string // keys
-	Defaults                          string // EncodePolicy of the default policy
+	Tier                              string // that the tenant's credential claims, empty for none
 	Entry                             string // of the tenant, in the tenants key
 }
 
@@ -82,12 +83,12 @@ var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shape
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
-	args := make([]any, 0, 4+2*len(c.Flows)+7*len(c.Jobs))
+	args := make([]any, 0, 5+2*len(c.Flows)+7*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
-	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows))
+	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline)
 	for _, f := range c.Flows {
 		keys = append(keys, f.Flow, f.Queue, f.Later, f.Policy, f.Names)
-		args = append(args, f.Defaults, f.Entry)
+		args = append(args, f.Tier, f.Entry)
 	}
 	for _, j := range c.Jobs {
 		keys = append(keys, j.Key)
@@ -173,14 +174,14 @@ type TickCall struct {
 	Help                                                int  // 0 keep, 1 raise, 2 clear
 	Helper                                              bool // not the shard's owner
 	HandsOver                                           bool // the worker hands completions over
-	Defaults                                            string
+	Baseline                                            string
 	Retention                                           Retention
 }
 
 // Call is the call in the form that is sent.
 func (c TickCall) Call() Call {
 	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, append([]any{
-		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Defaults,
+		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Baseline,
 	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver))...)}
 }
 
@@ -202,7 +203,7 @@ type SettleCall struct {
 	At                                  At
 	Clock, Due, Expires, Leases, Outbox string // keys
 	Horizon                             time.Duration
-	Defaults                            string
+	Baseline                            string
 	Retention                           Retention
 	Items                               []SettleItem
 }
@@ -242,7 +243,7 @@ const (
 // Call is the call in the form that is sent.
 func (c SettleCall) Call() Call {
 	keys := append(make([]string, 0, 5+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases, c.Outbox)
-	args := append(make([]any, 0, 7+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Defaults)
+	args := append(make([]any, 0, 7+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Baseline)
 	args = append(args, c.Retention.args()...)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)

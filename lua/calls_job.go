@@ -25,7 +25,7 @@ type CancelCall struct {
 	Clock, Due, Expires, Outbox string   // keys
 	Jobs                        []string // keys of the records
 	Tenant                      string   // as in keys
-	Defaults                    string
+	Baseline                    string
 	Horizon                     time.Duration
 	Dead                        bool // delete dead jobs
 	Retention                   Retention
@@ -34,7 +34,7 @@ type CancelCall struct {
 // Call is the call in the form that is sent.
 func (c CancelCall) Call() Call {
 	return Call{Commands.Cancel, append([]string{c.Clock, c.Due, c.Expires, c.Outbox}, c.Jobs...),
-		append([]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
+		append([]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
 }
 
 // Decode reads the answer: JobAbsent, JobDone, JobDeleted or JobConflict per job, in order.
@@ -47,7 +47,7 @@ type ReplayCall struct {
 	At                               At
 	Clock, Due, Expires, Job, Outbox string // keys
 	Tenant                           string // as in keys
-	Defaults                         string
+	Baseline                         string
 	Horizon                          time.Duration
 	Tag                              uint32 // not 0; the same when the call is sent again, another for another call
 	MaxAttempts                      int
@@ -57,7 +57,7 @@ type ReplayCall struct {
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
 	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
-		[]any{string(c.At), c.Tenant, c.Defaults, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity)}}
+		[]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity)}}
 }
 
 // Decode reads the answer; the admission is set for JobDone, JobFull and JobDraining.
@@ -87,7 +87,7 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 type StatusCall struct {
 	At               At
 	Clock, Job       string // keys
-	Tenant, Defaults string
+	Tenant, Baseline string
 }
 
 // Status is a job as it stands.
@@ -101,7 +101,7 @@ type Status struct {
 
 // Call is the call in the form that is sent.
 func (c StatusCall) Call() Call {
-	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.Defaults}}
+	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.Baseline}}
 }
 
 // Decode reads the answer.

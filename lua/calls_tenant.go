@@ -12,12 +12,12 @@ type TuneCall struct {
 	At                                                 At
 	Clock, Due, Policy, History, Names, Tenants, Filed string // keys
 	Horizon                                            time.Duration
-	Defaults                                           string
+	Baseline                                           string
 	Name                                               string // of this call; the same when it is sent again
 	Expected                                           *int64 // revision; nil for any
 	Source                                             string // "api" or "file"
 	Says                                               string // what the source says, empty for nothing
-	Effective                                          string // EncodeOverrides of all sources
+	Effective                                          string // EncodeStatements
 	Reason, HistoryEntry                               string
 	Entry                                              string // of the tenant, in the tenants and filed keys
 }
@@ -29,7 +29,7 @@ func (c TuneCall) Call() Call {
 		expected = strconv.FormatInt(*c.Expected, 10)
 	}
 	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Filed}, []any{
-		string(c.At), c.Horizon.Microseconds(), c.Defaults, c.Name, expected, c.Source, c.Says, c.Effective, c.Reason, c.HistoryEntry, c.Entry,
+		string(c.At), c.Horizon.Microseconds(), c.Baseline, c.Name, expected, c.Source, c.Says, c.Effective, c.Reason, c.HistoryEntry, c.Entry,
 	}}
 }
 
@@ -46,7 +46,7 @@ func (c TuneCall) Decode(values []any) (changed bool, revision int64, err error)
 type StatCall struct {
 	At                   At
 	Clock, Policy, Names string // keys
-	Defaults             string
+	Baseline             string
 }
 
 // Stat is a tenant's policy as each source states it, and its flows.
@@ -67,11 +67,12 @@ type FlowStat struct {
 	Oldest                                        shaper.Instant // eligible time of the oldest queued job; 0 for none
 	Pace                                          float64        // part of its rate that is in force, up to 1
 	FullUntil                                     shaper.Instant // stopped until then by its dead letters; 0 when it is not
+	Tier                                          string         // that the tenant's credential claimed last
 }
 
 // Call is the call in the form that is sent.
 func (c StatCall) Call() Call {
-	return Call{Commands.Stat, []string{c.Clock, c.Policy, c.Names}, []any{string(c.At), c.Defaults}}
+	return Call{Commands.Stat, []string{c.Clock, c.Policy, c.Names}, []any{string(c.At), c.Baseline}}
 }
 
 // Decode reads the answer.
@@ -82,7 +83,7 @@ func (c StatCall) Decode(values []any) (Stat, error) {
 		s.Flows = append(s.Flows, FlowStat{
 			Flow: r.text(), Depth: r.int(), Queued: r.int(), Running: r.int(), Earliest: shaper.Instant(r.int()), HeldUntil: shaper.Instant(r.int()),
 			Admitted: r.int(), Rejected: r.int(), Departed: r.int(), Succeeded: r.int(), Dead: r.int(), Oldest: shaper.Instant(r.int()),
-			Pace: float64(r.int()) / 1e6, FullUntil: shaper.Instant(r.int()),
+			Pace: float64(r.int()) / 1e6, FullUntil: shaper.Instant(r.int()), Tier: r.text(),
 		})
 	}
 	return s, r.err

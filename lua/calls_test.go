@@ -14,7 +14,7 @@ func (w *world) admit(r admission) {
 	w.note("%v", r)
 	call := lua.AdmitCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(),
-		Horizon: horizon, Atomic: r.atomic,
+		Horizon: horizon, Atomic: r.atomic, Baseline: lua.EncodeBaseline(r.baseline),
 	}
 	names := flowsOf(r.jobs)
 	for _, name := range names {
@@ -22,7 +22,7 @@ func (w *world) admit(r admission) {
 		tenant := tenantOf(name)
 		call.Flows = append(call.Flows, lua.AdmitFlow{
 			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name), Policy: w.shard.Policy(tenant),
-			Names: w.shard.Names(tenant), Defaults: lua.EncodePolicy(r.defaults), Entry: first.entry,
+			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry,
 		})
 	}
 	for _, c := range r.jobs {
@@ -70,7 +70,7 @@ func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 	call := lua.TickCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
 		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon,
-		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Defaults: lua.EncodePolicy(r.defaults), Retention: w.retention(),
+		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(),
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	want, wantRecords := w.m.tick(r)
@@ -127,7 +127,7 @@ func (w *world) settle(r settlement) {
 	w.note("settle %d %s", r.at, describe(r.items))
 	call := lua.SettleCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
-		Horizon: horizon, Defaults: lua.EncodePolicy(r.defaults), Retention: w.retention(),
+		Horizon: horizon, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(),
 	}
 	for _, s := range r.items {
 		s.Key = w.shard.Job(s.Key)
@@ -171,7 +171,7 @@ func (w *world) cancel(r cancellation) {
 	w.note("cancel %d %s %v dead %v", r.at, r.tenant, r.ids, r.dead)
 	call := lua.CancelCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Outbox: w.shard.Outbox(), Tenant: r.tenant,
-		Defaults: lua.EncodePolicy(r.defaults), Horizon: horizon, Dead: r.dead, Retention: w.retention(),
+		Baseline: lua.EncodeBaseline(r.baseline), Horizon: horizon, Dead: r.dead, Retention: w.retention(),
 	}
 	for _, id := range r.ids {
 		call.Jobs = append(call.Jobs, w.shard.Job(id))
@@ -215,7 +215,7 @@ func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
 	call := lua.ReplayCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
-		Defaults: lua.EncodePolicy(r.defaults), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
+		Baseline: lua.EncodeBaseline(r.baseline), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)
@@ -227,7 +227,7 @@ func (w *world) tune(r tuning) {
 	w.note("tune %d %s %s %s says %q eff %q", r.at, r.tenant, r.name, r.source, r.says, r.effective())
 	call := lua.TuneCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant), History: w.shard.History(r.tenant),
-		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Defaults: lua.EncodePolicy(r.defaults),
+		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Baseline: lua.EncodeBaseline(r.baseline),
 		Name: r.name, Expected: r.expected, Source: r.source, Says: r.says, Effective: r.effective(), Reason: r.reason, HistoryEntry: r.historyEntry,
 		Entry: r.entry,
 	}
@@ -238,14 +238,14 @@ func (w *world) tune(r tuning) {
 
 func (w *world) status(at shaper.Instant, tenant, id string) {
 	w.note("status %d %s %s", at, tenant, id)
-	call := lua.StatusCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, Defaults: lua.EncodePolicy(w.defaults)}
+	call := lua.StatusCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, Baseline: lua.EncodeBaseline(w.baseline)}
 	got, err := call.Decode(w.run(call.Call()))
 	var record lua.Record
 	if got.Found && err == nil {
 		record, err = lua.DecodeRecord(got.Record)
 	}
 	got.Record = nil
-	want, wantRecord := w.m.status(at, w.defaults, tenant, id)
+	want, wantRecord := w.m.status(at, w.baseline, tenant, id)
 	w.same("status", got, want, err)
 	w.same("status: record", bare(record), wantRecord, nil)
 }
@@ -253,9 +253,9 @@ func (w *world) status(at shaper.Instant, tenant, id string) {
 func (w *world) stat(at shaper.Instant, tenant string) {
 	w.note("stat %d %s", at, tenant)
 	call := lua.StatCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Policy: w.shard.Policy(tenant), Names: w.shard.Names(tenant), Defaults: lua.EncodePolicy(w.defaults),
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Policy: w.shard.Policy(tenant), Names: w.shard.Names(tenant), Baseline: lua.EncodeBaseline(w.baseline),
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	slices.SortFunc(got.Flows, func(a, b lua.FlowStat) int { return strings.Compare(a.Flow, b.Flow) })
-	w.same("stat", got, w.m.stat(at, w.defaults, tenant), err)
+	w.same("stat", got, w.m.stat(at, w.baseline, tenant), err)
 }

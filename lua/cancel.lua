@@ -7,7 +7,7 @@
 --   1 clock   2 due   3 expires   4 outbox
 --   then per job: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy   4 horizon in µs   5 '1' to delete dead jobs
+--   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 '1' to delete dead jobs
 --   6, 7, 8 retention in s: of finished jobs, of dead letters, of idempotency keys   9 most dead letters of a flow
 -- Reply
 --   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its state
@@ -18,7 +18,7 @@
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])
-local tenant, defaults, horizon, delete_dead = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+local tenant, baseline, horizon, delete_dead = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
 retention_of(ARGV[6], ARGV[7], ARGV[8], ARGV[9])
 
 -- Read.
@@ -38,7 +38,7 @@ for k = 5, #KEYS do
   reply[#reply + 1] = code
   if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
     if not flows[j.flow] then
-      local f = flow_load(j.flow, defaults)
+      local f = flow_load(j.flow, baseline)
       redis.call('EXISTS', PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name)
       flows[j.flow] = f
       touched[#touched + 1] = f

@@ -13,8 +13,8 @@ import (
 func TestMaxMemory(t *testing.T) {
 	w := newWorld(t, realEngine(t), themes[0], 1)
 	defer w.clean()
-	w.defaults = shaper.DefaultPolicy()
-	w.defaults.Burst = 5
+	w.baseline.Defaults = shaper.DefaultPolicy()
+	w.baseline.Defaults.Burst = 5
 	w.submit(9, 0)
 	w.submit(1, time.Minute)
 	w.lookUntilIdle()
@@ -22,7 +22,7 @@ func TestMaxMemory(t *testing.T) {
 		t.Fatalf("%d leases, want 5", len(w.held))
 	}
 	dead := w.held[0]
-	w.settle(settlement{w.wall, w.defaults, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}}})
+	w.settle(settlement{w.wall, w.baseline, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}}})
 	w.held = w.held[1:]
 
 	limit := func(bytes string) {
@@ -45,22 +45,22 @@ func TestMaxMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("admit", lua.AdmitCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon,
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon, Baseline: lua.EncodeBaseline(w.baseline),
 		Flows: []lua.AdmitFlow{{
 			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"), Later: w.shard.Later("acme/echo"), Policy: w.shard.Policy("acme"),
-			Names: w.shard.Names("acme"), Defaults: lua.EncodePolicy(w.defaults), Entry: "acme",
+			Names: w.shard.Names("acme"), Entry: "acme",
 		}},
 		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Cost: 1, Rest: rest}},
 	}.Call())
 	refused("replay", lua.ReplayCall{
 		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",
-		Defaults: lua.EncodePolicy(w.defaults), Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
+		Baseline: lua.EncodeBaseline(w.baseline), Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
 	}.Call())
 
 	// Each of these fails the test where Redis refuses it.
 	w.heartbeat(w.wall, w.held)
 	w.settleAll(lua.OutcomeRetry, time.Second)
-	w.cancel(cancellation{at: w.wall, defaults: w.defaults, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
+	w.cancel(cancellation{at: w.wall, baseline: w.baseline, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
 	w.claim(w.wall, "claim", 10)
 	w.handed(w.wall, w.claims)
 	w.status(w.wall, "acme", w.ids[8])

@@ -13,7 +13,8 @@ import (
 // admission is one call of admit.
 type admission struct {
 	at       shaper.Instant
-	defaults shaper.Policy
+	baseline shaper.Baseline
+	tiers    map[string]string // claimed, by tenant as in keys
 	atomic   bool
 	jobs     []candidate
 }
@@ -33,7 +34,7 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v by %q:", r.at, r.atomic, lua.EncodePolicy(r.defaults))
+	fmt.Fprintf(&b, "admit %d atomic %v by %q claiming %v:", r.at, r.atomic, lua.EncodeBaseline(r.baseline), r.tiers)
 	for _, c := range r.jobs {
 		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
@@ -54,8 +55,9 @@ func (m *model) admit(r admission) []lua.Verdict {
 	m.begin(r.at)
 	flows, asked, touched := map[string]*flow{}, map[string]int64{}, map[string]bool{}
 	for _, name := range flowsOf(r.jobs) {
-		flows[name] = m.load(name, r.defaults)
-		touched[name] = flows[name].retuned
+		was := m.flows[name].tier
+		flows[name] = m.loadClaimed(name, r.tiers[tenantOf(name)], r.baseline)
+		touched[name] = flows[name].retuned || !flows[name].fresh && flows[name].tier != was
 	}
 	// An atomic batch asks for as many places as it has jobs that need one: neither admitted before, nor under a key known already.
 	for _, c := range r.jobs {

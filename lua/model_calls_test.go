@@ -13,7 +13,7 @@ import (
 // settlement is one call of settle.
 type settlement struct {
 	at       shaper.Instant
-	defaults shaper.Policy
+	baseline shaper.Baseline
 	items    []lua.SettleItem // with the job's id for a key
 }
 
@@ -22,7 +22,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	flows := map[string]*flow{}
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
-			flows[j.Flow] = m.load(j.Flow, r.defaults)
+			flows[j.Flow] = m.load(j.Flow, r.baseline)
 		}
 	}
 	var touched []*flow
@@ -132,7 +132,7 @@ func (m *model) heartbeat(at shaper.Instant, leases []leaseRef) []int64 {
 // cancellation is one call of cancel.
 type cancellation struct {
 	at       shaper.Instant
-	defaults shaper.Policy
+	baseline shaper.Baseline
 	tenant   string
 	ids      []string
 	dead     bool
@@ -165,7 +165,7 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 		at := slices.IndexFunc(touched, func(f *flow) bool { return f.name == j.Flow })
 		if at < 0 {
 			at = len(touched)
-			touched = append(touched, m.load(j.Flow, r.defaults))
+			touched = append(touched, m.load(j.Flow, r.baseline))
 		}
 		f := touched[at]
 		if codes[i] == lua.JobDeleted {
@@ -242,7 +242,7 @@ func (m *model) handed(at shaper.Instant, list []lua.HandedJob) (codes []int64) 
 // revival is one call of replay.
 type revival struct {
 	at          shaper.Instant
-	defaults    shaper.Policy
+	baseline    shaper.Baseline
 	tenant, id  string
 	tag         uint32
 	maxAttempts int
@@ -254,7 +254,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	if j == nil || tenantOf(j.Flow) != r.tenant {
 		return lua.JobAbsent, shaper.Admission{Now: m.now}
 	}
-	f := m.load(j.Flow, r.defaults)
+	f := m.load(j.Flow, r.baseline)
 	if j.Tag == r.tag {
 		m.reach("replay repeated")
 		a := m.facts(f, shaper.Admitted)
@@ -309,7 +309,7 @@ const historyKept, callsKept = 100, 16
 // tuning is one call of tune.
 type tuning struct {
 	at            shaper.Instant
-	defaults      shaper.Policy
+	baseline      shaper.Baseline
 	tenant, entry string // as in keys
 	name          string
 	expected      *int64
@@ -320,7 +320,7 @@ type tuning struct {
 }
 
 func (r tuning) effective() string {
-	return lua.EncodeOverrides(r.file) + " " + lua.EncodeOverrides(r.api)
+	return lua.EncodeStatements(r.file, r.api)
 }
 
 func (m *model) tune(r tuning) (changed bool, revision int64) {
@@ -337,9 +337,8 @@ func (m *model) tune(r tuning) (changed bool, revision int64) {
 	}
 	var flows []*flow
 	for name := range m.names[r.tenant] {
-		flows = append(flows, m.load(name, r.defaults))
+		flows = append(flows, m.load(name, r.baseline))
 	}
-	wasPaused := p.over(r.defaults).Paused
 
 	p.fields = maps.Clone(p.fields)
 	if p.fields == nil {
@@ -364,7 +363,8 @@ func (m *model) tune(r tuning) (changed bool, revision int64) {
 	m.policies[r.tenant] = p
 	m.tenants[r.entry] = int64(m.now)
 	for _, f := range flows {
-		f.policy = p.over(r.defaults)
+		wasPaused := f.policy.Paused
+		f.policy = p.of(r.baseline, f.tier, f.name)
 		before := f.segment
 		m.retune(f)
 		m.reachIf(f.segment != before, "retuned by a change")
@@ -378,7 +378,7 @@ func (m *model) tune(r tuning) (changed bool, revision int64) {
 }
 
 // status answers the job, and its record without its payload.
-func (m *model) status(at shaper.Instant, defaults shaper.Policy, tenant, id string) (s lua.Status, record lua.Record) {
+func (m *model) status(at shaper.Instant, baseline shaper.Baseline, tenant, id string) (s lua.Status, record lua.Record) {
 	m.begin(at)
 	s.Now = m.now
 	j := m.jobs[id]
@@ -386,7 +386,7 @@ func (m *model) status(at shaper.Instant, defaults shaper.Policy, tenant, id str
 		return s, record
 	}
 	s.Found = true
-	f := m.load(j.Flow, defaults)
+	f := m.load(j.Flow, baseline)
 	switch {
 	case j.State == shaper.Queued:
 		s.Position, s.Start = m.place(id, f)
@@ -399,15 +399,16 @@ func (m *model) status(at shaper.Instant, defaults shaper.Policy, tenant, id str
 }
 
 // stat answers the flows sorted by name.
-func (m *model) stat(at shaper.Instant, defaults shaper.Policy, tenant string) lua.Stat {
+func (m *model) stat(at shaper.Instant, baseline shaper.Baseline, tenant string) lua.Stat {
 	m.begin(at)
 	p := m.policies[tenant]
 	s := lua.Stat{Now: m.now, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"]}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
-		f := m.load(name, defaults)
+		f := m.load(name, baseline)
 		figures := lua.FlowStat{
 			Flow: name, Depth: f.Depth, Queued: f.Queued, Running: f.Running, Earliest: f.Earliest(), HeldUntil: f.HeldUntil,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead, Pace: f.Pace(m.now),
+			Tier: f.tier,
 		}
 		m.reachIf(figures.Pace < 1, "slowed")
 		if f.full > m.now {

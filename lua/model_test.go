@@ -74,7 +74,8 @@ func (z zset) rank(name string) int64 {
 type clock struct {
 	last, off, wake, swept, grace shaper.Instant
 	depth, running, help          int64
-	defaults                      string
+	baseline                      string
+	looked                        shaper.Instant // always 0: a model looks at all tenants at once
 }
 
 // policy is what is kept of a tenant's settings.
@@ -85,7 +86,11 @@ type policy struct {
 	history   []string
 }
 
-func (p policy) over(defaults shaper.Policy) shaper.Policy { return p.api.Over(p.file.Over(defaults)) }
+// of is the policy of a flow of the tenant whose credential claims the tier.
+func (p policy) of(baseline shaper.Baseline, claimed, flow string) shaper.Policy {
+	resolved, _ := baseline.Resolve(shaper.Statements{Claimed: claimed, File: p.file, API: p.api}, routeOf(flow))
+	return resolved
+}
 
 // flow is a flow with its policy at the time it was loaded.
 type flow struct {
@@ -97,7 +102,9 @@ type flow struct {
 	admitted, rejected, departed, succeeded, dead int64
 	later                                         shaper.Instant // head of the scheduled and retrying jobs, never for none
 	full                                          shaper.Instant // stopped by its dead letters until then
-	segment                                       int            // counts the policies that the flow has had, see conformity
+	tier                                          string         // that the credential claimed last
+	hadTier                                       bool
+	segment                                       int // counts the policies that the flow has had, see conformity
 }
 
 // paused is the policy that estimates go by: as many dead letters as are kept pause a flow, too.
@@ -173,7 +180,7 @@ var situations = []string{
 	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
 	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
-	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed",
+	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "in a tier",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }
@@ -186,6 +193,8 @@ func (m *model) reachIf(condition bool, situation string) {
 }
 
 func tenantOf(flow string) string { return flow[:strings.IndexByte(flow, '/')] }
+
+func routeOf(flow string) string { return flow[strings.IndexByte(flow, '/')+1:] }
 
 // set adds to a set that may not be there yet.
 func set(sets map[string]zset, name, member string, score int64) {
@@ -218,10 +227,15 @@ func (m *model) wakeFor(due shaper.Instant) {
 }
 
 // load is a copy of a flow under its policy of now, retuned if that has changed.
-func (m *model) load(name string, defaults shaper.Policy) *flow {
+func (m *model) load(name string, baseline shaper.Baseline) *flow {
+	return m.loadClaimed(name, m.flows[name].tier, baseline)
+}
+
+// loadClaimed is load for a tenant whose credential claims a tier.
+func (m *model) loadClaimed(name, tier string, baseline shaper.Baseline) *flow {
 	f, known := m.flows[name]
-	f.name, f.fresh, f.retuned = name, !known, false
-	f.policy = m.policies[tenantOf(name)].over(defaults)
+	f.name, f.fresh, f.retuned, f.tier = name, !known, false, tier
+	f.policy = m.policies[tenantOf(name)].of(baseline, f.tier, name)
 	if known {
 		m.retune(&f)
 	} else {
@@ -246,7 +260,11 @@ func (m *model) newSegment() int {
 	return m.segments
 }
 
-func (m *model) store(f *flow) { m.flows[f.name] = *f }
+func (m *model) store(f *flow) {
+	f.hadTier = f.hadTier || f.tier != ""
+	m.reachIf(f.tier != "", "in a tier")
+	m.flows[f.name] = *f
+}
 
 // nextDue is the next instant at which a job of the flow may leave, never when none can.
 func (f *flow) nextDue() shaper.Instant {

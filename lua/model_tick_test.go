@@ -26,11 +26,11 @@ type look struct {
 	help          int
 	helper        bool
 	handsOver     bool
-	defaults      shaper.Policy
+	baseline      shaper.Baseline
 }
 
 func (r look) String() string {
-	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v hands over %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, lua.EncodePolicy(r.defaults))
+	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v hands over %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, lua.EncodeBaseline(r.baseline))
 }
 
 // looking is a look under way.
@@ -88,9 +88,9 @@ func (l *looking) step() (more, answered bool) {
 		l.expireAll(l.expires.upTo(l.now, expireMost))
 		return true, false
 	}
-	if defaults := lua.EncodePolicy(l.defaults); l.clock.defaults != defaults {
+	if baseline := lua.EncodeBaseline(l.baseline); l.clock.baseline != baseline {
 		l.lookAtAll()
-		l.clock.defaults, l.changed = defaults, true
+		l.clock.baseline, l.changed = baseline, true
 		return true, false
 	}
 	if l.due.head() > l.now.Add(horizon) {
@@ -139,7 +139,7 @@ func (l *looking) answer(more bool) {
 // touch loads a flow that the look may change.
 func (l *looking) touch(name string) *flow {
 	if l.flows[name] == nil {
-		l.flows[name] = l.load(name, l.defaults)
+		l.flows[name] = l.load(name, l.baseline)
 		l.touched = append(l.touched, l.flows[name])
 	}
 	return l.flows[name]
@@ -255,9 +255,9 @@ func (l *looking) expireAll(ids []string) {
 	l.storeAll(l.touched, l.helper)
 }
 
-// lookAtAll makes every flow due, so that the next looks judge it by the new defaults.
+// lookAtAll makes every flow due, so that the next looks judge it by the new baseline.
 func (l *looking) lookAtAll() {
-	l.reachIf(l.clock.defaults != "", "looked at all")
+	l.reachIf(l.clock.baseline != "", "looked at all")
 	for entry := range l.tenants {
 		for name := range l.names[tenantOfEntry(entry)] {
 			l.due[name] = int64(l.now)
@@ -278,7 +278,7 @@ func (l *looking) forgetIdle(entries []string) {
 		overridden := l.policies[tenant].fields["api"] != ""
 		idle := !overridden
 		for name := range l.names[tenant] {
-			f := l.load(name, l.defaults)
+			f := l.load(name, l.baseline)
 			idle = idle && f.Depth == 0 && f.Running == 0 && max(f.seen, f.Last, f.HeldUntil) < l.now.Add(-idleAfter)
 			idle = idle && len(l.deads[name]) == 0
 			for _, c := range f.Cells {

@@ -32,9 +32,9 @@ var operations = []struct {
 	{"claim", (*world).drawClaim},
 	{"handed", (*world).drawHanded},
 	{"tune", (*world).drawTune},
-	{"defaults", func(w *world) {
-		w.defaults = drawPolicy(w.T, w.th)
-		w.note("defaults %s", lua.EncodePolicy(w.defaults))
+	{"baseline", func(w *world) {
+		w.baseline = drawBaseline(w.T, w.th)
+		w.note("baseline %q", lua.EncodeBaseline(w.baseline))
 	}},
 	{"status", (*world).drawStatus},
 	{"stat", (*world).drawStat},
@@ -101,7 +101,7 @@ func entryOf(tenant string) string {
 
 func (w *world) drawAdmit() {
 	w.pass()
-	r := admission{at: w.wall, defaults: w.defaults, atomic: rapid.IntRange(0, 3).Draw(w.T, "atomic") == 3}
+	r := admission{at: w.wall, baseline: w.baseline, tiers: map[string]string{}, atomic: rapid.IntRange(0, 3).Draw(w.T, "atomic") == 3}
 	n := rapid.SampledFrom([]int{1, 1, 1, 2, 3, 5}).Draw(w.T, "jobs")
 	flood := w.th.flood && rapid.IntRange(0, 9).Draw(w.T, "flood") == 9
 	if flood {
@@ -115,6 +115,9 @@ func (w *world) drawAdmit() {
 		c := first
 		w.names++
 		c.id = fmt.Sprintf("j%06d", w.names)
+		if _, drawn := r.tiers[tenantOf(c.flow)]; !drawn {
+			r.tiers[tenantOf(c.flow)] = rapid.SampledFrom(tierNames).Draw(w.T, "claim")
+		}
 		r.jobs = append(r.jobs, c)
 	}
 	w.admit(r)
@@ -167,7 +170,7 @@ func (w *world) drawWorker() *consumer {
 }
 
 func (w *world) lookOf(c *consumer, most int) look {
-	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, defaults: w.defaults, helper: c != w.workers[0], handsOver: c == w.workers[0]}
+	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, baseline: w.baseline, helper: c != w.workers[0], handsOver: c == w.workers[0]}
 }
 
 func (w *world) drawTick(learnt bool) {
@@ -196,7 +199,7 @@ func (w *world) oldTick() {
 
 func (w *world) drawSettle() {
 	w.pass()
-	r := settlement{at: w.wall, defaults: w.defaults}
+	r := settlement{at: w.wall, baseline: w.baseline}
 	for range rapid.SampledFrom([]int{1, 2, 4}).Draw(w.T, "items") {
 		ref, ok := w.drawLease()
 		if !ok {
@@ -271,7 +274,7 @@ func (w *world) drawTenant(id string) string {
 
 func (w *world) drawCancel() {
 	w.pass()
-	r := cancellation{at: w.wall, defaults: w.defaults, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
+	r := cancellation{at: w.wall, baseline: w.baseline, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
 	for range rapid.SampledFrom([]int{1, 1, 3}).Draw(w.T, "jobs") {
 		if id, ok := w.drawJob(func(j *lua.Record) bool { return j.State.Waiting() || r.dead && j.State == shaper.Dead }); ok {
 			r.ids, r.tenant = append(r.ids, id), w.drawTenant(id)
@@ -328,7 +331,7 @@ func (w *world) drawReplay() {
 		}
 	}
 	w.tags++
-	r := revival{at: w.wall, defaults: w.defaults, tenant: w.drawTenant(id), id: id, tag: w.tags, maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts")}
+	r := revival{at: w.wall, baseline: w.baseline, tenant: w.drawTenant(id), id: id, tag: w.tags, maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts")}
 	w.replay(r)
 	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
 		w.replay(r)
@@ -342,9 +345,48 @@ func (w *world) drawReplay() {
 	})
 }
 
-func (w *world) drawOverrides() (o shaper.Overrides) {
-	p := drawPolicy(w.T, w.th)
-	which := rapid.IntRange(0, 255).Draw(w.T, "settings")
+// tierNames are the tiers that there may be, and none.
+var tierNames = []string{"", "", "free", "pro"}
+
+// drawBaseline draws the defaults and, one time in three, what is said of a route and of tiers.
+func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
+	b := shaper.Baseline{Defaults: drawPolicy(t, th)}
+	if rapid.IntRange(0, 2).Draw(t, "tiers") > 0 {
+		return b
+	}
+	b.Routes = drawRoutes(t, th)
+	b.Tiers = map[string]shaper.Overrides{}
+	for _, name := range tierNames[2:] {
+		tier := drawSettings(t, th)
+		tier.Draining, tier.Routes = nil, drawRoutes(t, th)
+		b.Tiers[name] = tier
+	}
+	return b
+}
+
+// drawRoutes says something of one route or none.
+func drawRoutes(t *rapid.T, th theme) map[string]shaper.Overrides {
+	if rapid.Bool().Draw(t, "no routes") {
+		return nil
+	}
+	says := drawSettings(t, th)
+	says.Draining = nil
+	return map[string]shaper.Overrides{rapid.SampledFrom(th.routes).Draw(t, "route said"): says}
+}
+
+// drawOverrides draws what one source says of a tenant.
+func (w *world) drawOverrides() shaper.Overrides {
+	o := drawSettings(w.T, w.th)
+	if rapid.IntRange(0, 3).Draw(w.T, "more") == 3 {
+		o.Routes = drawRoutes(w.T, w.th)
+		o.Tier = new(rapid.SampledFrom(tierNames).Draw(w.T, "tier"))
+	}
+	return o
+}
+
+func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
+	p := drawPolicy(t, th)
+	which := rapid.IntRange(0, 255).Draw(t, "settings")
 	wait := p.MaxWait.Milliseconds()
 	if which&1 != 0 {
 		o.Rate = &p.Rate
@@ -382,7 +424,7 @@ func (w *world) tuningOf(tenant, source string, o shaper.Overrides) tuning {
 	name := queue.EncodeName(tenant)
 	w.names++
 	r := tuning{
-		at: w.wall, defaults: w.defaults, tenant: name, entry: entryOf(tenant), name: fmt.Sprintf("call%d", w.names), source: source,
+		at: w.wall, baseline: w.baseline, tenant: name, entry: entryOf(tenant), name: fmt.Sprintf("call%d", w.names), source: source,
 		file: w.m.policies[name].file, api: w.m.policies[name].api, reason: fmt.Sprintf("reason %d", w.names), historyEntry: fmt.Sprintf("entry %d", w.names),
 	}
 	if len(o.Set()) > 0 {

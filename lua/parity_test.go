@@ -40,7 +40,7 @@ var themes = []theme{
 	{name: "flows and tenants", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates},
 	{
 		name: "policies change", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates,
-		weights: map[string]int{"tune": 8, "defaults": 3},
+		weights: map[string]int{"tune": 8, "baseline": 3},
 	},
 	{
 		name: "answers get lost", tenants: []string{"acme"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s", "3/7ms", "7/3s"},
@@ -79,7 +79,7 @@ func TestParity(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			w := newWorld(rt, e, th, int(histories.Add(1)))
 			defer w.clean()
-			w.T, w.defaults = rt, drawPolicy(rt, th)
+			w.T, w.baseline = rt, drawBaseline(rt, th)
 			w.live(length)
 			w.drain()
 			done.Add(int64(w.steps))
@@ -131,7 +131,7 @@ type world struct {
 	m        *model
 	wall     shaper.Instant // by the server's clock, which may be set back
 	next     shaper.Instant // when something is due
-	defaults shaper.Policy
+	baseline shaper.Baseline
 	workers  []*consumer
 	ids      []string
 	held     []leaseRef                // leases that their worker has learnt of
@@ -227,7 +227,7 @@ func (w *world) compare() snapshot {
 func (w *world) live(length int) {
 	weights := map[string]int{
 		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
-		"stat": 1, "again": 3, "later": 6, "defaults": 1, "old tick": 1, "back": 1, "jump": 1,
+		"stat": 1, "again": 3, "later": 6, "baseline": 1, "old tick": 1, "back": 1, "jump": 1,
 	}
 	for name, n := range w.th.weights {
 		weights[name] = n
@@ -257,7 +257,11 @@ func (w *world) drain() {
 	w.note("drain")
 	for _, tenant := range w.th.tenants {
 		on := false
-		w.tune(w.tuningOf(tenant, "api", shaper.Overrides{Paused: &on, Draining: &on}))
+		free := shaper.Overrides{Paused: &on, Draining: &on, Routes: map[string]shaper.Overrides{}}
+		for _, route := range w.th.routes {
+			free.Routes[route] = shaper.Overrides{Paused: &on}
+		}
+		w.tune(w.tuningOf(tenant, "api", free))
 	}
 	worker := w.workers[0]
 	for round := 0; ; round++ {
@@ -270,7 +274,7 @@ func (w *world) drain() {
 			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3})
 		}
 		if len(items) > 0 {
-			w.settle(settlement{w.wall, w.defaults, items})
+			w.settle(settlement{w.wall, w.baseline, items})
 			w.held = nil
 		}
 		if w.m.stored.depth == 0 && w.m.stored.running == 0 && !g.More {

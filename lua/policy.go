@@ -2,6 +2,8 @@ package lua
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/7509e464/sluice/shaper"
@@ -17,8 +19,59 @@ func EncodePolicy(p shaper.Policy) string {
 	}, " ")
 }
 
-// EncodeOverrides writes only the settings that are set; laid after a policy they outrank it.
-func EncodeOverrides(o shaper.Overrides) string {
+// EncodeBaseline writes the settings that hold for tenants of which nothing is said, in the form that policy_of in lib/flow.lua reads: a
+// line of the defaults as in EncodePolicy, then a line for each route and tier of which something is said.
+func EncodeBaseline(b shaper.Baseline) string {
+	lines := append([]string{EncodePolicy(b.Defaults)}, routeLines("/", b.Routes)...)
+	for _, name := range slices.Sorted(maps.Keys(b.Tiers)) {
+		tier := b.Tiers[name]
+		lines = append(lines, "@"+name+" "+encodeOverrides(tier))
+		lines = append(lines, routeLines("@"+name+"/", tier.Routes)...)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// EncodeStatements writes what the sources say of a tenant, the later outranking the earlier: a line of what they say in general, and
+// one for each route of which they say something.
+func EncodeStatements(sources ...shaper.Overrides) string {
+	general := make([]string, 0, len(sources))
+	routes := map[string]string{}
+	for _, o := range sources {
+		if text := encodeOverrides(o); text != "" {
+			general = append(general, text)
+		}
+		for name, says := range o.Routes {
+			routes[name] = strings.TrimSpace(routes[name] + " " + encodeRoute(says))
+		}
+	}
+	lines := []string{strings.Join(general, " ")}
+	for _, name := range slices.Sorted(maps.Keys(routes)) {
+		lines = append(lines, "/"+name+" "+routes[name])
+	}
+	return strings.Join(lines, "\n")
+}
+
+func routeLines(heading string, routes map[string]shaper.Overrides) []string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(routes)) {
+		lines = append(lines, heading+name+" "+encodeRoute(routes[name]))
+	}
+	return lines
+}
+
+// encodeRoute is encodeOverrides for what is said of a route, whose pause adds to that of the tenant.
+func encodeRoute(o shaper.Overrides) string {
+	paused := o.Paused
+	o.Paused = nil
+	text := encodeOverrides(o)
+	if paused != nil {
+		text = strings.TrimSpace(text + " " + encodeFlag('q', *paused))
+	}
+	return text
+}
+
+// encodeOverrides writes only the settings that are set.
+func encodeOverrides(o shaper.Overrides) string {
 	p := o.Over(shaper.Policy{})
 	var parts []string
 	if o.Rate != nil {
@@ -44,6 +97,9 @@ func EncodeOverrides(o shaper.Overrides) string {
 	}
 	if o.Draining != nil {
 		parts = append(parts, encodeFlag('d', p.Draining))
+	}
+	if o.Tier != nil {
+		parts = append(parts, "t"+*o.Tier)
 	}
 	return strings.Join(parts, " ")
 }

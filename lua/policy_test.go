@@ -74,13 +74,13 @@ func TestPolicyIsUnderstood(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, e, themes[0], 3)
 		defer w.clean()
-		w.T, w.wall, w.defaults = t, at, drawAnyPolicy(t)
+		w.T, w.wall, w.baseline = t, at, shaper.Baseline{Defaults: drawAnyPolicy(t)}
 		file, api := overridesOf(t, drawAnyPolicy(t)), overridesOf(t, drawAnyPolicy(t))
 		w.tune(w.tuningOf("acme", "file", file))
 		w.tune(w.tuningOf("acme", "api", api))
-		want := api.Over(file.Over(w.defaults))
+		want := api.Over(file.Over(w.baseline.Defaults))
 
-		call, err := admitOne(w.shard, at, w.defaults, "id", lua.Record{Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1})
+		call, err := admitOne(w.shard, at, w.baseline.Defaults, "id", lua.Record{Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,8 +117,8 @@ func TestPolicyIsUnderstood(t *testing.T) {
 			}
 			tune := lua.TuneCall{
 				At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy("acme"), History: w.shard.History("acme"),
-				Names: w.shard.Names("acme"), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Defaults: lua.EncodePolicy(w.defaults),
-				Name: fmt.Sprint("again", running), Source: "api", Says: "x", Effective: lua.EncodeOverrides(file) + " " + lua.EncodeOverrides(api), Entry: "acme",
+				Names: w.shard.Names("acme"), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Baseline: lua.EncodeBaseline(w.baseline),
+				Name: fmt.Sprint("again", running), Source: "api", Says: "x", Effective: lua.EncodeStatements(file, api), Entry: "acme",
 			}
 			if changed, _, err := tune.Decode(w.run(tune.Call())); err != nil || !changed {
 				t.Fatalf("tune: %v, %v", changed, err)

@@ -17,10 +17,10 @@ func admitOne(shard queue.ShardKeys, at shaper.Instant, p shaper.Policy, id stri
 	rest, err := r.Rest()
 	tenant := tenantOf(r.Flow)
 	call := lua.AdmitCall{
-		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: horizon,
+		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: horizon, Baseline: lua.EncodePolicy(p),
 		Flows: []lua.AdmitFlow{{
 			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow), Policy: shard.Policy(tenant), Names: shard.Names(tenant),
-			Defaults: lua.EncodePolicy(p), Entry: entryOf(r.Tenant),
+			Entry: entryOf(r.Tenant),
 		}},
 		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Cost: r.Cost, Rest: rest}},
 	}

@@ -6,7 +6,7 @@
 -- KEYS
 --   1 clock   2 due   3 expires   4 job   5 outbox
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy   4 horizon in µs   5 call tag, 1 to 2^32 - 1
+--   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 call tag, 1 to 2^32 - 1
 --   6 max attempts   7 most dead letters of a flow
 -- Reply
 --   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining; then, but for 0 and 3:

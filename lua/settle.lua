@@ -7,7 +7,7 @@
 --   1 clock   2 due   3 expires   4 leases   5 outbox
 --   then per job: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 horizon in µs   3 default policy
+--   1 instant in µs, or '' for the server's   2 horizon in µs   3 baseline
 --   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys   7 most dead letters of a flow
 --   then per job: epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts (0 keeps them), result or ''
 --   for the one kept
@@ -21,7 +21,7 @@
 
 local JOB_ARGS, SETTLED, REPEATED, STALE = 5, 1, 2, 3
 clock_load(ARGV[1])
-local horizon, defaults = tonumber(ARGV[2]), ARGV[3]
+local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
 retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 
 -- Read.
@@ -33,7 +33,7 @@ for k = 6, #KEYS do
   if not jobs[id] then
     local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
     if j and not flows[j.flow] then
-      local f = flow_load(j.flow, defaults)
+      local f = flow_load(j.flow, baseline)
       f.later_before = later_head(f)
       redis.call('EXISTS', PREFIX .. 'queue:' .. j.flow, PREFIX .. 'later:' .. j.flow)
       flows[j.flow] = f

@@ -33,7 +33,7 @@ func (m *model) snapshot() snapshot {
 	if c != (clock{}) {
 		s.Keys["clock"] = map[string]string{
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
-			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "defaults": c.defaults,
+			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked),
 		}
 	}
 	sorted("due", m.due)
@@ -62,12 +62,16 @@ func (m *model) snapshot() snapshot {
 		for i, c := range f.Cells {
 			cells[i] = fmt.Sprintf("%d:%d:%d:%d:%d", c.Rate.Limit, c.Rate.Period.Microseconds(), c.Burst, c.TAT, c.Rem)
 		}
-		s.Keys["flow:"+name] = map[string]string{
+		fields := map[string]string{
 			"cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full),
 		}
+		if f.hadTier {
+			fields["tier"] = f.tier
+		}
+		s.Keys["flow:"+name] = fields
 	}
 	for name, z := range m.queue {
 		sorted("queue:"+name, z)

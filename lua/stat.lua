@@ -5,12 +5,13 @@
 -- KEYS
 --   1 clock   2 policy   3 flows
 -- ARGV
---   1 instant in µs, or '' for the server's   2 default policy
+--   1 instant in µs, or '' for the server's   2 baseline
 -- Reply
 --   now, revision, what the API says, what the file says, reason, then per flow:
 --   name, depth, queued, running, earliest next stamp, held until, admitted, rejected, departed, succeeded, dead,
 --   eligible time of the oldest queued job (0 none),
---   share of its rate in force in millionths, until when it is stopped for its dead letters (0 it is not)
+--   share of its rate in force in millionths, until when it is stopped for its dead letters (0 it is not),
+--   tier that the tenant's credential claimed last
 -- Derived keys: flow queue later dead policy job due unlock
 -- Channels: sluice:wake (none is written to)
 
@@ -30,7 +31,7 @@ for i = 1, #names do
   end
   local figures = {
     f.name, f.depth, f.queued, f.running, earliest(f), f.held, f.admitted, f.rejected, f.departed, f.succeeded, f.dead, oldest,
-    share(f, now), f.full > now and f.full or 0,
+    share(f, now), f.full > now and f.full or 0, f.tier,
   }
   for n = 1, #figures do
     reply[#reply + 1] = figures[n]

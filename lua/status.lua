@@ -5,7 +5,7 @@
 -- KEYS
 --   1 clock   2 job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 default policy
+--   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline
 -- Reply
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0 unknown), record without its payload
 -- Derived keys: flow queue later dead policy due unlock

@@ -20,7 +20,7 @@ func tell(t *testing.T, rate string, story func(w *world)) {
 				t.Fatal(err)
 			}
 			p.Capacity, p.Concurrency = 10_000, 0
-			w.defaults = p
+			w.baseline.Defaults = p
 			story(w)
 			w.drain()
 		})
@@ -29,7 +29,7 @@ func tell(t *testing.T, rate string, story func(w *world)) {
 
 // submit admits n jobs after a delay.
 func (w *world) submit(n int, delay time.Duration) {
-	r := admission{at: w.wall, defaults: w.defaults}
+	r := admission{at: w.wall, baseline: w.baseline}
 	for range n {
 		w.names++
 		r.jobs = append(r.jobs, candidate{
@@ -53,7 +53,7 @@ func (w *world) settleAll(outcome lua.Outcome, delay time.Duration) {
 		items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: outcome, Delay: delay, MaxAttempts: 3})
 	}
 	w.held = nil
-	w.settle(settlement{w.wall, w.defaults, items})
+	w.settle(settlement{w.wall, w.baseline, items})
 }
 
 // TestDeadOutlivesIdleness: a tenant with dead letters is not forgotten, so what is replayed obeys pause and resume.
@@ -66,7 +66,7 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 			w.wall = w.wall.Add(idleAfter + time.Second)
 			w.lookUntilIdle()
 		}
-		w.replay(revival{at: w.wall, defaults: w.defaults, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
+		w.replay(revival{at: w.wall, baseline: w.baseline, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
 		for _, paused := range []bool{true, false} {
 			w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &paused}))
 			w.lookUntilIdle()
@@ -91,7 +91,7 @@ func TestPromotionIsBounded(t *testing.T) {
 			w.fail("one look promoted %d jobs", jobs-left)
 		}
 		// What is left for the drain is short enough for the slow engine.
-		w.cancel(cancellation{at: w.wall, defaults: w.defaults, tenant: "acme", ids: w.ids[20:]})
+		w.cancel(cancellation{at: w.wall, baseline: w.baseline, tenant: "acme", ids: w.ids[20:]})
 	})
 }
 
@@ -118,7 +118,7 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		start := w.wall
 		one := func() lua.Grant { return w.tick(w.workers[0], w.lookOf(w.workers[0], 1), true) }
 		w.submit(1, 0)
-		w.admit(admission{at: w.wall, defaults: w.defaults, jobs: []candidate{{
+		w.admit(admission{at: w.wall, baseline: w.baseline, jobs: []candidate{{
 			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.submit(2, 0)
@@ -145,7 +145,7 @@ func TestLookAtNothing(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
 		off := true
 		w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &off}))
-		w.admit(admission{at: w.wall, defaults: w.defaults, jobs: []candidate{{
+		w.admit(admission{at: w.wall, baseline: w.baseline, jobs: []candidate{{
 			id: "j", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 100 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.lookUntilIdle()

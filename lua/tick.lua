@@ -1,7 +1,7 @@
 -- tick: one look at a shard by one worker.
 --
 -- Guarantee: one call does one of these things, the first that there is to do: hand over again what an earlier call leased but
--- its worker never saw; take back expired leases; expire jobs that waited too long; look at every flow anew after the default policy
+-- its worker never saw; take back expired leases; expire jobs that waited too long; look at every flow anew after the baseline
 -- changed; lease what is stamped up to now + horizon, in order, within each flow's paces and cap (invariants 2, 3, 6), promoting
 -- scheduled and retrying jobs that are eligible by the stamp being given; forget tenants idle for ten minutes. So everything a call
 -- writes is read before its first write. A call that finds nothing to do writes nothing, unless the wall clock has been set back.
@@ -13,7 +13,7 @@
 --   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants   7 outbox
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 counter   3 counter of the last grant seen   4 most jobs to lease
---   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 default policy
+--   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 baseline
 --   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys   13 most dead letters of a flow
 --   14 '1' when the worker is not the shard's owner: what it plans is then no promise to look
 --   15 '1' when the worker hands completions over: it is told of them
@@ -26,21 +26,21 @@
 
 --! include record clock flow finish
 
-local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST = 100, 200, 64, 100, 200, 16
+local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 100, 200, 16, 200
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
 clock_load(ARGV[1])
 local counter, seen, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, horizon, sweep, help = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local defaults = ARGV[9]
+local baseline = ARGV[9]
 retention_of(ARGV[10], ARGV[11], ARGV[12], ARGV[13])
 local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
 
 local flows, touched = {}, {}
 local function flow(name)
   if not flows[name] then
-    flows[name] = flow_load(name, defaults)
+    flows[name] = flow_load(name, baseline)
     flows[name].later_before = later_head(flows[name])
     touched[#touched + 1] = flows[name]
   end
@@ -260,15 +260,18 @@ local function expire_all(ids)
   save_touched()
 end
 
--- look_at_all makes every flow of the shard due at once, so that each is judged by the new default policy.
+-- look_at_all makes every flow of some tenants due at once, so that each is judged by the baseline of now. It goes through the tenants
+-- by a cursor, which the shard keeps between two looks.
 local function look_at_all()
-  local entries, names = redis.call('ZRANGE', KEYS[6], 0, -1), {}
-  for i = 1, #entries do
+  local found = redis.call('ZSCAN', KEYS[6], clock.baseline == baseline and clock.looked or '0', 'COUNT', TENANTS_MOST)
+  local entries, names = found[2], {}
+  for i = 1, #entries, 2 do
     local flows_of = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
-    names[i] = redis.call('SMEMBERS', flows_of)
-    if #names[i] == 0 then
+    local of_tenant = redis.call('SMEMBERS', flows_of)
+    if #of_tenant == 0 then
       absent(flows_of)
     end
+    names[#names + 1] = of_tenant
   end
   start_writing()
   for i = 1, #names do
@@ -276,7 +279,7 @@ local function look_at_all()
       redis.call('ZADD', KEYS[2], now, names[i][n])
     end
   end
-  clock.defaults = defaults
+  clock.baseline, clock.looked = baseline, found[1]
 end
 
 -- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
@@ -463,7 +466,7 @@ local function forget_idle(entries)
       absent(PREFIX .. 'flows:' .. tenant)
     end
     for n = 1, #names do
-      local f = flow_load(names[n], defaults)
+      local f = flow_load(names[n], baseline)
       idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
       idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
       for c = 1, #f.cells do
@@ -523,7 +526,7 @@ if expires_head <= now then
   return answer(true)
 end
 
-if clock.defaults ~= defaults then
+if clock.baseline ~= baseline or clock.looked ~= '0' then
   look_at_all()
   return answer(true)
 end

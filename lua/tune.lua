@@ -7,7 +7,7 @@
 -- KEYS
 --   1 clock   2 due   3 policy   4 history   5 flows   6 tenants   7 filed
 -- ARGV
---   1 instant in µs, or '' for the server's   2 horizon in µs   3 default policy   4 name of the call
+--   1 instant in µs, or '' for the server's   2 horizon in µs   3 baseline   4 name of the call
 --   5 revision expected, '' for any   6 source: 'api' or 'file'   7 what the source says, '' for nothing
 --   8 the settings of all sources as in policy_of   9 reason   10 entry for the history   11 entry in tenants and filed
 -- Reply
@@ -20,8 +20,8 @@
 local HISTORY_KEPT, CALLS_KEPT = 100, 16
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
-local v = redis.call('HMGET', KEYS[3], 'revision', 'calls', 'eff')
-local revision, calls, eff_before = tonumber(v[1]) or 0, v[2] or '', v[3]
+local v = redis.call('HMGET', KEYS[3], 'revision', 'calls')
+local revision, calls = tonumber(v[1]) or 0, v[2] or ''
 if string.find(' ' .. calls .. ' ', ' ' .. ARGV[4] .. ' ', 1, true) then
   return { now, 1, revision }
 end
@@ -58,10 +58,10 @@ else
   redis.call('SREM', KEYS[7], ARGV[11])
 end
 redis.call('ZADD', KEYS[6], now, ARGV[11])
-local was_paused = policy_of(ARGV[3], eff_before).paused
 for i = 1, #flows do
   local f = flows[i]
-  f.policy = policy_of(ARGV[3], ARGV[8])
+  local was_paused = f.policy.paused
+  f.policy = policy_of(ARGV[3], ARGV[8], f.tier, route_of(f.name))
   retune(f)
   if was_paused and not f.policy.paused then
     f.ready = max(f.ready, now)

@@ -204,7 +204,7 @@ type admission struct {
 
 func (q *Queue) newAdmission(shard ShardKeys, atomic bool) *admission {
 	return &admission{q: q, shard: shard, flows: map[string]int{}, call: lua.AdmitCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic,
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic, Baseline: q.encoded(),
 	}}
 }
 
@@ -230,12 +230,13 @@ func (a *admission) add(p *pending) error {
 func (a *admission) flow(s Submission) (int, error) {
 	name := flowName(s.Tenant, s.Route)
 	if i, ok := a.flows[name]; ok {
+		a.call.Flows[i].Tier = s.Tier
 		return i, nil
 	}
 	tenant := EncodeName(s.Tenant)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name), Policy: a.shard.Policy(tenant), Names: a.shard.Names(tenant),
-		Defaults: a.q.encoded, Entry: tenantEntry(s.Tenant),
+		Tier: s.Tier, Entry: tenantEntry(s.Tenant),
 	})
 	a.flows[name] = len(a.call.Flows) - 1
 	return a.flows[name], nil

@@ -22,7 +22,7 @@ func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	call := lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: EncodeName(tenant), Defaults: q.encoded}
+	call := lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: EncodeName(tenant), Baseline: q.encoded()}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return Job{}, err

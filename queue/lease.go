@@ -41,7 +41,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	call := lua.TickCall{
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
-		Defaults: c.q.encoded, Retention: c.q.retention,
+		Baseline: c.q.encoded(), Retention: c.q.retention,
 	}
 	sent := time.Now()
 	values, err := lua.Run(ctx, c.q.engine.patient, c.q.observe, call.Call())
@@ -106,7 +106,7 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 	for n, g := range groups {
 		s := q.keys.Shard(g.shard)
 		calls[n] = lua.SettleCall{
-			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon, Defaults: q.encoded,
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon, Baseline: q.encoded(),
 			Retention: q.retention,
 		}
 		for _, i := range g.items {
@@ -190,7 +190,19 @@ func (t Settlement) log() []Attempt {
 	return log[max(0, len(log)-logKept):]
 }
 
-// Extend makes leases last for another lease duration from now; lost lists those that are not current any more.
+// Unanswered is the error of Extend when shards did not answer. What Extend says of the leases that are not listed here holds.
+type Unanswered struct {
+	Leases []LeaseRef
+	Err    error // wraps ErrUnavailable
+}
+
+func (e *Unanswered) Error() string { return e.Err.Error() }
+
+// Unwrap is why the first of them did not.
+func (e *Unanswered) Unwrap() error { return e.Err }
+
+// Extend makes leases last for another lease duration from now; lost lists those that are not current any more. The error is of type
+// *Unanswered.
 func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
 	for _, l := range leases {
 		if _, ok := shardOfID(l.ID, q.keys.Len()); !ok {
@@ -208,19 +220,26 @@ func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Durati
 		}
 		sent[n] = calls[n].Call()
 	}
+	var unanswered Unanswered
 	for n, r := range lua.RunAll(ctx, q.engine.patient, q.observe, sent) {
-		if r.Err != nil {
-			return nil, unavailable(r.Err)
-		}
-		codes, err := calls[n].Decode(r.Values)
-		if err != nil {
-			return nil, unavailable(err)
+		codes, failed := []int64(nil), r.Err
+		if failed == nil {
+			codes, failed = calls[n].Decode(r.Values)
 		}
 		for k, i := range groups[n].items {
-			if codes[k] == 0 {
+			switch {
+			case failed != nil:
+				unanswered.Leases = append(unanswered.Leases, leases[i])
+			case codes[k] == 0:
 				lost = append(lost, leases[i])
 			}
 		}
+		if failed != nil && unanswered.Err == nil {
+			unanswered.Err = unavailable(failed)
+		}
+	}
+	if unanswered.Err != nil {
+		return lost, &unanswered
 	}
 	return lost, nil
 }

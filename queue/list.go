@@ -227,7 +227,7 @@ func (q *Queue) doneEntries(ctx context.Context, key, flow string, limit int, af
 func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, entries []entry) ([]Job, error) {
 	calls, sent := make([]lua.StatusCall, len(entries)), make([]lua.Call, len(entries))
 	for i, e := range entries {
-		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(e.id), Tenant: EncodeName(tenant), Defaults: q.encoded}
+		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(e.id), Tenant: EncodeName(tenant), Baseline: q.encoded()}
 		sent[i] = calls[i].Call()
 	}
 	if len(sent) == 0 {

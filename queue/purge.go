@@ -164,7 +164,7 @@ func (q *Queue) readIDs(ctx context.Context, tenant string, ids []string) ([]Job
 func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]lua.JobCode, error) {
 	shard := q.keys.ShardOf(tenant)
 	call := lua.CancelCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(), Tenant: EncodeName(tenant), Defaults: q.encoded,
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(), Tenant: EncodeName(tenant), Baseline: q.encoded(),
 		Horizon: q.horizon, Retention: q.retention, Dead: dead,
 	}
 	for _, j := range jobs {
@@ -180,7 +180,7 @@ func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead boo
 
 func (q *Queue) replayCall(shard ShardKeys, tenant, id string, attempts int) lua.ReplayCall {
 	return lua.ReplayCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Job: shard.Job(id), Tenant: EncodeName(tenant), Defaults: q.encoded,
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Job: shard.Job(id), Tenant: EncodeName(tenant), Baseline: q.encoded(),
 		Outbox: shard.Outbox(), Horizon: q.horizon, Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts, DeadCapacity: q.retention.DeadCapacity,
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +26,8 @@ import (
 type Options struct {
 	Shards    int                         // 1 to 1,024, default 64; recorded at the first start, another number then refuses
 	Defaults  shaper.Policy               // of tenants of which nothing is said; default shaper.DefaultPolicy()
+	Routes    map[string]shaper.Overrides // laid over the defaults for the flows of a route
+	Tiers     map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
 	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
 	Retention Retention
 	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend): it leaves the policies in Redis alone and
@@ -47,9 +51,9 @@ type Retention struct {
 type Queue struct {
 	engine    *Engine
 	keys      Keyspace
-	defaults  shaper.Policy
-	encoded   string // defaults as the scripts read them
-	file      map[string]shaper.Overrides
+	policies  atomic.Pointer[filePolicies]
+	reporter  bool
+	publish   sync.Mutex // held while the policies of the file are stated
 	retention lua.Retention
 	horizon   time.Duration
 	observe   lua.Observer
@@ -87,7 +91,7 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, maxShards)
 	}
 	q := &Queue{
-		engine: engine, keys: NewKeyspace(o.Shards), defaults: o.Defaults, encoded: lua.EncodePolicy(o.Defaults), file: o.Tenants,
+		engine: engine, keys: NewKeyspace(o.Shards), reporter: o.Reporter,
 		retention: lua.Retention{
 			Finished:    or(o.Retention.Succeeded, time.Hour),
 			Dead:        or(o.Retention.Dead, 7*24*time.Hour),
@@ -108,9 +112,8 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 	if err := lua.Load(ctx, engine.patient); err != nil {
 		return nil, unavailable(err)
 	}
-	if o.Reporter {
-		q.encoded = "" // the scripts then take the defaults that the shard was last looked at with
-	} else if err := q.publishFile(ctx); err != nil {
+	baseline := shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers}
+	if err := q.SetPolicies(ctx, baseline, o.Tenants); err != nil {
 		return nil, err
 	}
 	q.flusher = newFlusher(q)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,25 +19,22 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Sources of a setting, the strongest first.
-const (
-	SourceAPI     = "api"
-	SourceFile    = "file"
-	SourceDefault = "default"
-)
-
 // stated is what the sources say of a tenant.
 type stated struct {
-	revision  int64
-	api, file shaper.Overrides
+	revision int64
+	shaper.Statements
 }
 
-func (q *Queue) policy(s stated) shaper.Policy { return s.api.Over(s.file.Over(q.defaults)) }
+// baseline is what holds for tenants of which nothing is said.
+func (q *Queue) baseline() shaper.Baseline { return q.policies.Load().baseline }
+
+// encoded is the baseline as the scripts read it.
+func (q *Queue) encoded() string { return q.policies.Load().encoded }
 
 // Tenant reads the policy and figures of a tenant, also of one never seen.
 func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
-	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Defaults: q.encoded}
+	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded()}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return Tenant{}, err
@@ -46,76 +44,114 @@ func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 		return Tenant{}, unavailable(err)
 	}
 	s := stated{revision: stat.Revision}
-	if s.api, err = readOverrides(stat.API); err != nil {
+	if s.API, err = readOverrides(stat.API); err != nil {
 		return Tenant{}, err
 	}
-	if s.file, err = readOverrides(stat.File); err != nil {
+	if s.File, err = readOverrides(stat.File); err != nil {
 		return Tenant{}, err
+	}
+	for _, f := range stat.Flows {
+		s.Claimed = f.Tier
 	}
 	return q.tenantOf(tenant, s, stat), nil
 }
 
 // tenantOf joins what is said of a tenant with the figures of its flows.
 func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
-	p := q.policy(s)
-	t := Tenant{Name: tenant, Policy: p, Sources: map[string]string{}, Reason: stat.Reason, Revision: s.revision, LimitedBy: "idle"}
-	for _, name := range shaper.Settings() {
-		t.Sources[name] = SourceDefault
-	}
-	for _, name := range s.file.Set() {
-		t.Sources[name] = SourceFile
-	}
-	for _, name := range s.api.Set() {
-		t.Sources[name] = SourceAPI
-	}
-	if !p.Paused {
-		t.EffectiveRate = p.Rate.PerSecond()
-		for _, pace := range p.Rates {
-			t.EffectiveRate = min(t.EffectiveRate, pace.Rate.PerSecond())
-		}
+	baseline := q.baseline()
+	t := Tenant{Name: tenant, Reason: stat.Reason, Revision: s.revision, Routes: map[string]Flow{}}
+	t.Policy, t.Sources = baseline.Resolve(s.Statements, "")
+	t.Tier, t.Sources["tier"] = s.Tier()
+	idle := lua.FlowStat{Pace: 1}
+	t.Figures = figuresOf(t.Policy, idle, stat.Now)
+	for _, route := range baseline.Mentioned(s.Statements) {
+		t.Routes[route] = flowOf(baseline, s.Statements, route, idle, stat.Now)
 	}
 	slowest, full := 1.0, false
 	for _, f := range stat.Flows {
-		t.Depth += f.Depth
-		t.Running += f.Running
-		t.Admitted += f.Admitted
-		t.Rejected += f.Rejected
-		t.Departed += f.Departed
-		t.Succeeded += f.Succeeded
-		t.DeadTotal += f.Dead
-		if f.Oldest > 0 {
-			t.OldestWait = max(t.OldestWait, stat.Now.Sub(f.Oldest))
-		}
-		if f.Queued > 0 {
-			t.LimitedBy = limitedBy(p, f, stat.Now)
-		}
-		slowest = min(slowest, f.Pace)
-		full = full || f.FullUntil > stat.Now
+		_, route, _ := strings.Cut(f.Flow, "/")
+		flow := flowOf(baseline, s.Statements, route, f, stat.Now)
+		t.Routes[route] = flow
+		t.Figures.add(flow.Figures)
+		slowest, full = min(slowest, f.Pace), full || f.FullUntil > stat.Now
 	}
 	t.EffectiveRate *= slowest
 	switch {
-	case p.Paused:
-		t.LimitedBy = "paused"
+	case t.Policy.Paused:
+		t.LimitedBy = limitedPaused
 	case full:
-		t.LimitedBy, t.EffectiveRate = "paused", 0
+		t.LimitedBy, t.EffectiveRate = limitedPaused, 0
 		t.Reason = fmt.Sprintf("as many dead letters as are kept (%d): replay or purge them", q.retention.DeadCapacity)
 	}
 	return t
 }
 
+func flowOf(b shaper.Baseline, s shaper.Statements, route string, stat lua.FlowStat, now shaper.Instant) Flow {
+	var f Flow
+	f.Policy, f.Sources = b.Resolve(s, route)
+	f.Figures = figuresOf(f.Policy, stat, now)
+	return f
+}
+
+// What limits a flow.
+const (
+	limitedRate        = "rate"
+	limitedConcurrency = "concurrency"
+	limitedHeld        = "held"
+	limitedPaused      = "paused"
+	limitedIdle        = "idle"
+)
+
+func figuresOf(p shaper.Policy, stat lua.FlowStat, now shaper.Instant) Figures {
+	f := Figures{
+		Depth: stat.Depth, Running: stat.Running, LimitedBy: limitedBy(p, stat, now), Admitted: stat.Admitted, Rejected: stat.Rejected,
+		Departed: stat.Departed, Succeeded: stat.Succeeded, DeadTotal: stat.Dead,
+	}
+	if stat.Oldest > 0 {
+		f.OldestWait = max(0, now.Sub(stat.Oldest))
+	}
+	if f.LimitedBy != limitedPaused {
+		f.EffectiveRate = p.Rate.PerSecond()
+		for _, pace := range p.Rates {
+			f.EffectiveRate = min(f.EffectiveRate, pace.Rate.PerSecond())
+		}
+		f.EffectiveRate *= stat.Pace
+	}
+	return f
+}
+
+// add sums the figures of a flow up. What limits the tenant is what limits one of its flows that has jobs; the rate is not a sum.
+func (f *Figures) add(flow Figures) {
+	f.Depth += flow.Depth
+	f.Running += flow.Running
+	f.Admitted += flow.Admitted
+	f.Rejected += flow.Rejected
+	f.Departed += flow.Departed
+	f.Succeeded += flow.Succeeded
+	f.DeadTotal += flow.DeadTotal
+	f.OldestWait = max(f.OldestWait, flow.OldestWait)
+	if flow.LimitedBy != limitedIdle && flow.LimitedBy != limitedPaused {
+		f.LimitedBy = flow.LimitedBy
+	}
+}
+
 // overdue is how late the next job of a flow must be before the workers are taken for what it waits for.
 const overdue = time.Second
 
-// limitedBy names what keeps the next job of a flow with a backlog from leaving. It is concurrency, too, where the rate would let it leave
-// and no worker has a place for it.
+// limitedBy names what keeps the next job of a flow from leaving. It is concurrency, too, where the rate would let it leave and no worker
+// has a place for it.
 func limitedBy(p shaper.Policy, f lua.FlowStat, now shaper.Instant) string {
 	switch {
+	case p.Paused, f.FullUntil > now:
+		return limitedPaused
+	case f.Queued == 0:
+		return limitedIdle
 	case f.HeldUntil > now:
-		return "held"
+		return limitedHeld
 	case p.Concurrency > 0 && f.Running >= p.Concurrency, f.Earliest < now.Add(-overdue):
-		return "concurrency"
+		return limitedConcurrency
 	}
-	return "rate"
+	return limitedRate
 }
 
 // tuneTries bounds how often a change is computed anew because others were faster.
@@ -132,14 +168,14 @@ func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant,
 		if change.IfRevision != nil && *change.IfRevision != s.revision {
 			return Tenant{}, fmt.Errorf("%w: %d", ErrRevision, s.revision)
 		}
-		before := s.api
-		if s.api, err = change.Edit(s.api); err != nil {
+		before := s.API
+		if s.API, err = change.Edit(s.API); err != nil {
 			return Tenant{}, err
 		}
-		if err := q.policy(s).Validate(); err != nil {
+		if err := q.baseline().Validate(s.Statements); err != nil {
 			return Tenant{}, err
 		}
-		changed, err := q.state(ctx, tenant, SourceAPI, s, before, change)
+		changed, err := q.state(ctx, tenant, shaper.SourceAPI, s, before, change)
 		if err != nil {
 			return Tenant{}, err
 		}
@@ -162,18 +198,18 @@ func (q *Queue) stated(ctx context.Context, tenant string) (s stated, err error)
 		return s, unavailable(err)
 	}
 	s.revision = found.Revision
-	if s.api, err = readOverrides(found.API); err != nil {
+	if s.API, err = readOverrides(found.API); err != nil {
 		return s, err
 	}
-	s.file, err = readOverrides(found.File)
+	s.File, err = readOverrides(found.File)
 	return s, err
 }
 
 // state writes what one source says, unless the revision has changed since s was read.
 func (q *Queue) state(ctx context.Context, tenant, source string, s stated, before shaper.Overrides, change Change) (changed bool, err error) {
-	says := s.api
-	if source == SourceFile {
-		says = s.file
+	says := s.API
+	if source == shaper.SourceFile {
+		says = s.File
 	}
 	written, err := writeOverrides(says)
 	if err != nil {
@@ -186,8 +222,8 @@ func (q *Queue) state(ctx context.Context, tenant, source string, s stated, befo
 	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
 	call := lua.TuneCall{
 		Clock: shard.Clock(), Due: shard.Due(), Policy: shard.Policy(name), History: shard.History(name), Names: shard.Names(name),
-		Tenants: shard.Tenants(), Filed: shard.Filed(), Horizon: q.horizon, Defaults: q.encoded, Name: shortHash(uuid.NewString()), Expected: &s.revision,
-		Source: source, Says: written, Effective: strings.TrimSpace(lua.EncodeOverrides(s.file) + " " + lua.EncodeOverrides(s.api)),
+		Tenants: shard.Tenants(), Filed: shard.Filed(), Horizon: q.horizon, Baseline: q.encoded(), Name: shortHash(uuid.NewString()), Expected: &s.revision,
+		Source: source, Says: written, Effective: lua.EncodeStatements(s.File, s.API),
 		Reason: change.Reason, HistoryEntry: string(entry), Entry: tenantEntry(tenant),
 	}
 	values, err := q.run(ctx, call.Call())
@@ -227,7 +263,7 @@ func readOverrides(text string) (o shaper.Overrides, err error) {
 
 // writeOverrides is the inverse of readOverrides: nothing said is the empty text.
 func writeOverrides(o shaper.Overrides) (string, error) {
-	if len(o.Set()) == 0 {
+	if o.Empty() {
 		return "", nil
 	}
 	raw, err := json.Marshal(o)
@@ -237,29 +273,71 @@ func writeOverrides(o shaper.Overrides) (string, error) {
 	return string(raw), nil
 }
 
-// publishFile states the policies of this process's configuration file, and unsays those of tenants that it does not name any more.
-func (q *Queue) publishFile(ctx context.Context) error {
-	cmds := make([]*redis.StringSliceCmd, q.keys.Len())
+// filePolicies are the policies of a configuration file.
+type filePolicies struct {
+	baseline shaper.Baseline
+	encoded  string // empty: the scripts take the baseline that the shard was last looked at with
+}
+
+// SetPolicies puts other policies of a configuration file into force: the baseline from now on, and what is said of single tenants. Those
+// of which the file said something and says nothing any more lose that. Backlogs obey at once. The policies must be valid. Errors:
+// ErrUnavailable; the baseline is in force then, and some of the tenants may be.
+func (q *Queue) SetPolicies(ctx context.Context, baseline shaper.Baseline, tenants map[string]shaper.Overrides) error {
+	q.publish.Lock()
+	defer q.publish.Unlock()
+	if q.reporter {
+		q.policies.Store(&filePolicies{baseline: baseline})
+		return nil
+	}
+	q.policies.Store(&filePolicies{baseline: baseline, encoded: lua.EncodeBaseline(baseline)})
+	if err := q.publishFile(ctx, tenants); err != nil {
+		return err
+	}
+	_, err := q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range q.keys.Len() {
+			p.Publish(ctx, wakeChannel, q.keys.Shard(i).Clock())
+		}
+		return nil
+	})
+	return unavailable(err)
+}
+
+// publishFile states what the configuration file says of single tenants, and unsays it of those that it does not name any more.
+func (q *Queue) publishFile(ctx context.Context, tenants map[string]shaper.Overrides) error {
+	filed := make([]*redis.StringSliceCmd, q.keys.Len())
 	if _, err := q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range cmds {
-			cmds[i] = p.SMembers(ctx, q.keys.Shard(i).Filed())
+		for i := range filed {
+			filed[i] = p.SMembers(ctx, q.keys.Shard(i).Filed())
 		}
 		return nil
 	}); err != nil {
 		return unavailable(err)
 	}
-	wanted := maps.Clone(q.file)
-	if wanted == nil {
-		wanted = map[string]shaper.Overrides{}
-	}
-	for _, cmd := range cmds {
+	wanted := map[string]shaper.Overrides{}
+	for _, cmd := range filed {
 		for _, entry := range cmd.Val() {
-			if tenant := tenantOfEntry(entry); len(wanted[tenant].Set()) == 0 {
-				wanted[tenant] = shaper.Overrides{}
-			}
+			wanted[tenantOfEntry(entry)] = shaper.Overrides{}
 		}
 	}
-	for _, tenant := range slices.Sorted(maps.Keys(wanted)) {
+	maps.Copy(wanted, tenants)
+	names := slices.Sorted(maps.Keys(wanted))
+	said := make([]*redis.StringCmd, len(names))
+	if _, err := q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, tenant := range names {
+			said[i] = p.HGet(ctx, q.keys.ShardOf(tenant).Policy(EncodeName(tenant)), shaper.SourceFile)
+		}
+		return nil
+	}); err != nil && !errors.Is(err, redis.Nil) {
+		return unavailable(err)
+	}
+	for i, tenant := range names {
+		want, err := writeOverrides(wanted[tenant])
+		if err != nil {
+			return err
+		}
+		if said[i].Val() == want {
+			continue
+		}
 		if err := q.publishTenant(ctx, tenant, wanted[tenant]); err != nil {
 			return fmt.Errorf("state the file's policies: %w", err)
 		}
@@ -268,21 +346,14 @@ func (q *Queue) publishFile(ctx context.Context) error {
 }
 
 func (q *Queue) publishTenant(ctx context.Context, tenant string, file shaper.Overrides) error {
-	want, err := writeOverrides(file)
-	if err != nil {
-		return err
-	}
 	for range tuneTries {
 		s, err := q.stated(ctx, tenant)
 		if err != nil {
 			return err
 		}
-		if have, err := writeOverrides(s.file); err == nil && have == want {
-			return nil
-		}
-		before := s.file
-		s.file = file
-		if changed, err := q.state(ctx, tenant, SourceFile, s, before, Change{}); err != nil || changed {
+		before := s.File
+		s.File = file
+		if changed, err := q.state(ctx, tenant, shaper.SourceFile, s, before, Change{}); err != nil || changed {
 			return err
 		}
 	}

@@ -34,6 +34,7 @@ type Submission struct {
 	MaxAttempts    int           // of its route; at least 1
 	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
+	Tier           string        // that the tenant's credential claims; empty for none
 }
 
 // Verdict is what became of a submission. Job is the stored job when the outcome is admitted or replayed; for a replayed key whose
@@ -182,13 +183,27 @@ type Wake struct {
 // AllShards in a Wake stands for every shard.
 const AllShards = -1
 
-// Tenant is a tenant's policy with the source of each setting, and the figures of its flows, summed.
+// Tenant is a tenant's policy in general with the source of each setting, and the figures of its flows, summed.
 type Tenant struct {
-	Name          string
-	Policy        shaper.Policy
-	Sources       map[string]string // setting → "api", "file" or "default"
-	Reason        string            // given with the last change through the API, or why the tenant has paused itself
-	Revision      int64             // 0 when nothing was ever said of the tenant
+	Name     string
+	Policy   shaper.Policy
+	Sources  map[string]string // setting → "api", "file", "tier:NAME" or "default"; "tier" → "api", "file", "credential" or "default"
+	Tier     string            // that the tenant is in; empty for none
+	Reason   string            // given with the last change through the API, or why the tenant has paused itself
+	Revision int64             // 0 when nothing was ever said of the tenant
+	Figures
+	Routes map[string]Flow // that the tenant has sent jobs to lately, or of which something is said
+}
+
+// Flow is what holds for one route of a tenant.
+type Flow struct {
+	Policy  shaper.Policy
+	Sources map[string]string // as in Tenant, without the tier
+	Figures
+}
+
+// Figures are those of one flow, or of all flows of a tenant.
+type Figures struct {
 	Depth         int64
 	Running       int64
 	LimitedBy     string  // "rate", "concurrency", "held", "paused" or "idle"

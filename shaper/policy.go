@@ -139,6 +139,11 @@ type Overrides struct {
 	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty"`
 	Paused      *bool       `json:"paused,omitempty"`
 	Draining    *bool       `json:"draining,omitempty"`
+
+	// The tier that a tenant is in; empty for none. No setting of a route or of a tier.
+	Tier *string `json:"tier,omitempty"`
+	// What is said of single routes: any of the settings but Draining, Tier and Routes.
+	Routes map[string]Overrides `json:"routes,omitempty"`
 }
 
 // PaceJSON is the form of a further rate in the API: {"limit":1000,"period_ms":86400000,"burst":1000}; burst defaults to 1.
@@ -158,7 +163,7 @@ func (j PaceJSON) Pace() Pace {
 	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst}
 }
 
-// Over is base with the overrides laid over it.
+// Over is base with the overrides laid over it, but for what they say of single routes.
 func (o Overrides) Over(base Policy) Policy {
 	if o.Rate != nil {
 		base.Rate = *o.Rate
@@ -214,7 +219,10 @@ func Settings() []string {
 	return names
 }
 
-// Set names the settings that the overrides say something of, as the API does.
+// Empty reports whether the overrides say nothing at all.
+func (o Overrides) Empty() bool { return len(o.Set()) == 0 && o.Tier == nil && len(o.Routes) == 0 }
+
+// Set names the settings that the overrides say something of in general, as the API does.
 func (o Overrides) Set() []string {
 	var names []string
 	for _, s := range settings {

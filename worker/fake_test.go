@@ -31,6 +31,7 @@ type fakeQueue struct {
 	away     bool                          // every call fails
 	refuse   func([]queue.Settlement) bool // Settle fails for another reason
 	mute     map[string]int                // so many settlements of a job are not answered
+	deaf     map[string]bool               // leases of these jobs cannot be extended
 	lose     map[queue.LeaseRef]bool       // leases that Extend reports as lost
 	others   []string                      // live workers beside the one under test
 	shards   []*fakeShard
@@ -147,11 +148,19 @@ func (q *fakeQueue) Extend(ctx context.Context, refs []queue.LeaseRef, _ time.Du
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var unanswered queue.Unanswered
 	for _, ref := range refs {
+		if q.deaf[ref.ID] {
+			unanswered.Leases, unanswered.Err = append(unanswered.Leases, ref), queue.ErrUnavailable
+			continue
+		}
 		q.extended[ref]++
 		if q.lose[ref] {
 			lost = append(lost, ref)
 		}
+	}
+	if unanswered.Err != nil {
+		return lost, &unanswered
 	}
 	return lost, nil
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -44,14 +45,15 @@ func (h *heartbeat) beat(ctx context.Context) {
 		h.probe.report(nil) // the leases that could not be extended are over: nothing is amiss here any more
 	}
 	for jobs := range slices.Chunk(aging, extendMost) {
-		if err := h.extend(ctx, jobs); err != nil {
+		if !h.extend(ctx, jobs) {
 			return
 		}
 	}
 }
 
-// extend makes one call and notes what it brought. After an error nothing is known, and the deadlines stay as they were.
-func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
+// extend makes one call and notes what it brought. Of leases that were not answered nothing is known, and their deadlines stay as they
+// were. It reports whether any was answered.
+func (h *heartbeat) extend(ctx context.Context, jobs []*job) bool {
 	refs := make([]queue.LeaseRef, len(jobs))
 	for i, j := range jobs {
 		refs[i] = j.lease.LeaseRef
@@ -59,21 +61,28 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 	// The new deadline is counted from before the call: it may be earlier than the true one, never later.
 	sent := h.watch.now()
 	lost, err := h.broker.Extend(ctx, refs, h.lease)
-	if err != nil {
-		if ctx.Err() == nil {
-			h.probe.report(err)
-		}
-		return err
+	if ctx.Err() != nil && err != nil {
+		return false
+	}
+	unknown := refs
+	var partly *queue.Unanswered
+	switch {
+	case err == nil:
+		unknown = nil
+	case errors.As(err, &partly):
+		unknown = partly.Leases
 	}
 	crash.At("at-heartbeat")
-	h.probe.report(nil)
+	h.probe.report(err)
 	for i, j := range jobs {
-		if slices.Contains(lost, refs[i]) {
+		switch {
+		case slices.Contains(unknown, refs[i]):
+		case slices.Contains(lost, refs[i]):
 			// Still in the pacer it is dropped there; a running delivery goes on, and its settlement will be stale.
 			j.lost.Store(true)
-			continue
+		default:
+			j.deadline.Store(int64(sent.add(h.lease)))
 		}
-		j.deadline.Store(int64(sent.add(h.lease)))
 	}
-	return nil
+	return len(unknown) < len(refs)
 }

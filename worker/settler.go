@@ -27,8 +27,9 @@ type ending struct {
 }
 
 // settler ends leases in batches. A flusher takes everything that is there as soon as it is free: alone, a settlement goes
-// at once; under load, the batches grow by themselves. A batch is sent again until it is answered, which the epochs make
-// harmless. What is kept meanwhile is bounded by the worker's capacity, which is given back only by settled.
+// at once; under load, the batches grow by themselves. What Redis did not answer is sent again until it does, which the epochs make
+// harmless, by a flusher of its own: a shard that does not answer must not keep the endings of the others. What is kept meanwhile is
+// bounded by the worker's capacity, which is given back only by settled.
 type settler struct {
 	broker  broker
 	health  *health
@@ -36,8 +37,11 @@ type settler struct {
 	settled func(batch []ending, results []queue.SettleResult) // results nil: given up, the leases will expire
 	kick    chan struct{}                                      // as many tokens as flushers
 
-	mu      sync.Mutex
-	pending []ending
+	again chan struct{} // one token, for the flusher of what was not answered
+
+	mu         sync.Mutex
+	pending    []ending
+	unanswered []ending
 }
 
 // add never blocks.
@@ -49,45 +53,61 @@ func (s *settler) add(e ending) {
 	signal(s.kick)
 }
 
-// run is one flusher; it ends with ctx.
+// run is all flushers; it ends with ctx.
 func (s *settler) run(ctx context.Context) {
-	// One token may stand for many endings, and many tokens for one: each flusher goes on until nothing is left.
-	f := flusher{settler: s, probe: s.health.probe()}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.kick:
-		}
-		for f.take() {
-			f.send(ctx, f.batch)
-		}
+	var g sync.WaitGroup
+	for range flushers {
+		g.Go(func() { (&flusher{settler: s, from: &s.pending}).run(ctx, s.kick) })
 	}
+	g.Go(func() { (&flusher{settler: s, from: &s.unanswered, probe: s.health.probe()}).run(ctx, s.again) })
+	g.Wait()
 }
 
 // flusher sends one batch at a time; its slices are used again.
 type flusher struct {
 	*settler
-	probe *probe
+	from  *[]ending // of the settler
+	probe *probe    // of the one that sends again, which alone knows when Redis is back
 	batch []ending
 	wire  []queue.Settlement
 }
 
-// take fills the batch with the oldest pending endings and reports whether there were any.
+// run sends what there is whenever there is a token, until ctx ends. One token may stand for many endings, and many tokens for one.
+func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-kick:
+		}
+		var pause pauses
+		for ctx.Err() == nil && f.take() {
+			if f.send(ctx, f.batch) {
+				pause.reset()
+			} else {
+				sleep(ctx, pause.next())
+			}
+		}
+	}
+}
+
+// take fills the batch with the oldest endings and reports whether there were any.
 func (f *flusher) take() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := min(len(f.pending), settleMost)
+	from := *f.from
+	n := min(len(from), settleMost)
 	clear(f.batch) // let go of the responses
-	f.batch = append(f.batch[:0], f.pending[:n]...)
-	rest := copy(f.pending, f.pending[n:])
-	clear(f.pending[rest:])
-	f.pending = f.pending[:rest]
+	f.batch = append(f.batch[:0], from[:n]...)
+	rest := copy(from, from[n:])
+	clear(from[rest:])
+	*f.from = from[:rest]
 	return n > 0
 }
 
-// send settles the batch, repeating it until it is answered or ctx ends.
-func (f *flusher) send(ctx context.Context, batch []ending) {
+// send settles the batch and reports whether any of it was answered. What Redis did not answer is sent again later; what it refuses, at
+// once, and in parts at last.
+func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 	clear(f.wire)
 	f.wire = f.wire[:0]
 	for _, e := range batch {
@@ -98,28 +118,45 @@ func (f *flusher) send(ctx context.Context, batch []ending) {
 		results, err := f.broker.Settle(ctx, f.wire)
 		if err == nil {
 			crash.At("after-settle")
-			f.probe.report(nil)
+			f.report(nil)
 			f.settled(batch, results)
-			return
+			return true
 		}
-		batch = f.unanswered(batch, results)
+		rest := f.answered(batch, results)
+		answered, batch = answered || len(rest) < len(batch), rest
 		if ctx.Err() != nil {
-			return
+			return answered
 		}
-		f.probe.report(err)
-		if !errors.Is(err, queue.ErrUnavailable) {
-			refused++
+		f.report(err)
+		if errors.Is(err, queue.ErrUnavailable) {
+			f.sendAgain(batch)
+			return answered
 		}
-		if refused == refusals {
+		if refused++; refused == refusals {
 			f.takeApart(ctx, batch, err)
-			return
+			return true
 		}
 		sleep(ctx, pause.next())
 	}
+	return answered
 }
 
-// unanswered ends those of the batch that have an answer beside the error, and leaves the others to be sent again.
-func (f *flusher) unanswered(batch []ending, results []queue.SettleResult) []ending {
+func (f *flusher) report(err error) {
+	if f.probe != nil {
+		f.probe.report(err)
+	}
+}
+
+// sendAgain leaves what was not answered to the flusher that sends it again.
+func (s *settler) sendAgain(batch []ending) {
+	s.mu.Lock()
+	s.unanswered = append(s.unanswered, batch...)
+	s.mu.Unlock()
+	signal(s.again)
+}
+
+// answered ends those of the batch that have an answer beside the error, and leaves the others to be sent again.
+func (f *flusher) answered(batch []ending, results []queue.SettleResult) []ending {
 	var answered []ending
 	var answers []queue.SettleResult
 	rest := batch[:0]

@@ -25,12 +25,10 @@ func startSettler(t *testing.T, q *fakeQueue) (r *settlerRig, stop func()) {
 	t.Helper()
 	r = &settlerRig{settled: map[string]int{}}
 	log := slog.New(slog.DiscardHandler)
-	r.settler = &settler{broker: q, health: &health{log: log}, log: log, kick: make(chan struct{}, flushers), settled: r.note}
+	r.settler = &settler{broker: q, health: &health{log: log}, log: log, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1), settled: r.note}
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
-	for range flushers {
-		g.Go(func() { r.run(ctx) })
-	}
+	g.Go(func() { r.run(ctx) })
 	return r, func() {
 		cancel()
 		g.Wait()
@@ -126,6 +124,36 @@ func TestOneRefusedSettlementDoesNotHoldUpTheOthers(t *testing.T) {
 		}
 		if len(r.givenUp) != 1 || r.givenUp[0] != "37" {
 			t.Errorf("given up: %v", r.givenUp)
+		}
+	})
+}
+
+// TestEndingsOfAShardThatIsAwayHoldUpNoOthers: they do not occupy the flushers until it is back.
+func TestEndingsOfAShardThatIsAwayHoldUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.mute = map[string]int{}
+		r, stop := startSettler(t, q)
+		defer stop()
+		for i := range 10 * flushers {
+			id := fmt.Sprint("away", i)
+			q.set(func() { q.mute[id] = 1 << 20 })
+			r.put(id)
+			pass(maxPause)
+		}
+		r.put("other")
+		pass(100 * time.Millisecond)
+		r.mu.Lock()
+		if r.settled["other"] != 1 || len(r.settled) != 1 {
+			t.Errorf("settled beside a shard that is away: %v", r.settled)
+		}
+		r.mu.Unlock()
+		q.set(func() { clear(q.mute) })
+		pass(maxPause + time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.settled) != 10*flushers+1 {
+			t.Errorf("%d settled once it is back", len(r.settled))
 		}
 	})
 }

@@ -190,14 +190,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer cutOff()
 	w.work = work
 	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.depart, w.release)
-	w.settler = &settler{broker: w.broker, health: w.health, log: w.log, settled: w.settled, kick: make(chan struct{}, flushers)}
+	w.settler = &settler{broker: w.broker, health: w.health, log: w.log, settled: w.settled, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
 	d := newDispatcher(w)
 
 	var pacing, talking sync.WaitGroup
 	pacing.Go(w.pacer.run)
-	for range flushers {
-		talking.Go(func() { w.settler.run(talk) })
-	}
+	talking.Go(func() { w.settler.run(talk) })
 	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
 	talking.Go(func() { hb.run(talk) })
 	if w.outbox != nil {

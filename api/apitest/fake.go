@@ -418,8 +418,8 @@ func (f *Fake) describe(name string) queue.Tenant {
 	t := f.tenant(name)
 	p := t.policy()
 	out := queue.Tenant{
-		Name: name, Policy: p, Sources: map[string]string{}, Reason: t.reason, Revision: t.revision, Depth: t.flow.Depth,
-		LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond(),
+		Name: name, Policy: p, Sources: map[string]string{}, Reason: t.reason, Revision: t.revision,
+		Figures: queue.Figures{Depth: t.flow.Depth, LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond()},
 	}
 	for _, s := range shaper.Settings() {
 		out.Sources[s] = "default"

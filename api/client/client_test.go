@@ -261,7 +261,7 @@ func TestTenants(t *testing.T) {
 	ctx := t.Context()
 	for _, name := range []string{"acme", "a/b", "é", ".", "..", "%2e", "a b"} {
 		limit := int64(5)
-		if got, err := c.Patch(ctx, name, wire.Settings{Capacity: &limit, Reason: "r"}); err != nil || got.Tenant != name || got.Capacity != 5 || got.Reason != "r" {
+		if got, err := c.Patch(ctx, name, wire.Settings{RouteSettings: wire.RouteSettings{Capacity: &limit}, Reason: "r"}); err != nil || got.Tenant != name || got.Capacity != 5 || got.Reason != "r" {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
 		if got, err := c.Pause(ctx, name, "deploy"); err != nil || !got.Paused || got.Reason != "deploy" {
@@ -273,7 +273,7 @@ func TestTenants(t *testing.T) {
 		if got, err := c.Patch(ctx, name, map[string]any{"capacity": nil}); err != nil || got.Capacity != 1000 {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
-		if got, err := c.Put(ctx, name, wire.Settings{Rate: &wire.RateChange{Limit: 3, PeriodMS: 1000}}); err != nil || got.Rate.Limit != 3 {
+		if got, err := c.Put(ctx, name, wire.Settings{RouteSettings: wire.RouteSettings{Rate: &wire.RateChange{Limit: 3, PeriodMS: 1000}}}); err != nil || got.Rate.Limit != 3 {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
 		if err := c.Reset(ctx, name); err != nil {

@@ -14,6 +14,7 @@ const (
 	MaxTypeBytes   = 255
 	MaxKeyBytes    = 255
 	MaxTenantBytes = 255
+	MaxTierBytes   = 64
 	MaxBatch       = 1000
 	MaxMillis      = 366 * 24 * 60 * 60 * 1000 // the longest delay and max wait, 366 days
 	MaxWaitSeconds = 30                        // a longer Prefer: wait counts as this
@@ -129,9 +130,9 @@ type Pace struct {
 	Burst int64 `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
 }
 
-// Settings is the body of PUT and PATCH /v1/tenants/{tenant}. An absent setting is left to the sources below the API (PUT)
-// or as it is (PATCH); null resets it.
-type Settings struct {
+// RouteSettings are what is said of one route, or in general. An absent setting is left to the sources below the API (PUT) or as it is
+// (PATCH); null resets it.
+type RouteSettings struct {
 	Rate        *RateChange `json:"rate,omitempty"`
 	Rates       *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
 	Burst       *int64      `json:"burst,omitempty" minimum:"1"`
@@ -139,7 +140,14 @@ type Settings struct {
 	Concurrency *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
 	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
 	Paused      *bool       `json:"paused,omitempty"`
-	Reason      string      `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
+}
+
+// Settings is the body of PUT and PATCH /v1/tenants/{tenant}.
+type Settings struct {
+	RouteSettings
+	Tier   *string                   `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"One of the tiers of the configuration."`
+	Routes map[string]*RouteSettings `json:"routes,omitempty" doc:"What holds for single routes, by name. It outranks what holds in general."`
+	Reason string                    `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
 }
 
 // Reason is the optional body of pause, drain and resume.
@@ -168,8 +176,8 @@ type Swept struct {
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Of a replay that has stopped: milliseconds until there is a place again, where that is known."`
 }
 
-// Overrides are the settings that were made through the API at one time; what is absent was left to the configuration.
-type Overrides struct {
+// RouteOverrides are what was said through the API of one route, or in general; what is absent was left to the configuration.
+type RouteOverrides struct {
 	Rate        *Rate   `json:"rate,omitempty"`
 	Rates       *[]Pace `json:"rates,omitempty" nullable:"false"`
 	Burst       *int64  `json:"burst,omitempty"`
@@ -177,7 +185,14 @@ type Overrides struct {
 	Concurrency *int64  `json:"concurrency,omitempty"`
 	MaxWaitMS   *int64  `json:"max_wait_ms,omitempty"`
 	Paused      *bool   `json:"paused,omitempty"`
-	Draining    *bool   `json:"draining,omitempty"`
+}
+
+// Overrides are all that was said of a tenant through the API at one time.
+type Overrides struct {
+	RouteOverrides
+	Draining *bool                     `json:"draining,omitempty"`
+	Tier     string                    `json:"tier,omitempty"`
+	Routes   map[string]RouteOverrides `json:"routes,omitempty"`
 }
 
 // HistoryEntry is one change of a tenant's settings through the API.
@@ -195,30 +210,48 @@ type History struct {
 	Items []HistoryEntry `json:"items" nullable:"false"`
 }
 
-// Tenant is a tenant's policy in force and the figures of its flows, summed.
+// Policy is the settings in force.
+type Policy struct {
+	Rate        Rate              `json:"rate"`
+	Rates       []Pace            `json:"rates,omitempty"`
+	Burst       int64             `json:"burst"`
+	Capacity    int64             `json:"capacity"`
+	Concurrency int64             `json:"concurrency"`
+	MaxWaitMS   int64             `json:"max_wait_ms"`
+	Paused      bool              `json:"paused"`
+	Sources     map[string]string `json:"sources" doc:"Setting to where it comes from: api, file, tier:NAME or default; the tier itself also from credential."`
+}
+
+// Figures are those of one flow, or of all flows of a tenant.
+type Figures struct {
+	Depth         int64   `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Running       int64   `json:"running" doc:"Jobs with a worker."`
+	LimitedBy     string  `json:"limited_by" enum:"rate,concurrency,held,paused,idle" doc:"What keeps the next job from leaving now."`
+	EffectiveRate float64 `json:"effective_rate_per_s"`
+	OldestWaitMS  int64   `json:"oldest_wait_ms"`
+	Admitted      int64   `json:"admitted_total"`
+	Rejected      int64   `json:"rejected_total"`
+	Departed      int64   `json:"departed_total"`
+	Succeeded     int64   `json:"succeeded_total"`
+	Dead          int64   `json:"dead_total"`
+}
+
+// Flow is what holds for one route of a tenant.
+type Flow struct {
+	Policy
+	Figures
+}
+
+// Tenant is a tenant's policy in general and the figures of its flows, summed.
 type Tenant struct {
-	Tenant        string            `json:"tenant"`
-	Rate          Rate              `json:"rate"`
-	Rates         []Pace            `json:"rates,omitempty"`
-	Burst         int64             `json:"burst"`
-	Capacity      int64             `json:"capacity"`
-	Concurrency   int64             `json:"concurrency"`
-	MaxWaitMS     int64             `json:"max_wait_ms"`
-	Paused        bool              `json:"paused"`
-	Draining      bool              `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
-	Reason        string            `json:"reason,omitempty" doc:"Given with the last change, or why the tenant has paused itself."`
-	Revision      int64             `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
-	Sources       map[string]string `json:"sources" doc:"Setting to where it comes from, such as api, file or default."`
-	Depth         int64             `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Running       int64             `json:"running" doc:"Jobs with a worker."`
-	LimitedBy     string            `json:"limited_by" enum:"rate,concurrency,held,paused,idle" doc:"What keeps the next job from leaving now."`
-	EffectiveRate float64           `json:"effective_rate_per_s"`
-	OldestWaitMS  int64             `json:"oldest_wait_ms"`
-	Admitted      int64             `json:"admitted_total"`
-	Rejected      int64             `json:"rejected_total"`
-	Departed      int64             `json:"departed_total"`
-	Succeeded     int64             `json:"succeeded_total"`
-	Dead          int64             `json:"dead_total"`
+	Tenant string `json:"tenant"`
+	Tier   string `json:"tier,omitempty" doc:"That the tenant is in."`
+	Policy
+	Draining bool   `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
+	Reason   string `json:"reason,omitempty" doc:"Given with the last change, or why the tenant has paused itself."`
+	Revision int64  `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
+	Figures
+	Routes map[string]Flow `json:"routes,omitempty" doc:"Routes that the tenant has sent jobs to lately, or of which something is said."`
 }
 
 // TenantList is one page of tenants.

@@ -143,7 +143,7 @@ func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 		if err != nil {
 			return err
 		}
-		is, should := counts(t), counts(wire.Tenant{Admitted: jobs[name], Departed: left[name], Succeeded: jobs[name]})
+		is, should := counts(t), counts(wire.Tenant{Figures: wire.Figures{Admitted: jobs[name], Departed: left[name], Succeeded: jobs[name]}})
 		if is != should {
 			wrong = append(wrong, name+": "+is+", should be "+should)
 		}

@@ -8,7 +8,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"slices"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hibiken/asynqmon"
@@ -49,6 +53,7 @@ type process struct {
 	adminFlag string
 	log       *slog.Logger
 	ready     func(running) // called once, when jobs are taken
+	reloader  *reloader     // nil: there is no file
 }
 
 // running is what a ready process tells about itself.
@@ -135,6 +140,17 @@ func (p *process) run(ctx context.Context) error {
 		p.ready(now)
 	}
 
+	if p.reloader != nil {
+		reread := make(chan os.Signal, 1)
+		signal.Notify(reread, syscall.SIGHUP)
+		defer signal.Stop(reread)
+		p.reloader.set = q.SetPolicies
+		registry.MustRegister(p.reloader.good, p.reloader.at)
+		var reloading sync.WaitGroup
+		defer reloading.Wait()
+		reloading.Go(func() { p.reloader.run(ctx, reread) })
+	}
+
 	<-ctx.Done()
 	p.log.Info("stopping")
 	server.Drain()
@@ -211,6 +227,8 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	attempt := prometheus.NewRegistry()
 	q, err := queue.Open(ctx, engine, queue.Options{
 		Defaults: p.cfg.Tenants.Defaults,
+		Routes:   p.cfg.Tenants.Routes,
+		Tiers:    p.cfg.Tenants.Tiers,
 		Tenants:  p.cfg.Tenants.Named,
 		Retention: queue.Retention{
 			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,

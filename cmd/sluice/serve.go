@@ -25,6 +25,8 @@ func (serveCmd) Help() string {
 
 Jobs are kept in the Redis of redis.url. Without one, a private redis-server is started with its data in redis.data_dir; that one cannot be shared, so processes with split roles need redis.url.
 
+Policies (tenants and tiers) of a file that changes are put into force within about a second, at once on SIGHUP; a file with a mistake is refused as a whole and the former policies stay. All other settings need a restart.
+
 SIGTERM or SIGINT ends it in order: readiness turns 503, new jobs are refused, running deliveries finish for up to 20 seconds. A second signal ends it at once. Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems listed.
 
 Example:
@@ -33,7 +35,8 @@ Example:
 }
 
 func (c *serveCmd) Run(a *app) error {
-	cfg, loadErr := config.Load(config.Sources{File: c.Config, Environ: a.environ, Flags: settingValues(c.Plugins)})
+	sources := config.Sources{File: c.Config, Environ: a.environ, Flags: settingValues(c.Plugins)}
+	cfg, loadErr := config.Load(sources)
 	problems, _ := loadErr.(shaper.Problems)
 	if loadErr != nil && problems == nil {
 		return loadErr
@@ -55,6 +58,9 @@ func (c *serveCmd) Run(a *app) error {
 	p := &process{
 		cfg: cfg, roles: r, embedded: embedded, apiFlag: "--api", adminFlag: "--admin",
 		log: newLogger(a.Err, cfg.Log.Level),
+	}
+	if c.Config != "" {
+		p.reloader = newReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.log)
 	}
 	return p.run(a.ctx)
 }

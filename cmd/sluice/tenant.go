@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,7 +118,10 @@ type tenantSetCmd struct {
 	Capacity    *int64         `placeholder:"N" help:"Jobs that may wait."`
 	Concurrency *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
 	MaxWait     *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Reset       []string       `placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, concurrency, max_wait, paused."`
+	Rates       []string       `placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
+	Tier        string         `placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
+	Route       string         `placeholder:"NAME" help:"Change what holds for this route alone."`
+	Reset       []string       `placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, concurrency, max_wait, paused, tier."`
 	Reason      string         `placeholder:"TEXT" help:"Kept with the change."`
 }
 
@@ -125,6 +130,8 @@ func (tenantSetCmd) Help() string {
 
 Example:
   sluice tenant set acme --rate 200/s --capacity 5000 --reason "black friday"
+  sluice tenant set acme --route login --rate 5/m
+  sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
   sluice tenant set acme --reset rate,capacity`
 }
 
@@ -151,7 +158,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		if name == "max_wait" {
 			name = "max_wait_ms"
 		}
-		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "concurrency", "max_wait_ms", "paused"}, name) {
+		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
 			return nil, usageError{fmt.Sprintf("--reset: %q is no setting of a tenant", name)}
 		}
 		patch[name] = nil
@@ -170,13 +177,51 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		}
 		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
 	}
+	if len(c.Rates) > 0 {
+		paces := make([]wire.Pace, len(c.Rates))
+		for i, text := range c.Rates {
+			pace, err := parsePace(text)
+			if err != nil {
+				return nil, usageError{fmt.Sprintf("--rates: %q: %v", text, err)}
+			}
+			paces[i] = pace
+		}
+		patch["rates"] = paces
+	}
+	if c.Tier != "" {
+		patch["tier"] = c.Tier
+	}
 	if len(patch) == 0 {
 		return nil, usageError{"nothing to change: give at least one setting, such as --rate 200/s"}
+	}
+	if c.Route != "" {
+		if _, tier := patch["tier"]; tier {
+			return nil, usageError{"--tier is no setting of a route"}
+		}
+		patch = map[string]any{"routes": map[string]any{c.Route: patch}}
 	}
 	if c.Reason != "" {
 		patch["reason"] = c.Reason
 	}
 	return patch, nil
+}
+
+// parsePace reads a further rate as ratesText writes it: "1000/24h" or "1000/24h burst 1000".
+func parsePace(text string) (wire.Pace, error) {
+	rate, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	r, err := shaper.ParseRate(rate)
+	if err != nil {
+		return wire.Pace{}, err
+	}
+	pace := wire.Pace{Rate: wire.Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()}, Burst: 1}
+	if rest == "" {
+		return pace, nil
+	}
+	burst, hasBurst := strings.CutPrefix(strings.TrimSpace(rest), "burst ")
+	if pace.Burst, err = strconv.ParseInt(strings.TrimSpace(burst), 10, 64); err != nil || !hasBurst {
+		return wire.Pace{}, errors.New("must be like 1000/24h or 1000/24h burst 1000")
+	}
+	return pace, nil
 }
 
 // switchFlags name a tenant that is paused, drained or resumed.
@@ -248,32 +293,61 @@ func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 		return printJSON(w, t)
 	}
 	rows := [][]string{{"tenant", t.Tenant, ""}}
-	setting := func(label, name, value string) { rows = append(rows, []string{label, value, t.Sources[name]}) }
-	setting("rate", "rate", rateText(t.Rate))
-	setting("burst", "burst", strconv.FormatInt(t.Burst, 10))
-	if len(t.Rates) > 0 {
-		setting("rates", "rates", ratesText(t.Rates))
+	if t.Tier != "" {
+		rows = append(rows, []string{"tier", t.Tier, t.Sources["tier"]})
 	}
-	setting("capacity", "capacity", strconv.FormatInt(t.Capacity, 10))
-	setting("concurrency", "concurrency", strconv.FormatInt(t.Concurrency, 10))
-	setting("max wait", "max_wait_ms", (time.Duration(t.MaxWaitMS) * time.Millisecond).String())
-	setting("paused", "paused", strconv.FormatBool(t.Paused))
+	rows = append(rows, policyRows(t.Policy)...)
 	if t.Draining {
-		setting("draining", "draining", "true")
+		rows = append(rows, []string{"draining", "true", t.Sources["draining"]})
 	}
-	figure := func(label, value string) { rows = append(rows, []string{label, value, ""}) }
 	if t.Reason != "" {
-		figure("reason", t.Reason)
+		rows = append(rows, []string{"reason", t.Reason, ""})
 	}
-	figure("depth", strconv.FormatInt(t.Depth, 10))
-	figure("running", strconv.FormatInt(t.Running, 10))
-	figure("limited by", t.LimitedBy)
-	figure("effective rate", fmt.Sprintf("%.4g/s", t.EffectiveRate))
-	figure("oldest wait", (time.Duration(t.OldestWaitMS) * time.Millisecond).String())
-	figure("admitted", strconv.FormatInt(t.Admitted, 10))
-	figure("rejected", strconv.FormatInt(t.Rejected, 10))
-	figure("departed", strconv.FormatInt(t.Departed, 10))
-	figure("succeeded", strconv.FormatInt(t.Succeeded, 10))
-	figure("dead", strconv.FormatInt(t.Dead, 10))
+	rows = append(rows, figureRows(t.Figures)...)
+	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
+		f := t.Routes[route]
+		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) {
+			break // it would say everything again
+		}
+		rows = append(rows, []string{"", "", ""}, []string{"route", route, ""})
+		rows = append(rows, policyRows(f.Policy)...)
+		rows = append(rows, figureRows(f.Figures)...)
+	}
 	return printTable(w, rows)
+}
+
+func samePolicy(a, b wire.Policy) bool {
+	return slices.EqualFunc(policyRows(a), policyRows(b), func(x, y []string) bool { return slices.Equal(x[:2], y[:2]) })
+}
+
+// policyRows are settings with their sources.
+func policyRows(p wire.Policy) [][]string {
+	rows := [][]string{
+		{"rate", rateText(p.Rate), p.Sources["rate"]},
+		{"burst", strconv.FormatInt(p.Burst, 10), p.Sources["burst"]},
+	}
+	if len(p.Rates) > 0 {
+		rows = append(rows, []string{"rates", ratesText(p.Rates), p.Sources["rates"]})
+	}
+	return append(rows,
+		[]string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]},
+		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
+		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(), p.Sources["max_wait_ms"]},
+		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
+}
+
+func figureRows(f wire.Figures) [][]string {
+	figure := func(label, value string) []string { return []string{label, value, ""} }
+	return [][]string{
+		figure("depth", strconv.FormatInt(f.Depth, 10)),
+		figure("running", strconv.FormatInt(f.Running, 10)),
+		figure("limited by", f.LimitedBy),
+		figure("effective rate", fmt.Sprintf("%.4g/s", f.EffectiveRate)),
+		figure("oldest wait", (time.Duration(f.OldestWaitMS) * time.Millisecond).String()),
+		figure("admitted", strconv.FormatInt(f.Admitted, 10)),
+		figure("rejected", strconv.FormatInt(f.Rejected, 10)),
+		figure("departed", strconv.FormatInt(f.Departed, 10)),
+		figure("succeeded", strconv.FormatInt(f.Succeeded, 10)),
+		figure("dead", strconv.FormatInt(f.Dead, 10)),
+	}
 }

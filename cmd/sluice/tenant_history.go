@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,8 +52,18 @@ func (c *tenantHistoryCmd) Run(a *app) error {
 
 // changeText lists the settings that differ.
 func changeText(before, after wire.Overrides) string {
-	var changes []string
 	was, is := overrideTexts(before), overrideTexts(after)
+	routes := map[string]bool{}
+	for _, said := range []map[string]wire.RouteOverrides{before.Routes, after.Routes} {
+		for name := range said {
+			routes[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(routes)) {
+		was = append(was, routeTexts("routes."+name+".", before.Routes[name])...)
+		is = append(is, routeTexts("routes."+name+".", after.Routes[name])...)
+	}
+	var changes []string
 	for i := range was {
 		if was[i].value != is[i].value {
 			changes = append(changes, fmt.Sprintf("%s %s → %s", was[i].name, orDash(was[i].value), orDash(is[i].value)))
@@ -62,8 +74,13 @@ func changeText(before, after wire.Overrides) string {
 
 type overrideText struct{ name, value string }
 
-// overrideTexts are all settings as a person reads them, in the order in which a tenant is printed; empty is not set.
+// overrideTexts are all settings in general as a person reads them, in the order in which a tenant is printed; empty is not set.
 func overrideTexts(o wire.Overrides) []overrideText {
+	return append(routeTexts("", o.RouteOverrides), overrideText{"draining", pointed(o.Draining)}, overrideText{"tier", o.Tier})
+}
+
+// routeTexts are the settings that a route may have, too.
+func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
 	rate, rates := "", ""
 	if o.Rate != nil {
 		rate = rateText(*o.Rate)
@@ -71,10 +88,14 @@ func overrideTexts(o wire.Overrides) []overrideText {
 	if o.Rates != nil {
 		rates = cmp.Or(ratesText(*o.Rates), "none")
 	}
-	return []overrideText{
+	texts := []overrideText{
 		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity", pointed(o.Capacity)}, {"concurrency", pointed(o.Concurrency)},
-		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)}, {"draining", pointed(o.Draining)},
+		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)},
 	}
+	for i := range texts {
+		texts[i].name = prefix + texts[i].name
+	}
+	return texts
 }
 
 func pointed[T any](v *T) string {

@@ -213,9 +213,9 @@ func TestRatesInTheHistory(t *testing.T) {
 		want          string
 	}{
 		{wire.Overrides{}, wire.Overrides{}, "-"},
-		{wire.Overrides{}, wire.Overrides{Rates: &paces}, "rates - → 1000/d burst 100"},
-		{wire.Overrides{Rates: &paces}, wire.Overrides{Rates: &[]wire.Pace{}}, "rates 1000/d burst 100 → none"},
-		{wire.Overrides{Burst: new(int64(0))}, wire.Overrides{Concurrency: new(int64(0))}, "burst 0 → -, concurrency - → 0"},
+		{wire.Overrides{}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}}, "rates - → 1000/d burst 100"},
+		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &[]wire.Pace{}}}, "rates 1000/d burst 100 → none"},
+		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Burst: new(int64(0))}}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Concurrency: new(int64(0))}}, "burst 0 → -, concurrency - → 0"},
 	} {
 		if got := changeText(c.before, c.after); got != c.want {
 			t.Errorf("%s, want %s", got, c.want)

@@ -2,7 +2,8 @@
 --
 -- KEYS[1] is always the clock hash: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
 -- look, 0 for none; depth and running are sums over the shard's flows; swept is when expired leases were last looked for, grace
--- until when none is taken back; help says that the owner asks others to lease beside it; defaults is the default policy seen last.
+-- until when none is taken back; help says that the owner asks others to lease beside it; baseline is the one that flows were last
+-- looked at with, and looked where a look at all of them is to go on, 0 when it is done.
 
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
@@ -17,7 +18,7 @@ local function absent(key)
 end
 
 local function clock_load(injected)
-  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'defaults')
+  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'baseline', 'looked')
   clock = {
     last = tonumber(v[1]) or 0,
     off = tonumber(v[2]) or 0,
@@ -27,7 +28,8 @@ local function clock_load(injected)
     swept = tonumber(v[6]) or 0,
     grace = tonumber(v[7]) or 0,
     help = tonumber(v[8]) or 0,
-    defaults = v[9] or '',
+    baseline = v[9] or '',
+    looked = v[10] or '0',
   }
   local t = tonumber(injected)
   if not t then
@@ -43,7 +45,7 @@ end
 
 local function clock_save()
   redis.call('HSET', KEYS[1], 'last', now, 'off', clock.off, 'wake', clock.wake, 'depth', clock.depth,
-    'running', clock.running, 'swept', clock.swept, 'grace', clock.grace, 'help', clock.help, 'defaults', clock.defaults)
+    'running', clock.running, 'swept', clock.swept, 'grace', clock.grace, 'help', clock.help, 'baseline', clock.baseline, 'looked', clock.looked)
 end
 
 -- unlock makes the writes that follow possible at maxmemory: a script that has written once is not refused any more.

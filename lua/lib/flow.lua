@@ -10,31 +10,68 @@ local SPACED_MOST = 31622400000000 -- µs; shaper.MaxPeriod
 
 local max, min, ceil = math.max, math.min, math.ceil
 
--- policy_of reads the settings that stand in texts like 'l10:1000000 b1 r c1000 k64 w0 p0'; later ones outrank earlier ones.
--- Without defaults, those that the shard was last looked at with are meant.
--- l is limit:period_us, b burst, r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused,
--- d draining.
-local function policy_of(defaults, own)
-  local t = {}
-  if defaults == '' then
-    defaults = clock.defaults
+-- A text of settings is a line of the general ones, like 'l10:1000000 b1 r c1000 k64 w0 p0', and further lines that begin with a heading:
+-- '/ROUTE ' for those of a route, in the baseline also '@TIER ' and '@TIER/ROUTE ' for those of a tier. l is limit:period_us, b burst,
+-- r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused, q paused (of a route), d draining,
+-- t the tier (of a tenant).
+
+local function general_of(text)
+  return string.match(text, '^[^\n]*')
+end
+
+-- section_of is the line under a heading, empty when there is none.
+local function section_of(text, heading)
+  local _, last = string.find(text, '\n' .. heading .. ' ', 1, true)
+  return last and string.match(text, '^[^\n]*', last + 1) or ''
+end
+
+-- tier_of is the tier said last, or else the claimed one.
+local function tier_of(own, claimed)
+  return string.match(' ' .. general_of(own), '.* t(%S*)') or claimed
+end
+
+local policies, policies_baseline, sectioned = {}, nil, false
+
+-- policy_of is the policy of a route's flow: the baseline, the claimed tier, and what is said of the tenant itself, in the order of
+-- shaper.Baseline.Resolve. Without a baseline, the one that the shard was last looked at with is meant. Flows may share the answer.
+local function policy_of(baseline, own, claimed, route)
+  if baseline == '' then
+    baseline = clock.baseline
   end
-  for key, value in string.gmatch(defaults .. ' ' .. (own or ''), '(%l)(%S*)') do
-    t[key] = value
+  own = own or ''
+  if baseline ~= policies_baseline then
+    policies, policies_baseline, sectioned = {}, baseline, string.find(baseline, '\n', 1, true)
+  end
+  local key = own
+  if sectioned or string.find(own, '\n', 1, true) then
+    key = route .. ' ' .. claimed .. ' ' .. own
+  end
+  if policies[key] then
+    return policies[key]
+  end
+  local tier = '@' .. tier_of(own, claimed)
+  local t = {}
+  local texts = {
+    general_of(baseline), section_of(baseline, tier), general_of(own),
+    section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
+  }
+  for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
+    t[name] = value
   end
   local limit, period = string.match(t.l, '^(%d+):(%d+)$')
   local paces = { { limit = tonumber(limit), period = tonumber(period), burst = tonumber(t.b) } }
   for l, p, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
     paces[#paces + 1] = { limit = tonumber(l), period = tonumber(p), burst = tonumber(b) }
   end
-  return {
+  policies[key] = {
     paces = paces,
     capacity = tonumber(t.c),
     concurrency = tonumber(t.k),
     wait = tonumber(t.w),
-    paused = t.p == '1',
+    paused = t.p == '1' or t.q == '1',
     draining = t.d == '1',
   }
+  return policies[key]
 end
 
 local function floor_div(a, b)
@@ -274,11 +311,16 @@ local function tenant_of(name)
   return string.match(name, '^([^/]+)/')
 end
 
--- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched.
-local function flow_load(name, defaults)
+local function route_of(name)
+  return string.match(name, '/(.*)$')
+end
+
+-- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched. claimed is the tier that
+-- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds.
+local function flow_load(name, baseline, claimed)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'cells', 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen',
-    'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full')
+    'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'tier')
   local f = { name = name, key = key, cells = {}, fresh = not v[1] }
   if f.fresh then
     absent(key)
@@ -305,12 +347,14 @@ local function flow_load(name, defaults)
   f.share = tonumber(v[16]) or 0
   f.spaced = tonumber(v[17]) or 0
   f.full = tonumber(v[18]) or 0
+  f.tier_before = v[19] or ''
+  f.tier = claimed or f.tier_before
   local policy = PREFIX .. 'policy:' .. tenant_of(name)
   local eff = redis.call('HGET', policy, 'eff')
   if not eff then
     absent(policy)
   end
-  f.policy = policy_of(defaults, eff)
+  f.policy = policy_of(baseline, eff, f.tier, route_of(name))
   f.retuned = retune(f)
   return f
 end
@@ -325,6 +369,10 @@ local function flow_save(f)
     'depth', f.depth, 'queued', f.queued, 'cost', f.cost, 'seq', f.seq, 'running', f.running, 'seen', f.seen,
     'admitted', f.admitted, 'rejected', f.rejected, 'departed', f.departed, 'succeeded', f.succeeded, 'dead', f.dead,
     'share', f.share, 'spaced', f.spaced, 'full', f.full)
+  if f.tier ~= f.tier_before then
+    redis.call('HSET', f.key, 'tier', f.tier)
+    f.tier_before = f.tier
+  end
 end
 
 -- later_head is the earliest eligible time among the scheduled and retrying jobs, nil when there is none.

@@ -31,7 +31,7 @@ func tuneAndReset(s *suite) {
 	before := s.tenant(tenant)
 	equal(s, "the revision of a tenant never seen", before.Revision, 0)
 	for _, setting := range shaper.Settings() {
-		equal(s, "the source of "+setting, before.Sources[setting], queue.SourceDefault)
+		equal(s, "the source of "+setting, before.Sources[setting], shaper.SourceDefault)
 	}
 	t, err := s.q.Tune(s.ctx, tenant, queue.Change{Reason: "too loud", Actor: "ops", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
 		o.Rate = &slow
@@ -41,8 +41,8 @@ func tuneAndReset(s *suite) {
 		s.Fatalf("Tune: %v", err)
 	}
 	equal(s, "the rate", t.Policy.Rate, slow)
-	equal(s, "the source of the rate", t.Sources["rate"], queue.SourceAPI)
-	equal(s, "the source of the capacity", t.Sources["capacity"], queue.SourceDefault)
+	equal(s, "the source of the rate", t.Sources["rate"], shaper.SourceAPI)
+	equal(s, "the source of the capacity", t.Sources["capacity"], shaper.SourceDefault)
 	equal(s, "the reason", t.Reason, "too loud")
 	equal(s, "the revision", t.Revision, 1)
 	equal(s, "the effective rate", t.EffectiveRate, 1.0/60)
@@ -53,7 +53,7 @@ func tuneAndReset(s *suite) {
 		o.Rate = nil
 	})
 	equal(s, "the rate after the reset", t.Policy.Rate, quick)
-	equal(s, "the source after the reset", t.Sources["rate"], queue.SourceDefault)
+	equal(s, "the source after the reset", t.Sources["rate"], shaper.SourceDefault)
 	equal(s, "the revision", t.Revision, 2)
 	equal(s, "the reason", t.Reason, "")
 }
@@ -72,7 +72,7 @@ func tuneEverySetting(s *suite) {
 		s.Errorf("the policy (-want +got):\n%s", diff)
 	}
 	for _, setting := range shaper.Settings() {
-		equal(s, "the source of "+setting, t.Sources[setting], queue.SourceAPI)
+		equal(s, "the source of "+setting, t.Sources[setting], shaper.SourceAPI)
 	}
 	equal(s, "the effective rate while paused", t.EffectiveRate, 0)
 	t = s.tune(func(o *shaper.Overrides) { o.Paused = pointer(false) })

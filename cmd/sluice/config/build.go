@@ -16,12 +16,13 @@ import (
 func (r *reader) config(values map[string]any) Config {
 	c := Config{
 		Routes:  map[string]Route{},
-		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
+		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 	}
-	r.scalars("", values, Settings(), c.scalars(), "callbacks.allow", "callbacks.secrets", "routes", "tenants")
+	r.scalars("", values, Settings(), c.scalars(), "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants")
 	r.between(c)
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
+	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
 	return c
 }
@@ -154,20 +155,45 @@ func (r *reader) texts(path string, values map[string]any, rule func(text string
 	return texts
 }
 
+// tiers reads the tiers; the defaults must have been read.
+func (r *reader) tiers(c *Config, values map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		path := "tiers." + quoteName(name)
+		if !isRoute(name) {
+			r.problem(path, "the name", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+			continue
+		}
+		section, ok := values[name].(map[string]any)
+		if !ok && values[name] != nil {
+			r.problem(path, kindOf(values[name]), "must be a section")
+			continue
+		}
+		c.Tenants.Tiers[name] = r.overrides(path, section, c.Routes, "")
+	}
+}
+
+// tenants reads the defaults and the named tenants, then checks every policy that results. What is wrong with the defaults is not said
+// again for each tier, and what is wrong with a tier not for each tenant.
 func (r *reader) tenants(c *Config, values map[string]any) {
-	// The scalars of the defaults were read with the other settings: the list is left, and what should not be there.
-	r.unknown("tenants.defaults", sectionOf(values, "defaults"), append(keysOf(TenantSettings()), "rates"))
-	if raw, present := sectionOf(values, "defaults")["rates"]; present {
+	// The scalars of the defaults were read with the other settings: the lists are left, and what should not be there.
+	defaults := sectionOf(values, "defaults")
+	r.unknown("tenants.defaults", defaults, append(keysOf(TenantSettings()), "rates", "routes"))
+	if raw, present := defaults["rates"]; present {
 		paces, _ := r.rates("tenants.defaults.rates", raw)
 		for _, p := range paces {
 			c.Tenants.Defaults.Rates = append(c.Tenants.Defaults.Rates, p.Pace())
 		}
 	}
-	wrong := problemsOf(c.Tenants.Defaults.Validate())
-	for _, p := range wrong {
-		path := "tenants.defaults." + p.Field
-		p.Field = r.at(path)
+	c.Tenants.Routes = r.routeOverrides("tenants.defaults.routes", defaults["routes"], c.Routes)
+	baseline := c.Tenants.Baseline()
+	known := problemsOf(baseline.Validate(shaper.Statements{}))
+	for _, p := range known {
+		p.Field = r.at("tenants.defaults." + p.Field)
 		r.problems = append(r.problems, p)
+	}
+	wrong := map[string]shaper.Problems{"": known}
+	for _, name := range slices.Sorted(maps.Keys(c.Tenants.Tiers)) {
+		wrong[name] = r.resulting("tiers."+quoteName(name), baseline, shaper.Statements{Claimed: name}, known)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if name == "defaults" {
@@ -182,38 +208,92 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 			r.problem(path, kindOf(values[name]), "must be a section")
 			continue
 		}
-		c.Tenants.Named[name] = r.tenant(path, section, c.Tenants.Defaults, wrong)
+		o := r.overrides(path, section, c.Routes, "tier")
+		said := shaper.Statements{File: o}
+		tier, _ := said.Tier()
+		r.resulting(path, baseline, said, slices.Concat(known, wrong[tier]))
+		c.Tenants.Named[name] = o
 	}
 }
 
-// tenant reads a named tenant and checks the policy that it leads to. What is wrong with the defaults already is not
-// said again for each tenant.
-func (r *reader) tenant(path string, values map[string]any, defaults shaper.Policy, known shaper.Problems) shaper.Overrides {
+// resulting reports what is wrong with the policies of a tenant of which this is said, but for what is known already.
+func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statements, known shaper.Problems) shaper.Problems {
+	problems := problemsOf(b.Validate(said))
+	for _, p := range problems {
+		if !slices.Contains(known, p) {
+			r.problems = append(r.problems, shaper.Problems{p}.Under(path)...)
+		}
+	}
+	return problems
+}
+
+// overrides reads what the section at path says of a tenant, a tier or, without routes, of a route. tier is the key of the tier, empty
+// where there can be none.
+func (r *reader) overrides(path string, values map[string]any, routes map[string]Route, tier string) shaper.Overrides {
 	var o shaper.Overrides
 	var maxWait time.Duration
+	more := []string{"rates"}
+	if routes != nil {
+		more = append(more, "routes")
+	}
+	if tier != "" {
+		more = append(more, tier)
+	}
 	r.scalars(path, values, TenantSettings(), map[string]any{
 		"rate": &o.Rate, "burst": &o.Burst, "capacity": &o.Capacity, "concurrency": &o.Concurrency, "paused": &o.Paused,
 		"max_wait": &maxWait,
-	}, "rates")
-	policy := o.Over(defaults)
+	}, more...)
 	if _, present := values["max_wait"]; present {
-		ms := maxWait.Milliseconds()
-		o.MaxWaitMS = &ms
-		policy.MaxWait = maxWait // unrounded, for Validate to see
+		if maxWait%time.Millisecond != 0 {
+			r.problem(path+".max_wait", maxWait.String(), "must be in whole milliseconds")
+		}
+		o.MaxWaitMS = new(maxWait.Milliseconds())
 	}
 	if raw, present := values["rates"]; present {
 		if paces, ok := r.rates(path+".rates", raw); ok {
 			o.Rates = &paces
-			policy.Rates = o.Over(defaults).Rates
 		}
 	}
-	for _, p := range problemsOf(policy.Validate()) {
-		if !slices.Contains(known, p) {
-			p.Field = path + "." + p.Field
-			r.problems = append(r.problems, p)
+	if raw, present := values["tier"]; present && tier != "" {
+		name, isText := raw.(string)
+		if !isText {
+			r.problem(path+".tier", kindOf(raw), "must be the name of a tier")
+		} else {
+			o.Tier = &name
 		}
+	}
+	if routes != nil {
+		o.Routes = r.routeOverrides(path+".routes", values["routes"], routes)
 	}
 	return o
+}
+
+// routeOverrides reads what is said of single routes, which must be among the routes.
+func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) map[string]shaper.Overrides {
+	section, ok := raw.(map[string]any)
+	if !ok && raw != nil {
+		r.problem(path, kindOf(raw), "must be a section")
+	}
+	var said map[string]shaper.Overrides
+	for _, name := range slices.Sorted(maps.Keys(section)) {
+		at := path + "." + quoteName(name)
+		if _, known := routes[name]; !known {
+			r.problem(at, "the name", "must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
+			continue
+		}
+		values, isSection := section[name].(map[string]any)
+		if !isSection && section[name] != nil {
+			r.problem(at, kindOf(section[name]), "must be a section")
+			continue
+		}
+		if o := r.overrides(at, values, nil, ""); !o.Empty() {
+			if said == nil {
+				said = map[string]shaper.Overrides{}
+			}
+			said[name] = o
+		}
+	}
+	return said
 }
 
 // rates reads the list of further rates, each with its own burst.

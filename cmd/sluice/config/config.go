@@ -114,7 +114,14 @@ type Breaker struct {
 // Tenants are the policies that the configuration gives.
 type Tenants struct {
 	Defaults shaper.Policy               // of every tenant of which nothing else is said
-	Named    map[string]shaper.Overrides // laid over the defaults
+	Routes   map[string]shaper.Overrides // laid over the defaults for the flows of a route
+	Tiers    map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
+	Named    map[string]shaper.Overrides // laid over the defaults and the tier
+}
+
+// Baseline is what holds for tenants that are not named.
+func (t Tenants) Baseline() shaper.Baseline {
+	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers}
 }
 
 // Log is what the process says on standard error.

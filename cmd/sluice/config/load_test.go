@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
 			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
-		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Named: map[string]shaper.Overrides{}},
+		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 		Log:     config.Log{Level: "info"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -89,11 +89,15 @@ routes:
     secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
     retry: { max_attempts: 2, min_backoff: 100ms, max_backoff: 200ms }
     breaker: { failures: 0, delay: 3s }
+tiers:
+  pro: { rate: 50/s, routes: { mail: { burst: 9 } } }
+  free: {}
 tenants:
-  defaults: { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ] }
+  defaults:
+    { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ], routes: { mail: { rate: 1/s, rates: [] } } }
   acme: { rate: 200/s, capacity: 5000, rates: [] }
   shop.example: { paused: true, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m } ] }
-  12: {}
+  12: { tier: pro, routes: { mail: { rate: 5/m, paused: true, max_wait: 2s } } }
   nothing:
 log: { level: warn }
 `)})
@@ -121,11 +125,19 @@ log: { level: warn }
 		Tenants: config.Tenants{
 			Defaults: shaper.Policy{Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 2, Capacity: 10, MaxWait: time.Minute,
 				Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 100}}},
+			Routes: map[string]shaper.Overrides{"mail": {Rate: &shaper.Rate{Limit: 1, Period: time.Second}, Rates: &[]shaper.PaceJSON{}}},
+			Tiers: map[string]shaper.Overrides{
+				"pro":  {Rate: &shaper.Rate{Limit: 50, Period: time.Second}, Routes: map[string]shaper.Overrides{"mail": {Burst: n(9)}}},
+				"free": {},
+			},
 			Named: map[string]shaper.Overrides{
 				"acme": {Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000), Rates: &[]shaper.PaceJSON{}},
 				"shop.example": {Paused: &on, MaxWaitMS: n(250), Burst: n(5), Concurrency: n(3),
 					Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60000, Burst: 1}}},
-				"12": {}, "nothing": {},
+				"12": {Tier: new("pro"), Routes: map[string]shaper.Overrides{
+					"mail": {Rate: &shaper.Rate{Limit: 5, Period: time.Minute}, Paused: &on, MaxWaitMS: n(2000)},
+				}},
+				"nothing": {},
 			},
 		},
 		Log: config.Log{Level: "warn"},
@@ -170,7 +182,7 @@ func TestProblems(t *testing.T) {
 		{"auth", "auth: { mode: jwt }", `auth.mode: "jwt": not available: this version knows only none`},
 		{"auth list", "auth: { mode: [keys, jwt] }", `auth.mode: a list: not available: this version knows only none`},
 		{"log level", "log: { level: loud }", `log.level: "loud": must be one of debug, info, warn, error`},
-		{"unknown section", "tiers: { pro: { rate: 50/s } }", `tiers: unknown key: no such setting here`},
+		{"unknown section", "gates: { pro: { rate: 50/s } }", `gates: unknown key: no such setting here`},
 		{"unknown key", "worker: { leese: 3s }", `worker.leese: unknown key: no such setting here; is worker.lease meant?`},
 		{"unknown key of the wrong case", "worker: { Lease: 3s }", `worker.Lease: unknown key: no such setting here; is worker.lease meant?`},
 		{"unknown key of the defaults", "tenants: { defaults: { rat: 3/s } }", `tenants.defaults.rat: unknown key: no such setting here; is tenants.defaults.rate meant?`},
@@ -191,8 +203,20 @@ func TestProblems(t *testing.T) {
 		{"tenant that is a text", "tenants: { a: fast }", `tenants.a: a text: must be a section`},
 		{"tenant with a control character", "tenants: { \"a\\tb\": { } }", `tenants."a\tb": the name: must be 1 to 255 bytes without control characters`},
 		{"tenant with a long name", "tenants: { " + strings.Repeat("n", 256) + ": { } }", `must be 1 to 255 bytes without control characters`},
-		{"routes of a tenant", "tenants: { shop: { routes: { login: { rate: 5/m } } } }", `tenants.shop.routes: unknown key: no such setting here`},
-		{"tier of a tenant", "tenants: { shop: { tier: pro } }", `tenants.shop.tier: unknown key: no such setting here`},
+		{"route that is none", "tenants: { shop: { routes: { login: { rate: 5/m } } } }", `tenants.shop.routes.login: the name: must be one of the routes: default`},
+		{"routes that are no section", "tenants: { shop: { routes: [] } }", `tenants.shop.routes: a list: must be a section`},
+		{"route that is no section", "tenants: { shop: { routes: { default: 5/m } } }", `tenants.shop.routes.default: a text: must be a section`},
+		{"route with a bad rate", "tenants: { shop: { routes: { default: { rate: 5 } } } }", `tenants.shop.routes.default.rate: 5: must be LIMIT/PERIOD`},
+		{"route of a route", "tenants: { shop: { routes: { default: { routes: {} } } } }", `tenants.shop.routes.default.routes: unknown key: no such setting here`},
+		{"route with a policy out of bounds", "tenants: { shop: { routes: { default: { rate: 1/366d, burst: 500 } } } }", `tenants.shop.routes.default.burst: 500: burst × period`},
+		{"tier that is none", "tenants: { shop: { tier: pro } }", `tenants.shop.tier: "pro": must be a tier of the configuration file, which has none`},
+		{"tier that is none of those", "tiers: { free: {} }\ntenants: { shop: { tier: pro } }", `tenants.shop.tier: "pro": must be one of free`},
+		{"tier that is no text", "tenants: { shop: { tier: [pro] } }", `tenants.shop.tier: a list: must be the name of a tier`},
+		{"tier of a tier", "tiers: { free: { tier: pro } }", `tiers.free.tier: unknown key: no such setting here`},
+		{"tier that is no section", "tiers: { free: 5/s }", `tiers.free: a text: must be a section`},
+		{"tier with a bad name", "tiers: { 'a b': {} }", `must be 1 to 64 of the characters`},
+		{"tier with a policy out of bounds", "tiers: { free: { capacity: -1 } }", `tiers.free.capacity: -1: must be a whole number from 0`},
+		{"max wait of a fraction", "tiers: { free: { max_wait: 1500us } }", `tiers.free.max_wait: 1.5ms: must be in whole milliseconds`},
 		{"rates that are no list", "tenants: { a: { rates: 5/m } }", `tenants.a.rates: a text: must be a list`},
 		{"a rate without a rate", "tenants: { a: { rates: [ { burst: 2 } ] } }", `tenants.a.rates[0].rate: nothing: must be set`},
 		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }", `tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},

@@ -27,8 +27,10 @@ func Reference() string {
 	for i := range tenant {
 		tenant[i].Default = ""
 	}
-	table("### A tenant: `tenants.NAME`, and `tenants.defaults`", tenant)
-	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and perhaps a `burst` (1) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 } ]`. |\n")
+	table("### A tenant: `tenants.NAME`, `tenants.defaults`, and a tier: `tiers.NAME`", tenant)
+	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and perhaps a `burst` (1) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 } ]`. |\n" +
+		"| `routes.ROUTE` | not set | must be a section with the settings above | What holds for the flows of this route; it outranks what holds in general. |\n" +
+		"| `tier` | not set | must be the name of a tier | Of a named tenant alone: lays the settings of the tier over the defaults. |\n")
 	return b.String()
 }
 

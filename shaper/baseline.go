@@ -1,0 +1,125 @@
+package shaper
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Sources of a setting, the strongest first. Between file and default stands a tier, whose source is SourceTier and its name.
+const (
+	SourceAPI     = "api"
+	SourceFile    = "file"
+	SourceTier    = "tier:"
+	SourceDefault = "default"
+	SourceClaim   = "credential" // of the tier alone
+)
+
+// Baseline is the settings of tenants of which nothing of their own is said: defaults, and tiers that a tenant may be in.
+type Baseline struct {
+	Defaults Policy
+	Routes   map[string]Overrides // defaults of a route's flows
+	Tiers    map[string]Overrides // laid over the defaults, by name
+}
+
+// Statements are what is said of one tenant, and by whom. The zero value says nothing.
+type Statements struct {
+	Claimed string // tier that the tenant's credential claims, empty for none
+	File    Overrides
+	API     Overrides
+}
+
+// Tier is the tier that the tenant is in, and who says so. Empty is none.
+func (s Statements) Tier() (name, source string) {
+	switch {
+	case s.API.Tier != nil:
+		return *s.API.Tier, SourceAPI
+	case s.File.Tier != nil:
+		return *s.File.Tier, SourceFile
+	case s.Claimed != "":
+		return s.Claimed, SourceClaim
+	}
+	return "", SourceDefault
+}
+
+// Resolve is the policy of a tenant's flow with the route, and the source of each of its settings. The empty route stands for a route of
+// which nothing is said.
+//
+// What is said of a route outranks what is said of all routes; of each, the API outranks the file's tenant, that the tier, and that the
+// defaults. Paused alone adds up: a flow is paused when its tenant is or when its route is.
+func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string) {
+	tier, _ := s.Tier()
+	layers := []struct {
+		source string
+		says   Overrides
+	}{{SourceTier + tier, b.Tiers[tier]}, {SourceFile, s.File}, {SourceAPI, s.API}}
+	p, sources := b.Defaults, map[string]string{}
+	for _, name := range Settings() {
+		sources[name] = SourceDefault
+	}
+	lay := func(source string, says Overrides) {
+		p = says.Over(p)
+		for _, name := range says.Set() {
+			sources[name] = source
+		}
+	}
+	for _, l := range layers {
+		lay(l.source, l.says)
+	}
+	if route == "" {
+		return p, sources
+	}
+	paused, by := p.Paused, sources["paused"]
+	lay(SourceDefault, b.Routes[route])
+	for _, l := range layers {
+		lay(l.source, l.says.Routes[route])
+	}
+	if paused {
+		p.Paused, sources["paused"] = true, by
+	}
+	return p, sources
+}
+
+// Mentioned are the routes of which something is said, sorted.
+func (b Baseline) Mentioned(s Statements) []string {
+	tier, _ := s.Tier()
+	routes := map[string]bool{}
+	for _, says := range []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes} {
+		for name := range says {
+			routes[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(routes))
+}
+
+// Validate returns every setting of the policies that result which is out of bounds, and a tier that there is not. The result is of type
+// Problems. A claimed tier may be unknown: it is none then.
+func (b Baseline) Validate(s Statements) error {
+	var ps Problems
+	if tier, source := s.Tier(); tier != "" && source != SourceClaim {
+		if _, known := b.Tiers[tier]; !known {
+			rule := "must be a tier of the configuration file, which has none"
+			if len(b.Tiers) > 0 {
+				rule = "must be one of " + strings.Join(slices.Sorted(maps.Keys(b.Tiers)), ", ")
+			}
+			ps = append(ps, Problem{"tier", fmt.Sprintf("%q", tier), rule})
+		}
+	}
+	general := problemsIn(b, s, "")
+	ps = append(ps, general...)
+	for _, route := range b.Mentioned(s) {
+		for _, p := range problemsIn(b, s, route) {
+			if !slices.Contains(general, p) {
+				ps = append(ps, Problems{p}.Under("routes."+route)...)
+			}
+		}
+	}
+	return ps.Err()
+}
+
+func problemsIn(b Baseline, s Statements, route string) Problems {
+	p, _ := b.Resolve(s, route)
+	problems, _ := p.Validate().(Problems)
+	return problems
+}

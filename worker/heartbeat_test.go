@@ -1,0 +1,37 @@
+package worker
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended: what is answered beside an error counts.
+func TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.deaf = map[string]bool{"away": true}
+		lost := queue.LeaseRef{ID: "lost", Epoch: 1}
+		q.lose = map[queue.LeaseRef]bool{lost: true}
+		watch := stopwatch{start: time.Now()}
+		h := &heartbeat{broker: q, watch: watch, probe: (&health{log: slog.New(slog.DiscardHandler)}).probe(), lease: time.Minute}
+		jobs := map[string]*job{}
+		var all []*job
+		for _, id := range []string{"away", "here", "lost"} {
+			j := &job{lease: queue.Lease{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}}}
+			jobs[id], all = j, append(all, j)
+		}
+		if !h.extend(t.Context(), all) {
+			t.Error("a beat that was answered in part counts as not answered")
+		}
+		if jobs["here"].deadline.Load() == 0 || jobs["away"].deadline.Load() != 0 || jobs["lost"].deadline.Load() != 0 {
+			t.Errorf("deadlines: here %d, away %d, lost %d", jobs["here"].deadline.Load(), jobs["away"].deadline.Load(), jobs["lost"].deadline.Load())
+		}
+		if !jobs["lost"].lost.Load() || jobs["away"].lost.Load() {
+			t.Errorf("lost %v, away %v", jobs["lost"].lost.Load(), jobs["away"].lost.Load())
+		}
+	})
+}
