@@ -95,7 +95,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	if err := s.refusal(v.Admission, 1); err != nil {
+	if err := s.refusal(v.Admission, 1, 0); err != nil {
 		return nil, err
 	}
 	a := &answer{status: http.StatusAccepted, body: jobOf(v.Job)}
@@ -155,13 +155,19 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	for _, v := range verdicts {
 		s.metrics.admission(string(v.Outcome))
 	}
-	size := int64(1) // places asked for at once
+	places, bytes := int64(1), int64(0) // asked for at once
 	if body.Atomic {
-		size = int64(len(batch))
+		places = int64(len(batch))
+		for _, s := range batch {
+			bytes += int64(len(s.Payload))
+		}
 	}
 	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(verdicts))}
 	for i, v := range verdicts {
-		refused := s.refusal(v.Admission, size)
+		if !body.Atomic {
+			bytes = int64(len(batch[i].Payload))
+		}
+		refused := s.refusal(v.Admission, places, bytes)
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: jobOf(v.Job), Replayed: v.Outcome == shaper.Replayed}

@@ -179,7 +179,7 @@ func TestRetryAfterIsNotEarlierThanT(t *testing.T) {
 		{0, 0, 1, 30}, {0, time.Second, 11, 0},
 	} {
 		a := shaper.Admission{Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next}
-		h := problemOf(b.s.refusal(a, tt.size)).header
+		h := problemOf(b.s.refusal(a, tt.size, 0)).header
 		got, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
 		if got < tt.least || (tt.least == 0 && got != 0) {
 			t.Errorf("%+v: %v", tt, h)

@@ -81,15 +81,15 @@ func (m *metrics) request(method, route string, status int, took time.Duration) 
 // figures are gauges that are read from the store when they are scraped, but at most once a second. While the store is away
 // they are absent, which is not the same as 0.
 type figures struct {
-	backend   Backend
-	tenants   []string
-	depth     *prometheus.Desc
-	running   *prometheus.Desc
-	tDepth    *prometheus.Desc
-	capacity  *prometheus.Desc
-	rate      *prometheus.Desc
-	effective *prometheus.Desc
-	limitedBy *prometheus.Desc
+	backend            Backend
+	tenants            []string
+	depth, bytes, live *prometheus.Desc
+	running            *prometheus.Desc
+	tDepth             *prometheus.Desc
+	capacity           *prometheus.Desc
+	rate               *prometheus.Desc
+	effective          *prometheus.Desc
+	limitedBy          *prometheus.Desc
 
 	mu    sync.Mutex
 	read  time.Time
@@ -102,6 +102,8 @@ func newFigures(b Backend, tenants []string) *figures {
 		backend:  b,
 		tenants:  slices.Compact(slices.Sorted(slices.Values(tenants))), // a series may not be told twice
 		depth:    prometheus.NewDesc("sluice_queue_depth", "Jobs scheduled, queued and retrying, of all tenants.", nil, nil),
+		bytes:    prometheus.NewDesc("sluice_queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.", nil, nil),
+		live:     prometheus.NewDesc("sluice_tenants", "Tenants with jobs, or active in the last ten minutes.", nil, nil),
 		running:  prometheus.NewDesc("sluice_running", "Jobs with a worker, of all tenants.", nil, nil),
 		tDepth:   prometheus.NewDesc("sluice_tenant_depth", "Jobs scheduled, queued and retrying, of tenants named in the configuration.", label, nil),
 		capacity: prometheus.NewDesc("sluice_tenant_capacity", "Capacity of tenants named in the configuration.", label, nil),
@@ -116,7 +118,7 @@ func newFigures(b Backend, tenants []string) *figures {
 
 // Describe implements prometheus.Collector.
 func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{f.depth, f.running, f.tDepth, f.capacity, f.rate, f.effective, f.limitedBy} {
+	for _, d := range []*prometheus.Desc{f.depth, f.bytes, f.live, f.running, f.tDepth, f.capacity, f.rate, f.effective, f.limitedBy} {
 		ch <- d
 	}
 }
@@ -144,7 +146,10 @@ func (f *figures) fetch() []prometheus.Metric {
 	if err != nil {
 		return nil
 	}
-	out := []prometheus.Metric{gauge(f.depth, float64(totals.Depth)), gauge(f.running, float64(totals.Running))}
+	out := []prometheus.Metric{
+		gauge(f.depth, float64(totals.Depth)), gauge(f.bytes, float64(totals.Bytes)), gauge(f.live, float64(totals.Tenants)),
+		gauge(f.running, float64(totals.Running)),
+	}
 	for _, name := range f.tenants {
 		var t queue.Tenant
 		if t, err = f.backend.Tenant(ctx, name); err != nil {

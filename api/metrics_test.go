@@ -102,7 +102,7 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 		}
 		store.Fail(nil)
 		<-time.After(figuresAge)
-		if n := gather(); n != 7 {
+		if n := gather(); n != 9 {
 			t.Errorf("%d figures", n)
 		}
 	})

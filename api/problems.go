@@ -41,6 +41,8 @@ var (
 	deadlineFarAway    = kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
 	keyReused          = kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
 	queueFull          = kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	queueBytesFull     = kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's queue holds as many bytes as it may"}
+	storeFull          = kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
 	tenantDraining     = kind{"draining", http.StatusServiceUnavailable, "The tenant takes no jobs"}
 	internalFault      = kind{"internal", http.StatusInternalServerError, "Something went wrong in the server"}
 	storageUnavailable = kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
@@ -51,7 +53,7 @@ var (
 // kinds lists the kinds for the OpenAPI document.
 var kinds = []kind{
 	malformedJSON, unreadableBody, unauthorized, forbidden, notFound, unknownJob, unknownRoute, methodNotAllowed, stateConflict,
-	revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, tenantDraining, internalFault,
+	revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
 	storageUnavailable, tooManyStreams, shuttingDown,
 }
 

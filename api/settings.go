@@ -151,6 +151,8 @@ func (p *settingsPatch) member(rd *reader, to *overridesPatch, name, path string
 		number(1, maxInt, func(o *shaper.Overrides) **int64 { return &o.Burst })
 	case "capacity":
 		number(0, shaper.MaxCapacity, func(o *shaper.Overrides) **int64 { return &o.Capacity })
+	case "capacity_bytes":
+		number(0, shaper.MaxBytes, func(o *shaper.Overrides) **int64 { return &o.CapacityBytes })
 	case "concurrency":
 		number(0, shaper.MaxConcurrency, func(o *shaper.Overrides) **int64 { return &o.Concurrency })
 	case "max_wait_ms":

@@ -94,7 +94,7 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	if err := s.refusal(v.Admission, 1); err != nil {
+	if err := s.refusal(v.Admission, 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err
 	}
@@ -138,13 +138,29 @@ func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
 	}
 }
 
-// refusal is the problem of an admission of size jobs at once that was refused, nil if it was not.
-func (s *Server) refusal(a shaper.Admission, size int64) error {
+// refusal is the problem of an admission of size jobs at once, with payloads of so many bytes, that was refused; nil if it was not.
+func (s *Server) refusal(a shaper.Admission, size, bytes int64) error {
 	switch a.Outcome {
 	case shaper.Admitted, shaper.Replayed:
 		return nil
 	case shaper.Full:
-		return s.full(a, size)
+		p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
+		p.Depth, p.Capacity = &a.Depth, &a.Capacity
+		never := ""
+		if size > a.Capacity {
+			never = strconv.FormatInt(size, 10) + " at once can never fit"
+		}
+		return s.full(p, a, never)
+	case shaper.FullOfBytes:
+		p := queueBytesFull.with("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
+		p.Bytes, p.CapacityBytes = &a.Bytes, &a.CapacityBytes
+		never := ""
+		if bytes > a.CapacityBytes {
+			never = "so many at once can never fit"
+		}
+		return s.full(p, a, never)
+	case shaper.StoreFull:
+		return storeFull.with("there is room again when jobs have left, or tenants have been idle for ten minutes").retry(retryAfterSeconds(storeRetryAfter))
 	case shaper.DeadlineUnreachable:
 		p := deadlineFarAway.with("no estimate: it would leave later than any calendar")
 		if a.Start != 0 {
@@ -168,17 +184,18 @@ type errUnknownOutcome shaper.Outcome
 
 func (e errUnknownOutcome) Error() string { return "api: no answer for the outcome " + string(e) }
 
-// full is the 429. Its Retry-After is never earlier than the t of RateLimit. While paused nobody knows when a place frees;
-// where size exceeds the capacity there will never be enough of them.
-func (s *Server) full(a shaper.Admission, size int64) error {
-	p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
-	p.Depth, p.Capacity = &a.Depth, &a.Capacity
+// storeRetryAfter is a guess: nobody knows which tenant's jobs leave next.
+const storeRetryAfter = 5 * time.Second
+
+// full completes the 429 p. Its Retry-After is never earlier than the t of RateLimit. While paused nobody knows when a place frees;
+// never says why there will never be enough, empty if there may be.
+func (s *Server) full(p *problem, a shaper.Admission, never string) error {
 	p.header = http.Header{}
 	p.RetryAfterMS = wholeMillis(a.RetryAfter)
 	var seconds int64
 	switch wait := max(a.RetryAfter, a.NextSlot); {
-	case size > a.Capacity:
-		p.Detail += "; " + strconv.FormatInt(size, 10) + " at once can never fit"
+	case never != "":
+		p.Detail += "; " + never
 	case wait > 0:
 		seconds = retryAfterSeconds(wait)
 	default:

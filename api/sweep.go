@@ -60,8 +60,11 @@ func sweptOut(swept queue.Swept) wire.Swept {
 	out := wire.Swept{Count: swept.Count, More: swept.More, CreatedBefore: utc(swept.CreatedBefore)}
 	if a := swept.Refusal; a != nil {
 		out.Stopped = queueFull.name
-		if a.Outcome == shaper.Draining {
+		switch a.Outcome {
+		case shaper.Draining:
 			out.Stopped = tenantDraining.name
+		case shaper.FullOfBytes:
+			out.Stopped = queueBytesFull.name
 		}
 		out.RetryAfterMS = wholeMillis(a.RetryAfter)
 	}
@@ -151,7 +154,7 @@ func overridesOut(o shaper.Overrides) wire.Overrides {
 }
 
 func routeOverridesOut(o shaper.Overrides) wire.RouteOverrides {
-	out := wire.RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
+	out := wire.RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
 	if o.Rate != nil {
 		out.Rate = new(rateOut(*o.Rate))
 	}

@@ -228,7 +228,7 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 
 func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
 	out := wire.Policy{
-		Rate: rateOut(p.Rate), Burst: p.Burst, Capacity: p.Capacity, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
+		Rate: rateOut(p.Rate), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
 		Paused: p.Paused, Sources: sources,
 	}
 	if out.Sources == nil {
@@ -242,7 +242,7 @@ func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
 
 func figuresOut(f queue.Figures) wire.Figures {
 	return wire.Figures{
-		Depth: f.Depth, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
+		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
 		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, Dead: f.DeadTotal,
 	}
 }

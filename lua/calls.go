@@ -36,6 +36,7 @@ type AdmitCall struct {
 	Horizon                      time.Duration
 	Atomic                       bool
 	Baseline                     string // EncodeBaseline
+	NoBytes, NoTenants           bool   // the store takes no more of them
 	Flows                        []AdmitFlow
 	Jobs                         []AdmitJob
 }
@@ -78,14 +79,15 @@ type KnownJob struct {
 	MaxAttempts int
 }
 
-var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining}
+var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
+	7: shaper.FullOfBytes, 8: shaper.StoreFull}
 
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
-	args := make([]any, 0, 5+2*len(c.Flows)+7*len(c.Jobs))
+	args := make([]any, 0, 6+2*len(c.Flows)+7*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
-	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline)
+	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline, c.closed())
 	for _, f := range c.Flows {
 		keys = append(keys, f.Flow, f.Queue, f.Later, f.Policy, f.Names)
 		args = append(args, f.Tier, f.Entry)
@@ -98,6 +100,18 @@ func (c AdmitCall) Call() Call {
 		args = append(args, j.Flow+1, j.IdemHash, j.Fingerprint, j.Delay.Microseconds(), j.MaxWaitMS, j.Cost, j.Rest)
 	}
 	return Call{Commands.Admit, keys, args}
+}
+
+// closed is what the store takes no more of.
+func (c AdmitCall) closed() string {
+	closed := ""
+	if c.NoBytes {
+		closed += "b"
+	}
+	if c.NoTenants {
+		closed += "t"
+	}
+	return closed
 }
 
 // Decode reads the answer: one verdict per job, in order.
@@ -139,6 +153,7 @@ func readVerdict(r *reader, now shaper.Instant) Verdict {
 	}
 	v.Created = shaper.Instant(r.int())
 	v.Known = ParseKnown(r.text())
+	v.Bytes, v.CapacityBytes = r.int(), r.int()
 	return v
 }
 

@@ -11,12 +11,13 @@ type JobCode int64
 
 // The answers.
 const (
-	JobAbsent   JobCode = 0
-	JobDone     JobCode = 1 // what was asked for holds
-	JobDeleted  JobCode = 2
-	JobConflict JobCode = 3
-	JobFull     JobCode = 4
-	JobDraining JobCode = 5
+	JobAbsent      JobCode = 0
+	JobDone        JobCode = 1 // what was asked for holds
+	JobDeleted     JobCode = 2
+	JobConflict    JobCode = 3
+	JobFull        JobCode = 4
+	JobDraining    JobCode = 5
+	JobFullOfBytes JobCode = 6
 )
 
 // CancelCall ends waiting jobs of one tenant, and deletes dead ones.
@@ -60,7 +61,7 @@ func (c ReplayCall) Call() Call {
 		[]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity)}}
 }
 
-// Decode reads the answer; the admission is set for JobDone, JobFull and JobDraining.
+// Decode reads the answer; the admission is set for JobDone, JobFull, JobFullOfBytes and JobDraining.
 func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 	r := reader{values: values}
 	a := shaper.Admission{Now: shaper.Instant(r.int())}
@@ -72,6 +73,8 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 		a.Outcome = shaper.Full
 	case JobDraining:
 		a.Outcome = shaper.Draining
+	case JobFullOfBytes:
+		a.Outcome = shaper.FullOfBytes
 	default:
 		return code, a, r.err
 	}
@@ -80,6 +83,7 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 	a.Remaining = max(0, a.Capacity-a.Depth)
 	a.RetryAfter = micros(r.int())
 	a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
+	a.Bytes, a.CapacityBytes = r.int(), r.int()
 	return code, a, r.err
 }
 

@@ -67,6 +67,7 @@ type FlowStat struct {
 	Oldest                                        shaper.Instant // eligible time of the oldest queued job; 0 for none
 	Pace                                          float64        // part of its rate that is in force, up to 1
 	FullUntil                                     shaper.Instant // stopped until then by its dead letters; 0 when it is not
+	Bytes                                         int64          // of the payloads of the jobs that hold a place
 	Tier                                          string         // that the tenant's credential claimed last
 }
 
@@ -83,7 +84,7 @@ func (c StatCall) Decode(values []any) (Stat, error) {
 		s.Flows = append(s.Flows, FlowStat{
 			Flow: r.text(), Depth: r.int(), Queued: r.int(), Running: r.int(), Earliest: shaper.Instant(r.int()), HeldUntil: shaper.Instant(r.int()),
 			Admitted: r.int(), Rejected: r.int(), Departed: r.int(), Succeeded: r.int(), Dead: r.int(), Oldest: shaper.Instant(r.int()),
-			Pace: float64(r.int()) / 1e6, FullUntil: shaper.Instant(r.int()), Tier: r.text(),
+			Pace: float64(r.int()) / 1e6, FullUntil: shaper.Instant(r.int()), Tier: r.text(), Bytes: r.int(),
 		})
 	}
 	return s, r.err

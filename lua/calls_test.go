@@ -14,7 +14,7 @@ func (w *world) admit(r admission) {
 	w.note("%v", r)
 	call := lua.AdmitCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(),
-		Horizon: horizon, Atomic: r.atomic, Baseline: lua.EncodeBaseline(r.baseline),
+		Horizon: horizon, Atomic: r.atomic, Baseline: lua.EncodeBaseline(r.baseline), NoBytes: r.noBytes, NoTenants: r.noTenants,
 	}
 	names := flowsOf(r.jobs)
 	for _, name := range names {

@@ -67,8 +67,7 @@ for i = 1, #jobs do
       f.cost = f.cost - j.cost
     end
     redis.call('ZREM', KEYS[3], id)
-    f.depth = f.depth - 1
-    clock.depth = clock.depth - 1
+    leave_place(f, j)
     finish(id, j, f, 'c', '')
   end
 end

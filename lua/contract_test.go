@@ -219,7 +219,7 @@ func TestOutcomeCodes(t *testing.T) {
 			t.Fatalf("outcome %q: %v", entry, err)
 		}
 		zero := int64(0)
-		verdicts, err := call.Decode([]any{zero, []any{[]any{n, zero, zero, zero, zero, zero, zero, zero, zero, "", zero, ""}}})
+		verdicts, err := call.Decode([]any{zero, []any{[]any{n, zero, zero, zero, zero, zero, zero, zero, zero, "", zero, "", zero, zero}}})
 		if err != nil {
 			t.Errorf("outcome %q: %v", entry, err)
 			continue

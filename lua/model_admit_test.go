@@ -15,8 +15,10 @@ type admission struct {
 	at       shaper.Instant
 	baseline shaper.Baseline
 	tiers    map[string]string // claimed, by tenant as in keys
-	atomic   bool
-	jobs     []candidate
+
+	noBytes, noTenants bool // the store takes no more of them
+	atomic             bool
+	jobs               []candidate
 }
 
 // candidate is a job that asks for a place.
@@ -34,7 +36,7 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v by %q claiming %v:", r.at, r.atomic, lua.EncodeBaseline(r.baseline), r.tiers)
+	fmt.Fprintf(&b, "admit %d atomic %v by %q claiming %v, closed %v %v:", r.at, r.atomic, lua.EncodeBaseline(r.baseline), r.tiers, r.noBytes, r.noTenants)
 	for _, c := range r.jobs {
 		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
@@ -53,7 +55,7 @@ func flowsOf(jobs []candidate) (names []string) {
 
 func (m *model) admit(r admission) []lua.Verdict {
 	m.begin(r.at)
-	flows, asked, touched := map[string]*flow{}, map[string]int64{}, map[string]bool{}
+	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
 	for _, name := range flowsOf(r.jobs) {
 		was := m.flows[name].tier
 		flows[name] = m.loadClaimed(name, r.tiers[tenantOf(name)], r.baseline)
@@ -63,6 +65,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 	for _, c := range r.jobs {
 		if m.jobs[c.id] == nil && m.known(c, nil) == "" {
 			asked[c.flow]++
+			askedBytes[c.flow] += int64(len(c.payload))
 		}
 	}
 
@@ -90,17 +93,23 @@ func (m *model) admit(r admission) []lua.Verdict {
 				v.Outcome = shaper.KeyReused
 			}
 		} else {
-			size, wait := int64(1), c.maxWait
+			size, payload, wait := int64(1), int64(len(c.payload)), c.maxWait
+			bytes := payload
 			if r.atomic {
-				size = asked[c.flow]
+				size, bytes = asked[c.flow], askedBytes[c.flow]
 			}
 			asked[c.flow]--
+			askedBytes[c.flow] -= payload
+			_, live := m.tenants[c.entry]
+			unknown := r.noTenants && f.fresh && !live
 			if wait == 0 {
 				wait = f.policy.MaxWait
 			}
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
-				shaper.Request{Size: size, Cost: c.cost, Delay: c.delay, MaxWait: wait}, instants(m.laters[c.flow]))
-			touched[c.flow] = true
+				shaper.Request{
+					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: r.noBytes || unknown,
+				}, instants(m.laters[c.flow]))
+			touched[c.flow] = !unknown
 			if refused = v.Outcome != shaper.Admitted; refused {
 				f.rejected++
 				if turnedAway == "" {
@@ -164,7 +173,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 		if c.idem != "" {
 			m.idem[tenantOf(c.flow)+":"+c.idem] = made[tenantOf(c.flow)+":"+c.idem]
 		}
-		m.clock.depth++
+		m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
 	}
 	for _, name := range flowsOf(r.jobs) {
 		if touched[name] {

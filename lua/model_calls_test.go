@@ -105,8 +105,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 			m.expires[s.Key] = int64(j.Deadline)
 		}
 		f.later = min(f.later, j.At)
-		f.Depth++
-		m.clock.depth++
+		m.takePlace(f, j)
 	default:
 		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release}[s.Outcome])
 	}
@@ -268,7 +267,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
 	ask := func() (shaper.Flow, shaper.Admission) {
-		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Cost: j.Cost}, instants(m.laters[f.name]))
+		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost}, instants(m.laters[f.name]))
 		a.NextSlot = 0
 		return after, a
 	}
@@ -277,6 +276,8 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	case shaper.Full:
 		m.reach("replay full")
 		return lua.JobFull, a
+	case shaper.FullOfBytes:
+		return lua.JobFullOfBytes, a
 	case shaper.Draining:
 		return lua.JobDraining, a
 	}
@@ -292,7 +293,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		m.expires[r.id] = int64(j.Deadline)
 		m.wakeFor(j.Deadline.Add(horizon))
 	}
-	m.clock.depth++
+	m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
 	set(m.queue, f.name, r.id, j.Seq)
 	key := tenantOf(f.name) + ":" + j.Idem
 	if known, ok := m.idem[key]; ok && j.Idem != "" {
@@ -408,7 +409,7 @@ func (m *model) stat(at shaper.Instant, baseline shaper.Baseline, tenant string)
 		figures := lua.FlowStat{
 			Flow: name, Depth: f.Depth, Queued: f.Queued, Running: f.Running, Earliest: f.Earliest(), HeldUntil: f.HeldUntil,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead, Pace: f.Pace(m.now),
-			Tier: f.tier,
+			Tier: f.tier, Bytes: f.Bytes,
 		}
 		m.reachIf(figures.Pace < 1, "slowed")
 		if f.full > m.now {

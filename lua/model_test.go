@@ -73,7 +73,7 @@ func (z zset) rank(name string) int64 {
 // clock is the shard's clock and what is kept beside it.
 type clock struct {
 	last, off, wake, swept, grace shaper.Instant
-	depth, running, help          int64
+	depth, bytes, running, help   int64
 	baseline                      string
 	looked                        shaper.Instant // always 0: a model looks at all tenants at once
 }
@@ -180,7 +180,7 @@ var situations = []string{
 	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
 	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
-	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "in a tier",
+	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes", "store_full", "in a tier",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }
@@ -358,13 +358,20 @@ func (m *model) giveBack(id string, f *flow, event shaper.Event) {
 	become(j, event)
 	j.At = m.now
 	m.enqueue(f, j.Cost)
-	f.Depth++
-	m.clock.depth++
+	m.takePlace(f, j)
 	set(m.queue, f.name, id, j.Seq)
 	if j.Deadline > 0 {
 		m.expires[id] = int64(j.Deadline)
 	}
 }
+
+// takePlace counts in a job that holds a place again.
+func (m *model) takePlace(f *flow, j *lua.Record) {
+	f.Depth, f.Bytes = f.Depth+1, f.Bytes+size(j)
+	m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
+}
+
+func size(j *lua.Record) int64 { return int64(len(j.Payload)) }
 
 // deadLeft lets a flow go on that had stopped for its dead letters.
 func (m *model) deadLeft(f *flow) {
@@ -385,8 +392,8 @@ func (m *model) leave(id string, f *flow) {
 		delete(m.laters[f.name], id)
 	}
 	delete(m.expires, id)
-	f.Depth--
-	m.clock.depth--
+	f.Depth, f.Bytes = f.Depth-1, f.Bytes-size(j)
+	m.clock.depth, m.clock.bytes = m.clock.depth-1, m.clock.bytes-size(j)
 }
 
 // chargeFree counts a hold or an expired lease and reports whether no attempt is left.
@@ -411,7 +418,7 @@ func (m *model) place(id string, f *flow) (position int64, start shaper.Instant)
 // facts is what every answer says of a flow.
 func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 	a := shaper.Admission{
-		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
+		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes, CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
 	}
 	if next := f.Start(0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)

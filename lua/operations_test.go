@@ -78,6 +78,11 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		MaxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 50 * time.Millisecond, time.Second}).Draw(t, "max wait"),
 		Paused:      rapid.IntRange(0, 7).Draw(t, "paused") == 7,
 		Draining:    rapid.IntRange(0, 15).Draw(t, "draining") == 15,
+
+		CapacityBytes: rapid.SampledFrom([]int64{0, 0, 0, 0, 3000, 1150, 30}).Draw(t, "capacity in bytes"),
+	}
+	if th.flood {
+		p.CapacityBytes = 0
 	}
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "further rates") {
 		p.Rates = append(p.Rates, drawPaces(t, th))
@@ -119,6 +124,12 @@ func (w *world) drawAdmit() {
 			r.tiers[tenantOf(c.flow)] = rapid.SampledFrom(tierNames).Draw(w.T, "claim")
 		}
 		r.jobs = append(r.jobs, c)
+	}
+	switch rapid.IntRange(0, 11).Draw(w.T, "closed") {
+	case 10:
+		r.noBytes = true
+	case 11:
+		r.noTenants = true
 	}
 	w.admit(r)
 	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
@@ -396,6 +407,9 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 	}
 	if which&4 != 0 {
 		o.Capacity = &p.Capacity
+	}
+	if which&4 != 0 && which&1 == 0 {
+		o.CapacityBytes = &p.CapacityBytes
 	}
 	if which&8 != 0 {
 		o.Concurrency = &p.Concurrency

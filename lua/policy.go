@@ -10,10 +10,10 @@ import (
 )
 
 // EncodePolicy writes every setting of a policy in the form that policy_of in lib/flow.lua reads, for example
-// "l10:1000000 b1 r c1000 k64 w0 p0 d0".
+// "l10:1000000 b1 r c1000 y0 k64 w0 p0 d0".
 func EncodePolicy(p shaper.Policy) string {
 	return strings.Join([]string{
-		encodeRate(p.Rate), fmt.Sprintf("b%d", p.Burst), encodePaces(p.Rates), fmt.Sprintf("c%d", p.Capacity),
+		encodeRate(p.Rate), fmt.Sprintf("b%d", p.Burst), encodePaces(p.Rates), fmt.Sprintf("c%d", p.Capacity), fmt.Sprintf("y%d", p.CapacityBytes),
 		fmt.Sprintf("k%d", p.Concurrency), fmt.Sprintf("w%d", p.MaxWait.Milliseconds()), encodeFlag('p', p.Paused),
 		encodeFlag('d', p.Draining),
 	}, " ")
@@ -85,6 +85,9 @@ func encodeOverrides(o shaper.Overrides) string {
 	}
 	if o.Capacity != nil {
 		parts = append(parts, fmt.Sprintf("c%d", p.Capacity))
+	}
+	if o.CapacityBytes != nil {
+		parts = append(parts, fmt.Sprintf("y%d", p.CapacityBytes))
 	}
 	if o.Concurrency != nil {
 		parts = append(parts, fmt.Sprintf("k%d", p.Concurrency))

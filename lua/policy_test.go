@@ -25,7 +25,8 @@ func drawAnyPolicy(t *rapid.T) shaper.Policy {
 	first := pace.Draw(t, "pace")
 	p := shaper.Policy{
 		Rate: first.Rate, Burst: first.Burst, Rates: rapid.SliceOfN(pace, 0, shaper.MaxRates).Draw(t, "rates"),
-		Capacity: rapid.Int64Range(1, shaper.MaxCapacity).Draw(t, "capacity"), Concurrency: rapid.Int64Range(0, shaper.MaxConcurrency).Draw(t, "concurrency"),
+		CapacityBytes: rapid.SampledFrom([]int64{0, 100, shaper.MaxBytes}).Draw(t, "capacity in bytes"),
+		Capacity:      rapid.Int64Range(1, shaper.MaxCapacity).Draw(t, "capacity"), Concurrency: rapid.Int64Range(0, shaper.MaxConcurrency).Draw(t, "concurrency"),
 		MaxWait: time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t, "max wait")) * time.Millisecond,
 		Paused:  rapid.Bool().Draw(t, "paused"),
 	}
@@ -54,6 +55,9 @@ func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
 	}
 	if say("capacity") {
 		o.Capacity = &p.Capacity
+	}
+	if say("capacity in bytes") {
+		o.CapacityBytes = &p.CapacityBytes
 	}
 	if say("concurrency") {
 		o.Concurrency = &p.Concurrency
@@ -89,7 +93,7 @@ func TestPolicyIsUnderstood(t *testing.T) {
 			t.Fatal(err)
 		}
 		v := verdicts[0]
-		if v.Outcome != shaper.Admitted || v.Capacity != want.Capacity || v.Rate != want.Rate || (v.Start == 0) != want.Paused {
+		if v.Outcome != shaper.Admitted || v.Capacity != want.Capacity || v.CapacityBytes != want.CapacityBytes || v.Rate != want.Rate || (v.Start == 0) != want.Paused {
 			t.Errorf("the verdict %+v is not of %+v", v.Admission, want)
 		}
 		var cells []string

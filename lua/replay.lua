@@ -9,14 +9,14 @@
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 call tag, 1 to 2^32 - 1
 --   6 max attempts   7 most dead letters of a flow
 -- Reply
---   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining; then, but for 0 and 3:
---   position, estimated start, depth, capacity, retry after in µs, limit, period in µs
+--   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining, 6 full of bytes; then, but for 0 and 3:
+--   position, estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in bytes
 -- Derived keys: flow queue later policy idem dead due unlock
 -- Channels: sluice:wake
 
 --! include record clock flow
 
-local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING = 0, 1, 3, 4, 5
+local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING, FULL_OF_BYTES = 0, 1, 3, 4, 5, 6
 clock_load(ARGV[1])
 local horizon, tag = tonumber(ARGV[4]), tonumber(ARGV[5])
 local id = string.sub(KEYS[4], #PREFIX + 5)
@@ -28,7 +28,7 @@ local f = flow_load(j.flow, ARGV[3])
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
 local function reply(code, position, start, after)
-  return { now, code, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period }
+  return { now, code, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period, f.bytes, p.capacity_bytes }
 end
 if j.tag == tag then
   local rank = redis.call('ZRANK', queue, id)
@@ -48,8 +48,9 @@ local later = later_head(f)
 if p.draining then
   return reply(DRAINING, 0, 0, 0)
 end
-if f.depth + 1 > p.capacity then
-  return reply(FULL, 0, 0, retry_after(f, 1))
+local of, departures = full(f, 1, j.payload)
+if of then
+  return reply(of == 'jobs' and FULL or FULL_OF_BYTES, 0, 0, departures and retry_after(f, departures) or 0)
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
@@ -65,8 +66,7 @@ if j.wait > 0 then
   wake_for(j.deadline + horizon, horizon)
 end
 enqueue(f, j.cost)
-f.depth = f.depth + 1
-clock.depth = clock.depth + 1
+take_place(f, j)
 redis.call('SETRANGE', KEYS[4], 0, job_head(j))
 redis.call('PERSIST', KEYS[4])
 redis.call('ZADD', queue, j.seq, id)

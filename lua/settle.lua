@@ -68,8 +68,7 @@ local function retry_later(id, j, f, delay, result)
     redis.call('ZADD', KEYS[3], j.deadline, id)
   end
   f.later_before = min(f.later_before or j.at, j.at)
-  f.depth = f.depth + 1
-  clock.depth = clock.depth + 1
+  take_place(f, j)
 end
 
 -- apply settles a current lease.

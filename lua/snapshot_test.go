@@ -33,7 +33,7 @@ func (m *model) snapshot() snapshot {
 	if c != (clock{}) {
 		s.Keys["clock"] = map[string]string{
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
-			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked),
+			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked), "bytes": text(c.bytes),
 		}
 	}
 	sorted("due", m.due)
@@ -66,7 +66,7 @@ func (m *model) snapshot() snapshot {
 			"cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
-			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full),
+			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
 		}
 		if f.hadTier {
 			fields["tier"] = f.tier

@@ -11,7 +11,7 @@
 --   name, depth, queued, running, earliest next stamp, held until, admitted, rejected, departed, succeeded, dead,
 --   eligible time of the oldest queued job (0 none),
 --   share of its rate in force in millionths, until when it is stopped for its dead letters (0 it is not),
---   tier that the tenant's credential claimed last
+--   tier that the tenant's credential claimed last, bytes
 -- Derived keys: flow queue later dead policy job due unlock
 -- Channels: sluice:wake (none is written to)
 
@@ -31,7 +31,7 @@ for i = 1, #names do
   end
   local figures = {
     f.name, f.depth, f.queued, f.running, earliest(f), f.held, f.admitted, f.rejected, f.departed, f.succeeded, f.dead, oldest,
-    share(f, now), f.full > now and f.full or 0, f.tier,
+    share(f, now), f.full > now and f.full or 0, f.tier, f.bytes,
   }
   for n = 1, #figures do
     reply[#reply + 1] = figures[n]

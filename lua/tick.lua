@@ -240,8 +240,7 @@ local function expire(id, j, f)
   else
     return
   end
-  f.depth = f.depth - 1
-  clock.depth = clock.depth - 1
+  leave_place(f, j)
   finish(id, j, f, 'x', '')
 end
 
@@ -287,7 +286,7 @@ local function job_of_raw(raw, id, f)
   if not raw then
     absent(PREFIX .. 'job:' .. id)
   end
-  local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, deadline = 0, flow = f.name }
+  local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, payload = 0, deadline = 0, flow = f.name }
   j.id, j.full = id, raw
   return j
 end
@@ -317,6 +316,8 @@ local function plan(f, budget)
     -- The queue was deleted or evicted behind our back: count what is there.
     absent(PREFIX .. 'queue:' .. f.name)
     local lost = f.queued - in_window
+    local bytes = floor(f.bytes * lost / max(1, f.depth))
+    f.bytes, clock.bytes = f.bytes - bytes, clock.bytes - bytes
     f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, in_window, in_window
   end
   local at, waiting, promoted_from = 1, {}, 0
@@ -385,7 +386,7 @@ local function plan(f, budget)
       j.gone = true
       f.queued = f.queued - 1
       f.cost = f.cost - j.cost
-      f.depth = f.depth - 1
+      leave_place(f, j)
       if j.missing then
         drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
@@ -416,7 +417,6 @@ local function carry_out(f)
   end
   for i = 1, #f.drop do
     local j = f.drop[i]
-    clock.depth = clock.depth - 1
     redis.call('ZREM', queue, j.id)
     redis.call('ZREM', KEYS[3], j.id)
     if not j.missing then
@@ -449,7 +449,6 @@ local function carry_out(f)
   end
   f.running = f.running + #f.leave
   f.departed = f.departed + #f.leave
-  clock.depth = clock.depth - #f.leave
   clock.running = clock.running + #f.leave
 end
 

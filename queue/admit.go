@@ -157,6 +157,7 @@ func (f *flusher) run() {
 
 // flush sends what was gathered in one exchange: one call per shard, and one of its own per batch.
 func (f *flusher) flush(gathered []*pending) {
+	noBytes, noTenants := f.q.store.closed(context.Background())
 	var calls []*admission
 	byShard := map[int]*admission{}
 	for _, p := range gathered {
@@ -167,6 +168,7 @@ func (f *flusher) flush(gathered []*pending) {
 		a := byShard[shard.Index]
 		if a == nil || p.atomic || len(p.batch) > 1 {
 			a = f.q.newAdmission(shard, p.atomic)
+			a.call.NoBytes, a.call.NoTenants = noBytes, noTenants
 			calls = append(calls, a)
 			if !p.atomic && len(p.batch) == 1 {
 				byShard[shard.Index] = a
@@ -307,6 +309,9 @@ func (a *admission) answer(r lua.Reply) {
 		out := make([]Verdict, n)
 		for i := range out {
 			out[i] = a.verdict(verdicts[at+i], a.jobs[at+i], a.call.Jobs[at+i])
+			if out[i].Outcome == shaper.Admitted {
+				a.q.store.admitted(len(p.batch[i].Payload))
+			}
 		}
 		at += n
 		p.answer <- answer{verdicts: out}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -289,30 +287,4 @@ func (q *Queue) beat(ctx context.Context, call lua.BeatCall) ([]string, error) {
 	live, err := call.Decode(values)
 	slices.Sort(live)
 	return live, unavailable(err)
-}
-
-// Totals sums depth and running over all shards.
-func (q *Queue) Totals(ctx context.Context) (Totals, error) {
-	var t Totals
-	cmds := make([]*redis.SliceCmd, q.keys.Len())
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range cmds {
-			cmds[i] = p.HMGet(ctx, q.keys.Shard(i).Clock(), "depth", "running")
-		}
-		return nil
-	}); err != nil {
-		return t, unavailable(err)
-	}
-	for _, cmd := range cmds {
-		var figures struct {
-			Depth   int64 `redis:"depth"`
-			Running int64 `redis:"running"`
-		}
-		if err := cmd.Scan(&figures); err != nil {
-			return t, unavailable(err)
-		}
-		t.Depth += figures.Depth
-		t.Running += figures.Running
-	}
-	return t, nil
 }

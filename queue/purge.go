@@ -76,7 +76,7 @@ func (q *Queue) ReplayAll(ctx context.Context, tenant string, f Filter, attempts
 			switch {
 			case code == lua.JobDone:
 				count++
-			case refusal == nil && (code == lua.JobFull || code == lua.JobDraining):
+			case refusal == nil && (code == lua.JobFull || code == lua.JobFullOfBytes || code == lua.JobDraining):
 				refusal = &admission
 			}
 		}

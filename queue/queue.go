@@ -30,6 +30,7 @@ type Options struct {
 	Tiers     map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
 	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
 	Retention Retention
+	Store     StoreLimits
 	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend): it leaves the policies in Redis alone and
 	// goes by the defaults that the workers go by.
 	Reporter   bool
@@ -60,6 +61,7 @@ type Queue struct {
 	log       *slog.Logger
 	flusher   *flusher
 	watcher   *watcher
+	store     *store
 }
 
 // Schema of the stored data. A process reads its own and those from oldestKnown on. 2: fields at the end of a record's prefix may be left out. Data of 1 is refused: a
@@ -116,6 +118,7 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 	if err := q.SetPolicies(ctx, baseline, o.Tenants); err != nil {
 		return nil, err
 	}
+	q.store = newStore(o.Store, q.Totals)
 	q.flusher = newFlusher(q)
 	q.watcher = newWatcher(engine.fast)
 	return q, nil

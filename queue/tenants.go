@@ -104,7 +104,7 @@ const (
 
 func figuresOf(p shaper.Policy, stat lua.FlowStat, now shaper.Instant) Figures {
 	f := Figures{
-		Depth: stat.Depth, Running: stat.Running, LimitedBy: limitedBy(p, stat, now), Admitted: stat.Admitted, Rejected: stat.Rejected,
+		Depth: stat.Depth, Bytes: stat.Bytes, Running: stat.Running, LimitedBy: limitedBy(p, stat, now), Admitted: stat.Admitted, Rejected: stat.Rejected,
 		Departed: stat.Departed, Succeeded: stat.Succeeded, DeadTotal: stat.Dead,
 	}
 	if stat.Oldest > 0 {
@@ -123,6 +123,7 @@ func figuresOf(p shaper.Policy, stat lua.FlowStat, now shaper.Instant) Figures {
 // add sums the figures of a flow up. What limits the tenant is what limits one of its flows that has jobs; the rate is not a sum.
 func (f *Figures) add(flow Figures) {
 	f.Depth += flow.Depth
+	f.Bytes += flow.Bytes
 	f.Running += flow.Running
 	f.Admitted += flow.Admitted
 	f.Rejected += flow.Rejected

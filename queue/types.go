@@ -205,6 +205,7 @@ type Flow struct {
 // Figures are those of one flow, or of all flows of a tenant.
 type Figures struct {
 	Depth         int64
+	Bytes         int64 // of the payloads of the jobs that hold a place
 	Running       int64
 	LimitedBy     string  // "rate", "concurrency", "held", "paused" or "idle"
 	EffectiveRate float64 // departures per second now: the rate, less what an upstream that asked for peace has cost
@@ -238,5 +239,7 @@ type HistoryEntry struct {
 // Totals are the sums over all tenants.
 type Totals struct {
 	Depth   int64
+	Bytes   int64 // of the payloads of the jobs that hold a place
 	Running int64
+	Tenants int64 // with jobs, or active in the last ten minutes
 }

@@ -1,11 +1,15 @@
 package shaper
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Flow is the state of one flow that admission depends on.
 type Flow struct {
 	Bucket
 	Depth   int64 // jobs that hold a place: scheduled, queued and retrying
+	Bytes   int64 // of their payloads
 	Queued  int64 // of these, the jobs that wait for a stamp
 	Cost    int64 // sum of the costs of the queued jobs
 	Running int64 // jobs leased
@@ -15,7 +19,10 @@ type Flow struct {
 // Request is a job that asks for admission.
 type Request struct {
 	Size    int64         // places that must be free: 1, or for an atomic batch the jobs of it not yet admitted, this one included
+	Bytes   int64         // of the payloads of these jobs
+	Payload int64         // bytes of the payload of this one
 	Cost    int64         // intervals of one job, 1 to MaxCost
+	Closed  bool          // the store has no room for it
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
 }
@@ -29,19 +36,24 @@ const (
 	Replayed            Outcome = "replayed"             // the idempotency key is known: the job of then stands
 	Full                Outcome = "full"                 // depth + size > capacity
 	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
+	FullOfBytes         Outcome = "full_of_bytes"        // bytes + those asked for > capacity in bytes
+	StoreFull           Outcome = "store_full"           // the store has no room for more bytes, or for a tenant it does not know
 	Draining            Outcome = "draining"             // the tenant takes no jobs until it is resumed
 	KeyReused           Outcome = "key_reused"           // the idempotency key is known with another fingerprint
 )
 
 // Admission is the decision on one request, with every fact the client is told.
 type Admission struct {
-	Outcome    Outcome
-	Now        Instant       // the instant of the decision
-	Position   int64         // 1 is next; 0 unless the job is queued
-	Start      Instant       // estimated departure; 0 while paused or unknown
-	Depth      int64         // after the decision, e.g. 17
-	Capacity   int64         // e.g. 1000
-	Remaining  int64         // places left after the decision, e.g. 983
+	Outcome   Outcome
+	Now       Instant // the instant of the decision
+	Position  int64   // 1 is next; 0 unless the job is queued
+	Start     Instant // estimated departure; 0 while paused or unknown
+	Depth     int64   // after the decision, e.g. 17
+	Capacity  int64   // e.g. 1000
+	Remaining int64   // places left after the decision, e.g. 983
+
+	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
+
 	RetryAfter time.Duration // until the places asked for are free, at least 1 ms; 0 when admitted, paused or it can never fit
 	NextSlot   time.Duration // until the next place frees; 0 when none is taken or unknown
 	Rate       Rate          // the flow's drain rate, the first of its paces
@@ -51,7 +63,7 @@ type Admission struct {
 // unchanged when the job is refused. later lists the eligible times of the scheduled and retrying jobs, earliest first; only
 // a refusal of a flow with too few queued jobs looks at it.
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
-	a := Admission{Now: now, Capacity: p.Capacity, Rate: p.Rate}
+	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.Rate}
 	eligible := now.Add(r.Delay)
 	start := max(f.Start(f.Cost, now), 0)
 	if start != 0 {
@@ -62,7 +74,18 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		a.Outcome = Draining
 	case f.Depth+r.Size > p.Capacity:
 		a.Outcome = Full
-		a.RetryAfter = f.retryAfter(p, now, r.Size, later)
+		if r.Size <= p.Capacity {
+			a.RetryAfter = f.retryAfter(p, now, f.Depth+r.Size-p.Capacity, later)
+		}
+	case p.CapacityBytes > 0 && f.Bytes+r.Bytes > p.CapacityBytes:
+		a.Outcome = FullOfBytes
+		if r.Bytes <= p.CapacityBytes {
+			// Bytes are taken as spread evenly over the jobs. In doubles, as in the script.
+			departures := math.Ceil(float64(f.Bytes+r.Bytes-p.CapacityBytes) * float64(f.Depth) / float64(f.Bytes))
+			a.RetryAfter = f.retryAfter(p, now, int64(departures), later)
+		}
+	case r.Closed:
+		a.Outcome = StoreFull
 	case r.MaxWait > 0 && !p.Paused && (start == 0 || start > now.Add(r.MaxWait)):
 		a.Outcome, a.Start = DeadlineUnreachable, start
 	default:
@@ -76,12 +99,13 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 			a.Position = f.Queued
 		}
 		f.Depth++
+		f.Bytes += r.Payload
 		f.Seq++
 		if !p.Paused {
 			a.Start = start
 		}
 	}
-	a.Depth = f.Depth
+	a.Depth, a.Bytes = f.Depth, f.Bytes
 	a.Remaining = max(0, p.Capacity-f.Depth)
 	if f.Queued > 0 && !p.Paused {
 		if next := f.Start(0, now); next != 0 {
@@ -91,13 +115,12 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// retryAfter is the time until size places are free: until the job whose departure frees the last of them leaves. It is exact while the
-// queued jobs cost alike and of the scheduled and retrying ones none costs more than one interval.
-func (f Flow) retryAfter(p Policy, now Instant, size int64, later []Instant) time.Duration {
-	if p.Paused || size > p.Capacity {
+// retryAfter is the time until so many jobs, at least 1, have left. It is exact while the queued jobs cost alike and of the scheduled and
+// retrying ones none costs more than one interval.
+func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instant) time.Duration {
+	if p.Paused {
 		return 0
 	}
-	departures := f.Depth + size - p.Capacity // at least 1
 	var at Instant
 	if departures <= f.Queued {
 		at = f.Start((departures-1)*f.Cost/f.Queued, now)

@@ -9,6 +9,7 @@ import (
 // Bounds of a Policy's settings.
 const (
 	MaxCapacity    = 1_000_000_000
+	MaxBytes       = 1 << 50
 	MaxConcurrency = 1_000_000
 	MaxRates       = 7   // further rates beside the first
 	MaxCost        = 100 // intervals one job may take
@@ -25,10 +26,13 @@ type Pace struct {
 
 // Policy is the settings of a tenant; they hold for each of its flows. The zero value is not legal, see DefaultPolicy.
 type Policy struct {
-	Rate        Rate
-	Burst       int64
-	Rates       []Pace        // further rates, each with its own burst; the strictest wins
-	Capacity    int64         // jobs that may hold a place
+	Rate     Rate
+	Burst    int64
+	Rates    []Pace // further rates, each with its own burst; the strictest wins
+	Capacity int64  // jobs that may hold a place
+
+	CapacityBytes int64 // that their payloads may have; 0 is no bound
+
 	Concurrency int64         // jobs leased at once over all workers; 0 is no cap
 	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
 	Paused      bool          // nothing leaves; admission goes on
@@ -118,6 +122,7 @@ func (p Policy) Validate() error {
 		}
 	}
 	within("capacity", p.Capacity, 0, MaxCapacity)
+	within("capacity_bytes", p.CapacityBytes, 0, MaxBytes)
 	within("concurrency", p.Concurrency, 0, MaxConcurrency)
 	switch {
 	case p.MaxWait < 0 || p.MaxWait > MaxPeriod:
@@ -131,14 +136,15 @@ func (p Policy) Validate() error {
 // Overrides are the settings that one source (a file, the API) says of a tenant; nil leaves a setting to the sources
 // below it.
 type Overrides struct {
-	Rate        *Rate       `json:"rate,omitempty"`
-	Burst       *int64      `json:"burst,omitempty"`
-	Rates       *[]PaceJSON `json:"rates,omitempty"`
-	Capacity    *int64      `json:"capacity,omitempty"`
-	Concurrency *int64      `json:"concurrency,omitempty"`
-	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty"`
-	Paused      *bool       `json:"paused,omitempty"`
-	Draining    *bool       `json:"draining,omitempty"`
+	Rate          *Rate       `json:"rate,omitempty"`
+	Burst         *int64      `json:"burst,omitempty"`
+	Rates         *[]PaceJSON `json:"rates,omitempty"`
+	Capacity      *int64      `json:"capacity,omitempty"`
+	Concurrency   *int64      `json:"concurrency,omitempty"`
+	CapacityBytes *int64      `json:"capacity_bytes,omitempty"`
+	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty"`
+	Paused        *bool       `json:"paused,omitempty"`
+	Draining      *bool       `json:"draining,omitempty"`
 
 	// The tier that a tenant is in; empty for none. No setting of a route or of a tier.
 	Tier *string `json:"tier,omitempty"`
@@ -180,6 +186,9 @@ func (o Overrides) Over(base Policy) Policy {
 	if o.Capacity != nil {
 		base.Capacity = *o.Capacity
 	}
+	if o.CapacityBytes != nil {
+		base.CapacityBytes = *o.CapacityBytes
+	}
 	if o.Concurrency != nil {
 		base.Concurrency = *o.Concurrency
 	}
@@ -204,6 +213,7 @@ var settings = []struct {
 	{"burst", func(o Overrides) bool { return o.Burst != nil }},
 	{"rates", func(o Overrides) bool { return o.Rates != nil }},
 	{"capacity", func(o Overrides) bool { return o.Capacity != nil }},
+	{"capacity_bytes", func(o Overrides) bool { return o.CapacityBytes != nil }},
 	{"concurrency", func(o Overrides) bool { return o.Concurrency != nil }},
 	{"max_wait_ms", func(o Overrides) bool { return o.MaxWaitMS != nil }},
 	{"paused", func(o Overrides) bool { return o.Paused != nil }},

@@ -133,13 +133,14 @@ type Pace struct {
 // RouteSettings are what is said of one route, or in general. An absent setting is left to the sources below the API (PUT) or as it is
 // (PATCH); null resets it.
 type RouteSettings struct {
-	Rate        *RateChange `json:"rate,omitempty"`
-	Rates       *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
-	Burst       *int64      `json:"burst,omitempty" minimum:"1"`
-	Capacity    *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000"`
-	Concurrency *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
-	MaxWaitMS   *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
-	Paused      *bool       `json:"paused,omitempty"`
+	Rate          *RateChange `json:"rate,omitempty"`
+	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
+	Burst         *int64      `json:"burst,omitempty" minimum:"1"`
+	Capacity      *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000"`
+	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
+	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
+	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
+	Paused        *bool       `json:"paused,omitempty"`
 }
 
 // Settings is the body of PUT and PATCH /v1/tenants/{tenant}.
@@ -172,19 +173,20 @@ type Swept struct {
 	Count         int64     `json:"count" doc:"Jobs that were purged or replayed."`
 	More          bool      `json:"more,omitempty" doc:"One request changes about 10,000 jobs. Others may be left: send the same filter again, with this created_before."`
 	CreatedBefore time.Time `json:"created_before" doc:"Jobs created later were let be."`
-	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,draining" doc:"Of a replay: why a job found no place, after which no other was tried."`
+	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,queue-bytes-full,draining" doc:"Of a replay: why a job found no place, after which no other was tried."`
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Of a replay that has stopped: milliseconds until there is a place again, where that is known."`
 }
 
 // RouteOverrides are what was said through the API of one route, or in general; what is absent was left to the configuration.
 type RouteOverrides struct {
-	Rate        *Rate   `json:"rate,omitempty"`
-	Rates       *[]Pace `json:"rates,omitempty" nullable:"false"`
-	Burst       *int64  `json:"burst,omitempty"`
-	Capacity    *int64  `json:"capacity,omitempty"`
-	Concurrency *int64  `json:"concurrency,omitempty"`
-	MaxWaitMS   *int64  `json:"max_wait_ms,omitempty"`
-	Paused      *bool   `json:"paused,omitempty"`
+	Rate          *Rate   `json:"rate,omitempty"`
+	Rates         *[]Pace `json:"rates,omitempty" nullable:"false"`
+	Burst         *int64  `json:"burst,omitempty"`
+	Capacity      *int64  `json:"capacity,omitempty"`
+	CapacityBytes *int64  `json:"capacity_bytes,omitempty"`
+	Concurrency   *int64  `json:"concurrency,omitempty"`
+	MaxWaitMS     *int64  `json:"max_wait_ms,omitempty"`
+	Paused        *bool   `json:"paused,omitempty"`
 }
 
 // Overrides are all that was said of a tenant through the API at one time.
@@ -212,19 +214,21 @@ type History struct {
 
 // Policy is the settings in force.
 type Policy struct {
-	Rate        Rate              `json:"rate"`
-	Rates       []Pace            `json:"rates,omitempty"`
-	Burst       int64             `json:"burst"`
-	Capacity    int64             `json:"capacity"`
-	Concurrency int64             `json:"concurrency"`
-	MaxWaitMS   int64             `json:"max_wait_ms"`
-	Paused      bool              `json:"paused"`
-	Sources     map[string]string `json:"sources" doc:"Setting to where it comes from: api, file, tier:NAME or default; the tier itself also from credential."`
+	Rate          Rate              `json:"rate"`
+	Rates         []Pace            `json:"rates,omitempty"`
+	Burst         int64             `json:"burst"`
+	Capacity      int64             `json:"capacity"`
+	CapacityBytes int64             `json:"capacity_bytes" doc:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
+	Concurrency   int64             `json:"concurrency"`
+	MaxWaitMS     int64             `json:"max_wait_ms"`
+	Paused        bool              `json:"paused"`
+	Sources       map[string]string `json:"sources" doc:"Setting to where it comes from: api, file, tier:NAME or default; the tier itself also from credential."`
 }
 
 // Figures are those of one flow, or of all flows of a tenant.
 type Figures struct {
 	Depth         int64   `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Bytes         int64   `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
 	Running       int64   `json:"running" doc:"Jobs with a worker."`
 	LimitedBy     string  `json:"limited_by" enum:"rate,concurrency,held,paused,idle" doc:"What keeps the next job from leaving now."`
 	EffectiveRate float64 `json:"effective_rate_per_s"`
@@ -281,7 +285,9 @@ type Problem struct {
 	Errors           []FieldError `json:"errors,omitempty" doc:"What is wrong with which field."`
 	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs that hold a place."`
 	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
-	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full: milliseconds until the places asked for are free; absent while paused or when they never can be."`
+	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: of the payloads that wait."`
+	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the bound."`
+	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
 	State            string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`

@@ -113,16 +113,17 @@ func (c *tenantGetCmd) Run(a *app) error {
 
 type tenantSetCmd struct {
 	tenantFlags
-	Rate        *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
-	Burst       *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle stretch."`
-	Capacity    *int64         `placeholder:"N" help:"Jobs that may wait."`
-	Concurrency *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
-	MaxWait     *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Rates       []string       `placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
-	Tier        string         `placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
-	Route       string         `placeholder:"NAME" help:"Change what holds for this route alone."`
-	Reset       []string       `placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, concurrency, max_wait, paused, tier."`
-	Reason      string         `placeholder:"TEXT" help:"Kept with the change."`
+	Rate          *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
+	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle stretch."`
+	Capacity      *int64         `placeholder:"N" help:"Jobs that may wait."`
+	CapacityBytes *int64         `placeholder:"N" help:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
+	Concurrency   *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
+	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
+	Rates         []string       `placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
+	Tier          string         `placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
+	Route         string         `placeholder:"NAME" help:"Change what holds for this route alone."`
+	Reset         []string       `placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
+	Reason        string         `placeholder:"TEXT" help:"Kept with the change."`
 }
 
 func (tenantSetCmd) Help() string {
@@ -158,7 +159,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		if name == "max_wait" {
 			name = "max_wait_ms"
 		}
-		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
+		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
 			return nil, usageError{fmt.Sprintf("--reset: %q is no setting of a tenant", name)}
 		}
 		patch[name] = nil
@@ -166,7 +167,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 	if c.Rate != nil {
 		patch["rate"] = *c.Rate
 	}
-	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity, "concurrency": c.Concurrency} {
+	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity, "capacity_bytes": c.CapacityBytes, "concurrency": c.Concurrency} {
 		if value != nil {
 			patch[name] = *value
 		}
@@ -329,8 +330,11 @@ func policyRows(p wire.Policy) [][]string {
 	if len(p.Rates) > 0 {
 		rows = append(rows, []string{"rates", ratesText(p.Rates), p.Sources["rates"]})
 	}
+	rows = append(rows, []string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]})
+	if p.CapacityBytes > 0 {
+		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10), p.Sources["capacity_bytes"]})
+	}
 	return append(rows,
-		[]string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]},
 		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
 		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(), p.Sources["max_wait_ms"]},
 		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})

@@ -89,7 +89,8 @@ func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
 		rates = cmp.Or(ratesText(*o.Rates), "none")
 	}
 	texts := []overrideText{
-		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity", pointed(o.Capacity)}, {"concurrency", pointed(o.Concurrency)},
+		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity", pointed(o.Capacity)}, {"capacity_bytes", pointed(o.CapacityBytes)},
+		{"concurrency", pointed(o.Concurrency)},
 		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)},
 	}
 	for i := range texts {

@@ -1,7 +1,7 @@
 -- clock: the shard's clock, monotone over steps of the wall clock, and the totals kept beside it.
 --
 -- KEYS[1] is always the clock hash: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
--- look, 0 for none; depth and running are sums over the shard's flows; swept is when expired leases were last looked for, grace
+-- look, 0 for none; depth, bytes and running are sums over the shard's flows; swept is when expired leases were last looked for, grace
 -- until when none is taken back; help says that the owner asks others to lease beside it; baseline is the one that flows were last
 -- looked at with, and looked where a look at all of them is to go on, 0 when it is done.
 
@@ -18,7 +18,7 @@ local function absent(key)
 end
 
 local function clock_load(injected)
-  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'baseline', 'looked')
+  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'baseline', 'looked', 'bytes')
   clock = {
     last = tonumber(v[1]) or 0,
     off = tonumber(v[2]) or 0,
@@ -30,6 +30,7 @@ local function clock_load(injected)
     help = tonumber(v[8]) or 0,
     baseline = v[9] or '',
     looked = v[10] or '0',
+    bytes = tonumber(v[11]) or 0,
   }
   local t = tonumber(injected)
   if not t then
@@ -45,7 +46,7 @@ end
 
 local function clock_save()
   redis.call('HSET', KEYS[1], 'last', now, 'off', clock.off, 'wake', clock.wake, 'depth', clock.depth,
-    'running', clock.running, 'swept', clock.swept, 'grace', clock.grace, 'help', clock.help, 'baseline', clock.baseline, 'looked', clock.looked)
+    'running', clock.running, 'swept', clock.swept, 'grace', clock.grace, 'help', clock.help, 'baseline', clock.baseline, 'looked', clock.looked, 'bytes', clock.bytes)
 end
 
 -- unlock makes the writes that follow possible at maxmemory: a script that has written once is not refused any more.

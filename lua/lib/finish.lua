@@ -82,8 +82,7 @@ end
 -- give_back returns a leased job to the queue under its old sequence.
 local function give_back(id, j, f)
   enqueue(f, j.cost)
-  f.depth = f.depth + 1
-  clock.depth = clock.depth + 1
+  take_place(f, j)
   j.state, j.at = 'q', now
   redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
   redis.call('ZADD', PREFIX .. 'queue:' .. f.name, j.seq, id)

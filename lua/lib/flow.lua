@@ -12,7 +12,7 @@ local max, min, ceil = math.max, math.min, math.ceil
 
 -- A text of settings is a line of the general ones, like 'l10:1000000 b1 r c1000 k64 w0 p0', and further lines that begin with a heading:
 -- '/ROUTE ' for those of a route, in the baseline also '@TIER ' and '@TIER/ROUTE ' for those of a tier. l is limit:period_us, b burst,
--- r further rates limit:period_us:burst,…, c capacity, k concurrency, w max wait in ms, p paused, q paused (of a route), d draining,
+-- r further rates limit:period_us:burst,…, c capacity, y capacity in bytes, k concurrency, w max wait in ms, p paused, q paused (of a route), d draining,
 -- t the tier (of a tenant).
 
 local function general_of(text)
@@ -66,6 +66,7 @@ local function policy_of(baseline, own, claimed, route)
   policies[key] = {
     paces = paces,
     capacity = tonumber(t.c),
+    capacity_bytes = tonumber(t.y) or 0,
     concurrency = tonumber(t.k),
     wait = tonumber(t.w),
     paused = t.p == '1' or t.q == '1',
@@ -289,13 +290,12 @@ local function start_of_later(f, n)
   return at
 end
 
--- retry_after is the time until the job leaves whose departure frees the last of size places; 0 when that cannot be told.
-local function retry_after(f, size)
-  local p = f.policy
-  if paused(f) or size > p.capacity then
+-- retry_after is the time until the job leaves whose departure is the last of so many; 0 when that cannot be told.
+local function retry_after(f, departures)
+  if paused(f) then
     return 0
   end
-  local departures, at = f.depth + size - p.capacity, 0
+  local at = 0
   if departures <= f.queued then
     at = start_after(f, floor((departures - 1) * f.cost / f.queued))
   else
@@ -305,6 +305,30 @@ local function retry_after(f, size)
     return 0
   end
   return max(1000, ceil((at - now) / 1000) * 1000)
+end
+
+-- full says whether the flow has no room for size jobs of so many bytes: 'jobs' or 'bytes', nil if it has; then also after how many
+-- departures it will have, nil if never. That is exact for jobs; bytes are taken as spread evenly over them.
+local function full(f, size, bytes)
+  local p = f.policy
+  if f.depth + size > p.capacity then
+    return 'jobs', size <= p.capacity and f.depth + size - p.capacity or nil
+  end
+  if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
+    return 'bytes', bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+  end
+end
+
+-- take_place counts in a job that holds a place, leave_place counts it out.
+local function take_place(f, j)
+  f.depth, f.bytes = f.depth + 1, f.bytes + j.payload
+  clock.depth, clock.bytes = clock.depth + 1, clock.bytes + j.payload
+end
+
+-- Jobs that were admitted before their bytes were counted are counted out without harm.
+local function leave_place(f, j)
+  f.depth, f.bytes = f.depth - 1, max(0, f.bytes - j.payload)
+  clock.depth, clock.bytes = clock.depth - 1, max(0, clock.bytes - j.payload)
 end
 
 local function tenant_of(name)
@@ -320,7 +344,7 @@ end
 local function flow_load(name, baseline, claimed)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'cells', 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen',
-    'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'tier')
+    'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'tier', 'bytes')
   local f = { name = name, key = key, cells = {}, fresh = not v[1] }
   if f.fresh then
     absent(key)
@@ -348,6 +372,7 @@ local function flow_load(name, baseline, claimed)
   f.spaced = tonumber(v[17]) or 0
   f.full = tonumber(v[18]) or 0
   f.tier_before = v[19] or ''
+  f.bytes = tonumber(v[20]) or 0
   f.tier = claimed or f.tier_before
   local policy = PREFIX .. 'policy:' .. tenant_of(name)
   local eff = redis.call('HGET', policy, 'eff')
@@ -368,7 +393,7 @@ local function flow_save(f)
   redis.call('HSET', f.key, 'cells', table.concat(cells, ','), 'last', f.last, 'ready', f.ready, 'held', f.held,
     'depth', f.depth, 'queued', f.queued, 'cost', f.cost, 'seq', f.seq, 'running', f.running, 'seen', f.seen,
     'admitted', f.admitted, 'rejected', f.rejected, 'departed', f.departed, 'succeeded', f.succeeded, 'dead', f.dead,
-    'share', f.share, 'spaced', f.spaced, 'full', f.full)
+    'share', f.share, 'spaced', f.spaced, 'full', f.full, 'bytes', f.bytes)
   if f.tier ~= f.tier_before then
     redis.call('HSET', f.key, 'tier', f.tier)
     f.tier_before = f.tier

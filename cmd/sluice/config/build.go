@@ -240,7 +240,7 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 		more = append(more, tier)
 	}
 	r.scalars(path, values, TenantSettings(), map[string]any{
-		"rate": &o.Rate, "burst": &o.Burst, "capacity": &o.Capacity, "concurrency": &o.Concurrency, "paused": &o.Paused,
+		"rate": &o.Rate, "burst": &o.Burst, "capacity": &o.Capacity, "capacity_bytes": &o.CapacityBytes, "concurrency": &o.Concurrency, "paused": &o.Paused,
 		"max_wait": &maxWait,
 	}, more...)
 	if _, present := values["max_wait"]; present {

@@ -21,6 +21,7 @@ type Config struct {
 	Headers   string // which rate limit headers answers carry: ietf, legacy, both or none
 	Worker    Worker
 	Retention Retention
+	Store     Store
 	Callbacks Callbacks
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
@@ -70,6 +71,12 @@ type Retention struct {
 	Idempotency time.Duration // idempotency keys
 
 	DeadCapacity int64 // dead letters of a flow; it pauses itself when it has so many
+}
+
+// Store bounds what all tenants together may keep; 0 is no bound.
+type Store struct {
+	MaxBytes   int64 // of the payloads of waiting jobs
+	MaxTenants int64 // with jobs, or active in the last ten minutes
 }
 
 // Callbacks tell clients that their jobs have ended.
@@ -132,35 +139,38 @@ type Log struct {
 // scalars maps the key of every scalar setting to its place in the configuration.
 func (c *Config) scalars() map[string]any {
 	return map[string]any{
-		"redis.url":                    &c.Redis.URL,
-		"redis.data_dir":               &c.Redis.DataDir,
-		"redis.allow_unsafe":           &c.Redis.AllowUnsafe,
-		"api.listen":                   &c.API.Listen,
-		"api.max_body":                 &c.API.MaxBody,
-		"api.allow_public":             &c.API.AllowPublic,
-		"api.max_streams":              &c.API.MaxStreams,
-		"admin.listen":                 &c.Admin.Listen,
-		"admin.token":                  &c.Admin.Token,
-		"admin.asynqmon":               &c.Admin.Asynqmon,
-		"auth.mode":                    &c.Auth.Mode,
-		"headers":                      &c.Headers,
-		"worker.lease":                 &c.Worker.Lease,
-		"worker.sweep":                 &c.Worker.Sweep,
-		"worker.horizon":               &c.Worker.Horizon,
-		"worker.concurrency":           &c.Worker.Concurrency,
-		"retention.succeeded":          &c.Retention.Succeeded,
-		"retention.dead":               &c.Retention.Dead,
-		"retention.idempotency":        &c.Retention.Idempotency,
-		"retention.dead_capacity":      &c.Retention.DeadCapacity,
-		"callbacks.timeout":            &c.Callbacks.Timeout,
-		"callbacks.max_attempts":       &c.Callbacks.MaxAttempts,
-		"tenants.defaults.rate":        &c.Tenants.Defaults.Rate,
-		"tenants.defaults.burst":       &c.Tenants.Defaults.Burst,
-		"tenants.defaults.capacity":    &c.Tenants.Defaults.Capacity,
-		"tenants.defaults.concurrency": &c.Tenants.Defaults.Concurrency,
-		"tenants.defaults.max_wait":    &c.Tenants.Defaults.MaxWait,
-		"tenants.defaults.paused":      &c.Tenants.Defaults.Paused,
-		"log.level":                    &c.Log.Level,
+		"redis.url":                       &c.Redis.URL,
+		"redis.data_dir":                  &c.Redis.DataDir,
+		"redis.allow_unsafe":              &c.Redis.AllowUnsafe,
+		"api.listen":                      &c.API.Listen,
+		"api.max_body":                    &c.API.MaxBody,
+		"api.allow_public":                &c.API.AllowPublic,
+		"api.max_streams":                 &c.API.MaxStreams,
+		"admin.listen":                    &c.Admin.Listen,
+		"admin.token":                     &c.Admin.Token,
+		"admin.asynqmon":                  &c.Admin.Asynqmon,
+		"auth.mode":                       &c.Auth.Mode,
+		"headers":                         &c.Headers,
+		"worker.lease":                    &c.Worker.Lease,
+		"worker.sweep":                    &c.Worker.Sweep,
+		"worker.horizon":                  &c.Worker.Horizon,
+		"worker.concurrency":              &c.Worker.Concurrency,
+		"retention.succeeded":             &c.Retention.Succeeded,
+		"retention.dead":                  &c.Retention.Dead,
+		"retention.idempotency":           &c.Retention.Idempotency,
+		"retention.dead_capacity":         &c.Retention.DeadCapacity,
+		"store.max_bytes":                 &c.Store.MaxBytes,
+		"store.max_tenants":               &c.Store.MaxTenants,
+		"callbacks.timeout":               &c.Callbacks.Timeout,
+		"callbacks.max_attempts":          &c.Callbacks.MaxAttempts,
+		"tenants.defaults.rate":           &c.Tenants.Defaults.Rate,
+		"tenants.defaults.burst":          &c.Tenants.Defaults.Burst,
+		"tenants.defaults.capacity":       &c.Tenants.Defaults.Capacity,
+		"tenants.defaults.capacity_bytes": &c.Tenants.Defaults.CapacityBytes,
+		"tenants.defaults.concurrency":    &c.Tenants.Defaults.Concurrency,
+		"tenants.defaults.max_wait":       &c.Tenants.Defaults.MaxWait,
+		"tenants.defaults.paused":         &c.Tenants.Defaults.Paused,
+		"log.level":                       &c.Log.Level,
 	}
 }
 

@@ -57,6 +57,7 @@ func TestDefaults(t *testing.T) {
 		Headers:   "both",
 		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
 		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000},
+		Store:     config.Store{MaxTenants: 1_000_000},
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
 			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
@@ -77,6 +78,7 @@ auth:    { mode: none }
 headers: ietf
 worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
 retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5 }
+store:   { max_bytes: 1000000000, max_tenants: 5 }
 callbacks:
   allow: ["https://partner.example/hooks/", "http://10.0.0.7:8080"]
   secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
@@ -96,7 +98,7 @@ tenants:
   defaults:
     { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ], routes: { mail: { rate: 1/s, rates: [] } } }
   acme: { rate: 200/s, capacity: 5000, rates: [] }
-  shop.example: { paused: true, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m } ] }
+  shop.example: { paused: true, capacity_bytes: 1000, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m } ] }
   12: { tier: pro, routes: { mail: { rate: 5/m, paused: true, max_wait: 2s } } }
   nothing:
 log: { level: warn }
@@ -111,6 +113,7 @@ log: { level: warn }
 		Headers:   "ietf",
 		Worker:    config.Worker{Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8},
 		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5},
+		Store:     config.Store{MaxBytes: 1_000_000_000, MaxTenants: 5},
 		Callbacks: config.Callbacks{
 			Allow: []string{"https://partner.example/hooks/", "http://10.0.0.7:8080"}, Timeout: 3 * time.Second, MaxAttempts: 4,
 			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
@@ -132,7 +135,7 @@ log: { level: warn }
 			},
 			Named: map[string]shaper.Overrides{
 				"acme": {Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000), Rates: &[]shaper.PaceJSON{}},
-				"shop.example": {Paused: &on, MaxWaitMS: n(250), Burst: n(5), Concurrency: n(3),
+				"shop.example": {Paused: &on, CapacityBytes: n(1000), MaxWaitMS: n(250), Burst: n(5), Concurrency: n(3),
 					Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60000, Burst: 1}}},
 				"12": {Tier: new("pro"), Routes: map[string]shaper.Overrides{
 					"mail": {Rate: &shaper.Rate{Limit: 5, Period: time.Minute}, Paused: &on, MaxWaitMS: n(2000)},
@@ -346,7 +349,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.max_streams": "7", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
-		"tenants.defaults.concurrency": "4", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
+		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
 	}
 	file := write(t, route)
 	plain := mustLoad(t, config.Sources{File: file})

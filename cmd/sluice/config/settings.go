@@ -111,6 +111,8 @@ func Settings() []Setting {
 		duration("retention.dead", "168h", time.Second, year, "How long dead letters are kept."),
 		duration("retention.idempotency", "24h", time.Second, year, "How long an idempotency key outlives its job."),
 		whole("retention.dead_capacity", "10000", 1, 1_000_000, "Dead letters that a flow keeps; when it has so many, nothing leaves it until they are replayed or purged."),
+		whole("store.max_bytes", "0", 0, 1<<50, "Bytes of the payloads of all waiting jobs, beyond which jobs are refused with 503; 0 is no bound."),
+		whole("store.max_tenants", "1000000", 0, 1_000_000_000, "Tenants with jobs or activity in the last ten minutes, beyond which jobs of others are refused with 503; 0 is no bound."),
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
 	}
@@ -132,6 +134,8 @@ func TenantSettings() []Setting {
 			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
 		{Key: "capacity", Kind: Whole, Default: "1000", Help: "Jobs that may wait; more are refused with 429.",
 			Rule: "must be a whole number from 0 to 1000000000"},
+		{Key: "capacity_bytes", Kind: Whole, Default: "0", Help: "Bytes that the payloads of waiting jobs may have; more are refused with 429. 0 is no bound.",
+			Rule: "must be a whole number from 0 to 1125899906842624"},
 		{Key: "concurrency", Kind: Whole, Default: "64", Help: "Deliveries at once over all workers; 0 is no cap.",
 			Rule: "must be a whole number from 0 to 1000000"},
 		{Key: "max_wait", Kind: Duration, Default: "0s", Help: "Longest wait before a job expires instead; 0s is no limit.",

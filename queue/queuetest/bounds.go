@@ -1,0 +1,149 @@
+package queuetest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var boundsTests = map[string]func(*suite){
+	"payloads are bounded in bytes":                        boundBytes,
+	"a batch is bounded in bytes as a whole":               boundBytesOfABatch,
+	"bytes come and go with the jobs":                      boundBytesFollowJobs,
+	"a replay is bounded in bytes":                         boundBytesOfAReplay,
+	"a store with as many bytes as it may have takes none": boundStoreBytes,
+	"a store with as many tenants takes no other":          boundStoreTenants,
+}
+
+// sized is work with a payload of so many bytes.
+func sized(n int) queue.Submission {
+	w := work()
+	w.Payload = []byte(`"` + strings.Repeat("x", n-2) + `"`)
+	return w
+}
+
+func boundBytes(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.CapacityBytes, p.Rate = 1000, slow })
+	s.admit(sized(600))
+	s.admit(sized(400))
+	v := s.submit(sized(2))
+	equal(s, "the outcome", v.Outcome, shaper.FullOfBytes)
+	equal(s, "bytes", [2]int64{v.Bytes, v.CapacityBytes}, [2]int64{1000, 1000})
+	if v.RetryAfter <= 0 {
+		s.Errorf("retry after %v", v.RetryAfter)
+	}
+	equal(s, "the retry-after of what can never fit", s.submit(sized(1001)).RetryAfter, 0)
+	equal(s, "the bytes of the tenant", s.tenant(tenant).Bytes, 1000)
+	s.tune(func(o *shaper.Overrides) { o.CapacityBytes = pointer(int64(1002)) })
+	s.admit(sized(2))
+	s.tune(func(o *shaper.Overrides) { o.CapacityBytes = pointer(int64(10)) })
+	equal(s, "the outcome under a lowered bound", s.submit(sized(2)).Outcome, shaper.FullOfBytes)
+	equal(s, "the depth under a lowered bound", s.tenant(tenant).Depth, 3)
+	s.tune(func(o *shaper.Overrides) { o.CapacityBytes = pointer(int64(0)) })
+	s.admit(sized(5000))
+}
+
+func boundBytesOfABatch(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.CapacityBytes = 1000 })
+	batch := []queue.Submission{sized(400), sized(400), sized(400)}
+	for _, atomic := range []bool{true, false} {
+		verdicts, err := s.q.SubmitBatch(s.ctx, batch, atomic)
+		if err != nil {
+			s.Fatal(err)
+		}
+		want := [3]shaper.Outcome{shaper.Admitted, shaper.Admitted, shaper.FullOfBytes}
+		if atomic {
+			want = [3]shaper.Outcome{shaper.FullOfBytes, shaper.FullOfBytes, shaper.FullOfBytes}
+		}
+		equal(s, "the outcomes", [3]shaper.Outcome{verdicts[0].Outcome, verdicts[1].Outcome, verdicts[2].Outcome}, want)
+	}
+}
+
+func boundBytesFollowJobs(s *suite) {
+	bytes := func(when string, want int64) {
+		s.Helper()
+		equal(s, "the bytes "+when, s.tenant(tenant).Bytes, want)
+		totals, err := s.q.Totals(s.ctx)
+		if err != nil {
+			s.Fatal(err)
+		}
+		equal(s, "all bytes "+when, totals.Bytes, want)
+	}
+	s.admit(sized(100))
+	later := sized(50)
+	later.Delay = time.Hour
+	scheduled := s.admit(later)
+	bytes("of a queued and a scheduled job", 150)
+	l := s.lease(1)[0]
+	bytes("while one is leased", 50)
+	s.settle(l, shaper.Retry, after(time.Hour))
+	bytes("while it is retrying", 150)
+	if _, err := s.q.Cancel(s.ctx, tenant, scheduled.ID); err != nil {
+		s.Fatal(err)
+	}
+	bytes("after a cancel", 100)
+	equal(s, "the purged", s.purge(queue.Filter{}).Count, 1)
+	bytes("after a purge", 0)
+	s.dead(sized(70))
+	bytes("of a dead letter", 0)
+}
+
+func boundBytesOfAReplay(s *suite) {
+	dead := s.dead(sized(600))
+	s.policy(func(p *shaper.Policy) { p.CapacityBytes, p.Rate = 1000, slow })
+	waiting := s.admit(sized(500))
+	v, err := s.q.Replay(s.ctx, tenant, dead.ID, 3)
+	if err != nil || v.Outcome != shaper.FullOfBytes || v.Bytes != 500 || v.CapacityBytes != 1000 {
+		s.Errorf("a replay beyond the bound: %+v %v", v.Admission, err)
+	}
+	if _, err := s.q.Cancel(s.ctx, tenant, waiting.ID); err != nil {
+		s.Fatal(err)
+	}
+	if v, err := s.q.Replay(s.ctx, tenant, dead.ID, 3); err != nil || v.Outcome != shaper.Admitted {
+		s.Errorf("a replay within the bound: %+v %v", v.Admission, err)
+	}
+	equal(s, "the bytes", s.tenant(tenant).Bytes, 600)
+}
+
+func boundStoreBytes(s *suite) {
+	limited := func(o *queue.Options) { o.Store.Bytes, o.Defaults.Rate = 1000, slow }
+	s.restart(limited)
+	keyed := sized(990)
+	keyed.IdempotencyKey = "k"
+	s.admit(keyed)
+	s.admit(sized(500)) // the bound is looked at before: it is passed by one job at the most here
+	equal(s, "the outcome", s.submit(sized(2)).Outcome, shaper.StoreFull)
+	equal(s, "the outcome of a known key", s.submit(keyed).Outcome, shaper.Replayed)
+	s.restart(limited)
+	other := sized(2)
+	other.Tenant = "other"
+	equal(s, "the outcome of another process", s.submit(other).Outcome, shaper.StoreFull)
+	s.purge(queue.Filter{})
+	s.restart(limited)
+	s.admit(other)
+}
+
+func boundStoreTenants(s *suite) {
+	limited := func(o *queue.Options) { o.Store.Tenants = 2 }
+	as := func(name string) queue.Submission {
+		w := work()
+		w.Tenant = name
+		return w
+	}
+	s.admit(as("a"))
+	s.admit(as("b"))
+	s.restart(limited)
+	equal(s, "the outcome of a tenant that is not known", s.submit(as("c")).Outcome, shaper.StoreFull)
+	equal(s, "what is known of it", s.tenant("c").Rejected, 0)
+	s.admit(as("a"))
+	other := as("a")
+	other.Route = "mail"
+	s.admit(other)
+	totals, err := s.q.Totals(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	equal(s, "the tenants", totals.Tenants, 2)
+}
