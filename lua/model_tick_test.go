@@ -12,7 +12,7 @@ import (
 
 // The bounds of one look.
 const (
-	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 100, 200, 16
+	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 100, 200, 64
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 )
@@ -96,6 +96,7 @@ func (l *looking) step() (more, answered bool) {
 	if l.due.head() > l.now.Add(horizon) {
 		if l.tenants.head() < l.now.Add(-idleAfter) {
 			l.forgetIdle(l.tenants.upTo(l.now.Add(-idleAfter), idleMost))
+			return l.tenants.head() < l.now.Add(-idleAfter), false
 		}
 		return false, false
 	}

@@ -26,7 +26,7 @@
 
 --! include record clock flow finish
 
-local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 100, 200, 16, 200
+local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 100, 200, 64, 200
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
@@ -533,6 +533,7 @@ end
 if due_head > now + horizon then
   if head(KEYS[6]) < now - IDLE then
     forget_idle(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST))
+    return answer(head(KEYS[6]) < now - IDLE)
   end
   return answer(false)
 end
