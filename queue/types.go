@@ -34,6 +34,7 @@ type Submission struct {
 	MaxAttempts    int           // of its route; at least 1
 	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
+	Tier           string        // that the tenant's credential claims; empty for none
 }
 
 // Verdict is what became of a submission. Job is the stored job when the outcome is admitted or replayed; for a replayed key whose
