@@ -17,7 +17,8 @@ const tokenScheme = "token"
 func (s *Server) intakeRouter() (http.Handler, error) {
 	r := s.newRouter()
 	api := newAPI(r, "Sluice intake", s.cfg.Version.Version)
-	for _, op := range append(s.jobOperations(), s.probeOperations()...) {
+	s.secure(api)
+	for _, op := range append(s.guarded(s.jobOperations()), s.probeOperations()...) {
 		s.mount(api, op, true)
 	}
 	if err := serveDocument(r, api); err != nil {
