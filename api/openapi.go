@@ -140,6 +140,7 @@ var (
 		Description: "Change only if the settings have one of these revisions."}
 	jobParam        = pathParam("id", "Id of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
+	keyPathParam    = pathParam("key", "Id of the API key.")
 )
 
 func pathParam(name, text string) *huma.Param {
