@@ -81,9 +81,9 @@ func (t *tokens) principal(ctx context.Context, text string) (Principal, error) 
 		return Principal{}, refuse(Elsewhere)
 	case errors.Is(err, jwt.ErrTokenNotValidYet):
 		return Principal{}, refuse(NotYet)
-	case errors.Is(err, jwt.ErrTokenExpired), lacksExpiry(claims):
+	case errors.Is(err, jwt.ErrTokenExpired), claims["exp"] == nil:
 		return Principal{}, refuse(Expired)
-	case lacks(claims, "iss"), lacks(claims, "aud"):
+	case errors.Is(err, jwt.ErrTokenRequiredClaimMissing): // one of the issuer and the audience
 		return Principal{}, refuse(Elsewhere)
 	default:
 		return Principal{}, refuse(BadToken)
@@ -103,13 +103,6 @@ func (t *tokens) principal(ctx context.Context, text string) (Principal, error) 
 	}
 	return p, nil
 }
-
-func lacks(claims jwt.MapClaims, name string) bool {
-	_, present := claims[name]
-	return !present
-}
-
-func lacksExpiry(claims jwt.MapClaims) bool { return lacks(claims, "exp") }
 
 var errKey = errors.New("auth: no key fits the token")
 
