@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,17 +76,17 @@ func IsURL(from string) bool {
 	return strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://")
 }
 
-// find is the keys of the set that may have this id. ErrNoKeys if the set could not be had yet.
+// find is the keys of the set, fetched anew where none has this id. ErrNoKeys if the set could not be had yet.
 func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, error) {
 	if s.file != nil {
 		return s.file.keys(), nil
 	}
-	if named {
-		if found, err := s.storage.KeyRead(ctx, kid); err == nil { // asks the issuer again, now and then, where the id is not known
-			return keysOf([]jwkset.JWK{found}), nil
-		}
-	}
 	all, err := s.storage.KeyReadAll(ctx)
+	known := func(k jwkset.JWK) bool { return k.Marshal().KID == kid }
+	if err == nil && (len(all) == 0 || named && !slices.ContainsFunc(all, known)) {
+		_, _ = s.storage.KeyRead(ctx, kid) // asks the issuer again, unless that was done just now
+		all, err = s.storage.KeyReadAll(ctx)
+	}
 	if err != nil || len(all) == 0 {
 		return nil, ErrNoKeys
 	}
