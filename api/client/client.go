@@ -70,7 +70,7 @@ func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')
 // Submission is a job to be submitted and how.
 type Submission struct {
 	wire.Submission
-	Tenant         string        // empty: the server's "default"
+	Tenant         string        // empty: that of the token, or the server's "default"
 	IdempotencyKey string        // empty: none
 	Wait           time.Duration // how long to wait for the job's end, whole seconds up to 30; 0: not at all
 }
@@ -169,7 +169,7 @@ func encodeJob(s wire.Submission, key string) (rawBody, error) {
 
 // List asks for one page of a tenant's jobs in one state.
 type List struct {
-	Tenant string // empty: the server's "default"
+	Tenant string // empty: that of the token, or the server's "default"
 	State  string // queued, scheduled, retrying, leased, dead or done
 	Route  string // empty: every route
 	Limit  int    // up to 1,000; 0: the server's
