@@ -11,5 +11,6 @@
 // document and at the same time what is enforced: the query parameters it lists are the only ones taken, its body formats
 // and size limit are the ones read. Bodies are read by one strict decoder (decode.go), which knows no reflection, so the
 // submission path stays lean. A handler returns an answer or an error, and one table (problems.go) turns errors into
-// statuses. An event stream (events.go) is an answer that goes on after its headers; all that can be refused is refused before.
+// statuses. Whose request it is, package auth decides before a body is read (identity.go); every handler of the data plane goes by the
+// tenant of that principal. An event stream (events.go) is an answer that goes on after its headers; all that can be refused is refused before.
 package api

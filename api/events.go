@@ -18,6 +18,7 @@ const (
 	defaultStreams = 1000                   // event streams of one process at once
 	streamLife     = 10 * time.Minute       // then the client opens another one
 	streamLook     = 250 * time.Millisecond // how often a state that no signal announces is looked for
+	streamGuard    = time.Second            // how often a stream asks whether its credential still holds
 	streamBeat     = 15 * time.Second       // how often a stream shows that it lives; proxies cut what is silent for a minute
 	streamPatience = 10 * time.Second       // how long one write may take before the client counts as gone
 	streamSetup    = 5 * time.Second        // how long the store may take to begin the watch
@@ -93,20 +94,23 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 		defer stop()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		s.sendStates(ctx, newEventWriter(w), job, ended)
+		s.sendStates(ctx, newEventWriter(w), job, ended, func() bool { return s.stillGood(c.r) })
 	}
 	return a, nil
 }
 
 // sendStates sends the job as it is and again whenever its state has changed, until it is done, the stream has lived its time,
-// the client is gone or the server drains. The watch tells the end at once; other changes are found by looking.
-func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}) {
+// the client is gone or not allowed to see it any more, or the server drains. The watch tells the end at once; other changes are found by
+// looking.
+func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
 	look := time.NewTicker(streamLook)
 	defer look.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
+	guard := time.NewTicker(streamGuard)
+	defer guard.Stop()
 	defer out.extend() // for the end of the answer
 	sent, over := "", false
 	for {
@@ -128,6 +132,13 @@ func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job
 			over = true
 		case <-ctx.Done():
 			return
+		}
+		select {
+		case <-guard.C:
+			if !allowed() {
+				return
+			}
+		default:
 		}
 		select {
 		case <-beat.C:

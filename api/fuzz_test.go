@@ -160,6 +160,24 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
+func FuzzKey(f *testing.F) {
+	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `[]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		k, err := decodeKey(body)
+		if err != nil {
+			if p := problemOf(err); p.Status != http.StatusBadRequest && p.Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if len(k.Name) > wire.MaxKeyName || hasControl(k.Name) || !k.Expires.IsZero() && !k.Expires.After(time.Now()) {
+			t.Errorf("%q: %+v", body, k)
+		}
+	})
+}
+
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
 		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,

@@ -14,16 +14,13 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// tenantAndID are what every request about one job names. An id that was never made is not worth a question to the store.
+// tenantAndID are what every request about one job is of. An id that was never made is not worth a question to the store.
 func tenantAndID(c *call) (tenant, id string, err error) {
-	if tenant, err = tenantOf(c.r.Header); err != nil {
-		return "", "", err
-	}
 	id = c.param("id")
 	if !plausibleID(id) {
 		return "", "", queue.ErrNotFound
 	}
-	return tenant, id, nil
+	return c.who.Tenant, id, nil
 }
 
 func plausibleID(id string) bool {
@@ -114,10 +111,6 @@ func (s *Server) attempts(job queue.Job) int {
 
 // postBatch is POST /v1/jobs/batch.
 func (s *Server) postBatch(c *call) (*answer, error) {
-	tenant, err := tenantOf(c.r.Header)
-	if err != nil {
-		return nil, err
-	}
 	body, err := decodeBatch(c.body, s.cfg.MaxBody)
 	if err != nil {
 		return nil, err
@@ -128,7 +121,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	trace := traceParentOf(c.r.Header)
 	for i, job := range body.Jobs {
 		var known bool
-		if batch[i], known = s.submission(tenant, job.IdempotencyKey, job.Submission); !known {
+		if batch[i], known = s.submission(c.who, job.IdempotencyKey, job.Submission); !known {
 			nowhere = append(nowhere, elementPath("jobs", i)+".route")
 		}
 		if rule := s.callbackRule(job.CallbackURL); rule != "" {
@@ -143,7 +136,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		return nil, err
 	}
 	for i := range batch {
-		if batch[i].ID, err = s.backend.NewID(tenant); err != nil {
+		if batch[i].ID, err = s.backend.NewID(c.who.Tenant); err != nil {
 			return nil, err
 		}
 	}

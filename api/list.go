@@ -36,10 +36,6 @@ func listParams() []*huma.Param {
 
 // listJobs is GET /v1/jobs.
 func (s *Server) listJobs(c *call) (*answer, error) {
-	tenant, err := tenantOf(c.r.Header)
-	if err != nil {
-		return nil, err
-	}
 	asked, err := listOf(c.r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -47,7 +43,7 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
 		return nil, unknownRouteAt("query.route")
 	}
-	asked.Tenant = tenant
+	asked.Tenant = c.who.Tenant
 	page, err := s.backend.List(c.r.Context(), asked)
 	if errors.Is(err, queue.ErrCursor) {
 		return nil, badCursor()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -28,6 +29,7 @@ type metrics struct {
 	requests   *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
 	streams    prometheus.Gauge
+	refusals   *prometheus.CounterVec
 }
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
@@ -45,11 +47,20 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_event_streams", Help: "Event streams that are open.",
 		}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_auth_refusals_total", Help: "Requests whose credential was refused (401), or was another tenant's (403, class tenant), by class.",
+		}, []string{"class"}),
+	}
+	if cfg.Auth != nil {
+		for _, class := range auth.Classes() {
+			m.refusals.WithLabelValues(string(class))
+		}
+		m.refusals.WithLabelValues(tenantRefusal)
 	}
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, newFigures(b, cfg.StatusTenants)}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.refusals, newFigures(b, cfg.StatusTenants)}
 	for i, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			for _, done := range collectors[:i] {
@@ -67,6 +78,8 @@ func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }
 func (m *metrics) admitted(outcome string, n int64) {
 	m.admissions.WithLabelValues(outcome).Add(float64(n))
 }
+
+func (m *metrics) refused(class string) { m.refusals.WithLabelValues(class).Inc() }
 
 func (m *metrics) request(method, route string, status int, took time.Duration) {
 	switch method {

@@ -127,7 +127,7 @@ func describeKinds(status int) string {
 // Parameters that several operations share.
 var (
 	tenantParam = &huma.Param{Name: tenantHeader, In: "header", Schema: textSchema(1, 255),
-		Description: "Whose traffic it is, 1 to 255 bytes without control characters; \"default\" if absent."}
+		Description: "Whose traffic it is, 1 to 255 bytes without control characters; \"default\" if absent. Where clients authenticate, it must be the credential's tenant or absent."}
 	keyParam = &huma.Param{Name: keyHeader, In: "header", Schema: textSchema(1, 257),
 		Description: "Makes the submission repeatable: at most 255 bytes without control characters. What starts with a double quote is a structured string, anything else its raw bytes."}
 	preferParam = &huma.Param{Name: "Prefer", In: "header", Schema: textSchema(0, 0), Example: "wait=10",
@@ -140,6 +140,7 @@ var (
 		Description: "Change only if the settings have one of these revisions."}
 	jobParam        = pathParam("id", "Id of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
+	keyPathParam    = pathParam("key", "Id of the API key.")
 )
 
 func pathParam(name, text string) *huma.Param {

@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -28,6 +29,8 @@ type operation struct {
 	body             *body
 	answers          map[int]answerDoc // on success
 	refusals         []int             // further statuses of problems; see common
+	identifies       bool              // the caller must be somebody: call.who
+	security         []map[string][]string
 	handle           func(*call) (*answer, error)
 }
 
@@ -51,6 +54,7 @@ type call struct {
 	r     *http.Request
 	body  []byte // the whole of it, if the operation reads one
 	param func(name string) string
+	who   auth.Principal // of operations that identify
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream writes what follows the
@@ -79,6 +83,9 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 	if !intake && s.cfg.AdminToken != "" && !slices.Contains(openPaths, op.path) {
 		doc.Security = []map[string][]string{{tokenScheme: {}}}
 	}
+	if op.security != nil {
+		doc.Security = op.security
+	}
 	api.OpenAPI().AddOperation(doc)
 	known := map[string]bool{}
 	for _, p := range op.params {
@@ -100,6 +107,12 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[string]bool, refuseWhenDraining bool) (*answer, error) {
 	if refuseWhenDraining && s.isDraining() {
 		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(1)
+	}
+	if op.identifies {
+		var err error
+		if c.who, err = s.identify(c.r); err != nil {
+			return nil, err
+		}
 	}
 	if err := checkQuery(c.r, known); err != nil {
 		return nil, err

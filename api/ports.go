@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
+	"time"
 
 	"github.com/7509e464/sluice/queue"
 )
@@ -50,6 +52,16 @@ type Tenants interface {
 	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
 }
 
+// KeyRing is where API keys are made and revoked. A key of another tenant is queue.ErrUnknownKey.
+type KeyRing interface {
+	// CreateKey stores a key of which only the digest of its secret is told; a zero expires is never. queue.ErrTooManyKeys at the bound.
+	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (queue.Key, error)
+	// Keys lists the tenant's keys, the oldest first, without their digests.
+	Keys(ctx context.Context, tenant string) ([]queue.Key, error)
+	// RevokeKey removes a key for good.
+	RevokeKey(ctx context.Context, tenant, id string) error
+}
+
 // Health is what probes and gauges ask.
 type Health interface {
 	// Ping reports whether the store answers and is ready to work.
@@ -64,6 +76,7 @@ type Backend interface {
 	Jobs
 	Sweeper
 	Tenants
+	KeyRing
 	Health
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -28,12 +29,15 @@ var (
 	malformedJSON      = kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
 	unreadableBody     = kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
 	unauthorized       = kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
+	tenantMismatch     = kind{"tenant-mismatch", http.StatusForbidden, "The credential is of another tenant"}
 	forbidden          = kind{"forbidden", http.StatusForbidden, "The request is not allowed from there"}
 	notFound           = kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
 	unknownJob         = kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	unknownKey         = kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
 	unknownRoute       = kind{"unknown-route", http.StatusNotFound, "There is no such route"}
 	methodNotAllowed   = kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here"}
 	stateConflict      = kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
+	tooManyKeys        = kind{"too-many-keys", http.StatusConflict, "The tenant has as many API keys as it may have"}
 	revisionMismatch   = kind{"revision-mismatch", http.StatusPreconditionFailed, "The tenant was changed meanwhile"}
 	tooLarge           = kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	unsupportedMedia   = kind{"unsupported-media-type", http.StatusUnsupportedMediaType, "The body is in another format"}
@@ -46,15 +50,16 @@ var (
 	tenantDraining     = kind{"draining", http.StatusServiceUnavailable, "The tenant takes no jobs"}
 	internalFault      = kind{"internal", http.StatusInternalServerError, "Something went wrong in the server"}
 	storageUnavailable = kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
+	issuerUnavailable  = kind{"issuer-unavailable", http.StatusServiceUnavailable, "The keys that verify tokens cannot be fetched yet"}
 	tooManyStreams     = kind{"too-many-streams", http.StatusServiceUnavailable, "The process serves no more event streams"}
 	shuttingDown       = kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
 )
 
 // kinds lists the kinds for the OpenAPI document.
 var kinds = []kind{
-	malformedJSON, unreadableBody, unauthorized, forbidden, notFound, unknownJob, unknownRoute, methodNotAllowed, stateConflict,
-	revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
-	storageUnavailable, tooManyStreams, shuttingDown,
+	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownRoute, methodNotAllowed, stateConflict,
+	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
+	storageUnavailable, issuerUnavailable, tooManyStreams, shuttingDown,
 }
 
 // problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.
@@ -130,6 +135,7 @@ func problemOf(err error) *problem {
 	var known *problem
 	var settings shaper.Problems
 	var size *http.MaxBytesError
+	var refusal *auth.Refusal
 	answer := func(k kind, detail string) *problem {
 		p := k.with(detail)
 		p.cause = err
@@ -142,6 +148,14 @@ func problemOf(err error) *problem {
 		return invalidSettings(settings)
 	case errors.As(err, &size):
 		return tooLargeBody("the body", size.Limit)
+	case errors.As(err, &refusal):
+		return unidentified(refusal)
+	case errors.Is(err, auth.ErrNoKeys):
+		return answer(issuerUnavailable, "send the same request again").retry(1)
+	case errors.Is(err, queue.ErrUnknownKey):
+		return answer(unknownKey, "the tenant has no key with this id")
+	case errors.Is(err, queue.ErrTooManyKeys):
+		return answer(tooManyKeys, fmt.Sprintf("a tenant may have %d; revoke one first", queue.MaxKeys))
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(unknownJob, "the tenant has no job with this id")
 	case errors.Is(err, queue.ErrConflict):

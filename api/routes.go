@@ -17,7 +17,8 @@ const tokenScheme = "token"
 func (s *Server) intakeRouter() (http.Handler, error) {
 	r := s.newRouter()
 	api := newAPI(r, "Sluice intake", s.cfg.Version.Version)
-	for _, op := range append(s.jobOperations(), s.probeOperations()...) {
+	s.secure(api)
+	for _, op := range append(s.guarded(s.jobOperations()), s.probeOperations()...) {
 		s.mount(api, op, true)
 	}
 	if err := serveDocument(r, api); err != nil {
@@ -128,7 +129,7 @@ func (s *Server) jobOperations() []operation {
 
 // tenantOperations are the control plane.
 func (s *Server) tenantOperations() []operation {
-	const tag, path = "Tenants", "/v1/tenants/{tenant}"
+	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
 	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
 	changes := append([]int{http.StatusPreconditionFailed}, guards...)
 	settings := jsonBody(wire.Settings{}, maxSmallBody, false)
@@ -189,6 +190,22 @@ func (s *Server) tenantOperations() []operation {
 		description: "Those made through the API, at most 100.",
 		params:      []*huma.Param{tenantPathParam}, answers: map[int]answerDoc{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
 		refusals: guards, handle: s.tenantHistory,
+	}, {
+		id: "create-key", method: http.MethodPost, path: path + "/keys", tag: keyTag, summary: "Make an API key",
+		description: "The key is shown once. A tenant may have 100 that have not expired.",
+		params:      []*huma.Param{tenantPathParam}, body: jsonBody(wire.KeyRequest{}, maxSmallBody, true),
+		answers:  map[int]answerDoc{http.StatusCreated: {"The key.", wire.NewKey{}, nil}},
+		refusals: append([]int{http.StatusConflict}, guards...), handle: s.createKey,
+	}, {
+		id: "list-keys", method: http.MethodGet, path: path + "/keys", tag: keyTag, summary: "List a tenant's API keys",
+		description: "Without what opens anything.",
+		params:      []*huma.Param{tenantPathParam}, answers: map[int]answerDoc{http.StatusOK: {"The keys, the oldest first.", wire.KeyList{}, nil}},
+		refusals: guards, handle: s.listKeys,
+	}, {
+		id: "revoke-key", method: http.MethodDelete, path: path + "/keys/{key}", tag: keyTag, summary: "Revoke an API key",
+		description: "From a second later on it opens nothing.",
+		params:      []*huma.Param{tenantPathParam, keyPathParam}, answers: map[int]answerDoc{http.StatusNoContent: {"Revoked.", nil, nil}},
+		refusals: append([]int{http.StatusNotFound}, guards...), handle: s.revokeKey,
 	}}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -19,6 +20,7 @@ import (
 type Config struct {
 	Routes        map[string]RouteInfo  // by name; a job for another one is refused
 	MaxBody       int64                 // bytes of a submission; default 262144
+	Auth          *auth.Authenticator   // whose requests are whose; nil: the header Sluice-Tenant says it, unchecked
 	Headers       HeaderMode            // rate limit headers; default HeadersBoth
 	AdminToken    string                // empty: the admin listener answers to loopback names only
 	AdminHosts    []string              // further Host names it answers to without a token

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
@@ -16,10 +17,6 @@ const defaultRoute = "default"
 
 // postJob is POST /v1/jobs.
 func (s *Server) postJob(c *call) (*answer, error) {
-	tenant, err := tenantOf(c.r.Header)
-	if err != nil {
-		return nil, err
-	}
 	key, err := idempotencyKeyOf(c.r.Header)
 	if err != nil {
 		return nil, err
@@ -28,7 +25,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	submission, known := s.submission(tenant, key, body)
+	submission, known := s.submission(c.who, key, body)
 	if !known {
 		return nil, unknownRouteAt("route")
 	}
@@ -40,11 +37,12 @@ func (s *Server) postJob(c *call) (*answer, error) {
 }
 
 // submission is what the queue is asked for, if the route is known.
-func (s *Server) submission(tenant, key string, body wire.Submission) (submission queue.Submission, known bool) {
+func (s *Server) submission(who auth.Principal, key string, body wire.Submission) (submission queue.Submission, known bool) {
 	route := or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
 	return queue.Submission{
-		Tenant:         tenant,
+		Tenant:         who.Tenant,
+		Tier:           who.Tier,
 		Route:          route,
 		Type:           body.Type,
 		Payload:        body.Payload,

@@ -148,6 +148,8 @@ func (s ShardKeys) Later(flow string) string     { return s.prefix + "later:" + 
 func (s ShardKeys) Dead(flow string) string      { return s.prefix + "dead:" + flow }
 func (s ShardKeys) Done(flow string) string      { return s.prefix + "done:" + flow }
 func (s ShardKeys) Job(id string) string         { return s.prefix + "job:" + id }
+func (s ShardKeys) Key(id string) string         { return s.prefix + "key:" + id }
+func (s ShardKeys) Keys(tenant string) string    { return s.prefix + "keys:" + tenant }
 func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }

@@ -29,7 +29,7 @@ func (s subject) keys(shard ShardKeys) map[string]string {
 	tenant, flow := EncodeName(s.tenant), flowName(s.tenant, s.route)
 	return map[string]string{
 		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant), "flow": shard.Flow(flow),
-		"queue": shard.Queue(flow), "later": shard.Later(flow), "dead": shard.Dead(flow), "done": shard.Done(flow),
+		"keys": shard.Keys(tenant), "queue": shard.Queue(flow), "later": shard.Later(flow), "dead": shard.Dead(flow), "done": shard.Done(flow),
 		"idem": shard.Idem(tenant, shortHash(s.key)),
 	}
 }
@@ -37,7 +37,7 @@ func (s subject) keys(shard ShardKeys) map[string]string {
 // TestKeysTellSubjectsApart: two keys are equal only if they are of one kind and about the same subject.
 func TestKeysTellSubjectsApart(t *testing.T) {
 	shard := NewKeyspace(1).Shard(0)
-	ofTenant := map[string]bool{"policy": true, "history": true, "names": true}
+	ofTenant := map[string]bool{"policy": true, "history": true, "names": true, "keys": true}
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(who string) subject {
 			return subject{anyName().Draw(t, who+" tenant"), anyName().Draw(t, who+" route"), anyName().Draw(t, who+" key")}

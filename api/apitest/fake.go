@@ -29,6 +29,8 @@ type Fake struct {
 	tenants  map[string]*tenant
 	watchers map[string][]chan struct{}
 	watching int
+	ring     []queue.Key // API keys
+	found    int
 }
 
 type stored struct {

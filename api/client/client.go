@@ -31,8 +31,8 @@ type Client struct {
 	http  *http.Client
 }
 
-// New is a client of the server at base, such as "http://127.0.0.1:8080". token is sent as bearer token unless it is empty;
-// hc is the transport, nil for http.DefaultClient. Bound calls by their contexts.
+// New is a client of the server at base, such as "http://127.0.0.1:8080". token, the admin token or an API key or JWT, is sent as bearer
+// token unless it is empty; hc is the transport, nil for http.DefaultClient. Bound calls by their contexts.
 func New(base, token string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -70,7 +70,7 @@ func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')
 // Submission is a job to be submitted and how.
 type Submission struct {
 	wire.Submission
-	Tenant         string        // empty: the server's "default"
+	Tenant         string        // empty: that of the token, or the server's "default"
 	IdempotencyKey string        // empty: none
 	Wait           time.Duration // how long to wait for the job's end, whole seconds up to 30; 0: not at all
 }
@@ -169,7 +169,7 @@ func encodeJob(s wire.Submission, key string) (rawBody, error) {
 
 // List asks for one page of a tenant's jobs in one state.
 type List struct {
-	Tenant string // empty: the server's "default"
+	Tenant string // empty: that of the token, or the server's "default"
 	State  string // queued, scheduled, retrying, leased, dead or done
 	Route  string // empty: every route
 	Limit  int    // up to 1,000; 0: the server's
@@ -280,6 +280,24 @@ func (c *Client) Purge(ctx context.Context, name string, f wire.Filter) (s wire.
 func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/replay", nil, f, &s)
 	return s, err
+}
+
+// CreateKey makes an API key of the tenant. Its secret is in this answer alone.
+func (c *Client) CreateKey(ctx context.Context, tenant string, wanted wire.KeyRequest) (k wire.NewKey, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(tenant)+"/keys", nil, wanted, &k)
+	return k, err
+}
+
+// Keys lists the API keys of the tenant, the oldest first.
+func (c *Client) Keys(ctx context.Context, tenant string) (list wire.KeyList, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/tenants/"+segment(tenant)+"/keys", nil, nil, &list)
+	return list, err
+}
+
+// RevokeKey revokes an API key of the tenant by its id.
+func (c *Client) RevokeKey(ctx context.Context, tenant, id string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/v1/tenants/"+segment(tenant)+"/keys/"+segment(id), nil, nil, nil)
+	return err
 }
 
 // History reads the last changes of a tenant's settings, the newest first.

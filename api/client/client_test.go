@@ -251,6 +251,20 @@ func TestManyJobsOfATenant(t *testing.T) {
 	if got, err := admin.Resume(ctx, "a/b", ""); err != nil || got.Draining {
 		t.Errorf("%+v %v", got, err)
 	}
+	k, err := admin.CreateKey(ctx, "a/b", wire.KeyRequest{Name: "ci"})
+	if err != nil || k.Name != "ci" || !strings.HasPrefix(k.Secret, "sluice_"+k.ID+"_") {
+		t.Errorf("%v", err)
+	}
+	if got, err := admin.Keys(ctx, "a/b"); err != nil || len(got.Items) != 1 || got.Items[0] != k.Key {
+		t.Errorf("%+v %v", got, err)
+	}
+	if err := admin.RevokeKey(ctx, "a/b", k.ID); err != nil {
+		t.Error(err)
+	}
+	var gone *client.Error
+	if err := admin.RevokeKey(ctx, "a/b", k.ID); !errors.As(err, &gone) || gone.Kind() != "unknown-key" {
+		t.Errorf("%v", err)
+	}
 	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 2 || got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil {
 		t.Errorf("%+v %v", got, err)
 	}

@@ -22,6 +22,7 @@ const (
 	MaxCallback    = 1024                      // bytes of a callback URL
 	MaxFilterIDs   = 1000
 	MaxErrorBytes  = 255 // of the text that a filter looks for in last errors
+	MaxKeyName     = 255 // bytes of the name of an API key
 )
 
 // Submission is the body of POST /v1/jobs.
@@ -262,6 +263,31 @@ type Tenant struct {
 type TenantList struct {
 	Items      []Tenant `json:"items" nullable:"false"`
 	NextCursor string   `json:"next_cursor,omitempty" doc:"Pass as cursor for the following page; absent on the last."`
+}
+
+// KeyRequest is the optional body of POST /v1/tenants/{tenant}/keys.
+type KeyRequest struct {
+	Name    string    `json:"name,omitempty" maxLength:"255" example:"ci" doc:"What the key is for. At most 255 bytes, no control characters."`
+	Expires time.Time `json:"expires_at,omitzero" doc:"From then on the key opens nothing; absent: never."`
+}
+
+// Key is an API key of a tenant, without its secret.
+type Key struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	Created time.Time `json:"created_at"`
+	Expires time.Time `json:"expires_at,omitzero" doc:"From then on it opens nothing; absent: never. An expired key stays in the list for a day at least."`
+}
+
+// NewKey is a key that was just made.
+type NewKey struct {
+	Key
+	Secret string `json:"key" doc:"The whole key, to be sent as Authorization: Bearer or X-API-Key. It is shown once and stored nowhere."`
+}
+
+// KeyList lists the keys of a tenant, the oldest first.
+type KeyList struct {
+	Items []Key `json:"items" nullable:"false"`
 }
 
 // Version says which program answers.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
@@ -18,7 +19,7 @@ import (
 
 type burstCmd struct {
 	apiFlags
-	Tenant      string        `default:"default" placeholder:"NAME" help:"Whose jobs they are [default]."`
+	Tenant      string        `placeholder:"NAME" help:"Whose jobs they are [default, or that of the key]."`
 	N           int           `short:"n" default:"100" placeholder:"N" help:"How many jobs [100]."`
 	Concurrency int           `default:"16" placeholder:"N" help:"Submissions at once [16]."`
 	Type        string        `default:"burst" placeholder:"TEXT" help:"Type of the jobs [burst]."`
@@ -47,6 +48,7 @@ func (c *burstCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	var tenant atomic.Value // as the server says: without --tenant it may be that of the key
 	b := &burst{
 		n: c.N, concurrency: min(c.Concurrency, c.N), follow: c.Follow, patience: c.Patience,
 		submit: func(ctx context.Context, i int) (wire.Job, error) {
@@ -55,6 +57,9 @@ func (c *burstCmd) Run(a *app) error {
 				Tenant:     c.Tenant,
 				Submission: wire.Submission{Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost},
 			})
+			if err == nil {
+				tenant.Store(got.Job.Tenant)
+			}
 			return got.Job, err
 		},
 		await: func(ctx context.Context, id string) (wire.Job, error) {
@@ -63,6 +68,9 @@ func (c *burstCmd) Run(a *app) error {
 	}
 	summary := b.run(a.ctx, a.Err)
 	summary.Tenant = c.Tenant
+	if said, ok := tenant.Load().(string); ok {
+		summary.Tenant = said
+	}
 	if c.JSON {
 		err = printJSON(a.Out, summary)
 	} else {

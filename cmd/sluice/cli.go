@@ -33,6 +33,7 @@ type commands struct {
 	Burst       burstCmd       `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
 	Job         jobCmd         `cmd:"" help:"Read, list, await, cancel or replay jobs."`
 	Tenant      tenantCmd      `cmd:"" help:"Read and change the settings of a tenant."`
+	Key         keyCmd         `cmd:"" help:"Make, list and revoke the API keys of a tenant."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask a running process whether it is ready."`
 	Echo        echoCmd        `cmd:"" help:"Run an upstream that answers every delivery with what it got."`
 	Completion  completionCmd  `cmd:"" help:"Print a script for the completion of a shell."`

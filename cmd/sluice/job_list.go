@@ -13,7 +13,7 @@ type jobListCmd struct {
 	apiFlags
 	State  string `required:"" enum:"queued,scheduled,retrying,leased,dead,done" placeholder:"STATE" help:"queued, scheduled, retrying, leased, dead, or done: all that ended otherwise."`
 	Route  string `placeholder:"NAME" help:"Only jobs for this route."`
-	Tenant string `default:"default" placeholder:"NAME" help:"Whose jobs [default]."`
+	Tenant string `placeholder:"NAME" help:"Whose jobs [default, or that of the key]."`
 	listFlags
 }
 

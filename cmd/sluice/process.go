@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/worker"
@@ -100,7 +101,11 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := api.New(q, p.apiConfig(registry, engine, guard))
+	authenticator, err := p.authenticator(ctx, q)
+	if err != nil {
+		return err
+	}
+	server, err := api.New(q, p.apiConfig(registry, engine, guard, authenticator))
 	if err != nil {
 		return err
 	}
@@ -248,7 +253,27 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	return engine, q, nil
 }
 
-func (p *process) apiConfig(registry *prometheus.Registry, engine *queue.Engine, guard *callback.Guard) api.Config {
+// authenticator tells whose requests are whose; nil where nobody is asked. It is needed by the API alone, and may wait a few seconds for the
+// keys of an issuer.
+func (p *process) authenticator(ctx context.Context, keys auth.KeyStore) (*auth.Authenticator, error) {
+	modes := p.cfg.Auth.Modes()
+	if len(modes) == 0 || !p.roles.api {
+		return nil, nil
+	}
+	jwt, guest := p.cfg.Auth.JWT, p.cfg.Auth.Guest
+	return auth.New(ctx, auth.Config{
+		Modes: modes, Keys: keys, Logger: p.log,
+		JWT: auth.JWTConfig{
+			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim, TierClaim: jwt.TierClaim,
+			Keys: jwt.Keys, JWKS: jwt.JWKS,
+		},
+		Guest: auth.GuestConfig{TrustedProxies: guest.TrustedProxies, Tier: guest.Tier},
+	})
+}
+
+func (p *process) apiConfig(
+	registry *prometheus.Registry, engine *queue.Engine, guard *callback.Guard, authenticator *auth.Authenticator,
+) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.cfg.Routes {
 		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
@@ -262,6 +287,7 @@ func (p *process) apiConfig(registry *prometheus.Registry, engine *queue.Engine,
 	return api.Config{
 		Routes:        routes,
 		MaxBody:       p.cfg.API.MaxBody,
+		Auth:          authenticator,
 		Headers:       api.HeaderMode(p.cfg.Headers),
 		AdminToken:    p.cfg.Admin.Token,
 		Version:       build(),

@@ -13,9 +13,10 @@ import (
 // queueFull is the kind of the refusal that means that a tenant's queue is full.
 const queueFull = "queue-full"
 
-// apiFlags say where the API is.
+// apiFlags say where the API is and who asks. The flag is not called --key, which names a job in submit.
 type apiFlags struct {
-	API string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"Where the API is [http://${api}]."`
+	API    string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"Where the API is [http://${api}]."`
+	APIKey string `name:"api-key" env:"SLUICE_KEY" placeholder:"TEXT" help:"API key or token, if clients must have one; the variable keeps it out of the list of processes."`
 }
 
 // adminFlags say where the admin listener is.
@@ -29,7 +30,7 @@ type jobsAPI struct{ *client.Client }
 
 // connect makes a client for so many calls at once.
 func (f apiFlags) connect(calls int) (jobsAPI, error) {
-	c, err := client.New(baseURL(f.API), "", httpClient(calls))
+	c, err := client.New(baseURL(f.API), f.APIKey, httpClient(calls))
 	if err != nil {
 		return jobsAPI{}, usageError{"--api: " + err.Error()}
 	}

@@ -15,7 +15,7 @@ type submitCmd struct {
 	apiFlags
 	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value; - or nothing reads it from standard input."`
 	Type        string        `placeholder:"TEXT" help:"What kind of job it is, for the upstream; required without --file."`
-	Tenant      string        `default:"default" placeholder:"NAME" help:"Whose job it is [default]."`
+	Tenant      string        `placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
 	Route       string        `placeholder:"NAME" help:"Where it goes [the route default]."`
 	Key         string        `placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
 	Delay       time.Duration `help:"Do not deliver earlier than after this time."`

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/callback"
 )
@@ -18,8 +19,10 @@ func (r *reader) config(values map[string]any) Config {
 		Routes:  map[string]Route{},
 		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 	}
-	r.scalars("", values, Settings(), c.scalars(), "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants")
+	listModes(values)
+	r.scalars("", values, Settings(), c.scalars(), "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants")
 	r.between(c)
+	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
 	r.tiers(&c, sectionOf(values, "tiers"))
@@ -38,9 +41,9 @@ func (r *reader) between(c Config) {
 			r.problem(r.at(s.key), Short(s.value), "must be at most a quarter of worker.lease, here "+Short(quarter))
 		}
 	}
-	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic {
+	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic && c.Auth.Mode == string(auth.None) {
 		r.problem(r.at("api.listen"), show(c.API.Listen),
-			"must be a loopback address, because clients are not authenticated, unless api.allow_public is true")
+			"must be a loopback address, because clients are not authenticated, unless api.allow_public is true or auth.mode is another than none")
 	}
 	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must be a loopback address unless admin.token is set")

@@ -51,11 +51,6 @@ type Admin struct {
 	Asynqmon bool // serve asynq's own web page too
 }
 
-// Auth says how clients of the API are told apart.
-type Auth struct {
-	Mode string // none: by the header Sluice-Tenant
-}
-
 // Worker is how leased jobs are handled.
 type Worker struct {
 	Lease       time.Duration // how long a worker may be silent before its jobs are given to another
@@ -150,6 +145,13 @@ func (c *Config) scalars() map[string]any {
 		"admin.token":                     &c.Admin.Token,
 		"admin.asynqmon":                  &c.Admin.Asynqmon,
 		"auth.mode":                       &c.Auth.Mode,
+		"auth.jwt.issuer":                 &c.Auth.JWT.Issuer,
+		"auth.jwt.audience":               &c.Auth.JWT.Audience,
+		"auth.jwt.leeway":                 &c.Auth.JWT.Leeway,
+		"auth.jwt.tenant_claim":           &c.Auth.JWT.TenantClaim,
+		"auth.jwt.tier_claim":             &c.Auth.JWT.TierClaim,
+		"auth.jwt.jwks":                   &c.Auth.JWT.JWKS,
+		"auth.guest.tier":                 &c.Auth.Guest.Tier,
 		"headers":                         &c.Headers,
 		"worker.lease":                    &c.Worker.Lease,
 		"worker.sweep":                    &c.Worker.Sweep,

@@ -132,7 +132,7 @@ func (r *reader) file(content []byte) map[string]any {
 		return nil
 	}
 	values = k.Raw()
-	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store", "callbacks", "routes", "tiers", "tenants", "log", "tenants.defaults"} {
+	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store", "callbacks", "routes", "tiers", "tenants", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {
 			at, _ = values[parent].(map[string]any)

@@ -53,7 +53,7 @@ func TestDefaults(t *testing.T) {
 		Redis:     config.Redis{DataDir: "./data"},
 		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000},
 		Admin:     config.Admin{Listen: "127.0.0.1:8081"},
-		Auth:      config.Auth{Mode: "none"},
+		Auth:      config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"}},
 		Headers:   "both",
 		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
 		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000},
@@ -74,7 +74,10 @@ func TestEverySection(t *testing.T) {
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
 api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9 }
 admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true }
-auth:    { mode: none }
+auth:
+  mode: none
+  jwt: { issuer: "https://issuer.example/", audience: sluice, leeway: 1m, tenant_claim: org, tier_claim: plan, jwks: "https://issuer.example/jwks.json" }
+  guest: { tier: free }
 headers: ietf
 worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
 retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5 }
@@ -106,10 +109,15 @@ log: { level: warn }
 	n := func(v int64) *int64 { return &v }
 	on := true
 	want := config.Config{
-		Redis:     config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
-		API:       config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9},
-		Admin:     config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true},
-		Auth:      config.Auth{Mode: "none"},
+		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
+		API:   config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9},
+		Admin: config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true},
+		Auth: config.Auth{
+			Mode: "none",
+			JWT: config.JWT{Issuer: "https://issuer.example/", Audience: "sluice", Leeway: time.Minute, TenantClaim: "org", TierClaim: "plan",
+				JWKS: "https://issuer.example/jwks.json"},
+			Guest: config.Guest{Tier: "free"},
+		},
 		Headers:   "ietf",
 		Worker:    config.Worker{Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8},
 		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5},
@@ -182,8 +190,7 @@ func TestProblems(t *testing.T) {
 		{"horizon", "worker: { horizon: 2s }", `worker.horizon: "2s": must be a duration from 1ms to 1s`},
 		{"retention", "retention: { dead: 0s }", `retention.dead: "0s": must be a duration from 1s to 8784h`},
 		{"headers", "headers: some", `headers: "some": must be one of ietf, legacy, both, none`},
-		{"auth", "auth: { mode: jwt }", `auth.mode: "jwt": not available: this version knows only none`},
-		{"auth list", "auth: { mode: [keys, jwt] }", `auth.mode: a list: not available: this version knows only none`},
+		{"auth", "auth: { mode: password }", `auth.mode: "password": must be none, or some of keys, jwt and guest, each once`},
 		{"log level", "log: { level: loud }", `log.level: "loud": must be one of debug, info, warn, error`},
 		{"unknown section", "gates: { pro: { rate: 50/s } }", `gates: unknown key: no such setting here`},
 		{"unknown key", "worker: { leese: 3s }", `worker.leese: unknown key: no such setting here; is worker.lease meant?`},
@@ -345,7 +352,8 @@ func TestEverySettingEverySource(t *testing.T) {
 	values := map[string]string{
 		"redis.url": "redis://127.0.0.1:1/2", "redis.data_dir": "x", "redis.allow_unsafe": "true", "api.listen": "127.0.0.1:1",
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
-		"auth.mode": "none", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
+		"auth.mode": "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s", "auth.jwt.tenant_claim": "org",
+		"auth.jwt.tier_claim": "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
 		"api.max_streams": "7", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
@@ -364,7 +372,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		if diff := cmp.Diff(byEnv, byFlag); diff != "" {
 			t.Errorf("%s: variable and flag differ: %s", s.Key, diff)
 		}
-		if s.Key != "auth.mode" && cmp.Equal(plain, byEnv) {
+		if cmp.Equal(plain, byEnv) {
 			t.Errorf("%s=%s changes nothing", s.Env(), value)
 		}
 	}

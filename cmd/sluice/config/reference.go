@@ -18,9 +18,12 @@ func Reference() string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, shownDefault(s), s.Rule, s.Help)
 		}
 	}
-	b.WriteString("\nTwo lists are set in the file alone:\n\n| key | default | rule | what it does |\n|---|---|---|---|\n" +
+	b.WriteString("\nFour lists are set in the file alone:\n\n| key | default | rule | what it does |\n|---|---|---|---|\n" +
+		"| `auth.jwt.keys` | not set | must be a list of sections as below | Keys of the issuer of tokens ([authentication](authentication.md)). |\n" +
+		"| `auth.guest.trusted_proxies` | not set | must be a list of prefixes such as `10.1.2.3/32` | Proxies whose `X-Forwarded-For` is believed. Without any, a guest is the address of the connection. |\n" +
 		"| `callbacks.allow` | not set | must be a list of URL prefixes such as `https://partner.example/hooks/` | Callback URLs that may be called wherever they lead. All others must lead to a public address. |\n" +
 		"| `callbacks.secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign callbacks (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
+	table("### A key: each of `auth.jwt.keys`", tokenKeySettings())
 	table("### A route: `routes.NAME`", RouteSettings())
 	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign deliveries (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
 	tenant := TenantSettings()

@@ -31,7 +31,6 @@ type Setting struct {
 	flag     string
 	min, max int64                   // of a whole number or, in nanoseconds, a duration; both 0: checked elsewhere
 	check    func(value string) bool // of a text
-	refusal  string                  // what a problem says instead of Rule
 }
 
 // Env is the environment variable of the setting.
@@ -99,8 +98,9 @@ func Settings() []Setting {
 		{Key: "admin.token", Kind: Text, check: isToken, Secret: true, Help: "Bearer token of the admin listener. Without it that listens on loopback only.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
 		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
-		{Key: "auth.mode", Kind: Text, Default: "none", Help: "How clients are told apart. none: by the header Sluice-Tenant, unchecked.",
-			Rule: "must be none", check: func(v string) bool { return v == "none" }, refusal: "not available: this version knows only none"},
+	}
+	settings = append(settings, authSettings()...)
+	settings = append(settings, []Setting{
 		choice("headers", "both", "Rate limit headers of answers: those of the IETF draft, the legacy X- ones, both or none.",
 			"ietf", "legacy", "both", "none"),
 		duration("worker.lease", "30s", time.Second, time.Hour, "How long a worker may be silent before its jobs go to another."),
@@ -115,7 +115,7 @@ func Settings() []Setting {
 		whole("store.max_tenants", "1000000", 0, 1_000_000_000, "Tenants with jobs or activity in the last ten minutes, beyond which jobs of others are refused with 503; 0 is no bound."),
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
-	}
+	}...)
 	for _, s := range TenantSettings() {
 		s.Key = "tenants.defaults." + s.Key
 		s.Help = "Default of tenants: " + strings.ToLower(s.Help[:1]) + s.Help[1:]

@@ -54,9 +54,6 @@ func (s Setting) read(raw any) (value any, rule string) {
 		if ok && (s.check == nil || s.check(text)) {
 			return text, ""
 		}
-		if s.refusal != "" {
-			return nil, s.refusal
-		}
 		return nil, s.Rule
 	}
 }

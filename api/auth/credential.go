@@ -1,0 +1,115 @@
+package auth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"math/big"
+	"net/http"
+	"strings"
+)
+
+// An API key is sluice_<id>_<secret>: the id of queue.Key and 256 random bits in base 62.
+const (
+	keyPrefix    = "sluice_"
+	idLength     = 28
+	secretLength = 43 // base 62 digits that hold 256 bits
+	keyLength    = len(keyPrefix) + idLength + 1 + secretLength
+
+	maxToken = 8 << 10 // bytes of a token; larger ones are not worth verifying
+)
+
+// credential is what a request shows. The zero value is none.
+type credential struct {
+	key   apiKey
+	token string // a JWT, not verified
+}
+
+type apiKey struct {
+	id     string
+	secret string
+}
+
+func (c credential) mode() Mode {
+	switch {
+	case c.key.id != "":
+		return Keys
+	case c.token != "":
+		return JWT
+	default:
+		return Guest
+	}
+}
+
+// opens compares the digest of the secret in constant time.
+func (k apiKey) opens(hash [sha256.Size]byte) bool {
+	got := sha256.Sum256([]byte(k.secret))
+	return subtle.ConstantTimeCompare(got[:], hash[:]) == 1
+}
+
+// credentialOf reads the one credential that the headers carry. A header that is there but empty is a bad credential, not none: who sends it
+// meant to show one.
+func credentialOf(h http.Header) (credential, error) {
+	authorization, hasAuthorization := h["Authorization"]
+	key, hasKey := h["X-Api-Key"]
+	switch {
+	case !hasAuthorization && !hasKey:
+		return credential{}, nil
+	case len(authorization)+len(key) != 1:
+		return credential{}, refuse(Malformed)
+	case hasKey:
+		return parseCredential(key[0])
+	}
+	scheme, text, _ := strings.Cut(authorization[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return credential{}, refuse(Malformed)
+	}
+	return parseCredential(strings.TrimLeft(text, " "))
+}
+
+// parseCredential tells the kinds apart by their form.
+func parseCredential(text string) (credential, error) {
+	switch {
+	case strings.HasPrefix(text, keyPrefix):
+		// One that no key can be is as unknown as any other, and never reaches the store.
+		id, secret := text[len(keyPrefix):], ""
+		if len(text) == keyLength {
+			id, secret = id[:idLength], id[idLength:]
+		}
+		if secret == "" || secret[0] != '_' || !consistsOf(id, idDigits) || !consistsOf(secret[1:], secretDigits) {
+			return credential{}, refuse(BadKey)
+		}
+		return credential{key: apiKey{id: id, secret: secret[1:]}}, nil
+	case strings.Count(text, ".") == 2 && len(text) <= maxToken:
+		return credential{token: text}, nil
+	default:
+		return credential{}, refuse(Malformed)
+	}
+}
+
+const (
+	idDigits     = "0123456789abcdefghijklmnopqrstuv"
+	secretDigits = idDigits + "wxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
+func consistsOf(text, digits string) bool { return strings.Trim(text, digits) == "" }
+
+// Secret is the half of a new API key that is never stored.
+type Secret struct{ text string }
+
+// NewSecret draws 256 random bits.
+func NewSecret() Secret {
+	var bits [sha256.Size]byte
+	_, _ = rand.Read(bits[:]) // never fails
+	digits := new(big.Int).SetBytes(bits[:]).Text(62)
+	return Secret{strings.Repeat("0", secretLength-len(digits)) + digits}
+}
+
+// Hash is what is stored of it.
+func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(s.text)) }
+
+// Key is the whole API key, for the client alone.
+func (s Secret) Key(id string) string { return keyPrefix + id + "_" + s.text }
+
+// String keeps the secret out of whatever is printed by accident.
+func (Secret) String() string { return "(hidden)" }

@@ -1,0 +1,83 @@
+package auth
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+
+	"github.com/go-chi/chi/v5/middleware"
+)
+
+// GuestConfig is how clients without a credential are told apart.
+type GuestConfig struct {
+	TrustedProxies []netip.Prefix // whose X-Forwarded-For is believed; empty: the address of the connection counts alone
+	Tier           string         // of every guest; empty for none
+}
+
+// guests tells clients apart by their addresses.
+type guests struct {
+	tier     string
+	clientIP func(http.Handler) http.Handler
+}
+
+func newGuests(c GuestConfig) (*guests, error) {
+	g := &guests{tier: c.Tier, clientIP: middleware.ClientIPFromRemoteAddr}
+	if len(c.TrustedProxies) == 0 {
+		return g, nil
+	}
+	texts := make([]string, len(c.TrustedProxies))
+	for i, p := range c.TrustedProxies {
+		if rule := ProxyRule(p); rule != "" {
+			return nil, fmt.Errorf("auth: trusted proxy %s: %s", p, rule)
+		}
+		texts[i] = p.String()
+	}
+	g.clientIP = middleware.ClientIPFromXFF(texts...)
+	return g, nil
+}
+
+// ProxyRule is the rule that a prefix of trusted proxies breaks, empty if none.
+func ProxyRule(p netip.Prefix) string {
+	switch {
+	case !p.IsValid():
+		return "must be a prefix, such as 10.1.2.3/32"
+	case p.Bits() == 0:
+		return "must not be every address: then no client would be told from a proxy"
+	case p.Addr().Is4In6():
+		return "must be written as IPv4"
+	}
+	return ""
+}
+
+// principal is the guest that the request comes from.
+func (g *guests) principal(r *http.Request) (Principal, error) {
+	var addr netip.Addr
+	g.clientIP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		addr = middleware.GetClientIPAddr(r.Context())
+	})).ServeHTTP(nil, r) // which writes nothing
+	name := guestName(addr)
+	if name == "" {
+		return Principal{}, refuse(NoAddress)
+	}
+	return Principal{Tenant: name, Tier: g.tier}, nil
+}
+
+// guestBits is how much of an IPv6 address names a guest: a host has the rest for itself and may change it at will.
+const guestBits = 64
+
+// guestName is the tenant of an address: guest:192.0.2.7, or the /64 of an IPv6 address as in guest:2001:db8:1:2::/64. Empty if there is no
+// address.
+func guestName(addr netip.Addr) string {
+	addr = addr.Unmap().WithZone("")
+	switch {
+	case !addr.IsValid():
+		return ""
+	case addr.Is4():
+		return "guest:" + addr.String()
+	}
+	prefix, err := addr.Prefix(guestBits)
+	if err != nil {
+		return ""
+	}
+	return "guest:" + prefix.String()
+}

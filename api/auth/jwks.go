@@ -1,0 +1,209 @@
+package auth
+
+import (
+	"context"
+	"crypto"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/MicahParks/keyfunc/v3"
+	"golang.org/x/time/rate"
+)
+
+const (
+	defaultRefresh = 5 * time.Minute
+	fetchTimeout   = 5 * time.Second  // of one fetch, which may hold a request with a key id that is not known
+	fetchAgain     = 10 * time.Second // between two fetches that unknown key ids ask for, so that they cannot be used as a lever
+	fileAge        = 5 * time.Second  // between two looks at whether a file has changed
+	maxSet         = 1 << 20          // bytes of a JWKS
+)
+
+// keySet is the keys of a JWKS, a file or a URL. Those for signatures with a private key alone are taken: a secret has no place in a set
+// that is made to be published.
+type keySet struct {
+	storage jwkset.Storage // of a URL, refreshed by itself
+	file    *keyFile
+}
+
+// newKeySet reads the set. A file must be there and be good; a URL is tried again until ctx ends, for the issuer may start later than this
+// process.
+func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slog.Logger) (*keySet, error) {
+	if !IsURL(from) {
+		f := &keyFile{path: from, log: log}
+		return &keySet{file: f}, f.read()
+	}
+	if refresh == 0 {
+		refresh = defaultRefresh
+	}
+	client := &http.Client{Transport: bounded{http.DefaultTransport}, Timeout: fetchTimeout}
+	fetched, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{from}, keyfunc.Override{
+		Client: client, HTTPTimeout: fetchTimeout, RefreshInterval: refresh, RateLimitWaitMax: fetchTimeout,
+		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
+		RefreshErrorHandlerFunc: func(string) func(context.Context, error) {
+			return func(_ context.Context, err error) {
+				log.Warn("the keys of the issuer of tokens cannot be fetched; those that were are used on", "error", withoutURL(err))
+			}
+		},
+	})
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	return &keySet{storage: fetched.Storage()}, nil
+}
+
+// withoutURL leaves the address, which may hold a password, out of an error of a fetch.
+func withoutURL(err error) error {
+	var fetch *url.Error
+	if errors.As(err, &fetch) {
+		return fetch.Err
+	}
+	return err
+}
+
+// IsURL tells an address of a JWKS from a path.
+func IsURL(from string) bool {
+	return strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://")
+}
+
+// find is the keys of the set, fetched anew where none has this id. ErrNoKeys if the set could not be had yet.
+func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, error) {
+	if s.file != nil {
+		return s.file.keys(), nil
+	}
+	all, err := s.storage.KeyReadAll(ctx)
+	known := func(k jwkset.JWK) bool { return k.Marshal().KID == kid }
+	if err == nil && (len(all) == 0 || named && !slices.ContainsFunc(all, known)) {
+		_, _ = s.storage.KeyRead(ctx, kid) // asks the issuer again, unless that was done just now
+		all, err = s.storage.KeyReadAll(ctx)
+	}
+	if err != nil || len(all) == 0 {
+		return nil, ErrNoKeys
+	}
+	return keysOf(all), nil
+}
+
+// keysOf are the keys that verify tokens, each with its own algorithm. One that says it is for something else is left out.
+func keysOf(set []jwkset.JWK) []TokenKey {
+	var keys []TokenKey
+	for _, k := range set {
+		said := k.Marshal()
+		key := k.Key()
+		if private, ok := key.(crypto.Signer); ok {
+			key = private.Public()
+		}
+		algorithm, rule := algorithmOf(key)
+		if rule != "" || said.USE != "" && said.USE != jwkset.UseSig || said.ALG != "" && said.ALG.String() != algorithm {
+			continue
+		}
+		keys = append(keys, TokenKey{said.KID, algorithm, key})
+	}
+	return keys
+}
+
+// keyFile is a JWKS in a file, which is read again when it changes. While it cannot be read, the keys of before are used on.
+type keyFile struct {
+	path string
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	looked  time.Time
+	changed time.Time // as the file system says
+	size    int64
+	found   []TokenKey
+}
+
+func (f *keyFile) keys() []TokenKey {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Sub(f.looked) < fileAge {
+		return f.found
+	}
+	f.looked = now
+	if info, err := os.Stat(f.path); err == nil && info.ModTime().Equal(f.changed) && info.Size() == f.size {
+		return f.found
+	}
+	if err := f.read(); err != nil {
+		f.log.Warn("the keys of the issuer of tokens cannot be read; those of before are used on", "error", err)
+	}
+	return f.found
+}
+
+// read replaces the keys by those of the file.
+func (f *keyFile) read() error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return rootOf(err)
+	}
+	found, err := ReadKeySet(f.path)
+	if err != nil {
+		return err
+	}
+	f.found, f.changed, f.size = found, info.ModTime(), info.Size()
+	return nil
+}
+
+// ReadKeySet reads the keys of a JWKS file that can verify tokens. Its error is the rule that is broken; to have no such key breaks one.
+func ReadKeySet(path string) ([]TokenKey, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, rootOf(err)
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxSet+1))
+	if err != nil {
+		return nil, rootOf(err)
+	}
+	if len(content) > maxSet {
+		return nil, fmt.Errorf("must be at most %d bytes", maxSet)
+	}
+	// The errors below would quote what is in the file.
+	read, err := keyfunc.NewJWKSetJSON(json.RawMessage(content))
+	if err != nil {
+		return nil, errors.New("must be a JWK set (RFC 7517)")
+	}
+	all, err := read.Storage().KeyReadAll(context.Background())
+	if err != nil {
+		return nil, errors.New("must be a JWK set (RFC 7517)")
+	}
+	keys := keysOf(all)
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("must have a key for one of %s", strings.Join(Algorithms()[1:], ", "))
+	}
+	return keys, nil
+}
+
+// rootOf is the reason without the path, which is named beside it.
+func rootOf(err error) error {
+	var cause *os.PathError
+	if errors.As(err, &cause) {
+		return fmt.Errorf("cannot be read: %w", cause.Err)
+	}
+	return err
+}
+
+// bounded ends an answer that is larger than any JWKS.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(r)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxSet), resp.Body}
+	}
+	return resp, err
+}

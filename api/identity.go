@@ -1,0 +1,92 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/auth"
+)
+
+// tenantRefusal is the class, in the metric, of a request that names another tenant than its credential's.
+const tenantRefusal = "tenant"
+
+// identify tells whose request it is. Without authentication that is who the request says; with it, a header that says another name than the
+// credential is refused, because one of the two must be a mistake.
+func (s *Server) identify(r *http.Request) (auth.Principal, error) {
+	if s.cfg.Auth == nil {
+		tenant, err := tenantOf(r.Header)
+		return auth.Principal{Tenant: tenant}, err
+	}
+	who, err := s.cfg.Auth.Authenticate(r)
+	if err != nil {
+		var refusal *auth.Refusal
+		if errors.As(err, &refusal) {
+			s.metrics.refused(string(refusal.Class))
+		}
+		return auth.Principal{}, err
+	}
+	if s.log.Enabled(r.Context(), slog.LevelDebug) {
+		s.log.LogAttrs(r.Context(), slog.LevelDebug, "identified", slog.String("key", who.KeyID))
+	}
+	switch values := r.Header[tenantHeader]; {
+	case len(values) > 1:
+		return auth.Principal{}, invalid(tenantHeader, "array", "must not be repeated")
+	case len(values) == 1 && values[0] != who.Tenant:
+		s.metrics.refused(tenantRefusal)
+		return auth.Principal{}, tenantMismatch.with(tenantHeader + " names another tenant than the credential's; leave it out")
+	}
+	return who, nil
+}
+
+// unidentified is the 401 of a refused credential.
+func unidentified(refusal *auth.Refusal) *problem {
+	return unauthorized.with(refusal.Error()).set("WWW-Authenticate", refusal.Challenge())
+}
+
+// stillGood reports whether the request would be let in again.
+func (s *Server) stillGood(r *http.Request) bool { return s.cfg.Auth == nil || s.cfg.Auth.Good(r) }
+
+// Names of the intake's ways to authenticate in the OpenAPI document.
+const (
+	bearerScheme = "bearer"
+	keyScheme    = "apiKey"
+)
+
+// secure documents how clients of the data plane authenticate; nothing is said where nobody must.
+func (s *Server) secure(api huma.API) {
+	if s.cfg.Auth == nil {
+		return
+	}
+	const kinds = "An API key (sluice_…) or a JSON Web Token of the configured issuer, whichever the server takes."
+	api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		bearerScheme: {Type: "http", Scheme: "bearer", Description: kinds},
+		keyScheme:    {Type: "apiKey", In: "header", Name: "X-API-Key", Description: kinds},
+	}
+}
+
+// security is what an operation of the data plane requires: one of the two headers, or nothing where guests are taken.
+func (s *Server) security() []map[string][]string {
+	var ways []map[string][]string
+	if s.cfg.Auth.Takes(auth.Keys) || s.cfg.Auth.Takes(auth.JWT) {
+		ways = append(ways, map[string][]string{bearerScheme: {}}, map[string][]string{keyScheme: {}})
+	}
+	if s.cfg.Auth.Takes(auth.Guest) {
+		ways = append(ways, map[string][]string{})
+	}
+	return ways
+}
+
+// guarded are the operations as they are when clients authenticate: what they may be refused with, and what they require.
+func (s *Server) guarded(operations []operation) []operation {
+	for i := range operations {
+		operations[i].identifies = true
+		if s.cfg.Auth != nil {
+			operations[i].security = s.security()
+			operations[i].refusals = append(operations[i].refusals, http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable)
+		}
+	}
+	return operations
+}

@@ -1,0 +1,439 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// lateStore is the bench's queue, which is made after the authenticator.
+type lateStore struct{ auth.KeyStore }
+
+var tokenSecret = strings.Repeat("k", 32)
+
+// newGuarded is a bench whose clients must authenticate in one of the modes.
+func newGuarded(t testing.TB, modes []auth.Mode, change ...func(*Config)) *bench {
+	t.Helper()
+	key, err := auth.NewSecretKey("", tokenSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &lateStore{}
+	a, err := auth.New(t.Context(), auth.Config{
+		Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler), Guest: auth.GuestConfig{Tier: "free"},
+		JWT: auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, append(change, func(c *Config) { c.Auth = a })...)
+	store.KeyStore = b.queue
+	return b
+}
+
+// key makes a key of the tenant through the API.
+func (b *bench) key(tenant, body string) wire.NewKey {
+	b.t.Helper()
+	r := b.admin.do(b.t, http.MethodPost, "/v1/tenants/"+tenant+"/keys", nil, body)
+	var k wire.NewKey
+	if err := json.Unmarshal(r.Body.Bytes(), &k); err != nil || r.Code != http.StatusCreated {
+		b.t.Fatalf("create a key: %d %s %v", r.Code, r.problem.Title, err)
+	}
+	return k
+}
+
+func bearing(text string) headers { return headers{"Authorization": "Bearer " + text} }
+
+// dataPlane is every operation on jobs, with a legal request for the job.
+func dataPlane(id string) []struct{ method, target, body string } {
+	return []struct{ method, target, body string }{
+		{"POST", "/v1/jobs", plainJob},
+		{"POST", "/v1/jobs/batch", `{"jobs":[` + plainJob + `]}`},
+		{"GET", "/v1/jobs?state=queued", ""},
+		{"GET", "/v1/jobs/" + id, ""},
+		{"HEAD", "/v1/jobs/" + id, ""},
+		{"GET", "/v1/jobs/" + id + "/events", ""},
+		{"POST", "/v1/jobs/" + id + "/replay", ""},
+		{"DELETE", "/v1/jobs/" + id, ""},
+	}
+}
+
+func TestDataPlaneIsOfThePrincipal(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys, auth.JWT})
+	acme, other := b.key("acme", ""), b.key("other", "")
+	id := b.submit(plainJob, bearing(acme.Secret)).job.ID
+	for path := range b.intake.paths {
+		if strings.HasPrefix(path, "/v1/") && !slices.ContainsFunc(dataPlane("{id}"), func(op struct{ method, target, body string }) bool {
+			target, _, _ := strings.Cut(op.target, "?")
+			return target == path
+		}) {
+			t.Errorf("%s is not in this test", path)
+		}
+	}
+	for _, op := range dataPlane(id) {
+		name := op.method + " " + op.target
+		r := b.intake.do(t, op.method, op.target, nil, op.body)
+		if r.Code != http.StatusUnauthorized || r.Header().Get("WWW-Authenticate") != `Bearer realm="sluice"` {
+			t.Errorf("%s without a credential: %d %q", name, r.Code, r.Header().Get("WWW-Authenticate"))
+		}
+		r = b.intake.do(t, op.method, op.target, headers{"Authorization": "Bearer " + acme.Secret + "x", "Sluice-Tenant": "acme"}, op.body)
+		if r.Code != http.StatusUnauthorized || !strings.Contains(r.Header().Get("WWW-Authenticate"), `error="invalid_token"`) {
+			t.Errorf("%s with a bad key: %d", name, r.Code)
+		}
+		if op.method != http.MethodHead {
+			r.want(t, http.StatusUnauthorized, "unauthorized")
+		}
+		h := bearing(other.Secret)
+		if strings.Contains(op.target, id) {
+			if r = b.intake.do(t, op.method, op.target, h, op.body); r.Code != http.StatusNotFound {
+				t.Errorf("%s by another tenant: %d", name, r.Code)
+			}
+		}
+		h["Sluice-Tenant"] = "acme"
+		if r = b.intake.do(t, op.method, op.target, h, op.body); r.Code != http.StatusForbidden {
+			t.Errorf("%s for another tenant: %d", name, r.Code)
+		}
+		if op.method != http.MethodHead {
+			r.want(t, http.StatusForbidden, "tenant-mismatch")
+		}
+	}
+	if n := len(b.queue.IDs()); n != 1 {
+		t.Errorf("%d jobs, want the first alone", n)
+	}
+	// The batch's jobs, the list and a job read with the header that says the same.
+	b.intake.do(t, "POST", "/v1/jobs/batch", bearing(other.Secret), `{"jobs":[`+plainJob+`]}`).want(t, http.StatusOK, "")
+	for key, want := range map[string]string{acme.Secret: "acme", other.Secret: "other"} {
+		var page wire.JobList
+		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{"Authorization": "Bearer " + key, "Sluice-Tenant": want}, "")
+		if err := json.Unmarshal(r.Body.Bytes(), &page); err != nil || len(page.Items) != 1 || page.Items[0].Tenant != want {
+			t.Errorf("the list of %s: %d %s", want, r.Code, r.Body)
+		}
+	}
+	b.intake.do(t, "DELETE", "/v1/jobs/"+id, headers{"X-API-Key": acme.Secret}, "").want(t, http.StatusOK, "")
+}
+
+func TestTenantHeaderBesideACredential(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Guest})
+	for _, c := range []struct {
+		named  []string
+		status int
+		kind   string
+	}{
+		{nil, http.StatusAccepted, ""},
+		{[]string{"guest:192.0.2.1"}, http.StatusAccepted, ""},
+		{[]string{"default"}, http.StatusForbidden, "tenant-mismatch"},
+		{[]string{""}, http.StatusForbidden, "tenant-mismatch"},
+		{[]string{"guest:192.0.2.1", "guest:192.0.2.1"}, http.StatusUnprocessableEntity, "invalid-request"},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/jobs", strings.NewReader(plainJob))
+		r.Header.Set("Content-Type", "application/json")
+		if c.named != nil {
+			r.Header[tenantHeader] = c.named
+		}
+		b.intake.send(t, r).want(t, c.status, c.kind)
+	}
+}
+
+// What stays open tells nothing: probes, and the contract.
+func TestOpenPathsOfTheIntake(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys})
+	for _, path := range []string{"/livez", "/readyz", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"} {
+		if r := b.intake.do(t, "GET", path, bearing("not even a key"), ""); r.Code != http.StatusOK {
+			t.Errorf("%s: %d", path, r.Code)
+		}
+	}
+}
+
+func TestTiersReachTheQueue(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys, auth.JWT, auth.Guest})
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"iss": "i", "aud": "a", "sub": "u-17", "exp": time.Now().Add(time.Hour).Unix(), "plan": "pro",
+	}).SignedString([]byte(tokenSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		h            headers
+		tenant, tier string
+	}{
+		{bearing(token), "member:u-17", "pro"},
+		{nil, "guest:192.0.2.1", "free"},
+		{bearing(b.key("acme", "").Secret), "acme", ""},
+	} {
+		one := b.submit(plainJob, c.h)
+		r := b.intake.do(t, "POST", "/v1/jobs/batch", c.h, `{"jobs":[`+plainJob+`]}`)
+		var batch wire.BatchResult
+		if err := json.Unmarshal(r.Body.Bytes(), &batch); err != nil || len(batch.Items) != 1 {
+			t.Fatalf("%d %s", r.Code, r.Body)
+		}
+		for _, id := range []string{one.job.ID, batch.Items[0].Job.ID} {
+			if s := b.queue.Submission(id); s.Tenant != c.tenant || s.Tier != c.tier {
+				t.Errorf("submitted for %q with the tier %q, want %q, %q", s.Tenant, s.Tier, c.tenant, c.tier)
+			}
+		}
+	}
+}
+
+func TestStoreAwayIsNoRefusal(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest})
+	key := b.key("acme", "")
+	b.queue.Fail(fmt.Errorf("%w: away", queue.ErrUnavailable))
+	r := b.intake.do(t, "POST", "/v1/jobs", bearing(key.Secret), plainJob)
+	r.want(t, http.StatusServiceUnavailable, "unavailable")
+	if r.Header().Get("Retry-After") == "" || r.Header().Get("WWW-Authenticate") != "" {
+		t.Errorf("%v", r.Header())
+	}
+}
+
+// A token whose issuer's keys were never there is not refused either.
+func TestIssuerAwayIsNoRefusal(t *testing.T) {
+	a, err := auth.New(t.Context(), auth.Config{
+		Modes: []auth.Mode{auth.JWT}, Logger: slog.New(slog.DiscardHandler), JWT: auth.JWTConfig{Issuer: "i", Audience: "a", JWKS: "http://127.0.0.1:1/"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, func(c *Config) { c.Auth = a })
+	token := "eyJhbGciOiJFUzI1NiJ9.e30.AAAA"
+	r := b.intake.do(t, "POST", "/v1/jobs", bearing(token), plainJob)
+	r.want(t, http.StatusServiceUnavailable, "issuer-unavailable")
+	if r.Header().Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
+// page is a log that several goroutines write.
+type page struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.buf.Write(b)
+}
+
+func (p *page) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.buf.String()
+}
+
+// Credentials stand in no answer and no log; ids of keys at debug alone. Refusals are counted by class.
+func TestNothingTellsACredential(t *testing.T) {
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
+		var said page
+		b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level})) })
+		key := b.key("acme", `{"name":"ci"}`)
+		secret := key.Secret[len(key.Secret)-43:]
+		b.submit(plainJob, bearing(key.Secret))
+		answers := ""
+		for _, h := range []headers{
+			bearing(key.Secret + "x"), bearing(key.Secret[:len(key.Secret)-1]), {"Authorization": "Basic " + key.Secret}, bearing("a." + secret + ".c"),
+			{"Authorization": "Bearer " + key.Secret, "X-API-Key": key.Secret}, {"Authorization": "Bearer " + key.Secret, "Sluice-Tenant": "other"}, nil,
+		} {
+			r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
+			if r.Code != http.StatusUnauthorized && r.Code != http.StatusForbidden {
+				t.Errorf("%v: %d", r.problem, r.Code)
+			}
+			answers += fmt.Sprint(r.Body, r.Header())
+		}
+		b.admin.do(t, "GET", "/v1/tenants/acme/keys", nil, "")
+		b.admin.do(t, "DELETE", "/v1/tenants/acme/keys/"+key.ID, nil, "").want(t, http.StatusNoContent, "")
+		part := secret[:20]
+		if strings.Contains(answers, part) || strings.Contains(said.String(), part) {
+			t.Error("a secret was told")
+		}
+		if debug := level == slog.LevelDebug; strings.Contains(said.String(), key.ID) != debug {
+			t.Errorf("at %v the id of the key is told: %v", level, !debug)
+		}
+		text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+		for _, line := range []string{`{class="key"} 2`, `{class="malformed"} 2`, `{class="not-taken"} 1`, `{class="tenant"} 1`, `{class="missing"} 1`, `{class="token-expired"} 0`} {
+			if !strings.Contains(text, "sluice_auth_refusals_total"+line+"\n") {
+				t.Errorf("no line %s", line)
+			}
+		}
+	}
+}
+
+// A stream that was let in ends soon after its key is revoked; one whose store is away goes on.
+func TestStreamsEndWithTheirKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuarded(t, []auth.Mode{auth.Keys})
+		key := b.key("acme", "")
+		id := b.submit(plainJob, bearing(key.Secret)).job.ID
+		<-time.After(2 * time.Second)
+		go func() {
+			<-time.After(1500 * time.Millisecond)
+			b.queue.Fail(queue.ErrUnavailable)
+			<-time.After(5 * time.Second)
+			b.queue.Fail(nil)
+			<-time.After(3500 * time.Millisecond)
+			if err := b.queue.RevokeKey(context.Background(), "acme", key.ID); err != nil {
+				t.Error(err)
+			}
+		}()
+		_, took, _ := b.follow(t.Context(), id, bearing(key.Secret))
+		if took < 10*time.Second || took > 12250*time.Millisecond {
+			t.Errorf("the stream ended after %v, the key after 10s", took)
+		}
+		if b.queue.Watching() != 0 {
+			t.Error("its watch goes on")
+		}
+	})
+}
+
+func TestDocumentTellsHowToAuthenticate(t *testing.T) {
+	for _, c := range []struct {
+		modes []auth.Mode
+		want  string
+	}{
+		{nil, "null"},
+		{[]auth.Mode{auth.Keys}, `[{"bearer":[]},{"apiKey":[]}]`},
+		{[]auth.Mode{auth.JWT, auth.Guest}, `[{"bearer":[]},{"apiKey":[]},{}]`},
+		{[]auth.Mode{auth.Guest}, `[{}]`},
+	} {
+		b := newBench(t)
+		if c.modes != nil {
+			b = newGuarded(t, c.modes)
+		}
+		for path, item := range b.intake.paths {
+			for method, op := range item {
+				security, _ := json.Marshal(op.(map[string]any)["security"])
+				want := c.want
+				if !strings.HasPrefix(path, "/v1/") {
+					want = "null"
+				}
+				if string(security) != want {
+					t.Errorf("%v: %s %s: %s, want %s", c.modes, method, path, security, want)
+				}
+			}
+		}
+	}
+}
+
+func TestKeysOfATenant(t *testing.T) {
+	b := newBench(t)
+	const path = "/v1/tenants/a%20b/keys"
+	list := func() []wire.Key {
+		t.Helper()
+		var out wire.KeyList
+		r := b.admin.do(t, "GET", path, nil, "")
+		if err := json.Unmarshal(r.Body.Bytes(), &out); err != nil || r.Code != http.StatusOK || strings.Contains(r.Body.String(), "sluice_") {
+			t.Fatalf("%d %s", r.Code, r.Body)
+		}
+		return out.Items
+	}
+	if got := list(); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	ends := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	first, second := b.key("a%20b", ""), b.key("a%20b", `{"name":"ci","expires_at":"`+ends.Format(time.RFC3339)+`"}`)
+	if first.Name != "" || !first.Expires.IsZero() || second.Name != "ci" || !second.Expires.Equal(ends) || first.ID == second.ID ||
+		!strings.HasPrefix(first.Secret, "sluice_"+first.ID+"_") || first.Created.IsZero() {
+		t.Error("the keys are not as they were wanted")
+	}
+	if got := list(); len(got) != 2 || got[0] != first.Key || got[1] != second.Key {
+		t.Errorf("%v", got)
+	}
+	b.admin.do(t, "DELETE", "/v1/tenants/other/keys/"+first.ID, nil, "").want(t, http.StatusNotFound, "unknown-key")
+	b.admin.do(t, "DELETE", path+"/"+first.ID, nil, "").want(t, http.StatusNoContent, "")
+	b.admin.do(t, "DELETE", path+"/"+first.ID, nil, "").want(t, http.StatusNotFound, "unknown-key")
+	b.admin.do(t, "DELETE", path+"/"+strings.Repeat("x", 100), nil, "").want(t, http.StatusNotFound, "unknown-key")
+	if got := list(); len(got) != 1 || got[0] != second.Key {
+		t.Errorf("%v", got)
+	}
+	for body, field := range map[string]string{
+		`{"secret":"x"}`: "secret", `{"name":7}`: "name", `{"name":"a\nb"}`: "name", `{"name":"` + strings.Repeat("x", 256) + `"}`: "name",
+		`{"expires_at":"tomorrow"}`: "expires_at", `{"expires_at":"2020-01-01T00:00:00Z"}`: "expires_at", `{"expires_at":null}`: "expires_at", `{"tenant":"x"}`: "tenant",
+	} {
+		r := b.admin.do(t, "POST", path, nil, body)
+		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
+		if len(r.problem.Errors) != 1 || r.problem.Errors[0].Field != field {
+			t.Errorf("%s: %+v", body, r.problem.Errors)
+		}
+	}
+	b.admin.do(t, "POST", path, nil, `{}{}`).want(t, http.StatusBadRequest, "malformed-json")
+	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/keys", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
+	for len(list()) < queue.MaxKeys {
+		b.key("a%20b", "")
+	}
+	b.admin.do(t, "POST", path, nil, "").want(t, http.StatusConflict, "too-many-keys")
+	b.queue.Fail(queue.ErrUnavailable)
+	for _, method := range []string{"POST", "GET"} {
+		b.admin.do(t, method, path, nil, "").want(t, http.StatusServiceUnavailable, "unavailable")
+	}
+	b.admin.do(t, "DELETE", path+"/"+second.ID, nil, "").want(t, http.StatusServiceUnavailable, "unavailable")
+}
+
+// The keys are the operator's: with an admin token they need it, and a client's key is none.
+func TestKeysNeedTheAdminToken(t *testing.T) {
+	const token = "an admin token of the tests"
+	b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) { c.AdminToken = token })
+	r := b.admin.do(t, "POST", "/v1/tenants/acme/keys", bearing(token), "")
+	var k wire.NewKey
+	if err := json.Unmarshal(r.Body.Bytes(), &k); err != nil || r.Code != http.StatusCreated {
+		t.Fatalf("%d %v", r.Code, err)
+	}
+	for _, h := range []headers{nil, bearing(k.Secret)} {
+		b.admin.do(t, "GET", "/v1/tenants/acme/keys", h, "").want(t, http.StatusUnauthorized, "unauthorized")
+	}
+}
+
+// One story over a real queue: what the store keeps of a key opens the data plane, until it is revoked.
+func TestKeysOfARealQueue(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	q, err := queue.Open(t.Context(), engine, queue.Options{Logger: log, Defaults: shaper.DefaultPolicy()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: q, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(q, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 1}}, Auth: a, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, s: s, intake: readDocument(t, s.Intake()), admin: readDocument(t, s.Admin())}
+	key := b.key("member:a%20b", "")
+	if got := b.submit(plainJob, bearing(key.Secret)).job.Tenant; got != "member:a b" {
+		t.Errorf("submitted for %q", got)
+	}
+	b.admin.do(t, "DELETE", "/v1/tenants/member:a%20b/keys/"+key.ID, nil, "").want(t, http.StatusNoContent, "")
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for b.intake.do(t, "GET", "/v1/jobs?state=queued", bearing(key.Secret), "").Code != http.StatusUnauthorized {
+		select {
+		case <-look.C:
+		case <-deadline.C:
+			t.Fatal("the revoked key opens for good")
+		}
+	}
+}

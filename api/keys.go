@@ -1,0 +1,87 @@
+package api
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+)
+
+// createKey is POST /v1/tenants/{tenant}/keys. The answer is the only place where the secret ever stands.
+func (s *Server) createKey(c *call) (*answer, error) {
+	tenant, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := decodeKey(c.body)
+	if err != nil {
+		return nil, err
+	}
+	secret := auth.NewSecret()
+	k, err := s.backend.CreateKey(c.r.Context(), tenant, wanted.Name, secret.Hash(), wanted.Expires)
+	if err != nil {
+		return nil, err
+	}
+	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key created", slog.String("key", k.ID))
+	return &answer{status: http.StatusCreated, body: wire.NewKey{Key: keyOut(k), Secret: secret.Key(k.ID)}}, nil
+}
+
+// listKeys is GET /v1/tenants/{tenant}/keys.
+func (s *Server) listKeys(c *call) (*answer, error) {
+	tenant, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := s.backend.Keys(c.r.Context(), tenant)
+	if err != nil {
+		return nil, err
+	}
+	out := wire.KeyList{Items: make([]wire.Key, len(keys))}
+	for i, k := range keys {
+		out.Items[i] = keyOut(k)
+	}
+	return ok(out), nil
+}
+
+// revokeKey is DELETE /v1/tenants/{tenant}/keys/{key}.
+func (s *Server) revokeKey(c *call) (*answer, error) {
+	tenant, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	id := c.param("key")
+	if !plausibleID(id) {
+		return nil, queue.ErrUnknownKey
+	}
+	if err := s.backend.RevokeKey(c.r.Context(), tenant, id); err != nil {
+		return nil, err
+	}
+	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key revoked", slog.String("key", id))
+	return &answer{status: http.StatusNoContent}, nil
+}
+
+func keyOut(k queue.Key) wire.Key {
+	return wire.Key{ID: k.ID, Name: k.Name, Created: utc(k.Created), Expires: utc(k.Expires)}
+}
+
+// decodeKey reads the optional body of a new key.
+func decodeKey(body []byte) (k wire.KeyRequest, err error) {
+	return k, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "name":
+			k.Name = rd.text(path, value, 0, wire.MaxKeyName)
+		case "expires_at":
+			before := len(rd.errs)
+			if k.Expires = rd.instant(path, value); len(rd.errs) == before && !k.Expires.After(time.Now()) {
+				rd.wrong(path, value, "must be in the future")
+			}
+		default:
+			return false
+		}
+		return true
+	})
+}

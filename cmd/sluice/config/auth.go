@@ -1,0 +1,243 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/7509e464/sluice/api/auth"
+)
+
+// Auth says how clients of the API are told apart.
+type Auth struct {
+	Mode  string // none: by the header Sluice-Tenant; or some of keys, jwt and guest, parted by commas
+	JWT   JWT
+	Guest Guest
+}
+
+// JWT says which tokens are believed.
+type JWT struct {
+	Issuer      string
+	Audience    string
+	Leeway      time.Duration // how far the issuer's clock may be off
+	TenantClaim string        // whose value names the tenant
+	TierClaim   string        // whose value is the tier; empty: none
+	JWKS        string        // file or URL; empty: none
+	Keys        []auth.TokenKey
+}
+
+// Guest says how clients without credentials are told apart.
+type Guest struct {
+	TrustedProxies []netip.Prefix // whose X-Forwarded-For is believed
+	Tier           string         // of every guest; empty: none
+}
+
+// Modes are the modes that are on; nil where clients are not authenticated.
+func (a Auth) Modes() []auth.Mode {
+	var modes []auth.Mode
+	for mode := range strings.SplitSeq(a.Mode, ",") {
+		if mode = strings.TrimSpace(mode); mode != "" && mode != string(auth.None) {
+			modes = append(modes, auth.Mode(mode))
+		}
+	}
+	return modes
+}
+
+// authSettings are the scalar settings of the section auth.
+func authSettings() []Setting {
+	text := func(key, value, rule, help string, check func(string) bool) Setting {
+		return Setting{Key: key, Kind: Text, Default: value, Rule: rule, Help: help, check: check}
+	}
+	const name = "must be 1 to 255 bytes without control characters"
+	return []Setting{
+		text("auth.mode", "none", "must be none, or some of keys, jwt and guest, each once, such as keys,guest",
+			"How clients are told apart: none (by the header Sluice-Tenant, unchecked), or by the kinds of credential that are listed; guest is to have none. A list in the file, too.", isModes),
+		text("auth.jwt.issuer", "", name, "What tokens must name as their issuer (iss).", unsetOr(isName)),
+		text("auth.jwt.audience", "", name, "What tokens must name as their audience (aud).", unsetOr(isName)),
+		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute, "How far the clock of the issuer may be off."),
+		text("auth.jwt.tenant_claim", "sub", name, "Claim whose value names the tenant: the tenant is member: and that value.", isName),
+		text("auth.jwt.tier_claim", "", name, "Claim whose value is the tier of the tenant. Without it tokens claim none.", unsetOr(isName)),
+		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL", "JWK set with the public keys of the issuer; read again as it changes.", unsetOr(isKeySet)),
+		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -", "Tier of guests. Without it they have none.", unsetOr(isRoute)),
+	}
+}
+
+// tokenKeySettings are the settings of each of auth.jwt.keys. Of what may be a secret, or a private key by mistake, nothing is shown.
+func tokenKeySettings() []Setting {
+	return []Setting{
+		{Key: "kid", Kind: Text, check: isName, Rule: "must be 1 to 255 bytes without control characters",
+			Help: "Key id: only tokens that name it, or none, are verified with the key. Without it any token is."},
+		choice("algorithm", "", "The one algorithm that the key is used with. Required.", auth.Algorithms()...),
+		{Key: "secret", Kind: Text, Secret: true, Rule: "must be at least 32 bytes", Help: "The shared secret, of HS256 alone."},
+		{Key: "public_key", Kind: Text, Secret: true, Rule: "must be one public key or certificate in PEM", Help: "The public key; or:"},
+		{Key: "public_key_file", Kind: Text, check: notEmpty, Rule: "must be the path of a file", Help: "The file that it is in."},
+	}
+}
+
+// auth reads the lists of the section and checks what holds between its settings. The scalars were read with all others.
+func (r *reader) auth(c *Config, values map[string]any) {
+	jwt, guest := sectionOf(values, "jwt"), sectionOf(values, "guest")
+	c.Auth.JWT.Keys = r.tokenKeys("auth.jwt.keys", jwt)
+	c.Auth.Guest.TrustedProxies = r.prefixes("auth.guest.trusted_proxies", guest)
+	if !slices.Contains(c.Auth.Modes(), auth.JWT) {
+		return
+	}
+	for _, s := range []struct{ key, value string }{{"issuer", c.Auth.JWT.Issuer}, {"audience", c.Auth.JWT.Audience}} {
+		if given, isText := jwt[s.key].(string); s.value == "" && (jwt[s.key] == nil || isText && given == "") { // else it was refused already
+			r.problem(r.at("auth.jwt."+s.key), "nothing", "must be set where auth.mode has jwt")
+		}
+	}
+	if keys, isList := jwt["keys"].([]any); c.Auth.JWT.JWKS == "" && (jwt["keys"] == nil || isList && len(keys) == 0) {
+		r.problem("auth.jwt", "no keys", "must have keys, or jwks, where auth.mode has jwt")
+	}
+	if path := c.Auth.JWT.JWKS; path != "" && !auth.IsURL(path) {
+		if _, err := auth.ReadKeySet(path); err != nil {
+			r.problem(r.at("auth.jwt.jwks"), show(path), err.Error())
+		}
+	}
+}
+
+// listModes turns a list of modes into the text that a variable or a flag gives. What is no list of texts stays, to be refused.
+func listModes(values map[string]any) {
+	section := sectionOf(values, "auth")
+	list, ok := section["mode"].([]any)
+	if !ok {
+		return
+	}
+	modes := make([]string, len(list))
+	for i, raw := range list {
+		if modes[i], ok = raw.(string); !ok || strings.Contains(modes[i], ",") {
+			return
+		}
+	}
+	section["mode"] = strings.Join(modes, ",")
+}
+
+// tokenKeys reads the list of keys that verify tokens.
+func (r *reader) tokenKeys(path string, values map[string]any) []auth.TokenKey {
+	raw := values["keys"]
+	list, ok := raw.([]any)
+	if !ok && raw != nil {
+		r.problem(path, kindOf(raw), "must be a list of sections")
+	}
+	var keys []auth.TokenKey
+	for i, raw := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		section, ok := raw.(map[string]any)
+		if !ok {
+			r.problem(at, kindOf(raw), "must be a section with algorithm, and secret, public_key or public_key_file")
+			continue
+		}
+		if key, ok := r.tokenKey(at, section); ok {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool) {
+	var kid, algorithm, secret, public, file string
+	before := len(r.problems)
+	r.scalars(at, values, tokenKeySettings(), map[string]any{
+		"kid": &kid, "algorithm": &algorithm, "secret": &secret, "public_key": &public, "public_key_file": &file,
+	})
+	if _, present := values["algorithm"]; !present {
+		r.problem(at+".algorithm", "nothing", "must be set")
+	}
+	if len(r.problems) > before {
+		return auth.TokenKey{}, false
+	}
+	given := func(key string) bool { return values[key] != nil }
+	var key auth.TokenKey
+	var err error
+	field, shown := "secret", hidden
+	switch {
+	case algorithm == auth.HS256 && (given("public_key") || given("public_key_file")):
+		err = errors.New("must have a secret and no public key: the algorithm is HS256")
+		field, shown = "", "a key"
+	case algorithm == auth.HS256:
+		key, err = auth.NewSecretKey(kid, secret)
+	case given("secret") || given("public_key") == given("public_key_file"):
+		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s", algorithm)
+		field, shown = "", "a key"
+	case given("public_key"):
+		field = "public_key"
+		key, err = auth.NewPublicKey(kid, algorithm, public)
+	default:
+		field, shown = "public_key_file", show(file)
+		var content []byte
+		if content, err = readFile(file); err == nil {
+			key, err = auth.NewPublicKey(kid, algorithm, string(content))
+		}
+	}
+	if err != nil {
+		path := at
+		if field != "" {
+			path = join(at, field)
+		}
+		r.problem(path, shown, err.Error())
+		return auth.TokenKey{}, false
+	}
+	return key, true
+}
+
+// prefixes reads the list of prefixes at path.
+func (r *reader) prefixes(path string, values map[string]any) []netip.Prefix {
+	raw := values["trusted_proxies"]
+	list, ok := raw.([]any)
+	if !ok && raw != nil {
+		r.problem(path, kindOf(raw), "must be a list of prefixes, such as [ \"10.1.2.3/32\" ]")
+	}
+	var prefixes []netip.Prefix
+	for i, raw := range list {
+		text, _ := raw.(string)
+		p, _ := netip.ParsePrefix(text) // one that cannot be read is not valid, which is the first rule
+		if rule := auth.ProxyRule(p); rule != "" {
+			r.problem(fmt.Sprintf("%s[%d]", path, i), show(raw), rule)
+			continue
+		}
+		prefixes = append(prefixes, p)
+	}
+	return prefixes
+}
+
+// isModes accepts none, or each of the other modes at most once.
+func isModes(text string) bool {
+	if text == string(auth.None) {
+		return true
+	}
+	seen := map[string]bool{}
+	for mode := range strings.SplitSeq(text, ",") {
+		mode = strings.TrimSpace(mode)
+		if seen[mode] || !slices.Contains([]auth.Mode{auth.Keys, auth.JWT, auth.Guest}, auth.Mode(mode)) {
+			return false
+		}
+		seen[mode] = true
+	}
+	return true
+}
+
+// isName accepts what names something in a token.
+func isName(text string) bool {
+	return text != "" && len(text) <= 255 && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// isKeySet accepts a path, or a URL of a web server.
+func isKeySet(text string) bool {
+	if !strings.Contains(text, "://") {
+		return notEmpty(text)
+	}
+	u, err := url.Parse(text)
+	return err == nil && auth.IsURL(text) && u.Hostname() != "" && u.Fragment == ""
+}
+
+// unsetOr accepts the empty text too, which is not set.
+func unsetOr(check func(string) bool) func(string) bool {
+	return func(text string) bool { return text == "" || check(text) }
+}
