@@ -47,6 +47,9 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
 		return nil, unknownRouteAt("query.route")
 	}
+	if err := s.reading(tenant); err != nil {
+		return nil, err
+	}
 	asked.Tenant = tenant
 	page, err := s.backend.List(c.r.Context(), asked)
 	if errors.Is(err, queue.ErrCursor) {

@@ -28,6 +28,7 @@ type metrics struct {
 	requests   *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
 	streams    prometheus.Gauge
+	tooOften   prometheus.Counter
 }
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
@@ -45,11 +46,14 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_event_streams", Help: "Event streams that are open.",
 		}),
+		tooOften: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_reads_refused_total", Help: "Reads of jobs that were refused because their tenant reads too often.",
+		}),
 	}
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, newFigures(b, cfg.StatusTenants)}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.tooOften, newFigures(b, cfg.StatusTenants)}
 	for i, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			for _, done := range collectors[:i] {

@@ -248,7 +248,7 @@ type Problem struct {
 	Errors           []FieldError `json:"errors,omitempty" doc:"What is wrong with which field."`
 	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs that hold a place."`
 	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
-	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full: milliseconds until the places asked for are free; absent while paused or when they never can be."`
+	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read is let through."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
 	State            string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
