@@ -51,8 +51,8 @@ func TestDefaults(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route)})
 	want := config.Config{
 		Redis:     config.Redis{DataDir: "./data"},
-		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000},
-		Admin:     config.Admin{Listen: "127.0.0.1:8081"},
+		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000},
+		Admin:     config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
 		Auth:      config.Auth{Mode: "none"},
 		Headers:   "both",
 		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
@@ -71,8 +71,8 @@ func TestDefaults(t *testing.T) {
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
-api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9 }
-admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true }
+api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, status_rate: 100/s }
+admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, max_connections: 11 }
 auth:    { mode: none }
 headers: ietf
 worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
@@ -101,8 +101,8 @@ log: { level: warn }
 	on := true
 	want := config.Config{
 		Redis:     config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
-		API:       config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9},
-		Admin:     config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true},
+		API:       config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10, StatusRate: shaper.Rate{Limit: 100, Period: time.Second}},
+		Admin:     config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, MaxConnections: 11},
 		Auth:      config.Auth{Mode: "none"},
 		Headers:   "ietf",
 		Worker:    config.Worker{Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8},
@@ -319,7 +319,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"redis.url": "redis://127.0.0.1:1/2", "redis.data_dir": "x", "redis.allow_unsafe": "true", "api.listen": "127.0.0.1:1",
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
 		"auth.mode": "none", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
-		"api.max_streams": "7", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
+		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
