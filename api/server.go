@@ -164,7 +164,7 @@ func (s *Server) isDraining() bool {
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 9 * time.Second
-	answerTimeout = 9 * time.Second
+	answerTimeout = readTimeout + 500*time.Millisecond // more, because what is left of a body is read before an answer begins
 	writeTimeout  = readTimeout + wire.MaxWaitSeconds*time.Second + answerTimeout
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 32 << 10
