@@ -105,6 +105,8 @@ func FuzzKeys(f *testing.F) {
 		f.Add(name, names[(i+1)%len(names)], "default", name, "k", name)
 		f.Add(name, name, name, "default", name, "k")
 	}
+	f.Add("a", "a/b", "b/c", "c", "", "")
+	f.Add("a", "a:b", "b:c", "c", "b:", "")
 	space := NewKeyspace(64)
 	one := NewKeyspace(1).Shard(0) // where tenants cannot be told apart by their shards
 	f.Fuzz(func(t *testing.T, tenantA, tenantB, routeA, routeB, keyA, keyB string) {
@@ -115,6 +117,9 @@ func FuzzKeys(f *testing.F) {
 			for kind, key := range s.keys(shard) {
 				if tag := tagOf(key); tag != tagOf(shard.Clock()) || int(clusterSlot(tag)) < low || int(clusterSlot(tag)) > high {
 					t.Errorf("%s of %q is %q, which is not in the slot of its shard", kind, s, key)
+				}
+				if strings.ContainsAny(strings.TrimPrefix(key, shard.prefix), "{}* ?[]\\\r\n\x00") {
+					t.Errorf("%s of %q is %q, which holds client text", kind, s, key)
 				}
 			}
 		}

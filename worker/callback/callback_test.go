@@ -2,6 +2,7 @@ package callback
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -644,6 +645,31 @@ func TestHostileAnswers(t *testing.T) {
 		"/endless headers": {func(w http.ResponseWriter) {
 			for i := range 1000 {
 				w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("x", 100))
+			}
+		}, false},
+		"/gzip bomb": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			for range 16 {
+				if _, err := z.Write(make([]byte, 1<<20)); err != nil {
+					return
+				}
+			}
+			_ = z.Close() // the caller may have gone
+		}, true},
+		"/interim answers": {func(w http.ResponseWriter) {
+			w.Header().Set("Link", "</"+strings.Repeat("x", 100)+">")
+			for range 1000 {
+				w.WriteHeader(http.StatusEarlyHints)
+			}
+		}, false},
+		"/slow headers": {func(w http.ResponseWriter) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+				_, err = conn.Write([]byte("H"))
+			}
+			if conn != nil {
+				_ = conn.Close()
 			}
 		}, false},
 		"/claims gzip": {func(w http.ResponseWriter) {
