@@ -195,6 +195,14 @@ func hurry(w http.ResponseWriter, size int) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout + time.Duration(size/bodyStep)*time.Second))
 }
 
+// hurried is a handler whose answers, which begin at once, are bounded in the same way.
+func hurried(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hurry(w, 0)
+		next.ServeHTTP(w, r)
+	})
+}
+
 // encodeJSON writes v with a newline after it, and characters that mean something in HTML as they are.
 func encodeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)

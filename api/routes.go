@@ -40,11 +40,11 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	}
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
 	for path, page := range s.cfg.AdminPages {
-		r.Handle(path, page)
-		r.Handle(path+"/*", page)
+		r.Handle(path, hurried(page))
+		r.Handle(path+"/*", hurried(page))
 	}
 	if s.cfg.Gatherer != nil {
-		r.Handle("/metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}))
+		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))
 	}
 	if err := serveDocument(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)

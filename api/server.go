@@ -163,7 +163,7 @@ func (s *Server) isDraining() bool {
 // proxies keep theirs: it makes room when there is need, see Listener.
 const (
 	headerTimeout = 5 * time.Second
-	readTimeout   = 9 * time.Second
+	readTimeout   = 8 * time.Second
 	answerTimeout = readTimeout + 500*time.Millisecond // more, because what is left of a body is read before an answer begins
 	writeTimeout  = readTimeout + wire.MaxWaitSeconds*time.Second + answerTimeout
 	idleTimeout   = 2 * time.Minute

@@ -116,7 +116,7 @@ func TestLongestWaitOverAConnection(t *testing.T) {
 					t.Fatal(err)
 				}
 				if body != "" {
-					<-time.After(8 * time.Second) // within the time to read, but then the wait ends after it
+					<-time.After(7 * time.Second) // within the time to read, but then the wait ends after it
 					if _, err := io.WriteString(conn, body); err != nil {
 						t.Fatal(err)
 					}
