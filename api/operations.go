@@ -189,10 +189,14 @@ func (a *answer) write(w http.ResponseWriter) {
 	_, _ = io.Copy(w, buf) // a client that is gone cannot be told so
 }
 
-// hurry bounds the time to take an answer of so many bytes, from now on: as for a body, plus a second for each bodyStep. What has no
-// deadlines needs none.
+// hurry bounds the time to take an answer of so many bytes, from now on; each bodyStep is worth another second.
 func hurry(w http.ResponseWriter, size int) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout + time.Duration(size/bodyStep)*time.Second))
+	within(w, answerTimeout+time.Duration(size/bodyStep)*time.Second)
+}
+
+// within ends the time to write d from now. What has no deadlines, as in tests, needs none.
+func within(w http.ResponseWriter, d time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
 }
 
 // hurried is a handler whose answers, which begin at once, are bounded in the same way.

@@ -185,7 +185,7 @@ func (p *problem) write(w http.ResponseWriter) {
 	}
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
-	hurry(w, 0)
+	within(w, refuseTimeout)
 	w.WriteHeader(p.Status)
 	// A client that is gone cannot be told so.
 	_ = json.NewEncoder(w).Encode(p.Problem)

@@ -164,7 +164,8 @@ func (s *Server) isDraining() bool {
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 8 * time.Second
-	answerTimeout = readTimeout + 500*time.Millisecond // more, because what is left of a body is read before an answer begins
+	answerTimeout = 5 * time.Second
+	refuseTimeout = readTimeout + 500*time.Millisecond // of a problem, which may begin only when what is left of a body was read
 	writeTimeout  = readTimeout + wire.MaxWaitSeconds*time.Second + answerTimeout
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 32 << 10
