@@ -83,6 +83,28 @@ func TestDrippersAreCut(t *testing.T) {
 	}
 }
 
+func TestEndlessHeaderIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		l, stop := b.serve()
+		defer stop()
+		conn := l.dial()
+		defer conn.Close()
+		answer := make(chan string)
+		go func() {
+			got, _ := io.ReadAll(conn)
+			answer <- string(got)
+		}()
+		sent, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n")
+		for line := "X-A: " + strings.Repeat("a", 1000) + "\r\n"; err == nil && sent < 1<<20; sent += len(line) {
+			_, err = io.WriteString(conn, line)
+		}
+		if got := <-answer; !strings.HasPrefix(got, "HTTP/1.1 431 ") || sent > 2*maxHeader {
+			t.Errorf("%d bytes were taken, then %q", sent, got)
+		}
+	})
+}
+
 // TestSlowButHonest: a large batch over a thin line gets through, and its answer too.
 func TestSlowButHonest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
