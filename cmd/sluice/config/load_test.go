@@ -68,6 +68,20 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// A rate without a default may be taken back; one with a default must be a rate.
+func TestEmptyRate(t *testing.T) {
+	got := mustLoad(t, config.Sources{File: write(t, route+"api: { status_rate: 5/m }\n"), Flags: map[string]string{"api.status_rate": ""}})
+	if got.API.StatusRate != (shaper.Rate{}) {
+		t.Errorf("%v", got.API.StatusRate)
+	}
+	for _, yaml := range []string{"api: { status_rate: 5 }\n", "api: { status_rate: 0/s }\n", "tenants: { defaults: { rate: \"\" } }\n", "api: { max_connections: 0 }\n"} {
+		_, err := config.Load(config.Sources{File: write(t, route+yaml)})
+		if len(problems(t, err)) != 1 {
+			t.Errorf("%s: %v", yaml, err)
+		}
+	}
+}
+
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
