@@ -4,6 +4,7 @@ GO       ?= go
 FUZZTIME ?= 10s
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT   ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+VULN     := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 LDFLAGS  := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 SUDO     := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
@@ -49,6 +50,13 @@ seeded: redis ## plant twelve known bugs, one after the other, and see that the 
 .PHONY: soak
 soak: redis ## hold the scripts against their model over longer random histories, with a new seed
 	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run TestParity/redis ./lua
+
+# Not part of .ci: the database of vulnerabilities cannot be reached from every machine.
+.PHONY: vuln
+vuln: ## look for known vulnerabilities in what is imported (asks vuln.go.dev)
+	@$(GO) run $(VULN) ./... || { \
+	  echo "Either vulnerabilities were found, or, if it says so above, the database at https://vuln.go.dev cannot be reached from here;" >&2; \
+	  echo "with a mirror of it: $(GO) run $(VULN) -db URL ./..." >&2; exit 1; }
 
 # The tests run real redis-servers of their own: the program is needed, a running service is not.
 .PHONY: redis

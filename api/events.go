@@ -55,10 +55,13 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.reading(tenant); err != nil {
+		return nil, err
+	}
 	select {
 	case s.streams <- struct{}{}:
 	default:
-		return nil, tooManyStreams.with("the process has as many event streams as it serves at once; poll the job instead").retry(5)
+		return nil, tooManyStreams.with("the process has as many event streams as it serves at once; poll the job instead").retry(retryAfterSeconds(5 * time.Second))
 	}
 	release := func() { <-s.streams }
 	taken := false

@@ -190,7 +190,7 @@ func TestEventStreamsAreBounded(t *testing.T) {
 		synctest.Wait()
 		r := b.intake.do(t, "GET", "/v1/jobs/"+id+"/events", nil, "")
 		r.want(t, http.StatusServiceUnavailable, "too-many-streams")
-		if r.Header().Get("Retry-After") != "5" {
+		if after := r.Header().Get("Retry-After"); after != "5" && after != "6" {
 			t.Errorf("Retry-After %q", r.Header().Get("Retry-After"))
 		}
 		if text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String(); !strings.Contains(text, "sluice_event_streams 2\n") {

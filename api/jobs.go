@@ -38,6 +38,9 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.reading(tenant); err != nil {
+		return nil, err
+	}
 	prefer := preferOf(c.r.Header)
 	var job queue.Job
 	if prefer.wait > 0 {

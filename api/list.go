@@ -43,6 +43,9 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
 		return nil, unknownRouteAt("query.route")
 	}
+	if err := s.reading(c.who.Tenant); err != nil {
+		return nil, err
+	}
 	asked.Tenant = c.who.Tenant
 	page, err := s.backend.List(c.r.Context(), asked)
 	if errors.Is(err, queue.ErrCursor) {

@@ -30,6 +30,7 @@ type metrics struct {
 	duration   *prometheus.HistogramVec
 	streams    prometheus.Gauge
 	refusals   *prometheus.CounterVec
+	tooOften   prometheus.Counter
 }
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
@@ -50,6 +51,9 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_auth_refusals_total", Help: "Requests whose credential was refused (401), or was another tenant's (403, class tenant), by class.",
 		}, []string{"class"}),
+		tooOften: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_reads_refused_total", Help: "Reads of jobs that were refused because their tenant reads too often.",
+		}),
 	}
 	if cfg.Auth != nil {
 		for _, class := range auth.Classes() {
@@ -60,7 +64,7 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.refusals, newFigures(b, cfg.StatusTenants)}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.refusals, m.tooOften, newFigures(b, cfg.StatusTenants)}
 	for i, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			for _, done := range collectors[:i] {

@@ -39,6 +39,7 @@ func serveDocument(router chi.Router, api huma.API) error {
 	}
 	router.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/openapi+json")
+		hurry(w, len(document))
 		_, _ = w.Write(document)
 	})
 	for path, file := range map[string]struct{ name, format string }{
@@ -55,6 +56,7 @@ func serveDocument(router chi.Router, api huma.API) error {
 			h.Set("Content-Type", file.format)
 			h.Set("Content-Security-Policy", pageCSP)
 			h.Set("Referrer-Policy", "no-referrer")
+			hurry(w, len(content))
 			_, _ = w.Write(content)
 		})
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
@@ -106,7 +106,7 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 // run checks what every operation checks, reads the body and calls the handler.
 func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[string]bool, refuseWhenDraining bool) (*answer, error) {
 	if refuseWhenDraining && s.isDraining() {
-		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(1)
+		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(retryAfterSeconds(time.Second))
 	}
 	if op.identifies {
 		var err error
@@ -117,12 +117,18 @@ func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[str
 	if err := checkQuery(c.r, known); err != nil {
 		return nil, err
 	}
-	if op.body != nil {
-		var err error
-		if c.body, err = op.body.read(w, c.r); err != nil {
+	if op.body == nil {
+		if err := noBody(w, c.r); err != nil {
 			return nil, err
 		}
+		return op.handle(c)
 	}
+	content, held, err := op.body.read(w, c.r, &s.bodies)
+	defer s.bodies.give(held)
+	if err != nil {
+		return nil, err
+	}
+	c.body = content
 	return op.handle(c)
 }
 
@@ -152,35 +158,6 @@ func checkQuery(r *http.Request, known map[string]bool) error {
 		}
 	}
 	return rd.err()
-}
-
-// read reads the whole body within its limit.
-func (b *body) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > b.limit {
-		// The rest is not worth reading, so the connection cannot be used again.
-		w.Header().Set("Connection", "close")
-		return nil, tooLargeBody("the body", b.limit)
-	}
-	empty := r.ContentLength == 0
-	if !hasFormat(r.Header, b.formats) && !(empty && b.optional && r.Header.Get("Content-Type") == "") {
-		p := unsupportedMedia.with("the Content-Type must be " + b.formats[0])
-		p.SupportedFormats = b.formats
-		return nil, p
-	}
-	var buf bytes.Buffer
-	if r.ContentLength > 0 {
-		buf.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, b.limit)); err != nil {
-		var size *http.MaxBytesError
-		if errors.As(err, &size) {
-			return nil, err
-		}
-		p := unreadableBody.with("the body ended early or came too slowly")
-		p.cause = err
-		return nil, p
-	}
-	return buf.Bytes(), nil
 }
 
 // fail answers with the error's problem and logs what the client is not told.
@@ -220,8 +197,27 @@ func (a *answer) write(w http.ResponseWriter) {
 	}
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(buf.Len()))
+	hurry(w, buf.Len())
 	w.WriteHeader(a.status)
 	_, _ = io.Copy(w, buf) // a client that is gone cannot be told so
+}
+
+// hurry bounds the time to take an answer of so many bytes, from now on; each bodyStep is worth another second.
+func hurry(w http.ResponseWriter, size int) {
+	within(w, answerTimeout+time.Duration(size/bodyStep)*time.Second)
+}
+
+// within ends the time to write d from now. What has no deadlines, as in tests, needs none.
+func within(w http.ResponseWriter, d time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
+}
+
+// hurried is a handler whose answers, which begin at once, are bounded in the same way.
+func hurried(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hurry(w, 0)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // encodeJSON writes v with a newline after it, and characters that mean something in HTML as they are.
@@ -272,9 +268,11 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 
 // statuses are those of all problems that the operation may answer with.
 func (op operation) statuses() []int {
-	all := append([]int{http.StatusUnprocessableEntity, http.StatusInternalServerError}, op.refusals...)
+	all := append([]int{
+		http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusBadRequest, http.StatusRequestEntityTooLarge,
+	}, op.refusals...)
 	if op.body != nil {
-		all = append(all, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+		all = append(all, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable)
 	}
 	return all
 }

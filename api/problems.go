@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
@@ -44,6 +45,7 @@ var (
 	invalidRequest     = kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
 	deadlineFarAway    = kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
 	keyReused          = kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
+	rateLimited        = kind{"rate-limited", http.StatusTooManyRequests, "The tenant reads too often"}
 	queueFull          = kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
 	queueBytesFull     = kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's queue holds as many bytes as it may"}
 	storeFull          = kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
@@ -52,14 +54,15 @@ var (
 	storageUnavailable = kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
 	issuerUnavailable  = kind{"issuer-unavailable", http.StatusServiceUnavailable, "The keys that verify tokens cannot be fetched yet"}
 	tooManyStreams     = kind{"too-many-streams", http.StatusServiceUnavailable, "The process serves no more event streams"}
+	overloaded         = kind{"overloaded", http.StatusServiceUnavailable, "The process has no memory for more large bodies"}
 	shuttingDown       = kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
 )
 
 // kinds lists the kinds for the OpenAPI document.
 var kinds = []kind{
 	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownRoute, methodNotAllowed, stateConflict,
-	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
-	storageUnavailable, issuerUnavailable, tooManyStreams, shuttingDown,
+	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, rateLimited, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
+	storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown,
 }
 
 // problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.
@@ -163,7 +166,7 @@ func problemOf(err error) *problem {
 	case errors.Is(err, queue.ErrRevision):
 		return answer(revisionMismatch, "the revision named in If-Match is not the current one")
 	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return answer(storageUnavailable, "nothing is known to have changed; send the same request again").retry(1)
+		return answer(storageUnavailable, "nothing is known to have changed; send the same request again").retry(retryAfterSeconds(time.Second))
 	default:
 		return answer(internalFault, "the cause is in the server's log")
 	}
@@ -198,6 +201,7 @@ func (p *problem) write(w http.ResponseWriter) {
 	}
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
+	within(w, refuseTimeout)
 	w.WriteHeader(p.Status)
 	// A client that is gone cannot be told so.
 	_ = json.NewEncoder(w).Encode(p.Problem)

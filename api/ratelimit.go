@@ -49,6 +49,23 @@ func (m HeaderMode) limitHeaders(h http.Header, a shaper.Admission, retryAfter i
 	}
 }
 
+// readHeaders tells a tenant that reads too often when it may read again. burst is what it may read at once.
+func (m HeaderMode) readHeaders(h http.Header, r shaper.Rate, burst int64, wait time.Duration, retryAfter int64) {
+	if m == HeadersIETF || m == HeadersBoth {
+		quota, window := wholeWindow(r)
+		policy, left := quotaItem("status", "q", quota), quotaItem("status", "r", 0)
+		policy.Params.Add("w", structuredInt(window))
+		left.Params.Add("t", structuredInt(max(1, ceilSeconds(wait))))
+		setList(h, "RateLimit-Policy", httpsfv.List{policy})
+		setList(h, "RateLimit", httpsfv.List{left})
+	}
+	if m == HeadersLegacy || m == HeadersBoth {
+		h.Set("X-Ratelimit-Limit", strconv.FormatInt(burst, 10))
+		h.Set("X-Ratelimit-Remaining", "0")
+		h.Set("X-Ratelimit-Retry-After", strconv.FormatInt(retryAfter, 10))
+	}
+}
+
 // nextPlace is in how many whole seconds, rounded up, the next place frees; 0 if nobody knows.
 func nextPlace(a shaper.Admission) int64 {
 	switch {

@@ -291,7 +291,7 @@ func TestQueueErrors(t *testing.T) {
 			if strings.Contains(r.Body.String(), "secret") || strings.Contains(r.Body.String(), "10.0.0.7") {
 				t.Errorf("internals are told: %s", r.Body)
 			}
-			if after := r.Header().Get("Retry-After"); (after == "1") != (c.status == http.StatusServiceUnavailable) {
+			if after := r.Header().Get("Retry-After"); (after == "1" || after == "2") != (c.status == http.StatusServiceUnavailable) {
 				t.Errorf("%d with Retry-After %q", r.Code, after)
 			}
 		}

@@ -42,11 +42,11 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
 	allowNull(api.OpenAPI().Components.Schemas, wire.RouteSettings{})
 	for path, page := range s.cfg.AdminPages {
-		r.Handle(path, page)
-		r.Handle(path+"/*", page)
+		r.Handle(path, hurried(page))
+		r.Handle(path+"/*", hurried(page))
 	}
 	if s.cfg.Gatherer != nil {
-		r.Handle("/metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}))
+		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))
 	}
 	if err := serveDocument(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)
@@ -86,14 +86,14 @@ func (s *Server) jobOperations() []operation {
 		description: "A tenant's jobs in one state, newest first, page by page. A job that moves meanwhile may be missing.",
 		params:      listParams(),
 		answers:     map[int]answerDoc{http.StatusOK: {"One page.", wire.JobList{}, nil}},
-		refusals:    []int{http.StatusNotFound, http.StatusServiceUnavailable},
+		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
 		handle:      s.listJobs,
 	}, {
 		id: "get-job", method: http.MethodGet, path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
 		description: "With Prefer: wait=N the answer is held until the job is done or N seconds are over.",
 		params:      []*huma.Param{jobParam, tenantParam, preferParam},
 		answers:     map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.Job{}, []string{"Preference-Applied"}}},
-		refusals:    []int{http.StatusNotFound, http.StatusServiceUnavailable},
+		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
 		handle:      s.getJob,
 	}, {
 		id: "stream-job", method: http.MethodGet, path: "/v1/jobs/{id}/events", tag: tag, summary: "Follow a job's state",
@@ -105,7 +105,7 @@ func (s *Server) jobOperations() []operation {
 			http.StatusOK:        {"The events.", eventStream{wire.Job{}}, []string{"X-Accel-Buffering"}},
 			http.StatusNoContent: {"The event of the final state was received before.", nil, nil},
 		},
-		refusals: []int{http.StatusNotFound, http.StatusServiceUnavailable},
+		refusals: []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
 		handle:   s.streamJob,
 	}, {
 		id: "cancel-job", method: http.MethodDelete, path: "/v1/jobs/{id}", tag: tag, summary: "Cancel a waiting job",

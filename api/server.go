@@ -14,6 +14,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Config is the settings of a Server. The zero value of a field means its default.
@@ -30,6 +31,7 @@ type Config struct {
 	Logger        *slog.Logger          // default slog.Default()
 	StatusTenants []string              // tenants whose depth and capacity are exported as gauges
 	MaxStreams    int                   // event streams at once; default 1000
+	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a second's worth at once; zero: no bound
 	// CheckCallback says whether a callback URL may be used. Its error is the rule that is broken, such as "must be an http or https URL
 	// with a host", and must not quote the URL. nil: no job may have one.
 	CheckCallback func(url string) error
@@ -62,6 +64,8 @@ type Server struct {
 	metrics  *metrics
 	draining chan struct{}
 	streams  chan struct{} // one element for each event stream
+	bodies   bodyBudget
+	reads    *readBudget // nil: no bound
 	drain    sync.Once
 	intake   http.Handler
 	admin    http.Handler
@@ -88,6 +92,9 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
+	if cfg.StatusRate != (shaper.Rate{}) {
+		s.reads = newReadBudget(cfg.StatusRate)
+	}
 	var err error
 	if s.metrics, err = newMetrics(b, cfg); err != nil {
 		return nil, err
@@ -108,6 +115,9 @@ func (c Config) validate() error {
 	}
 	if !slices.Contains([]HeaderMode{HeadersIETF, HeadersLegacy, HeadersBoth, HeadersNone}, c.Headers) {
 		errs = append(errs, fmt.Errorf("api: headers: %q: must be ietf, legacy, both or none", c.Headers))
+	}
+	if err := c.StatusRate.Validate(); err != nil && c.StatusRate != (shaper.Rate{}) {
+		errs = append(errs, fmt.Errorf("api: status rate: %w", err))
 	}
 	if c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("api: max streams: %d: must not be negative", c.MaxStreams))
@@ -149,12 +159,16 @@ func (s *Server) isDraining() bool {
 	}
 }
 
-// Bounds of a connection. The time to read ends with the body; the time to write begins with the header, so it must hold the
-// slowest body, the longest wait and the answer.
+// Bounds of a connection. A request must be there readTimeout after its first byte (or its connection), so that one that drips is closed
+// within 10 s whatever it drips; large bodies get more as they arrive, see incoming. The time to write begins with the header, so it must hold
+// the longest wait and the answer; answers have a bound of their own once they begin, see hurry. An idle connection may stay long, for
+// proxies keep theirs: it makes room when there is need, see Listener.
 const (
 	headerTimeout = 5 * time.Second
-	readTimeout   = 30 * time.Second
-	writeTimeout  = readTimeout + (wire.MaxWaitSeconds+15)*time.Second
+	readTimeout   = 8 * time.Second
+	answerTimeout = 5 * time.Second
+	refuseTimeout = readTimeout + 500*time.Millisecond // of a problem, which may begin only when what is left of a body was read
+	writeTimeout  = readTimeout + wire.MaxWaitSeconds*time.Second + answerTimeout
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 32 << 10
 )

@@ -85,6 +85,67 @@ func FuzzEncodeName(f *testing.F) {
 	})
 }
 
+// tagOf is what Redis Cluster hashes of a key: what stands between the first opening brace and the first closing one after it, unless that is
+// nothing; else all of it.
+func tagOf(key string) string {
+	if _, after, found := strings.Cut(key, "{"); found {
+		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
+			return tag
+		}
+	}
+	return key
+}
+
+// FuzzKeys is target S2 on the keys: whatever tenants, routes and keys are called, all keys of a tenant lie in the one slot of its shard, and
+// two subjects share a key only where they are the same.
+func FuzzKeys(f *testing.F) {
+	names := []string{"acme", "acme}1", "{acme}", "{", "}", "{}", "}{", "a:b", "a/b", "a b", EncodeName("a b"), "~", "", "é", "\x00", "\xff", "*",
+		"sluice:{0}:job:x", strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("{", 255)}
+	for i, name := range names {
+		f.Add(name, names[(i+1)%len(names)], "default", name, "k", name)
+		f.Add(name, name, name, "default", name, "k")
+	}
+	f.Add("a", "a/b", "b/c", "c", "", "")
+	f.Add("a", "a:b", "b:c", "c", "b:", "")
+	space := NewKeyspace(64)
+	one := NewKeyspace(1).Shard(0) // where tenants cannot be told apart by their shards
+	f.Fuzz(func(t *testing.T, tenantA, tenantB, routeA, routeB, keyA, keyB string) {
+		a, b := subject{tenantA, routeA, keyA}, subject{tenantB, routeB, keyB}
+		for _, s := range []subject{a, b} {
+			shard := space.ShardOf(s.tenant)
+			low, high := shard.Index*clusterSlots/space.Len(), (shard.Index+1)*clusterSlots/space.Len()
+			for kind, key := range s.keys(shard) {
+				if tag := tagOf(key); tag != tagOf(shard.Clock()) || int(clusterSlot(tag)) < low || int(clusterSlot(tag)) > high {
+					t.Errorf("%s of %q is %q, which is not in the slot of its shard", kind, s, key)
+				}
+				if strings.ContainsAny(strings.TrimPrefix(key, shard.prefix), "{}* ?[]\\\r\n\x00") {
+					t.Errorf("%s of %q is %q, which holds client text", kind, s, key)
+				}
+			}
+		}
+		inA := map[string]bool{}
+		for _, key := range a.keys(one) {
+			inA[key] = true
+		}
+		if len(inA) != len(a.keys(one)) {
+			t.Errorf("two keys of %q are one: %v", a, a.keys(one))
+		}
+		for kind, key := range b.keys(one) {
+			same := tenantA == tenantB
+			switch kind {
+			case "policy", "history", "names":
+			case "idem":
+				same = same && keyA == keyB
+			default:
+				same = same && routeA == routeB
+			}
+			if inA[key] != same {
+				t.Errorf("%s of %q is %q, among the keys of %q: %t", kind, b, key, a, inA[key])
+			}
+		}
+	})
+}
+
 // TestHashPartsDoNotRunTogether: a fingerprint is of its parts, not of their text in a row.
 func TestHashPartsDoNotRunTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -264,6 +265,24 @@ func TestBadAnswersAreFailedAttempts(t *testing.T) {
 				_, err = fmt.Fprintf(c, "X-%d: %s\r\n", i, strings.Repeat("a", 1000))
 			}
 		}, unreadable},
+		"endless interim answers": {func(c net.Conn) {
+			var err error
+			for err == nil {
+				_, err = io.WriteString(c, "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+			}
+		}, unreadable},
+		"endless continue": {func(c net.Conn) {
+			var err error
+			for err == nil {
+				_, err = io.WriteString(c, strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 40))
+			}
+		}, unreadable},
+		"endless status line": {func(c net.Conn) {
+			_, err := io.WriteString(c, "HTTP/1.1 200 ")
+			for err == nil {
+				_, err = io.WriteString(c, strings.Repeat("K", 1000))
+			}
+		}, unreadable},
 		"one endless header": {func(c net.Conn) {
 			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
 			for err == nil {
@@ -280,6 +299,76 @@ func TestBadAnswersAreFailedAttempts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHostileUpstreams is the upstream's side of target S3: whatever comes, and however slowly, a delivery ends within the route's timeout,
+// with little memory. Where the status has come, it counts.
+func TestHostileUpstreams(t *testing.T) {
+	const timeout = 300 * time.Millisecond
+	head := func(more string) string { return "HTTP/1.1 200 OK\r\n" + more + "\r\n" }
+	again := func(first, text string, pause time.Duration) func(net.Conn) {
+		return func(c net.Conn) {
+			_, err := io.WriteString(c, first)
+			for bytes := []byte(text); err == nil; <-time.After(pause) {
+				_, err = c.Write(bytes)
+			}
+		}
+	}
+	mega := strings.Repeat("a", 1<<20)
+	for name, c := range map[string]struct {
+		serve     func(net.Conn)
+		delivered bool
+		kept      int // bytes of the body at the least
+	}{
+		"body without end":                {again(head("Content-Length: 1099511627776\r\n"), mega, 0), true, maxBody},
+		"body until closed":               {again(head(""), mega, 0), true, maxBody},
+		"chunks without end":              {again(head("Transfer-Encoding: chunked\r\n"), "100000\r\n"+mega+"\r\n", 0), true, maxBody},
+		"a chunk for each byte":           {again(head("Transfer-Encoding: chunked\r\n"), strings.Repeat("1\r\na\r\n", 1000), 0), true, 1},
+		"extension of a chunk":            {again(head("Transfer-Encoding: chunked\r\n")+"1;", mega, 0), true, 0},
+		"trailers without end":            {again(head("Transfer-Encoding: chunked\r\n")+"1\r\na\r\n0\r\n", "X-A: "+mega+"\r\n", 0), true, 1},
+		"gzip bomb":                       {again(head("Content-Encoding: gzip\r\n"), string(bomb(t, 16<<20)), 0), true, maxBody},
+		"a byte of the body at a time":    {again(head("Content-Length: 100000\r\n"), "a", 5*time.Millisecond), true, 1},
+		"a byte of the headers at a time": {again("HTTP/1.1 200 OK\r\nX: ", "a", 5*time.Millisecond), false, 0},
+		"interim answers, slowly":         {again("", "HTTP/1.1 100 Continue\r\n\r\n", 5*time.Millisecond), false, 0},
+		"redirect without end":            {again("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", mega, 0), false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := rawServer(t, c.serve)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			s := deliver(t, t.Context(), Route{URL: "http://" + addr, Timeout: timeout})
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			if took > timeout+2*time.Second { // what a busy machine adds
+				t.Errorf("took %v", took)
+			}
+			if (s.Event == shaper.Succeed) != c.delivered {
+				t.Errorf("%s, %+v", s.Event, s.Error)
+			}
+			if s.Response != nil && (len(s.Response.Body) > maxBody || len(s.Response.Body) < c.kept) {
+				t.Errorf("%d bytes kept", len(s.Response.Body))
+			}
+			// Everything that was allocated meanwhile, by the other side too.
+			if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+				t.Errorf("%d bytes allocated", n)
+			}
+		})
+	}
+}
+
+// bomb is what so many zeros are as gzip.
+func bomb(t *testing.T, size int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 func TestSwitchingProtocolsIsDeadAndDoesNotHang(t *testing.T) {

@@ -22,13 +22,14 @@ type check struct {
 type scale struct {
 	jobs, tenants, kills int
 	rounds               int           // of what is done again and again
+	slow                 int           // connections to each listener that mean harm
 	window               time.Duration // of observation
 	limit                time.Duration // the check has failed by then; 0 is a minute and a half
 }
 
 // all lists the checks in their order. rates comes last: it judges what the others have seen, too.
 func all() []check {
-	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), peers(), bugs(), rates())
+	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), hostile(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), peers(), bugs(), rates())
 }
 
 // figure is one number that a check has found.

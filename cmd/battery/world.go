@@ -55,7 +55,7 @@ type settings struct {
 	concurrency int               // of a worker
 	defaults    tenant            // of tenants
 	tenants     map[string]tenant // by name
-	routes      map[string]string // further settings of routes, such as "timeout: 60s", or "asynq { queue: x }" to hand off; there is always one named default
+	routes      map[string]string // further settings of routes, such as "timeout: 60s", or "asynq { queue: x }" to hand off, or "url: x, timeout: 5s" for an upstream of its own; there is always one named default
 	env         []string          // further variables of sluice processes, NAME=value; they outrank the configuration file
 	redisEnv    []string          // the same of redis-server
 	callbacks   string            // prefix of the callback URLs that may be called
@@ -295,6 +295,8 @@ func (w *world) configure(name string) (path string, err error) {
 		if queue, handsOff := strings.CutPrefix(rest, "asynq "); handsOff {
 			to = "asynq: " + queue
 			rest = retries
+		} else if strings.HasPrefix(rest, "url: ") {
+			to, rest, _ = strings.Cut(rest, ", ")
 		}
 		fmt.Fprintf(&b, "  %s: { %s, %s }\n", route, to, rest)
 	}

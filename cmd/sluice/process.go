@@ -69,21 +69,24 @@ func (p *process) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	admin, err := p.listen("admin.listen", p.adminFlag, p.cfg.Admin.Listen, fail)
+	admin, err := p.listen("admin", p.adminFlag, p.cfg.Admin.Listen, p.cfg.Admin.MaxConnections, fail)
 	if err != nil {
 		return err
 	}
 	defer admin.close()
 	var intake *listener
 	if p.roles.api {
-		if intake, err = p.listen("api.listen", p.apiFlag, p.cfg.API.Listen, fail); err != nil {
+		if intake, err = p.listen("api", p.apiFlag, p.cfg.API.Listen, p.cfg.API.MaxConnections, fail); err != nil {
 			return err
 		}
 		defer intake.close()
 	}
 
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), admin.socket)
+	if intake != nil {
+		registry.MustRegister(intake.socket)
+	}
 	engine, q, err := p.open(ctx, registry)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -296,6 +299,7 @@ func (p *process) apiConfig(
 		Logger:        p.log,
 		StatusTenants: tenants[:min(len(tenants), maxTenants)],
 		MaxStreams:    int(p.cfg.API.MaxStreams),
+		StatusRate:    p.cfg.API.StatusRate,
 		AdminPages:    pages,
 		CheckCallback: guard.Check,
 	}
@@ -338,22 +342,24 @@ func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engi
 // listener is one address with its server; its gate is shut until the process is ready.
 type listener struct {
 	gate   *gate
-	socket net.Listener
+	socket *api.Listener
 	server *http.Server
 	log    *slog.Logger
 }
 
-// listen opens the address and serves on it at once. What ends the serving ends the process through fail.
-func (p *process) listen(key, flag, address string, fail context.CancelCauseFunc) (*listener, error) {
+// listen opens the address of the section of the configuration, and serves on it at once. What ends the serving ends the process through fail.
+func (p *process) listen(section, flag, address string, most int64, fail context.CancelCauseFunc) (*listener, error) {
+	key := section + ".listen"
 	socket, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot listen on %s: %w (change it with %s)", key, address, rootOf(err), flag)
 	}
-	l := &listener{gate: newGate(), socket: socket, log: p.log}
+	l := &listener{gate: newGate(), socket: api.Limit(socket, section, int(most)), log: p.log}
 	l.server = api.HTTPServer(address, l.gate, p.log)
+	l.socket.Attend(l.server)
 	p.log.Info("listening", "for", key, "address", socket.Addr().String())
 	go func() {
-		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+		if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
 			fail(fmt.Errorf("%s: %w", key, err))
 		}
 	}()

@@ -86,10 +86,21 @@ func (a jobsAPI) awaitJob(ctx context.Context, tenant string, job wire.Job) (wir
 			job = now
 		case transient(err):
 			_ = sleep(ctx, time.Second)
+		case tooOften(err) > 0:
+			_ = sleep(ctx, tooOften(err))
 		default:
 			return job, err
 		}
 	}
+}
+
+// tooOften is how long the server asks to wait because its tenant reads too often, 0 if that is not what it says.
+func tooOften(err error) time.Duration {
+	var answer *client.Error
+	if errors.As(err, &answer) && answer.Kind() == "rate-limited" {
+		return max(answer.RetryAfter, time.Second)
+	}
+	return 0
 }
 
 // transient reports whether the call may go well when it is made again: the server was not reached, or does not work now.

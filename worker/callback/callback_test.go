@@ -2,6 +2,7 @@ package callback
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -622,6 +623,12 @@ func TestOnRedis(t *testing.T) {
 
 // TestHostileAnswers are bounded, and do not change what the status says.
 func TestHostileAnswers(t *testing.T) {
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	for range 16 {
+		_, _ = z.Write(make([]byte, 1<<20)) // into memory
+	}
+	_ = z.Close()
 	for path, row := range map[string]struct {
 		answer    func(w http.ResponseWriter)
 		delivered bool
@@ -644,6 +651,29 @@ func TestHostileAnswers(t *testing.T) {
 		"/endless headers": {func(w http.ResponseWriter) {
 			for i := range 1000 {
 				w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("x", 100))
+			}
+		}, false},
+		"/gzip bomb": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Encoding", "gzip")
+			for {
+				if _, err := w.Write(bomb.Bytes()); err != nil {
+					return
+				}
+			}
+		}, true},
+		"/interim answers": {func(w http.ResponseWriter) {
+			w.Header().Set("Link", "</"+strings.Repeat("x", 100)+">")
+			for range 1000 {
+				w.WriteHeader(http.StatusEarlyHints)
+			}
+		}, false},
+		"/slow headers": {func(w http.ResponseWriter) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+				_, err = conn.Write([]byte("H"))
+			}
+			if conn != nil {
+				_ = conn.Close()
 			}
 		}, false},
 		"/claims gzip": {func(w http.ResponseWriter) {

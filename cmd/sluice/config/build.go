@@ -173,6 +173,10 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 		}
 		c.Tenants.Tiers[name] = r.overrides(path, section, c.Routes, "")
 	}
+	guest := c.Auth.Guest.Tier
+	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known && slices.Contains(c.Auth.Modes(), auth.Guest) {
+		r.problem(r.at("auth.guest.tier"), show(guest), "must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
+	}
 }
 
 // tenants reads the defaults and the named tenants, then checks every policy that results. What is wrong with the defaults is not said

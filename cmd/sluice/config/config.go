@@ -41,6 +41,9 @@ type API struct {
 	MaxBody     int64 // bytes of one submission
 	MaxStreams  int64 // event streams of this process at once
 	AllowPublic bool  // listen beyond loopback although there is no authentication
+
+	MaxConnections int64
+	StatusRate     shaper.Rate // reads of jobs by one tenant; zero: no bound
 }
 
 // Admin is the listener of the operator.
@@ -49,6 +52,8 @@ type Admin struct {
 	Token  string // empty: loopback only
 
 	Asynqmon bool // serve asynq's own web page too
+
+	MaxConnections int64
 }
 
 // Worker is how leased jobs are handled.
@@ -141,9 +146,12 @@ func (c *Config) scalars() map[string]any {
 		"api.max_body":                    &c.API.MaxBody,
 		"api.allow_public":                &c.API.AllowPublic,
 		"api.max_streams":                 &c.API.MaxStreams,
+		"api.max_connections":             &c.API.MaxConnections,
+		"api.status_rate":                 &c.API.StatusRate,
 		"admin.listen":                    &c.Admin.Listen,
 		"admin.token":                     &c.Admin.Token,
 		"admin.asynqmon":                  &c.Admin.Asynqmon,
+		"admin.max_connections":           &c.Admin.MaxConnections,
 		"auth.mode":                       &c.Auth.Mode,
 		"auth.jwt.issuer":                 &c.Auth.JWT.Issuer,
 		"auth.jwt.audience":               &c.Auth.JWT.Audience,

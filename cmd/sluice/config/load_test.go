@@ -51,8 +51,8 @@ func TestDefaults(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route)})
 	want := config.Config{
 		Redis:     config.Redis{DataDir: "./data"},
-		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000},
-		Admin:     config.Admin{Listen: "127.0.0.1:8081"},
+		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000},
+		Admin:     config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
 		Auth:      config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"}},
 		Headers:   "both",
 		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
@@ -69,11 +69,25 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// A rate without a default may be taken back; one with a default must be a rate.
+func TestEmptyRate(t *testing.T) {
+	got := mustLoad(t, config.Sources{File: write(t, route+"api: { status_rate: 5/m }\n"), Flags: map[string]string{"api.status_rate": ""}})
+	if got.API.StatusRate != (shaper.Rate{}) {
+		t.Errorf("%v", got.API.StatusRate)
+	}
+	for _, yaml := range []string{"api: { status_rate: 5 }\n", "api: { status_rate: 0/s }\n", "tenants: { defaults: { rate: \"\" } }\n", "api: { max_connections: 0 }\n"} {
+		_, err := config.Load(config.Sources{File: write(t, route+yaml)})
+		if len(problems(t, err)) != 1 {
+			t.Errorf("%s: %v", yaml, err)
+		}
+	}
+}
+
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
-api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9 }
-admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true }
+api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, status_rate: 100/s }
+admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, max_connections: 11 }
 auth:
   mode: none
   jwt: { issuer: "https://issuer.example/", audience: sluice, leeway: 1m, tenant_claim: org, tier_claim: plan, jwks: "https://issuer.example/jwks.json" }
@@ -110,8 +124,8 @@ log: { level: warn }
 	on := true
 	want := config.Config{
 		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
-		API:   config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9},
-		Admin: config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true},
+		API:   config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10, StatusRate: shaper.Rate{Limit: 100, Period: time.Second}},
+		Admin: config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, MaxConnections: 11},
 		Auth: config.Auth{
 			Mode: "none",
 			JWT: config.JWT{Issuer: "https://issuer.example/", Audience: "sluice", Leeway: time.Minute, TenantClaim: "org", TierClaim: "plan",
@@ -219,6 +233,7 @@ func TestProblems(t *testing.T) {
 		{"route with a bad rate", "tenants: { shop: { routes: { default: { rate: 5 } } } }", `tenants.shop.routes.default.rate: 5: must be LIMIT/PERIOD`},
 		{"route of a route", "tenants: { shop: { routes: { default: { routes: {} } } } }", `tenants.shop.routes.default.routes: unknown key: no such setting here`},
 		{"route with a policy out of bounds", "tenants: { shop: { routes: { default: { rate: 1/366d, burst: 500 } } } }", `tenants.shop.routes.default.burst: 500: burst × period`},
+		{"guests in a tier that is none", "auth: { mode: guest, guest: { tier: free } }\ntiers: { pro: {} }", `auth.guest.tier: "free": must be one of the tiers: pro`},
 		{"tier that is none", "tenants: { shop: { tier: pro } }", `tenants.shop.tier: "pro": must be a tier of the configuration file, which has none`},
 		{"tier that is none of those", "tiers: { free: {} }\ntenants: { shop: { tier: pro } }", `tenants.shop.tier: "pro": must be one of free`},
 		{"tier that is no text", "tenants: { shop: { tier: [pro] } }", `tenants.shop.tier: a list: must be the name of a tier`},
@@ -354,7 +369,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
 		"auth.mode": "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s", "auth.jwt.tenant_claim": "org",
 		"auth.jwt.tier_claim": "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
-		"api.max_streams": "7", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
+		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",

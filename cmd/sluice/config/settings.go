@@ -93,10 +93,14 @@ func Settings() []Setting {
 		address("api.listen", "api", "127.0.0.1:8080", "Address of the listener for clients."),
 		whole("api.max_body", "262144", 1024, 8<<20, "Bytes of one submission."),
 		whole("api.max_streams", "1000", 1, 100_000, "Event streams of this process at once; more are answered with 503."),
+		whole("api.max_connections", "10000", 1, 1_000_000, "Connections to this listener at once. When they are reached, idle ones make room for new ones, and where none is idle the new one is closed."),
+		{Key: "api.status_rate", Kind: Rate, Help: "How often one tenant may read jobs and lists and open event streams, in this process, such as 100/s; a second's worth may come at once. More are answered with 429. Not set: no bound.",
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
 		toggle("api.allow_public", "Let the API listen beyond loopback although clients are not authenticated."),
 		address("admin.listen", "admin", "127.0.0.1:8081", "Address of the listener for operators: tenants, health, metrics."),
 		{Key: "admin.token", Kind: Text, check: isToken, Secret: true, Help: "Bearer token of the admin listener. Without it that listens on loopback only.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
+		whole("admin.max_connections", "1000", 1, 1_000_000, "Connections to this listener at once, as api.max_connections."),
 		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
 	}
 	settings = append(settings, authSettings()...)

@@ -44,6 +44,9 @@ func (s Setting) read(raw any) (value any, rule string) {
 		if !ok {
 			return nil, s.Rule
 		}
+		if text == "" && s.Default == "" {
+			return shaper.Rate{}, "" // not set
+		}
 		rate, err := shaper.ParseRate(text)
 		if err != nil {
 			return nil, err.Error()

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// The bounds of the listeners reach them: how often a tenant may read, and how many connections there may be.
+func TestBoundsOfAProcess(t *testing.T) {
+	now := startProcess(t, map[string]any{
+		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
+		"api":    map[string]any{"status_rate": "1/h", "max_connections": 2},
+	})
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	api, err := client.New("http://"+now.api.String(), "", hc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	submitted, err := api.Submit(t.Context(), client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Job(t.Context(), "", submitted.Job.ID, 0); err != nil {
+		t.Error(err)
+	}
+	_, err = api.Job(t.Context(), "", submitted.Job.ID, 0)
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" || tooOften(err) < refused.RetryAfter || tooOften(err) == 0 || transient(err) {
+		t.Errorf("the second read: %v", err)
+	}
+	for range 5 { // the idle ones make room
+		alone := &http.Client{Transport: &http.Transport{}}
+		defer alone.CloseIdleConnections()
+		resp, err := alone.Get("http://" + now.api.String() + "/livez")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+	resp, err := hc.Get("http://" + now.admin.String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	for _, want := range []string{
+		`sluice_connections{listener="api"} 2`, `sluice_connections{listener="admin"} 1`, "sluice_reads_refused_total 1",
+		`sluice_connections_refused_total{listener="admin"} 0`, `sluice_connections_evicted_total{listener="api"} `,
+	} {
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("the metrics do not say %q (%v): %s", want, err, text)
+		}
+	}
+}
