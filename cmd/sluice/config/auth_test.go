@@ -44,6 +44,7 @@ func TestAuthSection(t *testing.T) {
 	file := filepath.ToSlash(write(t, publicPEM(t, &curve.PublicKey)))
 	const secret = "a secret of at least thirty-two bytes"
 	c := mustLoad(t, config.Sources{File: write(t, route+`
+tiers: { free: {} }
 api: { listen: "0.0.0.0:8080" }
 auth:
   mode: [keys, jwt, guest]
