@@ -40,13 +40,13 @@ func stale(ctx context.Context, w *world, f *findings) error {
 	if err := w.open(ctx, settings{defaults: tenant{rate: "200/s"}}, "api", "worker", "worker"); err != nil {
 		return err
 	}
-	if err := w.shared(ctx); err != nil {
-		return err
-	}
 	var refusals, others float64
 	flying := 0
 	var changed []string
 	for round := range w.scale.kills {
+		if err := w.shared(ctx); err != nil { // also with the worker that was stopped: a shard must not change its owner on the way
+			return err
+		}
 		flow := fmt.Sprintf("flow%d", round)
 		hold := make(chan struct{})
 		w.sink.set(func(_ delivery, nth int) answer {
