@@ -84,6 +84,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		{`{"routes":{"other":{"capacity":-1}}}`, "routes.other.capacity", "must be"},
 		{`{"routes":{"other":{"rate":{"limit":1,"period_ms":31622400000},"burst":9007199254740991}}}`, "routes.other.burst", "200 years"},
 		{`{"routes":["other"]}`, "routes", ""},
+		{`{"routes":{"other":{"rate":{"limit":1,"period_ms":31622400000},"rates":[{"limit":1,"period_ms":31622400000,"burst":9007199254740991}]}}}`, "routes.other.rates[0].burst", "200 years"},
 	} {
 		for _, method := range []string{"PATCH", "PUT"} {
 			r := b.admin.do(t, method, "/v1/tenants/a", nil, c.body)
@@ -95,6 +96,21 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	}
 	if got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t); got.Revision != 0 {
 		t.Errorf("changed: %+v", got)
+	}
+}
+
+// What the policy as a whole refuses is named as in the API, of a route too.
+func TestProblemsAreNamedAsInTheAPI(t *testing.T) {
+	got := problemOf(shaper.Problems{
+		{Field: "max_wait", Rule: "r"}, {Field: "routes.login.max_wait", Rule: "r"}, {Field: "tier", Rule: "r"}, {Field: "routes.login.rate", Rule: "r"}, {Field: "rates", Rule: "r"},
+		{Field: "routes.login.capacity", Rule: "r"},
+	})
+	want := []wire.FieldError{
+		{Field: "max_wait_ms", Kind: "number", Rule: "r"}, {Field: "routes.login.max_wait_ms", Kind: "number", Rule: "r"}, {Field: "tier", Kind: "string", Rule: "r"},
+		{Field: "routes.login.rate", Kind: "object", Rule: "r"}, {Field: "rates", Kind: "array", Rule: "r"}, {Field: "routes.login.capacity", Kind: "number", Rule: "r"},
+	}
+	if !slices.Equal(got.Errors, want) {
+		t.Errorf("%+v", got.Errors)
 	}
 }
 
