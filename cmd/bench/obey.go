@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
@@ -46,66 +47,84 @@ func (p paces) tau(departures []time.Duration) time.Duration {
 	return time.Duration(math.Ceil(worst - 0.001)) // the sums of a double are off by less
 }
 
-// after are the departures from the instant on.
-func after(departures []time.Duration, at time.Duration) []time.Duration {
-	for i, d := range departures {
-		if d >= at {
-			return departures[i:]
+// departure is one job that left: its stamp, and when it reached the sink; both since the answer to the change.
+type departure struct{ stamp, arrived time.Duration }
+
+// after are the instants from the one on.
+func after(instants []time.Duration, from time.Duration) []time.Duration {
+	for i, at := range instants {
+		if at >= from {
+			return instants[i:]
 		}
 	}
 	return nil
 }
 
-// flowing is the first departure after zero from which on the next ones come at the interval: as many as steady, or as there are.
-func flowing(departures []time.Duration, interval time.Duration, steady int) (at time.Duration, ok bool) {
-	left := after(departures, 0)
-	for i := range left {
-		n := min(steady, len(left)-1-i)
+// due is when the interval first lets a departure follow the last one before zero; not before zero.
+func due(departures []departure, interval time.Duration) time.Duration {
+	first := time.Duration(0)
+	for _, d := range departures {
+		if d.stamp < 0 {
+			first = max(0, d.stamp+interval)
+		}
+	}
+	return first
+}
+
+// steady is how many departures in a row make a flow.
+const steady = 10
+
+// flowing is when the first departure arrived after zero from which on the stamps of the next ones follow at the interval: as many as
+// steady, or as there are.
+func flowing(departures []departure, interval time.Duration) (at time.Duration, ok bool) {
+	for i, d := range departures {
+		n := min(steady, len(departures)-1-i)
 		if n < 2 {
 			return 0, false
 		}
-		// A delay on the way of the first one would make the others seem fast, and one of the last slow.
-		if left[i+n]-left[i] <= time.Duration(n)*interval*21/20+10*time.Millisecond {
-			return left[i], true
+		// A worker that looks a little late loses a slot now and then.
+		if d.arrived >= 0 && departures[i+n].stamp-d.stamp <= time.Duration(n)*interval*21/20+10*time.Millisecond {
+			return d.arrived, true
 		}
 	}
 	return 0, false
 }
 
-// tooEarly counts the departures after zero that come earlier than the interval after the one before, and tells when the last of them was. What
-// little the way there may have taken off an interval is forgiven.
-func tooEarly(departures []time.Duration, interval, forgiven time.Duration) (n int, last time.Duration) {
+// tooEarly counts the departures that arrived after zero although their stamps come earlier than the interval after the ones before, and
+// tells when the last of them arrived.
+func tooEarly(departures []departure, interval time.Duration) (n int, last time.Duration) {
 	for i := 1; i < len(departures); i++ {
-		if departures[i] > 0 && departures[i]-departures[i-1] < interval-forgiven {
-			n, last = n+1, departures[i]
+		if d := departures[i]; d.arrived > 0 && d.stamp-departures[i-1].stamp < interval-roundingOf {
+			n, last = n+1, max(last, d.arrived)
 		}
 	}
 	return n, last
 }
 
-// look works out what the departures say of the change: their arrivals and stamps since its answer, and when it was sent.
-func (r *retuned) look(c retune, arrivals, stamps []time.Duration, sent time.Duration) {
+// look works out what the departures, in the order of their stamps, say of the change, which was sent at an instant before zero.
+func (r *retuned) look(c retune, departures []departure, sent time.Duration) {
 	old, now := c.before.interval(), c.after.interval()
+	stamps, arrivals := make([]time.Duration, len(departures)), make([]time.Duration, len(departures))
+	for i, d := range departures {
+		stamps[i], arrivals[i] = d.stamp, d.arrived
+	}
+	slices.Sort(arrivals)
 	changed := sent
-	switch {
-	case now > old: // slower
+	var at time.Duration
+	r.Early, at = tooEarly(departures, now)
+	if now > old { // slower
 		// What was leased before leaves as it was stamped, by the old rate; from then on the new one holds.
 		changed = leasedAhead
-		var at time.Duration
-		r.Early, at = tooEarly(arrivals, now, min(now/4, 10*time.Millisecond))
 		r.Obeyed, r.obeyed = millis(at), true
 		granted := stamps[:len(stamps)-len(after(stamps, changed))]
-		r.Stamps = micros(max(c.before.tau(granted), c.after.tau(after(stamps, changed))))
-	default:
-		var at time.Duration
-		at, r.obeyed = flowing(arrivals, now, 20)
-		r.Obeyed = millis(at)
-		if !r.obeyed {
+		r.Stamps = micros(c.before.tau(granted))
+	} else {
+		at, r.obeyed = flowing(departures, now)
+		if r.Obeyed = millis(max(0, at-due(departures, now))); !r.obeyed {
 			r.Obeyed = bursts
 		}
-		r.Early, _ = tooEarly(after(stamps, sent), now-roundingOf, 0)
-		r.Stamps = micros(c.after.tau(after(stamps, changed)))
 	}
+	r.Stamps = max(r.Stamps, micros(c.after.tau(after(stamps, changed))))
 	r.Arrivals = millis(c.after.tau(after(arrivals, max(changed, 0))))
 	r.Count = len(after(stamps, changed))
 }

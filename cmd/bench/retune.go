@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,7 +70,7 @@ func parse(text string) shaper.Rate {
 type retuned struct {
 	Name     string  `json:"name"`
 	Answer   float64 `json:"answer_ms"`         // that the PATCH took
-	Obeyed   float64 `json:"obeyed_ms"`         // from the PATCH's answer until the departures obey
+	Obeyed   float64 `json:"obeyed_ms"`         // from the PATCH's answer, or when the new rate first lets a job leave, until the departures obey
 	Stamps   float64 `json:"stamps_tau_us"`     // τ* of the stamps against what holds
 	Arrivals float64 `json:"arrivals_tau_ms"`   // τ* of the arrivals after the change, with the noise of the way
 	Early    int     `json:"early"`             // departures after the answer that the new spacing does not allow
@@ -149,7 +150,7 @@ type program struct {
 	admin     string
 	sink      *http.Server
 	mu        sync.Mutex
-	arrivals  map[string][]time.Time // by tenant
+	arrivals  map[string]time.Time // by job
 	transport *http.Transport
 	ended     chan error
 }
@@ -159,7 +160,7 @@ func startProgram(ctx context.Context) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &program{dir: dir, arrivals: map[string][]time.Time{}, ended: make(chan error, 1), transport: http.DefaultTransport.(*http.Transport).Clone()}
+	p := &program{dir: dir, arrivals: map[string]time.Time{}, ended: make(chan error, 1), transport: http.DefaultTransport.(*http.Transport).Clone()}
 	if err := p.start(ctx); err != nil {
 		p.close()
 		return nil, err
@@ -256,8 +257,7 @@ func (p *program) arrive(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	tenant := r.Header.Get("Sluice-Tenant")
-	p.arrivals[tenant] = append(p.arrivals[tenant], now)
+	p.arrivals[r.Header.Get("webhook-id")] = now
 }
 
 // retune gives the tenant a backlog under the first settings, changes them while it leaves, and looks at what left.
@@ -291,18 +291,15 @@ func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned,
 	if err := pass(ctx, 5*leasedAhead); err != nil {
 		return out, err
 	}
-	stamps, err := p.stamps(ctx, tenant)
+	departures, err := p.departures(ctx, tenant, answered)
 	if err != nil {
 		return out, err
 	}
-	p.mu.Lock()
-	arrivals := slices.SortedFunc(slices.Values(p.arrivals[tenant]), time.Time.Compare)
-	p.mu.Unlock()
 	if _, err := p.operator.Purge(ctx, tenant, wire.Filter{}); err != nil {
 		return out, err
 	}
 	out.Answer = float64(answered.Sub(sent).Microseconds()) / 1000
-	out.look(r, since(answered, arrivals), since(answered.Round(0), stamps), -answered.Sub(sent))
+	out.look(r, departures, -answered.Sub(sent))
 	out.judge()
 	return out, nil
 }
@@ -327,29 +324,24 @@ func (p *program) change(ctx context.Context, method, tenant, body string) (time
 	return now, err
 }
 
-// stamps are those of the jobs that have left, at most the last 1,000.
-func (p *program) stamps(ctx context.Context, tenant string) ([]time.Time, error) {
-	var stamps []time.Time
+// departures are those of the jobs that have left, at most the last 1,000, since the instant.
+func (p *program) departures(ctx context.Context, tenant string, zero time.Time) ([]departure, error) {
+	var all []departure
 	for cursor, more := "", true; more; more = cursor != "" {
 		page, err := p.jobs.Jobs(ctx, client.List{Tenant: tenant, State: "done", Limit: wire.MaxPage, Cursor: cursor})
 		if err != nil {
 			return nil, err
 		}
+		p.mu.Lock()
 		for _, j := range page.Items {
-			stamps = append(stamps, j.Started)
+			// The stamp is by the clock of Redis, which is this machine's.
+			all = append(all, departure{stamp: j.Started.Sub(zero.Round(0)), arrived: p.arrivals[j.ID].Sub(zero)})
 		}
+		p.mu.Unlock()
 		cursor = page.NextCursor
 	}
-	slices.SortFunc(stamps, time.Time.Compare)
-	return stamps, nil
-}
-
-func since(t time.Time, instants []time.Time) []time.Duration {
-	out := make([]time.Duration, len(instants))
-	for i, at := range instants {
-		out[i] = at.Sub(t)
-	}
-	return out
+	slices.SortFunc(all, func(a, b departure) int { return cmp.Compare(a.stamp, b.stamp) })
+	return all, nil
 }
 
 func pass(ctx context.Context, d time.Duration) error {
