@@ -186,3 +186,14 @@ func TestShownOutput(t *testing.T) {
 		}
 	}
 }
+
+// The part about keys and guests needs a command of its own.
+func TestKeysOfTheTenantsPage(t *testing.T) {
+	for _, child := range testParser(t).Model.Node.Children {
+		if child.Name == "key" {
+			testscript.Run(t, scripts("testdata/page_keys"))
+			return
+		}
+	}
+	t.Skip("there is no sluice key yet")
+}
