@@ -102,7 +102,11 @@ func (f *planFlags) differences(a *app) (*differences, error) {
 	t := newTally(time.Now())
 	if terminal(a.Err) { // elsewhere it would only be in the way
 		view, every := newProgressOf(a.Err, "tenants")
-		watched(view, every, "compare", len(wanted), t, counts.answered, func() { read(t) })
+		total := len(wanted)
+		if f.Prune {
+			total = -1 // who else there is is not known yet
+		}
+		watched(view, every, "compare", total, t, counts.answered, func() { read(t) })
 		view.close()
 	} else {
 		read(t)
