@@ -63,10 +63,13 @@ func serveDocument(router chi.Router, api huma.API) error {
 	return nil
 }
 
-// allowNull documents that null resets each of the settings.
+// allowNull documents that null resets each of the settings, and each member of those that are maps.
 func allowNull(schemas huma.Registry, of any) {
 	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
 	for name, p := range s.Properties {
+		if member, isMap := p.AdditionalProperties.(*huma.Schema); isMap {
+			p.AdditionalProperties = &huma.Schema{AnyOf: []*huma.Schema{member, {Type: "null"}}}
+		}
 		s.Properties[name] = &huma.Schema{Description: p.Description, AnyOf: []*huma.Schema{p, {Type: "null"}}}
 	}
 }
@@ -140,6 +143,8 @@ var (
 		Description: "Id of the last event received. If that was the job's end, the answer is 204."}
 	ifMatchParam = &huma.Param{Name: "If-Match", In: "header", Schema: textSchema(0, 0), Example: `"7"`,
 		Description: "Change only if the settings have one of these revisions."}
+	dryRunParam = &huma.Param{Name: "dry_run", In: "query", Schema: &huma.Schema{Type: "boolean"},
+		Description: "Change nothing: check the change, and answer with the tenant as it would be."}
 	jobParam        = pathParam("id", "Id of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "Id of the API key.")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -177,9 +178,11 @@ func invalidSettings(ps shaper.Problems) *problem {
 	errs := make([]wire.FieldError, 0, len(ps))
 	for _, p := range ps {
 		field, kind := p.Field, "number"
-		switch field {
+		switch field[strings.LastIndexByte(field, '.')+1:] { // of a route, too
 		case "max_wait":
-			field = "max_wait_ms"
+			field += "_ms"
+		case "tier":
+			kind = "string"
 		case "rate":
 			kind = "object"
 		case "rates":

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -137,6 +138,7 @@ func (s *Server) tenantOperations() []operation {
 	reason := jsonBody(wire.Reason{}, maxSmallBody, true)
 	tenant := map[int]answerDoc{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
+	trial := append(slices.Clip(change), dryRunParam)
 	filter := jsonBody(wire.Filter{}, maxFilterBody, true)
 	swept := map[int]answerDoc{http.StatusOK: {"What was done.", wire.Swept{}, nil}}
 	return []operation{{
@@ -155,11 +157,11 @@ func (s *Server) tenantOperations() []operation {
 	}, {
 		id: "put-tenant", method: http.MethodPut, path: path, tag: tag, summary: "Replace a tenant's overrides",
 		description: "Settings that the body does not name are left to the configuration file and the defaults.",
-		params:      change, body: settings, answers: tenant, refusals: changes, handle: s.putTenant,
+		params:      trial, body: settings, answers: tenant, refusals: changes, handle: s.putTenant,
 	}, {
 		id: "patch-tenant", method: http.MethodPatch, path: path, tag: tag, summary: "Change some of a tenant's settings",
 		description: "A JSON merge patch (RFC 7396): null resets a setting. The backlog obeys at once.",
-		params:      change, body: patch, answers: tenant, refusals: changes, handle: s.patchTenant,
+		params:      trial, body: patch, answers: tenant, refusals: changes, handle: s.patchTenant,
 	}, {
 		id: "delete-tenant", method: http.MethodDelete, path: path, tag: tag, summary: "Drop a tenant's overrides",
 		description: "The jobs stay; the configuration file and the defaults hold again.",

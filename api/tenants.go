@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -124,6 +125,9 @@ func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shape
 		return nil, err
 	}
 	change := queue.Change{Edit: edit, Reason: reason, Actor: actor(c.r)}
+	if change.DryRun, err = dryRun(c.r.URL.Query()); err != nil {
+		return nil, err
+	}
 	if change.IfRevision, err = s.expected(c.r.Context(), name, match); err != nil {
 		return nil, err
 	}
@@ -132,6 +136,20 @@ func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shape
 		return nil, err
 	}
 	return tenantAnswer(t), nil
+}
+
+// dryRun reads the parameter of that name, which only some changes take.
+func dryRun(query url.Values) (bool, error) {
+	switch query.Get("dry_run") {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	if query.Has("dry_run") {
+		return false, invalid("query.dry_run", "string", "must be true or false")
+	}
+	return false, nil
 }
 
 // expected is the revision that the change is bound to, nil for any. Of several listed ones it is the current one.
@@ -216,6 +234,9 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 	out := wire.Tenant{
 		Tenant: t.Name, Tier: t.Tier, Policy: policyOut(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
 		Figures: figuresOut(t.Figures),
+	}
+	if !t.API.Empty() {
+		out.Overrides = new(overridesOut(t.API))
 	}
 	for route, f := range t.Routes {
 		if out.Routes == nil {

@@ -33,6 +33,11 @@ func (q *Queue) encoded() string { return q.policies.Load().encoded }
 
 // Tenant reads the policy and figures of a tenant, also of one never seen.
 func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
+	return q.describe(ctx, tenant, nil)
+}
+
+// describe reads a tenant as it is or, with other API overrides, as it would be.
+func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Overrides) (Tenant, error) {
 	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
 	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded()}
 	values, err := q.run(ctx, call.Call())
@@ -53,13 +58,16 @@ func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 	for _, f := range stat.Flows {
 		s.Claimed = f.Tier
 	}
+	if instead != nil {
+		s.API = *instead
+	}
 	return q.tenantOf(tenant, s, stat), nil
 }
 
 // tenantOf joins what is said of a tenant with the figures of its flows.
 func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 	baseline := q.baseline()
-	t := Tenant{Name: tenant, Reason: stat.Reason, Revision: s.revision, Routes: map[string]Flow{}}
+	t := Tenant{Name: tenant, Reason: stat.Reason, Revision: s.revision, API: s.API, Routes: map[string]Flow{}}
 	t.Policy, t.Sources = baseline.Resolve(s.Statements, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
 	idle := lua.FlowStat{Pace: 1}
@@ -175,6 +183,9 @@ func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant,
 		}
 		if err := q.baseline().Validate(s.Statements); err != nil {
 			return Tenant{}, err
+		}
+		if change.DryRun {
+			return q.describe(ctx, tenant, &s.API)
 		}
 		changed, err := q.state(ctx, tenant, shaper.SourceAPI, s, before, change)
 		if err != nil {

@@ -191,6 +191,7 @@ type Tenant struct {
 	Tier     string            // that the tenant is in; empty for none
 	Reason   string            // given with the last change through the API, or why the tenant has paused itself
 	Revision int64             // 0 when nothing was ever said of the tenant
+	API      shaper.Overrides  // what the API says of the tenant
 	Figures
 	Routes map[string]Flow // that the tenant has sent jobs to lately, or of which something is said
 }
@@ -224,6 +225,7 @@ type Change struct {
 	Reason     string // at most shaper.MaxReason bytes
 	Actor      string // who asked, for the history
 	IfRevision *int64 // nil: any
+	DryRun     bool   // change nothing: only check, and tell what the tenant would be
 }
 
 // HistoryEntry is one change of a tenant's API overrides.

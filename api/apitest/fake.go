@@ -19,7 +19,8 @@ import (
 
 // Fake is a queue in memory. The zero value is not usable, see New.
 type Fake struct {
-	SweptMost int64 // jobs that one Purge or ReplayAll changes; set it before use
+	SweptMost int64           // jobs that one Purge or ReplayAll changes; set it before use
+	Baseline  shaper.Baseline // what holds where the API says nothing; set it before use. Admissions know the defaults alone
 
 	mu       sync.Mutex
 	failure  error
@@ -50,8 +51,8 @@ type tenant struct {
 // New is an empty queue.
 func New() *Fake {
 	return &Fake{
-		SweptMost: 10_000,
-		jobs:      map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, watchers: map[string][]chan struct{}{},
+		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
+		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, watchers: map[string][]chan struct{}{},
 	}
 }
 
@@ -418,19 +419,28 @@ func (f *Fake) Tenant(_ context.Context, name string) (queue.Tenant, error) {
 
 func (f *Fake) describe(name string) queue.Tenant {
 	t := f.tenant(name)
-	p := t.policy()
-	out := queue.Tenant{
-		Name: name, Policy: p, Sources: map[string]string{}, Reason: t.reason, Revision: t.revision,
-		Figures: queue.Figures{Depth: t.flow.Depth, LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond()},
+	return f.with(t, t.overrides, name)
+}
+
+// with is the tenant as it would be with the overrides.
+func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
+	said := shaper.Statements{API: o}
+	figures := func(p shaper.Policy) queue.Figures {
+		if p.Paused {
+			return queue.Figures{LimitedBy: "paused"}
+		}
+		return queue.Figures{LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond()}
 	}
-	for _, s := range shaper.Settings() {
-		out.Sources[s] = "default"
-	}
-	for _, s := range t.overrides.Set() {
-		out.Sources[s] = "api"
-	}
-	if p.Paused {
-		out.LimitedBy, out.EffectiveRate = "paused", 0
+	out := queue.Tenant{Name: name, Reason: t.reason, Revision: t.revision, API: o, Routes: map[string]queue.Flow{}}
+	out.Policy, out.Sources = f.Baseline.Resolve(said, "")
+	out.Tier, out.Sources["tier"] = said.Tier()
+	out.Figures = figures(out.Policy)
+	out.Depth = t.flow.Depth
+	for _, route := range f.Baseline.Mentioned(said) {
+		var flow queue.Flow
+		flow.Policy, flow.Sources = f.Baseline.Resolve(said, route)
+		flow.Figures = figures(flow.Policy)
+		out.Routes[route] = flow
 	}
 	return out
 }
@@ -450,8 +460,11 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 	if err != nil {
 		return queue.Tenant{}, err
 	}
-	if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil {
+	if err := f.Baseline.Validate(shaper.Statements{API: o}); err != nil {
 		return queue.Tenant{}, err
+	}
+	if c.DryRun {
+		return f.with(t, o, name), nil
 	}
 	t.revision++
 	t.history = append([]queue.HistoryEntry{{

@@ -252,9 +252,10 @@ type Tenant struct {
 	Tenant string `json:"tenant"`
 	Tier   string `json:"tier,omitempty" doc:"That the tenant is in."`
 	Policy
-	Draining bool   `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
-	Reason   string `json:"reason,omitempty" doc:"Given with the last change, or why the tenant has paused itself."`
-	Revision int64  `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
+	Draining  bool       `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
+	Reason    string     `json:"reason,omitempty" doc:"Given with the last change, or why the tenant has paused itself."`
+	Revision  int64      `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
+	Overrides *Overrides `json:"overrides,omitempty" doc:"What was said of the tenant through the API; absent when that is nothing."`
 	Figures
 	Routes map[string]Flow `json:"routes,omitempty" doc:"Routes that the tenant has sent jobs to lately, or of which something is said."`
 }

@@ -29,10 +29,11 @@ type figure struct {
 	unit    string
 	target  float64
 	atMost  bool // the target is an upper bound; else a lower one
+	worst   bool // the worst sample counts, not the median
 	measure func(ctx context.Context, b *bench) (samples []float64, err error)
 }
 
-// result is a figure as measured: the median of its samples, and their ends.
+// result is a figure as measured: the median of its samples or the worst one, and their ends.
 type result struct {
 	Value  float64 `json:"value"`
 	Min    float64 `json:"min"`
@@ -40,12 +41,28 @@ type result struct {
 	Target float64 `json:"target"`
 	Pass   bool    `json:"pass"`
 	Unit   string  `json:"unit"`
+	Rows   any     `json:"rows,omitempty"` // what it was worked out from
 }
 
 // bench is what a measurement may use.
 type bench struct {
 	runs     int
 	progress func(format string, args ...any)
+	tables   map[string]table
+}
+
+// table is what a figure was worked out from, for people and as values for JSON.
+type table struct {
+	lines []string
+	rows  any
+}
+
+// detail keeps what the figure was worked out from.
+func (b *bench) detail(id string, lines []string, rows any) {
+	if b.tables == nil {
+		b.tables = map[string]table{}
+	}
+	b.tables[id] = table{lines, rows}
 }
 
 func main() {
@@ -122,11 +139,17 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 			continue
 		}
 		r := f.judge(samples)
+		r.Rows = b.tables[f.id].rows
 		results[f.id] = r
 		failed = failed || !r.Pass
 		b.progress("%s took %v", f.id, time.Since(start).Round(time.Second))
 	}
 	b.progress("")
+	for _, f := range figures {
+		if t := b.tables[f.id]; len(t.lines) > 0 {
+			fmt.Printf("%s\n\n", strings.Join(t.lines, "\n"))
+		}
+	}
 	fmt.Printf("%-14s %10s %10s %10s %12s  %-7s %s\n", "figure", "median", "min", "max", "target", "verdict", "what")
 	for _, f := range figures {
 		r, ok := results[f.id]
@@ -149,6 +172,12 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 func (f figure) judge(samples []float64) result {
 	slices.Sort(samples)
 	r := result{Value: samples[len(samples)/2], Min: samples[0], Max: samples[len(samples)-1], Target: f.target, Unit: f.unit}
+	switch {
+	case f.worst && f.atMost:
+		r.Value = r.Max
+	case f.worst:
+		r.Value = r.Min
+	}
 	r.Pass = r.Value >= f.target
 	if f.atMost {
 		r.Pass = r.Value <= f.target

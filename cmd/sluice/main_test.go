@@ -29,9 +29,12 @@ func (l leakFree) Run() int {
 }
 
 // TestScripts runs the real program; the scripts are in testdata/script.
-func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+func TestScripts(t *testing.T) { testscript.Run(t, scripts("testdata/script")) }
+
+// scripts are those of a directory, with the commands that they have beside testscript's own.
+func scripts(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"await":    await,
@@ -48,5 +51,5 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			return nil
 		},
-	})
+	}
 }

@@ -14,9 +14,12 @@ type progress interface {
 	close()
 }
 
-func newProgress(w io.Writer) (progress, time.Duration) {
+func newProgress(w io.Writer) (progress, time.Duration) { return newProgressOf(w, "jobs") }
+
+// newProgressOf is newProgress of work on other things than jobs.
+func newProgressOf(w io.Writer, things string) (progress, time.Duration) {
 	if terminal(w) {
-		return &bar{w: w}, 100 * time.Millisecond
+		return &bar{w: w, things: things}, 100 * time.Millisecond
 	}
 	return lines{w}, time.Second
 }
@@ -50,9 +53,10 @@ func watched(view progress, every time.Duration, phase string, total int, t *tal
 
 // bar is the progress for a person; each phase has one of its own.
 type bar struct {
-	w     io.Writer
-	phase string
-	bar   *progressbar.ProgressBar
+	w      io.Writer
+	things string // what is worked on
+	phase  string
+	bar    *progressbar.ProgressBar
 }
 
 func (b *bar) show(phase string, done, total int, c counts, _ time.Duration) {
@@ -60,7 +64,7 @@ func (b *bar) show(phase string, done, total int, c counts, _ time.Duration) {
 		b.close()
 		b.phase = phase
 		b.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(b.w), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
-			progressbar.OptionSetItsString("jobs"), progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
+			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
 			progressbar.OptionSetTheme(progressbar.ThemeASCII))
 	}
 	text := phase

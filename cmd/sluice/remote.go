@@ -37,8 +37,11 @@ func (f apiFlags) connect(calls int) (jobsAPI, error) {
 	return jobsAPI{c}, nil
 }
 
-func (f adminFlags) connect() (*client.Client, error) {
-	c, err := client.New(baseURL(f.Admin), f.AdminToken, httpClient(1))
+func (f adminFlags) connect() (*client.Client, error) { return f.dial(1) }
+
+// dial makes a client for so many calls at once.
+func (f adminFlags) dial(calls int) (*client.Client, error) {
+	c, err := client.New(baseURL(f.Admin), f.AdminToken, httpClient(calls))
 	if err != nil {
 		return nil, usageError{"--admin: " + err.Error()}
 	}

@@ -25,6 +25,8 @@ type tenantCmd struct {
 	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
 	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
 	Replay  tenantReplayCmd  `cmd:"" help:"Send dead jobs of a tenant through its queue again."`
+	Diff    tenantDiffCmd    `cmd:"" help:"Show what applying a file of tenants would change."`
+	Apply   tenantApplyCmd   `cmd:"" help:"Make the settings of tenants what a file says."`
 	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
 }
 

@@ -284,7 +284,12 @@ func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) m
 	var said map[string]shaper.Overrides
 	for _, name := range slices.Sorted(maps.Keys(section)) {
 		at := path + "." + quoteName(name)
-		if _, known := routes[name]; !known {
+		_, known := routes[name]
+		switch {
+		case r.anyRoute && !isRoute(name):
+			r.problem(at, "the name", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+			continue
+		case !r.anyRoute && !known:
 			r.problem(at, "the name", "must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
 			continue
 		}

@@ -45,7 +45,7 @@ func Load(from Sources) (Config, error) {
 
 // load is Load with the file read.
 func load(from Sources, content []byte, problems shaper.Problems) (Config, error) {
-	r := &reader{problems: problems, origin: map[string]string{}}
+	r := &reader{problems: problems, origin: map[string]string{}, given: "--config"}
 	k := koanf.New(delimiter)
 	layer := func(values map[string]any) {
 		if err := k.Load(confmap.Provider(values, ""), nil); err != nil {
@@ -109,29 +109,10 @@ func nested(values map[string]any) map[string]any {
 	return root
 }
 
-// file parses the YAML. A section without content says nothing and is dropped, so that it does not hide the defaults; a
+// file reads the configuration file. A section without content says nothing and is dropped, so that it does not hide the defaults; a
 // section that is none is a problem here, before a later source may hide it.
 func (r *reader) file(content []byte) map[string]any {
-	if documents(content) > 1 {
-		r.problem("--config", "more than one YAML document", "must be one document")
-		return nil
-	}
-	values, err := yaml.Parser().Unmarshal(content)
-	if err != nil {
-		// Of a document that is no mapping the parser would quote the start.
-		rule := "must be YAML: " + err.Error()
-		if strings.Contains(rule, "cannot unmarshal") {
-			rule = "must be YAML, a mapping of sections"
-		}
-		r.problem("--config", "the file", rule)
-		return nil
-	}
-	k := koanf.New(delimiter)
-	if err := k.Load(confmap.Provider(values, ""), nil); err != nil { // makes all keys text
-		r.problem("--config", "the file", err.Error())
-		return nil
-	}
-	values = k.Raw()
+	values := r.yaml(content)
 	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store", "callbacks", "routes", "tiers", "tenants", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {
@@ -148,6 +129,30 @@ func (r *reader) file(content []byte) map[string]any {
 		}
 	}
 	return values
+}
+
+// yaml parses one document; nil if it is none.
+func (r *reader) yaml(content []byte) map[string]any {
+	if documents(content) > 1 {
+		r.problem(r.given, "more than one YAML document", "must be one document")
+		return nil
+	}
+	values, err := yaml.Parser().Unmarshal(content)
+	if err != nil {
+		// Of a document that is no mapping the parser would quote the start.
+		rule := "must be YAML: " + err.Error()
+		if strings.Contains(rule, "cannot unmarshal") {
+			rule = "must be YAML, a mapping of sections"
+		}
+		r.problem(r.given, "the file", rule)
+		return nil
+	}
+	k := koanf.New(delimiter)
+	if err := k.Load(confmap.Provider(values, ""), nil); err != nil { // makes all keys text
+		r.problem(r.given, "the file", err.Error())
+		return nil
+	}
+	return k.Raw()
 }
 
 // documents counts the documents of a YAML stream. Of several the parser would read the first alone.

@@ -14,6 +14,8 @@ import (
 type reader struct {
 	problems shaper.Problems
 	origin   map[string]string // key → the variable or flag that gave its value
+	given    string            // the flag that named the file
+	anyRoute bool              // which routes there are is not known here
 }
 
 func (r *reader) problem(path, value, rule string) {

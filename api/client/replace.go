@@ -1,0 +1,27 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// Replacement is what Replace puts in the place of a tenant's overrides.
+type Replacement struct {
+	wire.Settings
+	Revision int64 // that the tenant must have; see wire.Tenant
+	DryRun   bool  // change nothing: only check, and tell what the tenant would be
+}
+
+// Replace is Put for callers who have read the tenant before. If it has another revision by now, the error is an *Error with the status 412.
+func (c *Client) Replace(ctx context.Context, name string, r Replacement) (t wire.Tenant, err error) {
+	path := "/v1/tenants/" + segment(name)
+	if r.DryRun {
+		path += "?dry_run=true"
+	}
+	h := http.Header{"If-Match": {strconv.Quote(strconv.FormatInt(r.Revision, 10))}}
+	_, err = c.call(ctx, http.MethodPut, path, h, r.Settings, &t)
+	return t, err
+}

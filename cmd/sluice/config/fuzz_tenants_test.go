@@ -1,0 +1,44 @@
+package config
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// What is read is legal wherever a server could hold it, and whatever is not is a list of problems that each say something.
+func FuzzLoadTenants(f *testing.F) {
+	for _, seed := range []string{
+		"tenants: { acme: { rate: 200/s, burst: 5, tier: pro, routes: { login: { rate: 5/m } } } }", "tenants: {}", "", "a: 1", "tenants: { defaults: {} }",
+		"tenants: { a: { rates: [ { rate: 1000/24h, burst: 1000 } ], max_wait: 5s, paused: true } }", "tenants: { a: { tier: \"\" } }", "tenants: [", "---\n---\n",
+		"tenants: { ? [a] : 1 }", "tenants: { a: { routes: { ? {} : {} } } }", "tenants: &x { a: *x }", "tenants: { a: { max_wait: 9223372036854775807ns } }",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		tenants, err := loadTenants("--file", content)
+		var problems shaper.Problems
+		if err != nil && !errors.As(err, &problems) {
+			t.Fatalf("%T: %v", err, err)
+		}
+		for _, p := range problems {
+			if p.Field == "" || p.Value == "" || p.Rule == "" {
+				t.Errorf("a problem that says too little: %+v", p)
+			}
+		}
+		if err != nil {
+			return
+		}
+		for name, o := range tenants {
+			if !isTenant(name) || o.Draining != nil || o.Tier != nil && *o.Tier == "" {
+				t.Errorf("%q: %+v", name, o)
+			}
+			for route, says := range o.Routes {
+				if !isRoute(route) || says.Tier != nil || says.Routes != nil || says.Empty() {
+					t.Errorf("%q: %s: %+v", name, route, says)
+				}
+			}
+		}
+	})
+}

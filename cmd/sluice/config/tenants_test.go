@@ -1,0 +1,88 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/shaper"
+)
+
+func TestTenantsAlone(t *testing.T) {
+	got, err := config.LoadTenants("--file", write(t, `
+tenants:
+  acme: { rate: 200/s, capacity: 5000, tier: pro, rates: [ { rate: 1000/24h, burst: 1000 } ] }
+  shop.example: { paused: true, max_wait: 250ms, concurrency: 0, routes: { login: { rate: 5/m, rates: [] }, orders: {} } }
+  12: { burst: 6000000000 }
+  nothing:
+`))
+	n := func(v int64) *int64 { return &v }
+	want := map[string]shaper.Overrides{
+		"acme": {Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000), Tier: new("pro"),
+			Rates: &[]shaper.PaceJSON{{Limit: 1000, PeriodMS: 86400000, Burst: 1000}}},
+		"shop.example": {Paused: new(true), MaxWaitMS: n(250), Concurrency: n(0), Routes: map[string]shaper.Overrides{
+			"login": {Rate: &shaper.Rate{Limit: 5, Period: time.Minute}, Rates: &[]shaper.PaceJSON{}},
+		}},
+		"12":      {Burst: n(6_000_000_000)}, // legal beside a rate that is quick enough
+		"nothing": {},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if got, err := config.LoadTenants("--file", write(t, "tenants: {}")); len(got) != 0 || err != nil {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+// The wanted lines are the whole of what is reported.
+func TestProblemsOfTenantsAlone(t *testing.T) {
+	for _, c := range []struct {
+		name, yaml string
+		want       []string
+	}{
+		{"nothing at all", "", []string{"tenants: nothing: must name tenants"}},
+		{"no section", "tenants: 5", []string{"tenants: a value: must be a section"}},
+		{"an empty section", "tenants:", []string{"tenants: nothing: must be a section; {} names none"}},
+		{"no mapping", "- a", []string{"--file: the file: must be YAML, a mapping of sections"}},
+		{"no YAML", "tenants: {", []string{"--file: the file: must be YAML: "}},
+		{"two documents", "tenants: {}\n---\ntenants: {}", []string{"--file: more than one YAML document: must be one document"}},
+		{"the configuration of a server", "redis: { url: \"redis://:pw@x\" }\ntenants: { defaults: { rate: 5/s }, acme: {} }\nroutes:\ntiers: {}", []string{
+			"redis: not read here: must not be in this file", "routes: not read here", "tiers: not read here", "tenants.defaults: not read here: must not be in this file",
+		}},
+		{"every problem at once", "tenants: { a: { rate: fast, capacity: -1, burst: 0 }, b: 7, c: { rat: 5/s }, d: { tier: \"\" }, e: { tier: 5 }, \"x\\ty\": {} }", []string{
+			`tenants.a.rate: "fast"`, "tenants.a.burst: 0", "tenants.a.capacity: -1", "tenants.b: a value: must be a section", "tenants.c.rat: unknown key",
+			`tenants.d.tier: ""`, "tenants.e.tier: a value: must be the name of a tier", `tenants."x\ty": the name`,
+		}},
+		{"routes", "tenants: { a: { routes: { login: { rate: 5, tier: pro }, \"a/b\": {}, ok: { capacity: -1, max_wait: 1us } } }, b: { routes: 5 } }", []string{
+			`tenants.a.routes."a/b": the name`, "tenants.a.routes.login.tier: unknown key", "tenants.a.routes.login.rate: 5", "tenants.a.routes.ok.max_wait: 1µs: must be in whole milliseconds",
+			"tenants.a.routes.ok.capacity: -1", "tenants.b.routes: a value: must be a section",
+		}},
+		{"a drain is none of a file's", "tenants: { a: { draining: true } }", []string{"tenants.a.draining: unknown key"}},
+		{"a burst that takes too long", "tenants: { a: { rate: 1/366d, burst: 300 }, b: { rates: [ { rate: 1/d, burst: 0 } ] } }", []string{
+			"tenants.a.burst: 300: burst × period", "tenants.b.rates[0].burst: 0: must be a whole number of at least 1",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := config.LoadTenants("--file", write(t, c.yaml))
+			got := problems(t, err)
+			if len(got) != len(c.want) {
+				t.Errorf("%d problems, want %d: %v", len(got), len(c.want), err)
+			}
+			for i := range min(len(got), len(c.want)) {
+				if !strings.HasPrefix(got[i].String(), c.want[i]) {
+					t.Errorf("%s\nwant %s", got[i], c.want[i])
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), "pw") {
+				t.Errorf("a secret: %v", err)
+			}
+		})
+	}
+	_, err := config.LoadTenants("--file", t.TempDir()+"/none.yaml")
+	if ps := problems(t, err); len(ps) != 1 || !strings.Contains(ps[0].Rule, "cannot be read: no such file") {
+		t.Errorf("%v", err)
+	}
+}
