@@ -31,10 +31,12 @@ type metrics struct {
 	streams    prometheus.Gauge
 	refusals   *prometheus.CounterVec
 	tooOften   prometheus.Counter
+	figures    *figures
 }
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	m := &metrics{
+		figures: newFigures(b, cfg.StatusTenants),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
 		}, []string{"outcome"}),
@@ -64,7 +66,7 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.refusals, m.tooOften, newFigures(b, cfg.StatusTenants)}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.refusals, m.tooOften, m.figures}
 	for i, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			for _, done := range collectors[:i] {
@@ -99,7 +101,6 @@ func (m *metrics) request(method, route string, status int, took time.Duration) 
 // they are absent, which is not the same as 0.
 type figures struct {
 	backend            Backend
-	tenants            []string
 	depth, bytes, live *prometheus.Desc
 	running            *prometheus.Desc
 	tDepth             *prometheus.Desc
@@ -108,16 +109,16 @@ type figures struct {
 	effective          *prometheus.Desc
 	limitedBy          *prometheus.Desc
 
-	mu    sync.Mutex
-	read  time.Time
-	cache []prometheus.Metric
+	mu      sync.Mutex
+	tenants []string
+	read    time.Time
+	cache   []prometheus.Metric
 }
 
 func newFigures(b Backend, tenants []string) *figures {
 	label := []string{"tenant"}
-	return &figures{
+	f := &figures{
 		backend:  b,
-		tenants:  slices.Compact(slices.Sorted(slices.Values(tenants))), // a series may not be told twice
 		depth:    prometheus.NewDesc("sluice_queue_depth", "Jobs scheduled, queued and retrying, of all tenants.", nil, nil),
 		bytes:    prometheus.NewDesc("sluice_queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.", nil, nil),
 		live:     prometheus.NewDesc("sluice_tenants", "Tenants with jobs, or active in the last ten minutes.", nil, nil),
@@ -131,6 +132,15 @@ func newFigures(b Backend, tenants []string) *figures {
 		limitedBy: prometheus.NewDesc("sluice_tenant_limited_by",
 			"1 for what keeps the next job of a tenant named in the configuration from leaving now, 0 for the rest.", append(label, "by"), nil),
 	}
+	f.show(tenants)
+	return f
+}
+
+// show chooses the tenants that have gauges of their own.
+func (f *figures) show(tenants []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tenants = slices.Compact(slices.Sorted(slices.Values(tenants))) // a series may not be told twice
 }
 
 // Describe implements prometheus.Collector.

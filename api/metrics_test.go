@@ -19,9 +19,10 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.StatusTenants = []string{"named", "named"} })
+	b := newBench(t, func(c *Config) { c.StatusTenants = []string{"named before"} })
 	b.submit(plainJob, headers{"Sluice-Tenant": "named"})
 	b.submit(plainJob, headers{"Sluice-Tenant": "not-named"})
+	b.s.SetStatusTenants([]string{"named", "named"})
 	b.admin.do(t, "PATCH", "/v1/tenants/named", nil, `{"rates":[{"limit":5,"period_ms":10000}],"paused":true}`)
 	b.admin.do(t, "PATCH", "/v1/tenants/full", nil, `{"capacity":0}`)
 	b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "full"}, plainJob)

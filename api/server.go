@@ -140,6 +140,9 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
+// SetStatusTenants changes the tenants whose depth and capacity are exported as gauges; the names must be legal.
+func (s *Server) SetStatusTenants(names []string) { s.metrics.figures.show(names) }
+
 // Intake is the data plane.
 func (s *Server) Intake() http.Handler { return s.intake }
 

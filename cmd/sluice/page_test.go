@@ -106,7 +106,8 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ex, err := readPage(ts.ReadFile(args[0]))
 	ts.Check(err)
-	here := strings.NewReplacer("127.0.0.1:8080", ts.Getenv("API"), "127.0.0.1:8081", ts.Getenv("ADMIN"))
+	here := strings.NewReplacer("127.0.0.1:8080", ts.Getenv("API"), "127.0.0.1:8081", ts.Getenv("ADMIN"),
+		"127.0.0.1:9080", ts.Getenv("PUBLIC_API"), "127.0.0.1:9081", ts.Getenv("PUBLIC_ADMIN"))
 	for _, s := range ex.commands {
 		if strings.HasSuffix(s.command, "&") {
 			continue // the script has started it
@@ -185,15 +186,4 @@ func TestShownOutput(t *testing.T) {
 			t.Errorf("%q as %q: fits is %v", c.output, c.shown, !c.fits)
 		}
 	}
-}
-
-// The part about keys and guests needs a command of its own.
-func TestKeysOfTheTenantsPage(t *testing.T) {
-	for _, child := range testParser(t).Model.Node.Children {
-		if child.Name == "key" {
-			testscript.Run(t, scripts("testdata/page_keys"))
-			return
-		}
-	}
-	t.Skip("there is no sluice key yet")
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
 	"github.com/7509e464/sluice/worker/callback"
 )
@@ -152,7 +153,10 @@ func (p *process) run(ctx context.Context) error {
 		reread := make(chan os.Signal, 1)
 		signal.Notify(reread, syscall.SIGHUP)
 		defer signal.Stop(reread)
-		p.reloader.set = q.SetPolicies
+		p.reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
+			server.SetStatusTenants(statusTenants(tenants))
+			return q.SetPolicies(ctx, b, tenants)
+		}
 		registry.MustRegister(p.reloader.good, p.reloader.at)
 		var reloading sync.WaitGroup
 		defer reloading.Wait()
@@ -281,7 +285,6 @@ func (p *process) apiConfig(
 	for name, r := range p.cfg.Routes {
 		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
 	}
-	tenants := slices.Sorted(maps.Keys(p.cfg.Tenants.Named))
 	pages := map[string]http.Handler{}
 	if p.cfg.Admin.Asynqmon {
 		// It is never closed: the connections are the engine's.
@@ -297,12 +300,18 @@ func (p *process) apiConfig(
 		Registerer:    registry,
 		Gatherer:      registry,
 		Logger:        p.log,
-		StatusTenants: tenants[:min(len(tenants), maxTenants)],
+		StatusTenants: statusTenants(p.cfg.Tenants.Named),
 		MaxStreams:    int(p.cfg.API.MaxStreams),
 		StatusRate:    p.cfg.API.StatusRate,
 		AdminPages:    pages,
 		CheckCallback: guard.Check,
 	}
+}
+
+// statusTenants are the first of the tenants that the file names, by name.
+func statusTenants(named map[string]shaper.Overrides) []string {
+	names := slices.Sorted(maps.Keys(named))
+	return names[:min(len(names), maxTenants)]
 }
 
 const asynqmonPath = "/asynqmon"
