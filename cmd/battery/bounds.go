@@ -31,7 +31,7 @@ func bounds() []check {
 			id: "B1", what: "the bound, by porcupine: histories of concurrent clients per tenant",
 			target: "every history linearizable, max depth at admission = capacity, false 429 = 0",
 			quick:  scale{jobs: 20, tenants: 8, rounds: 16},
-			full:   scale{jobs: 40, tenants: 8, rounds: 100, limit: 5 * time.Minute},
+			full:   scale{jobs: 40, tenants: 8, rounds: 60, limit: 5 * time.Minute},
 			run:    bounded,
 		},
 		{

@@ -24,7 +24,7 @@ func clusters() []check {
 		id: "K1", what: "cluster slots migrating to and fro under load, those of busy shards and that of the workers",
 		target: "no half-done change, lost 0, unexpected 0",
 		quick:  scale{jobs: 2000, tenants: 12, rounds: 8, window: 10 * time.Second},
-		full:   scale{jobs: 20_000, tenants: 24, rounds: 60, window: 90 * time.Second, limit: 5 * time.Minute},
+		full:   scale{jobs: 10_000, tenants: 24, rounds: 30, window: 45 * time.Second, limit: 5 * time.Minute},
 		run:    slotsMigrating,
 	}}
 }

@@ -19,7 +19,7 @@ func guests() []check {
 		id: "G2", what: "guests at random addresses, one job each, beside tenants with a backlog; then they are idle",
 		target: "no guest is left behind, memory of Redis within 2 % of where it was",
 		quick:  scale{jobs: 20_000, tenants: 10_000, limit: time.Minute},
-		full:   scale{jobs: 1_000_000, tenants: 10_000, limit: 5 * time.Minute},
+		full:   scale{jobs: 100_000, tenants: 10_000, limit: 4 * time.Minute},
 		run:    guestsGoIdle,
 	}}
 }

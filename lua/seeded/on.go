@@ -22,9 +22,9 @@ var edits = map[string]struct{ file, right, wrong string }{
 	},
 	"clock-goes-back":   {"lib/clock.lua", "clock.stepped = t + clock.off < clock.last", "clock.stepped = false"},
 	"admit-twice":       {"admit.lua", "  if s.stored ~= '' then\n", "  if false then\n"},
-	"bound-off-by-one":  {"admit.lua", "elseif f.depth + size > p.capacity then", "elseif f.depth + size > p.capacity + 1 then"},
+	"bound-off-by-one":  {"lib/flow.lua", "if f.depth + size > p.capacity then", "if f.depth + size > p.capacity + 1 then"},
 	"retry-unscheduled": {"settle.lua", "j.state, j.at = 'r', now + delay", "j.state, j.at = 'r', now"},
-	"batch-not-counted": {"admit.lua", "local size = atomic and f.asked or 1", "local size = 1"},
+	"batch-not-counted": {"admit.lua", "local size, bytes = atomic and f.asked or 1,", "local size, bytes = 1,"},
 	"timestamp-loses-digits": {
 		"lib/finish.lua", "string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max)",
 		"known .. ' ' .. state .. ' ' .. j.created .. ' ' .. now .. ' ' .. j.attempts .. ' ' .. j.max",
