@@ -133,7 +133,7 @@ func FuzzKeys(f *testing.F) {
 		for kind, key := range b.keys(one) {
 			same := tenantA == tenantB
 			switch kind {
-			case "policy", "history", "names":
+			case "policy", "history", "names", "keys":
 			case "idem":
 				same = same && keyA == keyB
 			default:

@@ -18,14 +18,14 @@ func guests() []check {
 	return []check{{
 		id: "G2", what: "guests at random addresses, one job each, beside tenants with a backlog; then they are idle",
 		target: "no guest is left behind, memory of Redis within 2 % of where it was",
-		quick:  scale{jobs: 20_000, tenants: 10_000, limit: time.Minute},
+		quick:  scale{jobs: 5_000, tenants: 10_000, limit: time.Minute},
 		full:   scale{jobs: 100_000, tenants: 10_000, limit: 4 * time.Minute},
 		run:    guestsGoIdle,
 	}}
 }
 
 const (
-	residentJobs  = 3
+	residentJobs  = 2
 	guestClients  = 256
 	guestIdle     = 11 * time.Minute // more than the ten after which a tenant is forgotten
 	guestsGrowth  = 2.0              // % of memory that may be left behind
