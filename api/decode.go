@@ -22,22 +22,24 @@ type reader struct {
 	errs []wire.FieldError
 }
 
-// oneValue checks that the body is exactly one JSON value in UTF-8. Everything after may rely on that.
-func oneValue(body []byte) error {
-	if len(bytes.TrimSpace(body)) == 0 {
-		return malformedJSON.with("the body is empty")
+// oneValue checks that the body is exactly one JSON value in UTF-8, and is that value without the space around it. Everything after may
+// rely on that.
+func oneValue(body []byte) (json.RawMessage, error) {
+	value := bytes.Trim(body, " \t\r\n")
+	if len(value) == 0 {
+		return nil, malformedJSON.with("the body is empty")
 	}
 	if !utf8.Valid(body) {
-		return malformedJSON.with("the body is not UTF-8")
+		return nil, malformedJSON.with("the body is not UTF-8")
 	}
 	if json.Valid(body) {
-		return nil
+		return value, nil
 	}
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(body, new(json.RawMessage)); errors.As(err, &syntax) {
-		return malformedJSON.with(fmt.Sprintf("the body must be one JSON value; it stops being one at byte %d", syntax.Offset))
+		return nil, malformedJSON.with(fmt.Sprintf("the body must be one JSON value; it stops being one at byte %d", syntax.Offset))
 	}
-	return malformedJSON.with("the body must be one JSON value")
+	return nil, malformedJSON.with("the body must be one JSON value")
 }
 
 // wrong notes that the value of the field breaks the rule.
@@ -66,19 +68,9 @@ func (rd *reader) object(path string, value json.RawMessage, member func(name, p
 		rd.wrong(or(path, "body"), value, "must be an object")
 		return
 	}
-	d := json.NewDecoder(bytes.NewReader(value))
-	if _, err := d.Token(); err != nil { // the opening brace
-		return
-	}
 	var seen [12]string
 	names := seen[:0]
-	for d.More() {
-		token, err := d.Token()
-		name, isName := token.(string)
-		var v json.RawMessage
-		if err != nil || !isName || d.Decode(&v) != nil {
-			return // cannot be: the whole body was checked
-		}
+	for name, v := range membersOf(value) {
 		at := join(path, name)
 		switch {
 		case contains(names, name):
@@ -97,17 +89,10 @@ func (rd *reader) array(path string, value json.RawMessage, element func(i int, 
 		rd.wrong(path, value, "must be an array")
 		return -1
 	}
-	d := json.NewDecoder(bytes.NewReader(value))
-	if _, err := d.Token(); err != nil {
-		return -1
-	}
 	n := 0
-	for ; d.More(); n++ {
-		var v json.RawMessage
-		if d.Decode(&v) != nil {
-			return -1
-		}
+	for v := range elementsOf(value) {
 		element(n, path+"["+strconv.Itoa(n)+"]", v)
+		n++
 	}
 	return n
 }

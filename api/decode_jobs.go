@@ -11,24 +11,26 @@ import (
 // decodeSubmission reads the body of POST /v1/jobs.
 func decodeSubmission(body []byte) (wire.Submission, error) {
 	var s wire.Submission
-	if err := oneValue(body); err != nil {
+	value, err := oneValue(body)
+	if err != nil {
 		return s, err
 	}
 	var rd reader
-	rd.submission("", body, &s, nil)
+	rd.submission("", value, &s, nil)
 	return s, rd.err()
 }
 
 // decodeBatch reads the body of POST /v1/jobs/batch. A payload may be as large as in a single submission, not larger.
 func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
 	var b wire.Batch
-	if err := oneValue(body); err != nil {
+	value, err := oneValue(body)
+	if err != nil {
 		return b, err
 	}
 	var rd reader
 	var large []wire.FieldError // elements with a payload that is too large
 	jobs := json.RawMessage(nil)
-	rd.object("", body, func(name, path string, value json.RawMessage) bool {
+	rd.object("", value, func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "jobs":
 			jobs = value
@@ -129,10 +131,11 @@ func decodeOptional(body []byte, member func(rd *reader, name, path string, valu
 	if len(body) == 0 {
 		return nil
 	}
-	if err := oneValue(body); err != nil {
+	value, err := oneValue(body)
+	if err != nil {
 		return err
 	}
 	var rd reader
-	rd.object("", body, func(name, path string, value json.RawMessage) bool { return member(&rd, name, path, value) })
+	rd.object("", value, func(name, path string, value json.RawMessage) bool { return member(&rd, name, path, value) })
 	return rd.err()
 }

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/dunglas/httpsfv"
@@ -31,22 +32,68 @@ const (
 func (m HeaderMode) limitHeaders(h http.Header, a shaper.Admission, retryAfter int64) {
 	next := nextPlace(a)
 	if m == HeadersIETF || m == HeadersBoth {
-		setList(h, "RateLimit-Policy", policyList(a))
-		r := quotaItem("queue", "r", a.Remaining)
-		if next > 0 {
-			r.Params.Add("t", structuredInt(next))
+		if text := policyText(quota{a.Capacity, a.Rate}); text != "" {
+			h["Ratelimit-Policy"] = []string{text}
 		}
-		setList(h, "RateLimit", httpsfv.List{r})
+		h["Ratelimit"] = []string{queueLeft(a.Remaining, next)}
 	}
 	if m == HeadersLegacy || m == HeadersBoth {
 		wait := retryAfter
 		if wait == 0 && a.Remaining == 0 {
 			wait = next
 		}
-		h.Set("X-Ratelimit-Limit", strconv.FormatInt(a.Capacity, 10))
-		h.Set("X-Ratelimit-Remaining", strconv.FormatInt(a.Remaining, 10))
-		h.Set("X-Ratelimit-Retry-After", strconv.FormatInt(wait, 10))
+		h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(a.Capacity, 10)}
+		h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(a.Remaining, 10)}
+		h["X-Ratelimit-Retry-After"] = []string{strconv.FormatInt(wait, 10)}
 	}
+}
+
+// quota is what the policy header says.
+type quota struct {
+	capacity int64
+	rate     shaper.Rate
+}
+
+// lastPolicy is the policy header that was written last: most requests repeat it.
+var lastPolicy atomic.Pointer[policyHeader]
+
+type policyHeader struct {
+	of   quota
+	text string
+}
+
+// policyText is the policy header, empty if it cannot be encoded.
+func policyText(of quota) string {
+	if last := lastPolicy.Load(); last != nil && last.of == of {
+		return last.text
+	}
+	text, err := httpsfv.Marshal(policyList(of))
+	if err != nil {
+		return ""
+	}
+	lastPolicy.Store(&policyHeader{of, text})
+	return text
+}
+
+// queueQuoted is the name of the queue's quota as a structured string.
+var queueQuoted = func() string {
+	text, err := httpsfv.Marshal(httpsfv.NewItem("queue"))
+	if err != nil {
+		panic("api: a plain name is not a structured string: " + err.Error())
+	}
+	return text
+}()
+
+// queueLeft says what is left of the queue's quota and in how many seconds more is, 0 if nobody knows. Structured integers are plain
+// decimals, and these headers are written for every job.
+func queueLeft(remaining, next int64) string {
+	b := make([]byte, 0, 48)
+	b = append(append(b, queueQuoted...), ";r="...)
+	b = strconv.AppendInt(b, structuredInt(remaining), 10)
+	if next > 0 {
+		b = strconv.AppendInt(append(b, ";t="...), structuredInt(next), 10)
+	}
+	return string(b)
 }
 
 // readHeaders tells a tenant that reads too often when it may read again. burst is what it may read at once.
@@ -81,10 +128,10 @@ func nextPlace(a shaper.Admission) int64 {
 }
 
 // policyList is the queue's bound and, where it is known, the rate at which it drains.
-func policyList(a shaper.Admission) httpsfv.List {
-	list := httpsfv.List{quotaItem("queue", "q", a.Capacity)}
-	if a.Rate.Validate() == nil {
-		quota, window := wholeWindow(a.Rate)
+func policyList(of quota) httpsfv.List {
+	list := httpsfv.List{quotaItem("queue", "q", of.capacity)}
+	if of.rate.Validate() == nil {
+		quota, window := wholeWindow(of.rate)
 		drain := quotaItem("drain", "q", quota)
 		drain.Params.Add("w", structuredInt(window))
 		list = append(list, drain)

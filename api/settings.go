@@ -30,11 +30,12 @@ type rateOf func(route string) shaper.Rate
 // the queue, which knows the policies that result.
 func (s *Server) decodeSettings(body []byte) (settingsPatch, error) {
 	var p settingsPatch
-	if err := oneValue(body); err != nil {
+	value, err := oneValue(body)
+	if err != nil {
 		return p, err
 	}
 	var rd reader
-	rd.object("", body, func(name, path string, value json.RawMessage) bool {
+	rd.object("", value, func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "reason":
 			if !isNull(value) {

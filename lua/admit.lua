@@ -219,7 +219,7 @@ for i = 1, #flows do
     due_save(f, f.later_before, horizon)
   end
 end
-if saved then
+if saved and clock.wake ~= clock_was.wake then
   clock_save()
 end
 return { now, verdicts }

@@ -72,6 +72,7 @@ for i = 1, #jobs do
   end
 end
 for i = 1, #touched do
+  finish_save(touched[i])
   flow_save(touched[i])
   due_save(touched[i], later_head(touched[i]), horizon)
 end

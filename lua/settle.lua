@@ -71,6 +71,8 @@ local function retry_later(id, j, f, delay, result)
   take_place(f, j)
 end
 
+local ended = {} -- ids of the leases
+
 -- apply settles a current lease.
 local function apply(s, j, f)
   local dead = s.outcome == 'd'
@@ -82,7 +84,7 @@ local function apply(s, j, f)
     dead = dead or (s.outcome == 'r' and j.attempts >= j.max)
   end
   j.outcome = s.outcome
-  redis.call('ZREM', KEYS[4], s.id)
+  ended[#ended + 1] = s.id
   f.running = f.running - 1
   clock.running = clock.running - 1
   if s.outcome == 'h' then
@@ -127,7 +129,11 @@ for i = 1, #items do
     reply[i + 1] = (settled == s.epoch and j.outcome == s.outcome) and REPEATED or STALE
   end
 end
+if #ended > 0 then
+  redis.call('ZREM', KEYS[4], unpack(ended))
+end
 for i = 1, #touched do
+  finish_save(touched[i])
   flow_save(touched[i])
   due_save(touched[i], touched[i].later_before, horizon)
 end

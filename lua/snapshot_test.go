@@ -3,6 +3,7 @@ package lua_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,10 +32,10 @@ func (m *model) snapshot() snapshot {
 	}
 	c := m.stored
 	if c != (clock{}) {
-		s.Keys["clock"] = map[string]string{
+		s.Keys["clock"] = present(map[string]string{
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
 			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked), "bytes": text(c.bytes),
-		}
+		})
 	}
 	sorted("due", m.due)
 	sorted("expires", m.expires)
@@ -71,7 +72,7 @@ func (m *model) snapshot() snapshot {
 		if f.hadTier {
 			fields["tier"] = f.tier
 		}
-		s.Keys["flow:"+name] = fields
+		s.Keys["flow:"+name] = present(fields)
 	}
 	for name, z := range m.queue {
 		sorted("queue:"+name, z)
@@ -119,6 +120,12 @@ func keysOf(set map[string]bool) (list []string) {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// present is a hash without the fields that say what a missing one says.
+func present(fields map[string]string) map[string]string {
+	maps.DeleteFunc(fields, func(name, value string) bool { return value == "0" || name == "baseline" && value == "" })
+	return fields
 }
 
 // bare is a record in which no bytes are nil.
@@ -197,6 +204,9 @@ func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []str
 		switch v := values[i].(type) {
 		case *redis.MapStringStringCmd:
 			s.Keys[name] = v.Val()
+			if name == "clock" || strings.HasPrefix(name, "flow:") {
+				s.Keys[name] = present(v.Val())
+			}
 		case *redis.ZSliceCmd:
 			var list []member
 			for _, z := range v.Val() {

@@ -57,6 +57,7 @@ end
 
 local function save_touched()
   for i = 1, #touched do
+    finish_save(touched[i])
     flow_save(touched[i])
     due_save(touched[i], touched[i].later_before, helper and horizon)
   end
@@ -209,9 +210,9 @@ end
 -- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
 local function take_back(ids)
   local jobs = jobs_to_change(ids)
+  redis.call('ZREM', KEYS[4], unpack(ids))
   for i = 1, #ids do
     local id, j = ids[i], jobs[i]
-    redis.call('ZREM', KEYS[4], id)
     if j and j.state == 'l' then
       local f = flows[j.flow]
       f.running = f.running - 1

@@ -17,13 +17,21 @@ import (
 // all lists the figures; docs/performance.md says how to read them.
 func all() []figure {
 	return []figure{
+		{id: "P1", what: "intake: durable submits over HTTP ÷ chi + asynq.Enqueue with the same decoding, rules and headers", unit: "ratio", target: 1.2, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice / r.Asynq })},
+		{id: "P2", what: "the same ÷ chi doing that work without Redis", unit: "ratio", target: 0.5, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice / r.Chi })},
+		{id: "P3", what: "drain of no-op Go handlers, jobs/s ÷ asynq server", unit: "ratio", target: 5, measure: drainRatio(func(r drainRun) float64 { return r.One / r.Asynq })},
+		{id: "P4-one", what: "drain with 10,000 busy tenants ÷ with one", unit: "ratio", target: 0.5, measure: drainRatio(func(r drainRun) float64 { return r.Many / r.One })},
+		{id: "P4-asynq", what: "drain with 10,000 busy tenants ÷ asynq with one queue", unit: "ratio", target: 2.5, measure: drainRatio(func(r drainRun) float64 { return r.Many / r.Asynq })},
 		{id: "P5", what: "Redis commands a second with 100,000 idle tenants and one worker, those inside scripts too", unit: "commands/s", target: 50, atMost: true, measure: idleCommands},
 		{id: "P8", what: "memory in Redis per queued job beyond a 110-byte payload", unit: "bytes", target: 350, atMost: true, measure: memoryPerJob("")},
 		{id: "P8-key", what: "the same with an idempotency key", unit: "bytes", target: 580, atMost: true, measure: memoryPerJob("key-")},
+		{id: "P9-p50", what: "submit → handler start on an idle flow, the median", unit: "ms", target: 2, atMost: true, measure: startQuantile(0.5)},
+		{id: "P9-p99", what: "the same, the 99th percentile", unit: "ms", target: 10, atMost: true, measure: startQuantile(0.99)},
 		{id: "P10", what: "a rate change obeyed by the backlog without a burst, from the PATCH's answer; the worst of eleven changes counts", unit: "ms", target: 100, atMost: true, worst: true, measure: measureRetunes},
 		{id: "P11-admit", what: "admissions at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(admitOne)},
 		{id: "P11-tick", what: "tick and settle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(tickOne)},
 		{id: "P11-status", what: "status of a job in the middle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(statusOne)},
+		{id: "P12", what: "HTTP push from the queue to its settling, jobs/s ÷ a bare Go client posting to the same sink", unit: "ratio", target: 0.4, measure: measurePush},
 	}
 }
 
@@ -64,7 +72,7 @@ func open(ctx context.Context) (*store, error) {
 }
 
 func (s *store) close() {
-	for _, err := range []error{s.Queue.Close(), s.engine.Close(), os.RemoveAll(s.dir)} {
+	for _, err := range []error{s.Queue.Close(), s.engine.Close(), os.RemoveAll(s.dir)} { // no directory: the server's owner removes it
 		if err != nil {
 			slog.Warn("clean up", "error", err)
 		}
@@ -107,13 +115,18 @@ func (s *store) info(ctx context.Context, section string) (map[string]string, er
 	if err != nil {
 		return nil, err
 	}
+	return infoFields(text), nil
+}
+
+// infoFields are the fields of an answer to INFO.
+func infoFields(text string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[name] = value
 		}
 	}
-	return fields, nil
+	return fields
 }
 
 func (s *store) memory(ctx context.Context) (float64, error) {

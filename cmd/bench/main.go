@@ -49,6 +49,9 @@ type bench struct {
 	runs     int
 	progress func(format string, args ...any)
 	tables   map[string]table
+	intake   []intakeRun // as measured once
+	drain    []drainRun
+	starts   *startDelays
 }
 
 // table is what a figure was worked out from, for people and as values for JSON.
@@ -66,6 +69,13 @@ func (b *bench) detail(id string, lines []string, rows any) {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == peerCommand {
+		if err := servePeer(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: peer:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	list := flag.Bool("list", false, "list the figures and end")
 	runs := flag.Int("runs", 5, "interleaved runs of each figure; the median counts")
 	file := flag.String("json", "", "write the results to this file as JSON")

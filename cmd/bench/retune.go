@@ -197,7 +197,7 @@ func (p *program) start(ctx context.Context) error {
 		return err
 	}
 	go func() { p.ended <- p.cmd.Wait() }()
-	api, admin, err := p.awaitReady(ctx, log.Name())
+	admin, api, err := awaitReady(ctx, log.Name(), p.ended)
 	if err != nil {
 		return err
 	}
@@ -212,8 +212,8 @@ func (p *program) start(ctx context.Context) error {
 
 var readyLine = regexp.MustCompile(`"msg":"ready","admin":"([0-9.:]+)".*"api":"([0-9.:]+)"`)
 
-// awaitReady reads the addresses from the log once the program takes jobs.
-func (p *program) awaitReady(ctx context.Context, log string) (api, admin string, err error) {
+// awaitReady reads the addresses from the log of a program once it takes jobs.
+func awaitReady(ctx context.Context, log string, ended chan error) (admin, api string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
@@ -222,11 +222,11 @@ func (p *program) awaitReady(ctx context.Context, log string) (api, admin string
 			return "", "", err
 		}
 		if found := readyLine.FindSubmatch(text); found != nil {
-			return string(found[2]), string(found[1]), nil
+			return string(found[1]), string(found[2]), nil
 		}
 		select {
-		case err := <-p.ended:
-			p.ended <- err
+		case err := <-ended:
+			ended <- err
 			return "", "", fmt.Errorf("the program ended: %w: %s", errors.Join(err), text)
 		case <-ctx.Done():
 			return "", "", fmt.Errorf("the program does not get ready: %w: %s", ctx.Err(), text)

@@ -8,7 +8,12 @@
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
+local CLOCK_NUMBERS = { 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes' }
+
+local CLOCK_CHANGING = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'baseline', 'looked' }
+
 local clock
+local clock_was -- as it is stored
 local now
 
 -- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being imported, such a key may still be on the
@@ -17,21 +22,32 @@ local function absent(key)
   redis.call('EXISTS', key, KEYS[1])
 end
 
+-- changed_fields appends to args the names and values of the fields that differ from what is stored, and takes them for stored.
+local function changed_fields(args, fields, is, was)
+  for i = 1, #fields do
+    local name = fields[i]
+    local value = is[name]
+    if value ~= was[name] then
+      was[name] = value
+      args[#args + 1] = name
+      args[#args + 1] = value
+    end
+  end
+  return args
+end
+
+-- numbers_of reads the fields' values into two tables: one to work with, one of what is stored. What is missing is 0.
+local function numbers_of(fields, values, is, was)
+  for i = 1, #fields do
+    local n = tonumber(values[i]) or 0
+    is[fields[i]], was[fields[i]] = n, n
+  end
+end
+
 local function clock_load(injected)
-  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'baseline', 'looked', 'bytes')
-  clock = {
-    last = tonumber(v[1]) or 0,
-    off = tonumber(v[2]) or 0,
-    wake = tonumber(v[3]) or 0,
-    depth = tonumber(v[4]) or 0,
-    running = tonumber(v[5]) or 0,
-    swept = tonumber(v[6]) or 0,
-    grace = tonumber(v[7]) or 0,
-    help = tonumber(v[8]) or 0,
-    baseline = v[9] or '',
-    looked = v[10] or '0',
-    bytes = tonumber(v[11]) or 0,
-  }
+  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'baseline', 'looked')
+  clock, clock_was = { baseline = v[10] or '', looked = v[11] or '0' }, { baseline = v[10] or '', looked = v[11] or '0' }
+  numbers_of(CLOCK_NUMBERS, v, clock, clock_was)
   local t = tonumber(injected)
   if not t then
     local time = redis.call('TIME')
@@ -44,9 +60,10 @@ local function clock_load(injected)
   now = t + clock.off
 end
 
+-- clock_save writes what has changed, and now in any case: some scripts rely on a write.
 local function clock_save()
-  redis.call('HSET', KEYS[1], 'last', now, 'off', clock.off, 'wake', clock.wake, 'depth', clock.depth,
-    'running', clock.running, 'swept', clock.swept, 'grace', clock.grace, 'help', clock.help, 'baseline', clock.baseline, 'looked', clock.looked, 'bytes', clock.bytes)
+  local args = changed_fields({ 'last', now }, CLOCK_CHANGING, clock, clock_was)
+  redis.call('HSET', KEYS[1], unpack(args))
 end
 
 -- unlock makes the writes that follow possible at maxmemory: a script that has written once is not refused any more.

@@ -12,9 +12,14 @@ local function retention_of(succeeded, dead, idempotency, dead_capacity)
   }
 end
 
+local finishing = {} -- flows whose keys were touched
+
 -- finish_reads touches the keys that finish writes, so that a slot in migration refuses before anything is changed.
 local function finish_reads(j)
-  redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow, PREFIX .. 'outbox')
+  if not finishing[j.flow] then
+    finishing[j.flow] = true
+    redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow, PREFIX .. 'outbox')
+  end
   if j.idem ~= '' then
     local idem = PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem
     j.key = redis.call('GET', idem)
@@ -61,14 +66,14 @@ local function finish(id, j, f, state, result)
       result = redis.call('GETRANGE', key, from, from + j.result - 1)
     end
     j.payload, j.result = 0, #result
-    redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. result)
-    if not called_back then
-      redis.call('EXPIRE', key, keep)
+    local record = job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. result
+    if called_back then
+      redis.call('SET', key, record)
+    else
+      redis.call('SET', key, record, 'EX', keep)
     end
-    local done = PREFIX .. 'done:' .. j.flow
-    redis.call('LPUSH', done, id)
-    redis.call('LTRIM', done, 0, DONE_KEPT - 1)
-    redis.call('EXPIRE', done, keep)
+    f.ended = f.ended or {}
+    f.ended[#f.ended + 1] = id
   end
   if j.idem ~= '' and j.key then
     -- What the key still knows of the job when the job's own record is gone.
@@ -77,6 +82,17 @@ local function finish(id, j, f, state, result)
       string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max), 'EX', max(keep, retention.idempotency))
   end
   redis.call('PUBLISH', 'sluice:done:' .. id, state)
+end
+
+-- finish_save lists what has finished of a flow among its recent ids; the caller saves the flow itself.
+local function finish_save(f)
+  if f.ended then
+    local done = PREFIX .. 'done:' .. f.name
+    redis.call('LPUSH', done, unpack(f.ended))
+    redis.call('LTRIM', done, 0, DONE_KEPT - 1)
+    redis.call('EXPIRE', done, retention.succeeded)
+    f.ended = nil
+  end
 end
 
 -- give_back returns a leased job to the queue under its old sequence.

@@ -142,6 +142,7 @@ local function stamp_of(f, eligible)
 end
 
 local function depart(f, stamp, cost)
+  f.moved = true
   for i = 1, #f.cells do
     local c = f.cells[i]
     if stamp > c.tat then
@@ -161,6 +162,7 @@ end
 
 -- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all.
 local function rewind(f, first, cost)
+  f.moved = true
   for i = 1, #f.cells do
     cell_move(f.cells[i], -cost)
   end
@@ -170,6 +172,7 @@ end
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
 local function refund(f, stamp, cost)
   if stamp == f.last then
+    f.moved = true
     for i = 1, #f.cells do
       cell_move(f.cells[i], -cost)
     end
@@ -234,7 +237,7 @@ local function retune(f)
     end
     retuned[i] = cell
   end
-  f.cells, f.spaced = retuned, 0
+  f.cells, f.spaced, f.moved = retuned, 0, true
   if f.fresh then
     return false
   end
@@ -339,40 +342,28 @@ local function route_of(name)
   return string.match(name, '/(.*)$')
 end
 
+local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected', 'departed', 'succeeded',
+  'dead', 'share', 'spaced', 'full', 'bytes' }
+
 -- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched. claimed is the tier that
 -- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds.
 local function flow_load(name, baseline, claimed)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'cells', 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen',
-    'admitted', 'rejected', 'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'tier', 'bytes')
-  local f = { name = name, key = key, cells = {}, fresh = not v[1] }
+  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected',
+    'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'bytes', 'cells', 'tier')
+  local cells = v[19]
+  local f = { name = name, key = key, cells = {}, fresh = not cells, was = {} }
   if f.fresh then
     absent(key)
   end
-  for limit, period, burst, tat, rem in string.gmatch(v[1] or '', '(%d+):(%d+):(%d+):(-?%d+):(%d+)') do
+  for limit, period, burst, tat, rem in string.gmatch(cells or '', '(%d+):(%d+):(%d+):(-?%d+):(%d+)') do
     f.cells[#f.cells + 1] = {
       limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst), tat = tonumber(tat), rem = tonumber(rem),
     }
   end
-  f.last = tonumber(v[2]) or 0
-  f.ready = tonumber(v[3]) or 0
-  f.held = tonumber(v[4]) or 0
-  f.depth = tonumber(v[5]) or 0
-  f.queued = tonumber(v[6]) or 0
-  f.cost = tonumber(v[7]) or 0
-  f.seq = tonumber(v[8]) or 0
-  f.running = tonumber(v[9]) or 0
-  f.seen = tonumber(v[10]) or 0
-  f.admitted = tonumber(v[11]) or 0
-  f.rejected = tonumber(v[12]) or 0
-  f.departed = tonumber(v[13]) or 0
-  f.succeeded = tonumber(v[14]) or 0
-  f.dead = tonumber(v[15]) or 0
-  f.share = tonumber(v[16]) or 0
-  f.spaced = tonumber(v[17]) or 0
-  f.full = tonumber(v[18]) or 0
-  f.tier_before = v[19] or ''
-  f.bytes = tonumber(v[20]) or 0
+  numbers_of(FLOW_NUMBERS, v, f, f.was)
+  f.moved = f.fresh -- whether the cells are to be written
+  f.tier_before = v[20] or ''
   f.tier = claimed or f.tier_before
   local policy = PREFIX .. 'policy:' .. tenant_of(name)
   local eff = redis.call('HGET', policy, 'eff')
@@ -384,19 +375,24 @@ local function flow_load(name, baseline, claimed)
   return f
 end
 
+-- flow_save writes what has changed.
 local function flow_save(f)
-  local cells = {}
-  for i = 1, #f.cells do
-    local c = f.cells[i]
-    cells[i] = string.format('%.0f:%.0f:%.0f:%.0f:%.0f', c.limit, c.period, c.burst, c.tat, c.rem)
+  local args = changed_fields({}, FLOW_NUMBERS, f, f.was)
+  if f.moved then
+    local cells = {}
+    for i = 1, #f.cells do
+      local c = f.cells[i]
+      cells[i] = string.format('%.0f:%.0f:%.0f:%.0f:%.0f', c.limit, c.period, c.burst, c.tat, c.rem)
+    end
+    args[#args + 1], args[#args + 2] = 'cells', table.concat(cells, ',')
+    f.moved = false
   end
-  redis.call('HSET', f.key, 'cells', table.concat(cells, ','), 'last', f.last, 'ready', f.ready, 'held', f.held,
-    'depth', f.depth, 'queued', f.queued, 'cost', f.cost, 'seq', f.seq, 'running', f.running, 'seen', f.seen,
-    'admitted', f.admitted, 'rejected', f.rejected, 'departed', f.departed, 'succeeded', f.succeeded, 'dead', f.dead,
-    'share', f.share, 'spaced', f.spaced, 'full', f.full, 'bytes', f.bytes)
   if f.tier ~= f.tier_before then
-    redis.call('HSET', f.key, 'tier', f.tier)
+    args[#args + 1], args[#args + 2] = 'tier', f.tier
     f.tier_before = f.tier
+  end
+  if #args > 0 then
+    redis.call('HSET', f.key, unpack(args))
   end
 end
 

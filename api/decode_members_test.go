@@ -1,0 +1,52 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+)
+
+// FuzzMembers holds the parts of an object or array against those that the standard library finds.
+func FuzzMembers(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `[]`, `{"a":1}`, ` { "a" : "b\"}" , "c":[1,{"d":"\\"}] , "" : null } `, `[1, -2.5e3 ,"x]",[],{}]`, `{"\u0061":true,"a":false}`, `{"\ud800":1}`, `[[[[]]]]`, `"x"`, `7`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		value, err := oneValue(body)
+		if err != nil {
+			return
+		}
+		d := json.NewDecoder(bytes.NewReader(value))
+		switch kindOf(value) {
+		case "object":
+			_, _ = d.Token()
+			for name, got := range membersOf(value) {
+				token, err := d.Token()
+				if err != nil || token != name {
+					t.Fatalf("a member %q, want %v (%v)", name, token, err)
+				}
+				sameValue(t, d, got)
+			}
+		case "array":
+			_, _ = d.Token()
+			for got := range elementsOf(value) {
+				sameValue(t, d, got)
+			}
+		default:
+			return
+		}
+		if d.More() {
+			t.Fatalf("%s has more members", value)
+		}
+	})
+}
+
+func sameValue(t *testing.T, d *json.Decoder, got json.RawMessage) {
+	t.Helper()
+	var want json.RawMessage
+	if err := d.Decode(&want); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("a value %s, want %s (%v)", got, want, err)
+	}
+}

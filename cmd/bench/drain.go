@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker"
+)
+
+const drainConcurrency = 512 // of both workers
+
+// openOn is a queue on a server of the bench, whose flows are as fast as policies allow.
+func openOn(ctx context.Context, server *redisServer) (*store, error) {
+	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: server.url()})
+	if err != nil {
+		return nil, err
+	}
+	fast, err := shaper.RateOf(shaper.MaxPerSecond, 1000)
+	if err != nil {
+		return nil, err
+	}
+	policy := shaper.DefaultPolicy()
+	policy.Rate, policy.Capacity, policy.Concurrency = fast, 10_000_000, 0
+	q, err := queue.Open(ctx, engine, queue.Options{Defaults: policy})
+	if err != nil {
+		return nil, err
+	}
+	return &store{Queue: q, engine: engine}, nil
+}
+
+// counter counts the jobs that were handled and tells when the last one was.
+type counter struct {
+	left atomic.Int64
+	all  chan time.Time
+}
+
+func newCounter(n int) *counter {
+	c := &counter{all: make(chan time.Time, 1)}
+	c.left.Store(int64(n))
+	return c
+}
+
+func (c *counter) ProcessTask(context.Context, *asynq.Task) error {
+	if c.left.Add(-1) == 0 {
+		c.all <- time.Now()
+	}
+	return nil
+}
+
+// perSecond waits for the last job of n.
+func (c *counter) perSecond(ctx context.Context, start time.Time, n int) (float64, error) {
+	select {
+	case end := <-c.all:
+		return float64(n) / end.Sub(start).Seconds(), nil
+	case <-time.After(2 * time.Minute):
+		return 0, fmt.Errorf("%d of %d jobs were not handled in two minutes", c.left.Load(), n)
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker with no-op handlers empties them.
+func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error) {
+	server, err := startRedis(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer server.close()
+	s, err := openOn(ctx, server)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	for i := range tenants {
+		if err := s.fill(ctx, b, "drain-"+strconv.Itoa(i), "", n/tenants); err != nil {
+			return 0, err
+		}
+	}
+	handled := newCounter(n)
+	cfg := worker.Config{
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
+	}
+	return s.whileWorking(ctx, cfg, func() (float64, error) { return handled.perSecond(ctx, time.Now(), n) })
+}
+
+// whileWorking runs a worker during the measurement.
+func (s *store) whileWorking(ctx context.Context, cfg worker.Config, measure func() (float64, error)) (float64, error) {
+	w, err := worker.New(s.Queue, cfg)
+	if err != nil {
+		return 0, err
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(running) }()
+	figure, err := measure()
+	stop()
+	if failed := <-ended; err == nil {
+		err = failed
+	}
+	return figure, err
+}
+
+// drainAsynq is the same with an asynq server and n tasks in so many queues.
+func drainAsynq(ctx context.Context, queues, n int) (float64, error) {
+	server, err := startRedis(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer server.close()
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket(), PoolSize: 64})
+	defer rdb.Close()
+	client := asynq.NewClientFromRedisClient(rdb)
+	weights := map[string]int{}
+	var fillers atomic.Int64
+	filled := make(chan error, 32)
+	for range cap(filled) {
+		go func() {
+			for {
+				i := fillers.Add(1) - 1
+				if i >= int64(n) {
+					filled <- nil
+					return
+				}
+				_, err := client.EnqueueContext(ctx, asynq.NewTask("order.create", payload), asynq.Queue("q"+strconv.FormatInt(i%int64(queues), 10)), asynq.MaxRetry(4))
+				if err != nil {
+					filled <- err
+					return
+				}
+			}
+		}()
+	}
+	for range cap(filled) {
+		if failed := <-filled; failed != nil {
+			err = failed
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	for i := range queues {
+		weights["q"+strconv.Itoa(i)] = 1
+	}
+	handled := newCounter(n)
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: drainConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
+	start := time.Now()
+	if err := worker.Start(handled); err != nil {
+		return 0, err
+	}
+	defer worker.Shutdown()
+	return handled.perSecond(ctx, start, n)
+}
+
+// silence is an asynq logger that says nothing.
+type silence struct{ *slog.Logger }
+
+func (silence) Debug(...any) {}
+func (silence) Info(...any)  {}
+func (silence) Warn(...any)  {}
+func (silence) Error(...any) {}
+func (silence) Fatal(...any) {}
+
+// drainRun is how many no-op jobs a second each side handled.
+type drainRun struct {
+	One   float64 `json:"sluice"`               // one tenant
+	Many  float64 `json:"sluice_10000"`         // 10,000 of them
+	Asynq float64 `json:"asynq"`                // one queue
+	Ten   float64 `json:"asynq_10,omitempty"`   // queues; in the first run only
+	Cent  float64 `json:"asynq_100,omitempty"`  //
+	Kilo  float64 `json:"asynq_1000,omitempty"` //
+}
+
+const (
+	drainJobs   = 200_000
+	manyTenants = 10_000
+)
+
+func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
+	if b.drain != nil { // P3 and P4 are worked out from the same runs
+		return b.drain, nil
+	}
+	var runs []drainRun
+	for n := range b.runs {
+		var r drainRun
+		for _, side := range []struct {
+			name    string
+			figure  *float64
+			measure func() (float64, error)
+			first   bool // only in the first run
+		}{
+			{"sluice, 1 tenant", &r.One, func() (float64, error) { return drainSluice(ctx, b, 1, drainJobs) }, false},
+			{"asynq, 1 queue", &r.Asynq, func() (float64, error) { return drainAsynq(ctx, 1, 40_000) }, false},
+			{"sluice, 10,000 tenants", &r.Many, func() (float64, error) { return drainSluice(ctx, b, manyTenants, drainJobs/2) }, false},
+			{"asynq, 10 queues", &r.Ten, func() (float64, error) { return drainAsynq(ctx, 10, 40_000) }, true},
+			{"asynq, 100 queues", &r.Cent, func() (float64, error) { return drainAsynq(ctx, 100, 10_000) }, true},
+			{"asynq, 1,000 queues", &r.Kilo, func() (float64, error) { return drainAsynq(ctx, 1000, 2_000) }, true},
+		} {
+			if side.first && n > 0 {
+				continue
+			}
+			var err error
+			if *side.figure, err = side.measure(); err != nil {
+				return nil, fmt.Errorf("%s: %w", side.name, err)
+			}
+			b.progress("drain, run %d of %d: %s: %.0f jobs/s", n+1, b.runs, side.name, *side.figure)
+		}
+		runs = append(runs, r)
+	}
+	lines := []string{fmt.Sprintf("%-8s %12s %14s %12s   no-op jobs/s", "drain", "sluice", "10,000 tenants", "asynq")}
+	for i, r := range runs {
+		lines = append(lines, fmt.Sprintf("run %-4d %12.0f %14.0f %12.0f", i+1, r.One, r.Many, r.Asynq))
+	}
+	lines = append(lines, fmt.Sprintf("asynq with 10, 100, 1,000 queues: %.0f, %.0f, %.0f", runs[0].Ten, runs[0].Cent, runs[0].Kilo))
+	b.detail("P3", lines, runs)
+	b.drain = runs
+	return runs, nil
+}
+
+func drainRatio(ratio func(drainRun) float64) func(context.Context, *bench) ([]float64, error) {
+	return func(ctx context.Context, b *bench) ([]float64, error) {
+		runs, err := measureDrain(ctx, b)
+		samples := make([]float64, len(runs))
+		for i, r := range runs {
+			samples[i] = ratio(r)
+		}
+		return samples, err
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+const intakeConnections = 64
+
+// intakeRun is how many requests a second each of three intakes answers.
+type intakeRun struct {
+	Sluice float64 `json:"sluice"`
+	Asynq  float64 `json:"chi_asynq"`
+	Chi    float64 `json:"chi"`
+}
+
+var intakeBody = []byte(`{"type":"order.create","payload":` + string(payload) + `}`)
+
+// measureIntake loads Sluice's intake and both peers in turns, each by the same client on the same machine, alone.
+func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
+	if b.intake != nil { // P1 and P2 are worked out from the same runs
+		return b.intake, nil
+	}
+	ours, err := startIntake(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer ours.close()
+	store, err := startRedis(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer store.close()
+	withAsynq, err := startPeer("chi-asynq", store.socket())
+	if err != nil {
+		return nil, err
+	}
+	defer withAsynq.close()
+	bare, err := startPeer("chi", "")
+	if err != nil {
+		return nil, err
+	}
+	defer bare.close()
+	var runs []intakeRun
+	for n := range b.runs {
+		var r intakeRun
+		for _, side := range []struct {
+			name   string
+			addr   string
+			figure *float64
+		}{{"sluice", ours.addr, &r.Sluice}, {"chi + asynq", withAsynq.addr, &r.Asynq}, {"chi", bare.addr, &r.Chi}} {
+			l := load{addr: side.addr, path: "/v1/jobs", body: intakeBody, connections: intakeConnections, want: "202"}
+			var err error
+			if *side.figure, err = l.run(ctx, 500*time.Millisecond, 3*time.Second); err != nil {
+				return nil, fmt.Errorf("%s: %w", side.name, err)
+			}
+			b.progress("intake, run %d of %d: %s %.0f requests/s", n+1, b.runs, side.name, *side.figure)
+		}
+		runs = append(runs, r)
+	}
+	lines := []string{fmt.Sprintf("%-8s %12s %12s %12s   requests/s, %d connections, 110-byte payload", "intake", "sluice", "chi + asynq", "chi alone", intakeConnections)}
+	for i, r := range runs {
+		lines = append(lines, fmt.Sprintf("run %-4d %12.0f %12.0f %12.0f", i+1, r.Sluice, r.Asynq, r.Chi))
+	}
+	b.detail("P1", lines, runs)
+	b.intake = runs
+	return runs, nil
+}
+
+func intakeRatio(ratio func(intakeRun) float64) func(context.Context, *bench) ([]float64, error) {
+	return func(ctx context.Context, b *bench) ([]float64, error) {
+		runs, err := measureIntake(ctx, b)
+		samples := make([]float64, len(runs))
+		for i, r := range runs {
+			samples[i] = ratio(r)
+		}
+		return samples, err
+	}
+}
+
+// intake is a running sluice that only takes jobs, over a redis-server of its own.
+type intake struct {
+	addr  string
+	store *redisServer
+	dir   string
+	cmd   *exec.Cmd
+	ended chan error
+}
+
+// startIntake runs the real program. Its tenant drains at one job a second, so that the queue is busy and never full.
+func startIntake(ctx context.Context) (*intake, error) {
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err != nil {
+		return nil, err
+	}
+	p := &intake{dir: dir, ended: make(chan error, 1)}
+	if err := p.start(ctx); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *intake) start(ctx context.Context) error {
+	var err error
+	if p.store, err = startRedis(ctx); err != nil {
+		return err
+	}
+	binary := filepath.Join(p.dir, "sluice")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice").CombinedOutput(); err != nil {
+		return fmt.Errorf("build the program: %w: %s", err, out)
+	}
+	config := filepath.Join(p.dir, "sluice.yaml")
+	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\" }\nroutes: { default: { url: \"http://127.0.0.1:9/\" } }\n"+
+		"tenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(p.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(binary, "serve", "--config", config, "--roles", "api")
+	p.cmd.Stderr, p.cmd.SysProcAttr = log, childAttributes()
+	if err := p.cmd.Start(); err != nil {
+		p.cmd = nil
+		return err
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	_, p.addr, err = awaitReady(ctx, log.Name(), p.ended)
+	return err
+}
+
+func (p *intake) close() {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill() // nothing of it is kept
+		<-p.ended
+	}
+	if p.store != nil {
+		p.store.close()
+	}
+	_ = os.RemoveAll(p.dir)
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+)
+
+// peerCommand is the first argument of a child of the bench that serves HTTP.
+const peerCommand = "peer"
+
+// peers are the servers that a child may be: handlers by name, given the socket of a redis-server, empty for none.
+var peers = map[string]func(socket string) http.Handler{
+	"sink": func(string) http.Handler { return http.HandlerFunc(swallow) },
+	"chi": func(string) http.Handler {
+		return shopIntake(func(context.Context, string, submitted) error { return nil })
+	},
+	"chi-asynq": func(socket string) http.Handler { return shopIntake(enqueueWith(socket)) },
+}
+
+// servePeer is the child: it prints its address and serves until its input ends, which it does with the bench.
+func servePeer(args []string) error {
+	if len(args) != 2 || peers[args[0]] == nil {
+		return errors.New("a peer needs its name and a socket")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: peers[args[0]](args[1]), ReadHeaderTimeout: 5 * time.Second}
+	fmt.Println(l.Addr())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = server.Close()
+	}()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// peer is such a child as its parent sees it.
+type peer struct {
+	addr  string
+	input io.Closer
+	cmd   *exec.Cmd
+}
+
+func startPeer(name, socket string) (*peer, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{cmd: exec.Command(self, peerCommand, name, socket)}
+	p.cmd.SysProcAttr, p.cmd.Stderr = childAttributes(), os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if p.input, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		p.close()
+		return nil, fmt.Errorf("peer %s did not start: %w", name, err)
+	}
+	p.addr = strings.TrimSpace(line)
+	return p, nil
+}
+
+func (p *peer) close() {
+	_ = p.input.Close()
+	_ = p.cmd.Wait() // it ends with its input
+}
+
+// submitted is a job as the hand-written intake of a shop takes it: the contract's body.
+type submitted struct {
+	Type    string          `json:"type"`
+	Route   string          `json:"route"`
+	Payload json.RawMessage `json:"payload"`
+	DelayMS int64           `json:"delay_ms"`
+	Cost    int64           `json:"cost"`
+}
+
+// accepted is its answer.
+type accepted struct {
+	ID       string    `json:"id"`
+	State    string    `json:"state"`
+	Tenant   string    `json:"tenant"`
+	Type     string    `json:"type"`
+	Position int64     `json:"position"`
+	Created  time.Time `json:"created_at"`
+}
+
+// shopIntake is what somebody writes on chi who needs a queue behind an endpoint, with the decoding, the rules and the headers that
+// Sluice's own intake has.
+func shopIntake(enqueue func(ctx context.Context, id string, s submitted) error) http.Handler {
+	r := chi.NewRouter()
+	r.Post("/v1/jobs", func(w http.ResponseWriter, r *http.Request) {
+		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 256<<10))
+		d.DisallowUnknownFields()
+		var s submitted
+		if err := d.Decode(&s); err != nil || s.Type == "" || len(s.Type) > 128 || len(s.Payload) == 0 || s.DelayMS < 0 || s.Cost < 0 {
+			http.Error(w, `{"title":"bad request"}`, http.StatusUnprocessableEntity)
+			return
+		}
+		id, err := uuid.NewV7()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		if err := enqueue(r.Context(), id.String(), s); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		h := w.Header()
+		for _, limit := range []struct {
+			header string
+			items  []httpsfv.Item
+		}{
+			{"RateLimit-Policy", []httpsfv.Item{param("queue", "q", 1000), param("drain", "q", 10)}},
+			{"RateLimit", []httpsfv.Item{param("queue", "r", 999)}},
+		} {
+			list := httpsfv.List{}
+			for _, item := range limit.items {
+				list = append(list, item)
+			}
+			if text, err := httpsfv.Marshal(list); err == nil {
+				h.Set(limit.header, text)
+			}
+		}
+		h.Set("X-RateLimit-Limit", strconv.Itoa(1000))
+		h.Set("X-RateLimit-Remaining", strconv.Itoa(999))
+		h.Set("X-RateLimit-Retry-After", "0")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Location", "/v1/jobs/"+id.String())
+		h.Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusAccepted)
+		_ = json.NewEncoder(w).Encode(accepted{ID: id.String(), State: "queued", Tenant: "default", Type: s.Type, Position: 1, Created: time.Now()})
+	})
+	return r
+}
+
+func param(name, key string, value int64) httpsfv.Item {
+	item := httpsfv.NewItem(name)
+	item.Params.Add(key, value)
+	return item
+}
+
+// enqueueWith makes each job an asynq task, one call of its client for one request.
+func enqueueWith(socket string) func(context.Context, string, submitted) error {
+	c := asynq.NewClientFromRedisClient(redis.NewClient(&redis.Options{Network: "unix", Addr: socket, PoolSize: 64}))
+	return func(ctx context.Context, id string, s submitted) error {
+		_, err := c.EnqueueContext(ctx, asynq.NewTask(s.Type, s.Payload), asynq.TaskID(id), asynq.MaxRetry(4))
+		return err
+	}
+}
+
+// swallow reads a body and answers 200.
+func swallow(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
