@@ -16,11 +16,12 @@
 --   then per job: number of its flow, idempotency hash or '', fingerprint or '', delay in µs, max wait in ms (0: the policy's), cost,
 --   and the record from its cost on
 -- Reply
---   now, then per job an array:
---   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full), position, estimated start,
---   depth, capacity, retry after in µs, time to next free place in µs, limit, period in µs, state, created (0 unless admitted),
---   what the key knows, bytes, capacity in bytes
--- Derived keys: flow later dead policy due unlock (dead and unlock alone are not declared, and not used)
+--   now, then an array per flow: limit, period in µs, capacity, capacity in bytes
+--   then an array per job, which may end early, what is missing being 0 or '':
+--   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full), number of
+--   its flow, depth, bytes, time to next free place in µs, position, estimated start, state, retry after in µs, created (0: now),
+--   what the key knows
+-- Derived keys: flow later dead policy unlock (dead and unlock alone are not declared, and not used)
 -- Channels: sluice:wake
 
 --! include record clock flow
@@ -30,38 +31,40 @@ clock_load(ARGV[1])
 local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local no_bytes, no_tenants = string.find(ARGV[6], 'b', 1, true), string.find(ARGV[6], 't', 1, true)
 
--- Read.
-redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
-local flows = {}
+-- Read. Redis has looked for all that stands in KEYS when it took the call.
+local flows, replies = {}, {}
 for i = 1, flow_count do
   local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
-  local f = flow_load(string.sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1])
-  redis.call('EXISTS', KEYS[k + 2], KEYS[k + 3], KEYS[k + 5])
-  f.queue, f.later, f.names, f.entry = KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
+  local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1], true)
+  f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
   f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
   f.later_before = later_head(f)
   f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, f.retuned or (not f.fresh and f.tier ~= f.tier_before)
   flows[i] = f
+  local p = f.policy
+  replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes }
 end
 
-local twins = {}
 local jobs, k = {}, 4 + flow_count * FLOW_KEYS
+local all_new = redis.call('EXISTS', unpack(KEYS, k + 1)) == 0 -- neither a job nor an idempotency key is known
+local twins = {}
 for a = 6 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
-  local s = {
-    flow = flows[tonumber(ARGV[a + 1])], idem = ARGV[a + 2], print = ARGV[a + 3], delay = tonumber(ARGV[a + 4]),
-    wait = tonumber(ARGV[a + 5]), cost = tonumber(ARGV[a + 6]), rest = ARGV[a + 7],
-    payload = n32(ARGV[a + 7], 6),
-  }
   k = k + 1
-  s.key = KEYS[k]
-  s.id = string.sub(s.key, #PREFIX + 5)
-  s.stored = redis.call('GETRANGE', s.key, 0, UP_TO_PAYLOAD - 1)
-  if s.idem ~= '' then
+  local key, rest = KEYS[k], ARGV[a + 7]
+  local s = {
+    flow = flows[tonumber(ARGV[a + 1])], key = key, id = sub(key, #PREFIX + 5), print = ARGV[a + 3], delay = tonumber(ARGV[a + 4]),
+    wait = tonumber(ARGV[a + 5]), cost = tonumber(ARGV[a + 6]), rest = rest, payload = n32(rest, 6),
+    stored = '', known = false, idem_key = nil, admitted = false, state = 's', at = 0, seq = 0, deadline = 0,
+  }
+  if not all_new then
+    s.stored = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+  end
+  if ARGV[a + 2] ~= '' then
     k = k + 1
     s.idem_key = KEYS[k]
-    s.known = redis.call('GET', s.idem_key)
+    s.known = not all_new and redis.call('GET', s.idem_key)
   end
-  if s.stored == '' and not s.known and not twins[s.id] then
+  if atomic and s.stored == '' and not s.known and not twins[s.id] then
     s.flow.asked, s.flow.asked_bytes = s.flow.asked + 1, s.flow.asked_bytes + s.payload
   end
   twins[s.id] = true
@@ -71,16 +74,21 @@ end
 -- Decide, in memory only.
 local placed = {} -- verdicts by id: one id is one job, within the call, too
 local made, verdicts, refusal, refused = {}, {}, nil, nil
-local function verdict(f, outcome, position, start, after, state, created, known)
-  local p, next_slot = f.policy, 0
-  if f.queued > 0 and not paused(f) then
-    local first = start_after(f, 0)
-    if first ~= 0 then
-      next_slot = first - now
-    end
+
+-- next_slot is the time until a place frees. In a queue that is not empty no admission changes it.
+local function next_slot(f)
+  if f.queued == 0 or paused(f) then
+    return 0
   end
-  return { outcome, position, start, f.depth, p.capacity, after, next_slot, p.paces[1].limit, p.paces[1].period, state, created, known,
-    f.bytes, p.capacity_bytes }
+  if not f.next_slot then
+    local first = start_after(f, 0)
+    f.next_slot = first ~= 0 and first - now or 0
+  end
+  return f.next_slot
+end
+
+local function verdict(f, outcome, position, start, state, after, created, known)
+  return { outcome, f.number, f.depth, f.bytes, next_slot(f), position, start, state, after, created, known }
 end
 
 for i = 1, #jobs do
@@ -96,12 +104,12 @@ for i = 1, #jobs do
     elseif j.state == 's' and not paused(f) then
       start = max(start_after(f, f.cost), j.at)
     end
-    verdicts[i] = verdict(f, 1, position, start, 0, j.state, j.created, '')
+    verdicts[i] = verdict(f, 1, position, start, j.state, 0, j.created)
   elseif placed[s.id] then
     verdicts[i] = placed[s.id]
   elseif known then
     local same = string.match(known, '^%S+ (%S+)') == s.print
-    verdicts[i] = verdict(f, same and 2 or 5, 0, 0, 0, '', 0, known)
+    verdicts[i] = verdict(f, same and 2 or 5, 0, 0, '', 0, 0, known)
     if not same then
       refusal = refusal or verdicts[i]
     end
@@ -116,13 +124,13 @@ for i = 1, #jobs do
     local of, departures = full(f, size, bytes)
     local refuses
     if p.draining then
-      refuses = verdict(f, 6, 0, 0, 0, '', 0, '')
+      refuses = verdict(f, 6)
     elseif of then
-      refuses = verdict(f, of == 'jobs' and 3 or 7, 0, 0, departures and retry_after(f, departures) or 0, '', 0, '')
+      refuses = verdict(f, of == 'jobs' and 3 or 7, 0, 0, '', departures and retry_after(f, departures) or 0)
     elseif no_bytes or f.unknown then
-      refuses = verdict(f, 8, 0, 0, 0, '', 0, '')
+      refuses = verdict(f, 8)
     elseif wait > 0 and not paused(f) and (start == 0 or start > now + wait * 1000) then
-      refuses = verdict(f, 4, 0, start, 0, '', 0, '')
+      refuses = verdict(f, 4, 0, start)
     end
     if refuses then
       f.rejected = f.rejected + 1
@@ -130,10 +138,9 @@ for i = 1, #jobs do
       verdicts[i] = refuses
       refusal, refused = refusal or refuses, refused or f
     else
-      s.admitted = true
       f.touched = true
       f.seq = f.seq + 1
-      s.seq, s.state, s.at, s.wait, s.deadline = f.seq, 's', now + s.delay, wait, 0
+      s.admitted, s.seq, s.at, s.wait = true, f.seq, now + s.delay, wait
       if wait > 0 then
         s.deadline = now + wait * 1000
       end
@@ -145,7 +152,7 @@ for i = 1, #jobs do
       end
       take_place(f, s)
       f.admitted = f.admitted + 1
-      verdicts[i] = verdict(f, 1, position, paused(f) and 0 or start, 0, s.state, now, '')
+      verdicts[i] = verdict(f, 1, position, paused(f) and 0 or start, s.state)
       placed[s.id] = verdicts[i]
       if s.idem_key then
         made[s.idem_key] = s.id .. ' ' .. s.print
@@ -160,13 +167,19 @@ if atomic and refusal then
   if refused and not refused.fresh then
     redis.call('HINCRBY', refused.key, 'rejected', #jobs)
   end
-  return { now, verdicts }
+  return { now, replies, verdicts }
 end
 
 -- Write.
-local function add_all(key, pairs_of)
-  for from = 1, #pairs_of, 500 do
-    redis.call('ZADD', key, unpack(pairs_of, from, min(from + 499, #pairs_of)))
+local MOST = 1000 -- arguments of one command
+local function in_parts(cmd, key, list)
+  for from = 1, #list, MOST do
+    local to = min(from + MOST - 1, #list)
+    if key then
+      redis.call(cmd, key, unpack(list, from, to))
+    else
+      redis.call(cmd, unpack(list, from, to))
+    end
   end
 end
 
@@ -188,38 +201,48 @@ for i = 1, #flows do
     flow_save(f)
   end
 end
+local records, deadlines, first_deadline = {}, {}, FARTHEST
 for i = 1, #jobs do
   local s = jobs[i]
   if s.admitted then
     local f = s.flow
-    redis.call('SET', s.key, job_changing({
-      state = s.state, epoch = 0, attempts = 0, free = 0, outcome = '-', tag = 0, stamp = 0, at = s.at, deadline = s.deadline,
-      seq = s.seq, result = 0, created = now, wait = s.wait,
-    }) .. s.rest)
-    local list = s.state == 'q' and f.add_queue or f.add_later
-    list[#list + 1] = s.state == 'q' and s.seq or s.at
-    list[#list + 1] = s.id
-    if s.deadline > 0 then
-      redis.call('ZADD', KEYS[3], s.deadline, s.id)
-      wake_for(s.deadline + horizon, horizon)
-    end
-    if s.idem_key then
-      redis.call('SET', s.idem_key, made[s.idem_key])
-    end
-    if s.state == 's' then
+    records[#records + 1] = s.key
+    records[#records + 1] = job_new(s.state, s.at, s.deadline, s.seq, now, s.wait) .. s.rest
+    if s.state == 'q' then
+      local list = f.add_queue
+      list[#list + 1] = s.seq
+      list[#list + 1] = s.id
+    else
+      local list = f.add_later
+      list[#list + 1] = s.at
+      list[#list + 1] = s.id
       f.later_before = min(f.later_before or s.at, s.at)
     end
+    if s.deadline > 0 then
+      deadlines[#deadlines + 1] = s.deadline
+      deadlines[#deadlines + 1] = s.id
+      first_deadline = min(first_deadline, s.deadline)
+    end
+    if s.idem_key then
+      records[#records + 1] = s.idem_key
+      records[#records + 1] = made[s.idem_key]
+    end
   end
+end
+in_parts('MSET', nil, records)
+if #deadlines > 0 then
+  in_parts('ZADD', KEYS[3], deadlines)
+  wake_for(first_deadline + horizon, horizon)
 end
 for i = 1, #flows do
   local f = flows[i]
   if f.touched then
-    add_all(f.queue, f.add_queue)
-    add_all(f.later, f.add_later)
+    in_parts('ZADD', f.queue, f.add_queue)
+    in_parts('ZADD', f.later, f.add_later)
     due_save(f, f.later_before, horizon)
   end
 end
-if saved and clock.wake ~= clock_was.wake then
+if saved and clock.wake ~= clock_was[2] then
   clock_save()
 end
-return { now, verdicts }
+return { now, replies, verdicts }

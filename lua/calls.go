@@ -118,16 +118,18 @@ func (c AdmitCall) closed() string {
 func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	r := reader{values: values}
 	now := shaper.Instant(r.int())
-	list, ok := r.next().([]any)
-	if !ok || len(list) != len(c.Jobs) {
+	flows, list := r.list(), r.list()
+	if r.err == nil && (len(list) != len(c.Jobs) || len(flows) != len(c.Flows)) {
 		r.fail("not one verdict per job")
+	}
+	if r.err != nil {
 		return nil, r.err
 	}
 	out := make([]Verdict, len(list))
 	for i, item := range list {
 		fields, _ := item.([]any)
 		v := reader{values: fields}
-		out[i] = readVerdict(&v, now)
+		out[i] = readVerdict(&v, now, flows)
 		if v.err != nil {
 			return nil, v.err
 		}
@@ -135,7 +137,8 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	return out, nil
 }
 
-func readVerdict(r *reader, now shaper.Instant) Verdict {
+// readVerdict reads an array that may end early.
+func readVerdict(r *reader, now shaper.Instant, flows []any) Verdict {
 	var v Verdict
 	v.Now = now
 	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
@@ -143,17 +146,41 @@ func readVerdict(r *reader, now shaper.Instant) Verdict {
 	} else {
 		r.fail("no such outcome")
 	}
-	v.Position, v.Start = r.int(), shaper.Instant(r.int())
-	v.Depth, v.Capacity = r.int(), r.int()
-	v.Remaining = max(0, v.Capacity-v.Depth)
-	v.RetryAfter, v.NextSlot = micros(r.int()), micros(r.int())
-	v.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
-	if state := r.text(); state != "" {
-		v.State = shaper.State(state[0])
+	var of []any
+	if n := r.int(); n >= 1 && n <= int64(len(flows)) {
+		of, _ = flows[n-1].([]any)
 	}
-	v.Created = shaper.Instant(r.int())
-	v.Known = ParseKnown(r.text())
-	v.Bytes, v.CapacityBytes = r.int(), r.int()
+	f := reader{values: of}
+	v.Rate = shaper.Rate{Limit: f.int(), Period: micros(f.int())}
+	v.Capacity, v.CapacityBytes = f.int(), f.int()
+	if f.err != nil {
+		r.fail("no such flow")
+	}
+	v.Depth, v.Bytes, v.NextSlot = r.int(), r.int(), micros(r.int())
+	v.Remaining = max(0, v.Capacity-v.Depth)
+	if r.more() {
+		v.Position = r.int()
+	}
+	if r.more() {
+		v.Start = shaper.Instant(r.int())
+	}
+	if r.more() {
+		if state := r.text(); state != "" {
+			v.State = shaper.State(state[0])
+		}
+	}
+	if r.more() {
+		v.RetryAfter = micros(r.int())
+	}
+	if r.more() {
+		v.Created = shaper.Instant(r.int())
+	}
+	if v.Outcome == shaper.Admitted && v.Created == 0 {
+		v.Created = now
+	}
+	if r.more() {
+		v.Known = ParseKnown(r.text())
+	}
 	return v
 }
 

@@ -211,7 +211,7 @@ func TestOutcomeCodes(t *testing.T) {
 	if list == nil {
 		t.Fatal("admit's header lists no outcomes")
 	}
-	call := lua.AdmitCall{Jobs: make([]lua.AdmitJob, 1)}
+	call := lua.AdmitCall{Flows: make([]lua.AdmitFlow, 1), Jobs: make([]lua.AdmitJob, 1)}
 	for _, entry := range strings.Split(list[1], ", ") {
 		code, name, _ := strings.Cut(entry, " ")
 		n, err := strconv.ParseInt(code, 10, 64)
@@ -219,7 +219,8 @@ func TestOutcomeCodes(t *testing.T) {
 			t.Fatalf("outcome %q: %v", entry, err)
 		}
 		zero := int64(0)
-		verdicts, err := call.Decode([]any{zero, []any{[]any{n, zero, zero, zero, zero, zero, zero, zero, zero, "", zero, "", zero, zero}}})
+		flows, verdict := []any{[]any{zero, zero, zero, zero}}, []any{n, int64(1), zero, zero, zero}
+		verdicts, err := call.Decode([]any{zero, flows, []any{verdict}})
 		if err != nil {
 			t.Errorf("outcome %q: %v", entry, err)
 			continue

@@ -12,7 +12,7 @@ import (
 
 // The bounds of one look.
 const (
-	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 100, 200, 64
+	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 250, 200, 64
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 )

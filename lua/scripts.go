@@ -233,6 +233,16 @@ func (r *reader) text() string {
 	}
 }
 
+func (r *reader) list() []any {
+	switch v := r.next().(type) {
+	case []any:
+		return v
+	default:
+		r.fail(fmt.Sprintf("field %d is a %T, not an array", r.at, v))
+		return nil
+	}
+}
+
 func (r *reader) more() bool { return r.err == nil && r.at < len(r.values) }
 
 func (r *reader) fail(why string) {

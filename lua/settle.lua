@@ -14,7 +14,7 @@
 --   An outcome is S succeeded, r retry, d dead, h held, R released.
 -- Reply
 --   now, then per job: 1 settled, 2 repeated, 3 stale
--- Derived keys: flow queue later policy job idem done dead due expires outbox unlock
+-- Derived keys: flow queue later policy job idem done dead expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish

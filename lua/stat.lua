@@ -12,7 +12,7 @@
 --   eligible time of the oldest queued job (0 none),
 --   share of its rate in force in millionths, until when it is stopped for its dead letters (0 it is not),
 --   tier that the tenant's credential claimed last, bytes
--- Derived keys: flow queue later dead policy job due unlock
+-- Derived keys: flow queue later dead policy job unlock
 -- Channels: sluice:wake (none is written to)
 
 --! include record clock flow

@@ -21,12 +21,13 @@
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
 --   1 if completions are to be handed over,
 --   then per leased job: id, epoch, stamp, end of lease, attempts before, eligible since, record
--- Derived keys: flow queue later policy flows job idem done dead due expires outbox unlock
+-- Derived keys: flow queue later policy flows job idem done dead expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
 
-local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 100, 200, 64, 200
+local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 250, 200, 64, 200
+local JOB = PREFIX .. 'job:'
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
@@ -68,7 +69,14 @@ local function head(key)
 end
 
 local changed = false -- whether anything was written
-local leased, grant_counter = {}, 0
+local reply, filled, grant_counter = { now, 0, 0, 0, 0, 0 }, 6, 0
+
+-- hand_out puts a leased job into the reply.
+local function hand_out(j, ends)
+  local r, n = reply, filled
+  r[n + 1], r[n + 2], r[n + 3], r[n + 4], r[n + 5], r[n + 6], r[n + 7] = j.id, j.epoch, j.stamp, ends, j.attempts, j.at, j.full
+  filled = n + 7
+end
 local due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
 
 -- start_writing is called by every step between its last read and its first write.
@@ -112,13 +120,7 @@ local function answer(more)
   if help == 1 then
     redis.call('PUBLISH', 'sluice:wake', 'help ' .. KEYS[1])
   end
-  local reply = { now, next_due, more and 1 or 0, clock.help, grant_counter, to_hand_over }
-  for i = 1, #leased do
-    local l = leased[i]
-    local at = #reply
-    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = l.id, l.epoch, l.stamp, l.ends
-    reply[at + 5], reply[at + 6], reply[at + 7] = l.attempts, l.at, l.raw
-  end
+  reply[2], reply[3], reply[4], reply[5], reply[6] = next_due, more and 1 or 0, clock.help, grant_counter, to_hand_over
   return reply
 end
 
@@ -183,9 +185,7 @@ local function redeliver(grant)
         local ends = max(now, j.stamp) + lease
         redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
         redis.call('ZADD', KEYS[4], ends, j.id)
-        leased[#leased + 1] = {
-          id = j.id, epoch = j.epoch, stamp = j.stamp, ends = ends, attempts = j.attempts, at = j.at, raw = j.full,
-        }
+        hand_out(j, ends)
       end
     end
   end
@@ -292,6 +292,22 @@ local function job_of_raw(raw, id, f)
   return j
 end
 
+-- job_waiting decodes what plan needs of a queued job that has no deadline, which most are; nil of any other.
+local function job_waiting(raw)
+  if not raw or #raw <= HEAD or sub(raw, 29, 35) ~= ZERO7 then
+    return nil
+  end
+  local e1, e2, e3, e4, a1, a2 = byte(raw, 3, 8)
+  local i1, i2, i3, i4, i5, i6, i7 = byte(raw, 22, 28)
+  local l1, l2, l3, l4 = byte(raw, 62, 65)
+  return {
+    epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2,
+    at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
+    deadline = 0, cost = byte(raw, 57), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4,
+    id = '', full = raw, eligible = 0, stamp = 0, gone = false,
+  }
+end
+
 -- How many jobs of all flows a look may still promote, and drop.
 local promote_left, drop_left = PROMOTE_MOST, EXPIRE_MOST
 
@@ -369,15 +385,17 @@ local function plan(f, budget)
     else
       local j
       if from_window then
-        local raw = redis.call('GET', PREFIX .. 'job:' .. window[at])
-        j = job_of_raw(raw, window[at], f)
-        j.eligible = j.at
+        local raw = redis.call('GET', JOB .. window[at])
+        j = job_waiting(raw) or job_of_raw(raw, window[at], f)
+        j.id, j.full, j.eligible = window[at], raw, j.at
       else
         j = waiting[1]
       end
-      stamp = stamp_of(f, j.eligible)
-      if stamp > now + horizon then
-        return false
+      if j.eligible > f.ready and j.eligible > f.held then
+        stamp = stamp_of(f, j.eligible) -- else it is the same
+        if stamp > now + horizon then
+          return false
+        end
       end
       if from_window then
         at = at + 2
@@ -437,10 +455,12 @@ local function carry_out(f)
     local until_then = max(now, j.stamp) + lease
     ends[#ends + 1] = until_then
     ends[#ends + 1] = j.id
-    redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
-    leased[#leased + 1] = {
-      id = j.id, epoch = j.epoch, stamp = j.stamp, ends = until_then, attempts = j.attempts, at = j.at, raw = j.full,
-    }
+    if j.promoted then
+      redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
+    else
+      redis.call('SETRANGE', JOB .. j.id, 1, job_leased(j.epoch, j.full, j.stamp))
+    end
+    hand_out(j, until_then)
   end
   if #gone > 0 then
     redis.call('ZREM', queue, unpack(gone))
@@ -562,10 +582,10 @@ end
 for i = 1, #touched do
   carry_out(touched[i])
 end
-if #leased > 0 then
+if filled > 6 then
   local lines = { ARGV[2] }
-  for i = 1, #leased do
-    lines[i + 1] = string.format('%s %.0f', leased[i].id, leased[i].epoch)
+  for at = 7, filled, 7 do
+    lines[#lines + 1] = string.format('%s %.0f', reply[at], reply[at + 1])
   end
   redis.call('SET', KEYS[5], table.concat(lines, '\n'), 'EX', max(60, ceil(lease / 500000)))
   grant_counter = counter

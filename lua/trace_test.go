@@ -14,12 +14,13 @@ import (
 const tracer = `
 local redis = (function(real)
   local writes = {}
-  for name in string.gmatch('SET SETRANGE DEL EXPIRE PERSIST HSET HINCRBY ZADD ZREM ZREMRANGEBYSCORE SADD SREM LPUSH LTRIM', '%S+') do
+  for name in string.gmatch('SET MSET SETRANGE DEL EXPIRE PERSIST HSET HINCRBY ZADD ZREM ZREMRANGEBYSCORE SADD SREM LPUSH LTRIM', '%S+') do
     writes[name] = true
   end
   local touched, wrote, declared = {}, false, {}
   for i = 1, #KEYS do
     declared[KEYS[i]] = true
+    touched[KEYS[i]] = true -- Redis does that itself when it takes the call
   end
   local kinds = ' @KINDS@ '
   local function touch(cmd, key)
@@ -45,6 +46,9 @@ local redis = (function(real)
       local unlock = cmd == 'DEL' and #args == 1 and string.find(args[1], ':unlock$')
       if not unlock then
         for i = 1, (cmd == 'DEL' or cmd == 'EXISTS') and #args or 1 do
+          touch(cmd, args[i])
+        end
+        for i = 3, cmd == 'MSET' and #args or 0, 2 do
           touch(cmd, args[i])
         end
       end

@@ -9,10 +9,11 @@ import (
 	"sync"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/turn"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Bounds of the flusher: how many of them send at once, and how many jobs one exchange may carry.
+// Bounds of the flusher: how many of them send at once where Redis is slow, and how many jobs one exchange may carry.
 const (
 	flushers   = 4
 	flushMost  = 128
@@ -88,17 +89,18 @@ type answer struct {
 	err      error
 }
 
-// flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is free, so that requests are gathered
+// flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is its turn, so that requests are gathered
 // while the exchange before them is under way and nobody waits for company.
 type flusher struct {
 	q      *Queue
+	turns  *turn.Turns
 	queue  chan *pending
 	closed chan struct{}
 	done   sync.WaitGroup
 }
 
 func newFlusher(q *Queue) *flusher {
-	f := &flusher{q: q, queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{})}
+	f := &flusher{q: q, turns: turn.New(), queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{})}
 	for range flushers {
 		f.done.Add(1)
 		go f.run()
@@ -140,6 +142,10 @@ func (f *flusher) run() {
 		case <-f.closed:
 			return
 		}
+		end, ok := f.turns.Take(f.closed)
+		if !ok {
+			return
+		}
 		jobs := len(gathered[0].batch)
 	gather:
 		for jobs < flushMost {
@@ -152,6 +158,7 @@ func (f *flusher) run() {
 			}
 		}
 		f.flush(gathered)
+		end()
 	}
 }
 

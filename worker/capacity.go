@@ -3,21 +3,24 @@ package worker
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
-// leastShare is the fewest places worth a look of their own when many shards wait for room: below it the looks would
-// cost more than the jobs.
-const leastShare = 16
+// gatherRoom is how long places that have come free are gathered while shards wait for them: a look for a few jobs costs as much as one for
+// many.
+const gatherRoom = time.Millisecond
 
 // capacity counts the worker's places. They are reserved before a look, so that all the looks under way together cannot lease
 // more than there is room for, and given back when the job is settled or was not there. Shards that find no place queue for
-// the next ones; while any does, no other gets one, so a busy shard cannot starve the rest.
+// the next ones; while any does, no other gets one, so a busy shard cannot starve the rest. Such a shard is granted places in portions that
+// are worth a look, or after gatherRoom whatever there is.
 type capacity struct {
 	limit int
 
-	mu      sync.Mutex
-	used    int
-	waiting []*seat // longest waiting first; nothing is free while somebody waits
+	mu        sync.Mutex
+	used      int
+	waiting   []*seat // longest waiting first
+	gathering bool    // a timer runs that grants what is free
 }
 
 // seat is where one shard waits for places.
@@ -29,14 +32,20 @@ type seat struct {
 func newSeat() *seat { return &seat{room: make(chan struct{}, 1)} }
 
 // reserve returns how many places the shard may use, up to most: those it was granted, or else what is free. A shard that gets
-// none keeps its turn, if it waits already.
-func (c *capacity) reserve(s *seat, most int) int {
+// none keeps its turn, if it waits already. One that knows of many jobs is given a portion or nothing.
+func (c *capacity) reserve(s *seat, most int, many bool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := s.take(); n > 0 {
 		return n
 	}
+	if len(c.waiting) > 0 {
+		return 0
+	}
 	n := max(0, min(most, c.limit-c.used))
+	if many && n < min(most, c.portion()) {
+		return 0
+	}
 	c.used += n
 	return n
 }
@@ -56,16 +65,37 @@ func (c *capacity) give(n int) {
 	c.serve()
 }
 
-// serve grants free places, evenly but in portions worth a look. It is called with the lock held.
+// portion is how many places are worth a look.
+func (c *capacity) portion() int { return min(lookMost, max(1, c.limit/4)) }
+
+// serve grants free places in portions, and sees to it that what is less than one is granted soon. It is called with the lock held.
 func (c *capacity) serve() {
-	for len(c.waiting) > 0 && c.used < c.limit {
-		free := c.limit - c.used
-		s := c.waiting[0]
-		s.grant = min(free, lookMost, max(leastShare, free/len(c.waiting)))
-		c.used += s.grant
-		c.waiting = slices.Delete(c.waiting, 0, 1)
-		signal(s.room)
+	for len(c.waiting) > 0 && c.limit-c.used >= c.portion() {
+		c.grant(c.portion())
 	}
+	if len(c.waiting) > 0 && c.used < c.limit && !c.gathering {
+		c.gathering = true
+		time.AfterFunc(gatherRoom, c.serveRest)
+	}
+}
+
+func (c *capacity) serveRest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gathering = false
+	if free := c.limit - c.used; len(c.waiting) > 0 && free > 0 {
+		c.grant(min(free, lookMost))
+	}
+	c.serve()
+}
+
+// grant gives n places to the shard that waits longest.
+func (c *capacity) grant(n int) {
+	s := c.waiting[0]
+	s.grant = n
+	c.used += n
+	c.waiting = slices.Delete(c.waiting, 0, 1)
+	signal(s.room)
 }
 
 // await queues the shard, unless it waits or was granted places already; its room is signalled when it gets some, which may

@@ -9,10 +9,11 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
+	"github.com/7509e464/sluice/queue/turn"
 )
 
 const (
-	// flushers is how many batches may be under way at once: while one waits for its answer the next one gathers.
+	// flushers is how many batches may be under way at once where Redis is slow: while one waits for its answer the next one gathers.
 	flushers = 4
 	// settleMost bounds a batch, as the scripts' steps are bounded.
 	settleMost = 500
@@ -56,10 +57,13 @@ func (s *settler) add(e ending) {
 // run is all flushers; it ends with ctx.
 func (s *settler) run(ctx context.Context) {
 	var g sync.WaitGroup
+	turns := turn.New()
 	for range flushers {
-		g.Go(func() { (&flusher{settler: s, from: &s.pending}).run(ctx, s.kick) })
+		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns}).run(ctx, s.kick) })
 	}
-	g.Go(func() { (&flusher{settler: s, from: &s.unanswered, probe: s.health.probe()}).run(ctx, s.again) })
+	g.Go(func() {
+		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), probe: s.health.probe()}).run(ctx, s.again)
+	})
 	g.Wait()
 }
 
@@ -67,7 +71,8 @@ func (s *settler) run(ctx context.Context) {
 type flusher struct {
 	*settler
 	from  *[]ending // of the settler
-	probe *probe    // of the one that sends again, which alone knows when Redis is back
+	turns *turn.Turns
+	probe *probe // of the one that sends again, which alone knows when Redis is back
 	batch []ending
 	wire  []queue.Settlement
 }
@@ -81,8 +86,18 @@ func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
 		case <-kick:
 		}
 		var pause pauses
-		for ctx.Err() == nil && f.take() {
-			if f.send(ctx, f.batch) {
+		for {
+			end, ok := f.turns.Take(ctx.Done())
+			if !ok {
+				return
+			}
+			some := f.take()
+			answered := some && f.send(ctx, f.batch)
+			end()
+			if !some {
+				break
+			}
+			if answered {
 				pause.reset()
 			} else {
 				sleep(ctx, pause.next())

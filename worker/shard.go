@@ -10,7 +10,7 @@ import (
 
 const (
 	// lookMost bounds the places that one look reserves: the others are left to other shards during its round trip.
-	lookMost = 128
+	lookMost = 250
 	// safetyLook is when a shard is looked at though nothing is planned, in case a wake-up was lost.
 	safetyLook = 10 * time.Second
 	// leastRest keeps a shard whose next event is overdue, but is not a lease, from being looked at without a pause.
@@ -156,7 +156,7 @@ func (s *shard) look() plan {
 	}
 	reserved := 0
 	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, lookMost)
+		reserved = s.d.capacity.reserve(s.seat, lookMost, s.due)
 	}
 	if leasing && reserved == 0 {
 		s.dryAt = now

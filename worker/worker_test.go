@@ -158,7 +158,7 @@ func TestUnansweredLookIsRepeatedAndCharged(t *testing.T) {
 		q.set(func() { q.shards[0].loseReply = 1 })
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Millisecond)
-		taken := r.capacity.reserve(newSeat(), 3)
+		taken := r.capacity.reserve(newSeat(), 3, false)
 		pass(15 * time.Millisecond)
 		if running.Load() != 0 {
 			t.Fatal("the look was repeated too soon")
@@ -313,7 +313,7 @@ func TestHelperLeasesBesideTheOwner(t *testing.T) {
 			t.Error("the helper went on looking")
 		}
 		// No free capacity, no help.
-		taken := r.capacity.reserve(newSeat(), 1000)
+		taken := r.capacity.reserve(newSeat(), 1000, false)
 		q.wakes <- queue.Wake{Shard: foreign, Help: true}
 		pass(time.Second)
 		if q.looks()[foreign] != 0 {

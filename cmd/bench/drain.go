@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -17,7 +19,7 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-const drainConcurrency = 512 // of both workers
+const drainConcurrency = 1000 // of both workers
 
 // openOn is a queue on a server of the bench, whose flows are as fast as policies allow.
 func openOn(ctx context.Context, server *redisServer) (*store, error) {
@@ -90,7 +92,25 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	cfg := worker.Config{
 		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
-	return s.whileWorking(ctx, cfg, func() (float64, error) { return handled.perSecond(ctx, time.Now(), n) })
+	return s.whileWorking(ctx, cfg, func() (float64, error) {
+		stop, err := b.profile(fmt.Sprintf("drain-%d-tenants", tenants))
+		if err != nil {
+			return 0, err
+		}
+		scripts, spent, used, start := server.scripts(ctx), server.cpu(ctx), self(), time.Now()
+		figure, err := handled.perSecond(ctx, start, n)
+		took := time.Since(start)
+		b.progress("drain of %d tenants: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
+			tenants, figure, float64(n)/(server.scripts(ctx)-scripts), micros(server.cpu(ctx)-spent)/float64(n), micros(self()-used)/float64(n),
+			100*(server.cpu(ctx)-spent).Seconds()/took.Seconds())
+		return figure, errors.Join(err, stop())
+	})
+}
+
+// self is the processor time that this process has used.
+func self() time.Duration {
+	d, _ := cpuOf(os.Getpid()) // unknown is 0
+	return d
 }
 
 // whileWorking runs a worker during the measurement.

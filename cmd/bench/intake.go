@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,11 +12,23 @@ import (
 
 const intakeConnections = 64
 
-// intakeRun is how many requests a second each of three intakes answers.
+// intakeSide is what one intake did: requests a second, and the processor time of each request in the server, in Redis and in the client.
+type intakeSide struct {
+	PerSecond float64 `json:"per_second"`
+	Server    float64 `json:"server_us"`
+	Redis     float64 `json:"redis_us"`
+	Client    float64 `json:"client_us"`
+}
+
+func (s intakeSide) String() string {
+	return fmt.Sprintf("%7.0f/s %4.0f+%.0f+%.0f µs", s.PerSecond, s.Server, s.Redis, s.Client)
+}
+
+// intakeRun is what three intakes did, one after the other.
 type intakeRun struct {
-	Sluice float64 `json:"sluice"`
-	Asynq  float64 `json:"chi_asynq"`
-	Chi    float64 `json:"chi"`
+	Sluice intakeSide `json:"sluice"`
+	Asynq  intakeSide `json:"chi_asynq"`
+	Chi    intakeSide `json:"chi"`
 }
 
 var intakeBody = []byte(`{"type":"order.create","payload":` + string(payload) + `}`)
@@ -49,26 +62,67 @@ func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
 	for n := range b.runs {
 		var r intakeRun
 		for _, side := range []struct {
-			name   string
-			addr   string
-			figure *float64
-		}{{"sluice", ours.addr, &r.Sluice}, {"chi + asynq", withAsynq.addr, &r.Asynq}, {"chi", bare.addr, &r.Chi}} {
+			name    string
+			addr    string
+			result  *intakeSide
+			server  int
+			store   *redisServer
+			profile string // address of its profiles, empty for none
+		}{
+			{"sluice", ours.addr, &r.Sluice, ours.cmd.Process.Pid, ours.store, ours.admin},
+			{"chi + asynq", withAsynq.addr, &r.Asynq, withAsynq.cmd.Process.Pid, store, ""},
+			{"chi", bare.addr, &r.Chi, bare.cmd.Process.Pid, nil, ""},
+		} {
+			profiled := make(chan error, 1)
+			go func() { profiled <- b.fetchProfile(ctx, side.profile, "intake") }()
 			l := load{addr: side.addr, path: "/v1/jobs", body: intakeBody, connections: intakeConnections, want: "202"}
-			var err error
-			if *side.figure, err = l.run(ctx, 500*time.Millisecond, 3*time.Second); err != nil {
+			err := side.result.measure(ctx, l, side.server, side.store)
+			if err := errors.Join(err, <-profiled); err != nil {
 				return nil, fmt.Errorf("%s: %w", side.name, err)
 			}
-			b.progress("intake, run %d of %d: %s %.0f requests/s", n+1, b.runs, side.name, *side.figure)
+			b.progress("intake, run %d of %d: %s %v", n+1, b.runs, side.name, side.result)
 		}
 		runs = append(runs, r)
 	}
-	lines := []string{fmt.Sprintf("%-8s %12s %12s %12s   requests/s, %d connections, 110-byte payload", "intake", "sluice", "chi + asynq", "chi alone", intakeConnections)}
+	lines := []string{fmt.Sprintf("%-8s %-28s %-28s %-28s   %d connections; processor time a request in server + Redis + client", "intake", "sluice", "chi + asynq", "chi alone", intakeConnections)}
 	for i, r := range runs {
-		lines = append(lines, fmt.Sprintf("run %-4d %12.0f %12.0f %12.0f", i+1, r.Sluice, r.Asynq, r.Chi))
+		lines = append(lines, fmt.Sprintf("run %-4d %-28v %-28v %-28v", i+1, r.Sluice, r.Asynq, r.Chi))
 	}
 	b.detail("P1", lines, runs)
 	b.intake = runs
 	return runs, nil
+}
+
+// measure loads one intake.
+func (s *intakeSide) measure(ctx context.Context, l load, server int, store *redisServer) error {
+	processes := []int{server, os.Getpid()}
+	if store != nil {
+		processes = append(processes, store.cmd.Process.Pid)
+	}
+	times := func() (out [3]time.Duration, err error) {
+		for i, pid := range processes {
+			if out[i], err = cpuOf(pid); err != nil {
+				return out, err
+			}
+		}
+		return out, nil
+	}
+	before, err := times()
+	if err != nil {
+		return err
+	}
+	answered, took, err := l.run(ctx, 500*time.Millisecond, 3*time.Second)
+	if err != nil {
+		return err
+	}
+	after, err := times()
+	if err != nil {
+		return err
+	}
+	s.PerSecond = float64(answered.measured) / took.Seconds()
+	of := func(i int) float64 { return micros(after[i]-before[i]) / float64(answered.all) }
+	s.Server, s.Client, s.Redis = of(0), of(1), of(2)
+	return nil
 }
 
 func intakeRatio(ratio func(intakeRun) float64) func(context.Context, *bench) ([]float64, error) {
@@ -85,6 +139,7 @@ func intakeRatio(ratio func(intakeRun) float64) func(context.Context, *bench) ([
 // intake is a running sluice that only takes jobs, over a redis-server of its own.
 type intake struct {
 	addr  string
+	admin string
 	store *redisServer
 	dir   string
 	cmd   *exec.Cmd
@@ -115,7 +170,7 @@ func (p *intake) start(ctx context.Context) error {
 		return fmt.Errorf("build the program: %w: %s", err, out)
 	}
 	config := filepath.Join(p.dir, "sluice.yaml")
-	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\" }\nroutes: { default: { url: \"http://127.0.0.1:9/\" } }\n"+
+	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\", profiles: true }\nroutes: { default: { url: \"http://127.0.0.1:9/\" } }\n"+
 		"tenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
@@ -132,7 +187,7 @@ func (p *intake) start(ctx context.Context) error {
 		return err
 	}
 	go func() { p.ended <- p.cmd.Wait() }()
-	_, p.addr, err = awaitReady(ctx, log.Name(), p.ended)
+	p.admin, p.addr, err = awaitReady(ctx, log.Name(), p.ended)
 	return err
 }
 

@@ -26,8 +26,11 @@ type load struct {
 	want        string // the status that counts, for example "202"
 }
 
-// run sends requests for the duration after a warm-up, and returns how many were answered a second.
-func (l load) run(ctx context.Context, warm, measured time.Duration) (perSecond float64, err error) {
+// answers is how many requests were answered, in all and in the time that is measured.
+type answers struct{ all, measured int64 }
+
+// run sends requests for the duration after a warm-up.
+func (l load) run(ctx context.Context, warm, measured time.Duration) (n answers, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, warm+measured+10*time.Second)
 	defer cancel()
 	request := []byte(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", l.path, l.addr, len(l.body), l.header, l.body))
@@ -42,7 +45,6 @@ func (l load) run(ctx context.Context, warm, measured time.Duration) (perSecond 
 			}
 		})
 	}
-	defer func() { stop.Store(true); clients.Wait() }()
 	wait := func(d time.Duration) error {
 		select {
 		case err := <-failed:
@@ -53,14 +55,16 @@ func (l load) run(ctx context.Context, warm, measured time.Duration) (perSecond 
 			return nil
 		}
 	}
-	if err := wait(warm); err != nil {
-		return 0, err
-	}
+	err = wait(warm)
 	before, start := answered.Load(), time.Now()
-	if err := wait(measured); err != nil {
-		return 0, err
+	if err == nil {
+		err = wait(measured)
 	}
-	return float64(answered.Load()-before) / time.Since(start).Seconds(), nil
+	n.measured, took = answered.Load()-before, time.Since(start)
+	stop.Store(true)
+	clients.Wait()
+	n.all = answered.Load()
+	return n, took, err
 }
 
 func (l load) client(ctx context.Context, request []byte, answered *atomic.Int64, stop *atomic.Bool) error {

@@ -47,6 +47,7 @@ type result struct {
 // bench is what a measurement may use.
 type bench struct {
 	runs     int
+	profiles string // directory; empty for none
 	progress func(format string, args ...any)
 	tables   map[string]table
 	intake   []intakeRun // as measured once
@@ -78,6 +79,7 @@ func main() {
 	}
 	list := flag.Bool("list", false, "list the figures and end")
 	runs := flag.Int("runs", 5, "interleaved runs of each figure; the median counts")
+	profiles := flag.String("profile", "", "write processor profiles of the intake (P1) and of the drain (P3, P4) to this directory")
 	file := flag.String("json", "", "write the results to this file as JSON")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [flags] [FIGURE…], for example: bench -runs 3 P11")
@@ -98,7 +100,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	results, failed := run(ctx, chosen, &bench{runs: *runs, progress: progress()})
+	results, failed := run(ctx, chosen, &bench{runs: *runs, profiles: *profiles, progress: progress()})
 	if *file != "" {
 		if err := write(*file, results); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)

@@ -290,6 +290,9 @@ func (p *process) apiConfig(
 		// It is never closed: the connections are the engine's.
 		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath, RedisConnOpt: shared{engine.Client()}})
 	}
+	if p.cfg.Admin.Profiles {
+		pages[profilesPath] = profiles()
+	}
 	return api.Config{
 		Routes:        routes,
 		MaxBody:       p.cfg.API.MaxBody,

@@ -111,10 +111,11 @@ func TestCallbacksOfAProcess(t *testing.T) {
 	}
 }
 
-func TestAsynqmon(t *testing.T) {
+// TestAdminPages: asynqmon and the profiles are there when they are asked for, and only behind the token.
+func TestAdminPages(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		now := startProcess(t, map[string]any{
-			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}, "admin": map[string]any{"asynqmon": on, "token": "0123456789abcdef"},
+			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}, "admin": map[string]any{"asynqmon": on, "profiles": on, "token": "0123456789abcdef"},
 		})
 		hc := &http.Client{}
 		defer hc.CloseIdleConnections()
@@ -137,6 +138,7 @@ func TestAsynqmon(t *testing.T) {
 			{"/asynqmon", "text/html; charset=utf-8", "Asynq"}, {"/asynqmon/", "text/html; charset=utf-8", "/asynqmon/static/js/"},
 			{"/asynqmon/static/js/runtime-main.9fea6c1a.js", "application/javascript; charset=utf-8", "webpackJsonp"},
 			{"/asynqmon/api/queues", "", `"queues"`}, {"/asynqmon/api/redis_info", "", `"`},
+			{"/debug/pprof/", "text/html; charset=utf-8", "goroutine"}, {"/debug/pprof/heap?debug=1", "", "heap profile"},
 		} {
 			if status, _, _ := ask(c.path, "wrong"); status != http.StatusUnauthorized {
 				t.Errorf("%s without the token: %d", c.path, status)

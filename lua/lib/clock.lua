@@ -8,12 +8,10 @@
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
-local CLOCK_NUMBERS = { 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes' }
-
-local CLOCK_CHANGING = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'baseline', 'looked' }
+local CLOCK_FIELDS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'baseline', 'looked' }
 
 local clock
-local clock_was -- as it is stored
+local clock_was -- what is stored of CLOCK_FIELDS
 local now
 
 -- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being imported, such a key may still be on the
@@ -27,8 +25,8 @@ local function changed_fields(args, fields, is, was)
   for i = 1, #fields do
     local name = fields[i]
     local value = is[name]
-    if value ~= was[name] then
-      was[name] = value
+    if value ~= was[i] then
+      was[i] = value
       args[#args + 1] = name
       args[#args + 1] = value
     end
@@ -36,18 +34,23 @@ local function changed_fields(args, fields, is, was)
   return args
 end
 
--- numbers_of reads the fields' values into two tables: one to work with, one of what is stored. What is missing is 0.
-local function numbers_of(fields, values, is, was)
-  for i = 1, #fields do
-    local n = tonumber(values[i]) or 0
-    is[fields[i]], was[fields[i]] = n, n
+-- numbers makes numbers of the first n values; what is missing is 0.
+local function numbers(values, n)
+  for i = 1, n do
+    local v = values[i]
+    values[i] = v and tonumber(v) or 0
   end
 end
 
 local function clock_load(injected)
-  local v = redis.call('HMGET', KEYS[1], 'last', 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'baseline', 'looked')
-  clock, clock_was = { baseline = v[10] or '', looked = v[11] or '0' }, { baseline = v[10] or '', looked = v[11] or '0' }
-  numbers_of(CLOCK_NUMBERS, v, clock, clock_was)
+  local v = redis.call('HMGET', KEYS[1], 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'last', 'baseline', 'looked')
+  numbers(v, 9)
+  clock_was = v
+  clock = {
+    off = v[1], wake = v[2], depth = v[3], running = v[4], swept = v[5], grace = v[6], help = v[7], bytes = v[8], last = v[9],
+    baseline = v[10] or '', looked = v[11] or '0', stepped = false,
+  }
+  v[9], v[10], v[11] = clock.baseline, clock.looked, nil -- now as CLOCK_FIELDS
   local t = tonumber(injected)
   if not t then
     local time = redis.call('TIME')
@@ -62,7 +65,7 @@ end
 
 -- clock_save writes what has changed, and now in any case: some scripts rely on a write.
 local function clock_save()
-  local args = changed_fields({ 'last', now }, CLOCK_CHANGING, clock, clock_was)
+  local args = changed_fields({ 'last', now }, CLOCK_FIELDS, clock, clock_was)
   redis.call('HSET', KEYS[1], unpack(args))
 end
 

@@ -13,6 +13,7 @@ local function retention_of(succeeded, dead, idempotency, dead_capacity)
 end
 
 local finishing = {} -- flows whose keys were touched
+local ended_now -- now, encoded
 
 -- finish_reads touches the keys that finish writes, so that a slot in migration refuses before anything is changed.
 local function finish_reads(j)
@@ -66,7 +67,8 @@ local function finish(id, j, f, state, result)
       result = redis.call('GETRANGE', key, from, from + j.result - 1)
     end
     j.payload, j.result = 0, #result
-    local record = job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. result
+    ended_now = ended_now or u56(now)
+    local record = job_ended(j, ended_now) .. sub(j.raw, HEAD + 1, j.prefix) .. result
     if called_back then
       redis.call('SET', key, record)
     else

@@ -30,6 +30,19 @@ local function tier_of(own, claimed)
   return string.match(' ' .. general_of(own), '.* t(%S*)') or claimed
 end
 
+local PLAIN = '^l(%d+):(%d+) b(%d+) r c(%d+) y(%d*) k(%d+) w(%d+) p(%d) d(%d)$' -- a text as Go writes the general line of a baseline
+
+local function policy_with(paces, capacity, capacity_bytes, concurrency, wait, paused, draining)
+  return {
+    paces = paces, capacity = tonumber(capacity), capacity_bytes = tonumber(capacity_bytes) or 0, concurrency = tonumber(concurrency),
+    wait = tonumber(wait), paused = paused, draining = draining == '1',
+  }
+end
+
+local function pace(limit, period, burst)
+  return { limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst) }
+end
+
 local policies, policies_baseline, sectioned = {}, nil, false
 
 -- policy_of is the policy of a route's flow: the baseline, the claimed tier, and what is said of the tenant itself, in the order of
@@ -38,7 +51,6 @@ local function policy_of(baseline, own, claimed, route)
   if baseline == '' then
     baseline = clock.baseline
   end
-  own = own or ''
   if baseline ~= policies_baseline then
     policies, policies_baseline, sectioned = {}, baseline, string.find(baseline, '\n', 1, true)
   end
@@ -49,30 +61,30 @@ local function policy_of(baseline, own, claimed, route)
   if policies[key] then
     return policies[key]
   end
-  local tier = '@' .. tier_of(own, claimed)
-  local t = {}
-  local texts = {
-    general_of(baseline), section_of(baseline, tier), general_of(own),
-    section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
-  }
-  for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
-    t[name] = value
+  local p
+  if key == '' then
+    local l, period, b, c, y, k, w, paused, draining = string.match(baseline, PLAIN)
+    p = l and policy_with({ pace(l, period, b) }, c, y, k, w, paused == '1', draining)
   end
-  local limit, period = string.match(t.l, '^(%d+):(%d+)$')
-  local paces = { { limit = tonumber(limit), period = tonumber(period), burst = tonumber(t.b) } }
-  for l, p, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
-    paces[#paces + 1] = { limit = tonumber(l), period = tonumber(p), burst = tonumber(b) }
+  if not p then
+    local tier = '@' .. tier_of(own, claimed)
+    local t = {}
+    local texts = {
+      general_of(baseline), section_of(baseline, tier), general_of(own),
+      section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
+    }
+    for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
+      t[name] = value
+    end
+    local limit, period = string.match(t.l, '^(%d+):(%d+)$')
+    local paces = { pace(limit, period, t.b) }
+    for l, length, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
+      paces[#paces + 1] = pace(l, length, b)
+    end
+    p = policy_with(paces, t.c, t.y, t.k, t.w, t.p == '1' or t.q == '1', t.d)
   end
-  policies[key] = {
-    paces = paces,
-    capacity = tonumber(t.c),
-    capacity_bytes = tonumber(t.y) or 0,
-    concurrency = tonumber(t.k),
-    wait = tonumber(t.w),
-    paused = t.p == '1' or t.q == '1',
-    draining = t.d == '1',
-  }
-  return policies[key]
+  policies[key] = p
+  return p
 end
 
 local function floor_div(a, b)
@@ -83,13 +95,24 @@ local function floor_div(a, b)
   return (a - r) / b, r
 end
 
+local EXACT = 4503599627370496 -- 2^52, below which the operator of Lua divides without a rounding
+
 -- cell_move shifts a TAT by n intervals.
 local function cell_move(c, n)
-  local q, r = floor_div(c.rem + n * c.period, c.limit)
+  local sum, limit = c.rem + n * c.period, c.limit
+  if sum >= 0 and sum < EXACT then
+    local r = sum % limit
+    c.tat, c.rem = c.tat + (sum - r) / limit, r
+    return
+  end
+  local q, r = floor_div(sum, limit)
   c.tat, c.rem = c.tat + q, r
 end
 
 local function cell_earliest(c)
+  if c.burst == 1 then
+    return c.tat -- for 0 ≤ rem < limit
+  end
   return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
 end
 
@@ -116,9 +139,15 @@ end
 
 -- grid is max(L, every e, spaced): when the paces alone let the next job leave.
 local function grid(f)
-  local e = max(f.last, f.spaced)
-  for i = 1, #f.cells do
-    e = max(e, (cell_earliest(f.cells[i])))
+  local e, cells = f.last, f.cells
+  if f.spaced > e then
+    e = f.spaced
+  end
+  for i = 1, #cells do
+    local of_cell = cell_earliest(cells[i])
+    if of_cell > e then
+      e = of_cell
+    end
   end
   return e
 end
@@ -345,32 +374,50 @@ end
 local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected', 'departed', 'succeeded',
   'dead', 'share', 'spaced', 'full', 'bytes' }
 
+local CELL = '(%d+):(%d+):(%d+):(-?%d+):(%d+)'
+
+local function cell_of(limit, period, burst, tat, rem)
+  return { limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst), tat = tonumber(tat), rem = tonumber(rem) }
+end
+
+local function cells_of(text)
+  if not text then
+    return {}
+  end
+  if not string.find(text, ',', 1, true) then
+    return { cell_of(string.match(text, CELL)) }
+  end
+  local cells = {}
+  for limit, period, burst, tat, rem in string.gmatch(text, CELL) do
+    cells[#cells + 1] = cell_of(limit, period, burst, tat, rem)
+  end
+  return cells
+end
+
 -- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched. claimed is the tier that
--- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds.
-local function flow_load(name, baseline, claimed)
+-- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds. declared says that the flow and
+-- its policy stand in KEYS.
+local function flow_load(name, baseline, claimed, declared)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected',
     'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'bytes', 'cells', 'tier')
-  local cells = v[19]
-  local f = { name = name, key = key, cells = {}, fresh = not cells, was = {} }
-  if f.fresh then
+  numbers(v, 18)
+  local fresh, tier = not v[19], v[20] or ''
+  if fresh and not declared then
     absent(key)
   end
-  for limit, period, burst, tat, rem in string.gmatch(cells or '', '(%d+):(%d+):(%d+):(-?%d+):(%d+)') do
-    f.cells[#f.cells + 1] = {
-      limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst), tat = tonumber(tat), rem = tonumber(rem),
-    }
-  end
-  numbers_of(FLOW_NUMBERS, v, f, f.was)
-  f.moved = f.fresh -- whether the cells are to be written
-  f.tier_before = v[20] or ''
-  f.tier = claimed or f.tier_before
   local policy = PREFIX .. 'policy:' .. tenant_of(name)
-  local eff = redis.call('HGET', policy, 'eff')
-  if not eff then
+  local own = redis.call('HGET', policy, 'eff')
+  if not own and not declared then
     absent(policy)
   end
-  f.policy = policy_of(baseline, eff, f.tier, route_of(name))
+  local f = {
+    name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells are to be written
+    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], seq = v[7], running = v[8], seen = v[9],
+    admitted = v[10], rejected = v[11], departed = v[12], succeeded = v[13], dead = v[14], share = v[15], spaced = v[16], full = v[17], bytes = v[18],
+    cells = cells_of(v[19]), tier = claimed or tier, tier_before = tier, was = v, retuned = false,
+    policy = policy_of(baseline, own or '', claimed or tier, route_of(name)),
+  }
   f.retuned = retune(f)
   return f
 end
@@ -420,16 +467,16 @@ local function flow_due(f, later)
   return later and max(earliest(f), later)
 end
 
--- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given and that is early.
+-- due_save files the flow in KEYS[2] under its next possible stamp, and wakes the owner when horizon is given and that is early.
 local function due_save(f, later, horizon)
   local due = flow_due(f, later)
   if due then
-    redis.call('ZADD', PREFIX .. 'due', due, f.name)
+    redis.call('ZADD', KEYS[2], due, f.name)
     if horizon then
       wake_for(due, horizon)
     end
   else
-    redis.call('ZREM', PREFIX .. 'due', f.name)
+    redis.call('ZREM', KEYS[2], f.name)
   end
 end
 

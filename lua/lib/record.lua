@@ -14,37 +14,58 @@ local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor
 local HEAD = 65
 local UP_TO_PAYLOAD = 2111 -- the last byte any prefix may reach
 
+local ZERO3, ZERO4, ZERO5, ZERO7 = string.rep('\0', 3), string.rep('\0', 4), string.rep('\0', 5), string.rep('\0', 7)
+
+-- A string is made in one step: each piece that is joined to another is one more that Lua must keep.
+
 local function u16(n)
-  return char(floor(n / 256), n % 256)
+  local b = n % 256
+  return char((n - b) / 256, b)
 end
 
 local function u24(n)
-  return char(floor(n / 65536), floor(n / 256) % 256, n % 256)
+  if n == 0 then
+    return ZERO3
+  end
+  local c = n % 256
+  n = (n - c) / 256
+  local b = n % 256
+  return char((n - b) / 256, b, c)
 end
 
 local function u32(n)
-  local high = floor(n / 65536)
-  return u16(high) .. u16(n - high * 65536)
+  if n == 0 then
+    return ZERO4
+  end
+  local d = n % 256
+  n = (n - d) / 256
+  local c = n % 256
+  n = (n - c) / 256
+  local b = n % 256
+  return char((n - b) / 256, b, c, d)
 end
 
 local function u48(n)
-  local high = floor(n / 16777216)
-  return u24(high) .. u24(n - high * 16777216)
+  local low = n % 16777216
+  return u24((n - low) / 16777216) .. u24(low)
 end
 
 local function u56(n)
-  local high = floor(n / 16777216)
-  return u32(high) .. u24(n - high * 16777216)
-end
-
-local function n16(s, i)
-  local a, b = byte(s, i, i + 1)
-  return a * 256 + b
-end
-
-local function n24(s, i)
-  local a, b, c = byte(s, i, i + 2)
-  return (a * 256 + b) * 256 + c
+  if n == 0 then
+    return ZERO7
+  end
+  local g = n % 256
+  n = (n - g) / 256
+  local f = n % 256
+  n = (n - f) / 256
+  local e = n % 256
+  n = (n - e) / 256
+  local d = n % 256
+  n = (n - d) / 256
+  local c = n % 256
+  n = (n - c) / 256
+  local b = n % 256
+  return char((n - b) / 256, b, c, d, e, f, g)
 end
 
 local function n32(s, i)
@@ -52,62 +73,82 @@ local function n32(s, i)
   return ((a * 256 + b) * 256 + c) * 256 + d
 end
 
-local function n56(s, i)
-  return n32(s, i) * 16777216 + n24(s, i + 4)
-end
-
 -- job_read decodes the head and the start of the prefix; nil when there is no such record.
 local function job_read(raw)
   if not raw or #raw <= HEAD then
     return nil
   end
-  local flow_length = byte(raw, HEAD + 1)
+  local _, state, e1, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, s1, s2, s3, s4, s5, s6, s7, i1, i2, i3, i4, i5, i6, i7,
+    d1, d2, d3, d4, d5, d6, d7, q1, q2, q3, q4, q5, q6, r1, r2, r3, c1, c2, c3, c4, c5, c6, c7, w1, w2, w3, w4, w5, cost, m1, m2,
+    p1, p2, l1, l2, l3, l4, flow_length = byte(raw, 1, HEAD + 1)
   local idem_at = HEAD + 2 + flow_length
   local idem_length = byte(raw, idem_at)
   return {
-    state = sub(raw, 2, 2),
-    epoch = n32(raw, 3),
-    attempts = n16(raw, 7),
-    free = byte(raw, 9),
-    outcome = sub(raw, 10, 10),
-    tag = n32(raw, 11),
-    stamp = n56(raw, 15),
-    at = n56(raw, 22),
-    deadline = n56(raw, 29),
-    seq = n24(raw, 36) * 16777216 + n24(raw, 39),
-    result = n24(raw, 42),
-    created = n56(raw, 45),
-    wait = byte(raw, 52) * 4294967296 + n32(raw, 53),
-    cost = byte(raw, 57),
-    max = n16(raw, 58),
-    prefix = n16(raw, 60),
-    payload = n32(raw, 62),
+    state = char(state),
+    epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4,
+    attempts = a1 * 256 + a2,
+    free = free,
+    outcome = char(outcome),
+    tag = ((t1 * 256 + t2) * 256 + t3) * 256 + t4,
+    stamp = (((((s1 * 256 + s2) * 256 + s3) * 256 + s4) * 256 + s5) * 256 + s6) * 256 + s7,
+    at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
+    deadline = (((((d1 * 256 + d2) * 256 + d3) * 256 + d4) * 256 + d5) * 256 + d6) * 256 + d7,
+    seq = ((((q1 * 256 + q2) * 256 + q3) * 256 + q4) * 256 + q5) * 256 + q6,
+    result = (r1 * 256 + r2) * 256 + r3,
+    created = (((((c1 * 256 + c2) * 256 + c3) * 256 + c4) * 256 + c5) * 256 + c6) * 256 + c7,
+    wait = (((w1 * 256 + w2) * 256 + w3) * 256 + w4) * 256 + w5,
+    cost = cost,
+    max = m1 * 256 + m2,
+    prefix = p1 * 256 + p2,
+    payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4,
     flow = sub(raw, HEAD + 2, idem_at - 1),
-    idem = sub(raw, idem_at + 1, idem_at + idem_length),
+    idem = idem_length == 0 and '' or sub(raw, idem_at + 1, idem_at + idem_length),
+    type_at = idem_at + 1 + idem_length,
     raw = raw,
   }
 end
 
--- asks_for_callback says whether a callback URL follows the first six fields of the prefix.
+-- asks_for_callback says whether a callback URL follows the first six fields of the prefix, of which the type is the third.
 local function asks_for_callback(j)
-  local at = HEAD + 1
-  for _ = 1, 6 do
-    if at > j.prefix then
+  local at, raw, prefix = j.type_at, j.raw, j.prefix
+  for _ = 3, 6 do
+    if at > prefix then
       return false
     end
-    at = at + 1 + byte(j.raw, at)
+    at = at + 1 + byte(raw, at)
   end
-  return at < j.prefix
+  return at < prefix
 end
 
--- job_changing encodes bytes 1 to 56 of the head: all that a script may set at admission.
-local function job_changing(j)
-  return '1' .. j.state .. u32(j.epoch) .. u16(j.attempts) .. char(j.free) .. j.outcome .. u32(j.tag)
-    .. u56(j.stamp) .. u56(j.at) .. u56(j.deadline) .. u48(j.seq) .. u24(j.result) .. u56(j.created)
-    .. char(floor(j.wait / 4294967296)) .. u32(j.wait % 4294967296)
+-- job_new encodes bytes 1 to 56 of the head of a new job; those of jobs that are queued at once differ in the sequence alone.
+local queued_at, before_seq, after_seq = -1, '', ''
+local function job_new(state, at, deadline, seq, created, wait)
+  if state == 'q' and at == created and deadline == 0 and wait == 0 then
+    if queued_at ~= at then
+      local instant = u56(at)
+      queued_at, before_seq, after_seq = at, '1q' .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. instant .. ZERO7, ZERO3 .. instant .. ZERO5
+    end
+    return before_seq .. u48(seq) .. after_seq
+  end
+  local low = wait % 4294967296
+  return '1' .. state .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. u56(at) .. u56(deadline) .. u48(seq) .. ZERO3 .. u56(created)
+    .. char((wait - low) / 4294967296) .. u32(low)
 end
 
--- job_head encodes the whole head.
+-- job_head encodes the whole head of a job that was read: when it was made, how long it may wait and its cost never change.
 local function job_head(j)
-  return job_changing(j) .. char(j.cost) .. u16(j.max) .. u16(j.prefix) .. u32(j.payload)
+  return '1' .. j.state .. u32(j.epoch) .. u16(j.attempts) .. char(j.free) .. j.outcome .. u32(j.tag) .. u56(j.stamp) .. u56(j.at)
+    .. u56(j.deadline) .. u48(j.seq) .. u24(j.result) .. sub(j.raw, 45, 57) .. u16(j.max) .. sub(j.raw, 60, 61) .. u32(j.payload)
+end
+
+-- job_leased encodes bytes 2 to 21 of the head, which are all that the lease of a queued job changes.
+local function job_leased(epoch, raw, stamp)
+  return 'l' .. u32(epoch) .. sub(raw, 7, 14) .. u56(stamp)
+end
+
+-- job_ended encodes the whole head of a job that ends without its payload; ended is its instant, encoded.
+local function job_ended(j, ended)
+  local raw = j.raw
+  return '1' .. j.state .. sub(raw, 3, 6) .. u16(j.attempts) .. char(j.free) .. j.outcome .. sub(raw, 11, 21) .. ended .. ZERO7
+    .. sub(raw, 36, 41) .. u24(j.result) .. sub(raw, 45, 57) .. u16(j.max) .. sub(raw, 60, 61) .. ZERO4
 end

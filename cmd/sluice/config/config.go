@@ -52,6 +52,7 @@ type Admin struct {
 	Token  string // empty: loopback only
 
 	Asynqmon bool // serve asynq's own web page too
+	Profiles bool // and the runtime's profiles
 
 	MaxConnections int64
 }
@@ -151,6 +152,7 @@ func (c *Config) scalars() map[string]any {
 		"admin.listen":                    &c.Admin.Listen,
 		"admin.token":                     &c.Admin.Token,
 		"admin.asynqmon":                  &c.Admin.Asynqmon,
+		"admin.profiles":                  &c.Admin.Profiles,
 		"admin.max_connections":           &c.Admin.MaxConnections,
 		"auth.mode":                       &c.Auth.Mode,
 		"auth.jwt.issuer":                 &c.Auth.JWT.Issuer,
