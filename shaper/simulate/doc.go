@@ -1,0 +1,20 @@
+// Package simulate replays an arrival trace through the shaper or one of the limiters in virtual time, so that a rate and a capacity need
+// not be guessed. It reads no clock and starts no goroutine: the same trace and policy give the same run on every machine.
+//
+// # Words
+//
+//	arrival     a request: an instant and a cost
+//	trace       arrivals in order: read from a file, or generated
+//	run         a trace with what became of each arrival, and when it left
+//	report      a run in a few figures
+//	series      a run in equal steps of time, for a picture
+//	trade-off   the capacities and waits that different rates need for the same trace and goal
+//
+// # What is simulated
+//
+// Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at its stamp and holds its place until
+// then; of a departure and an arrival at the same instant the departure comes first. Deliveries take no time and succeed at the first
+// attempt, and nothing is paused, held or scheduled for later. So the run is that of a flow whose workers and upstream keep up; retries
+// would take further slots. Workers of a real flow take jobs out of the queue up to 20 ms before their stamps, so that a queue that is
+// full may admit up to 20 ms sooner than here.
+package simulate
