@@ -71,9 +71,10 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 func TestMemoryBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory(t, limiter.Policy{Algorithm: limiter.TokenBucket, Rate: rate("10/s")}, 3)
+		m.Take("some", 1)
 		m.Take("much", 10)
-		m.Take("little", 1)
-		m.Take("some", 5)
+		m.Take("little", 2)
+		m.Take("some", 4) // no longer the one that is soonest as if never used
 		m.Take("new", 2)
 		if m.Keys() != 3 || m.Displaced() != 1 {
 			t.Fatalf("%d keys, %d displaced", m.Keys(), m.Displaced())

@@ -16,12 +16,12 @@ type Series struct {
 	Depth   []int64 // the most that waited
 }
 
-// Series lays the run out in so many steps, at least 1, or fewer if they would be shorter than a microsecond. Several runs of one trace are
-// laid out alike by giving the end of the last.
+// Series lays the run out in at most so many steps, each 1, 2 or 5 times a power of ten microseconds long: with a round rate it is a whole
+// number of intervals, and even departures look even. Several runs of one trace are laid out alike by giving the end of the last.
 func (r *Run) Series(steps int, end shaper.Instant) Series {
 	begin := r.Trace[0].At
 	end = max(end, r.End())
-	step := (end-begin)/shaper.Instant(steps) + 1
+	step := roundStep((end-begin)/shaper.Instant(steps) + 1)
 	n := int((end-begin)/step) + 1
 	s := Series{Begin: begin, Step: time.Duration(step) * time.Microsecond}
 	s.Arrived, s.Passed, s.Refused, s.Depth = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
@@ -67,6 +67,17 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 	}
 	leave(len(r.Trace), end)
 	return s
+}
+
+// roundStep is the least of 1, 2, 5, 10, 20, … that is not below the step.
+func roundStep(least shaper.Instant) shaper.Instant {
+	for unit := shaper.Instant(1); ; unit *= 10 {
+		for _, step := range []shaper.Instant{unit, 2 * unit, 5 * unit} {
+			if step >= least {
+				return step
+			}
+		}
+	}
 }
 
 // End is when the last arrival or departure of the run is.

@@ -5,6 +5,7 @@
 package picture
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"io"
@@ -45,21 +46,20 @@ var (
 const (
 	width       = 23 * vg.Centimeter
 	panelHeight = 4.2 * vg.Centimeter
-	rowHeight   = 2.9 * vg.Centimeter
-	headHeight  = 1.6 * vg.Centimeter
+	rowHeight   = 2.8 * vg.Centimeter
+	footHeight  = 1.2 * vg.Centimeter // for the name and the labels of the time axis
 )
 
 // steps is how many steps of time a picture shows: enough to see what happens within a period, few enough to be drawn apart.
-const steps = 360
+const steps = 500
 
 // newPanel is an empty plot in the manner of all panels.
 func newPanel(title, y string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
-	p.Title.TextStyle.XAlign = text.XLeft
 	p.Y.Label.Text = y
 	p.X.Padding, p.Y.Padding = 0, 0
-	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{13}, ticks{5}
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{13}, ticks{6}
 	p.Legend.Top = true
 	for _, s := range []*text.Style{
 		&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle,
@@ -173,7 +173,7 @@ func stack(w io.Writer, f Format, panels []*plot.Plot, height vg.Length) error {
 		vg.CanvasSizer
 		io.WriterTo
 	}
-	total := vg.Length(len(panels))*height + headHeight
+	total := vg.Length(len(panels))*height + footHeight
 	switch f {
 	case SVG:
 		canvas = vgsvg.New(width, total)
@@ -186,12 +186,20 @@ func stack(w io.Writer, f Format, panels []*plot.Plot, height vg.Length) error {
 	for i, p := range panels {
 		rows[i] = []*plot.Plot{p}
 	}
+	page := draw.New(canvas)
+	page.FillPolygon(color.White, []vg.Point{{X: 0, Y: 0}, {X: width, Y: 0}, {X: width, Y: total}, {X: 0, Y: total}})
 	margin := vg.Points(8)
 	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: 2 * margin, PadY: vg.Points(6)}
-	for i, row := range plot.Align(rows, tiles, draw.New(canvas)) {
+	for i, row := range plot.Align(rows, tiles, page) {
 		panels[i].Draw(row[0])
 	}
-	if _, err := canvas.WriteTo(w); err != nil {
+	var file bytes.Buffer
+	_, err := canvas.WriteTo(&file)
+	if err == nil {
+		// Where there is no Liberation Sans, a font of the same widths.
+		_, err = w.Write(bytes.ReplaceAll(file.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
+	}
+	if err != nil {
 		return fmt.Errorf("draw: %w", err)
 	}
 	return nil

@@ -70,7 +70,7 @@ func Comparison(w io.Writer, f Format, runs []*simulate.Run) error {
 	for _, r := range runs {
 		s := r.Series(steps, end)
 		report := r.Report()
-		title := fmt.Sprintf("%s at %v: %d admitted, %d refused; most within %v: %d", r.Name, r.Rate, report.Admitted, report.Refused, r.Window, report.FullestWindow)
+		title := fmt.Sprintf("%s at %v: %d admitted, %d refused; the fullest %v has %d", r.Name, r.Rate, report.Admitted, report.Refused, r.Window, report.FullestWindow)
 		if report.Delayed > 0 {
 			title += fmt.Sprintf("; waits up to %v", short(report.WaitMax))
 		}
@@ -124,15 +124,29 @@ func (a timeAxis) rates(values []int64) plotter.XYs {
 
 func (a timeAxis) bound(y float64) *plotter.Line { return bound(0, float64(a.steps)*a.step, y) }
 
-// lay gives the panels the same axis of time, named below the last, and room above the highest value.
+// lay gives the panels the same axis of time, labelled below the last, and room above the highest value.
 func (a timeAxis) lay(panels []*plot.Plot) {
 	for i, p := range panels {
 		p.X.Min, p.X.Max = 0, float64(a.steps)*a.step
 		p.Y.Min, p.Y.Max = 0, max(p.Y.Max, 1e-6)*1.15
 		if i == len(panels)-1 {
 			p.X.Label.Text = a.name
+		} else {
+			p.X.Tick.Marker, p.X.Tick.Length, p.X.Tick.Label.Font.Size = unlabelled{p.X.Tick.Marker}, 0, 1
 		}
 	}
+}
+
+// unlabelled marks an axis without numbers.
+type unlabelled struct{ plot.Ticker }
+
+// Ticks implements plot.Ticker.
+func (u unlabelled) Ticks(low, high float64) []plot.Tick {
+	marks := u.Ticker.Ticks(low, high)
+	for i := range marks {
+		marks[i].Label = " " // an empty one is a minor tick, which the grid leaves out
+	}
+	return marks
 }
 
 // less is a − b, value by value.
