@@ -19,7 +19,7 @@ type recommendCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`
 	MaxRefused   string        `default:"0.1%" placeholder:"SHARE" help:"Share of the arrivals that may be refused, such as 0.1% [0.1%]."`
-	WaitP99      time.Duration `name:"wait-p99" default:"0s" help:"How long 99 of 100 of those admitted may wait at most."`
+	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"How long 99 of 100 of those admitted may wait at most."`
 	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"What the upstream takes at most."`
 	Burst        int64         `default:"1" placeholder:"N" help:"Jobs that may leave at once after an idle stretch [1]."`
 	Tenant       string        `default:"TENANT" placeholder:"NAME" help:"Name of the tenant in the command that is printed."`

@@ -16,12 +16,12 @@ type simulateCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`
 	Through      []string      `enum:"shaper,fixed-window,sliding-log,sliding-counter,token-bucket,leaky-meter,all" default:"shaper" placeholder:"NAME" help:"What they go through: shaper, fixed-window, sliding-log, sliding-counter, token-bucket, leaky-meter, several of them separated by commas, or all [shaper]."`
-	Rate         shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Departures per period, or the limit [10/s]."`
+	Rate         shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Departures per period, or the limit [10/s by default]."`
 	Burst        int64         `default:"0" placeholder:"N" help:"Jobs that may leave the shaper at once after an idle stretch [1]; size of the bucket of token-bucket and leaky-meter [the limit]."`
 	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000'; separated by commas."`
 	Capacity     int64         `default:"1000" placeholder:"N" help:"Jobs that may wait in the shaper [1000]."`
-	MaxWait      time.Duration `default:"0s" help:"Longest wait in the shaper; 0s is no limit [0s]."`
-	Block        time.Duration `default:"0s" help:"How long sliding-log refuses everything after an overflow [0s]."`
+	MaxWait      time.Duration `default:"0s" placeholder:"DURATION" help:"Longest wait in the shaper; 0s is no limit [0s]."`
+	Block        time.Duration `default:"0s" placeholder:"DURATION" help:"How long sliding-log refuses everything after an overflow [0s]."`
 	Save         string        `placeholder:"FILE" help:"Write the arrivals as CSV." group:"Output:"`
 }
 

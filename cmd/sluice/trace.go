@@ -19,10 +19,10 @@ import (
 type traceFlags struct {
 	Trace    string        `placeholder:"FILE" help:"Read the arrivals from a file, - for standard input."`
 	Format   string        `enum:"auto,csv,log" default:"auto" placeholder:"FORMAT" help:"Format of the file: csv, log (common or combined access log) or auto [auto]."`
-	Generate string        `enum:",steady,poisson,flash-sale,daily-wave" default:"" placeholder:"SHAPE" help:"Make the arrivals up: steady, poisson, flash-sale or daily-wave."`
-	Arrivals shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Rate of made-up arrivals, outside the peak [10/s]."`
-	Peak     shaper.Rate   `default:"200/s" placeholder:"LIMIT/PERIOD" help:"Rate of made-up arrivals at the peak of flash-sale and daily-wave [200/s]."`
-	For      time.Duration `default:"0s" help:"How long arrivals are made up [1m, daily-wave 24h]."`
+	Generate *string       `enum:"steady,poisson,flash-sale,daily-wave" placeholder:"SHAPE" help:"Make the arrivals up: steady, poisson, flash-sale or daily-wave."`
+	Arrivals shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Rate of made-up arrivals, outside the peak [10/s by default]."`
+	Peak     shaper.Rate   `default:"200/s" placeholder:"LIMIT/PERIOD" help:"Rate of made-up arrivals at the peak of flash-sale and daily-wave [200/s by default]."`
+	For      time.Duration `default:"0s" placeholder:"DURATION" help:"How long arrivals are made up [1m, daily-wave 24h]."`
 	Seed     uint64        `default:"1" placeholder:"N" help:"Chance of made-up arrivals: the same number makes the same [1]."`
 }
 
@@ -37,9 +37,9 @@ type pictureFlags struct {
 // load reads or makes the trace. What is remarkable about it is told on standard error.
 func (f *traceFlags) load(a *app) (simulate.Trace, error) {
 	switch {
-	case (f.Trace == "") == (f.Generate == ""):
+	case (f.Trace == "") == (f.Generate == nil):
 		return nil, usageError{"give either --trace FILE or --generate SHAPE"}
-	case f.Generate != "":
+	case f.Generate != nil:
 		return f.generate()
 	}
 	in, name := a.In, "standard input"
@@ -77,7 +77,7 @@ func (a *app) readTrace(in io.Reader, size int64, f simulate.Format) (simulate.T
 }
 
 func (f *traceFlags) generate() (simulate.Trace, error) {
-	g := simulate.Generator{Shape: simulate.Shape(f.Generate), Rate: f.Arrivals, Peak: f.Peak, For: f.For, Seed: f.Seed}
+	g := simulate.Generator{Shape: simulate.Shape(*f.Generate), Rate: f.Arrivals, Peak: f.Peak, For: f.For, Seed: f.Seed}
 	switch {
 	case g.Shape == simulate.Steady || g.Shape == simulate.Poisson:
 		g.Peak = shaper.Rate{}
