@@ -46,7 +46,7 @@ var (
 const (
 	width       = 23 * vg.Centimeter
 	panelHeight = 4.2 * vg.Centimeter
-	rowHeight   = 2.8 * vg.Centimeter
+	rowHeight   = 3.0 * vg.Centimeter
 	footHeight  = 1.2 * vg.Centimeter // for the name and the labels of the time axis
 )
 
@@ -189,7 +189,7 @@ func stack(w io.Writer, f Format, panels []*plot.Plot, height vg.Length) error {
 	page := draw.New(canvas)
 	page.FillPolygon(color.White, []vg.Point{{X: 0, Y: 0}, {X: width, Y: 0}, {X: width, Y: total}, {X: 0, Y: total}})
 	margin := vg.Points(8)
-	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: 2 * margin, PadY: vg.Points(6)}
+	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: 2 * margin, PadY: vg.Points(11)}
 	for i, row := range plot.Align(rows, tiles, page) {
 		panels[i].Draw(row[0])
 	}

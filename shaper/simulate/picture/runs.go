@@ -104,11 +104,13 @@ func newTimeAxis(s simulate.Series) timeAxis {
 	return timeAxis{name: name, step: float64(s.Step) / float64(unit), steps: len(s.Arrived), duration: s.Step}
 }
 
-// counts are the values of a series over time; the last is there twice, for its step to have a width.
+// counts are the values of a series over time, but for those that repeat the one before; the last is there twice, for its step to have a width.
 func (a timeAxis) counts(values []int64) plotter.XYs {
-	xys := make(plotter.XYs, 0, len(values)+1)
+	var xys plotter.XYs
 	for i, v := range values {
-		xys = append(xys, plotter.XY{X: float64(i) * a.step, Y: float64(v)})
+		if i == 0 || v != values[i-1] {
+			xys = append(xys, plotter.XY{X: float64(i) * a.step, Y: float64(v)})
+		}
 	}
 	return append(xys, plotter.XY{X: float64(len(values)) * a.step, Y: float64(values[len(values)-1])})
 }
