@@ -10,21 +10,24 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// TestSimulatedAsServed sends a flash sale through the real scripts in virtual time, looked at when something is due: what is admitted, what
-// is refused and why, and every departure are those of the simulator, to the microsecond.
+// TestSimulatedAsServed sends a flash sale through the real scripts in virtual time, looked at as a worker does: what is admitted, what is
+// refused and why, and every departure are those of the simulator, to the microsecond.
 func TestSimulatedAsServed(t *testing.T) {
 	t.Parallel()
 	second := func(limit int64) shaper.Rate { return shaper.Rate{Limit: limit, Period: time.Second} }
 	for _, c := range []struct {
-		name   string
-		policy shaper.Policy
+		name    string
+		policy  shaper.Policy
+		horizon time.Duration
 	}{
-		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}},
-		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}},
+		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon},
+		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0},
+		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon},
 		{"two rates and a longest wait", shaper.Policy{
 			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second, Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
-		}},
-		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}},
+		}, simulate.Horizon},
+		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon},
+		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -39,24 +42,24 @@ func TestSimulatedAsServed(t *testing.T) {
 					trace[i].At += shift
 					trace[i].Cost = 1 + int64(i%7/6) // every seventh costs 2
 				}
-				want, err := simulate.Shaper(trace, c.policy)
+				want, err := simulate.Shaper(trace, c.policy, c.horizon)
 				if err != nil {
 					t.Fatal(err)
 				}
-				serve(t, q, want)
+				serve(t, q, want, c.horizon)
 			})
 		})
 	}
 }
 
-// serve replays the run's trace and holds the verdicts and stamps against it.
-func serve(t *testing.T, q *queue.Queue, want *simulate.Run) {
+// serve replays the run's trace and holds the verdicts and stamps against it. It settles at once, so that nothing but the rate limits the flow.
+func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Duration) {
 	t.Helper()
 	c, number, left := q.Consumer("w", 0), map[string]int{}, 0
-	var next shaper.Instant // when something is due
+	var next shaper.Instant // when to look
 	look := func() {
 		for more := true; more; {
-			tick, err := c.Tick(t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour})
+			tick, err := c.Tick(t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: horizon})
 			if err != nil {
 				t.Fatalf("Tick: %v", err)
 			}
@@ -73,7 +76,10 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run) {
 					t.Fatalf("Settle: %v", err)
 				}
 			}
-			next, more = tick.Next, tick.More || len(ends) > 0
+			if next = tick.Next; next != 0 {
+				next = next.Add(-horizon / 2)
+			}
+			more = tick.More || len(ends) > 0
 		}
 	}
 	lookUntil := func(end shaper.Instant) {
@@ -99,7 +105,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run) {
 			t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, want.Fates[i])
 		}
 		counts[want.Fates[i]]++
-		if number[v.Job.ID] = i; v.Outcome == shaper.Admitted {
+		if number[v.Job.ID] = i; v.Position == 1 { // whoever comes into an empty queue wakes the worker
 			look()
 		}
 	}

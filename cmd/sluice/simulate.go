@@ -21,6 +21,7 @@ type simulateCmd struct {
 	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000'; separated by commas."`
 	Capacity     int64         `default:"1000" placeholder:"N" help:"Jobs that may wait in the shaper [1000]."`
 	MaxWait      time.Duration `default:"0s" placeholder:"DURATION" help:"Longest wait in the shaper; 0s is no limit [0s]."`
+	Horizon      time.Duration `default:"20ms" placeholder:"DURATION" help:"How far ahead the shaper's workers take jobs out of the queue: the setting worker.horizon [20ms]."`
 	Block        time.Duration `default:"0s" placeholder:"DURATION" help:"How long sliding-log refuses everything after an overflow [0s]."`
 	Save         string        `placeholder:"FILE" help:"Write the arrivals as CSV." group:"Output:"`
 }
@@ -114,7 +115,7 @@ func (c *simulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 		}
 		p.Rates = append(p.Rates, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.PeriodMS, Burst: pace.Burst}.Pace())
 	}
-	return simulate.Shaper(t, p)
+	return simulate.Shaper(t, p, c.Horizon)
 }
 
 // simulation is what simulate prints as JSON.

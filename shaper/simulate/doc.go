@@ -12,9 +12,9 @@
 //
 // # What is simulated
 //
-// Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at its stamp and holds its place until
-// then; of a departure and an arrival at the same instant the departure comes first. Deliveries take no time and succeed at the first
-// attempt, and nothing is paused, held or scheduled for later. So the run is that of a flow whose workers and upstream keep up; retries
-// would take further slots. Workers of a real flow take jobs out of the queue up to 20 ms before their stamps, so that a queue that is
-// full may admit up to 20 ms sooner than here.
+// Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at its stamp. It holds its place until a
+// worker takes it out of the queue, which is a little before its stamp, for workers look ahead. Of a departure and an arrival at the same
+// instant the departure comes first. Deliveries take no time and succeed at the first attempt, and nothing is paused, held or scheduled for
+// later. So the run is that of a flow whose workers and upstream keep up; retries would take further slots, and the looks of workers that
+// look for expired leases besides may free a place up to half a horizon sooner.
 package simulate

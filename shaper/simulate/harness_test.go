@@ -65,6 +65,11 @@ func traces(r shaper.Rate) *rapid.Generator[Trace] {
 	})
 }
 
+// horizons draws how far workers look ahead.
+func horizons() *rapid.Generator[time.Duration] {
+	return rapid.SampledFrom([]time.Duration{0, ms, Horizon, sec})
+}
+
 // flowPolicies draws policies of a flow, at the edges of what is legal, too.
 func flowPolicies() *rapid.Generator[shaper.Policy] {
 	return rapid.Custom(func(t *rapid.T) shaper.Policy {

@@ -14,6 +14,7 @@ type Goals struct {
 	WaitP99    time.Duration // that 99 % of those admitted may wait at most; 0 is no goal, and then Upstream must be given
 	Upstream   shaper.Rate   // that the upstream takes at most; the zero value is no bound
 	Burst      int64         // of the policy, at least 1
+	Horizon    time.Duration // of the workers, as in Shaper
 }
 
 // Validate returns every goal that is out of bounds. The result is of type shaper.Problems.
@@ -34,6 +35,9 @@ func (g Goals) Validate() error {
 		add("wait_p99", g.WaitP99.String(), "must be from 0 to 366d")
 	case g.WaitP99 == 0 && !bounded:
 		add("wait_p99", "0s", "must be given unless the upstream's rate is: any rate will do for those who wait long enough")
+	}
+	if g.Horizon < 0 || g.Horizon > time.Second {
+		add("horizon", g.Horizon.String(), "must be from 0 to 1s")
 	}
 	if g.Burst < 1 {
 		add("burst", fmt.Sprint(g.Burst), "must be a whole number of at least 1")
@@ -98,7 +102,7 @@ func (u *tuner) try(r shaper.Rate) Point {
 	p.Rate, p.Burst = r, u.goals.Burst
 	refuses := func(capacity int64) bool {
 		p.Capacity = capacity
-		return !u.run.foresee(p, u.refused)
+		return !u.run.foresee(p, u.goals.Horizon, u.refused)
 	}
 	// A queue without a bound refuses nothing; more than its peak is never needed.
 	low, high := int64(1), int64(len(u.run.Trace))

@@ -29,13 +29,16 @@ type Run struct {
 	Trace Trace
 	Fates []Fate
 	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused
+	Freed []shaper.Instant // when its place became free: up to the horizon before it left
 }
 
 // NameShaper is the name of the shaper's runs.
 const NameShaper = "shaper"
 
+// newRun is a run before anything has arrived, in which places become free when jobs leave.
 func newRun(name string, t Trace, r shaper.Rate) *Run {
-	return &Run{Name: name, Rate: r, Window: r.Period, Trace: t, Fates: make([]Fate, len(t)), Gone: make([]shaper.Instant, len(t))}
+	gone := make([]shaper.Instant, len(t))
+	return &Run{Name: name, Rate: r, Window: r.Period, Trace: t, Fates: make([]Fate, len(t)), Gone: gone, Freed: gone}
 }
 
 // Admitted reports whether the arrival was let in.

@@ -40,15 +40,12 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 			if !r.Fates[head].Admitted() {
 				continue
 			}
-			if r.Gone[head] > now {
+			if r.Freed[head] > now {
 				return
 			}
-			k := reach(r.Gone[head])
+			reach(r.Freed[head])
 			if r.queued() {
 				depth--
-			}
-			if r.Fates[head] == Departed {
-				s.Passed[k]++
 			}
 		}
 	}
@@ -59,6 +56,9 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 		if !r.Fates[i].Admitted() {
 			s.Refused[k]++
 			continue
+		}
+		if r.Fates[i] == Departed {
+			s.Passed[(r.Gone[i]-begin)/step]++
 		}
 		if r.queued() {
 			depth++

@@ -2,15 +2,22 @@ package simulate
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Shaper replays the trace through a flow with the policy, of which the rates, the bursts, the capacity and the max wait count. The error is
-// of type shaper.Problems or wraps ErrTrace.
-func Shaper(t Trace, p shaper.Policy) (*Run, error) {
+// Horizon is how far ahead of their stamps workers lease jobs, unless their configuration says otherwise.
+const Horizon = 20 * time.Millisecond
+
+// Shaper replays the trace through a flow with the policy, of which the rates, the bursts, the capacity and the max wait count, and with workers
+// that lease so far ahead. With a horizon of 0 a job holds its place until it leaves. The error is of type shaper.Problems or wraps ErrTrace.
+func Shaper(t Trace, p shaper.Policy, horizon time.Duration) (*Run, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
+	}
+	if horizon < 0 || horizon > time.Second {
+		return nil, shaper.Problems{{Field: "horizon", Value: horizon.String(), Rule: "must be from 0 to 1s"}}
 	}
 	if err := t.validate(); err != nil {
 		return nil, err
@@ -21,7 +28,7 @@ func Shaper(t Trace, p shaper.Policy) (*Run, error) {
 	r := newRun(NameShaper, t, p.Rate)
 	r.Capacity = p.Capacity
 	if foreseeable(t, p) {
-		r.foresee(p, len(t))
+		r.foresee(p, horizon, len(t))
 	} else {
 		r.live(p)
 	}
@@ -104,16 +111,22 @@ func (c *pace) charge(stamp, cost int64) {
 
 // foresee gives each job its stamp as it arrives. The queue is the arrivals from head on that were admitted: they leave in their order. It gives
 // up, and reports false, once more than so many are refused.
-func (r *Run) foresee(p shaper.Policy, refusals int) bool {
+//
+// A worker looks at the flow when a job comes into an empty queue, and then half a horizon before the first stamp that waits; each look
+// leases what is stamped up to a horizon later. So the look that leases a job is known as it arrives, too.
+func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool {
 	paces := newPaces(p)
-	last, depth, head := int64(0), int64(0), 0
-	patience := p.MaxWait.Microseconds()
-	gone, fates := r.Gone, r.Fates
+	last, look, depth, head := int64(0), int64(0), int64(0), 0
+	patience, ahead := p.MaxWait.Microseconds(), horizon.Microseconds()
+	if ahead > 0 && &r.Freed[0] == &r.Gone[0] {
+		r.Freed = make([]shaper.Instant, len(r.Trace))
+	}
+	gone, freed, fates := r.Gone, r.Freed, r.Fates
 	for i, a := range r.Trace {
 		now := int64(a.At)
 		for head < i {
 			if fates[head] == Departed {
-				if int64(gone[head]) > now {
+				if int64(freed[head]) > now {
 					break
 				}
 				depth--
@@ -142,7 +155,10 @@ func (r *Run) foresee(p shaper.Policy, refusals int) bool {
 			paces[k].charge(stamp, a.Cost)
 		}
 		last = stamp
-		fates[i], gone[i] = Departed, shaper.Instant(stamp)
+		if look = max(look, now); stamp > look+ahead {
+			look = stamp - ahead/2
+		}
+		fates[i], gone[i], freed[i] = Departed, shaper.Instant(stamp), shaper.Instant(look)
 		depth++
 	}
 	return true
@@ -156,7 +172,7 @@ func (r *Run) peak() int64 {
 		if !r.Fates[i].Admitted() {
 			continue
 		}
-		for ; head < i && (!r.Fates[head].Admitted() || r.Gone[head] <= a.At); head++ {
+		for ; head < i && (!r.Fates[head].Admitted() || r.Freed[head] <= a.At); head++ {
 			if r.Fates[head].Admitted() {
 				depth--
 			}

@@ -54,7 +54,7 @@ func TestShaperStories(t *testing.T) {
 			at(append(repeat(7, 0), 1200*ms)...), []time.Duration{0, 100 * ms, 200 * ms, 500 * ms, sec, late, late, 1500 * ms}},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			r, err := Shaper(story.trace, story.policy)
+			r, err := Shaper(story.trace, story.policy, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,13 +69,49 @@ func TestShaperStories(t *testing.T) {
 	}
 }
 
+// TestWorkersLookAhead: a place is free when a worker looks, half a horizon before the first stamp that waits, or at once into an empty queue.
+func TestWorkersLookAhead(t *testing.T) {
+	for _, story := range []struct {
+		name  string
+		rate  string
+		trace Trace
+		freed []time.Duration // -1 for a refusal
+	}{
+		{"into an empty queue", "10/s", at(0, 50*ms, 190*ms, 285*ms), []time.Duration{0, 90 * ms, 190 * ms, 285 * ms}},
+		{"a look leases what is stamped up to a horizon later", "200/s", at(repeat(7, 0)...), []time.Duration{
+			// The first five at 0 to 20 ms; the look after that is for 25 ms.
+			0, 0, 0, 0, 0, 15 * ms, 15 * ms,
+		}},
+		{"one that comes after the look is left to the next", "200/s", at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
+			0, 0, 0, 0, 0, 15 * ms, 15 * ms, 16 * ms, 31 * ms,
+		}},
+		{"a full queue takes the next half a horizon early", "10/s", at(0, 0, 0, 89*ms, 90*ms, 91*ms), []time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			r, err := Shaper(story.trace, shaper.Policy{Rate: rate(story.rate), Burst: 1, Capacity: 2}, Horizon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []time.Duration
+			for i, fate := range r.Fates {
+				if got = append(got, r.Freed[i].Sub(start)); fate != Departed {
+					got[i] = -1
+				}
+			}
+			if diff := cmp.Diff(story.freed, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestForeseenAsLived: what is told of a job as it arrives is what shaper.Admit and shaper.Bucket make of it, event by event.
 func TestForeseenAsLived(t *testing.T) {
 	foreseen := 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
 		trace := traces(p.Rate).Draw(t, "trace")
-		got, err := Shaper(trace, p)
+		got, err := Shaper(trace, p, 0)
 		if err != nil {
 			if errors.As(err, new(shaper.Problems)) {
 				t.Skip(err) // it would outlast the calendar
@@ -105,11 +141,12 @@ func TestRunsKeepTheirWord(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
 		trace := traces(p.Rate).Draw(t, "trace")
-		r, err := Shaper(trace, p)
+		horizon := horizons().Draw(t, "horizon")
+		r, err := Shaper(trace, p, horizon)
 		if err != nil {
 			t.Skip(err)
 		}
-		last := shaper.Instant(0)
+		last, lastFreed := shaper.Instant(0), shaper.Instant(0)
 		for i, a := range trace {
 			if !r.Fates[i].Admitted() {
 				continue
@@ -118,7 +155,11 @@ func TestRunsKeepTheirWord(t *testing.T) {
 			if gone < a.At || gone < last || p.MaxWait > 0 && gone.Sub(a.At) > p.MaxWait {
 				t.Fatalf("arrival %d at %d, cost %d, left at %d, after %d", i, a.At, a.Cost, gone, last)
 			}
-			last = gone
+			freed := r.Freed[i]
+			if freed < a.At || freed < lastFreed || freed > gone || gone.Sub(freed) > horizon {
+				t.Fatalf("arrival %d at %d, left at %d, its place was free at %d, after %d", i, a.At, gone, freed, lastFreed)
+			}
+			last, lastFreed = gone, freed
 		}
 		if peak := r.peak(); peak > p.Capacity {
 			t.Fatalf("%d waited in %d places", peak, p.Capacity)
@@ -147,7 +188,7 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 		{"a queue that outlasts the calendar", at(repeat(1000, 0)...), shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 1000}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Shaper(c.trace, c.policy)
+			_, err := Shaper(c.trace, c.policy, 0)
 			if c.problems != errors.As(err, new(shaper.Problems)) || c.problems == errors.Is(err, ErrTrace) {
 				t.Errorf("%v", err)
 			}
@@ -185,7 +226,7 @@ func TestLimiterRunsDecide(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	// 10/s with four places: 0 leaves at once, four wait, the sixth is refused, one comes when all is over.
-	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 4})
+	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 4}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +264,7 @@ func TestQuantiles(t *testing.T) {
 func TestSeriesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
-		r, err := Shaper(traces(p.Rate).Draw(t, "trace"), p)
+		r, err := Shaper(traces(p.Rate).Draw(t, "trace"), p, horizons().Draw(t, "horizon"))
 		if err != nil {
 			t.Skip(err)
 		}
@@ -257,7 +298,7 @@ func (r *Run) depthWithin(from, to shaper.Instant) int64 {
 		var depth int64
 		for i, a := range r.Trace[:before] {
 			// The last to arrive is counted in, though it may leave at once.
-			if r.Fates[i].Admitted() && a.At <= now && (r.Gone[i] > now || i == before-1) {
+			if r.Fates[i].Admitted() && a.At <= now && (r.Freed[i] > now || i == before-1) {
 				depth++
 			}
 		}
@@ -270,7 +311,7 @@ func (r *Run) depthWithin(from, to shaper.Instant) int64 {
 	}
 	var depth int64
 	for i, a := range r.Trace {
-		if r.Fates[i].Admitted() && a.At < from && r.Gone[i] >= from {
+		if r.Fates[i].Admitted() && a.At < from && r.Freed[i] >= from {
 			depth++
 		}
 	}
@@ -296,7 +337,7 @@ func BenchmarkShaper(b *testing.B) {
 			b.ReportAllocs()
 			done := 0
 			for b.Loop() {
-				r, err := Shaper(trace, c.policy)
+				r, err := Shaper(trace, c.policy, Horizon)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -308,7 +349,7 @@ func BenchmarkShaper(b *testing.B) {
 	b.Run("with report", func(b *testing.B) {
 		done := 0
 		for b.Loop() {
-			r, err := Shaper(trace, shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000})
+			r, err := Shaper(trace, shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000}, 0)
 			if err != nil {
 				b.Fatal(err)
 			}
