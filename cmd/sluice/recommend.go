@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"
 	"github.com/7509e464/sluice/shaper/simulate/picture"
@@ -52,7 +50,7 @@ func (c *recommendCmd) Run(a *app) error {
 	if c.Upstream != nil {
 		goals.Upstream = *c.Upstream
 	}
-	watch, done := a.watchRates(len(t))
+	watch, done := a.watchSteps("rates tried", -1, len(t) >= longTrace)
 	r, err := simulate.Recommend(t, goals, watch)
 	done()
 	if err != nil {
@@ -86,27 +84,6 @@ func parseShare(text string) (float64, error) {
 		share /= 100
 	}
 	return share, nil
-}
-
-// longTrace is from how many arrivals on a recommendation takes long enough to be watched.
-const longTrace = 200_000
-
-// watchRates shows how many rates were tried, if the trace is long: on a terminal a bar that only moves, for how many it will be is not known,
-// elsewhere a line now and then.
-func (a *app) watchRates(arrivals int) (watch func(tried int), done func()) {
-	switch {
-	case arrivals < longTrace:
-		return nil, func() {}
-	case !terminal(a.Err):
-		return func(tried int) {
-			if tried%10 == 0 {
-				fmt.Fprintf(a.Err, "%d rates tried\n", tried)
-			}
-		}, func() {}
-	}
-	bar := progressbar.NewOptions(-1, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(), progressbar.OptionSetDescription("rates tried"),
-		progressbar.OptionSetTheme(progressbar.ThemeASCII))
-	return func(tried int) { _ = bar.Set(tried) }, func() { fmt.Fprintln(a.Err) }
 }
 
 // recommendation is what recommend prints as JSON.

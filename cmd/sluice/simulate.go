@@ -51,13 +51,17 @@ func (c *simulateCmd) Run(a *app) error {
 	}
 	var runs []*simulate.Run
 	var figures []simulationFigures
-	for _, name := range c.names() {
+	names := c.names()
+	watch, done := a.watchSteps("replayed", len(names), len(names)*len(t) >= 10*longTrace)
+	for _, name := range names {
 		r, err := c.replay(t, name)
 		if err != nil {
 			return flagError(err, nil)
 		}
 		runs, figures = append(runs, r), append(figures, figuresOf(r.Report()))
+		watch(len(runs))
 	}
+	done()
 	if c.JSON {
 		err = printJSON(a.Out, simulation{Arrived: len(t), SpanS: t.Span().Seconds(), Runs: figures})
 	} else {

@@ -76,6 +76,29 @@ func (a *app) readTrace(in io.Reader, size int64, f simulate.Format) (simulate.T
 	return simulate.Read(io.TeeReader(in, bar), f)
 }
 
+// longTrace is from how many arrivals on work on a trace takes long enough to be watched.
+const longTrace = 200_000
+
+// watchSteps shows how many steps of long work are done, of a total that may be -1 for unknown: as a bar on a terminal, as lines elsewhere.
+func (a *app) watchSteps(what string, total int, long bool) (watch func(done int), end func()) {
+	switch {
+	case !long:
+		return func(int) {}, func() {}
+	case !terminal(a.Err):
+		return func(done int) {
+			switch {
+			case total >= 0:
+				fmt.Fprintf(a.Err, "%s %d/%d\n", what, done, total)
+			case done%10 == 0:
+				fmt.Fprintf(a.Err, "%s %d\n", what, done)
+			}
+		}, func() {}
+	}
+	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(), progressbar.OptionSetDescription(what),
+		progressbar.OptionSetTheme(progressbar.ThemeASCII))
+	return func(done int) { _ = bar.Set(done) }, func() { fmt.Fprintln(a.Err) }
+}
+
 func (f *traceFlags) generate() (simulate.Trace, error) {
 	g := simulate.Generator{Shape: simulate.Shape(*f.Generate), Rate: f.Arrivals, Peak: f.Peak, For: f.For, Seed: f.Seed}
 	switch {

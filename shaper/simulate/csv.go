@@ -149,20 +149,42 @@ func parseSeconds(text string) (shaper.Instant, bool) {
 	return min(i, latest+1), true
 }
 
-// WriteCSV writes the trace as ReadCSV reads it, with a header and instants in RFC 3339.
-func WriteCSV(w io.Writer, t Trace) error {
-	c := csv.NewWriter(w)
-	_ = c.Write([]string{ColumnAt, ColumnCost}) // a failure is kept for the end
-	for _, a := range t {
-		// Not Instant.Time, which takes 0 for none.
-		at := time.UnixMicro(int64(a.At)).UTC().Format("2006-01-02T15:04:05.000000Z")
-		if err := c.Write([]string{at, strconv.FormatInt(a.Cost, 10)}); err != nil {
-			return fmt.Errorf("write the trace: %w", err)
-		}
-	}
-	c.Flush()
-	if err := c.Error(); err != nil {
+// CSVWriter writes a trace arrival by arrival, as ReadCSV reads it: with a header and instants in RFC 3339.
+type CSVWriter struct{ w *csv.Writer }
+
+// NewCSVWriter begins a file with its header. What is written reaches w with Flush at the latest.
+func NewCSVWriter(w io.Writer) *CSVWriter {
+	c := &CSVWriter{csv.NewWriter(w)}
+	_ = c.w.Write([]string{ColumnAt, ColumnCost}) // a failure is kept for Flush
+	return c
+}
+
+// Write adds an arrival.
+func (c *CSVWriter) Write(a Arrival) error {
+	// Not Instant.Time, which takes 0 for none.
+	at := time.UnixMicro(int64(a.At)).UTC().Format("2006-01-02T15:04:05.000000Z")
+	if err := c.w.Write([]string{at, strconv.FormatInt(a.Cost, 10)}); err != nil {
 		return fmt.Errorf("write the trace: %w", err)
 	}
 	return nil
+}
+
+// Flush hands on what was written and tells of any failure so far.
+func (c *CSVWriter) Flush() error {
+	c.w.Flush()
+	if err := c.w.Error(); err != nil {
+		return fmt.Errorf("write the trace: %w", err)
+	}
+	return nil
+}
+
+// WriteCSV writes a whole trace.
+func WriteCSV(w io.Writer, t Trace) error {
+	c := NewCSVWriter(w)
+	for _, a := range t {
+		if err := c.Write(a); err != nil {
+			return err
+		}
+	}
+	return c.Flush()
 }

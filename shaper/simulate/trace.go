@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -67,6 +68,9 @@ func (t Trace) cost() (sum, most int64) {
 
 // sorted puts the arrivals in order; those of one instant stay as they were.
 func (t Trace) sorted() Trace {
-	slices.SortStableFunc(t, func(a, b Arrival) int { return int(min(max(a.At-b.At, -1), 1)) })
+	inOrder := func(a, b Arrival) int { return cmp.Compare(a.At, b.At) }
+	if !slices.IsSortedFunc(t, inOrder) {
+		slices.SortStableFunc(t, inOrder)
+	}
 	return t
 }
