@@ -20,7 +20,6 @@ type recommendCmd struct {
 	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"How long 99 of 100 of those admitted may wait at most."`
 	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"What the upstream takes at most."`
 	Burst        int64         `default:"1" placeholder:"N" help:"Jobs that may leave at once after an idle stretch [1]."`
-	Horizon      time.Duration `default:"20ms" placeholder:"DURATION" help:"How far ahead workers take jobs out of the queue: the setting worker.horizon [20ms]."`
 	Tenant       string        `default:"TENANT" placeholder:"NAME" help:"Name of the tenant in the command that is printed."`
 }
 
@@ -46,7 +45,7 @@ func (c *recommendCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	goals := simulate.Goals{MaxRefused: share, WaitP99: c.WaitP99, Burst: c.Burst, Horizon: c.Horizon}
+	goals := simulate.Goals{MaxRefused: share, WaitP99: c.WaitP99, Burst: c.Burst}
 	if c.Upstream != nil {
 		goals.Upstream = *c.Upstream
 	}

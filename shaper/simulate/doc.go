@@ -14,7 +14,9 @@
 //
 // Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at its stamp. It holds its place until a
 // worker takes it out of the queue, which is a little before its stamp, for workers look ahead. Of a departure and an arrival at the same
-// instant the departure comes first. Deliveries take no time and succeed at the first attempt, and nothing is paused, held or scheduled for
-// later. So the run is that of a flow whose workers and upstream keep up; retries would take further slots, and the looks of workers that
-// look for expired leases besides may free a place up to half a horizon sooner.
+// instant the departure comes first.
+//
+// Deliveries take no time and succeed at the first attempt, and nothing is paused, held, scheduled for later or limited by concurrency. So
+// the run is that of a flow whose workers and upstream keep up. Retries would take further slots, and a look for expired leases, which
+// workers make besides, may free a place up to half a horizon sooner.
 package simulate

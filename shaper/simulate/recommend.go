@@ -14,7 +14,6 @@ type Goals struct {
 	WaitP99    time.Duration // that 99 % of those admitted may wait at most; 0 is no goal, and then Upstream must be given
 	Upstream   shaper.Rate   // that the upstream takes at most; the zero value is no bound
 	Burst      int64         // of the policy, at least 1
-	Horizon    time.Duration // of the workers, as in Shaper
 }
 
 // Validate returns every goal that is out of bounds. The result is of type shaper.Problems.
@@ -35,9 +34,6 @@ func (g Goals) Validate() error {
 		add("wait_p99", g.WaitP99.String(), "must be from 0 to 366d")
 	case g.WaitP99 == 0 && !bounded:
 		add("wait_p99", "0s", "must be given unless the upstream's rate is: any rate will do for those who wait long enough")
-	}
-	if g.Horizon < 0 || g.Horizon > time.Second {
-		add("horizon", g.Horizon.String(), "must be from 0 to 1s")
 	}
 	if g.Burst < 1 {
 		add("burst", fmt.Sprint(g.Burst), "must be a whole number of at least 1")
@@ -62,7 +58,8 @@ type Recommendation struct {
 }
 
 // Recommend finds the smallest rate, and for it the smallest capacity, that reach the goals on the trace. The rate is a whole number a second, or a
-// minute, an hour, a day where it would be below ten; without a goal for the waits it is the upstream's. watch, unless nil, is called
+// minute, an hour, a day where it would be below ten; without a goal for the waits it is the upstream's. Jobs are taken to hold their places until
+// they leave: what workers take out of the queue ahead of that is a reserve, on which no capacity should rest. watch, unless nil, is called
 // with the number of rates tried so far. The error is of type shaper.Problems or wraps ErrTrace.
 func Recommend(t Trace, g Goals, watch func(tried int)) (Recommendation, error) {
 	if err := g.Validate(); err != nil {
@@ -102,7 +99,7 @@ func (u *tuner) try(r shaper.Rate) Point {
 	p.Rate, p.Burst = r, u.goals.Burst
 	refuses := func(capacity int64) bool {
 		p.Capacity = capacity
-		return !u.run.foresee(p, u.goals.Horizon, u.refused)
+		return !u.run.foresee(p, 0, u.refused)
 	}
 	// A queue without a bound refuses nothing; more than its peak is never needed.
 	low, high := int64(1), int64(len(u.run.Trace))
