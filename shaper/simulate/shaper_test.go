@@ -35,19 +35,22 @@ func TestShaperStories(t *testing.T) {
 		trace  Trace
 		want   []time.Duration
 	}{
-		{"at the rate nothing waits, with a single place", with(func(p *shaper.Policy) { p.Capacity = 1 }), at(0, 100*ms, 200*ms, 300*ms), []time.Duration{0, 100 * ms, 200 * ms, 300 * ms}},
+		{"at the rate nothing waits, with a single place", with(func(p *shaper.Policy) { p.Capacity = 1 }), at(0, 100*ms, 200*ms, 300*ms), []time.Duration{
+			0, 100 * ms, 200 * ms, 300 * ms,
+		}},
 		// The first leaves at its own instant, before the next arrives.
 		{"a bunch is spaced, and refused beyond the places", ten, at(repeat(6, 0)...), []time.Duration{0, 100 * ms, 200 * ms, 300 * ms, full, full}},
-		{"a place is free at the instant of a departure, not before", ten, at(0, 0, 0, 0, 100*ms-us, 100*ms, 100*ms), []time.Duration{0, 100 * ms, 200 * ms, 300 * ms, full, 400 * ms, full}},
+		{"a place is free at the instant of a departure, not before", ten, at(0, 0, 0, 0, 100*ms-us, 100*ms, 100*ms), []time.Duration{
+			0, 100 * ms, 200 * ms, 300 * ms, full, 400 * ms, full,
+		}},
 		{"no capacity admits nothing", with(func(p *shaper.Policy) { p.Capacity = 0 }), at(0, sec), []time.Duration{full, full}},
 		{"a burst leaves at once", with(func(p *shaper.Policy) { p.Burst = 3 }), at(repeat(5, 0)...), []time.Duration{0, 0, 0, 100 * ms, 200 * ms}},
 		{"T that no microsecond divides keeps its remainder", shaper.Policy{Rate: rate("7/3s"), Burst: 1, Capacity: 10}, at(repeat(8, 0)...), []time.Duration{
 			0, 428_571 * us, 857_142 * us, 1_285_714 * us, 1_714_285 * us, 2_142_857 * us, 2_571_428 * us, 3 * sec,
 		}},
 		{"a job of cost 3 takes three intervals after it", ten, costly(3, 1, 2, 1), []time.Duration{0, 300 * ms, 400 * ms, 600 * ms}},
-		{"the strictest of several rates wins", with(func(p *shaper.Policy) { p.Rates = []shaper.Pace{{Rate: rate("3/m"), Burst: 2}} }), at(repeat(4, 0)...), []time.Duration{
-			0, 100 * ms, 20 * sec, 40 * sec,
-		}},
+		{"the strictest of several rates wins", with(func(p *shaper.Policy) { p.Rates = []shaper.Pace{{Rate: rate("3/m"), Burst: 2}} }), at(repeat(4, 0)...),
+			[]time.Duration{0, 100 * ms, 20 * sec, 40 * sec}},
 		{"a wait that cannot be kept is refused at once", with(func(p *shaper.Policy) { p.MaxWait = 150 * ms }), at(repeat(3, 0)...), []time.Duration{0, 100 * ms, late}},
 		{"a wait is foreseen with several rates, too",
 			shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 9, MaxWait: sec, Rates: []shaper.Pace{{Rate: rate("10/s"), Burst: 3}, {Rate: rate("2/s"), Burst: 3}}},

@@ -38,7 +38,8 @@ func Run(w io.Writer, f Format, r *simulate.Run) error {
 
 	panels := []*plot.Plot{arrivals, departures}
 	if r.Capacity > 0 {
-		title := fmt.Sprintf("Depth: at most %d of %d places; 99 %% waited at most %v, the longest %v", report.PeakDepth, r.Capacity, short(report.WaitP99), short(report.WaitMax))
+		title := fmt.Sprintf("Depth: at most %d of %d places; 99 %% waited at most %v, the longest %v",
+			report.PeakDepth, r.Capacity, short(report.WaitP99), short(report.WaitMax))
 		depth := newPanel(title, "jobs")
 		depth.Add(area(axis.counts(s.Depth), depthColour))
 		// A capacity far above what waits would leave nothing to see.
