@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/guptarohit/asciigraph"
@@ -16,7 +17,7 @@ const (
 	plotHeight = 7
 )
 
-// plotRuns draws the arrivals of the runs' trace, then the departures of each run, and what waited in the shaper.
+// plotRuns draws the arrivals of the runs' trace, then the departures of each run, what it refused, and what waited in the shaper.
 func plotRuns(w io.Writer, runs []*simulate.Run) error {
 	end := runs[0].End()
 	for _, r := range runs {
@@ -27,6 +28,9 @@ func plotRuns(w io.Writer, runs []*simulate.Run) error {
 	for _, r := range runs {
 		s := r.Series(plotWidth, end)
 		text += plotted(perSecond(s.Passed, s.Step), "departures per second: "+r.Name, s.Step)
+		if slices.Max(s.Refused) > 0 {
+			text += plotted(perSecond(s.Refused, s.Step), "refusals per second: "+r.Name, s.Step)
+		}
 		if r.Capacity > 0 {
 			depth := make([]float64, len(s.Depth))
 			for i, n := range s.Depth {
