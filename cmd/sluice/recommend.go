@@ -36,7 +36,9 @@ Example:
   sluice recommend --generate flash-sale --wait-p99 10s --svg tradeoff.svg`
 }
 
-func (c *recommendCmd) Run(a *app) error {
+func (c *recommendCmd) Run(a *app) error { return a.interruptible(c.run) }
+
+func (c *recommendCmd) run(a *app) error {
 	share, err := parseShare(c.MaxRefused)
 	if err != nil {
 		return usageError{fmt.Sprintf("--max-refused: %v", err)}

@@ -39,7 +39,9 @@ Example:
   sluice simulate --trace arrivals.csv --through sliding-log,shaper --rate 100/m --json`
 }
 
-func (c *simulateCmd) Run(a *app) error {
+func (c *simulateCmd) Run(a *app) error { return a.interruptible(c.run) }
+
+func (c *simulateCmd) run(a *app) error {
 	t, err := c.load(a)
 	if err != nil {
 		return err

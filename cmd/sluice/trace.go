@@ -76,6 +76,18 @@ func (a *app) readTrace(in io.Reader, size int64, f simulate.Format) (simulate.T
 	return simulate.Read(io.TeeReader(in, bar), f)
 }
 
+// interruptible runs work that looks at no context. If the process is asked to end meanwhile, the work is left behind, and ends with it.
+func (a *app) interruptible(work func(*app) error) error {
+	done := make(chan error, 1)
+	go func() { done <- work(a) }()
+	select {
+	case err := <-done:
+		return err
+	case <-a.ctx.Done():
+		return errors.New("interrupted")
+	}
+}
+
 // longTrace is from how many arrivals on work on a trace takes long enough to be watched.
 const longTrace = 200_000
 

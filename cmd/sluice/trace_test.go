@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"path/filepath"
@@ -36,6 +37,19 @@ func TestLongWorkOnATraceIsWatched(t *testing.T) {
 	if watch(20); log.String() != "rates tried 20\n" {
 		t.Errorf("%q", log.String())
 	}
+}
+
+func TestWorkCanBeInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &app{ctx: ctx}
+	failure, leave := errors.New("no"), make(chan struct{})
+	if err := a.interruptible(func(*app) error { return failure }); !errors.Is(err, failure) {
+		t.Errorf("%v", err)
+	}
+	if err := a.interruptible(func(*app) error { cancel(); <-leave; return nil }); err == nil {
+		t.Error("it went on")
+	}
+	close(leave)
 }
 
 func TestParseShare(t *testing.T) {
