@@ -3,7 +3,7 @@ package limiter
 import "github.com/7509e464/sluice/shaper"
 
 // tokenBucket counts in parts of a token so small that a period's microseconds make one: a request takes cost × period of them, and each
-// microsecond brings back limit.
+// microsecond brings back limit. No sum exceeds the full bucket, which is below 2⁵³ of them.
 func tokenBucket(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 	period, limit, full := p.period(), p.Rate.Limit, p.Limit()*p.period()
 	if elapsed := int64(now - s.Seen); elapsed > s.Spent/limit {
@@ -17,7 +17,7 @@ func tokenBucket(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 		s.Spent += cost * period
 		free -= cost
 	} else if cost <= p.Limit() {
-		d.RetryAfter = micros(s.Spent+cost*period-full, limit)
+		d.RetryAfter = micros(cost*period-(full-s.Spent), limit)
 	}
 	d.Remaining = free
 	d.Reset = micros(s.Spent, limit)
@@ -39,7 +39,7 @@ func leakyMeter(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 		s.TAT, s.Rem = now+shaper.Instant(water/limit), water%limit
 		free -= cost
 	} else if cost <= p.Limit() {
-		d.RetryAfter = micros(water+cost*period-size, limit)
+		d.RetryAfter = micros(cost*period-(size-water), limit)
 	}
 	d.Remaining = free
 	d.Reset = micros(water, limit)

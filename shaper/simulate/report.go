@@ -27,11 +27,11 @@ type Report struct {
 
 // Report sums the run up.
 func (r *Run) Report() Report {
-	out := Report{Name: r.Name, Arrived: int64(len(r.Trace)), Window: r.Window}
+	out := Report{Name: r.Name, Arrived: int64(len(r.Trace)), Window: r.Rate.Period}
 	waits := make([]int64, 0, len(r.Trace))
 	var inWindow int64
 	oldest := 0 // the first departure still in the window
-	window := shaper.Instant(r.Window.Microseconds())
+	window := shaper.Instant(r.Rate.Period.Microseconds())
 	for i, a := range r.Trace {
 		fate := r.Fates[i]
 		if !fate.Admitted() {

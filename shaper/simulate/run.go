@@ -1,10 +1,6 @@
 package simulate
 
-import (
-	"time"
-
-	"github.com/7509e464/sluice/shaper"
-)
+import "github.com/7509e464/sluice/shaper"
 
 // Fate is what became of an arrival.
 type Fate byte
@@ -21,10 +17,9 @@ const (
 
 // Run is a trace with what became of each arrival. All lists have the length of the trace.
 type Run struct {
-	Name     string        // "shaper", or the name of the limiter
-	Rate     shaper.Rate   // its period is that of the fullest window
-	Capacity int64         // of the queue; 0 for a limiter, which has none
-	Window   time.Duration // the rate's period
+	Name     string      // "shaper", or the name of the limiter
+	Rate     shaper.Rate // its period is that of the fullest window
+	Capacity int64       // of the queue; 0 for a limiter, which has none
 
 	Trace Trace
 	Fates []Fate
@@ -38,7 +33,7 @@ const NameShaper = "shaper"
 // newRun is a run before anything has arrived, in which places become free when jobs leave.
 func newRun(name string, t Trace, r shaper.Rate) *Run {
 	gone := make([]shaper.Instant, len(t))
-	return &Run{Name: name, Rate: r, Window: r.Period, Trace: t, Fates: make([]Fate, len(t)), Gone: gone, Freed: gone}
+	return &Run{Name: name, Rate: r, Trace: t, Fates: make([]Fate, len(t)), Gone: gone, Freed: gone}
 }
 
 // Admitted reports whether the arrival was let in.

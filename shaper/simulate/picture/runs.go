@@ -71,7 +71,7 @@ func Comparison(w io.Writer, f Format, runs []*simulate.Run) error {
 	for _, r := range runs {
 		s := r.Series(steps, end)
 		report := r.Report()
-		title := fmt.Sprintf("%s at %v: %d admitted, %d refused; the fullest %v has %d", r.Name, r.Rate, report.Admitted, report.Refused, r.Window, report.FullestWindow)
+		title := fmt.Sprintf("%s at %v: %d admitted, %d refused; the fullest %v has %d", r.Name, r.Rate, report.Admitted, report.Refused, report.Window, report.FullestWindow)
 		if report.Delayed > 0 {
 			title += fmt.Sprintf("; waits up to %v", short(report.WaitMax))
 		}
