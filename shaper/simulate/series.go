@@ -69,8 +69,12 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 	return s
 }
 
-// roundStep is the least of 1, 2, 5, 10, 20, … that is not below the step.
+// longestStep is the longest round step that a time.Duration holds: 158 years.
+const longestStep = shaper.Instant(5e15)
+
+// roundStep is the least of 1, 2, 5, 10, 20, … that is not below the step, up to the longest.
 func roundStep(least shaper.Instant) shaper.Instant {
+	least = min(least, longestStep)
 	for unit := shaper.Instant(1); ; unit *= 10 {
 		for _, step := range []shaper.Instant{unit, 2 * unit, 5 * unit} {
 			if step >= least {
