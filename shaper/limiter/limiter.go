@@ -1,0 +1,90 @@
+package limiter
+
+import (
+	"slices"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// State is what is known of one key; the zero value is a key never used. Each limiter uses the fields that name it and leaves the others
+// zero, so a store needs to keep those alone: one hash or one packed string a key, and for SlidingLog a list or sorted set besides. Once
+// Reset is over, the state may be dropped, so Reset is its time to live. A state means something only with the policy it was made under.
+type State struct {
+	// The last instant seen, by refusals too: an earlier one counts as this. A store whose clock never steps back need not keep it, but
+	// for TokenBucket, where it is also the instant of Spent.
+	Seen shaper.Instant
+
+	Start    shaper.Instant // of the window that Count is of: FixedWindow, SlidingCounter
+	Count    int64          // cost allowed in it; SlidingLog: the sum of the log
+	Previous int64          // SlidingCounter: cost allowed in the window before it
+
+	Spent int64 // TokenBucket: what is missing of the full bucket at Seen, in parts of a token of which each microsecond brings back Rate.Limit
+
+	TAT shaper.Instant // LeakyMeter: when the bucket will be empty, exactly TAT + Rem/Limit µs, 0 ≤ Rem < Limit: as in shaper.Cell
+	Rem int64
+
+	Until shaper.Instant // SlidingLog: the key is blocked before then
+	Log   []Entry        // SlidingLog: what was allowed within the last period, the oldest first, one entry for each instant
+}
+
+// Entry is what was allowed at an instant.
+type Entry struct {
+	At   shaper.Instant
+	Cost int64
+}
+
+// Decision is the answer to one request, with every fact the client is told.
+type Decision struct {
+	Allowed   bool
+	Limit     int64 // the greatest cost that is ever allowed, e.g. 100
+	Remaining int64 // the greatest cost that would be allowed at this instant, after the decision, e.g. 37
+
+	// Until the same request would be allowed if nothing else came, to the microsecond; 0 when it is allowed, and when it never can be
+	// because it costs more than Limit.
+	RetryAfter time.Duration
+	Reset      time.Duration // until the key is as if never used; 0 when it is
+}
+
+// Decide decides whether a request of the given cost passes at now. The policy must be legal; a cost below 0 counts as 0. The state that
+// is given is left alone.
+func Decide(s State, p Policy, now shaper.Instant, cost int64) (State, Decision) {
+	s.Log = slices.Clone(s.Log)
+	d := s.Take(p, now, cost)
+	return s, d
+}
+
+// Take is Decide in place, for whoever holds the state: it copies no log.
+func (s *State) Take(p Policy, now shaper.Instant, cost int64) Decision {
+	now, cost = max(now, s.Seen), max(cost, 0)
+	limit := p.Limit()
+	d := limiters[p.Algorithm](s, p, now, cost)
+	s.Seen = now
+	d.Limit = limit
+	if d.Allowed || cost > limit {
+		d.RetryAfter = 0
+	}
+	return d
+}
+
+// limiters are the five functions. Each brings the state from its last instant to now, which is not before it, and takes the cost if it
+// fits; a cost above the limit never does. RetryAfter is looked at only for a refusal that is not for good.
+var limiters = map[Algorithm]func(s *State, p Policy, now shaper.Instant, cost int64) Decision{
+	FixedWindow:    fixedWindow,
+	SlidingLog:     slidingLog,
+	SlidingCounter: slidingCounter,
+	TokenBucket:    tokenBucket,
+	LeakyMeter:     leakyMeter,
+}
+
+// until is the time from now to an instant, 0 if that is past.
+func until(at, now shaper.Instant) time.Duration { return max(0, at.Sub(now)) }
+
+// micros is a number of microseconds, a / b rounded up, as a time.
+func micros(a, b int64) time.Duration {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return time.Duration(q) * time.Microsecond
+}

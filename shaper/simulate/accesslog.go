@@ -1,0 +1,93 @@
+package simulate
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// logTime is how the common log format writes an instant.
+const logTime = "02/Jan/2006:15:04:05 -0700"
+
+// longestLine is how long a line of an access log may be.
+const longestLine = 1 << 20
+
+// Skipped tells of lines of an access log that are no requests.
+type Skipped struct {
+	Lines int // how many
+	First int // the number of the first, from 1; 0 if there is none
+}
+
+// ReadAccessLog reads the requests of a log in the common or the combined format, each of cost 1. Such a log has whole seconds and is in
+// the order in which requests ended: they are sorted, and those of one second are spread evenly over it, for how they came within it is not
+// known. Lines of another form are skipped and told of; if all are, the error wraps ErrTrace.
+func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
+	var t Trace
+	var skipped Skipped
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(make([]byte, 0, 64<<10), longestLine)
+	var last []byte // the text of the instant before: in a busy log most lines share it
+	var at shaper.Instant
+	number := 0
+	for scanner.Scan() {
+		number++
+		line := bytes.TrimSpace(scanner.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		text, ok := timeOf(line)
+		if ok && !bytes.Equal(text, last) {
+			when, err := time.Parse(logTime, string(text))
+			if ok = err == nil && when.Unix() >= 0 && shaper.InstantOf(when) < latest; ok {
+				last, at = append(last[:0], text...), shaper.InstantOf(when)
+			}
+		}
+		if !ok {
+			skipped.Lines++
+			if skipped.First == 0 {
+				skipped.First = number
+			}
+			continue
+		}
+		if len(t) == MaxArrivals {
+			return nil, skipped, fmt.Errorf("%w: more than %d arrivals", ErrTrace, MaxArrivals)
+		}
+		t = append(t, Arrival{At: at, Cost: 1})
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, skipped, fmt.Errorf("read the access log: line %d: %w", number+1, err)
+	}
+	if len(t) == 0 && skipped.Lines > 0 {
+		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, nor is any other", ErrTrace, skipped.First)
+	}
+	return t.sorted().spread(), skipped, nil
+}
+
+// timeOf is what stands in the brackets of: host identity user [time] "request" status size.
+func timeOf(line []byte) ([]byte, bool) {
+	before, rest, found := bytes.Cut(line, []byte(" ["))
+	if !found || bytes.Count(before, []byte(" ")) < 2 {
+		return nil, false
+	}
+	text, after, found := bytes.Cut(rest, []byte("] \""))
+	return text, found && bytes.IndexByte(after, '"') >= 0
+}
+
+// spread lays the arrivals of each instant, which stands for a whole second, evenly over it.
+func (t Trace) spread() Trace {
+	for i := 0; i < len(t); {
+		n := 1
+		for i+n < len(t) && t[i+n].At == t[i].At {
+			n++
+		}
+		for k := n - 1; k > 0; k-- {
+			t[i+k].At += shaper.Instant(k * 1_000_000 / n)
+		}
+		i += n
+	}
+	return t
+}

@@ -1,0 +1,114 @@
+package simulate
+
+import (
+	"math"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Report is a run in a few figures.
+type Report struct {
+	Name     string
+	Arrived  int64
+	Admitted int64
+	Refused  int64 // those that could not have left in time included
+	Delayed  int64 // admitted, but did not leave at once
+	Expired  int64 // admitted, but did not leave at all
+
+	// Of those that left: the time from arrival to departure that the share did not exceed.
+	WaitP50, WaitP95, WaitP99, WaitMax time.Duration
+
+	PeakDepth     int64         // the most that waited after an admission, the one admitted included; 0 for a limiter
+	FullestWindow int64         // the greatest cost that left within any Window
+	Window        time.Duration // the period of the rate
+	Ends          time.Duration // from the first arrival to the last departure
+}
+
+// Report sums the run up.
+func (r *Run) Report() Report {
+	out := Report{Name: r.Name, Arrived: int64(len(r.Trace)), Window: r.Rate.Period}
+	waits := make([]int64, 0, len(r.Trace))
+	var inWindow int64
+	oldest := 0 // the first departure still in the window
+	window := shaper.Instant(r.Rate.Period.Microseconds())
+	for i, a := range r.Trace {
+		fate := r.Fates[i]
+		if !fate.Admitted() {
+			out.Refused++
+			continue
+		}
+		out.Admitted++
+		if gone := r.Gone[i]; fate == Departed {
+			waits = append(waits, int64(gone-a.At))
+			if gone > a.At {
+				out.Delayed++
+			}
+			for ; oldest < i && (r.Fates[oldest] != Departed || r.Gone[oldest] <= gone-window); oldest++ {
+				if r.Fates[oldest] == Departed {
+					inWindow -= r.Trace[oldest].Cost
+				}
+			}
+			inWindow += a.Cost
+			out.FullestWindow = max(out.FullestWindow, inWindow)
+			out.Ends = gone.Sub(r.Trace[0].At)
+		} else {
+			out.Expired++
+			out.Delayed++
+		}
+	}
+	if r.queued() {
+		out.PeakDepth = r.peak()
+	}
+	out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = quantiles(waits)
+	return out
+}
+
+// queued reports whether the run has a queue: limiters have none.
+func (r *Run) queued() bool { return r.Name == NameShaper }
+
+// quantiles are the values that half, 95 %, 99 % and all of the waits, in µs, do not exceed; zero without waits. It reorders them.
+func quantiles(waits []int64) (p50, p95, p99, most time.Duration) {
+	from := 0
+	at := func(share float64) time.Duration {
+		if len(waits) == 0 {
+			return 0
+		}
+		i := max(int(math.Ceil(share*float64(len(waits))))-1, 0)
+		choose(waits[from:], i-from)
+		from = i
+		return time.Duration(waits[i]) * time.Microsecond
+	}
+	return at(0.50), at(0.95), at(0.99), at(1)
+}
+
+// choose puts the value that belongs there when sorted at index n, no greater ones before it and no smaller ones behind it: Hoare's
+// selection, linear on average where sorting millions of waits would take longer than the replay.
+func choose(v []int64, n int) {
+	for len(v) > 1 {
+		pivot := median(v[0], v[len(v)/2], v[len(v)-1])
+		i, j := 0, len(v)-1
+		for i <= j {
+			for v[i] < pivot {
+				i++
+			}
+			for v[j] > pivot {
+				j--
+			}
+			if i <= j {
+				v[i], v[j] = v[j], v[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch {
+		case n <= j:
+			v = v[:j+1]
+		case n >= i:
+			v, n = v[i:], n-i
+		default:
+			return
+		}
+	}
+}
+
+func median(a, b, c int64) int64 { return max(min(a, b), min(max(a, b), c)) }

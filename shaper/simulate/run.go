@@ -1,0 +1,40 @@
+package simulate
+
+import "github.com/7509e464/sluice/shaper"
+
+// Fate is what became of an arrival.
+type Fate byte
+
+// The fates of arrivals.
+const (
+	Refused     Fate = iota // the queue was full, or the limiter said no
+	Unreachable             // refused by the shaper: it could not have left within the max wait
+	Expired                 // admitted, but its max wait was over before it could leave
+	Departed
+
+	waiting // while a run is made
+)
+
+// Run is a trace with what became of each arrival. All lists have the length of the trace.
+type Run struct {
+	Name     string      // "shaper", or the name of the limiter
+	Rate     shaper.Rate // its period is that of the fullest window
+	Capacity int64       // of the queue; 0 for a limiter, which has none
+
+	Trace Trace
+	Fates []Fate
+	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused
+	Freed []shaper.Instant // when its place became free: up to the horizon before it left
+}
+
+// NameShaper is the name of the shaper's runs.
+const NameShaper = "shaper"
+
+// newRun is a run before anything has arrived, in which places become free when jobs leave.
+func newRun(name string, t Trace, r shaper.Rate) *Run {
+	gone := make([]shaper.Instant, len(t))
+	return &Run{Name: name, Rate: r, Trace: t, Fates: make([]Fate, len(t)), Gone: gone, Freed: gone}
+}
+
+// Admitted reports whether the arrival was let in.
+func (f Fate) Admitted() bool { return f == Departed || f == Expired }
