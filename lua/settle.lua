@@ -27,15 +27,18 @@ retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 -- Read.
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 local flows, touched, jobs, items = {}, {}, {}, {}
+local settled_baseline = clock.baseline == baseline and clock.looked == '0'
 for k = 6, #KEYS do
   local a = 7 + (k - 6) * JOB_ARGS
   local id = string.sub(KEYS[k], #PREFIX + 5)
   if not jobs[id] then
     local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
     if j and not flows[j.flow] then
-      local f = flow_load(j.flow, baseline)
+      local f = flow_load(j.flow, baseline, nil, true)
+      flow_reach(f)
       f.later_before = later_head(f)
-      redis.call('EXISTS', PREFIX .. 'queue:' .. j.flow, PREFIX .. 'later:' .. j.flow)
+      -- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
+      f.same_due = settled_baseline and not f.retuned and (f.policy.concurrency == 0 or f.running < f.policy.concurrency)
       flows[j.flow] = f
     end
     if j then
@@ -85,6 +88,7 @@ local function apply(s, j, f)
   end
   j.outcome = s.outcome
   ended[#ended + 1] = s.id
+  f.same_due = f.same_due and s.outcome == 'S'
   f.running = f.running - 1
   clock.running = clock.running - 1
   if s.outcome == 'h' then
@@ -135,8 +139,9 @@ end
 for i = 1, #touched do
   finish_save(touched[i])
   flow_save(touched[i])
-  due_save(touched[i], touched[i].later_before, horizon)
+  due_save(touched[i], touched[i].later_before, horizon, touched[i].same_due)
 end
+due_flush()
 if #touched > 0 then
   clock_save()
 end

@@ -12,7 +12,7 @@ const (
 	// lookMost bounds the places that one look reserves: the others are left to other shards during its round trip.
 	lookMost = 250
 	// safetyLook is when a shard is looked at though nothing is planned, in case a wake-up was lost.
-	safetyLook = 10 * time.Second
+	safetyLook = 15 * time.Second
 	// leastRest keeps a shard whose next event is overdue, but is not a lease, from being looked at without a pause.
 	leastRest = 2 * time.Millisecond
 	// helpEvery is how often an owner without capacity asks for help, and how long it must have had some to stop asking.

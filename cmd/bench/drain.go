@@ -71,6 +71,17 @@ func (c *counter) perSecond(ctx context.Context, start time.Time, n int) (float6
 	}
 }
 
+// measured is perSecond, and tells what the jobs cost.
+func (c *counter) measured(ctx context.Context, b *bench, name string, server *redisServer, n int) (float64, error) {
+	scripts, spent, used, start := server.scripts(ctx), server.cpu(), self(), time.Now()
+	figure, err := c.perSecond(ctx, start, n)
+	took, jobs := time.Since(start), float64(n)
+	spent, used = server.cpu()-spent, self()-used
+	b.progress("%s: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
+		name, figure, jobs/(server.scripts(ctx)-scripts), micros(spent)/jobs, micros(used)/jobs, 100*spent.Seconds()/took.Seconds())
+	return figure, err
+}
+
 // drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker with no-op handlers empties them.
 func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error) {
 	server, err := startRedis(ctx)
@@ -97,12 +108,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 		if err != nil {
 			return 0, err
 		}
-		scripts, spent, used, start := server.scripts(ctx), server.cpu(ctx), self(), time.Now()
-		figure, err := handled.perSecond(ctx, start, n)
-		took := time.Since(start)
-		b.progress("drain of %d tenants: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
-			tenants, figure, float64(n)/(server.scripts(ctx)-scripts), micros(server.cpu(ctx)-spent)/float64(n), micros(self()-used)/float64(n),
-			100*(server.cpu(ctx)-spent).Seconds()/took.Seconds())
+		figure, err := handled.measured(ctx, b, fmt.Sprintf("sluice, %d tenants", tenants), server, n)
 		return figure, errors.Join(err, stop())
 	})
 }
@@ -131,7 +137,7 @@ func (s *store) whileWorking(ctx context.Context, cfg worker.Config, measure fun
 }
 
 // drainAsynq is the same with an asynq server and n tasks in so many queues.
-func drainAsynq(ctx context.Context, queues, n int) (float64, error) {
+func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 	server, err := startRedis(ctx)
 	if err != nil {
 		return 0, err
@@ -173,12 +179,11 @@ func drainAsynq(ctx context.Context, queues, n int) (float64, error) {
 	handled := newCounter(n)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: drainConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
-	start := time.Now()
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}
 	defer worker.Shutdown()
-	return handled.perSecond(ctx, start, n)
+	return handled.measured(ctx, b, fmt.Sprintf("asynq, %d queues", queues), server, n)
 }
 
 // silence is an asynq logger that says nothing.
@@ -219,11 +224,11 @@ func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
 			first   bool // only in the first run
 		}{
 			{"sluice, 1 tenant", &r.One, func() (float64, error) { return drainSluice(ctx, b, 1, drainJobs) }, false},
-			{"asynq, 1 queue", &r.Asynq, func() (float64, error) { return drainAsynq(ctx, 1, 40_000) }, false},
+			{"asynq, 1 queue", &r.Asynq, func() (float64, error) { return drainAsynq(ctx, b, 1, 40_000) }, false},
 			{"sluice, 10,000 tenants", &r.Many, func() (float64, error) { return drainSluice(ctx, b, manyTenants, drainJobs/2) }, false},
-			{"asynq, 10 queues", &r.Ten, func() (float64, error) { return drainAsynq(ctx, 10, 40_000) }, true},
-			{"asynq, 100 queues", &r.Cent, func() (float64, error) { return drainAsynq(ctx, 100, 10_000) }, true},
-			{"asynq, 1,000 queues", &r.Kilo, func() (float64, error) { return drainAsynq(ctx, 1000, 2_000) }, true},
+			{"asynq, 10 queues", &r.Ten, func() (float64, error) { return drainAsynq(ctx, b, 10, 40_000) }, true},
+			{"asynq, 100 queues", &r.Cent, func() (float64, error) { return drainAsynq(ctx, b, 100, 10_000) }, true},
+			{"asynq, 1,000 queues", &r.Kilo, func() (float64, error) { return drainAsynq(ctx, b, 1000, 2_000) }, true},
 		} {
 			if side.first && n > 0 {
 				continue

@@ -134,7 +134,13 @@ func (s *store) memory(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseFloat(fields["used_memory"], 64)
+	total, err := strconv.ParseFloat(fields["used_memory"], 64)
+	for _, buffers := range []string{"mem_clients_normal", "mem_aof_buffer"} { // of connections and of the file: they come and go
+		if n, err := strconv.ParseFloat(fields[buffers], 64); err == nil {
+			total -= n
+		}
+	}
+	return total, err
 }
 
 // memoryPerJob is what a queued job takes in Redis, the share of the tables included, without its payload.

@@ -64,7 +64,7 @@ func (s *redisServer) close() {
 }
 
 // cpu is how much processor time the server has used; 0 if that is not known.
-func (s *redisServer) cpu(context.Context) time.Duration {
+func (s *redisServer) cpu() time.Duration {
 	d, _ := cpuOf(s.cmd.Process.Pid)
 	return d
 }
