@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 // all lists the figures; docs/performance.md says how to read them.
 func all() []figure {
-	return []figure{
+	figures := []figure{
 		{id: "P5", what: "Redis commands a second with 100,000 idle tenants and one worker, those inside scripts too", unit: "commands/s", target: 50, atMost: true, measure: idleCommands},
 		{id: "P8", what: "memory in Redis per queued job beyond a 110-byte payload", unit: "bytes", target: 350, atMost: true, measure: memoryPerJob("")},
 		{id: "P8-key", what: "the same with an idempotency key", unit: "bytes", target: 580, atMost: true, measure: memoryPerJob("key-")},
@@ -25,6 +26,7 @@ func all() []figure {
 		{id: "P11-tick", what: "tick and settle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(tickOne)},
 		{id: "P11-status", what: "status of a job in the middle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(statusOne)},
 	}
+	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures())
 }
 
 const (

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker"
+)
+
+// latenessFigures say how late Go handlers start, against the ideal grid of their flow.
+func latenessFigures() []figure {
+	const many = "20,000 flows at 1/s in one process: "
+	return []figure{
+		{id: "P7-one", what: "one flow at 5,000/s: lateness of handlers against the ideal grid, p99", unit: "ms", target: 0.5, atMost: true,
+			measure: late(oneFlow, func(l lateRun) float64 { return l.P99 })},
+		{id: "P7-many", what: many + "lateness, p99", unit: "ms", target: 20, atMost: true, measure: late(manyFlows, func(l lateRun) float64 { return l.P99 })},
+		{id: "P7-many-rate", what: many + "the slowest flow's rate ÷ the one set", unit: "ratio", target: 0.995,
+			measure: late(manyFlows, func(l lateRun) float64 { return l.Slowest })},
+	}
+}
+
+// crowd is flows that drain at one rate.
+type crowd struct {
+	id    string
+	flows int
+	rate  string
+	jobs  int // of each flow
+	// paused flows are filled before any job leaves. Flows that are filled while they drain begin one after the other, so that many of them
+	// share the machine evenly; what leaves before all are full is not looked at.
+	paused bool
+	most   time.Duration // that one run may take
+}
+
+var (
+	oneFlow   = crowd{id: "P7-one", flows: 1, rate: "5000/s", jobs: 25_000, paused: true, most: time.Minute}
+	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 30, most: 3 * time.Minute}
+)
+
+// lateRun is what one run brought. Durations are milliseconds.
+type lateRun struct {
+	Run     int     `json:"run"`
+	Count   int     `json:"departures"`
+	P50     float64 `json:"late_p50_ms"`
+	P99     float64 `json:"late_p99_ms"`
+	P999    float64 `json:"late_p999_ms"`
+	Max     float64 `json:"late_max_ms"`
+	Slowest float64 `json:"slowest_flow_ratio"`
+	Stalls  int     `json:"machine_stalls"`
+	Longest float64 `json:"longest_stall_ms"`
+
+	histogram histogram
+}
+
+// start is one handler that has started: in which flow, when, and when it should have by its stamp.
+type start struct {
+	flow      int
+	at, stamp time.Duration
+}
+
+// late measures one thing about lateness. The figures of one crowd share their runs.
+func late(c crowd, pick func(lateRun) float64) func(context.Context, *bench) ([]float64, error) {
+	return func(ctx context.Context, b *bench) ([]float64, error) {
+		runs, err := once(b, c.id, func() ([]lateRun, error) { return c.measure(ctx, b) })
+		var samples []float64
+		for _, r := range runs {
+			samples = append(samples, pick(r))
+		}
+		return samples, err
+	}
+}
+
+func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
+	var runs []lateRun
+	for i := range b.runs {
+		b.progress("%s: run %d of %d", c.id, i+1, b.runs)
+		watch := watchStalls()
+		starts, err := c.run(ctx, b)
+		seen := watch()
+		if err != nil {
+			return nil, err
+		}
+		r := judgeStarts(parse(c.rate), starts)
+		r.Run, r.Stalls, r.Longest = i+1, seen.N, precise(seen.Longest)
+		runs = append(runs, r)
+	}
+	b.detail(c.id, c.table(runs), runs)
+	b.lateness(c, runs)
+	return runs, nil
+}
+
+// run drains the crowd once and returns the starts that are to be looked at.
+func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.most)
+	defer cancel()
+	s, err := open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	policy := shaper.DefaultPolicy()
+	policy.Rate, policy.Capacity, policy.Concurrency = parse(c.rate), 1_000_000, 0
+	baseline := shaper.Baseline{Defaults: policy}
+	baseline.Defaults.Paused = c.paused
+	if err := s.SetPolicies(ctx, baseline, nil); err != nil {
+		return nil, err
+	}
+	book := make([]start, c.flows*c.jobs)
+	var started atomic.Int64
+	zero := time.Now()
+	handler := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		at := time.Since(zero)
+		d, _ := worker.Delivery(ctx)
+		flow, err := strconv.Atoi(strings.TrimPrefix(d.Tenant, c.id))
+		if n := int(started.Add(1)) - 1; n < len(book) && err == nil {
+			// The stamp is by the clock of Redis, which is this machine's.
+			book[n] = start{flow: flow, at: at, stamp: d.Stamp.Sub(zero.Round(0))}
+		}
+		return err
+	})
+	w, err := worker.New(s.Queue, worker.Config{
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Concurrency: 8192, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(running) }()
+	defer func() { stop(); <-ended }()
+	if err := c.fill(ctx, s); err != nil {
+		return nil, err
+	}
+	from := time.Since(zero)
+	if c.paused {
+		// What was cleared away and written before is over.
+		if err := pass(ctx, time.Second); err != nil {
+			return nil, err
+		}
+		baseline.Defaults.Paused = false
+		if err := s.SetPolicies(ctx, baseline, nil); err != nil {
+			return nil, err
+		}
+		from = 0
+	}
+	for total := int64(len(book)); started.Load() < total; {
+		b.progress("%s: %d of %d jobs have left", c.id, started.Load(), total)
+		if err := pass(ctx, 2*time.Second); err != nil {
+			return nil, fmt.Errorf("%d of %d jobs have left: %w", started.Load(), total, err)
+		}
+	}
+	// The first flow has its last job before the last flow has; from then on not all are busy, and the machine has less to do.
+	until := time.Duration(math.MaxInt64)
+	if !c.paused {
+		until = lastOf(book, 0)
+	}
+	return slices.DeleteFunc(book, func(s start) bool { return s.at < from || s.at > until }), nil
+}
+
+// lastOf is when the last job of the flow started.
+func lastOf(starts []start, flow int) (last time.Duration) {
+	for _, s := range starts {
+		if s.flow == flow {
+			last = max(last, s.at)
+		}
+	}
+	return last
+}
+
+// fill admits the jobs of all flows, one flow after the other.
+func (c crowd) fill(ctx context.Context, s *store) error {
+	const most = 1000
+	batch := make([]queue.Submission, 0, most)
+	for i := range c.flows * c.jobs {
+		batch = append(batch, submission(c.id+strconv.Itoa(i/c.jobs), ""))
+		if len(batch) < most && i < c.flows*c.jobs-1 {
+			continue
+		}
+		verdicts, err := s.SubmitBatch(ctx, batch, false)
+		if err != nil {
+			return err
+		}
+		for _, v := range verdicts {
+			if v.Outcome != shaper.Admitted {
+				return fmt.Errorf("a job was not admitted: %s", v.Outcome)
+			}
+		}
+		batch = batch[:0]
+	}
+	return nil
+}
+
+// judgeStarts holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later,
+// wherever its own stamp is. A flow with less than two starts has no rate.
+func judgeStarts(r shaper.Rate, starts []start) lateRun {
+	byFlow := map[int][]start{}
+	for _, s := range starts {
+		byFlow[s.flow] = append(byFlow[s.flow], s)
+	}
+	interval := float64(r.Period) / float64(r.Limit)
+	lateness := make([]time.Duration, 0, len(starts))
+	slowest := math.Inf(1)
+	for _, flow := range byFlow {
+		slices.SortFunc(flow, func(a, b start) int { return int(a.at - b.at) })
+		first := flow[0].stamp
+		for _, s := range flow {
+			first = min(first, s.stamp)
+		}
+		for n, s := range flow {
+			lateness = append(lateness, s.at-first-time.Duration(float64(n)*interval))
+		}
+		if span := flow[len(flow)-1].at - flow[0].at; span > 0 {
+			slowest = min(slowest, float64(len(flow)-1)*interval/float64(span))
+		}
+	}
+	slices.Sort(lateness)
+	run := lateRun{
+		Count: len(lateness), P50: precise(quantile(lateness, 0.5)), P99: precise(quantile(lateness, 0.99)), P999: precise(quantile(lateness, 0.999)),
+		Max: precise(quantile(lateness, 1)), Slowest: slowest,
+	}
+	for _, l := range lateness {
+		run.histogram.add(l)
+	}
+	return run
+}
+
+func (c crowd) table(runs []lateRun) []string {
+	lines := []string{fmt.Sprintf("%-9s %4s %9s %10s %10s %10s %10s %13s %13s %11s",
+		c.id, "run", "n", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "slowest flow", "stalls > 2 ms", "longest ms")}
+	for _, r := range runs {
+		lines = append(lines, fmt.Sprintf("%-9s %4d %9d %10.3f %10.3f %10.3f %10.3f %13.5f %13d %11.2f",
+			"late", r.Run, r.Count, r.P50, r.P99, r.P999, r.Max, r.Slowest, r.Stalls, r.Longest))
+	}
+	return lines
+}
+
+// histogram counts lateness in bins whose width grows with it: ten to each power of ten, from 10 µs to 10 s.
+type histogram [61]int
+
+// edge is the lower bound of a bin in milliseconds.
+func (histogram) edge(bin int) float64 { return 0.01 * math.Pow(10, float64(bin)/10) }
+
+// add counts one; what is outside the bins is counted in the nearest one.
+func (h *histogram) add(l time.Duration) {
+	bin := 0
+	if ms := precise(l); ms > 0.01 {
+		bin = min(len(h)-1, int(10*math.Log10(ms/0.01)))
+	}
+	h[bin]++
+}

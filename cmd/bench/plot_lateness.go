@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// spread is the lateness of one crowd, of all its runs.
+type spread struct {
+	name   string
+	counts histogram
+	target float64 // of p99, in milliseconds
+	color  color.RGBA
+}
+
+// lateness draws what has been measured so far.
+func (b *bench) lateness(c crowd, runs []lateRun) {
+	s := spread{name: "1 flow at 5,000/s", target: 0.5, color: blue}
+	if c.flows > 1 {
+		s = spread{name: "20,000 flows at 1/s", target: 20, color: vermillion}
+	}
+	for _, r := range runs {
+		for i, n := range r.histogram {
+			s.counts[i] += n
+		}
+	}
+	if b.shared == nil {
+		b.shared = map[string]any{}
+	}
+	all, _ := b.shared["spreads"].([]spread)
+	all = append(all, s)
+	b.shared["spreads"] = all
+	b.keep("lateness", latenessPicture(all))
+}
+
+// latenessPicture shows which share of the handlers started how late.
+func latenessPicture(spreads []spread) picture {
+	p := newPlot("How late handlers start, against the ideal grid of their flow", "lateness in milliseconds (the first bin: 0.01 or less)", "share of the starts, %")
+	p.X.Min, p.X.Max, p.Y.Min = 0.01, 100, 0
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades
+	faintGrid(p)
+	highest := 0.0
+	for _, s := range spreads {
+		outline, high := s.outline()
+		highest = max(highest, high)
+		area := &plotter.Polygon{XYs: []plotter.XYs{outline}, Color: color.NRGBA{R: s.color.R, G: s.color.G, B: s.color.B, A: 90}}
+		area.LineStyle = draw.LineStyle{Color: s.color, Width: 1.4}
+		p.Add(area)
+		p.Legend.Add(s.name, area)
+	}
+	for _, s := range spreads {
+		line := &plotter.Line{XYs: plotter.XYs{{X: s.target, Y: 0}, {X: s.target, Y: 1.06 * highest}},
+			LineStyle: draw.LineStyle{Color: s.color, Width: 1.4, Dashes: []vg.Length{4, 3}}}
+		p.Add(line)
+		p.Legend.Add(fmt.Sprintf("target of its p99: %g ms", s.target), line)
+	}
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0.01, 100, 0, 1.06*highest
+	p.Legend.Top, p.Legend.XOffs, p.Legend.YOffs = true, -10, -4
+	return picture{plots: [][]*plot.Plot{{p}}, width: 9 * vg.Inch, height: 4 * vg.Inch}
+}
+
+// outline is the steps of the histogram, in percent, and the highest of them. What is later than the axis reaches is counted in its last bin.
+func (s spread) outline() (points plotter.XYs, highest float64) {
+	const last = 39 // the bin that ends at 100 ms
+	total := 0
+	var counts [last + 1]int
+	for i, n := range s.counts {
+		total += n
+		counts[min(i, last)] += n
+	}
+	points = append(points, plotter.XY{X: s.counts.edge(0)})
+	for i, n := range counts {
+		share := 100 * float64(n) / float64(max(1, total))
+		highest = max(highest, share)
+		points = append(points, plotter.XY{X: s.counts.edge(i), Y: share}, plotter.XY{X: s.counts.edge(i + 1), Y: share})
+	}
+	return append(points, plotter.XY{X: s.counts.edge(last + 1)}), highest
+}
+
+// decades are the ticks of a logarithmic axis, at powers of ten, written out.
+var decades = plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
+	for decade := 1e-6; decade <= high*1.001; decade *= 10 {
+		for i := 1.0; i < 10; i++ {
+			at := decade * i
+			if at < low*0.999 || at > high*1.001 {
+				continue
+			}
+			t := plot.Tick{Value: at}
+			if i == 1 {
+				t.Label = thousands(at)
+			}
+			ticks = append(ticks, t)
+		}
+	}
+	return ticks
+})
+
+// thousands writes a number with commas between its thousands.
+func thousands(x float64) string {
+	text := fmt.Sprintf("%.6g", x)
+	if x >= 1000 {
+		text = fmt.Sprintf("%.0f", x)
+		for i := len(text) - 3; i > 0; i -= 3 {
+			text = text[:i] + "," + text[i:]
+		}
+	}
+	return text
+}

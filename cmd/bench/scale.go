@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// scaleFigures tell what a job costs with many tenants and many waiting jobs. They have no target: P4 and P11 have.
+func scaleFigures() []figure {
+	const at = " a job with 100,000 tenants and 1,000,000 waiting jobs, in Redis"
+	return []figure{
+		{id: "SCALE-admit", what: "admit" + at, unit: "µs", told: true, measure: scaled(func(c scaleCell) float64 { return c.Admit })},
+		{id: "SCALE-drain", what: "tick and settle" + at, unit: "µs", told: true, measure: scaled(func(c scaleCell) float64 { return c.Drain })},
+	}
+}
+
+// scaleCell is what a job costs with so many tenants and waiting jobs, in microseconds: in Redis, and with the way there and back.
+type scaleCell struct {
+	Tenants   int     `json:"tenants"`
+	Waiting   int     `json:"waiting"`
+	Admit     float64 `json:"admit_redis_us"`
+	AdmitWall float64 `json:"admit_us"` // one submission after the other
+	Drain     float64 `json:"tick_settle_redis_us"`
+	DrainWall float64 `json:"tick_settle_us"` // ten leases to a look
+
+	runs []scaleCell // of which this is the median
+}
+
+// depths of all tenants together at which a number of tenants is looked at.
+var depths = []int{10, 1000, 10_000, 100_000, 1_000_000}
+
+// scaled picks a cost of the greatest cell.
+func scaled(pick func(scaleCell) float64) func(context.Context, *bench) ([]float64, error) {
+	return func(ctx context.Context, b *bench) ([]float64, error) {
+		cells, err := once(b, "SCALE", func() ([]scaleCell, error) { return measureScale(ctx, b) })
+		if err != nil {
+			return nil, err
+		}
+		var samples []float64
+		for _, r := range cells[len(cells)-1].runs {
+			samples = append(samples, pick(r))
+		}
+		return samples, nil
+	}
+}
+
+// measureScale fills a store for each number of tenants, step by step, and looks at the cost on the way.
+func measureScale(ctx context.Context, b *bench) ([]scaleCell, error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	var cells []scaleCell
+	for _, tenants := range []int{1, 100, 10_000, 100_000} {
+		found, err := scaleOf(ctx, b, tenants)
+		if err != nil {
+			return nil, fmt.Errorf("%d tenants: %w", tenants, err)
+		}
+		cells = append(cells, found...)
+	}
+	b.detail("SCALE-admit", scaleTable(cells), cells)
+	b.scale(cells)
+	return cells, nil
+}
+
+func scaleOf(ctx context.Context, b *bench, tenants int) ([]scaleCell, error) {
+	s, err := open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	g := &ground{store: s, tenants: tenants, shards: map[int]*queue.Consumer{}}
+	var cells []scaleCell
+	for _, depth := range depths {
+		if depth < tenants {
+			continue
+		}
+		b.progress("SCALE: %d tenants, %d waiting jobs", tenants, depth)
+		if err := g.fill(ctx, depth); err != nil {
+			return nil, err
+		}
+		c := scaleCell{Tenants: tenants, Waiting: depth}
+		for run := range b.runs + 1 {
+			r, err := g.measure(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if run > 0 { // the first run warms up
+				c.runs = append(c.runs, r)
+			}
+		}
+		of := func(pick func(scaleCell) float64) float64 {
+			var values []float64
+			for _, r := range c.runs {
+				values = append(values, pick(r))
+			}
+			return median(values)
+		}
+		c.Admit, c.AdmitWall = of(func(c scaleCell) float64 { return c.Admit }), of(func(c scaleCell) float64 { return c.AdmitWall })
+		c.Drain, c.DrainWall = of(func(c scaleCell) float64 { return c.Drain }), of(func(c scaleCell) float64 { return c.DrainWall })
+		cells = append(cells, c)
+	}
+	return cells, nil
+}
+
+// ground is a store with a number of tenants of which each has as many jobs as any other.
+type ground struct {
+	*store
+	tenants int
+	waiting int
+	shards  map[int]*queue.Consumer // that tenants are in
+	order   []int                   // of the shards
+	next    int
+}
+
+func (g *ground) name(i int) string { return "scale-" + strconv.Itoa(i%g.tenants) }
+
+// fill admits jobs, in turns of the tenants, until so many wait.
+func (g *ground) fill(ctx context.Context, depth int) error {
+	for g.waiting < depth {
+		batch := make([]queue.Submission, min(1000, depth-g.waiting))
+		for i := range batch {
+			batch[i] = submission(g.name(g.waiting+i), "")
+		}
+		verdicts, err := g.SubmitBatch(ctx, batch, false)
+		if err != nil {
+			return err
+		}
+		for _, v := range verdicts {
+			if v.Outcome != shaper.Admitted {
+				return fmt.Errorf("a job was not admitted: %s", v.Outcome)
+			}
+			if n := shardOf(v.Job.ID); g.shards[n] == nil {
+				g.shards[n] = g.Consumer("bench", n)
+				g.order = append(g.order, n)
+			}
+		}
+		g.waiting += len(batch)
+	}
+	return nil
+}
+
+// measure admits some jobs and drains as many, so that the depth stays about what it is.
+func (g *ground) measure(ctx context.Context) (cell scaleCell, err error) {
+	const jobs = 600
+	turn := min(jobs, max(10, g.waiting/10))
+	var admit, drain meter
+	for done := 0; done < jobs; done += turn {
+		if err := admit.run(ctx, g.store, func() error { return g.admit(ctx, turn) }); err != nil {
+			return cell, err
+		}
+		if err := drain.run(ctx, g.store, func() error { return g.drain(ctx, turn) }); err != nil {
+			return cell, err
+		}
+		cell.Waiting += turn // jobs so far
+	}
+	n := float64(cell.Waiting)
+	return scaleCell{Admit: admit.redis / n, AdmitWall: admit.wall / n, Drain: drain.redis / n, DrainWall: drain.wall / n}, nil
+}
+
+func (g *ground) admit(ctx context.Context, n int) error {
+	for range n {
+		v, err := g.Submit(ctx, submission(g.name(rand.IntN(g.tenants)), ""))
+		if err != nil {
+			return err
+		}
+		if v.Outcome != shaper.Admitted {
+			return fmt.Errorf("a job was not admitted: %s", v.Outcome)
+		}
+	}
+	return nil
+}
+
+// drain leases and settles n jobs, ten at a time, in turns of the shards.
+func (g *ground) drain(ctx context.Context, n int) error {
+	for misses := 0; n > 0; g.next++ {
+		t, err := g.shards[g.order[g.next%len(g.order)]].Tick(ctx, queue.TickOptions{
+			Max: min(10, n), Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		if len(t.Leases) == 0 {
+			if misses++; misses > 10*len(g.order) {
+				return fmt.Errorf("%d jobs that should be due are not", n)
+			}
+			continue
+		}
+		misses = 0
+		batch := make([]queue.Settlement, len(t.Leases))
+		for i, l := range t.Leases {
+			batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts}
+		}
+		results, err := g.Settle(ctx, batch)
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(results, func(r queue.SettleResult) bool { return r != queue.Settled }); i >= 0 {
+			return fmt.Errorf("a job was not settled: %s", results[i])
+		}
+		n -= len(batch)
+	}
+	return nil
+}
+
+// meter adds up time, in microseconds: that of scripts in Redis, and that on the wall.
+type meter struct{ redis, wall float64 }
+
+func (m *meter) run(ctx context.Context, s *store, work func() error) error {
+	before, err := s.scripts(ctx)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := work(); err != nil {
+		return err
+	}
+	m.wall += float64(time.Since(start).Nanoseconds()) / 1000
+	after, err := s.scripts(ctx)
+	m.redis += after - before
+	return err
+}
+
+// scripts is how long scripts have run, in microseconds.
+func (s *store) scripts(ctx context.Context) (total float64, err error) {
+	fields, err := s.info(ctx, "commandstats")
+	if err != nil {
+		return 0, err
+	}
+	for _, command := range []string{"eval", "evalsha"} {
+		us, err := statOf(fields["cmdstat_"+command], "usec")
+		if err != nil {
+			return 0, err
+		}
+		total += us
+	}
+	return total, nil
+}
+
+// statOf reads one value of a line of INFO commandstats, such as usec of "calls=2,usec=35,usec_per_call=17.50"; 0 of a line that is not there.
+func statOf(line, name string) (float64, error) {
+	for field := range strings.SplitSeq(line, ",") {
+		if key, value, _ := strings.Cut(field, "="); key == name {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, nil
+}
+
+func scaleTable(cells []scaleCell) []string {
+	lines := []string{fmt.Sprintf("%-9s %9s %15s %15s %21s %21s", "tenants", "waiting", "admit, Redis µs", "admit, whole µs", "tick+settle, Redis µs", "tick+settle, whole µs")}
+	for _, c := range cells {
+		lines = append(lines, fmt.Sprintf("%-9d %9d %15.1f %15.1f %21.1f %21.1f", c.Tenants, c.Waiting, c.Admit, c.AdmitWall, c.Drain, c.DrainWall))
+	}
+	return lines
+}
