@@ -58,6 +58,7 @@ func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error)
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
+		gone := c.gone() // before the look: what it said last counts, too
 		text, err := os.ReadFile(c.log)
 		if err != nil {
 			return nil, err
@@ -69,13 +70,25 @@ func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error)
 			}
 			return groups, nil
 		}
+		if gone {
+			return nil, fmt.Errorf("%s ended: %s", c.name, c.tail())
+		}
 		select {
 		case <-c.exited:
-			return nil, fmt.Errorf("%s ended: %s", c.name, c.tail())
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s does not get ready: %w: %s", c.name, ctx.Err(), c.tail())
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+}
+
+// gone reports whether the child has ended.
+func (c *child) gone() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
 	}
 }
 

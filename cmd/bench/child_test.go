@@ -44,6 +44,9 @@ func TestChildThatFails(t *testing.T) {
 	if _, err := c.says(t.Context(), redisReady); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Error(err)
 	}
+	if said, err := c.says(t.Context(), regexp.MustCompile(`no such (\w+)`)); err != nil || said[0] != "file" {
+		t.Errorf("what it said before its end: %q %v", said, err)
+	}
 	if err := complete(t.Context(), exec.Command("sh", "-c", "echo broken; exit 1"), t.TempDir(), "failing"); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Error(err)
 	}

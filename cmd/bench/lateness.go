@@ -13,7 +13,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
 )
@@ -179,25 +178,7 @@ func lastOf(starts []start, flow int) (last time.Duration) {
 
 // fill admits the jobs of all flows, one flow after the other.
 func (c crowd) fill(ctx context.Context, s *store) error {
-	const most = 1000
-	batch := make([]queue.Submission, 0, most)
-	for i := range c.flows * c.jobs {
-		batch = append(batch, submission(c.id+strconv.Itoa(i/c.jobs), ""))
-		if len(batch) < most && i < c.flows*c.jobs-1 {
-			continue
-		}
-		verdicts, err := s.SubmitBatch(ctx, batch, false)
-		if err != nil {
-			return err
-		}
-		for _, v := range verdicts {
-			if v.Outcome != shaper.Admitted {
-				return fmt.Errorf("a job was not admitted: %s", v.Outcome)
-			}
-		}
-		batch = batch[:0]
-	}
-	return nil
+	return s.fillMany(ctx, c.flows, c.jobs, func(i int) string { return c.id + strconv.Itoa(i) }, func(string) {})
 }
 
 // judgeStarts holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later,

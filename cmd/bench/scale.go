@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -119,31 +121,64 @@ type ground struct {
 	next    int
 }
 
-func (g *ground) name(i int) string { return "scale-" + strconv.Itoa(i%g.tenants) }
+func (g *ground) name(i int) string { return "scale-" + strconv.Itoa(i) }
 
-// fill admits jobs, in turns of the tenants, until so many wait.
+// fill admits jobs of every tenant until so many wait of all.
 func (g *ground) fill(ctx context.Context, depth int) error {
-	for g.waiting < depth {
-		batch := make([]queue.Submission, min(1000, depth-g.waiting))
-		for i := range batch {
-			batch[i] = submission(g.name(g.waiting+i), "")
+	err := g.fillMany(ctx, g.tenants, (depth-g.waiting)/g.tenants, g.name, func(id string) {
+		if n := shardOf(id); g.shards[n] == nil {
+			g.shards[n] = g.Consumer("bench", n)
+			g.order = append(g.order, n)
 		}
-		verdicts, err := g.SubmitBatch(ctx, batch, false)
-		if err != nil {
-			return err
+	})
+	g.waiting = depth
+	return err
+}
+
+// fillMany admits so many jobs of each of the tenants, some tenants at a time and in about their order. It calls seen with the id of one job
+// of each tenant, one call at a time.
+func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, seen func(id string)) error {
+	var (
+		filling sync.WaitGroup
+		mu      sync.Mutex
+		failed  error
+		next    int
+	)
+	take := func(id string, err error) (i int, more bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if id != "" {
+			seen(id)
 		}
-		for _, v := range verdicts {
-			if v.Outcome != shaper.Admitted {
-				return fmt.Errorf("a job was not admitted: %s", v.Outcome)
-			}
-			if n := shardOf(v.Job.ID); g.shards[n] == nil {
-				g.shards[n] = g.Consumer("bench", n)
-				g.order = append(g.order, n)
-			}
-		}
-		g.waiting += len(batch)
+		failed = cmp.Or(failed, err)
+		next++
+		return next - 1, failed == nil && next <= tenants
 	}
-	return nil
+	for range min(32, tenants) {
+		filling.Go(func() {
+			for i, more := take("", nil); more; {
+				i, more = take(s.fillOne(ctx, name(i), jobs))
+			}
+		})
+	}
+	filling.Wait()
+	return failed
+}
+
+// fillOne admits so many jobs of the tenant and returns the id of one of them.
+func (s *store) fillOne(ctx context.Context, tenant string, jobs int) (id string, err error) {
+	for left := jobs; left > 0; {
+		n := min(left, 1000)
+		verdicts, err := s.SubmitBatch(ctx, slices.Repeat([]queue.Submission{submission(tenant, "")}, n), true)
+		if err != nil {
+			return "", err
+		}
+		if verdicts[0].Outcome != shaper.Admitted {
+			return "", fmt.Errorf("a job was not admitted: %s", verdicts[0].Outcome)
+		}
+		id, left = verdicts[0].Job.ID, left-n
+	}
+	return id, nil
 }
 
 // measure admits some jobs and drains as many, so that the depth stays about what it is.
