@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"image/color"
+	"math"
 	"slices"
 	"time"
 
@@ -64,7 +65,7 @@ func departuresPicture(lanes []lane) picture {
 	sums := newPlot("The same 1,000 jobs, to leave at 200 a second", "seconds since the first arrival", "jobs")
 	sums.X.Min, sums.X.Max, sums.Y.Min, sums.Y.Max = 0, until, 0, 1050
 	faintGrid(sums)
-	near := newPlot("Each departure of one of these seconds", "seconds since the first arrival", "")
+	near := newPlot("Each departure of the third of these seconds", "seconds since the first arrival", "")
 	near.X.Min, near.X.Max, near.Y.Min, near.Y.Max = from, to, -0.6, float64(len(lanes))-0.4
 	near.Y.LineStyle.Width, near.Y.Tick.Length = 0, 0
 	var names []plot.Tick
@@ -76,16 +77,20 @@ func departuresPicture(lanes []lane) picture {
 		names = append(names, plot.Tick{Value: row, Label: l.name})
 		near.Add(strokes{at: l.at, row: row, color: l.color})
 	}
-	sums.Legend.Top, sums.Legend.YOffs, sums.Legend.XOffs = false, 8, -8
+	sums.Legend.Top, sums.Legend.YOffs, sums.Legend.XOffs = false, 26, -8
 	near.Y.Tick.Marker = plot.ConstantTicks(names)
-	near.X.Tick.Marker = plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
-		for i := range 11 {
-			at := low + (high-low)*float64(i)/10
-			ticks = append(ticks, plot.Tick{Value: at, Label: fmt.Sprintf("%.1f", at)})
+	near.X.Tick.Marker, sums.X.Tick.Marker, sums.Y.Tick.Marker = every(0.1, "%.1f"), every(1, "%.0f"), every(250, "%.0f")
+	return picture{plots: [][]*plot.Plot{{sums}, {near}}, width: 9 * vg.Inch, height: 7 * vg.Inch}
+}
+
+// every are ticks at the multiples of a step.
+func every(step float64, format string) plot.Ticker {
+	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
+		for i := math.Ceil(low/step - 1e-6); i*step <= high+step*1e-6; i++ {
+			ticks = append(ticks, plot.Tick{Value: i * step, Label: fmt.Sprintf(format, i*step)})
 		}
 		return ticks
 	})
-	return picture{plots: [][]*plot.Plot{{sums}, {near}}, width: 9 * vg.Inch, height: 7 * vg.Inch}
 }
 
 // faintGrid adds a grid that is hardly seen: what is drawn on it is what matters.
