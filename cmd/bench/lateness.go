@@ -2,17 +2,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
 )
@@ -35,15 +38,15 @@ type crowd struct {
 	flows int
 	rate  string
 	jobs  int // of each flow
-	// paused flows are filled before any job leaves. Flows that are filled while they drain begin one after the other, so that many of them
-	// share the machine evenly; what leaves before all are full is not looked at.
-	paused bool
-	most   time.Duration // that one run may take
+	// over is how long it takes until all flows, which are filled before, have begun. Flows that begin at once would leave at once, second
+	// by second. What leaves before all have begun is not looked at.
+	over time.Duration
+	most time.Duration // that one run may take
 }
 
 var (
-	oneFlow   = crowd{id: "P7-one", flows: 1, rate: "5000/s", jobs: 25_000, paused: true, most: time.Minute}
-	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 30, most: 3 * time.Minute}
+	oneFlow   = crowd{id: "P7-one", flows: 1, rate: "5000/s", jobs: 25_000, most: time.Minute}
+	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 20, over: 8 * time.Second, most: 2 * time.Minute}
 )
 
 // lateRun is what one run brought. Durations are milliseconds.
@@ -109,9 +112,8 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	defer s.close()
 	policy := shaper.DefaultPolicy()
 	policy.Rate, policy.Capacity, policy.Concurrency = parse(c.rate), 1_000_000, 0
-	baseline := shaper.Baseline{Defaults: policy}
-	baseline.Defaults.Paused = c.paused
-	if err := s.SetPolicies(ctx, baseline, nil); err != nil {
+	policy.Paused = true
+	if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
 		return nil, err
 	}
 	book := make([]start, c.flows*c.jobs)
@@ -137,19 +139,19 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(running) }()
 	defer func() { stop(); <-ended }()
-	if err := c.fill(ctx, s); err != nil {
+	b.progress("%s: %d jobs are admitted", c.id, len(book))
+	if err := s.fillMany(ctx, c.flows, c.jobs, c.tenant, func(string) {}); err != nil {
+		return nil, err
+	}
+	// What was cleared away and written before is over.
+	if err := pass(ctx, time.Second); err != nil {
+		return nil, err
+	}
+	if err := c.begin(ctx, s); err != nil {
 		return nil, err
 	}
 	from := time.Since(zero)
-	if c.paused {
-		// What was cleared away and written before is over.
-		if err := pass(ctx, time.Second); err != nil {
-			return nil, err
-		}
-		baseline.Defaults.Paused = false
-		if err := s.SetPolicies(ctx, baseline, nil); err != nil {
-			return nil, err
-		}
+	if c.over == 0 {
 		from = 0
 	}
 	for total := int64(len(book)); started.Load() < total; {
@@ -158,9 +160,9 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 			return nil, fmt.Errorf("%d of %d jobs have left: %w", started.Load(), total, err)
 		}
 	}
-	// The first flow has its last job before the last flow has; from then on not all are busy, and the machine has less to do.
+	// The flow that began first has its last job before the others; from then on not all are busy, and the machine has less to do.
 	until := time.Duration(math.MaxInt64)
-	if !c.paused {
+	if c.over > 0 {
 		until = lastOf(book, 0)
 	}
 	return slices.DeleteFunc(book, func(s start) bool { return s.at < from || s.at > until }), nil
@@ -176,9 +178,34 @@ func lastOf(starts []start, flow int) (last time.Duration) {
 	return last
 }
 
-// fill admits the jobs of all flows, one flow after the other.
-func (c crowd) fill(ctx context.Context, s *store) error {
-	return s.fillMany(ctx, c.flows, c.jobs, func(i int) string { return c.id + strconv.Itoa(i) }, func(string) {})
+func (c crowd) tenant(flow int) string { return c.id + strconv.Itoa(flow) }
+
+// begin resumes the flows one after the other, evenly over the time.
+func (c crowd) begin(ctx context.Context, s *store) error {
+	const together = 8
+	var resuming sync.WaitGroup
+	failed := make([]error, together)
+	zero := time.Now()
+	for n := range together {
+		resuming.Go(func() {
+			for flow := n; flow < c.flows && failed[n] == nil; flow += together {
+				if failed[n] = pass(ctx, time.Until(zero.Add(c.over*time.Duration(flow)/time.Duration(c.flows)))); failed[n] == nil {
+					failed[n] = patiently(func() error { return resume(ctx, s, c.tenant(flow)) })
+				}
+			}
+		})
+	}
+	resuming.Wait()
+	return errors.Join(failed...)
+}
+
+// resume lets the jobs of a tenant leave that is paused by default.
+func resume(ctx context.Context, s *store, tenant string) error {
+	_, err := s.Tune(ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Paused = new(false)
+		return o, nil
+	}})
+	return err
 }
 
 // judgeStarts holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later,

@@ -74,7 +74,9 @@ func measureScale(ctx context.Context, b *bench) ([]scaleCell, error) {
 		}
 		cells = append(cells, found...)
 	}
-	slices.SortFunc(cells, func(a, b scaleCell) int { return cmp.Or(cmp.Compare(a.Tenants, b.Tenants), cmp.Compare(a.Waiting, b.Waiting)) })
+	slices.SortFunc(cells, func(a, b scaleCell) int {
+		return cmp.Or(cmp.Compare(a.Tenants, b.Tenants), cmp.Compare(a.Waiting, b.Waiting))
+	})
 	b.detail("SCALE-admit", scaleTable(cells), cells)
 	b.scale(cells)
 	return cells, nil
@@ -185,15 +187,8 @@ func (s *store) fillOne(ctx context.Context, tenant string, jobs int) (id string
 				return "", err
 			}
 		}
-		verdicts, err := s.SubmitBatch(ctx, batch, true)
-		for range 5 {
-			if !errors.Is(err, queue.ErrUnavailable) {
-				break
-			}
-			// A stall of the machine may outlast the intake's patience. With their ids the jobs may be sent again.
-			verdicts, err = s.SubmitBatch(ctx, batch, true)
-		}
-		if err != nil {
+		var verdicts []queue.Verdict
+		if err := patiently(func() (err error) { verdicts, err = s.SubmitBatch(ctx, batch, true); return err }); err != nil {
 			return "", err
 		}
 		if verdicts[0].Outcome != shaper.Admitted {
@@ -265,6 +260,16 @@ func (g *ground) drain(ctx context.Context, n int) error {
 		n -= len(batch)
 	}
 	return nil
+}
+
+// patiently calls again where Redis was too slow: a stall of the machine may outlast the patience of an intake. The call must bear that.
+func patiently(call func() error) error {
+	for range 10 {
+		if err := call(); !errors.Is(err, queue.ErrUnavailable) {
+			return err
+		}
+	}
+	return call()
 }
 
 // meter adds up time, in microseconds: that of scripts in Redis, and that on the wall.
