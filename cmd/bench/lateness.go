@@ -15,7 +15,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
 )
@@ -38,15 +37,15 @@ type crowd struct {
 	flows int
 	rate  string
 	jobs  int // of each flow
-	// over is how long it takes until all flows, which are filled before, have begun. Flows that begin at once would leave at once, second
-	// by second. What leaves before all have begun is not looked at.
-	over time.Duration
-	most time.Duration // that one run may take
+	// Many flows begin one after the other, over this time: those that begin at once leave at once, second by second. For that each sends
+	// one more job ahead, of such a cost that the others, which are admitted meanwhile, can follow only after the lead.
+	over, lead time.Duration
+	most       time.Duration // that one run may take
 }
 
 var (
 	oneFlow   = crowd{id: "P7-one", flows: 1, rate: "5000/s", jobs: 25_000, most: time.Minute}
-	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 20, over: 8 * time.Second, most: 2 * time.Minute}
+	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 16, over: 4 * time.Second, lead: 35 * time.Second, most: 2 * time.Minute}
 )
 
 // lateRun is what one run brought. Durations are milliseconds.
@@ -112,11 +111,15 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	defer s.close()
 	policy := shaper.DefaultPolicy()
 	policy.Rate, policy.Capacity, policy.Concurrency = parse(c.rate), 1_000_000, 0
-	policy.Paused = true
+	policy.Paused = c.lead == 0
 	if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
 		return nil, err
 	}
-	book := make([]start, c.flows*c.jobs)
+	total := c.flows * c.jobs
+	if c.lead > 0 {
+		total += c.flows
+	}
+	book := make([]start, total)
 	var started atomic.Int64
 	zero := time.Now()
 	handler := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
@@ -140,30 +143,32 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	go func() { ended <- w.Run(running) }()
 	defer func() { stop(); <-ended }()
 	b.progress("%s: %d jobs are admitted", c.id, len(book))
+	began := time.Since(zero)
+	if err := c.ahead(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := s.fillMany(ctx, c.flows, c.jobs, c.tenant, func(string) {}); err != nil {
 		return nil, err
 	}
-	// What was cleared away and written before is over.
-	if err := pass(ctx, time.Second); err != nil {
-		return nil, err
+	from, until := max(time.Since(zero), began+c.over+c.lead), time.Duration(math.MaxInt64)
+	if c.lead == 0 {
+		// What was cleared away and written before is over.
+		if err := pass(ctx, time.Second); err != nil {
+			return nil, err
+		}
+		policy.Paused, from = false, 0
+		if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
+			return nil, err
+		}
 	}
-	if err := c.begin(ctx, s); err != nil {
-		return nil, err
-	}
-	from := time.Since(zero)
-	if c.over == 0 {
-		from = 0
-	}
-	for total := int64(len(book)); started.Load() < total; {
+	for started.Load() < int64(total) {
 		b.progress("%s: %d of %d jobs have left", c.id, started.Load(), total)
 		if err := pass(ctx, 2*time.Second); err != nil {
 			return nil, fmt.Errorf("%d of %d jobs have left: %w", started.Load(), total, err)
 		}
 	}
-	// The flow that began first has its last job before the others; from then on not all are busy, and the machine has less to do.
-	until := time.Duration(math.MaxInt64)
-	if c.over > 0 {
-		until = lastOf(book, 0)
+	if c.lead > 0 {
+		until = lastOf(book, 0) // from when the flow that began first has no more jobs, the machine has less to do
 	}
 	return slices.DeleteFunc(book, func(s start) bool { return s.at < from || s.at > until }), nil
 }
@@ -180,32 +185,33 @@ func lastOf(starts []start, flow int) (last time.Duration) {
 
 func (c crowd) tenant(flow int) string { return c.id + strconv.Itoa(flow) }
 
-// begin resumes the flows one after the other, evenly over the time.
-func (c crowd) begin(ctx context.Context, s *store) error {
-	const together = 8
-	var resuming sync.WaitGroup
+// ahead lets each flow begin, with one job that takes the lead.
+func (c crowd) ahead(ctx context.Context, s *store) error {
+	if c.lead == 0 {
+		return nil
+	}
+	const together = 16
+	r := parse(c.rate)
+	cost := int64(c.lead) * r.Limit / int64(r.Period)
+	var beginning sync.WaitGroup
 	failed := make([]error, together)
 	zero := time.Now()
 	for n := range together {
-		resuming.Go(func() {
+		beginning.Go(func() {
 			for flow := n; flow < c.flows && failed[n] == nil; flow += together {
+				job := submission(c.tenant(flow), "")
+				job.Cost = cost
+				if job.ID, failed[n] = s.NewID(job.Tenant); failed[n] != nil {
+					return
+				}
 				if failed[n] = pass(ctx, time.Until(zero.Add(c.over*time.Duration(flow)/time.Duration(c.flows)))); failed[n] == nil {
-					failed[n] = patiently(func() error { return resume(ctx, s, c.tenant(flow)) })
+					failed[n] = patiently(func() error { _, err := s.Submit(ctx, job); return err })
 				}
 			}
 		})
 	}
-	resuming.Wait()
+	beginning.Wait()
 	return errors.Join(failed...)
-}
-
-// resume lets the jobs of a tenant leave that is paused by default.
-func resume(ctx context.Context, s *store, tenant string) error {
-	_, err := s.Tune(ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-		o.Paused = new(false)
-		return o, nil
-	}})
-	return err
 }
 
 // judgeStarts holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later,
