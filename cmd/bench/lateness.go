@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,15 +35,15 @@ type crowd struct {
 	flows int
 	rate  string
 	jobs  int // of each flow
-	// Many flows begin one after the other, over this time: those that begin at once leave at once, second by second. For that each sends
-	// one more job ahead, of such a cost that the others, which are admitted meanwhile, can follow only after the lead.
-	over, lead time.Duration
-	most       time.Duration // that one run may take
+	// Many flows send one more job ahead, of such a cost that the others follow only after the lead. So all have begun, one after the other and
+	// as fast as may be, before the pace is looked at: for so long, or, without a lead, until all jobs have left.
+	lead, window time.Duration
+	most         time.Duration // that one run may take
 }
 
 var (
 	oneFlow   = crowd{id: "P7-one", flows: 1, rate: "5000/s", jobs: 25_000, most: time.Minute}
-	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 16, over: 4 * time.Second, lead: 35 * time.Second, most: 2 * time.Minute}
+	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 16, lead: 10 * time.Second, window: 8 * time.Second, most: 2 * time.Minute}
 )
 
 // lateRun is what one run brought. Durations are milliseconds.
@@ -91,7 +89,7 @@ func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
 		if err != nil {
 			return nil, err
 		}
-		r := judgeStarts(parse(c.rate), starts)
+		r := judgeStarts(parse(c.rate), c.flows, starts)
 		r.Run, r.Stalls, r.Longest = i+1, seen.N, precise(seen.Longest)
 		runs = append(runs, r)
 	}
@@ -111,7 +109,7 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	defer s.close()
 	policy := shaper.DefaultPolicy()
 	policy.Rate, policy.Capacity, policy.Concurrency = parse(c.rate), 1_000_000, 0
-	policy.Paused = c.lead == 0
+	policy.Paused = true
 	if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
 		return nil, err
 	}
@@ -138,85 +136,66 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.progress("%s: %d jobs are admitted", c.id, len(book))
+	if err := s.fillMany(ctx, c.flows, c.jobs, c.tenant, c.ahead(), func(string) {}); err != nil {
+		return nil, err
+	}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(running) }()
 	defer func() { stop(); <-ended }()
-	b.progress("%s: %d jobs are admitted", c.id, len(book))
-	began := time.Since(zero)
-	if err := c.ahead(ctx, s); err != nil {
+	// What was cleared away and written before is over, and the worker knows its shards.
+	if err := pass(ctx, 2*time.Second); err != nil {
 		return nil, err
 	}
-	if err := s.fillMany(ctx, c.flows, c.jobs, c.tenant, func(string) {}); err != nil {
+	policy.Paused = false
+	if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
 		return nil, err
 	}
-	from, until := max(time.Since(zero), began+c.over+c.lead), time.Duration(math.MaxInt64)
+	wait := func(jobs int) error {
+		for started.Load() < int64(jobs) {
+			b.progress("%s: %d of %d jobs have left", c.id, started.Load(), total)
+			if err := pass(ctx, time.Second); err != nil {
+				return fmt.Errorf("%d of %d jobs have left: %w", started.Load(), total, err)
+			}
+		}
+		return nil
+	}
 	if c.lead == 0 {
-		// What was cleared away and written before is over.
-		if err := pass(ctx, time.Second); err != nil {
-			return nil, err
-		}
-		policy.Paused, from = false, 0
-		if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
-			return nil, err
-		}
+		return book, wait(total)
 	}
-	for started.Load() < int64(total) {
-		b.progress("%s: %d of %d jobs have left", c.id, started.Load(), total)
-		if err := pass(ctx, 2*time.Second); err != nil {
-			return nil, fmt.Errorf("%d of %d jobs have left: %w", started.Load(), total, err)
-		}
+	if err := wait(c.flows); err != nil {
+		return nil, err
 	}
-	if c.lead > 0 {
-		until = lastOf(book, 0) // from when the flow that began first has no more jobs, the machine has less to do
+	if err := pass(ctx, c.lead); err != nil {
+		return nil, err
 	}
-	return slices.DeleteFunc(book, func(s start) bool { return s.at < from || s.at > until }), nil
-}
-
-// lastOf is when the last job of the flow started.
-func lastOf(starts []start, flow int) (last time.Duration) {
-	for _, s := range starts {
-		if s.flow == flow {
-			last = max(last, s.at)
-		}
+	from := time.Since(zero)
+	b.progress("%s: looking for %v", c.id, c.window)
+	if err := pass(ctx, c.window); err != nil {
+		return nil, err
 	}
-	return last
+	until := time.Since(zero)
+	stop()
+	err = <-ended
+	ended <- nil // for the one who waits above
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(book[:min(len(book), int(started.Load()))], func(s start) bool { return s.at < from || s.at > until }), nil
 }
 
 func (c crowd) tenant(flow int) string { return c.id + strconv.Itoa(flow) }
 
-// ahead lets each flow begin, with one job that takes the lead.
-func (c crowd) ahead(ctx context.Context, s *store) error {
-	if c.lead == 0 {
-		return nil
-	}
-	const together = 16
+// ahead is the cost of the job that each flow sends ahead; 0 for none.
+func (c crowd) ahead() int64 {
 	r := parse(c.rate)
-	cost := int64(c.lead) * r.Limit / int64(r.Period)
-	var beginning sync.WaitGroup
-	failed := make([]error, together)
-	zero := time.Now()
-	for n := range together {
-		beginning.Go(func() {
-			for flow := n; flow < c.flows && failed[n] == nil; flow += together {
-				job := submission(c.tenant(flow), "")
-				job.Cost = cost
-				if job.ID, failed[n] = s.NewID(job.Tenant); failed[n] != nil {
-					return
-				}
-				if failed[n] = pass(ctx, time.Until(zero.Add(c.over*time.Duration(flow)/time.Duration(c.flows)))); failed[n] == nil {
-					failed[n] = patiently(func() error { _, err := s.Submit(ctx, job); return err })
-				}
-			}
-		})
-	}
-	beginning.Wait()
-	return errors.Join(failed...)
+	return int64(c.lead) * r.Limit / int64(r.Period)
 }
 
 // judgeStarts holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later,
-// wherever its own stamp is. A flow with less than two starts has no rate.
-func judgeStarts(r shaper.Rate, starts []start) lateRun {
+// wherever its own stamp is. The rate of a flow without two starts is 0.
+func judgeStarts(r shaper.Rate, flows int, starts []start) lateRun {
 	byFlow := map[int][]start{}
 	for _, s := range starts {
 		byFlow[s.flow] = append(byFlow[s.flow], s)
@@ -224,6 +203,9 @@ func judgeStarts(r shaper.Rate, starts []start) lateRun {
 	interval := float64(r.Period) / float64(r.Limit)
 	lateness := make([]time.Duration, 0, len(starts))
 	slowest := math.Inf(1)
+	if len(byFlow) < flows {
+		slowest = 0
+	}
 	for _, flow := range byFlow {
 		slices.SortFunc(flow, func(a, b start) int { return int(a.at - b.at) })
 		first := flow[0].stamp
@@ -233,9 +215,7 @@ func judgeStarts(r shaper.Rate, starts []start) lateRun {
 		for n, s := range flow {
 			lateness = append(lateness, s.at-first-time.Duration(float64(n)*interval))
 		}
-		if span := flow[len(flow)-1].at - flow[0].at; span > 0 {
-			slowest = min(slowest, float64(len(flow)-1)*interval/float64(span))
-		}
+		slowest = min(slowest, float64(len(flow)-1)*interval/float64(max(1, flow[len(flow)-1].at-flow[0].at)))
 	}
 	slices.Sort(lateness)
 	run := lateRun{

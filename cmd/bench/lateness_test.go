@@ -17,7 +17,7 @@ func TestJudgeStarts(t *testing.T) {
 		}
 		starts = append(starts, start{flow: 1, stamp: at, at: at + 2*ms})
 	}
-	r := judgeStarts(parse("100/s"), starts)
+	r := judgeStarts(parse("100/s"), 2, starts)
 	// The stamps of the second flow are on time for themselves, but not for the grid that it began with.
 	if r.Count != 200 || r.P50 != 2 || r.P99 != 42 || r.Max != 42 {
 		t.Errorf("%+v", r)
@@ -27,10 +27,20 @@ func TestJudgeStarts(t *testing.T) {
 	}
 }
 
+// A flow of which nothing is seen has not kept its rate.
+func TestJudgeStartsOfAbsentFlows(t *testing.T) {
+	if r := judgeStarts(parse("1/s"), 2, []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}}); r.Slowest != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := judgeStarts(parse("1/s"), 1, nil); r.Slowest != 0 || r.Count != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // Handlers of one flow may start in another order than that of their stamps.
 func TestJudgeStartsInAnyOrder(t *testing.T) {
 	const ms = time.Millisecond
-	r := judgeStarts(parse("1000/s"), []start{{stamp: ms, at: 1100 * time.Microsecond}, {stamp: 0, at: 1200 * time.Microsecond}, {stamp: 2 * ms, at: 2 * ms}})
+	r := judgeStarts(parse("1000/s"), 1, []start{{stamp: ms, at: 1100 * time.Microsecond}, {stamp: 0, at: 1200 * time.Microsecond}, {stamp: 2 * ms, at: 2 * ms}})
 	if r.Max != 1.1 || r.Count != 3 {
 		t.Errorf("%+v", r)
 	}

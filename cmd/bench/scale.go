@@ -136,7 +136,7 @@ func (g *ground) name(i int) string { return "scale-" + strconv.Itoa(i) }
 
 // fill admits jobs of every tenant until so many wait of all.
 func (g *ground) fill(ctx context.Context, depth int) error {
-	err := g.fillMany(ctx, g.tenants, (depth-g.waiting)/g.tenants, g.name, func(id string) {
+	err := g.fillMany(ctx, g.tenants, (depth-g.waiting)/g.tenants, g.name, 0, func(id string) {
 		if n := shardOf(id); g.shards[n] == nil {
 			g.shards[n] = g.Consumer("bench", n)
 			g.order = append(g.order, n)
@@ -146,9 +146,9 @@ func (g *ground) fill(ctx context.Context, depth int) error {
 	return err
 }
 
-// fillMany admits so many jobs of each of the tenants, some tenants at a time and in about their order. It calls seen with the id of one job
-// of each tenant, one call at a time.
-func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, seen func(id string)) error {
+// fillMany admits so many jobs of each of the tenants, some tenants at a time and in about their order; with ahead, one more of that cost goes
+// before them. It calls seen with the id of one job of each tenant, one call at a time.
+func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, ahead int64, seen func(id string)) error {
 	var (
 		filling sync.WaitGroup
 		mu      sync.Mutex
@@ -170,7 +170,7 @@ func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) 
 	for range min(32, tenants, max(1, together/max(1, min(jobs, 1000)))) {
 		filling.Go(func() {
 			for i, more := take("", nil); more; {
-				i, more = take(s.fillOne(ctx, name(i), jobs))
+				i, more = take(s.fillOne(ctx, name(i), jobs, ahead))
 			}
 		})
 	}
@@ -179,9 +179,15 @@ func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) 
 }
 
 // fillOne admits so many jobs of the tenant and returns the id of one of them.
-func (s *store) fillOne(ctx context.Context, tenant string, jobs int) (id string, err error) {
+func (s *store) fillOne(ctx context.Context, tenant string, jobs int, ahead int64) (id string, err error) {
+	if ahead > 0 {
+		jobs++
+	}
 	for left := jobs; left > 0; {
 		batch := slices.Repeat([]queue.Submission{submission(tenant, "")}, min(left, 1000))
+		if left == jobs {
+			batch[0].Cost = ahead
+		}
 		for i := range batch {
 			if batch[i].ID, err = s.NewID(tenant); err != nil {
 				return "", err
