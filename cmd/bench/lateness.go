@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -85,12 +86,12 @@ func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
 		b.progress("%s: run %d of %d", c.id, i+1, b.runs)
 		watch := watchStalls()
 		starts, err := c.run(ctx, b)
-		seen := watch()
+		machine := watch()
 		if err != nil {
 			return nil, err
 		}
-		r := judgeStarts(parse(c.rate), c.flows, starts)
-		r.Run, r.Stalls, r.Longest = i+1, seen.N, precise(seen.Longest)
+		r := starts.judge(parse(c.rate), c.flows)
+		r.Run, r.Stalls, r.Longest = i+1, machine.N, precise(machine.Longest)
 		runs = append(runs, r)
 	}
 	b.detail(c.id, c.table(runs), runs)
@@ -99,26 +100,26 @@ func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
 }
 
 // run drains the crowd once and returns the starts that are to be looked at.
-func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
+func (c crowd) run(ctx context.Context, b *bench) (seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.most)
 	defer cancel()
 	s, err := open(ctx)
 	if err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	defer s.close()
 	policy := shaper.DefaultPolicy()
 	policy.Rate, policy.Capacity, policy.Concurrency = parse(c.rate), 1_000_000, 0
 	policy.Paused = true
 	if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	total := c.flows * c.jobs
 	if c.lead > 0 {
 		total += c.flows
 	}
 	book := make([]start, total)
-	var started atomic.Int64
+	var started, noted atomic.Int64
 	zero := time.Now()
 	handler := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		at := time.Since(zero)
@@ -127,6 +128,7 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 		if n := int(started.Add(1)) - 1; n < len(book) && err == nil {
 			// The stamp is by the clock of Redis, which is this machine's.
 			book[n] = start{flow: flow, at: at, stamp: d.Stamp.Sub(zero.Round(0))}
+			noted.Add(1)
 		}
 		return err
 	})
@@ -134,11 +136,11 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Concurrency: 8192, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	b.progress("%s: %d jobs are admitted", c.id, len(book))
 	if err := s.fillMany(ctx, c.flows, c.jobs, c.tenant, c.ahead(), func(string) {}); err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -146,43 +148,46 @@ func (c crowd) run(ctx context.Context, b *bench) ([]start, error) {
 	defer func() { stop(); <-ended }()
 	// What was cleared away and written before is over, and the worker knows its shards.
 	if err := pass(ctx, 2*time.Second); err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	policy.Paused = false
 	if err := s.SetPolicies(ctx, shaper.Baseline{Defaults: policy}, nil); err != nil {
-		return nil, err
+		return seen{}, err
 	}
-	wait := func(jobs int) error {
-		for started.Load() < int64(jobs) {
-			b.progress("%s: %d of %d jobs have left", c.id, started.Load(), total)
+	wait := func(jobs int, most time.Duration) error {
+		for waited := time.Duration(0); noted.Load() < int64(jobs) && waited < most; waited += time.Second {
+			b.progress("%s: %d of %d jobs have left", c.id, noted.Load(), total)
 			if err := pass(ctx, time.Second); err != nil {
-				return fmt.Errorf("%d of %d jobs have left: %w", started.Load(), total, err)
+				return fmt.Errorf("%d of %d jobs have left: %w", noted.Load(), total, err)
 			}
 		}
 		return nil
 	}
 	if c.lead == 0 {
-		return book, wait(total)
+		err := wait(total, c.most)
+		return seen{starts: book}, err
 	}
-	if err := wait(c.flows); err != nil {
-		return nil, err
+	// Where not all begin in that time, the figure will say so.
+	if err := wait(c.flows, 2*c.lead); err != nil {
+		return seen{}, err
 	}
 	if err := pass(ctx, c.lead); err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	from := time.Since(zero)
 	b.progress("%s: looking for %v", c.id, c.window)
 	if err := pass(ctx, c.window); err != nil {
-		return nil, err
+		return seen{}, err
 	}
 	until := time.Since(zero)
 	stop()
 	err = <-ended
 	ended <- nil // for the one who waits above
 	if err != nil {
-		return nil, err
+		return seen{}, err
 	}
-	return slices.DeleteFunc(book[:min(len(book), int(started.Load()))], func(s start) bool { return s.at < from || s.at > until }), nil
+	starts := book[:min(len(book), int(noted.Load()))]
+	return seen{slices.DeleteFunc(starts, func(s start) bool { return s.at < from || s.at > until }), from, until}, nil
 }
 
 func (c crowd) tenant(flow int) string { return c.id + strconv.Itoa(flow) }
@@ -193,33 +198,44 @@ func (c crowd) ahead() int64 {
 	return int64(c.lead) * r.Limit / int64(r.Period)
 }
 
-// judgeStarts holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later,
-// wherever its own stamp is. The rate of a flow without two starts is 0.
-func judgeStarts(r shaper.Rate, flows int, starts []start) lateRun {
-	byFlow := map[int][]start{}
-	for _, s := range starts {
-		byFlow[s.flow] = append(byFlow[s.flow], s)
+// seen is the starts of one run between two instants, in any order; both are 0 where all jobs have started.
+type seen struct {
+	starts      []start
+	from, until time.Duration
+}
+
+// judge holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later, wherever
+// its own stamp is. One that should have started by the end and has not is as late as it was then. The rate of a flow without two starts is 0.
+func (s seen) judge(r shaper.Rate, flows int) lateRun {
+	byFlow := make([][]start, flows)
+	for _, start := range s.starts {
+		byFlow[start.flow] = append(byFlow[start.flow], start)
 	}
 	interval := float64(r.Period) / float64(r.Limit)
-	lateness := make([]time.Duration, 0, len(starts))
+	lateness := make([]time.Duration, 0, len(s.starts))
 	slowest := math.Inf(1)
-	if len(byFlow) < flows {
-		slowest = 0
-	}
 	for _, flow := range byFlow {
-		slices.SortFunc(flow, func(a, b start) int { return int(a.at - b.at) })
-		first := flow[0].stamp
-		for _, s := range flow {
-			first = min(first, s.stamp)
+		slices.SortFunc(flow, func(a, b start) int { return cmp.Compare(a.at, b.at) })
+		first := s.from
+		if len(flow) > 0 {
+			first = slices.MinFunc(flow, func(a, b start) int { return cmp.Compare(a.stamp, b.stamp) }).stamp
 		}
-		for n, s := range flow {
-			lateness = append(lateness, s.at-first-time.Duration(float64(n)*interval))
+		due := func(n int) time.Duration { return first + time.Duration(float64(n)*interval) }
+		for n, start := range flow {
+			lateness = append(lateness, start.at-due(n))
 		}
-		slowest = min(slowest, float64(len(flow)-1)*interval/float64(max(1, flow[len(flow)-1].at-flow[0].at)))
+		for n := len(flow); due(n) < s.until; n++ {
+			lateness = append(lateness, s.until-due(n))
+		}
+		rate := 0.0
+		if len(flow) > 1 {
+			rate = float64(len(flow)-1) * interval / float64(max(1, flow[len(flow)-1].at-flow[0].at))
+		}
+		slowest = min(slowest, rate)
 	}
 	slices.Sort(lateness)
 	run := lateRun{
-		Count: len(lateness), P50: precise(quantile(lateness, 0.5)), P99: precise(quantile(lateness, 0.99)), P999: precise(quantile(lateness, 0.999)),
+		Count: len(s.starts), P50: precise(quantile(lateness, 0.5)), P99: precise(quantile(lateness, 0.99)), P999: precise(quantile(lateness, 0.999)),
 		Max: precise(quantile(lateness, 1)), Slowest: slowest,
 	}
 	for _, l := range lateness {

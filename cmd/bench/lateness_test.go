@@ -17,7 +17,7 @@ func TestJudgeStarts(t *testing.T) {
 		}
 		starts = append(starts, start{flow: 1, stamp: at, at: at + 2*ms})
 	}
-	r := judgeStarts(parse("100/s"), 2, starts)
+	r := seen{starts: starts}.judge(parse("100/s"), 2)
 	// The stamps of the second flow are on time for themselves, but not for the grid that it began with.
 	if r.Count != 200 || r.P50 != 2 || r.P99 != 42 || r.Max != 42 {
 		t.Errorf("%+v", r)
@@ -27,12 +27,12 @@ func TestJudgeStarts(t *testing.T) {
 	}
 }
 
-// A flow of which nothing is seen has not kept its rate.
+// A flow of which nothing is seen has not kept its rate, and what should have started by the end is late.
 func TestJudgeStartsOfAbsentFlows(t *testing.T) {
-	if r := judgeStarts(parse("1/s"), 2, []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}}); r.Slowest != 0 {
+	if r := (seen{starts: []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}}, until: 4 * time.Second}).judge(parse("1/s"), 2); r.Slowest != 0 || r.Max != 4000 || r.Count != 2 {
 		t.Errorf("%+v", r)
 	}
-	if r := judgeStarts(parse("1/s"), 1, nil); r.Slowest != 0 || r.Count != 0 {
+	if r := (seen{from: time.Second, until: 2500 * time.Millisecond}).judge(parse("1/s"), 1); r.Slowest != 0 || r.Count != 0 || r.Max != 1500 || r.P50 != 1500 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -40,7 +40,7 @@ func TestJudgeStartsOfAbsentFlows(t *testing.T) {
 // Handlers of one flow may start in another order than that of their stamps.
 func TestJudgeStartsInAnyOrder(t *testing.T) {
 	const ms = time.Millisecond
-	r := judgeStarts(parse("1000/s"), 1, []start{{stamp: ms, at: 1100 * time.Microsecond}, {stamp: 0, at: 1200 * time.Microsecond}, {stamp: 2 * ms, at: 2 * ms}})
+	r := seen{starts: []start{{stamp: ms, at: 1100 * time.Microsecond}, {stamp: 0, at: 1200 * time.Microsecond}, {stamp: 2 * ms, at: 2 * ms}}}.judge(parse("1000/s"), 1)
 	if r.Max != 1.1 || r.Count != 3 {
 		t.Errorf("%+v", r)
 	}
