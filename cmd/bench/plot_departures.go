@@ -102,7 +102,7 @@ func faintGrid(p *plot.Plot) {
 	p.Add(grid)
 }
 
-// cumulative is how many instants have passed, in seconds, until the end.
+// cumulative is how many instants have passed, in seconds, until the end. Those too close to be told apart in the picture share a point.
 func cumulative(at []time.Duration, until float64) plotter.XYs {
 	points := plotter.XYs{{}}
 	n := 0
@@ -112,7 +112,7 @@ func cumulative(at []time.Duration, until float64) plotter.XYs {
 			break
 		}
 		n++
-		if last := &points[len(points)-1]; last.X == x {
+		if last := &points[len(points)-1]; x-last.X < 0.005 {
 			last.Y = float64(n)
 		} else {
 			points = append(points, plotter.XY{X: x, Y: float64(n)})
@@ -131,10 +131,13 @@ type strokes struct {
 // Plot draws them.
 func (s strokes) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
-	style := draw.LineStyle{Color: s.color, Width: 0.9}
+	var path vg.Path // one for all: the file is a quarter as large
 	for _, t := range s.at {
 		if at := t.Seconds(); at >= p.X.Min && at <= p.X.Max {
-			c.StrokeLine2(style, x(at), y(s.row-0.36), x(at), y(s.row+0.36))
+			path.Move(vg.Point{X: x(at), Y: y(s.row - 0.36)})
+			path.Line(vg.Point{X: x(at), Y: y(s.row + 0.36)})
 		}
 	}
+	c.SetLineStyle(draw.LineStyle{Color: s.color, Width: 0.9})
+	c.Stroke(path)
 }
