@@ -15,6 +15,8 @@ import (
 	"time"
 )
 
+// The lock file leaves out the optional native part of msgpackr, which not every registry has; BullMQ works the same without.
+//
 //go:embed peers/bullmq
 var bullmqFiles embed.FS
 

@@ -100,3 +100,14 @@ func TestStatOf(t *testing.T) {
 		t.Error("no number was taken for one")
 	}
 }
+
+func TestFloorLine(t *testing.T) {
+	line := floorLine([]pacedRun{
+		{What: "sluice", spacing: spacing{Deviates: 9, TauMax: 99}},
+		{What: "floor", spacing: spacing{Deviates: 0.4, Tau999: 1, TauMax: 7}},
+		{What: "floor", spacing: spacing{Deviates: 0.6, Tau999: 2, TauMax: 6}},
+	})
+	if !strings.Contains(line, "gaps in 1 of 2 runs, those of τ* in 1:") {
+		t.Error(line)
+	}
+}
