@@ -87,7 +87,8 @@ func departuresPicture(lanes []lane) picture {
 func every(step float64, format string) plot.Ticker {
 	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
 		for i := math.Ceil(low/step - 1e-6); i*step <= high+step*1e-6; i++ {
-			ticks = append(ticks, plot.Tick{Value: i * step, Label: fmt.Sprintf(format, i*step)})
+			at := i*step + 0 // never -0
+			ticks = append(ticks, plot.Tick{Value: at, Label: fmt.Sprintf(format, at)})
 		}
 		return ticks
 	})
