@@ -85,3 +85,10 @@ func TestCumulative(t *testing.T) {
 		t.Errorf("%v", points)
 	}
 }
+
+func TestTicksAtMultiples(t *testing.T) {
+	ticks := every(0.5, "%.1f").Ticks(0, 1)
+	if len(ticks) != 3 || ticks[0].Label != "0.0" || ticks[2].Label != "1.0" {
+		t.Errorf("%v", ticks)
+	}
+}
