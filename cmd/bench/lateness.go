@@ -268,3 +268,15 @@ func (h *histogram) add(l time.Duration) {
 	}
 	h[bin]++
 }
+
+// beyond reports whether more than a thousandth is above the bin.
+func (h histogram) beyond(bin int) bool {
+	total, above := 0, 0
+	for i, n := range h {
+		total += n
+		if i > bin {
+			above += n
+		}
+	}
+	return above*1000 > total
+}

@@ -54,6 +54,9 @@ func TestHistogram(t *testing.T) {
 	if h[0] != 4 || h[20] != 1 || h[len(h)-1] != 1 {
 		t.Errorf("%v", h)
 	}
+	if !h.beyond(20) || h.beyond(len(h)-1) || (histogram{}).beyond(0) {
+		t.Error("where the values end")
+	}
 	if e := h.edge(20); abs(e-1) > 1e-12 {
 		t.Errorf("bin 20 begins at %v ms", e)
 	}

@@ -40,13 +40,18 @@ func (b *bench) lateness(c crowd, runs []lateRun) {
 
 // latenessPicture shows which share of the handlers started how late.
 func latenessPicture(spreads []spread) picture {
-	p := newPlot("How late handlers start, against the ideal grid of their flow", "lateness in milliseconds (the first bin: 0.01 or less)", "share of the starts, %")
-	p.X.Min, p.X.Max, p.Y.Min = 0.01, 100, 0
+	p := newPlot("How late handlers start, against the ideal grid of their flow", "lateness in milliseconds (first bin: or less; last bin: or more)", "share of the starts, %")
+	last := 4*10 - 1 // the bin that ends at 100 ms
+	for _, s := range spreads {
+		if s.counts.beyond(last) {
+			last = 6*10 - 1
+		}
+	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades
 	faintGrid(p)
 	highest := 0.0
 	for _, s := range spreads {
-		outline, high := s.outline()
+		outline, high := s.outline(last)
 		highest = max(highest, high)
 		area := &plotter.Polygon{XYs: []plotter.XYs{outline}, Color: color.NRGBA{R: s.color.R, G: s.color.G, B: s.color.B, A: 90}}
 		area.LineStyle = draw.LineStyle{Color: s.color, Width: 1.4}
@@ -59,16 +64,15 @@ func latenessPicture(spreads []spread) picture {
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("target of its p99: %g ms", s.target), line)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0.01, 100, 0, 1.06*highest
-	p.Legend.Top, p.Legend.XOffs, p.Legend.YOffs = true, -10, -4
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0.01, histogram{}.edge(last+1), 0, 1.06*highest
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, true, 10, -4
 	return picture{plots: [][]*plot.Plot{{p}}, width: 9 * vg.Inch, height: 4 * vg.Inch}
 }
 
-// outline is the steps of the histogram, in percent, and the highest of them. What is later than the axis reaches is counted in its last bin.
-func (s spread) outline() (points plotter.XYs, highest float64) {
-	const last = 39 // the bin that ends at 100 ms
+// outline is the steps of the histogram, in percent, and the highest of them. What is later than the last bin is counted there.
+func (s spread) outline(last int) (points plotter.XYs, highest float64) {
 	total := 0
-	var counts [last + 1]int
+	counts := make([]int, last+1)
 	for i, n := range s.counts {
 		total += n
 		counts[min(i, last)] += n
