@@ -47,7 +47,7 @@ func latenessPicture(spreads []spread) picture {
 			last = 6*10 - 1
 		}
 	}
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades(thousands)
 	faintGrid(p)
 	highest := 0.0
 	for _, s := range spreads {
@@ -86,23 +86,25 @@ func (s spread) outline(last int) (points plotter.XYs, highest float64) {
 	return append(points, plotter.XY{X: s.counts.edge(last + 1)}), highest
 }
 
-// decades are the ticks of a logarithmic axis, at powers of ten, written out.
-var decades = plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
-	for decade := 1e-6; decade <= high*1.001; decade *= 10 {
-		for i := 1.0; i < 10; i++ {
-			at := decade * i
-			if at < low*0.999 || at > high*1.001 {
-				continue
+// decades are the ticks of a logarithmic axis, with the powers of ten written out.
+func decades(write func(float64) string) plot.Ticker {
+	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
+		for decade := 1e-6; decade <= high*1.001; decade *= 10 {
+			for i := 1.0; i < 10; i++ {
+				at := decade * i
+				if at < low*0.999 || at > high*1.001 {
+					continue
+				}
+				t := plot.Tick{Value: at}
+				if i == 1 {
+					t.Label = write(at)
+				}
+				ticks = append(ticks, t)
 			}
-			t := plot.Tick{Value: at}
-			if i == 1 {
-				t.Label = thousands(at)
-			}
-			ticks = append(ticks, t)
 		}
-	}
-	return ticks
-})
+		return ticks
+	})
+}
 
 // thousands writes a number with commas between its thousands.
 func thousands(x float64) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"image/color"
 
 	"gonum.org/v1/plot"
@@ -25,9 +26,9 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 	styles := []struct {
 		color color.Color
 		shape draw.GlyphDrawer
-	}{{black, draw.CircleGlyph{}}, {blue, draw.SquareGlyph{}}, {vermillion, draw.TriangleGlyph{}}, {green, draw.CrossGlyph{}}}
+	}{{black, draw.CircleGlyph{}}, {blue, draw.BoxGlyph{}}, {vermillion, draw.PyramidGlyph{}}, {green, draw.CrossGlyph{}}}
 	p := newPlot(title, "waiting jobs", "µs of Redis for each job")
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades(short)
 	faintGrid(p)
 	byTenants := map[int]plotter.XYs{}
 	var order []int
@@ -53,4 +54,15 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 10, 1e6, 0, 1.15*high
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = false, false, -8, 6
 	return p
+}
+
+// short writes a number with k for thousands and M for millions.
+func short(x float64) string {
+	switch {
+	case x >= 1e6:
+		return fmt.Sprintf("%.0f M", x/1e6)
+	case x >= 1e3:
+		return fmt.Sprintf("%.0f k", x/1e3)
+	}
+	return fmt.Sprintf("%.6g", x)
 }

@@ -79,6 +79,14 @@ func TestThousands(t *testing.T) {
 	}
 }
 
+func TestShort(t *testing.T) {
+	for x, want := range map[float64]string{10: "10", 1000: "1 k", 100_000: "100 k", 1_000_000: "1 M"} {
+		if got := short(x); got != want {
+			t.Errorf("%v: %s", x, got)
+		}
+	}
+}
+
 func TestCumulative(t *testing.T) {
 	points := cumulative([]time.Duration{0, 0, time.Second, 9 * time.Second}, 8)
 	if len(points) != 3 || points[0].Y != 2 || points[1].X != 1 || points[1].Y != 3 || points[2].X != 8 || points[2].Y != 3 {
