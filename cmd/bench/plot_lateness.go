@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"image/color"
+	"math"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -47,7 +48,7 @@ func latenessPicture(spreads []spread) picture {
 			last = 6*10 - 1
 		}
 	}
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades(thousands)
+	p.X.Tick.Marker = decades(thousands)
 	faintGrid(p)
 	highest := 0.0
 	for _, s := range spreads {
@@ -59,12 +60,12 @@ func latenessPicture(spreads []spread) picture {
 		p.Legend.Add(s.name, area)
 	}
 	for _, s := range spreads {
-		line := &plotter.Line{XYs: plotter.XYs{{X: s.target, Y: 0}, {X: s.target, Y: 1.06 * highest}},
+		line := &plotter.Line{XYs: plotter.XYs{{X: math.Log10(s.target)}, {X: math.Log10(s.target), Y: 1.06 * highest}},
 			LineStyle: draw.LineStyle{Color: s.color, Width: 1.4, Dashes: []vg.Length{4, 3}}}
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("target of its p99: %g ms", s.target), line)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0.01, histogram{}.edge(last+1), 0, 1.06*highest
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -2, math.Log10(histogram{}.edge(last+1)), 0, 1.06*highest
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, true, 10, -4
 	return picture{plots: [][]*plot.Plot{{p}}, width: 9 * vg.Inch, height: 4 * vg.Inch}
 }
@@ -77,27 +78,30 @@ func (s spread) outline(last int) (points plotter.XYs, highest float64) {
 		total += n
 		counts[min(i, last)] += n
 	}
-	points = append(points, plotter.XY{X: s.counts.edge(0)})
+	edge := func(bin int) float64 { return math.Log10(s.counts.edge(bin)) }
+	points = append(points, plotter.XY{X: edge(0)})
 	for i, n := range counts {
 		share := 100 * float64(n) / float64(max(1, total))
 		highest = max(highest, share)
-		points = append(points, plotter.XY{X: s.counts.edge(i), Y: share}, plotter.XY{X: s.counts.edge(i + 1), Y: share})
+		points = append(points, plotter.XY{X: edge(i), Y: share}, plotter.XY{X: edge(i + 1), Y: share})
 	}
-	return append(points, plotter.XY{X: s.counts.edge(last + 1)}), highest
+	return append(points, plotter.XY{X: edge(last + 1)}), highest
 }
 
-// decades are the ticks of a logarithmic axis, with the powers of ten written out.
+// decades are the ticks of an axis of decimal logarithms, with the powers of ten written out. plot.LogScale would do, but it makes room for the
+// axis' name in the wrong place.
 func decades(write func(float64) string) plot.Ticker {
 	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
-		for decade := 1e-6; decade <= high*1.001; decade *= 10 {
+		const bit = 1e-9
+		for decade := math.Floor(low + bit); decade <= high+bit; decade++ {
 			for i := 1.0; i < 10; i++ {
-				at := decade * i
-				if at < low*0.999 || at > high*1.001 {
+				at := decade + math.Log10(i)
+				if at < low-bit || at > high+bit {
 					continue
 				}
 				t := plot.Tick{Value: at}
 				if i == 1 {
-					t.Label = write(at)
+					t.Label = write(math.Pow(10, decade))
 				}
 				ticks = append(ticks, t)
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"image/color"
+	"math"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -28,7 +29,7 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 		shape draw.GlyphDrawer
 	}{{black, draw.CircleGlyph{}}, {blue, draw.BoxGlyph{}}, {vermillion, draw.PyramidGlyph{}}, {green, draw.CrossGlyph{}}}
 	p := newPlot(title, "waiting jobs", "µs of Redis for each job")
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades(short)
+	p.X.Tick.Marker = decades(short)
 	faintGrid(p)
 	byTenants := map[int]plotter.XYs{}
 	var order []int
@@ -37,7 +38,7 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 		if byTenants[c.Tenants] == nil {
 			order = append(order, c.Tenants)
 		}
-		byTenants[c.Tenants] = append(byTenants[c.Tenants], plotter.XY{X: float64(c.Waiting), Y: pick(c)})
+		byTenants[c.Tenants] = append(byTenants[c.Tenants], plotter.XY{X: math.Log10(float64(c.Waiting)), Y: pick(c)})
 		high = max(high, pick(c))
 	}
 	for i, n := range order {
@@ -51,7 +52,7 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 		}
 		p.Legend.Add(name, line, points)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 10, 1e6, 0, 1.15*high
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 1, 6, 0, 1.15*high
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = false, false, -8, 6
 	return p
 }

@@ -79,6 +79,13 @@ func TestThousands(t *testing.T) {
 	}
 }
 
+func TestDecades(t *testing.T) {
+	ticks := decades(thousands).Ticks(-2, 4)
+	if len(ticks) != 6*9+1 || ticks[0].Label != "0.01" || ticks[1].Label != "" || ticks[len(ticks)-1].Label != "10,000" {
+		t.Errorf("%v", ticks)
+	}
+}
+
 func TestShort(t *testing.T) {
 	for x, want := range map[float64]string{10: "10", 1000: "1 k", 100_000: "100 k", 1_000_000: "1 M"} {
 		if got := short(x); got != want {
