@@ -73,10 +73,10 @@ func (c *counter) perSecond(ctx context.Context, start time.Time, n int) (float6
 
 // measured is perSecond, and tells what the jobs cost.
 func (c *counter) measured(ctx context.Context, b *bench, name string, server *redisServer, n int) (float64, error) {
-	scripts, spent, used, start := server.scripts(ctx), server.cpu(), self(), time.Now()
+	scripts, spent, used, start := server.scripts(ctx), server.cpu(), spentHere(), time.Now()
 	figure, err := c.perSecond(ctx, start, n)
 	took, jobs := time.Since(start), float64(n)
-	spent, used = server.cpu()-spent, self()-used
+	spent, used = server.cpu()-spent, spentHere()-used
 	b.progress("%s: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
 		name, figure, jobs/(server.scripts(ctx)-scripts), micros(spent)/jobs, micros(used)/jobs, 100*spent.Seconds()/took.Seconds())
 	return figure, err
@@ -84,7 +84,7 @@ func (c *counter) measured(ctx context.Context, b *bench, name string, server *r
 
 // drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker with no-op handlers empties them.
 func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error) {
-	server, err := startRedis(ctx)
+	server, err := newRedis(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -113,8 +113,8 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	})
 }
 
-// self is the processor time that this process has used.
-func self() time.Duration {
+// spentHere is the processor time that this process has used.
+func spentHere() time.Duration {
 	d, _ := cpuOf(os.Getpid()) // unknown is 0
 	return d
 }
@@ -138,12 +138,12 @@ func (s *store) whileWorking(ctx context.Context, cfg worker.Config, measure fun
 
 // drainAsynq is the same with an asynq server and n tasks in so many queues.
 func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
-	server, err := startRedis(ctx)
+	server, err := newRedis(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer server.close()
-	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket(), PoolSize: 64})
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket, PoolSize: 64})
 	defer rdb.Close()
 	client := asynq.NewClientFromRedisClient(rdb)
 	weights := map[string]int{}
@@ -211,9 +211,6 @@ const (
 )
 
 func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
-	if b.drain != nil { // P3 and P4 are worked out from the same runs
-		return b.drain, nil
-	}
 	var runs []drainRun
 	for n := range b.runs {
 		var r drainRun
@@ -247,13 +244,12 @@ func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
 	}
 	lines = append(lines, fmt.Sprintf("asynq with 10, 100, 1,000 queues: %.0f, %.0f, %.0f", runs[0].Ten, runs[0].Cent, runs[0].Kilo))
 	b.detail("P3", lines, runs)
-	b.drain = runs
 	return runs, nil
 }
 
 func drainRatio(ratio func(drainRun) float64) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
-		runs, err := measureDrain(ctx, b)
+		runs, err := once(b, "drain", func() ([]drainRun, error) { return measureDrain(ctx, b) })
 		samples := make([]float64, len(runs))
 		for i, r := range runs {
 			samples[i] = ratio(r)
