@@ -19,7 +19,11 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-const drainConcurrency = 1000 // of both workers
+// Places of the workers: as many as each makes use of.
+const (
+	drainPlaces = 4000
+	asynqPlaces = 500
+)
 
 // openOn is a queue on a server of the bench, whose flows are as fast as policies allow.
 func openOn(ctx context.Context, server *redisServer) (*store, error) {
@@ -101,7 +105,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	}
 	handled := newCounter(n)
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		stop, err := b.profile(fmt.Sprintf("drain-%d-tenants", tenants))
@@ -178,7 +182,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 	}
 	handled := newCounter(n)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: drainConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqPlaces, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}

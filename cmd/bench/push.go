@@ -110,7 +110,7 @@ func pushSluice(ctx context.Context, b *bench, url string) (perSecond float64, e
 		return 0, err
 	}
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {URL: url, Connections: pushConnections}}, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {URL: url, Connections: pushConnections}}, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		start := time.Now()
