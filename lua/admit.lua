@@ -47,28 +47,30 @@ end
 
 local jobs, k = {}, 4 + flow_count * FLOW_KEYS
 local all_new = redis.call('EXISTS', unpack(KEYS, k + 1)) == 0 -- neither a job nor an idempotency key is known
-local twins = {}
+local twins, count, id_at = {}, 0, #PREFIX + 5
 for a = 6 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
   k = k + 1
   local key, rest = KEYS[k], ARGV[a + 7]
   local s = {
-    flow = flows[tonumber(ARGV[a + 1])], key = key, id = sub(key, #PREFIX + 5), print = ARGV[a + 3], delay = tonumber(ARGV[a + 4]),
-    wait = tonumber(ARGV[a + 5]), cost = tonumber(ARGV[a + 6]), rest = rest, payload = n32(rest, 6),
-    stored = '', known = false, idem_key = nil, admitted = false, state = 's', at = 0, seq = 0, deadline = 0,
+    flow = flows[tonumber(ARGV[a + 1])], key = key, id = sub(key, id_at), delay = tonumber(ARGV[a + 4]), wait = tonumber(ARGV[a + 5]),
+    cost = tonumber(ARGV[a + 6]), rest = rest, payload = n32(rest, 6), stored = '', state = 's',
   }
   if not all_new then
     s.stored = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
   end
   if ARGV[a + 2] ~= '' then
     k = k + 1
-    s.idem_key = KEYS[k]
+    s.idem_key, s.print = KEYS[k], ARGV[a + 3]
     s.known = not all_new and redis.call('GET', s.idem_key)
   end
-  if atomic and s.stored == '' and not s.known and not twins[s.id] then
-    s.flow.asked, s.flow.asked_bytes = s.flow.asked + 1, s.flow.asked_bytes + s.payload
+  if atomic then
+    if s.stored == '' and not s.known and not twins[s.id] then
+      s.flow.asked, s.flow.asked_bytes = s.flow.asked + 1, s.flow.asked_bytes + s.payload
+    end
+    twins[s.id] = true
   end
-  twins[s.id] = true
-  jobs[#jobs + 1] = s
+  count = count + 1
+  jobs[count] = s
 end
 
 -- Decide, in memory only.
@@ -77,10 +79,10 @@ local made, verdicts, refusal, refused = {}, {}, nil, nil
 
 -- next_slot is the time until a place frees. In a queue that is not empty no admission changes it.
 local function next_slot(f)
-  if f.queued == 0 or paused(f) then
-    return 0
-  end
   if not f.next_slot then
+    if f.queued == 0 or paused(f) then
+      return 0
+    end
     local first = start_after(f, 0)
     f.next_slot = first ~= 0 and first - now or 0
   end
@@ -140,14 +142,18 @@ for i = 1, #jobs do
     else
       f.touched = true
       f.seq = f.seq + 1
-      s.admitted, s.seq, s.at, s.wait = true, f.seq, now + s.delay, wait
+      s.admitted, s.seq, s.at, s.wait, s.deadline = true, f.seq, now + s.delay, wait, 0
       if wait > 0 then
         s.deadline = now + wait * 1000
       end
       local position = 0
       if s.delay <= 0 then
         s.state = 'q'
+        local first = f.queued == 0
         enqueue(f, s.cost)
+        if first then
+          f.first = max(earliest(f), now) -- from now on the same, for nothing leaves here
+        end
         position = f.queued
       end
       take_place(f, s)
@@ -201,13 +207,14 @@ for i = 1, #flows do
     flow_save(f)
   end
 end
-local records, deadlines, first_deadline = {}, {}, FARTHEST
+local records, filled, deadlines, first_deadline = {}, 0, {}, FARTHEST
 for i = 1, #jobs do
   local s = jobs[i]
   if s.admitted then
     local f = s.flow
-    records[#records + 1] = s.key
-    records[#records + 1] = job_new(s.state, s.at, s.deadline, s.seq, now, s.wait) .. s.rest
+    records[filled + 1] = s.key
+    records[filled + 2] = job_new(s.state, s.at, s.deadline, s.seq, now, s.wait, s.rest)
+    filled = filled + 2
     if s.state == 'q' then
       local list = f.add_queue
       list[#list + 1] = s.seq
@@ -224,8 +231,9 @@ for i = 1, #jobs do
       first_deadline = min(first_deadline, s.deadline)
     end
     if s.idem_key then
-      records[#records + 1] = s.idem_key
-      records[#records + 1] = made[s.idem_key]
+      records[filled + 1] = s.idem_key
+      records[filled + 2] = made[s.idem_key]
+      filled = filled + 2
     end
   end
 end

@@ -69,6 +69,7 @@ type running struct {
 func (p *process) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
+	loadBallast()
 
 	admin, err := p.listen("admin", p.adminFlag, p.cfg.Admin.Listen, p.cfg.Admin.MaxConnections, fail)
 	if err != nil {

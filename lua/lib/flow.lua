@@ -274,9 +274,10 @@ local function retune(f)
   return true
 end
 
--- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown.
+-- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown. f.first may hold when the first one
+-- leaves, where that is asked for often.
 local function start_after(f, ahead)
-  local first = max(earliest(f), now)
+  local first = f.first or max(earliest(f), now)
   local start = first
   for i = 1, #f.cells do
     local c = f.cells[i]

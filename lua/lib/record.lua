@@ -143,19 +143,20 @@ local function asks_for_callback(j)
   return at < prefix
 end
 
--- job_new encodes bytes 1 to 56 of the head of a new job; those of jobs that are queued at once differ in the sequence alone.
+-- job_new is the record of a new job: bytes 1 to 56 of the head, and the rest. What jobs that are queued at once have before and after
+-- their sequence is the same, while that has no more than three bytes.
 local queued_at, before_seq, after_seq = -1, '', ''
-local function job_new(state, at, deadline, seq, created, wait)
-  if state == 'q' and at == created and deadline == 0 and wait == 0 then
+local function job_new(state, at, deadline, seq, created, wait, rest)
+  if state == 'q' and at == created and deadline == 0 and wait == 0 and seq < 16777216 then
     if queued_at ~= at then
       local instant = u56(at)
-      queued_at, before_seq, after_seq = at, '1q' .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. instant .. ZERO7, ZERO3 .. instant .. ZERO5
+      queued_at, before_seq, after_seq = at, '1q' .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. instant .. ZERO7 .. ZERO3, ZERO3 .. instant .. ZERO5
     end
-    return before_seq .. u48(seq) .. after_seq
+    return before_seq .. u24(seq) .. after_seq .. rest
   end
   local low = wait % 4294967296
   return '1' .. state .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. u56(at) .. u56(deadline) .. u48(seq) .. ZERO3 .. u56(created)
-    .. char((wait - low) / 4294967296) .. u32(low)
+    .. char((wait - low) / 4294967296) .. u32(low) .. rest
 end
 
 -- job_head encodes the whole head of a job that was read: when it was made, how long it may wait and its cost never change.

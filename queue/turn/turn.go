@@ -8,7 +8,7 @@ import (
 )
 
 // Patience is how long an exchange keeps the next sender waiting. On a fast link it is never over.
-const Patience = time.Millisecond
+const Patience = 2 * time.Millisecond
 
 // Turns is whose turn it is. Make it with New.
 type Turns struct{ token chan struct{} }
