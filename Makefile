@@ -47,6 +47,11 @@ battery: redis ## break Sluice on purpose and check what it promises (5 minutes;
 seeded: redis ## plant twelve known bugs, one after the other, and see that the tests find them
 	$(GO) run ./cmd/battery -full -only Q1
 
+.PHONY: profile
+profile: redis ## write processor profiles of the intake and of the drain to profiles/
+	$(GO) run ./cmd/bench -runs 1 -profile profiles P1 P3
+	@echo "now: $(GO) tool pprof -http 127.0.0.1:0 profiles/intake.pprof"
+
 .PHONY: soak
 soak: redis ## hold the scripts against their model over longer random histories, with a new seed
 	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run TestParity/redis ./lua
