@@ -113,6 +113,10 @@ func (p *pacer) run() {
 		for _, j := range due {
 			p.release(j, now)
 		}
+		if len(due) > 1 {
+			// The runtime runs the goroutine that was started last before the others; with this one they run in order.
+			go func() {}()
+		}
 		clear(due)
 	}
 }

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// lookMost bounds the places that one look reserves: the others are left to other shards during its round trip.
-	lookMost = 250
+	// lookMost and lookLeast bound the places that one look reserves: the others are left to other shards during its round trip. Within
+	// them a shard asks for twice what it got last.
+	lookMost, lookLeast = 250, 16
 	// safetyLook is when a shard is looked at though nothing is planned, in case a wake-up was lost.
 	safetyLook = 15 * time.Second
 	// leastRest keeps a shard whose next event is overdue, but is not a lease, from being looked at without a pause.
@@ -38,6 +39,7 @@ type shard struct {
 	clock      relation
 	pause      pauses
 	unanswered bool   // the last look failed: it may have leased jobs, and must be repeated until it is answered
+	wanted     int    // places to reserve
 	due        bool   // the last look left jobs that could be leased now
 	raised     bool   // the help flag is up, as far as the owner knows
 	raisedAt   moment // when it was last raised
@@ -48,7 +50,7 @@ type shard struct {
 func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
 	return &shard{
 		n: n, d: d, consumer: c, probe: p,
-		woken: make(chan struct{}, 1), seat: newSeat(),
+		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast,
 		raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
 }
@@ -162,7 +164,7 @@ func (s *shard) look() plan {
 	}
 	reserved := 0
 	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, most, s.due)
+		reserved = s.d.capacity.reserve(s.seat, min(most, s.wanted), s.due)
 	}
 	if leasing && reserved == 0 {
 		s.dryAt = now
@@ -224,6 +226,7 @@ func (s *shard) signal(now moment, owner, leasing bool, reserved int) queue.Help
 // take hands the leases on and squares them with the places that were reserved. An answer to a repeated look may bring more:
 // it is the one that an earlier, larger reservation asked for.
 func (s *shard) take(t queue.Tick, reserved int) {
+	s.wanted = min(lookMost, max(lookLeast, 2*len(t.Leases)))
 	if n := len(t.Leases); n > reserved {
 		s.d.capacity.charge(n - reserved)
 	} else if n < reserved {

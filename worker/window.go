@@ -8,8 +8,9 @@ import (
 // Bounds of the window of looks: how many may be under way, and how many jobs one may lease at the least.
 const (
 	windowMost  = 64
-	windowStart = 8
-	leastLook   = 16
+	windowStart = 32
+	windowLeast = 12 // fewer would wait for one another's way to Redis and back
+	leastLook   = 8
 )
 
 // window bounds how many looks are under way at once. Redis works off one script after the other, so more of them do not bring more jobs;
@@ -82,8 +83,8 @@ func (w *window) leave(took time.Duration) {
 	}
 	// On a long way no answer is fast: what counts is the wait beside it.
 	switch limit := max(w.inTime, 3*w.least); {
-	case took > limit && w.size > 1:
-		w.size = max(1, w.size*0.9)
+	case took > limit && w.size > windowLeast:
+		w.size = max(windowLeast, w.size*0.9)
 	case took > limit:
 		w.most = max(leastLook, w.most*3/4)
 	default:

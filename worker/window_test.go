@@ -18,10 +18,10 @@ func TestWindowShrinksAndGrows(t *testing.T) {
 		return most
 	}
 	look(time.Millisecond)
-	for range 60 {
+	for range 100 {
 		look(11 * time.Millisecond)
 	}
-	if most := look(time.Millisecond); w.size > 2 || most != leastLook {
+	if most := look(time.Millisecond); w.size != windowLeast || most != leastLook {
 		t.Errorf("after late answers: %.1f looks at once, %d jobs a look", w.size, most)
 	}
 	for range 3000 {
@@ -78,8 +78,10 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 		if len(begun) != 0 {
 			t.Fatal("a look began although the window has become smaller")
 		}
-		w.leave(time.Millisecond)
-		synctest.Wait()
+		for len(begun) == 0 && w.out > 0 {
+			w.leave(time.Millisecond)
+			synctest.Wait()
+		}
 		if len(begun) != 1 || <-begun != 0 {
 			t.Fatal("the look that waits longest must begin first")
 		}
