@@ -314,7 +314,8 @@ type Problem struct {
 	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
 	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: of the payloads that wait."`
 	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the bound."`
-	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read is let through."`
+	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read or request is let through."`
+	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
 	State            string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
