@@ -53,9 +53,6 @@ var guardDecisions = []GuardDecision{GuardAllowed, GuardRefused, GuardWouldRefus
 // guardPatience bounds the time that a guard waits for its store.
 const guardPatience = time.Second
 
-// guardRefusal is a kind of problem beside rateLimited, which is listed: the same name for clients, another title for people.
-var guardRefusal = kind{rateLimited.name, http.StatusTooManyRequests, "Too many requests"}
-
 // NewGuard makes a guard over a store. It fails when the settings cannot work; those of the policy are of type shaper.Problems.
 func NewGuard(store limiter.Store, cfg GuardConfig) (*Guard, error) {
 	var errs []error
@@ -139,7 +136,7 @@ func (g *Guard) decide(ctx context.Context, key string) (refusal *problem, told 
 		return nil, nil
 	}
 	g.cfg.Observe(GuardRefused)
-	p := guardRefusal.with(fmt.Sprintf("%s lets pass %s", g.cfg.Rule.Name, g.cfg.Rule.Policy.Rate))
+	p := rateLimited.with(fmt.Sprintf("%s lets pass %s", g.cfg.Rule.Name, g.cfg.Rule.Policy.Rate))
 	p.Guard, p.RetryAfterMS = g.cfg.Rule.Name, max(1, wholeMillis(d.RetryAfter))
 	seconds := retryAfterSeconds(d.RetryAfter)
 	return p.retry(seconds), g.headers(d, seconds)

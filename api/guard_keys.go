@@ -54,12 +54,23 @@ func KeyOf(parts ...KeyFunc) KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		keys := make([]string, len(parts))
 		for i, part := range parts {
-			key, counted := part(r)
-			if !counted {
+			var counted bool
+			if keys[i], counted = part(r); !counted {
 				return "", false
 			}
-			keys[i] = url.QueryEscape(key)
 		}
-		return strings.Join(keys, "&"), true
+		return joinKeys(keys), true
 	}
+}
+
+// joinKeys makes one key of several. One alone stays as it is.
+func joinKeys(keys []string) string {
+	if len(keys) == 1 {
+		return keys[0]
+	}
+	escaped := make([]string, len(keys))
+	for i, key := range keys {
+		escaped[i] = url.QueryEscape(key)
+	}
+	return strings.Join(escaped, "&")
 }

@@ -148,6 +148,8 @@ var (
 	jobParam        = pathParam("id", "Id of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "Id of the API key.")
+	guardPathParam  = pathParam("guard", "Name of the guard.")
+	blockPathParam  = pathParam("blocked", "The key, as it is listed, percent-encoded.")
 )
 
 func pathParam(name, text string) *huma.Param {

@@ -19,3 +19,6 @@ func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string
 		return strings.TrimPrefix(who.Tenant, guestPrefix), err == nil
 	}, nil
 }
+
+// IsGuest reports whether the caller is a guest, told apart by its address: every credential has a key id.
+func IsGuest(p Principal) bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }

@@ -291,6 +291,35 @@ type KeyList struct {
 	Items []Key `json:"items" nullable:"false"`
 }
 
+// Guard is a limiter in front of the intake, as configured.
+type Guard struct {
+	Guard     string   `json:"guard"`
+	Algorithm string   `json:"algorithm" example:"sliding-log"`
+	Rate      Rate     `json:"rate"`
+	Limit     int64    `json:"limit" doc:"Requests of one key that may come at once at most: the rate's, or the burst."`
+	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after an overflow."`
+	By        []string `json:"by" nullable:"false" doc:"What requests are counted by together: tenant, guest, endpoint, address."`
+	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that it stands before; all if absent."`
+	OnError   string   `json:"on_error" example:"open" doc:"open or closed: whether requests pass while Redis cannot be asked."`
+	Shadow    bool     `json:"shadow" doc:"Counts what it would refuse, and refuses nothing."`
+}
+
+// GuardList lists the guards.
+type GuardList struct {
+	Items []Guard `json:"items" nullable:"false"`
+}
+
+// BlockedKey is a key that a guard refuses for a while.
+type BlockedKey struct {
+	Key    string `json:"key" example:"guest:192.0.2.7"`
+	LeftMS int64  `json:"left_ms" doc:"Milliseconds until it is free."`
+}
+
+// BlockedList lists the blocked keys of a guard, those that are free soonest first.
+type BlockedList struct {
+	Items []BlockedKey `json:"items" nullable:"false"`
+}
+
 // Version says which program answers.
 type Version struct {
 	Version string `json:"version"`
