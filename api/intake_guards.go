@@ -58,6 +58,7 @@ type intakeGuard struct {
 	*Guard
 	of         IntakeGuard
 	identified bool // it needs to know whose request it is
+	guests     bool // there are some; without authentication nobody is known for one
 	address    func(*http.Request) (string, bool)
 }
 
@@ -92,11 +93,11 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 			Observe: func(d GuardDecision) { counters[d].Inc() },
 		})
 		errs = append(errs, err, of.validate())
-		if slices.Contains(of.By, GuardByGuest) && (cfg.Auth == nil || !cfg.Auth.Takes(auth.Guest)) {
+		if slices.Contains(of.By, GuardByGuest) && cfg.Auth != nil && !cfg.Auth.Takes(auth.Guest) {
 			errs = append(errs, fmt.Errorf("api: guard %q counts guests, and none are taken", name))
 		}
 		guards = append(guards, &intakeGuard{
-			Guard: g, of: of, address: address, identified: slices.Contains(of.By, GuardByTenant) || slices.Contains(of.By, GuardByGuest),
+			Guard: g, of: of, address: address, guests: cfg.Auth != nil, identified: slices.Contains(of.By, GuardByTenant) || slices.Contains(of.By, GuardByGuest),
 		})
 	}
 	if cfg.Registerer != nil && errors.Join(errs...) == nil {
@@ -139,7 +140,7 @@ func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal
 				return "", false
 			}
 		case GuardByGuest:
-			if !auth.IsGuest(*who) {
+			if !g.guests || !auth.IsGuest(*who) {
 				return "", false
 			}
 			parts[i] = who.Tenant

@@ -89,6 +89,10 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		b.wantCodes("guests", nil, yes, yes, no)
 		b.wantCodes("with a key, after guests", bearing(b.key("acme", "").Secret), yes)
 	})
+	t.Run("nobody is a guest by name", func(t *testing.T) {
+		b := newBench(t, withGuards(t, memoryStore(t), guardBy("guests", GuardByGuest)))
+		b.wantCodes("named so", headers{tenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
+	})
 	t.Run("by address holds up who tries credentials", func(t *testing.T) {
 		b := newGuarded(t, []auth.Mode{auth.Keys}, withGuards(t, memoryStore(t), guardBy("tries", GuardByAddress)))
 		b.wantCodes("wrong keys", bearing("sluice_wrong"), http.StatusUnauthorized, http.StatusUnauthorized, no)
@@ -175,7 +179,11 @@ func TestGuardsThroughTheAdminAPI(t *testing.T) {
 
 func TestGuardsRefuseBadSettings(t *testing.T) {
 	bad := IntakeGuard{Rule: limiter.Rule{Name: "x", Policy: twoAMinute.Policy}, By: []GuardBy{"colour", GuardByGuest}, Endpoints: []string{"login"}}
-	_, err := newIntakeGuards(Config{Guards: []IntakeGuard{bad, bad, {}}, Limits: memoryStore(t)})
+	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: &lateStore{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = newIntakeGuards(Config{Auth: a, Guards: []IntakeGuard{bad, bad, {}}, Limits: memoryStore(t)})
 	for _, part := range []string{"twice", "colour", `no operation "login"`, "counts guests", "by nothing"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("no word of %q: %v", part, err)

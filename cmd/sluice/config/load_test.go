@@ -62,6 +62,7 @@ func TestDefaults(t *testing.T) {
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
 			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
 		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
+		Guards:  map[string]config.Guard{},
 		Log:     config.Log{Level: "info"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
