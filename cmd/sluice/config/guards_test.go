@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -64,5 +65,21 @@ func TestGuardProblems(t *testing.T) {
 		if len(ps) > 1 {
 			t.Errorf("%s: more than one problem: %v", text, err)
 		}
+	}
+}
+
+// TestGuardsOfThePage: the example of docs/limiters.md can be read.
+func TestGuardsOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/limiters.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, found := strings.Cut(rest, "```\n")
+	if !found {
+		t.Fatal("there is no example")
+	}
+	if c := mustLoad(t, config.Sources{File: write(t, route+example)}); len(c.Guards) != 3 {
+		t.Errorf("%d guards", len(c.Guards))
 	}
 }
