@@ -242,6 +242,7 @@ for i = 1, #flows do
     due_save(f, f.later_before, horizon)
   end
 end
+due_flush()
 if saved and clock.wake ~= clock_was[2] then
   clock_save()
 end

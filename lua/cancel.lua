@@ -38,8 +38,8 @@ for k = 5, #KEYS do
   reply[#reply + 1] = code
   if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
     if not flows[j.flow] then
-      local f = flow_load(j.flow, baseline)
-      redis.call('EXISTS', PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name)
+      local f = flow_load(j.flow, baseline, nil, true)
+      flow_reach(f)
       flows[j.flow] = f
       touched[#touched + 1] = f
     end
@@ -76,5 +76,6 @@ for i = 1, #touched do
   flow_save(touched[i])
   due_save(touched[i], later_head(touched[i]), horizon)
 end
+due_flush()
 clock_save()
 return reply

@@ -19,10 +19,12 @@ type settlement struct {
 
 func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	m.begin(r.at)
-	flows := map[string]*flow{}
+	flows, filed := map[string]*flow{}, map[*flow]bool{} // filed: what stands in due is not changed
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
-			flows[j.Flow] = m.load(j.Flow, r.baseline)
+			f := m.load(j.Flow, r.baseline)
+			flows[j.Flow] = f
+			filed[f] = m.clock.baseline == lua.EncodeBaseline(r.baseline) && !f.retuned && (f.policy.Concurrency == 0 || f.Running < f.policy.Concurrency)
 		}
 	}
 	var touched []*flow
@@ -36,6 +38,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 			f := flows[j.Flow]
 			m.reach("settled")
 			m.apply(s, j, f)
+			filed[f] = filed[f] && s.Outcome == lua.OutcomeSucceeded
 			if !slices.Contains(touched, f) {
 				touched = append(touched, f)
 			}
@@ -55,7 +58,14 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 			codes = append(codes, lua.CodeStale)
 		}
 	}
-	m.storeAll(touched, true)
+	for _, f := range touched {
+		m.store(f)
+		if !filed[f] {
+			m.file(f, true)
+		} else if due := f.nextDue(); due != never {
+			m.wakeFor(due)
+		}
+	}
 	if len(touched) > 0 {
 		m.save()
 	}

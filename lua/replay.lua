@@ -75,5 +75,6 @@ if known then
 end
 flow_save(f)
 due_save(f, later, horizon)
+due_flush()
 clock_save()
 return reply(REPLAYED, f.queued, start, 0)

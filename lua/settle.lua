@@ -26,16 +26,28 @@ retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 
 -- Read.
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-local flows, touched, jobs, items = {}, {}, {}, {}
+local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}
+local settled_baseline = clock.baseline == baseline and clock.looked == '0'
+local id_at = #PREFIX + 5
 for k = 6, #KEYS do
-  local a = 7 + (k - 6) * JOB_ARGS
-  local id = string.sub(KEYS[k], #PREFIX + 5)
-  if not jobs[id] then
-    local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
+  local key = KEYS[k]
+  local id = sub(key, id_at)
+  ids[k] = id
+  local whole = ARGV[7 + (k - 6) * JOB_ARGS + 2] ~= 'S'
+  if whole and read[id] == 'part' then
+    read[id] = nil
+  end
+  if not read[id] then
+    local raw = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+    local j = not whole and job_succeeding(raw)
+    read[id] = j and 'part' or 'whole'
+    j = j or job_read(raw)
     if j and not flows[j.flow] then
-      local f = flow_load(j.flow, baseline)
+      local f = flow_load(j.flow, baseline, nil, true)
+      flow_reach(f)
       f.later_before = later_head(f)
-      redis.call('EXISTS', PREFIX .. 'queue:' .. j.flow, PREFIX .. 'later:' .. j.flow)
+      -- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
+      f.same_due = settled_baseline and not f.retuned and (f.policy.concurrency == 0 or f.running < f.policy.concurrency)
       flows[j.flow] = f
     end
     if j then
@@ -43,10 +55,6 @@ for k = 6, #KEYS do
     end
     jobs[id] = j
   end
-  items[#items + 1] = {
-    id = id, epoch = tonumber(ARGV[a + 1]), outcome = ARGV[a + 2], delay = tonumber(ARGV[a + 3]), max = tonumber(ARGV[a + 4]),
-    result = ARGV[a + 5],
-  }
 end
 
 -- Write.
@@ -74,59 +82,60 @@ end
 local ended = {} -- ids of the leases
 
 -- apply settles a current lease.
-local function apply(s, j, f)
-  local dead = s.outcome == 'd'
-  if s.max > 0 then
-    j.max = s.max
+local function apply(id, outcome, delay, most, result, j, f)
+  local dead = outcome == 'd'
+  if most > 0 then
+    j.max = most
   end
-  if s.outcome == 'S' or s.outcome == 'r' or dead then
+  if outcome == 'S' or outcome == 'r' or dead then
     j.attempts = j.attempts + 1
-    dead = dead or (s.outcome == 'r' and j.attempts >= j.max)
+    dead = dead or (outcome == 'r' and j.attempts >= j.max)
   end
-  j.outcome = s.outcome
-  ended[#ended + 1] = s.id
+  j.outcome = outcome
+  ended[#ended + 1] = id
+  f.same_due = f.same_due and outcome == 'S'
   f.running = f.running - 1
   clock.running = clock.running - 1
-  if s.outcome == 'h' then
-    hold(f, now + s.delay)
+  if outcome == 'h' then
+    hold(f, now + delay)
     dead = charge_free(j)
   end
   if dead then
     f.dead = f.dead + 1
-    finish(s.id, j, f, 'd', s.result)
-  elseif s.outcome == 'S' then
+    finish(id, j, f, 'd', result)
+  elseif outcome == 'S' then
     f.succeeded = f.succeeded + 1
-    finish(s.id, j, f, 'S', s.result)
-  elseif s.outcome == 'r' then
-    retry_later(s.id, j, f, s.delay, s.result)
+    finish(id, j, f, 'S', result)
+  elseif outcome == 'r' then
+    retry_later(id, j, f, delay, result)
   else
-    if s.outcome == 'R' then
+    if outcome == 'R' then
       refund(f, j.stamp, j.cost)
       f.departed = f.departed - 1
     end
-    keep_result(s.id, j, s.result)
-    give_back(s.id, j, f)
+    keep_result(id, j, result)
+    give_back(id, j, f)
   end
 end
 
 local reply = { now }
-for i = 1, #items do
-  local s = items[i]
-  local j = jobs[s.id]
+for k = 6, #KEYS do
+  local a, id = 7 + (k - 6) * JOB_ARGS, ids[k]
+  local epoch, outcome, j = tonumber(ARGV[a + 1]), ARGV[a + 2], jobs[id]
   if not j then
-    reply[i + 1] = STALE
-  elseif j.state == 'l' and j.epoch == s.epoch then
+    reply[k - 4] = STALE
+  elseif j.state == 'l' and j.epoch == epoch then
     local f = flows[j.flow]
-    apply(s, j, f)
+    apply(id, outcome, tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], j, f)
     if not f.touched then
       f.touched = true
       touched[#touched + 1] = f
     end
-    reply[i + 1] = SETTLED
+    reply[k - 4] = SETTLED
   else
     -- While a job is leased again, its last outcome is that of the lease before.
     local settled = j.state == 'l' and j.epoch - 1 or j.epoch
-    reply[i + 1] = (settled == s.epoch and j.outcome == s.outcome) and REPEATED or STALE
+    reply[k - 4] = (settled == epoch and j.outcome == outcome) and REPEATED or STALE
   end
 end
 if #ended > 0 then
@@ -135,8 +144,9 @@ end
 for i = 1, #touched do
   finish_save(touched[i])
   flow_save(touched[i])
-  due_save(touched[i], touched[i].later_before, horizon)
+  due_save(touched[i], touched[i].later_before, horizon, touched[i].same_due)
 end
+due_flush()
 if #touched > 0 then
   clock_save()
 end

@@ -41,19 +41,12 @@ local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
 local flows, touched = {}, {}
 local function flow(name)
   if not flows[name] then
-    flows[name] = flow_load(name, baseline)
+    flows[name] = flow_load(name, baseline, nil, true)
+    flow_reach(flows[name])
     flows[name].later_before = later_head(flows[name])
     touched[#touched + 1] = flows[name]
   end
   return flows[name]
-end
-
--- flow_of is the flow of a job that will change its queue outside plan, which reads the queue itself.
-local function flow_of(j)
-  if not flows[j.flow] then
-    redis.call('EXISTS', PREFIX .. 'queue:' .. j.flow, PREFIX .. 'later:' .. j.flow)
-  end
-  return flow(j.flow)
 end
 
 local function save_touched()
@@ -62,6 +55,7 @@ local function save_touched()
     flow_save(touched[i])
     due_save(touched[i], touched[i].later_before, helper and horizon)
   end
+  due_flush()
 end
 
 local function head(key)
@@ -143,7 +137,7 @@ local function redeliver(grant)
     local j = job_read(raw)
     if j and j.state == 'l' and j.epoch == tonumber(epoch) then
       j.id, j.full = id, raw
-      flow_of(j)
+      flow(j.flow)
       if not by_flow[j.flow] then
         by_flow[j.flow] = {}
         order[#order + 1] = j.flow
@@ -198,7 +192,7 @@ local function jobs_to_change(ids)
   for i = 1, #ids do
     local j = job_of(ids[i])
     if j then
-      flow_of(j)
+      flow(j.flow)
       finish_reads(j)
     end
     jobs[i] = j
@@ -423,6 +417,8 @@ local function plan(f, budget)
   return true
 end
 
+local ends = {} -- of the leases that carry_out gives, with their ids
+
 local function carry_out(f)
   local queue, later = PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name
   for i = 1, #f.promote do
@@ -442,7 +438,7 @@ local function carry_out(f)
       finish(j.id, j, f, 'x', '')
     end
   end
-  local gone, ends = {}, {}
+  local gone = {}
   for i = 1, #f.leave do
     local j = f.leave[i]
     j.state, j.epoch, j.at = 'l', j.epoch + 1, j.eligible
@@ -464,9 +460,6 @@ local function carry_out(f)
   end
   if #gone > 0 then
     redis.call('ZREM', queue, unpack(gone))
-  end
-  if #ends > 0 then
-    redis.call('ZADD', KEYS[4], unpack(ends))
   end
   f.running = f.running + #f.leave
   f.departed = f.departed + #f.leave
@@ -581,6 +574,9 @@ if clock.running == 0 then
 end
 for i = 1, #touched do
   carry_out(touched[i])
+end
+if #ends > 0 then
+  redis.call('ZADD', KEYS[4], unpack(ends))
 end
 if filled > 6 then
   local lines = { ARGV[2] }

@@ -69,5 +69,6 @@ for i = 1, #flows do
   flow_save(f)
   due_save(f, f.later_before, horizon)
 end
+due_flush()
 clock_save()
 return { now, 1, revision + 1 }

@@ -20,6 +20,7 @@ type dispatcher struct {
 	worker   string
 	broker   broker
 	capacity *capacity
+	window   *window
 	outbox   *outbox // may be nil
 	watch    stopwatch
 	accept   func([]*job)
@@ -38,7 +39,7 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
-		worker: w.id, broker: w.broker, capacity: w.capacity, outbox: w.outbox, watch: w.watch, accept: w.accept, log: w.log,
+		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(w.cfg.Horizon / 2), outbox: w.outbox, watch: w.watch, accept: w.accept, log: w.log,
 		probe:   w.health.probe(),
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		every:   w.cfg.beat(),

@@ -12,7 +12,7 @@ const (
 	// lookMost bounds the places that one look reserves: the others are left to other shards during its round trip.
 	lookMost = 250
 	// safetyLook is when a shard is looked at though nothing is planned, in case a wake-up was lost.
-	safetyLook = 10 * time.Second
+	safetyLook = 15 * time.Second
 	// leastRest keeps a shard whose next event is overdue, but is not a lease, from being looked at without a pause.
 	leastRest = 2 * time.Millisecond
 	// helpEvery is how often an owner without capacity asks for help, and how long it must have had some to stop asking.
@@ -148,6 +148,12 @@ type plan struct {
 
 // look makes one look at the shard, hands the leases on and says when to look again.
 func (s *shard) look() plan {
+	most, ok := s.d.window.enter(s.d.work.Done())
+	if !ok {
+		return plan{at: s.d.watch.now()}
+	}
+	took := time.Duration(0)
+	defer func() { s.d.window.leave(took) }()
 	now := s.d.watch.now()
 	owner, helper := s.role()
 	leasing := (owner || helper) && s.d.stop.Err() == nil
@@ -156,7 +162,7 @@ func (s *shard) look() plan {
 	}
 	reserved := 0
 	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, lookMost, s.due)
+		reserved = s.d.capacity.reserve(s.seat, most, s.due)
 	}
 	if leasing && reserved == 0 {
 		s.dryAt = now
@@ -171,6 +177,7 @@ func (s *shard) look() plan {
 	o.Helper = !owner
 	o.Help = s.signal(now, owner, leasing, reserved)
 	t, err := s.consumer.Tick(s.d.work, o)
+	took = s.d.watch.now().since(now)
 	if err != nil {
 		s.d.capacity.give(reserved)
 		s.unanswered = true

@@ -3,7 +3,7 @@
 //
 // What it promises: a job leaves neither before its stamp, as well as the shard's clock is known here, nor more than a
 // horizon after it; a job whose lease cannot be kept does not leave at all; at most Config.Concurrency jobs are held at once; a delivery that has ended is settled even if
-// Redis was away meanwhile, as long as the process lives; and an idle worker costs one look per shard in ten seconds.
+// Redis was away meanwhile, as long as the process lives; and an idle worker costs one look per shard in fifteen seconds.
 //
 // What it leaves to others: the rate. The scripts stamp every departure, so any number of workers may look at one shard
 // and the rate stays exact; ownership only saves them from doing it all at once.

@@ -19,7 +19,11 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-const drainConcurrency = 1000 // of both workers
+// Places of the workers: as many as each makes use of.
+const (
+	drainPlaces = 4000
+	asynqPlaces = 500
+)
 
 // openOn is a queue on a server of the bench, whose flows are as fast as policies allow.
 func openOn(ctx context.Context, server *redisServer) (*store, error) {
@@ -71,9 +75,20 @@ func (c *counter) perSecond(ctx context.Context, start time.Time, n int) (float6
 	}
 }
 
+// measured is perSecond, and tells what the jobs cost.
+func (c *counter) measured(ctx context.Context, b *bench, name string, server *redisServer, n int) (float64, error) {
+	scripts, spent, used, start := server.scripts(ctx), server.cpu(), spentHere(), time.Now()
+	figure, err := c.perSecond(ctx, start, n)
+	took, jobs := time.Since(start), float64(n)
+	spent, used = server.cpu()-spent, spentHere()-used
+	b.progress("%s: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
+		name, figure, jobs/(server.scripts(ctx)-scripts), micros(spent)/jobs, micros(used)/jobs, 100*spent.Seconds()/took.Seconds())
+	return figure, err
+}
+
 // drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker with no-op handlers empties them.
 func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error) {
-	server, err := startRedis(ctx)
+	server, err := newRedis(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -90,25 +105,20 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	}
 	handled := newCounter(n)
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		stop, err := b.profile(fmt.Sprintf("drain-%d-tenants", tenants))
 		if err != nil {
 			return 0, err
 		}
-		scripts, spent, used, start := server.scripts(ctx), server.cpu(ctx), self(), time.Now()
-		figure, err := handled.perSecond(ctx, start, n)
-		took := time.Since(start)
-		b.progress("drain of %d tenants: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
-			tenants, figure, float64(n)/(server.scripts(ctx)-scripts), micros(server.cpu(ctx)-spent)/float64(n), micros(self()-used)/float64(n),
-			100*(server.cpu(ctx)-spent).Seconds()/took.Seconds())
+		figure, err := handled.measured(ctx, b, fmt.Sprintf("sluice, %d tenants", tenants), server, n)
 		return figure, errors.Join(err, stop())
 	})
 }
 
-// self is the processor time that this process has used.
-func self() time.Duration {
+// spentHere is the processor time that this process has used.
+func spentHere() time.Duration {
 	d, _ := cpuOf(os.Getpid()) // unknown is 0
 	return d
 }
@@ -131,13 +141,13 @@ func (s *store) whileWorking(ctx context.Context, cfg worker.Config, measure fun
 }
 
 // drainAsynq is the same with an asynq server and n tasks in so many queues.
-func drainAsynq(ctx context.Context, queues, n int) (float64, error) {
-	server, err := startRedis(ctx)
+func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
+	server, err := newRedis(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer server.close()
-	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket(), PoolSize: 64})
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket, PoolSize: 64})
 	defer rdb.Close()
 	client := asynq.NewClientFromRedisClient(rdb)
 	weights := map[string]int{}
@@ -172,13 +182,12 @@ func drainAsynq(ctx context.Context, queues, n int) (float64, error) {
 	}
 	handled := newCounter(n)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: drainConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
-	start := time.Now()
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqPlaces, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}
 	defer worker.Shutdown()
-	return handled.perSecond(ctx, start, n)
+	return handled.measured(ctx, b, fmt.Sprintf("asynq, %d queues", queues), server, n)
 }
 
 // silence is an asynq logger that says nothing.
@@ -206,9 +215,6 @@ const (
 )
 
 func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
-	if b.drain != nil { // P3 and P4 are worked out from the same runs
-		return b.drain, nil
-	}
 	var runs []drainRun
 	for n := range b.runs {
 		var r drainRun
@@ -219,11 +225,11 @@ func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
 			first   bool // only in the first run
 		}{
 			{"sluice, 1 tenant", &r.One, func() (float64, error) { return drainSluice(ctx, b, 1, drainJobs) }, false},
-			{"asynq, 1 queue", &r.Asynq, func() (float64, error) { return drainAsynq(ctx, 1, 40_000) }, false},
+			{"asynq, 1 queue", &r.Asynq, func() (float64, error) { return drainAsynq(ctx, b, 1, 40_000) }, false},
 			{"sluice, 10,000 tenants", &r.Many, func() (float64, error) { return drainSluice(ctx, b, manyTenants, drainJobs/2) }, false},
-			{"asynq, 10 queues", &r.Ten, func() (float64, error) { return drainAsynq(ctx, 10, 40_000) }, true},
-			{"asynq, 100 queues", &r.Cent, func() (float64, error) { return drainAsynq(ctx, 100, 10_000) }, true},
-			{"asynq, 1,000 queues", &r.Kilo, func() (float64, error) { return drainAsynq(ctx, 1000, 2_000) }, true},
+			{"asynq, 10 queues", &r.Ten, func() (float64, error) { return drainAsynq(ctx, b, 10, 40_000) }, true},
+			{"asynq, 100 queues", &r.Cent, func() (float64, error) { return drainAsynq(ctx, b, 100, 10_000) }, true},
+			{"asynq, 1,000 queues", &r.Kilo, func() (float64, error) { return drainAsynq(ctx, b, 1000, 2_000) }, true},
 		} {
 			if side.first && n > 0 {
 				continue
@@ -242,13 +248,12 @@ func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
 	}
 	lines = append(lines, fmt.Sprintf("asynq with 10, 100, 1,000 queues: %.0f, %.0f, %.0f", runs[0].Ten, runs[0].Cent, runs[0].Kilo))
 	b.detail("P3", lines, runs)
-	b.drain = runs
 	return runs, nil
 }
 
 func drainRatio(ratio func(drainRun) float64) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
-		runs, err := measureDrain(ctx, b)
+		runs, err := once(b, "drain", func() ([]drainRun, error) { return measureDrain(ctx, b) })
 		samples := make([]float64, len(runs))
 		for i, r := range runs {
 			samples[i] = ratio(r)

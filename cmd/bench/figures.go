@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 // all lists the figures; docs/performance.md says how to read them.
 func all() []figure {
-	return []figure{
+	figures := []figure{
 		{id: "P1", what: "intake: durable submits over HTTP ÷ chi + asynq.Enqueue with the same decoding, rules and headers", unit: "ratio", target: 1.2, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Asynq.PerSecond })},
 		{id: "P2", what: "the same ÷ chi doing that work without Redis", unit: "ratio", target: 0.5, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Chi.PerSecond })},
 		{id: "P3", what: "drain of no-op Go handlers, jobs/s ÷ asynq server", unit: "ratio", target: 5, measure: drainRatio(func(r drainRun) float64 { return r.One / r.Asynq })},
@@ -33,6 +34,7 @@ func all() []figure {
 		{id: "P11-status", what: "status of a job in the middle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(statusOne)},
 		{id: "P12", what: "HTTP push from the queue to its settling, jobs/s ÷ a bare Go client posting to the same sink", unit: "ratio", target: 0.4, measure: measurePush},
 	}
+	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures())
 }
 
 const (
@@ -134,7 +136,13 @@ func (s *store) memory(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseFloat(fields["used_memory"], 64)
+	total, err := strconv.ParseFloat(fields["used_memory"], 64)
+	for _, buffers := range []string{"mem_clients_normal", "mem_aof_buffer"} { // of connections and of the file: they come and go
+		if n, err := strconv.ParseFloat(fields[buffers], 64); err == nil {
+			total -= n
+		}
+	}
+	return total, err
 }
 
 // memoryPerJob is what a queued job takes in Redis, the share of the tables included, without its payload.

@@ -35,25 +35,22 @@ var intakeBody = []byte(`{"type":"order.create","payload":` + string(payload) + 
 
 // measureIntake loads Sluice's intake and both peers in turns, each by the same client on the same machine, alone.
 func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
-	if b.intake != nil { // P1 and P2 are worked out from the same runs
-		return b.intake, nil
-	}
 	ours, err := startIntake(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer ours.close()
-	store, err := startRedis(ctx)
+	store, err := newRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer store.close()
-	withAsynq, err := startPeer("chi-asynq", store.socket())
+	withAsynq, err := startPeer(ctx, "chi-asynq", store.socket)
 	if err != nil {
 		return nil, err
 	}
 	defer withAsynq.close()
-	bare, err := startPeer("chi", "")
+	bare, err := startPeer(ctx, "chi", "")
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +66,9 @@ func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
 			store   *redisServer
 			profile string // address of its profiles, empty for none
 		}{
-			{"sluice", ours.addr, &r.Sluice, ours.cmd.Process.Pid, ours.store, ours.admin},
-			{"chi + asynq", withAsynq.addr, &r.Asynq, withAsynq.cmd.Process.Pid, store, ""},
-			{"chi", bare.addr, &r.Chi, bare.cmd.Process.Pid, nil, ""},
+			{"sluice", ours.addr, &r.Sluice, ours.pid(), ours.store, ours.admin},
+			{"chi + asynq", withAsynq.addr, &r.Asynq, withAsynq.pid(), store, ""},
+			{"chi", bare.addr, &r.Chi, bare.pid(), nil, ""},
 		} {
 			profiled := make(chan error, 1)
 			go func() { profiled <- b.fetchProfile(ctx, side.profile, "intake") }()
@@ -89,7 +86,6 @@ func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
 		lines = append(lines, fmt.Sprintf("run %-4d %-28v %-28v %-28v", i+1, r.Sluice, r.Asynq, r.Chi))
 	}
 	b.detail("P1", lines, runs)
-	b.intake = runs
 	return runs, nil
 }
 
@@ -97,7 +93,7 @@ func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
 func (s *intakeSide) measure(ctx context.Context, l load, server int, store *redisServer) error {
 	processes := []int{server, os.Getpid()}
 	if store != nil {
-		processes = append(processes, store.cmd.Process.Pid)
+		processes = append(processes, store.pid())
 	}
 	times := func() (out [3]time.Duration, err error) {
 		for i, pid := range processes {
@@ -111,7 +107,7 @@ func (s *intakeSide) measure(ctx context.Context, l load, server int, store *red
 	if err != nil {
 		return err
 	}
-	answered, took, err := l.run(ctx, 500*time.Millisecond, 3*time.Second)
+	n, took, err := l.run(ctx, 500*time.Millisecond, 3*time.Second)
 	if err != nil {
 		return err
 	}
@@ -119,15 +115,15 @@ func (s *intakeSide) measure(ctx context.Context, l load, server int, store *red
 	if err != nil {
 		return err
 	}
-	s.PerSecond = float64(answered.measured) / took.Seconds()
-	of := func(i int) float64 { return micros(after[i]-before[i]) / float64(answered.all) }
+	s.PerSecond = float64(n.measured) / took.Seconds()
+	of := func(i int) float64 { return micros(after[i]-before[i]) / float64(n.all) }
 	s.Server, s.Client, s.Redis = of(0), of(1), of(2)
 	return nil
 }
 
 func intakeRatio(ratio func(intakeRun) float64) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
-		runs, err := measureIntake(ctx, b)
+		runs, err := once(b, "intake", func() ([]intakeRun, error) { return measureIntake(ctx, b) })
 		samples := make([]float64, len(runs))
 		for i, r := range runs {
 			samples[i] = ratio(r)
@@ -138,12 +134,11 @@ func intakeRatio(ratio func(intakeRun) float64) func(context.Context, *bench) ([
 
 // intake is a running sluice that only takes jobs, over a redis-server of its own.
 type intake struct {
+	*child
 	addr  string
 	admin string
 	store *redisServer
 	dir   string
-	cmd   *exec.Cmd
-	ended chan error
 }
 
 // startIntake runs the real program. Its tenant drains at one job a second, so that the queue is busy and never full.
@@ -152,7 +147,7 @@ func startIntake(ctx context.Context) (*intake, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &intake{dir: dir, ended: make(chan error, 1)}
+	p := &intake{dir: dir}
 	if err := p.start(ctx); err != nil {
 		p.close()
 		return nil, err
@@ -162,40 +157,32 @@ func startIntake(ctx context.Context) (*intake, error) {
 
 func (p *intake) start(ctx context.Context) error {
 	var err error
-	if p.store, err = startRedis(ctx); err != nil {
+	if p.store, err = newRedis(ctx); err != nil {
 		return err
 	}
-	binary := filepath.Join(p.dir, "sluice")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice").CombinedOutput(); err != nil {
-		return fmt.Errorf("build the program: %w: %s", err, out)
-	}
-	config := filepath.Join(p.dir, "sluice.yaml")
-	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\", profiles: true }\nroutes: { default: { url: \"http://127.0.0.1:9/\" } }\n"+
-		"tenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return err
-	}
-	log, err := os.Create(filepath.Join(p.dir, "log"))
+	binary, err := build(ctx, p.dir)
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	p.cmd = exec.Command(binary, "serve", "--config", config, "--roles", "api")
-	p.cmd.Stderr, p.cmd.SysProcAttr = log, childAttributes()
-	if err := p.cmd.Start(); err != nil {
-		p.cmd = nil
+	config := filepath.Join(p.dir, "sluice.yaml")
+	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\", profiles: true }\n"+
+		"routes: { default: { url: \"http://127.0.0.1:9/\" } }\ntenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	go func() { p.ended <- p.cmd.Wait() }()
-	p.admin, p.addr, err = awaitReady(ctx, log.Name(), p.ended)
-	return err
+	if p.child, err = spawn(exec.Command(binary, "serve", "--config", config, "--roles", "api"), p.dir, "intake"); err != nil {
+		return err
+	}
+	found, err := p.says(ctx, readyLine)
+	if err != nil {
+		return err
+	}
+	p.admin, p.addr = found[0], found[1]
+	return nil
 }
 
 func (p *intake) close() {
-	if p.cmd != nil {
-		_ = p.cmd.Process.Kill() // nothing of it is kept
-		<-p.ended
-	}
+	p.end()
 	if p.store != nil {
 		p.store.close()
 	}

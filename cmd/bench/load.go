@@ -26,11 +26,11 @@ type load struct {
 	want        string // the status that counts, for example "202"
 }
 
-// answers is how many requests were answered, in all and in the time that is measured.
-type answers struct{ all, measured int64 }
+// answered is how many requests were answered, in all and in the time that is measured.
+type answered struct{ all, measured int64 }
 
 // run sends requests for the duration after a warm-up.
-func (l load) run(ctx context.Context, warm, measured time.Duration) (n answers, took time.Duration, err error) {
+func (l load) run(ctx context.Context, warm, measured time.Duration) (n answered, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, warm+measured+10*time.Second)
 	defer cancel()
 	request := []byte(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", l.path, l.addr, len(l.body), l.header, l.body))

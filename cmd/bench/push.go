@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ const (
 // measurePush compares jobs pushed to an upstream, from the queue to the end of their settling, with a bare client that posts to the same
 // one over as many connections.
 func measurePush(ctx context.Context, b *bench) ([]float64, error) {
-	sink, err := startPeer("sink", "")
+	sink, err := startPeer(ctx, "sink", "")
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func postAll(ctx context.Context, url string) (perSecond float64, err error) {
 				req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(payload))
 				if err == nil {
 					req.Header.Set("Content-Type", "application/json")
-					err = post(client, req)
+					err = postTo(client, req)
 				}
 				if err != nil {
 					failed <- err
@@ -84,7 +85,7 @@ func postAll(ctx context.Context, url string) (perSecond float64, err error) {
 	}
 }
 
-func post(client *http.Client, req *http.Request) error {
+func postTo(client *http.Client, req *http.Request) error {
 	resp, err := client.Do(req)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func post(client *http.Client, req *http.Request) error {
 }
 
 func pushSluice(ctx context.Context, b *bench, url string) (perSecond float64, err error) {
-	server, err := startRedis(ctx)
+	server, err := newRedis(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +110,7 @@ func pushSluice(ctx context.Context, b *bench, url string) (perSecond float64, e
 		return 0, err
 	}
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {URL: url, Connections: pushConnections}}, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {URL: url, Connections: pushConnections}}, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		start := time.Now()
@@ -141,10 +142,7 @@ const (
 )
 
 func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
-	if b.starts != nil {
-		return *b.starts, nil
-	}
-	server, err := startRedis(ctx)
+	server, err := newRedis(ctx)
 	if err != nil {
 		return startDelays{}, err
 	}
@@ -179,7 +177,7 @@ func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
 		}
 		return nil
 	}
-	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket()})
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket})
 	defer rdb.Close()
 	client := asynq.NewClientFromRedisClient(rdb)
 	peer := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel, Logger: silence{slog.New(slog.DiscardHandler)}})
@@ -211,20 +209,19 @@ func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
 	}
 	b.detail("P9", []string{
 		fmt.Sprintf("%-8s %10s %10s %10s   ms from submit to handler start on an idle flow", "start", "p50", "p99", "max"),
-		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "sluice", quantile(out.sluice, 0.5), quantile(out.sluice, 0.99), quantile(out.sluice, 1)),
-		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "asynq", quantile(out.asynq, 0.5), quantile(out.asynq, 0.99), quantile(out.asynq, 1)),
+		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "sluice", quantile(slices.Sorted(slices.Values(out.sluice)), 0.5), quantile(slices.Sorted(slices.Values(out.sluice)), 0.99), quantile(slices.Sorted(slices.Values(out.sluice)), 1)),
+		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "asynq", quantile(slices.Sorted(slices.Values(out.asynq)), 0.5), quantile(slices.Sorted(slices.Values(out.asynq)), 0.99), quantile(slices.Sorted(slices.Values(out.asynq)), 1)),
 	}, map[string][]float64{"sluice_ms": out.sluice, "asynq_ms": out.asynq})
-	b.starts = &out
 	return out, nil
 }
 
 // startQuantile is the quantile of each run.
 func startQuantile(q float64) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
-		delays, err := measureStarts(ctx, b)
+		delays, err := once(b, "starts", func() (startDelays, error) { return measureStarts(ctx, b) })
 		var samples []float64
 		for i := 0; i+startsSluice <= len(delays.sluice); i += startsSluice {
-			samples = append(samples, quantile(delays.sluice[i:i+startsSluice], q))
+			samples = append(samples, quantile(slices.Sorted(slices.Values(delays.sluice[i:i+startsSluice])), q))
 		}
 		return samples, err
 	}

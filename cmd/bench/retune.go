@@ -3,21 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
@@ -141,125 +132,6 @@ func retunedTable(rows []retuned) []string {
 	return lines
 }
 
-// program is a running sluice over a redis-server of its own, with a sink that notes arrivals.
-type program struct {
-	dir       string
-	cmd       *exec.Cmd
-	jobs      *client.Client
-	operator  *client.Client
-	admin     string
-	sink      *http.Server
-	mu        sync.Mutex
-	arrivals  map[string]time.Time // by job
-	transport *http.Transport
-	ended     chan error
-}
-
-func startProgram(ctx context.Context) (*program, error) {
-	dir, err := os.MkdirTemp("", "sluice-bench-")
-	if err != nil {
-		return nil, err
-	}
-	p := &program{dir: dir, arrivals: map[string]time.Time{}, ended: make(chan error, 1), transport: http.DefaultTransport.(*http.Transport).Clone()}
-	if err := p.start(ctx); err != nil {
-		p.close()
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *program) start(ctx context.Context) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	p.sink = &http.Server{Handler: http.HandlerFunc(p.arrive), ReadHeaderTimeout: 5 * time.Second}
-	go func() { _ = p.sink.Serve(l) }() // ends with close
-	binary := filepath.Join(p.dir, "sluice")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice").CombinedOutput(); err != nil {
-		return fmt.Errorf("build the program: %w: %s", err, out)
-	}
-	config := fmt.Sprintf("redis: { data_dir: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\" }\n"+
-		"routes: { default: { url: \"http://%s/\" } }\ntenants: { defaults: { capacity: 100000, concurrency: 0 } }\n", filepath.Join(p.dir, "data"), l.Addr())
-	file := filepath.Join(p.dir, "sluice.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		return err
-	}
-	log, err := os.Create(filepath.Join(p.dir, "log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	p.cmd = exec.Command(binary, "serve", "--config", file)
-	p.cmd.Stderr, p.cmd.WaitDelay = log, time.Second
-	if err := p.cmd.Start(); err != nil {
-		p.cmd = nil
-		return err
-	}
-	go func() { p.ended <- p.cmd.Wait() }()
-	admin, api, err := awaitReady(ctx, log.Name(), p.ended)
-	if err != nil {
-		return err
-	}
-	p.admin = "http://" + admin
-	hc := &http.Client{Transport: p.transport}
-	if p.jobs, err = client.New("http://"+api, "", hc); err != nil {
-		return err
-	}
-	p.operator, err = client.New(p.admin, "", hc)
-	return err
-}
-
-var readyLine = regexp.MustCompile(`"msg":"ready","admin":"([0-9.:]+)".*"api":"([0-9.:]+)"`)
-
-// awaitReady reads the addresses from the log of a program once it takes jobs.
-func awaitReady(ctx context.Context, log string, ended chan error) (admin, api string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		text, err := os.ReadFile(log)
-		if err != nil {
-			return "", "", err
-		}
-		if found := readyLine.FindSubmatch(text); found != nil {
-			return string(found[1]), string(found[2]), nil
-		}
-		select {
-		case err := <-ended:
-			ended <- err
-			return "", "", fmt.Errorf("the program ended: %w: %s", errors.Join(err), text)
-		case <-ctx.Done():
-			return "", "", fmt.Errorf("the program does not get ready: %w: %s", ctx.Err(), text)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-func (p *program) close() {
-	if p.cmd != nil {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-p.ended:
-		case <-time.After(30 * time.Second):
-			_ = p.cmd.Process.Kill()
-			<-p.ended
-		}
-	}
-	if p.sink != nil {
-		_ = p.sink.Close()
-	}
-	p.transport.CloseIdleConnections()
-	_ = os.RemoveAll(p.dir)
-}
-
-func (p *program) arrive(_ http.ResponseWriter, r *http.Request) {
-	now := time.Now()
-	_, _ = io.Copy(io.Discard, r.Body)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.arrivals[r.Header.Get("webhook-id")] = now
-}
-
 // retune gives the tenant a backlog under the first settings, changes them while it leaves, and looks at what left.
 func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned, error) {
 	out := retuned{Name: r.name}
@@ -268,11 +140,8 @@ func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned,
 	}
 	window := r.after.window()
 	n := r.before.within(r.lead) + r.after.within(window) + 50
-	for left := n; left > 0; left -= min(left, wire.MaxBatch) {
-		jobs := slices.Repeat([]wire.BatchJob{{Submission: wire.Submission{Type: "p10", Payload: json.RawMessage(payload)}}}, min(left, wire.MaxBatch))
-		if _, err := p.jobs.SubmitBatch(ctx, tenant, wire.Batch{Jobs: jobs, Atomic: true}); err != nil {
-			return out, err
-		}
+	if err := p.submit(ctx, tenant, "p10", n); err != nil {
+		return out, err
 	}
 	if err := pass(ctx, r.lead); err != nil {
 		return out, err

@@ -12,15 +12,17 @@ local function retention_of(succeeded, dead, idempotency, dead_capacity)
   }
 end
 
-local finishing = {} -- flows whose keys were touched
 local ended_now -- now, encoded
 
--- finish_reads touches the keys that finish writes, so that a slot in migration refuses before anything is changed.
+-- flow_reach touches all keys of a flow, so that a slot in migration refuses before anything is changed.
+local function flow_reach(f)
+  local name = f.name
+  redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'policy:' .. tenant_of(name), PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name,
+    PREFIX .. 'done:' .. name, PREFIX .. 'dead:' .. name)
+end
+
+-- finish_reads does the same for the idempotency key of a job that may end.
 local function finish_reads(j)
-  if not finishing[j.flow] then
-    finishing[j.flow] = true
-    redis.call('EXISTS', PREFIX .. 'done:' .. j.flow, PREFIX .. 'dead:' .. j.flow, PREFIX .. 'outbox')
-  end
   if j.idem ~= '' then
     local idem = PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem
     j.key = redis.call('GET', idem)
@@ -90,8 +92,9 @@ end
 local function finish_save(f)
   if f.ended then
     local done = PREFIX .. 'done:' .. f.name
-    redis.call('LPUSH', done, unpack(f.ended))
-    redis.call('LTRIM', done, 0, DONE_KEPT - 1)
+    if redis.call('LPUSH', done, unpack(f.ended)) > DONE_KEPT then
+      redis.call('LTRIM', done, 0, DONE_KEPT - 1)
+    end
     redis.call('EXPIRE', done, retention.succeeded)
     f.ended = nil
   end

@@ -395,20 +395,20 @@ local function cells_of(text)
 end
 
 -- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched. claimed is the tier that
--- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds. declared says that the flow and
--- its policy stand in KEYS.
-local function flow_load(name, baseline, claimed, declared)
+-- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds. reached says that the flow and
+-- its policy stand in KEYS, or that the caller sees to flow_reach.
+local function flow_load(name, baseline, claimed, reached)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected',
     'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'bytes', 'cells', 'tier')
   numbers(v, 18)
   local fresh, tier = not v[19], v[20] or ''
-  if fresh and not declared then
+  if fresh and not reached then
     absent(key)
   end
   local policy = PREFIX .. 'policy:' .. tenant_of(name)
   local own = redis.call('HGET', policy, 'eff')
-  if not own and not declared then
+  if not own and not reached then
     absent(policy)
   end
   local f = {
@@ -467,16 +467,32 @@ local function flow_due(f, later)
   return later and max(earliest(f), later)
 end
 
--- due_save files the flow in KEYS[2] under its next possible stamp, and wakes the owner when horizon is given and that is early.
-local function due_save(f, later, horizon)
+local filed, unfiled = {}, {} -- what due_flush writes
+
+-- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given and that is early. same says that the
+-- flow stands there already. What is filed is written by due_flush.
+local function due_save(f, later, horizon, same)
   local due = flow_due(f, later)
   if due then
-    redis.call('ZADD', KEYS[2], due, f.name)
+    if not same then
+      filed[#filed + 1] = due
+      filed[#filed + 1] = f.name
+    end
     if horizon then
       wake_for(due, horizon)
     end
-  else
-    redis.call('ZREM', KEYS[2], f.name)
+  elseif not same then
+    unfiled[#unfiled + 1] = f.name
+  end
+end
+
+-- due_flush writes the index of what is due, KEYS[2]: of at most 1,000 flows.
+local function due_flush()
+  if #filed > 0 then
+    redis.call('ZADD', KEYS[2], unpack(filed))
+  end
+  if #unfiled > 0 then
+    redis.call('ZREM', KEYS[2], unpack(unfiled))
   end
 end
 

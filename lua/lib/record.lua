@@ -68,6 +68,11 @@ local function u56(n)
   return char((n - b) / 256, b, c, d, e, f, g)
 end
 
+local function n24(s, i)
+  local a, b, c = byte(s, i, i + 2)
+  return (a * 256 + b) * 256 + c
+end
+
 local function n32(s, i)
   local a, b, c, d = byte(s, i, i + 3)
   return ((a * 256 + b) * 256 + c) * 256 + d
@@ -105,6 +110,24 @@ local function job_read(raw)
     idem = idem_length == 0 and '' or sub(raw, idem_at + 1, idem_at + idem_length),
     type_at = idem_at + 1 + idem_length,
     raw = raw,
+  }
+end
+
+-- job_succeeding decodes what settle needs of a job without an idempotency key to end it well; nil of any other.
+local function job_succeeding(raw)
+  if #raw <= HEAD then
+    return nil
+  end
+  local state, e1, e2, e3, e4, a1, a2, free, outcome = byte(raw, 2, 10)
+  local cost, m1, m2, p1, p2, l1, l2, l3, l4, flow_length = byte(raw, 57, HEAD + 1)
+  local idem_at = HEAD + 2 + flow_length
+  if byte(raw, idem_at) ~= 0 then
+    return nil
+  end
+  return {
+    state = char(state), epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2, free = free, outcome = char(outcome),
+    result = n24(raw, 42), cost = cost, max = m1 * 256 + m2, prefix = p1 * 256 + p2, payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4,
+    flow = sub(raw, HEAD + 2, idem_at - 1), idem = '', type_at = idem_at + 1, raw = raw, at = 0, deadline = 0,
   }
 end
 

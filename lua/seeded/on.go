@@ -15,7 +15,7 @@ func Is(name string) bool { return name == planted }
 
 // edits are the bugs of the scripts: in which file what is written instead of what.
 var edits = map[string]struct{ file, right, wrong string }{
-	"no-epoch-check": {"settle.lua", "elseif j.state == 'l' and j.epoch == s.epoch then", "elseif j.state == 'l' then"},
+	"no-epoch-check": {"settle.lua", "elseif j.state == 'l' and j.epoch == epoch then", "elseif j.state == 'l' then"},
 	"time-twice": {
 		"lib/clock.lua", "local function clock_save()\n",
 		"local function clock_save()\n  local again = redis.call('TIME')\n  now = tonumber(again[1]) * 1000000 + tonumber(again[2])\n",
@@ -30,8 +30,8 @@ var edits = map[string]struct{ file, right, wrong string }{
 		"known .. ' ' .. state .. ' ' .. j.created .. ' ' .. now .. ' ' .. j.attempts .. ' ' .. j.max",
 	},
 	"write-before-read": {
-		"settle.lua", "local flows, touched, jobs, items = {}, {}, {}, {}\n",
-		"local flows, touched, jobs, items = {}, {}, {}, {}\nif KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",
+		"settle.lua", "local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}\n",
+		"local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}\nif KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",
 	},
 }
 

@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dunglas/httpsfv"
@@ -22,11 +19,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// peerCommand is the first argument of a child of the bench that serves HTTP.
-const peerCommand = "peer"
+// peerChild is the first argument of a child of the bench that serves HTTP.
+const peerChild = "peer"
 
-// peers are the servers that a child may be: handlers by name, given the socket of a redis-server, empty for none.
-var peers = map[string]func(socket string) http.Handler{
+// servers are those that a child may be: handlers by name, given the socket of a redis-server, empty for none.
+var servers = map[string]func(socket string) http.Handler{
 	"sink": func(string) http.Handler { return http.HandlerFunc(swallow) },
 	"chi": func(string) http.Handler {
 		return shopIntake(func(context.Context, string, submitted) error { return nil })
@@ -34,63 +31,58 @@ var peers = map[string]func(socket string) http.Handler{
 	"chi-asynq": func(socket string) http.Handler { return shopIntake(enqueueWith(socket)) },
 }
 
-// servePeer is the child: it prints its address and serves until its input ends, which it does with the bench.
-func servePeer(args []string) error {
-	if len(args) != 2 || peers[args[0]] == nil {
-		return errors.New("a peer needs its name and a socket")
+// peerOrders say which peer a child is.
+type peerOrders struct {
+	Name   string `json:"name"`
+	Socket string `json:"socket"`
+}
+
+// runPeer is the child: it says where it listens and serves until it is ended.
+func runPeer(orders string) error {
+	var o peerOrders
+	if err := json.Unmarshal([]byte(orders), &o); err != nil {
+		return err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: peers[args[0]](args[1]), ReadHeaderTimeout: 5 * time.Second}
-	fmt.Println(l.Addr())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = server.Close()
-	}()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	fmt.Println("listens on", l.Addr())
+	return (&http.Server{Handler: servers[o.Name](o.Socket), ReadHeaderTimeout: 5 * time.Second}).Serve(l)
 }
 
-// peer is such a child as its parent sees it.
-type peer struct {
-	addr  string
-	input io.Closer
-	cmd   *exec.Cmd
+var listens = regexp.MustCompile(`listens on (\S+)`)
+
+// server is such a child as its parent sees it.
+type server struct {
+	*child
+	dir, addr string
 }
 
-func startPeer(name, socket string) (*peer, error) {
-	self, err := os.Executable()
+func startPeer(ctx context.Context, name, socket string) (*server, error) {
+	orders, err := json.Marshal(peerOrders{name, socket})
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{cmd: exec.Command(self, peerCommand, name, socket)}
-	p.cmd.SysProcAttr, p.cmd.Stderr = childAttributes(), os.Stderr
-	out, err := p.cmd.StdoutPipe()
+	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return nil, err
 	}
-	if p.input, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
+	p := &server{dir: dir}
+	if p.child, err = self(dir, name, peerChild, orders); err == nil {
+		var found []string
+		if found, err = p.says(ctx, listens); err == nil {
+			p.addr = found[0]
+			return p, nil
+		}
 	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		p.close()
-		return nil, fmt.Errorf("peer %s did not start: %w", name, err)
-	}
-	p.addr = strings.TrimSpace(line)
-	return p, nil
+	p.close()
+	return nil, err
 }
 
-func (p *peer) close() {
-	_ = p.input.Close()
-	_ = p.cmd.Wait() // it ends with its input
+func (p *server) close() {
+	p.end()
+	_ = os.RemoveAll(p.dir)
 }
 
 // submitted is a job as the hand-written intake of a shop takes it: the contract's body.

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// floorChild is the argument that makes a process of the bench the floor.
+const floorChild = "child-floor"
+
+// floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid and lets a POST of the payload leave then.
+// Nothing that a queue does is in it.
+type floor struct {
+	URL      string        `json:"url"`
+	Jobs     int           `json:"jobs"`
+	Interval time.Duration `json:"interval_ns"`
+}
+
+var (
+	floorReady = regexp.MustCompile(`(?m)^ready`)
+	floorDone  = regexp.MustCompile(`(?m)^done`)
+)
+
+// pace runs the floor in a process of its own and returns when all its requests have been answered.
+func (f floor) pace(ctx context.Context, dir string) error {
+	orders, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	c, err := self(dir, "floor", floorChild, orders)
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	if _, err := c.says(ctx, floorReady); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(c.stdin, "go"); err != nil {
+		return err
+	}
+	if err := pass(ctx, time.Duration(f.Jobs)*f.Interval); err != nil {
+		return err
+	}
+	_, err = c.says(ctx, floorDone)
+	return err
+}
+
+// runFloor is the process.
+func runFloor(orders string) error {
+	var f floor
+	if err := json.Unmarshal([]byte(orders), &f); err != nil {
+		return err
+	}
+	if err := awaitGo(); err != nil {
+		return err
+	}
+	sharpen()
+	var answered sync.WaitGroup
+	failed := make(chan error, f.Jobs)
+	start := time.Now().Add(20 * time.Millisecond)
+	for i := range f.Jobs {
+		nap(start.Add(time.Duration(i) * f.Interval))
+		answered.Go(func() {
+			if err := post(http.DefaultClient, f.URL); err != nil {
+				failed <- err
+			}
+		})
+	}
+	answered.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		fmt.Println("done")
+		return nil
+	}
+}
+
+// awaitGo says that the child is ready and waits until it is told to begin.
+func awaitGo() error {
+	fmt.Println("ready")
+	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	return err
+}
+
+// post sends the payload as a delivery is sent.
+func post(hc *http.Client, url string) error {
+	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(payload))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := hc.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("POST %s: %s", url, resp.Status)
+	}
+	return err
+}
+
+// stalls are what a thread saw of the machine that slept for a millisecond again and again: the sleeps that took over two milliseconds too
+// long. Where there are many, a figure of time says little about Sluice.
+type stalls struct {
+	N       int
+	Longest time.Duration // of all sleeps, counted or not
+}
+
+// watchStalls watches until stop is called, which returns what was seen.
+func watchStalls() (stop func() stalls) {
+	ended, result := make(chan struct{}), make(chan stalls, 1)
+	go func() {
+		sharpen()
+		var s stalls
+		for {
+			select {
+			case <-ended:
+				result <- s
+				return
+			default:
+			}
+			due := time.Now().Add(time.Millisecond)
+			nap(due)
+			late := time.Since(due)
+			s.Longest = max(s.Longest, late)
+			if late > 2*time.Millisecond {
+				s.N++
+			}
+		}
+	}()
+	return func() stalls { close(ended); return <-result }
+}

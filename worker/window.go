@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"sync"
+	"time"
+)
+
+// Bounds of the window of looks: how many may be under way, and how many jobs one may lease at the least.
+const (
+	windowMost  = 64
+	windowStart = 8
+	leastLook   = 16
+)
+
+// window bounds how many looks are under way at once. Redis works off one script after the other, so more of them do not bring more jobs;
+// they wait there instead, and what they lease comes too late to leave. It grows while answers come in time and shrinks when they do not,
+// by additive increase and multiplicative decrease (Chiu and Jain, 1989); when it cannot shrink further, the looks become smaller.
+type window struct {
+	inTime time.Duration // an answer within it is
+
+	mu      sync.Mutex
+	size    float64
+	most    int // jobs that a look may lease
+	out     int
+	least   time.Duration // about the shortest time of the answers of late: what the way alone takes
+	waiting []chan struct{}
+}
+
+func newWindow(inTime time.Duration) *window {
+	return &window{inTime: inTime, size: windowStart, most: lookMost}
+}
+
+// enter waits until a look may begin, and returns how many jobs it may lease; false if done is closed before.
+func (w *window) enter(done <-chan struct{}) (most int, ok bool) {
+	w.mu.Lock()
+	if w.out < int(w.size) {
+		w.out++
+		most = w.most
+		w.mu.Unlock()
+		return most, true
+	}
+	turn := make(chan struct{})
+	w.waiting = append(w.waiting, turn)
+	w.mu.Unlock()
+	select {
+	case <-turn:
+	case <-done:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		select {
+		case <-turn: // came at the same time: it is the next one's
+			w.out--
+			w.next()
+		default:
+			for i, other := range w.waiting {
+				if other == turn {
+					w.waiting = append(w.waiting[:i], w.waiting[i+1:]...)
+					break
+				}
+			}
+		}
+		return 0, false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.most, true
+}
+
+// leave ends a look that took so long; 0 for one that did not come about.
+func (w *window) leave(took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.out--
+	defer w.next()
+	if took <= 0 {
+		return
+	}
+	if w.least == 0 || took < w.least {
+		w.least = took
+	} else {
+		w.least += (took - w.least) / 1000
+	}
+	// On a long way no answer is fast: what counts is the wait beside it.
+	switch limit := max(w.inTime, 3*w.least); {
+	case took > limit && w.size > 1:
+		w.size = max(1, w.size*0.9)
+	case took > limit:
+		w.most = max(leastLook, w.most*3/4)
+	default:
+		w.size = min(windowMost, w.size+1/w.size)
+		if took < limit/2 {
+			w.most = min(lookMost, w.most+1)
+		}
+	}
+}
+
+// next lets those begin for whom there is room. It is called with the lock held.
+func (w *window) next() {
+	for len(w.waiting) > 0 && w.out < int(w.size) {
+		close(w.waiting[0])
+		w.waiting = w.waiting[1:]
+		w.out++
+	}
+}

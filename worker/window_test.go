@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWindowShrinksAndGrows: looks that are answered late become fewer and then smaller, and more and larger again when they are not.
+func TestWindowShrinksAndGrows(t *testing.T) {
+	w := newWindow(10 * time.Millisecond)
+	look := func(took time.Duration) int {
+		most, ok := w.enter(nil)
+		if !ok {
+			t.Fatal("no look may begin")
+		}
+		w.leave(took)
+		return most
+	}
+	look(time.Millisecond)
+	for range 60 {
+		look(11 * time.Millisecond)
+	}
+	if most := look(time.Millisecond); w.size > 2 || most != leastLook {
+		t.Errorf("after late answers: %.1f looks at once, %d jobs a look", w.size, most)
+	}
+	for range 3000 {
+		look(time.Millisecond)
+	}
+	if most := look(time.Millisecond); w.size != windowMost || most != lookMost {
+		t.Errorf("after early answers: %.1f looks at once, %d jobs a look", w.size, most)
+	}
+}
+
+// TestWindowOnALongWay: where every answer takes long, that is not the fault of the looks.
+func TestWindowOnALongWay(t *testing.T) {
+	w := newWindow(10 * time.Millisecond)
+	for range 3000 {
+		w.enter(nil)
+		w.leave(50 * time.Millisecond)
+	}
+	if w.size != windowMost || w.most != lookMost {
+		t.Errorf("%.1f looks at once, %d jobs a look", w.size, w.most)
+	}
+}
+
+// TestWindowKeepsOthersOut: no more looks are under way than the window has room for, in the order in which they came, and who gives up
+// takes no room.
+func TestWindowKeepsOthersOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWindow(10 * time.Millisecond)
+		w.enter(nil)
+		w.leave(time.Millisecond) // so it knows what is late
+		for range windowStart {
+			w.enter(nil)
+		}
+		begun := make(chan int, 3)
+		done := make(chan struct{})
+		for i := range 3 {
+			go func() {
+				var until <-chan struct{}
+				if i == 1 {
+					until = done
+				}
+				if _, ok := w.enter(until); ok {
+					begun <- i
+				}
+			}()
+			synctest.Wait()
+		}
+		if len(begun) != 0 {
+			t.Fatal("a look began although the window is full")
+		}
+		close(done)
+		synctest.Wait()
+		w.leave(time.Hour) // late: the window is smaller than before
+		synctest.Wait()
+		if len(begun) != 0 {
+			t.Fatal("a look began although the window has become smaller")
+		}
+		w.leave(time.Millisecond)
+		synctest.Wait()
+		if len(begun) != 1 || <-begun != 0 {
+			t.Fatal("the look that waits longest must begin first")
+		}
+		w.leave(time.Millisecond)
+		synctest.Wait()
+		if len(begun) != 1 || <-begun != 2 || len(w.waiting) != 0 {
+			t.Error("the look of which nobody waits any more stands in the way")
+		}
+	})
+}
