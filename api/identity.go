@@ -83,6 +83,7 @@ func (s *Server) security() []map[string][]string {
 func (s *Server) guarded(operations []operation) []operation {
 	for i := range operations {
 		operations[i].identifies = true
+		operations[i].refusals = append(operations[i].refusals, s.guardRefusals(operations[i].id)...)
 		if s.cfg.Auth != nil {
 			operations[i].security = s.security()
 			operations[i].refusals = append(operations[i].refusals, http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable)

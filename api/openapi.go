@@ -79,8 +79,8 @@ var headerDocs = map[string]*huma.Param{
 	"Location":              header("string", "Path of the job."),
 	"Idempotent-Replayed":   header("string", "\"true\" when the idempotency key was known and the job is the one of then."),
 	"Preference-Applied":    header("string", "The wait that was granted, such as wait=30."),
-	"RateLimit-Policy":      header("string", "The queue's bound and the drain rate: \"queue\";q=1000, \"drain\";q=10;w=1."),
-	"RateLimit":             header("string", "Places left, and seconds until the next one frees: \"queue\";r=983;t=1."),
+	"RateLimit-Policy":      header("string", "The queue's bound and the drain rate: \"queue\";q=1000, \"drain\";q=10;w=1. Of a guard that refused, its limit: \"guests\";q=20;w=60."),
+	"RateLimit":             header("string", "Places left, and seconds until the next one frees: \"queue\";r=983;t=1. Of a guard that refused: \"guests\";r=0;t=42."),
 	"X-RateLimit-Limit":     header("integer", "Capacity of the queue."),
 	"X-RateLimit-Remaining": header("integer", "Places left."),
 	"X-RateLimit-Retry-After": header("integer",
@@ -148,6 +148,8 @@ var (
 	jobParam        = pathParam("id", "Id of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "Id of the API key.")
+	guardPathParam  = pathParam("guard", "Name of the guard.")
+	blockPathParam  = pathParam("blocked", "The key, as it is listed, percent-encoded.")
 )
 
 func pathParam(name, text string) *huma.Param {

@@ -109,8 +109,14 @@ func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[str
 		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(retryAfterSeconds(time.Second))
 	}
 	if op.identifies {
-		var err error
+		err := s.guard(c.r, op.id, nil)
+		if err != nil {
+			return nil, err
+		}
 		if c.who, err = s.identify(c.r); err != nil {
+			return nil, err
+		}
+		if err = s.guard(c.r, op.id, &c.who); err != nil {
 			return nil, err
 		}
 	}

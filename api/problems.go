@@ -36,6 +36,7 @@ var (
 	notFound           = kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
 	unknownJob         = kind{"unknown-job", http.StatusNotFound, "There is no such job"}
 	unknownKey         = kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
+	unknownGuard       = kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it knows no such key"}
 	unknownRoute       = kind{"unknown-route", http.StatusNotFound, "There is no such route"}
 	methodNotAllowed   = kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here"}
 	stateConflict      = kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
@@ -46,7 +47,7 @@ var (
 	invalidRequest     = kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
 	deadlineFarAway    = kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
 	keyReused          = kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
-	rateLimited        = kind{"rate-limited", http.StatusTooManyRequests, "The tenant reads too often"}
+	rateLimited        = kind{"rate-limited", http.StatusTooManyRequests, "Too many requests, or reads of jobs"}
 	queueFull          = kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
 	queueBytesFull     = kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's queue holds as many bytes as it may"}
 	storeFull          = kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
@@ -61,7 +62,7 @@ var (
 
 // kinds lists the kinds for the OpenAPI document.
 var kinds = []kind{
-	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownRoute, methodNotAllowed, stateConflict,
+	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownGuard, unknownRoute, methodNotAllowed, stateConflict,
 	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, rateLimited, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
 	storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown,
 }

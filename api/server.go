@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 // Config is the settings of a Server. The zero value of a field means its default.
@@ -37,6 +39,11 @@ type Config struct {
 	CheckCallback func(url string) error
 	// AdminPages are further handlers of the admin listener, behind its guard: each serves its path, such as "/asynqmon", and all below.
 	AdminPages map[string]http.Handler
+	// Guards stand before the operations of the intake and count in Limits, which they need.
+	Guards []IntakeGuard
+	Limits limiter.Store
+	// TrustedProxies are those whose X-Forwarded-For is believed by guards that count by address.
+	TrustedProxies []netip.Prefix
 }
 
 // RouteInfo is what the intake must know of a route.
@@ -66,6 +73,7 @@ type Server struct {
 	streams  chan struct{} // one element for each event stream
 	bodies   bodyBudget
 	reads    *readBudget // nil: no bound
+	guards   []*intakeGuard
 	drain    sync.Once
 	intake   http.Handler
 	admin    http.Handler
@@ -97,6 +105,9 @@ func New(b Backend, cfg Config) (*Server, error) {
 	}
 	var err error
 	if s.metrics, err = newMetrics(b, cfg); err != nil {
+		return nil, err
+	}
+	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

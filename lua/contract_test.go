@@ -134,8 +134,7 @@ func TestHeaders(t *testing.T) {
 					}
 				}
 			}
-			named := h.derived()
-			slices.Sort(named)
+			named := slices.Sorted(slices.Values(h.derived()))
 			if diff := cmp.Diff(unique(derivedKey, s.Source), named); diff != "" {
 				t.Errorf("derived keys (-code +header):\n%s", diff)
 			}

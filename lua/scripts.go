@@ -34,6 +34,8 @@ type Script struct {
 // Scripts are all the commands.
 type Scripts struct {
 	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Beat *Script
+
+	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
 
 // Commands are the scripts of this build.
@@ -41,11 +43,17 @@ var Commands = Scripts{
 	Admit: compose("admit"), Tick: compose("tick"), Settle: compose("settle"), Heartbeat: compose("heartbeat"),
 	Cancel: compose("cancel"), Replay: compose("replay"), Claim: compose("claim"), Handed: compose("handed"), Tune: compose("tune"), Status: compose("status"),
 	Stat: compose("stat"), Beat: compose("beat"),
+
+	FixedWindow: compose("fixed_window"), SlidingLog: compose("sliding_log"), SlidingCounter: compose("sliding_counter"),
+	TokenBucket: compose("token_bucket"), LeakyMeter: compose("leaky_meter"),
 }
 
 // All lists the scripts.
 func (s Scripts) All() []*Script {
-	return []*Script{s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Beat}
+	return []*Script{
+		s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Beat,
+		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
+	}
 }
 
 const includeMark = "--! include "

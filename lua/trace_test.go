@@ -14,7 +14,7 @@ import (
 const tracer = `
 local redis = (function(real)
   local writes = {}
-  for name in string.gmatch('SET MSET SETRANGE DEL EXPIRE PERSIST HSET HINCRBY ZADD ZREM ZREMRANGEBYSCORE SADD SREM LPUSH LTRIM', '%S+') do
+  for name in string.gmatch('SET MSET SETRANGE DEL EXPIRE PERSIST HSET HINCRBY ZADD ZREM ZREMRANGEBYSCORE SADD SREM LPUSH RPUSH LTRIM PEXPIRE', '%S+') do
     writes[name] = true
   end
   local touched, wrote, declared = {}, false, {}

@@ -153,3 +153,8 @@ func (s ShardKeys) Keys(tenant string) string    { return s.prefix + "keys:" + t
 func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }
+
+// The keys of limiters, by shortHash of the rule and the limiter's key; that of the blocked ones, of the rule.
+func (s ShardKeys) Limit(hash string) string    { return s.prefix + "limit:" + hash }
+func (s ShardKeys) LimitLog(hash string) string { return s.prefix + "limitlog:" + hash }
+func (s ShardKeys) Blocked(hash string) string  { return s.prefix + "blocked:" + hash }

@@ -62,6 +62,9 @@ func (g *guests) principal(r *http.Request) (Principal, error) {
 	return Principal{Tenant: name, Tier: g.tier}, nil
 }
 
+// guestPrefix begins the tenants that are guests.
+const guestPrefix = "guest:"
+
 // guestBits is how much of an IPv6 address names a guest: a host has the rest for itself and may change it at will.
 const guestBits = 64
 
@@ -73,11 +76,11 @@ func guestName(addr netip.Addr) string {
 	case !addr.IsValid():
 		return ""
 	case addr.Is4():
-		return "guest:" + addr.String()
+		return guestPrefix + addr.String()
 	}
 	prefix, err := addr.Prefix(guestBits)
 	if err != nil {
 		return ""
 	}
-	return "guest:" + prefix.String()
+	return guestPrefix + prefix.String()
 }

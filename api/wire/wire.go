@@ -291,6 +291,35 @@ type KeyList struct {
 	Items []Key `json:"items" nullable:"false"`
 }
 
+// Guard is a limiter in front of the intake, as configured.
+type Guard struct {
+	Guard     string   `json:"guard"`
+	Algorithm string   `json:"algorithm" example:"sliding-log"`
+	Rate      Rate     `json:"rate"`
+	Limit     int64    `json:"limit" doc:"Requests of one key that may come at once at most: the rate's, or the burst."`
+	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after an overflow."`
+	By        []string `json:"by" nullable:"false" doc:"What requests are counted by together: tenant, guest, endpoint, address."`
+	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that it stands before; all if absent."`
+	OnError   string   `json:"on_error" example:"open" doc:"open or closed: whether requests pass while Redis cannot be asked."`
+	Shadow    bool     `json:"shadow" doc:"Counts what it would refuse, and refuses nothing."`
+}
+
+// GuardList lists the guards.
+type GuardList struct {
+	Items []Guard `json:"items" nullable:"false"`
+}
+
+// BlockedKey is a key that a guard refuses for a while.
+type BlockedKey struct {
+	Key    string `json:"key" example:"guest:192.0.2.7"`
+	LeftMS int64  `json:"left_ms" doc:"Milliseconds until it is free."`
+}
+
+// BlockedList lists the blocked keys of a guard, those that are free soonest first.
+type BlockedList struct {
+	Items []BlockedKey `json:"items" nullable:"false"`
+}
+
 // Version says which program answers.
 type Version struct {
 	Version string `json:"version"`
@@ -314,7 +343,8 @@ type Problem struct {
 	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
 	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: of the payloads that wait."`
 	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the bound."`
-	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read is let through."`
+	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read or request is let through."`
+	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
 	State            string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`

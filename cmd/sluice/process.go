@@ -25,6 +25,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/worker"
 	"github.com/7509e464/sluice/worker/callback"
 )
@@ -110,7 +111,7 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := api.New(q, p.apiConfig(registry, engine, guard, authenticator))
+	server, err := api.New(q, p.apiConfig(registry, engine, q.Limits(), guard, authenticator))
 	if err != nil {
 		return err
 	}
@@ -280,7 +281,7 @@ func (p *process) authenticator(ctx context.Context, keys auth.KeyStore) (*auth.
 }
 
 func (p *process) apiConfig(
-	registry *prometheus.Registry, engine *queue.Engine, guard *callback.Guard, authenticator *auth.Authenticator,
+	registry *prometheus.Registry, engine *queue.Engine, limits limiter.Store, guard *callback.Guard, authenticator *auth.Authenticator,
 ) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.cfg.Routes {
@@ -309,7 +310,22 @@ func (p *process) apiConfig(
 		StatusRate:    p.cfg.API.StatusRate,
 		AdminPages:    pages,
 		CheckCallback: guard.Check,
+
+		Guards: p.guards(), Limits: limits, TrustedProxies: p.cfg.Auth.Guest.TrustedProxies,
 	}
+}
+
+// guards are those of the configuration by their names, so that every process asks them in the same order. Where there is no intake they are
+// for the admin listener alone.
+func (p *process) guards() []api.IntakeGuard {
+	var guards []api.IntakeGuard
+	for _, name := range slices.Sorted(maps.Keys(p.cfg.Guards)) {
+		g := p.cfg.Guards[name]
+		guards = append(guards, api.IntakeGuard{
+			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, FailClosed: g.FailClosed, Shadow: g.Shadow,
+		})
+	}
+	return guards
 }
 
 // statusTenants are the first of the tenants that the file names, by name.

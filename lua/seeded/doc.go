@@ -24,6 +24,8 @@ var Bugs = []Bug{
 	{"batch-not-counted", "an atomic batch is judged as if it were one job", "./lua", "TestParity/redis/one_flow"},
 	{"timestamp-loses-digits", "a timestamp is joined to a text as a number", "./lua", "TestParity/redis/(one_flow|policies_change|dead_letters)"},
 	{"write-before-read", "a script writes before it has read what it needs", "./lua", "TestParity/redis/traced"},
+	{"limit-charged-again", "a limiter counts a request that is sent again", "./lua", "TestLimit(Parity|SentAgain)"},
+	{"limit-off-by-one", "a sliding log lets one more pass than its limit", "./queue", "TestLimitsConformance/embedded/a_thousand_callers_get_the_limit"},
 	{"raw-tenant-key", "a tenant's name enters a key as it is", "./queue", "FuzzEncodeName"},
 	{"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker", "TestBadAnswersAreFailedAttempts"},
 	{"workers-clock", "a worker goes by its own clock", "./worker", "TestJobsLeaveAtTheirStamps"},

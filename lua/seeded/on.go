@@ -29,6 +29,8 @@ var edits = map[string]struct{ file, right, wrong string }{
 		"lib/finish.lua", "string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max)",
 		"known .. ' ' .. state .. ' ' .. j.created .. ' ' .. now .. ' ' .. j.attempts .. ' ' .. j.max",
 	},
+	"limit-charged-again": {"lib/limit.lua", "  if again then\n    cost = 0\n", "  if again then\n"},
+	"limit-off-by-one":    {"sliding_log.lua", "cost <= limit - count and blocked == 0", "cost <= limit - count + 1 and blocked == 0"},
 	"write-before-read": {
 		"settle.lua", "local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}\n",
 		"local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}\nif KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",

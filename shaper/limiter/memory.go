@@ -52,8 +52,7 @@ func NewMemory(p Policy, most int) (*Memory, error) {
 func (m *Memory) Take(key string, cost int64) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Read under the lock, so that no key sees instants out of order.
-	now := shaper.InstantOf(m.began).Add(time.Since(m.began))
+	now := m.now()
 	m.forget(now)
 	h, known := m.keys[key]
 	if !known {
@@ -75,6 +74,9 @@ func (m *Memory) Take(key string, cost int64) Decision {
 	return d
 }
 
+// now is the instant. It is read under the lock, so that no key sees instants out of order.
+func (m *Memory) now() shaper.Instant { return shaper.InstantOf(m.began).Add(time.Since(m.began)) }
+
 // forget drops up to two keys that are as if never used: one more than a call may add, so that they become fewer.
 func (m *Memory) forget(now shaper.Instant) {
 	for range 2 {
@@ -86,8 +88,10 @@ func (m *Memory) forget(now shaper.Instant) {
 }
 
 // drop forgets the key that comes first.
-func (m *Memory) drop() {
-	h := heap.Pop(&m.soonest).(*held)
+func (m *Memory) drop() { m.remove(m.soonest[0]) }
+
+func (m *Memory) remove(h *held) {
+	heap.Remove(&m.soonest, h.place)
 	delete(m.keys, h.key)
 }
 

@@ -17,16 +17,18 @@ import (
 func (r *reader) config(values map[string]any) Config {
 	c := Config{
 		Routes:  map[string]Route{},
+		Guards:  map[string]Guard{},
 		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 	}
 	listModes(values)
-	r.scalars("", values, Settings(), c.scalars(), "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants")
+	r.scalars("", values, Settings(), c.scalars(), "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants", "guards")
 	r.between(c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
 	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
+	r.guards(&c, sectionOf(values, "guards"))
 	return c
 }
 

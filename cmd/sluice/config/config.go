@@ -25,6 +25,7 @@ type Config struct {
 	Callbacks Callbacks
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
+	Guards    map[string]Guard // in front of the intake; none: off
 	Log       Log
 }
 

@@ -10,8 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 // route is the least that a file must hold.
@@ -62,6 +64,7 @@ func TestDefaults(t *testing.T) {
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
 			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
 		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
+		Guards:  map[string]config.Guard{},
 		Log:     config.Log{Level: "info"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -118,6 +121,8 @@ tenants:
   shop.example: { paused: true, capacity_bytes: 1000, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m } ] }
   12: { tier: pro, routes: { mail: { rate: 5/m, paused: true, max_wait: 2s } } }
   nothing:
+guards:
+  readers: { rate: 50/s, by: [tenant] }
 log: { level: warn }
 `)})
 	n := func(v int64) *int64 { return &v }
@@ -165,6 +170,9 @@ log: { level: warn }
 				"nothing": {},
 			},
 		},
+		Guards: map[string]config.Guard{"readers": {
+			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 50, Period: time.Second}}, By: []api.GuardBy{api.GuardByTenant},
+		}},
 		Log: config.Log{Level: "warn"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/7509e464/sluice/api"
 )
 
 // Reference is the tables of the reference page, in Markdown: every scalar setting, then those of a route and a tenant.
@@ -26,6 +28,9 @@ func Reference() string {
 	table("### A key: each of `auth.jwt.keys`", tokenKeySettings())
 	table("### A route: `routes.NAME`", RouteSettings())
 	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign deliveries (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
+	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)", GuardSettings())
+	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address | What requests are counted by, together: `[tenant, endpoint]`. Required. |\n"+
+		"| `endpoints` | not set | must be a list of %s | Operations that it stands before; all if not set. |\n", strings.Join(api.Endpoints(), ", "))
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""

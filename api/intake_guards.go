@@ -1,0 +1,275 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper/limiter"
+)
+
+// IntakeGuard is a guard in front of operations of the intake. A request is asked for by every guard that covers it, in their order, until one
+// refuses; what it was counted for before that stays counted.
+type IntakeGuard struct {
+	Rule       limiter.Rule
+	By         []GuardBy // what requests are counted by, together; at least one
+	Endpoints  []string  // ids of operations, see Endpoints; none: all
+	FailClosed bool      // refuse with 503 while the store cannot be asked
+	Shadow     bool      // let everything pass, and count what would have been refused
+}
+
+// GuardBy is something that requests of the intake are counted by.
+type GuardBy string
+
+// What requests are counted by. Guards that need a tenant or a guest are asked once it is known whose request it is, the others before that, so
+// that they hold up who tries credentials.
+const (
+	GuardByTenant   GuardBy = "tenant"   // the tenant; of a guest that is its address
+	GuardByGuest    GuardBy = "guest"    // the same of guests alone: who shows a credential is not counted
+	GuardByEndpoint GuardBy = "endpoint" // the operation
+	GuardByAddress  GuardBy = "address"  // the client's address
+)
+
+// GuardBys are all of them.
+func GuardBys() []GuardBy {
+	return []GuardBy{GuardByTenant, GuardByGuest, GuardByEndpoint, GuardByAddress}
+}
+
+// Endpoints are the ids of the operations that guards may stand before.
+func Endpoints() []string {
+	var ids []string
+	for _, op := range (&Server{}).jobOperations() {
+		ids = append(ids, op.id)
+	}
+	return ids
+}
+
+// intakeGuard is one at work.
+type intakeGuard struct {
+	*Guard
+	of         IntakeGuard
+	identified bool // it needs to know whose request it is
+	guests     bool // there are some; without authentication nobody is known for one
+	address    func(*http.Request) (string, bool)
+}
+
+// newIntakeGuards makes the guards and registers their metric, if there are any.
+func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
+	if len(cfg.Guards) == 0 {
+		return nil, nil
+	}
+	address, err := auth.ClientAddress(cfg.TrustedProxies...)
+	if err != nil {
+		return nil, err
+	}
+	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_guard_decisions_total", Help: "Requests that guards decided on, by guard and decision; would_refuse is of guards in the shadow.",
+	}, []string{"guard", "decision"})
+	var guards []*intakeGuard
+	var errs []error
+	names := map[string]bool{}
+	for _, of := range cfg.Guards {
+		name := of.Rule.Name
+		if names[name] {
+			errs = append(errs, fmt.Errorf("api: guard %q is there twice", name))
+		}
+		names[name] = true
+		counters := map[GuardDecision]prometheus.Counter{}
+		for _, d := range guardDecisions {
+			counters[d] = decisions.WithLabelValues(name, string(d))
+		}
+		// The key is made by intakeGuard.key, which knows whose request it is.
+		g, err := NewGuard(cfg.Limits, GuardConfig{
+			Rule: of.Rule, Key: KeyByPath, FailClosed: of.FailClosed, Shadow: of.Shadow, Headers: cfg.Headers, Logger: cfg.Logger,
+			Observe: func(d GuardDecision) { counters[d].Inc() },
+		})
+		errs = append(errs, err, of.validate())
+		if slices.Contains(of.By, GuardByGuest) && cfg.Auth != nil && !cfg.Auth.Takes(auth.Guest) {
+			errs = append(errs, fmt.Errorf("api: guard %q counts guests, and none are taken", name))
+		}
+		guards = append(guards, &intakeGuard{
+			Guard: g, of: of, address: address, guests: cfg.Auth != nil, identified: slices.Contains(of.By, GuardByTenant) || slices.Contains(of.By, GuardByGuest),
+		})
+	}
+	if cfg.Registerer != nil && errors.Join(errs...) == nil {
+		errs = append(errs, cfg.Registerer.Register(decisions))
+	}
+	return guards, errors.Join(errs...)
+}
+
+func (of IntakeGuard) validate() error {
+	var errs []error
+	if len(of.By) == 0 {
+		errs = append(errs, fmt.Errorf("api: guard %q: counts by nothing", of.Rule.Name))
+	}
+	for _, by := range of.By {
+		if !slices.Contains(GuardBys(), by) {
+			errs = append(errs, fmt.Errorf("api: guard %q: counts by %q, which is nothing", of.Rule.Name, by))
+		}
+	}
+	for _, id := range of.Endpoints {
+		if !slices.Contains(Endpoints(), id) {
+			errs = append(errs, fmt.Errorf("api: guard %q: there is no operation %q", of.Rule.Name, id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (g *intakeGuard) covers(operation string) bool {
+	return len(g.of.Endpoints) == 0 || slices.Contains(g.of.Endpoints, operation)
+}
+
+// key is what the request is counted under.
+func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal) (key string, counted bool) {
+	parts := make([]string, len(g.of.By))
+	for i, by := range g.of.By {
+		switch by {
+		case GuardByEndpoint:
+			parts[i] = operation
+		case GuardByAddress:
+			if parts[i], counted = g.address(r); !counted {
+				return "", false
+			}
+		case GuardByGuest:
+			if !g.guests || !auth.IsGuest(*who) {
+				return "", false
+			}
+			parts[i] = who.Tenant
+		case GuardByTenant:
+			parts[i] = who.Tenant
+		}
+	}
+	return joinKeys(parts), true
+}
+
+// guard asks the guards that cover the operation: while nobody knows whose request it is those that need not, then the others. The error is
+// the refusal.
+func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) error {
+	for _, g := range s.guards {
+		if g.identified != (who != nil) || !g.covers(operation) {
+			continue
+		}
+		key, counted := g.key(r, operation, who)
+		if !counted {
+			continue
+		}
+		if p, told := g.decide(r.Context(), key); p != nil {
+			maps.Copy(p.header, told)
+			return p
+		}
+	}
+	return nil
+}
+
+// guardRefusals are the statuses that the operation may be answered with because of guards.
+func (s *Server) guardRefusals(operation string) []int {
+	if slices.ContainsFunc(s.guards, func(g *intakeGuard) bool { return g.covers(operation) }) {
+		return []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}
+	}
+	return nil
+}
+
+// guardOperations are the part of the control plane that is about guards.
+func (s *Server) guardOperations() []operation {
+	const tag, path = "Guards", "/v1/guards"
+	refusals := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
+	unknown := append([]int{http.StatusNotFound}, refusals...)
+	return []operation{{
+		id: "list-guards", method: http.MethodGet, path: path, tag: tag, summary: "List the guards",
+		description: "Limiters in front of the intake, as the configuration has them.",
+		answers:     map[int]answerDoc{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, refusals: refusals, handle: s.listGuards,
+	}, {
+		id: "list-blocked", method: http.MethodGet, path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
+		description: "Keys that overflowed and are refused for a while, those that are free soonest first.",
+		params: []*huma.Param{
+			guardPathParam, {Name: "limit", In: "query", Description: "Keys at most; 50 if absent.", Schema: pageSchema(maxPage)},
+		},
+		answers: map[int]answerDoc{http.StatusOK: {"The keys.", wire.BlockedList{}, nil}}, refusals: unknown, handle: s.listBlocked,
+	}, {
+		id: "clear-blocked", method: http.MethodDelete, path: path + "/{guard}/blocked/{blocked}", tag: tag, summary: "Let a key of a guard pass again",
+		description: "Forgets the key, blocked or not: it is as if it had never been used.",
+		params:      []*huma.Param{guardPathParam, blockPathParam},
+		answers:     map[int]answerDoc{http.StatusNoContent: {"Forgotten.", nil, nil}}, refusals: unknown, handle: s.clearBlocked,
+	}}
+}
+
+// listGuards is GET /v1/guards.
+func (s *Server) listGuards(*call) (*answer, error) {
+	out := wire.GuardList{Items: make([]wire.Guard, len(s.guards))}
+	for i, g := range s.guards {
+		p := g.of.Rule.Policy
+		item := wire.Guard{
+			Guard: g.of.Rule.Name, Algorithm: string(p.Algorithm), Rate: rateOut(p.Rate), Limit: p.Limit(), BlockMS: p.Block.Milliseconds(),
+			Endpoints: g.of.Endpoints, OnError: "open", Shadow: g.of.Shadow,
+		}
+		for _, by := range g.of.By {
+			item.By = append(item.By, string(by))
+		}
+		if g.of.FailClosed {
+			item.OnError = "closed"
+		}
+		out.Items[i] = item
+	}
+	return ok(out), nil
+}
+
+// guardOf is the guard that the path names.
+func (s *Server) guardOf(c *call) (*intakeGuard, error) {
+	name := c.param("guard")
+	for _, g := range s.guards {
+		if g.of.Rule.Name == name {
+			return g, nil
+		}
+	}
+	return nil, unknownGuard.with("see /v1/guards for those there are")
+}
+
+// listBlocked is GET /v1/guards/{guard}/blocked.
+func (s *Server) listBlocked(c *call) (*answer, error) {
+	limit, err := pageLimit(c.r.URL.Query(), defaultPage, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	g, err := s.guardOf(c)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := g.Blocked(c.r.Context(), limit)
+	if err != nil {
+		return nil, err
+	}
+	out := wire.BlockedList{Items: make([]wire.BlockedKey, len(keys))}
+	for i, k := range keys {
+		out.Items[i] = wire.BlockedKey{Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, wholeMillis(k.Left))}
+	}
+	return ok(out), nil
+}
+
+// clearBlocked is DELETE /v1/guards/{guard}/blocked/{blocked}.
+func (s *Server) clearBlocked(c *call) (*answer, error) {
+	g, err := s.guardOf(c)
+	if err != nil {
+		return nil, err
+	}
+	key := c.param("blocked")
+	if !utf8.ValidString(key) || len(key) > maxSmallBody {
+		return nil, invalid("path.blocked", "string", "must be UTF-8")
+	}
+	known, err := g.Clear(c.r.Context(), key)
+	if err != nil {
+		return nil, err
+	}
+	if !known {
+		return nil, unknownGuard.with("the guard knows nothing of this key")
+	}
+	return &answer{status: http.StatusNoContent}, nil
+}

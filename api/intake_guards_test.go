@@ -1,0 +1,201 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
+)
+
+// withGuards puts guards that let pass twice an hour before the intake.
+func withGuards(t testing.TB, store limiter.Store, guards ...IntakeGuard) func(*Config) {
+	for i := range guards {
+		if guards[i].Rule.Policy == (limiter.Policy{}) {
+			guards[i].Rule.Policy = limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Hour}, Block: 2 * time.Hour}
+		}
+	}
+	return func(c *Config) { c.Guards, c.Limits = guards, store }
+}
+
+func guardBy(name string, by ...GuardBy) IntakeGuard {
+	return IntakeGuard{Rule: limiter.Rule{Name: name}, By: by}
+}
+
+// codes are the statuses of that many submissions.
+func codes(b *bench, n int, h headers) (out []int) {
+	for range n {
+		out = append(out, b.intake.do(b.t, "POST", "/v1/jobs", h, plainJob).Code)
+	}
+	return out
+}
+
+func (b *bench) wantCodes(what string, h headers, want ...int) {
+	b.t.Helper()
+	got := codes(b, len(want), h)
+	for i := range want {
+		if got[i] != want[i] {
+			b.t.Errorf("%s: %v, want %v", what, got, want)
+			return
+		}
+	}
+}
+
+func TestGuardsBeforeTheIntake(t *testing.T) {
+	const yes, no = http.StatusAccepted, http.StatusTooManyRequests
+	t.Run("by tenant", func(t *testing.T) {
+		b := newBench(t, withGuards(t, memoryStore(t), guardBy("tenants", GuardByTenant)))
+		b.wantCodes("acme", headers{tenantHeader: "acme"}, yes, yes, no)
+		b.wantCodes("other", headers{tenantHeader: "other"}, yes)
+		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{tenantHeader: "acme"}, "")
+		if r.Code != no || r.problem.Guard != "tenants" || !strings.HasSuffix(r.problem.Type, ":rate-limited") || r.problem.RetryAfterMS <= time.Hour.Milliseconds() ||
+			r.Header().Get("Retry-After") == "" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"tenants";r=0;t=`) || r.Header().Get("X-RateLimit-Remaining") != "0" {
+			t.Errorf("%d %v %s", r.Code, r.Header(), r.Body)
+		}
+		if strings.Contains(r.Body.String(), "acme") {
+			t.Error("the refusal echoes the key")
+		}
+	})
+	t.Run("every operation answers as documented", func(t *testing.T) {
+		g := guardBy("all", GuardByTenant)
+		g.Rule.Policy = limiter.Policy{Algorithm: limiter.FixedWindow, Rate: shaper.Rate{Limit: 1, Period: 366 * 24 * time.Hour}}
+		b := newBench(t, withGuards(t, memoryStore(t), g))
+		id := b.submit(plainJob, nil).job.ID
+		for _, op := range dataPlane(id) {
+			if r := b.intake.do(t, op.method, op.target, nil, op.body); r.Code != no {
+				t.Errorf("%s %s: %d", op.method, op.target, r.Code)
+			}
+		}
+	})
+	t.Run("some endpoints", func(t *testing.T) {
+		g := guardBy("batches", GuardByTenant)
+		g.Endpoints = []string{"submit-batch"}
+		b := newBench(t, withGuards(t, memoryStore(t), g))
+		b.wantCodes("single jobs", nil, yes, yes, yes)
+		for i, want := range []int{http.StatusOK, http.StatusOK, no} {
+			if r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+plainJob+`]}`); r.Code != want {
+				t.Errorf("batch %d: %d", i, r.Code)
+			}
+		}
+	})
+	t.Run("by guest", func(t *testing.T) {
+		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, withGuards(t, memoryStore(t), guardBy("guests", GuardByGuest)))
+		b.wantCodes("with a key", bearing(b.key("acme", "").Secret), yes, yes, yes)
+		b.wantCodes("guests", nil, yes, yes, no)
+		b.wantCodes("with a key, after guests", bearing(b.key("acme", "").Secret), yes)
+	})
+	t.Run("nobody is a guest by name", func(t *testing.T) {
+		b := newBench(t, withGuards(t, memoryStore(t), guardBy("guests", GuardByGuest)))
+		b.wantCodes("named so", headers{tenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
+	})
+	t.Run("by address holds up who tries credentials", func(t *testing.T) {
+		b := newGuarded(t, []auth.Mode{auth.Keys}, withGuards(t, memoryStore(t), guardBy("tries", GuardByAddress)))
+		b.wantCodes("wrong keys", bearing("sluice_wrong"), http.StatusUnauthorized, http.StatusUnauthorized, no)
+	})
+	t.Run("by a combination", func(t *testing.T) {
+		b := newBench(t, withGuards(t, memoryStore(t), guardBy("both", GuardByTenant, GuardByEndpoint)))
+		b.wantCodes("submissions", nil, yes, yes, no)
+		if r := b.intake.do(t, "GET", "/v1/jobs?state=queued", nil, ""); r.Code != http.StatusOK {
+			t.Errorf("another endpoint: %d", r.Code)
+		}
+	})
+	t.Run("in the shadow", func(t *testing.T) {
+		g := guardBy("trial", GuardByTenant)
+		g.Shadow = true
+		b := newBench(t, withGuards(t, memoryStore(t), g))
+		b.wantCodes("all", nil, yes, yes, yes, yes)
+		text := b.admin.send(t, mustRequest(t, "GET", "/metrics")).Body.String()
+		for _, line := range []string{`sluice_guard_decisions_total{decision="would_refuse",guard="trial"} 2`, `sluice_guard_decisions_total{decision="refused",guard="trial"} 0`} {
+			if !strings.Contains(text, line) {
+				t.Errorf("no %s", line)
+			}
+		}
+	})
+	t.Run("without the store", func(t *testing.T) {
+		b := newBench(t, withGuards(t, away{}, guardBy("open", GuardByTenant)))
+		b.wantCodes("open", nil, yes, yes, yes)
+		closed := guardBy("closed", GuardByTenant)
+		closed.FailClosed = true
+		b = newBench(t, withGuards(t, away{}, closed))
+		b.wantCodes("closed", nil, http.StatusServiceUnavailable)
+	})
+}
+
+func TestGuardsThroughTheAdminAPI(t *testing.T) {
+	b := newBench(t, withGuards(t, memoryStore(t), guardBy("one", GuardByTenant), guardBy("two", GuardByAddress)))
+	const tenant = "guest:2001:db8:1:2::/64"
+	of := headers{tenantHeader: tenant}
+	for _, code := range codes(b, 2, of) {
+		if code != http.StatusAccepted {
+			t.Fatal(code)
+		}
+	}
+	codes(b, 1, of)
+	read := func(path string, into any) {
+		t.Helper()
+		r := b.admin.do(t, "GET", path, nil, "")
+		if err := json.Unmarshal(r.Body.Bytes(), into); err != nil || r.Code != http.StatusOK {
+			t.Fatalf("%s: %d %v", path, r.Code, err)
+		}
+	}
+	var guards wire.GuardList
+	read("/v1/guards", &guards)
+	if len(guards.Items) != 2 || guards.Items[0].Guard != "one" || guards.Items[0].Limit != 2 || guards.Items[0].BlockMS != 7_200_000 || guards.Items[0].OnError != "open" ||
+		guards.Items[0].By[0] != "tenant" {
+		t.Errorf("%+v", guards)
+	}
+	var blocked wire.BlockedList
+	read("/v1/guards/two/blocked", &blocked) // which was asked first, and refused
+	if len(blocked.Items) != 1 || blocked.Items[0].Key != "192.0.2.1" || blocked.Items[0].LeftMS <= 0 || blocked.Items[0].LeftMS > 7_200_000 {
+		t.Errorf("%+v", blocked)
+	}
+	free := func(path string, want int) {
+		t.Helper()
+		if r := b.admin.do(t, "DELETE", path, nil, ""); r.Code != want {
+			t.Errorf("DELETE %s: %d %s", path, r.Code, r.Body)
+		}
+	}
+	free("/v1/guards/two/blocked/192.0.2.1", http.StatusNoContent)
+	free("/v1/guards/two/blocked/192.0.2.1", http.StatusNotFound)
+	free("/v1/guards/three/blocked/192.0.2.1", http.StatusNotFound)
+	codes(b, 1, of) // now the other one refuses
+	read("/v1/guards/one/blocked?limit=1", &blocked)
+	if len(blocked.Items) != 1 || blocked.Items[0].Key != tenant {
+		t.Errorf("%+v", blocked)
+	}
+	free("/v1/guards/one/blocked/guest:2001:db8:1:2::%2F64", http.StatusNoContent)
+	b.wantCodes("after it was cleared", of, http.StatusAccepted)
+	for _, path := range []string{"/v1/guards/three/blocked", "/v1/guards/one/blocked?limit=0"} {
+		if r := b.admin.do(t, "GET", path, nil, ""); r.Code != http.StatusNotFound && r.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d", path, r.Code)
+		}
+	}
+}
+
+func TestGuardsRefuseBadSettings(t *testing.T) {
+	bad := IntakeGuard{Rule: limiter.Rule{Name: "x", Policy: twoAMinute.Policy}, By: []GuardBy{"colour", GuardByGuest}, Endpoints: []string{"login"}}
+	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: &lateStore{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = newIntakeGuards(Config{Auth: a, Guards: []IntakeGuard{bad, bad, {}}, Limits: memoryStore(t)})
+	for _, part := range []string{"twice", "colour", `no operation "login"`, "counts guests", "by nothing"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("no word of %q: %v", part, err)
+		}
+	}
+}
+
+func mustRequest(t testing.TB, method, target string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequest(method, "http://localhost"+target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

@@ -1,0 +1,120 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
+)
+
+// Guard is a limiter in front of the intake.
+type Guard struct {
+	Policy     limiter.Policy
+	By         []api.GuardBy // what requests are counted by, together
+	Endpoints  []string      // operations that it stands before; none: all
+	FailClosed bool          // refuse while Redis cannot be asked
+	Shadow     bool          // refuse nothing, and count what would have been refused
+}
+
+// GuardSettings are the scalar settings of a guard.
+func GuardSettings() []Setting {
+	names := make([]string, 0, len(limiter.Algorithms()))
+	for _, a := range limiter.Algorithms() {
+		names = append(names, string(a))
+	}
+	rate := TenantSettings()[0]
+	rate.Default, rate.Help = "", "Requests of one key per period, such as 20/m. Required."
+	return []Setting{
+		rate,
+		choice("algorithm", string(limiter.TokenBucket), "Which limiter counts ([limiters](limiters.md)).", names...),
+		{Key: "burst", Kind: Whole, Default: "0", min: 0, max: 1_000_000_000_000, Rule: "must be a whole number from 0; burst × period at most 200 years",
+			Help: "Size of the bucket of token-bucket and leaky-meter; 0 is the limit of the rate."},
+		duration("block", "0s", 0, shaper.MaxPeriod, "How long a key is refused after an overflow, of sliding-log alone."),
+		choice("on_error", "open", "Whether requests pass (open) or are refused with 503 (closed) while Redis cannot be asked.", "open", "closed"),
+		toggle("shadow", "Refuse nothing, and count what would have been refused in sluice_guard_decisions_total."),
+	}
+}
+
+// guards reads the guards by name; authentication must have been read.
+func (r *reader) guards(c *Config, values map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		path := "guards." + quoteName(name)
+		if !isRoute(name) {
+			r.problem(path, "the name", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+		}
+		section, ok := values[name].(map[string]any)
+		if !ok {
+			r.problem(path, kindOf(values[name]), "must be a section with a rate")
+			continue
+		}
+		g := r.guard(path, section)
+		if slices.Contains(g.By, api.GuardByGuest) && !slices.Contains(c.Auth.Modes(), auth.Guest) {
+			r.problem(path+".by", "guest", "must not be guest unless auth.mode has guest")
+		}
+		c.Guards[name] = g
+	}
+}
+
+func (r *reader) guard(path string, values map[string]any) Guard {
+	var g Guard
+	var algorithm, onError string
+	places := map[string]any{
+		"rate": &g.Policy.Rate, "algorithm": &algorithm, "burst": &g.Policy.Burst, "block": &g.Policy.Block, "on_error": &onError, "shadow": &g.Shadow,
+	}
+	for _, s := range GuardSettings() {
+		if value, rule := s.read(s.typed(s.Default)); rule == "" {
+			assign(places[s.Key], value)
+		}
+	}
+	before := len(r.problems)
+	r.scalars(path, values, GuardSettings(), places, "by", "endpoints")
+	g.Policy.Algorithm, g.FailClosed = limiter.Algorithm(algorithm), onError == "closed"
+	var bys []string
+	for _, by := range api.GuardBys() {
+		bys = append(bys, string(by))
+	}
+	for _, by := range r.words(path+".by", values["by"], bys) {
+		g.By = append(g.By, api.GuardBy(by))
+	}
+	g.Endpoints = r.words(path+".endpoints", values["endpoints"], api.Endpoints())
+	switch {
+	case values["by"] == nil:
+		r.problem(path+".by", "nothing", "must be a list of "+strings.Join(bys, ", "))
+	case values["rate"] == nil:
+		r.problem(path+".rate", "nothing", "must be set")
+	case len(r.problems) == before:
+		r.problems = append(r.problems, problemsOf(g.Policy.Validate()).Under(path)...)
+	}
+	return g
+}
+
+// words reads a list of words, each of those that are allowed and once. nil reads as none.
+func (r *reader) words(path string, raw any, allowed []string) []string {
+	rule := "must be a list of " + strings.Join(allowed, ", ")
+	list, isList := raw.([]any)
+	if raw == nil {
+		return nil
+	}
+	if !isList || len(list) == 0 {
+		r.problem(path, kindOf(raw), rule)
+		return nil
+	}
+	var words []string
+	for i, raw := range list {
+		word, _ := raw.(string)
+		switch at := fmt.Sprintf("%s[%d]", path, i); {
+		case !slices.Contains(allowed, word):
+			r.problem(at, show(raw), "must be one of "+strings.Join(allowed, ", "))
+		case slices.Contains(words, word):
+			r.problem(at, show(raw), "must not be repeated")
+		default:
+			words = append(words, word)
+		}
+	}
+	return words
+}

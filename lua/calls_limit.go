@@ -1,0 +1,67 @@
+package lua
+
+import (
+	"fmt"
+
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
+)
+
+// What scripts of the limiters keep of requests that were allowed, to know one that is sent again.
+const (
+	TagLength = 8 // characters of a request's tag
+	tagsKept  = 32
+)
+
+// LimitCall asks a limiter for one request of a key.
+type LimitCall struct {
+	At     At
+	State  string // key
+	Log    string // key, of limiter.SlidingLog
+	Blocks string // key: blocked ones of the rule, of limiter.SlidingLog
+
+	Tag    string // TagLength characters without a space that no other request of the key has; empty: the call is never sent again
+	Policy limiter.Policy
+	Cost   int64  // below 0 counts as 0
+	Name   string // of the limiter's key, as it is listed when it is blocked
+}
+
+// limits are the scripts by limiter.
+func limits(a limiter.Algorithm) *Script {
+	switch a {
+	case limiter.FixedWindow:
+		return Commands.FixedWindow
+	case limiter.SlidingLog:
+		return Commands.SlidingLog
+	case limiter.SlidingCounter:
+		return Commands.SlidingCounter
+	case limiter.TokenBucket:
+		return Commands.TokenBucket
+	case limiter.LeakyMeter:
+		return Commands.LeakyMeter
+	}
+	panic(fmt.Sprintf("lua: no script for the limiter %q: its policy was not validated", string(a)))
+}
+
+// Call is the call in the form that is sent. The policy must be legal.
+func (c LimitCall) Call() Call {
+	// No more is asked of a cost that is refused for good, and it stays a number that Lua counts exactly.
+	cost := min(max(c.Cost, 0), c.Policy.Limit()+1)
+	keys := []string{c.State}
+	args := []any{string(c.At), c.Tag, cost, c.Policy.Rate.Limit, c.Policy.Rate.Period.Microseconds()}
+	switch c.Policy.Algorithm {
+	case limiter.SlidingLog:
+		keys, args = append(keys, c.Log, c.Blocks), append(args, c.Policy.Block.Microseconds(), c.Name)
+	case limiter.TokenBucket, limiter.LeakyMeter:
+		args = append(args, c.Policy.Limit())
+	}
+	return Call{limits(c.Policy.Algorithm), keys, args}
+}
+
+// Decode reads the answer: the decision and the instant of it.
+func (c LimitCall) Decode(values []any) (limiter.Decision, shaper.Instant, error) {
+	r := reader{values: values}
+	now := shaper.Instant(r.int())
+	d := limiter.Decision{Allowed: r.int() == 1, Limit: c.Policy.Limit(), Remaining: r.int(), RetryAfter: micros(r.int()), Reset: micros(r.int())}
+	return d, now, r.err
+}

@@ -1,0 +1,48 @@
+-- sliding_counter: decide on a request by limiter.SlidingCounter.
+--
+-- Guarantee: at most 2 × limit − 1 is allowed in any period, the limit if requests come evenly. Both counts and their window expire together. What is
+-- refused writes nothing. A request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
+--
+-- KEYS
+--   1 state
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 tag of the request, 8 characters, or '' for none   3 cost, 0 asks   4 limit   5 period in µs
+-- Reply
+--   now, 1 allowed or 0 refused, remaining, retry after in µs (0: allowed, or never), reset in µs
+-- Derived keys: (none)
+-- Channels: (none)
+
+--! include limit
+
+local start, count, previous = limit_load('start', 'count', 'previous')
+local window = floor(now / period) * period
+if start + period == window then
+  start, previous, count = window, count, 0
+elseif start ~= window then
+  start, previous, count = window, 0, 0
+end
+
+-- free_at is when a cost that was refused fits: in this window once enough of the one before has slid out, else in the next one.
+local function free_at()
+  local spare = limit - count - cost
+  if spare >= 0 then
+    return start + period - floor(spare * period / previous)
+  end
+  return start + 2 * period - floor((limit - cost) * period / count)
+end
+
+local free = max(0, floor(((limit - count) * period - previous * (period - (now - start))) / period))
+local allowed, retry = cost <= free, 0
+if allowed and cost > 0 then
+  count, free = count + cost, free - cost
+  limit_keep(start + 2 * period - now, 'tags', limit_tags(), 'start', start, 'count', count, 'previous', previous)
+elseif not allowed and cost <= limit then
+  retry = max(0, free_at() - now)
+end
+local reset = 0
+if count > 0 then
+  reset = start + 2 * period - now
+elseif previous > 0 then
+  reset = start + period - now
+end
+return limit_answer(allowed, limit, free, retry, reset)

@@ -1,0 +1,133 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
+)
+
+// Limits is the limiter.Store that all processes at this Redis share. Each decision is one script on the shard that the key's hash falls into,
+// by the clock of Redis. A call that is sent again because its answer was lost is not counted twice, unless more than 32 other requests of
+// the key were allowed in between; then it errs on the side of refusing. Every error wraps ErrUnavailable or is the context's.
+//
+// The text of a key is stored only while it is blocked, as a member of the list of blocked keys; otherwise there is a hash of it.
+type Limits struct{ q *Queue }
+
+var _ limiter.Store = Limits{}
+
+// Limits is the store of the limiters' keys, beside the jobs.
+func (q *Queue) Limits() Limits { return Limits{q} }
+
+// Take implements limiter.Store.
+func (l Limits) Take(ctx context.Context, r limiter.Rule, key string, cost int64) (limiter.Decision, error) {
+	if err := r.Policy.Validate(); err != nil {
+		return limiter.Decision{}, err
+	}
+	k := l.keysOf(r, key)
+	call := lua.LimitCall{State: k.state, Log: k.log, Blocks: k.blocked, Tag: newTag(), Policy: r.Policy, Cost: cost, Name: key}
+	values, err := l.q.run(ctx, call.Call())
+	if err != nil {
+		return limiter.Decision{}, err
+	}
+	d, _, err := call.Decode(values)
+	return d, unavailable(err)
+}
+
+// Clear implements limiter.Store.
+func (l Limits) Clear(ctx context.Context, r limiter.Rule, key string) (bool, error) {
+	k := l.keysOf(r, key)
+	var gone *redis.IntCmd
+	if _, err := l.q.engine.fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		gone = p.Del(ctx, k.all()...)
+		if k.blocked != "" {
+			p.ZRem(ctx, k.blocked, key)
+		}
+		return nil
+	}); err != nil {
+		return false, unavailable(err)
+	}
+	return gone.Val() > 0, nil
+}
+
+// Blocked implements limiter.Store.
+func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter.Blocked, error) {
+	if most < 1 {
+		return nil, nil
+	}
+	now, err := l.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmds, index := make([]*redis.ZSliceCmd, l.q.keys.Len()), shortHash(ruleParts(r)...)
+	if _, err := l.q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range cmds {
+			from := "(" + strconv.FormatInt(int64(now), 10)
+			cmds[i] = p.ZRangeByScoreWithScores(ctx, l.q.keys.Shard(i).Blocked(index), &redis.ZRangeBy{Min: from, Max: "+inf", Count: int64(most)})
+		}
+		return nil
+	}); err != nil {
+		return nil, unavailable(err)
+	}
+	var list []limiter.Blocked
+	for _, cmd := range cmds {
+		for _, z := range cmd.Val() {
+			name, _ := z.Member.(string)
+			list = append(list, limiter.Blocked{Key: name, Left: shaper.Instant(z.Score).Sub(now)})
+		}
+	}
+	slices.SortFunc(list, func(a, b limiter.Blocked) int { return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Key, b.Key)) })
+	return list[:min(len(list), most)], nil
+}
+
+func (l Limits) now(ctx context.Context) (shaper.Instant, error) {
+	t, err := l.q.engine.fast.Time(ctx).Result()
+	return shaper.InstantOf(t), unavailable(err)
+}
+
+// limitKeys are where one key of a rule is kept, all in one shard.
+type limitKeys struct{ state, log, blocked string }
+
+// all are those of the key alone.
+func (k limitKeys) all() []string {
+	if k.log == "" {
+		return []string{k.state}
+	}
+	return []string{k.state, k.log}
+}
+
+func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {
+	parts := ruleParts(r)
+	hash := shortHash(append(parts, key)...)
+	shard := l.q.keys.ShardOf(hash)
+	k := limitKeys{state: shard.Limit(hash)}
+	if r.Policy.Algorithm == limiter.SlidingLog {
+		k.log, k.blocked = shard.LimitLog(hash), shard.Blocked(shortHash(parts...))
+	}
+	return k
+}
+
+// ruleParts tell a rule from every other.
+func ruleParts(r limiter.Rule) []string {
+	p := r.Policy
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return []string{
+		r.Name, string(p.Algorithm), number(p.Rate.Limit), number(p.Rate.Period.Milliseconds()), number(p.Limit()), number(p.Block.Milliseconds()),
+	}
+}
+
+// newTag names a request among those of its key, by chance: two of them are alike once in 2⁴⁸ times.
+func newTag() string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], rand.Uint64())
+	return base64.RawURLEncoding.EncodeToString(b[:6])
+}
