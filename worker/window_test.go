@@ -21,7 +21,7 @@ func TestWindowShrinksAndGrows(t *testing.T) {
 	for range 100 {
 		look(11 * time.Millisecond)
 	}
-	if most := look(time.Millisecond); w.size != windowLeast || most != leastLook {
+	if most := look(time.Millisecond); int(w.size) != windowLeast || most != leastLook {
 		t.Errorf("after late answers: %.1f looks at once, %d jobs a look", w.size, most)
 	}
 	for range 3000 {
