@@ -154,8 +154,8 @@ func (s *shard) look() plan {
 	if !ok {
 		return plan{at: s.d.watch.now()}
 	}
-	took := time.Duration(0)
-	defer func() { s.d.window.leave(took) }()
+	took, leased := time.Duration(0), 0
+	defer func() { s.d.window.leave(took, leased) }()
 	now := s.d.watch.now()
 	owner, helper := s.role()
 	leasing := (owner || helper) && s.d.stop.Err() == nil
@@ -188,6 +188,7 @@ func (s *shard) look() plan {
 		}
 		return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 	}
+	leased = len(t.Leases)
 	s.probe.report(nil)
 	s.unanswered = false
 	s.pause.reset()

@@ -9,7 +9,7 @@ import (
 const (
 	windowMost  = 64
 	windowStart = 32
-	windowLeast = 12 // fewer would wait for one another's way to Redis and back
+	windowLeast = 12 // of looks for few jobs: fewer would wait for one another's way to Redis and back
 	leastLook   = 8
 )
 
@@ -67,8 +67,9 @@ func (w *window) enter(done <-chan struct{}) (most int, ok bool) {
 	return w.most, true
 }
 
-// leave ends a look that took so long; 0 for one that did not come about.
-func (w *window) leave(took time.Duration) {
+// leave ends a look that took so long, 0 for one that did not come about, and leased so many jobs. Late answers to looks for many jobs
+// are Redis's work; to looks for few, the way and the machine may be slow.
+func (w *window) leave(took time.Duration, leased int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.out--
@@ -82,12 +83,16 @@ func (w *window) leave(took time.Duration) {
 		w.least += (took - w.least) / 1000
 	}
 	// On a long way no answer is fast: what counts is the wait beside it.
+	least := 1.0
+	if leased < lookLeast {
+		least = windowLeast
+	}
 	switch limit := max(w.inTime, 3*w.least); {
-	case took > limit && w.size > windowLeast:
-		w.size = max(windowLeast, w.size*0.9)
-	case took > limit:
+	case took > limit && w.size > least:
+		w.size = max(least, w.size*0.9)
+	case took > limit && leased >= lookLeast:
 		w.most = max(leastLook, w.most*3/4)
-	default:
+	case took <= limit:
 		w.size = min(windowMost, w.size+1/w.size)
 		if took < limit/2 {
 			w.most = min(lookMost, w.most+1)

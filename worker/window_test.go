@@ -9,25 +9,31 @@ import (
 // TestWindowShrinksAndGrows: looks that are answered late become fewer and then smaller, and more and larger again when they are not.
 func TestWindowShrinksAndGrows(t *testing.T) {
 	w := newWindow(10 * time.Millisecond)
-	look := func(took time.Duration) int {
+	look := func(took time.Duration, leased int) int {
 		most, ok := w.enter(nil)
 		if !ok {
 			t.Fatal("no look may begin")
 		}
-		w.leave(took)
+		w.leave(took, leased)
 		return most
 	}
-	look(time.Millisecond)
+	look(time.Millisecond, 1)
 	for range 100 {
-		look(11 * time.Millisecond)
+		look(11*time.Millisecond, 1)
 	}
-	if most := look(time.Millisecond); int(w.size) != windowLeast || most != leastLook {
+	if most := look(time.Millisecond, 1); int(w.size) != windowLeast || most != lookMost {
+		t.Errorf("after late answers to looks for one job: %.1f looks at once, %d jobs a look", w.size, most)
+	}
+	for range 100 {
+		look(11*time.Millisecond, 100)
+	}
+	if most := look(time.Millisecond, 100); w.size > 2 || most != leastLook {
 		t.Errorf("after late answers: %.1f looks at once, %d jobs a look", w.size, most)
 	}
 	for range 3000 {
-		look(time.Millisecond)
+		look(time.Millisecond, 100)
 	}
-	if most := look(time.Millisecond); w.size != windowMost || most != lookMost {
+	if most := look(time.Millisecond, 100); w.size != windowMost || most != lookMost {
 		t.Errorf("after early answers: %.1f looks at once, %d jobs a look", w.size, most)
 	}
 }
@@ -37,7 +43,7 @@ func TestWindowOnALongWay(t *testing.T) {
 	w := newWindow(10 * time.Millisecond)
 	for range 3000 {
 		w.enter(nil)
-		w.leave(50 * time.Millisecond)
+		w.leave(50*time.Millisecond, 100)
 	}
 	if w.size != windowMost || w.most != lookMost {
 		t.Errorf("%.1f looks at once, %d jobs a look", w.size, w.most)
@@ -50,7 +56,7 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow(10 * time.Millisecond)
 		w.enter(nil)
-		w.leave(time.Millisecond) // so it knows what is late
+		w.leave(time.Millisecond, 1) // so it knows what is late
 		for range windowStart {
 			w.enter(nil)
 		}
@@ -73,19 +79,19 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 		}
 		close(done)
 		synctest.Wait()
-		w.leave(time.Hour) // late: the window is smaller than before
+		w.leave(time.Hour, 1) // late: the window is smaller than before
 		synctest.Wait()
 		if len(begun) != 0 {
 			t.Fatal("a look began although the window has become smaller")
 		}
 		for len(begun) == 0 && w.out > 0 {
-			w.leave(time.Millisecond)
+			w.leave(time.Millisecond, 1)
 			synctest.Wait()
 		}
 		if len(begun) != 1 || <-begun != 0 {
 			t.Fatal("the look that waits longest must begin first")
 		}
-		w.leave(time.Millisecond)
+		w.leave(time.Millisecond, 1)
 		synctest.Wait()
 		if len(begun) != 1 || <-begun != 2 || len(w.waiting) != 0 {
 			t.Error("the look of which nobody waits any more stands in the way")
