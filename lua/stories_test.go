@@ -179,3 +179,18 @@ func TestClockGoesOnAfterAStepBack(t *testing.T) {
 		}
 	})
 }
+
+// TestExpiredAtItsPromotion: a job whose turn would come too late is filed under the sequence that it was promoted with.
+func TestExpiredAtItsPromotion(t *testing.T) {
+	tell(t, "50/s", func(w *world) {
+		w.names++
+		w.admit(admission{at: w.wall, baseline: w.baseline, jobs: []candidate{{
+			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
+			delay: 3 * time.Millisecond, maxWait: 40 * time.Millisecond, cost: 1, maxAttempts: 3, payload: []byte("payload"),
+		}}})
+		w.wall = w.wall.Add(10 * time.Millisecond)
+		w.submit(1, 0)
+		w.wall = w.wall.Add(10*time.Millisecond + 331*time.Microsecond)
+		w.lookUntilIdle()
+	})
+}

@@ -174,5 +174,5 @@ end
 local function job_ended(j, ended)
   local raw = j.raw
   return '1' .. j.state .. sub(raw, 3, 6) .. u16(j.attempts) .. char(j.free) .. j.outcome .. sub(raw, 11, 21) .. ended .. ZERO7
-    .. sub(raw, 36, 41) .. u24(j.result) .. sub(raw, 45, 57) .. u16(j.max) .. sub(raw, 60, 61) .. ZERO4
+    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(j.result) .. sub(raw, 45, 57) .. u16(j.max) .. sub(raw, 60, 61) .. ZERO4
 end
