@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strconv"
@@ -14,8 +13,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
 )
 
@@ -24,25 +21,6 @@ const (
 	drainPlaces = 4000
 	asynqPlaces = 500
 )
-
-// openOn is a queue on a server of the bench, whose flows are as fast as policies allow.
-func openOn(ctx context.Context, server *redisServer) (*store, error) {
-	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: server.url()})
-	if err != nil {
-		return nil, err
-	}
-	fast, err := shaper.RateOf(shaper.MaxPerSecond, 1000)
-	if err != nil {
-		return nil, err
-	}
-	policy := shaper.DefaultPolicy()
-	policy.Rate, policy.Capacity, policy.Concurrency = fast, 10_000_000, 0
-	q, err := queue.Open(ctx, engine, queue.Options{Defaults: policy})
-	if err != nil {
-		return nil, err
-	}
-	return &store{Queue: q, engine: engine}, nil
-}
 
 // counter counts the jobs that were handled and tells when the last one was.
 type counter struct {
@@ -88,12 +66,7 @@ func (c *counter) measured(ctx context.Context, b *bench, name string, server *r
 
 // drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker with no-op handlers empties them.
 func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error) {
-	server, err := newRedis(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer server.close()
-	s, err := openOn(ctx, server)
+	s, err := open(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -112,7 +85,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 		if err != nil {
 			return 0, err
 		}
-		figure, err := handled.measured(ctx, b, fmt.Sprintf("sluice, %d tenants", tenants), server, n)
+		figure, err := handled.measured(ctx, b, fmt.Sprintf("sluice, %d tenants", tenants), s.server, n)
 		return figure, errors.Join(err, stop())
 	})
 }
@@ -181,8 +154,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 		weights["q"+strconv.Itoa(i)] = 1
 	}
 	handled := newCounter(n)
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqPlaces, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{quiet}})
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqPlaces, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{}})
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}
@@ -191,7 +163,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 }
 
 // silence is an asynq logger that says nothing.
-type silence struct{ *slog.Logger }
+type silence struct{}
 
 func (silence) Debug(...any) {}
 func (silence) Info(...any)  {}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,19 +43,27 @@ const (
 
 var payload = []byte(`{"sku":"abcdefgh-1234","qty":1,"note":"` + strings.Repeat("x", 110-42) + `"}`)
 
-// store is a redis-server of its own with a queue on it.
+// store is a redis-server of its own with a queue on it, whose flows are as fast as policies allow.
 type store struct {
 	*queue.Queue
 	engine *queue.Engine
-	dir    string
+	server *redisServer
 }
 
 func open(ctx context.Context) (*store, error) {
-	dir, err := os.MkdirTemp("", "sluice-bench-")
+	server, err := newRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
-	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{DataDir: dir})
+	s, err := openOn(ctx, server)
+	if err != nil {
+		server.close()
+	}
+	return s, err
+}
+
+func openOn(ctx context.Context, server *redisServer) (*store, error) {
+	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: server.url()})
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +77,12 @@ func open(ctx context.Context) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &store{Queue: q, engine: engine, dir: dir}, nil
+	return &store{Queue: q, engine: engine, server: server}, nil
 }
 
 func (s *store) close() {
-	for _, err := range []error{s.Queue.Close(), s.engine.Close(), os.RemoveAll(s.dir)} { // no directory: the server's owner removes it
+	defer s.server.close()
+	for _, err := range []error{s.Queue.Close(), s.engine.Close()} {
 		if err != nil {
 			slog.Warn("clean up", "error", err)
 		}

@@ -96,12 +96,7 @@ func postTo(client *http.Client, req *http.Request) error {
 }
 
 func pushSluice(ctx context.Context, b *bench, url string) (perSecond float64, err error) {
-	server, err := newRedis(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer server.close()
-	s, err := openOn(ctx, server)
+	s, err := open(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -142,12 +137,7 @@ const (
 )
 
 func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
-	server, err := newRedis(ctx)
-	if err != nil {
-		return startDelays{}, err
-	}
-	defer server.close()
-	s, err := openOn(ctx, server)
+	s, err := open(ctx)
 	if err != nil {
 		return startDelays{}, err
 	}
@@ -177,10 +167,10 @@ func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
 		}
 		return nil
 	}
-	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: server.socket})
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.server.socket})
 	defer rdb.Close()
 	client := asynq.NewClientFromRedisClient(rdb)
-	peer := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel, Logger: silence{slog.New(slog.DiscardHandler)}})
+	peer := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel, Logger: silence{}})
 	if err := peer.Start(handler); err != nil {
 		return out, err
 	}
