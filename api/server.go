@@ -13,10 +13,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/api/arrivals"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/shaper/simulate"
 )
 
 // Config is the settings of a Server. The zero value of a field means its default.
@@ -42,6 +44,8 @@ type Config struct {
 	// Guards stand before the operations of the intake and count in Limits, which they need.
 	Guards []IntakeGuard
 	Limits limiter.Store
+	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default simulate.Horizon.
+	Horizon time.Duration
 	// TrustedProxies are those whose X-Forwarded-For is believed by guards that count by address.
 	TrustedProxies []netip.Prefix
 }
@@ -73,10 +77,13 @@ type Server struct {
 	streams  chan struct{} // one element for each event stream
 	bodies   bodyBudget
 	reads    *readBudget // nil: no bound
-	guards   []*intakeGuard
-	drain    sync.Once
-	intake   http.Handler
-	admin    http.Handler
+	arrivals *arrivals.Log
+	// predicting has an element while there is a prediction in the making.
+	predicting chan struct{}
+	guards     []*intakeGuard
+	drain      sync.Once
+	intake     http.Handler
+	admin      http.Handler
 }
 
 // New makes the server of a queue. It fails when the settings cannot work, or when the metrics are registered already.
@@ -93,13 +100,19 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = defaultStreams
 	}
+	if cfg.Horizon == 0 {
+		cfg.Horizon = simulate.Horizon
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
+	s := &Server{
+		backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams),
+		arrivals: arrivals.New(), predicting: make(chan struct{}, 1),
+	}
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
 	}

@@ -13,7 +13,7 @@ func (r *Run) live(p shaper.Policy) {
 	// leave lets go whoever leaves or expires up to an instant.
 	leave := func(end int, now shaper.Instant) {
 		for f.Queued > 0 {
-			for ; head < end && r.Fates[head] != waiting; head++ {
+			for ; head < end && r.Fates[head] != Waiting; head++ {
 			}
 			a := r.Trace[head]
 			at, fate := f.Earliest(), Departed
@@ -38,7 +38,7 @@ func (r *Run) live(p shaper.Policy) {
 		f, said = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: a.Cost, MaxWait: p.MaxWait}, nil)
 		switch said.Outcome {
 		case shaper.Admitted:
-			r.Fates[i] = waiting
+			r.Fates[i] = Waiting
 		case shaper.DeadlineUnreachable:
 			r.Fates[i] = Unreachable
 		}

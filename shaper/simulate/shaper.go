@@ -10,7 +10,7 @@ import (
 // Horizon is how far ahead of their stamps workers lease jobs, unless their configuration says otherwise.
 const Horizon = 20 * time.Millisecond
 
-// Shaper replays the trace through a flow with the policy, of which the rates, the bursts, the capacity and the max wait count, and with workers
+// Shaper replays the trace through a flow with the policy, of which all counts but the capacity in bytes and the concurrency, and with workers
 // that lease so far ahead. With a horizon of 0 a job holds its place until it leaves. The error is of type shaper.Problems or wraps ErrTrace.
 func Shaper(t Trace, p shaper.Policy, horizon time.Duration) (*Run, error) {
 	if err := p.Validate(); err != nil {
@@ -27,12 +27,41 @@ func Shaper(t Trace, p shaper.Policy, horizon time.Duration) (*Run, error) {
 	}
 	r := newRun(NameShaper, t, p.Rate)
 	r.Capacity = p.Capacity
-	if foreseeable(t, p) {
+	switch {
+	case p.Draining: // all are refused
+	case p.Paused:
+		r.pile(p)
+	case foreseeable(t, p):
 		r.foresee(p, horizon, len(t))
-	} else {
+	default:
 		r.live(p)
 	}
 	return r, nil
+}
+
+// pile is a run in which nothing leaves. Jobs go when their max wait is over, or never; that they could not leave in time is not said of a flow
+// that is paused.
+func (r *Run) pile(p shaper.Policy) {
+	depth, head := int64(0), 0
+	if p.MaxWait == 0 {
+		r.Freed = make([]shaper.Instant, len(r.Trace))
+	}
+	for i, a := range r.Trace {
+		for ; head < i && (r.Fates[head] == Refused || r.Fates[head] == Expired && r.Freed[head] <= a.At); head++ {
+			if r.Fates[head] == Expired {
+				depth--
+			}
+		}
+		switch {
+		case depth >= p.Capacity:
+			continue
+		case p.MaxWait == 0:
+			r.Fates[i], r.Freed[i] = Waiting, latest
+		default:
+			r.Fates[i], r.Gone[i] = Expired, a.At.Add(p.MaxWait)
+		}
+		depth++
+	}
 }
 
 // endless names the setting that would keep jobs in the queue past the last instant that there is.
