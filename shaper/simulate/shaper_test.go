@@ -234,7 +234,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Report{
-		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, WaitP50: 100 * ms, WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
+		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, Departed: 6, WaitP50: 100 * ms, WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
 		PeakDepth: 4, FullestWindow: 5, Window: sec, Ends: sec,
 	}
 	if diff := cmp.Diff(want, r.Report()); diff != "" {
