@@ -72,6 +72,69 @@ func TestShaperStories(t *testing.T) {
 	}
 }
 
+// TestNothingLeaves: in a flow that is paused jobs pile up, until their max wait is over or for good; one that drains takes none.
+func TestNothingLeaves(t *testing.T) {
+	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 2, Paused: true}
+	for _, story := range []struct {
+		name   string
+		change func(*shaper.Policy)
+		want   []Fate
+		depth  int64
+	}{
+		{"paused", func(*shaper.Policy) {}, []Fate{Waiting, Waiting, Refused, Refused, Refused}, 2},
+		{"paused, with a longest wait", func(p *shaper.Policy) { p.MaxWait = sec }, []Fate{Expired, Expired, Refused, Expired, Refused}, 2},
+		{"paused and without a place", func(p *shaper.Policy) { p.Capacity = 0 }, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
+		{"draining", func(p *shaper.Policy) { p.Paused, p.Draining = false, true }, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
+	} {
+		p := p
+		story.change(&p)
+		r, err := Shaper(at(0, 500*ms, 900*ms, sec, 1400*ms), p, Horizon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(story.want, r.Fates); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", story.name, diff)
+		}
+		report := r.Report()
+		if report.PeakDepth != story.depth || report.Departed != 0 || report.WaitMax != 0 || report.Admitted+report.Refused != 5 {
+			t.Errorf("%s: %+v", story.name, report)
+		}
+		if end := r.End(); end > start.Add(2*sec) {
+			t.Errorf("%s: ends at %v", story.name, end.Sub(start))
+		}
+		r.Series(100, 0)
+	}
+}
+
+// TestTogether: flows beside each other are counted together, and one alone is as its own report.
+func TestTogether(t *testing.T) {
+	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 3}
+	one, err := Shaper(at(repeat(6, 0)...), p, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Capacity = 1
+	other, err := Shaper(at(0, 0, 0, 5*sec), p, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Report{
+		Name: NameShaper, Arrived: 10, Admitted: 7, Refused: 3, Delayed: 4, Departed: 7, WaitP50: 100 * ms, WaitP95: 300 * ms, WaitP99: 300 * ms, WaitMax: 300 * ms,
+		PeakDepth: 3, Ends: 5 * sec,
+	}
+	if diff := cmp.Diff(want, Together(one, other)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	alone := one.Report()
+	alone.FullestWindow, alone.Window = 0, 0
+	if diff := cmp.Diff(alone, Together(one)); diff != "" {
+		t.Errorf("alone (-want +got):\n%s", diff)
+	}
+	if got := Together(); got != (Report{}) {
+		t.Errorf("none: %+v", got)
+	}
+}
+
 // TestWorkersLookAhead: a place is free when a worker looks, half a horizon before the first stamp that waits, or at once into an empty queue.
 func TestWorkersLookAhead(t *testing.T) {
 	for _, story := range []struct {
