@@ -92,7 +92,7 @@ func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]
 		if err := ctx.Err(); err != nil {
 			return wire.Outlook{}, err
 		}
-		r, err := simulate.Shaper(trace, p, s.cfg.Horizon)
+		r, err := simulate.Shaper(trace, p, simulate.Workers{Horizon: s.cfg.Horizon})
 		if err != nil {
 			return wire.Outlook{}, err
 		}
