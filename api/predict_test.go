@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // predict asks what the body would do to the tenant acme.
@@ -131,6 +132,36 @@ func TestPredictionsThatAreRefused(t *testing.T) {
 	if got := b.predict(`{}`); got.Arrivals != 0 || got.Now != (wire.Outlook{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
+}
+
+// TestPredictionsKnowTheServiceTime: by the jobs that have ended, and the cap of concurrency counts then.
+func TestPredictionsKnowTheServiceTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		for range 10 {
+			b.submit(plainJob, headers{"Sluice-Tenant": "acme"})
+		}
+		first := b.predict(`{"concurrency":1}`)
+		for i, id := range b.queue.IDs()[:3] {
+			b.queue.Finish(id, shaper.Succeeded, nil, nil)
+			b.queue.Took(id, time.Duration(400+i*100)*time.Millisecond)
+		}
+		b.queue.Finish(b.queue.IDs()[3], shaper.Dead, nil, nil)
+		want := wire.Prediction{
+			From: first.From, Until: first.Until, Arrivals: 10, ServiceTimeMS: 500,
+			Now: outlook(10, 0, 9, 400, 900, 900, 900), Then: outlook(10, 0, 9, 2000, 4500, 4500, 4500),
+		}
+		if diff := cmp.Diff(want, b.predict(`{"concurrency":1}`)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if first.ServiceTimeMS != 0 || first.Then.Admitted != 10 || *first.Then.WaitMax != 900 {
+			t.Errorf("without a job that has ended: %+v", first)
+		}
+		b.admin.do(t, http.MethodPatch, "/v1/tenants/acme", nil, `{"concurrency":0}`)
+		if p := b.predict(`{"rate":{"limit":20}}`); p.ServiceTimeMS != 0 {
+			t.Errorf("without a cap: %+v", p)
+		}
+	})
 }
 
 func TestPredictionOfATenantThatDrains(t *testing.T) {
