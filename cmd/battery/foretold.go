@@ -198,6 +198,7 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 		f.timed()
 	} else {
 		f.atMost(s.tenant+" admitted, off by", off, 0, "")
+		f.timed() // a slot that is missed for a stall of the machine is gone
 	}
 	for _, q := range []struct {
 		name       string
