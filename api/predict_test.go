@@ -37,20 +37,20 @@ func outlook(admitted, refused, depth int64, waits ...int64) wire.Outlook {
 
 // Time stories: thirty jobs come at once to a queue of twenty places at ten a second, and then settings are tried.
 func TestPredictions(t *testing.T) {
-	now := outlook(21, 9, 20, 1000, 1900, 2000, 2000)
+	now := outlook(20, 10, 20, 900, 1800, 1900, 1900)
 	for _, tt := range []struct {
 		name, body string
 		then       wire.Outlook
 	}{
 		{"nothing changes", `{}`, now},
-		{"twice the rate, by its half", `{"rate":{"limit":20}}`, outlook(21, 9, 20, 500, 950, 1000, 1000)},
-		{"room for all", `{"capacity":100}`, outlook(30, 0, 29, 1400, 2800, 2900, 2900)},
-		{"a burst", `{"burst":5,"reason":"a try"}`, outlook(25, 5, 20, 800, 1900, 2000, 2000)},
-		{"a longest wait", `{"max_wait_ms":1000}`, outlook(11, 19, 10, 500, 1000, 1000, 1000)},
-		{"further rates", `{"rates":[{"limit":60,"period_ms":60000}]}`, outlook(21, 9, 20, 10_000, 19_000, 20_000, 20_000)},
+		{"twice the rate, by its half", `{"rate":{"limit":20}}`, outlook(20, 10, 20, 450, 900, 950, 950)},
+		{"room for all", `{"capacity":100}`, outlook(30, 0, 30, 1400, 2800, 2900, 2900)},
+		{"a burst", `{"burst":5,"reason":"a try"}`, outlook(20, 10, 20, 500, 1400, 1500, 1500)},
+		{"a longest wait", `{"max_wait_ms":1000}`, outlook(11, 19, 11, 500, 1000, 1000, 1000)},
+		{"further rates", `{"rates":[{"limit":60,"period_ms":60000}]}`, outlook(20, 10, 20, 9000, 18_000, 19_000, 19_000)},
 		{"paused", `{"paused":true}`, outlook(20, 10, 20)},
-		{"back to the defaults", `{"rate":null,"capacity":null}`, outlook(30, 0, 29, 1400, 2800, 2900, 2900)},
-		{"for this route", `{"routes":{"default":{"rate":{"limit":20,"period_ms":1000}}}}`, outlook(21, 9, 20, 500, 950, 1000, 1000)},
+		{"back to the defaults", `{"rate":null,"capacity":null}`, outlook(30, 0, 30, 1400, 2800, 2900, 2900)},
+		{"for this route", `{"routes":{"default":{"rate":{"limit":20,"period_ms":1000}}}}`, outlook(20, 10, 20, 450, 900, 950, 950)},
 		{"for another route", `{"routes":{"other":{"rate":{"limit":20,"period_ms":1000}}}}`, now},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestPredictionsKnowTheServiceTime(t *testing.T) {
 		b.queue.Finish(b.queue.IDs()[3], shaper.Dead, nil, nil)
 		want := wire.Prediction{
 			From: first.From, Until: first.Until, Arrivals: 10, ServiceTimeMS: 500,
-			Now: outlook(10, 0, 9, 400, 900, 900, 900), Then: outlook(10, 0, 9, 2000, 4500, 4500, 4500),
+			Now: outlook(10, 0, 10, 400, 900, 900, 900), Then: outlook(10, 0, 10, 2000, 4500, 4500, 4500),
 		}
 		if diff := cmp.Diff(want, b.predict(`{"concurrency":1}`)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
