@@ -51,7 +51,7 @@ type Tracing struct {
 }
 
 // Open prepares the export, without a look at the collector. It returns nil where traces are off, and fails where the settings cannot work
-// together, such as a certificate that cannot be read.
+// together, such as a client certificate for an endpoint without TLS.
 func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	if cfg.Getenv == nil {
 		cfg.Getenv = func(string) string { return "" }
