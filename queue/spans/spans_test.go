@@ -208,6 +208,7 @@ func TestParents(t *testing.T) {
 		{client, never, true, "01", 1},
 		{"00-" + traceID + "-b7ad6b7169203331-00", always, true, "00", 0},
 		{"00-" + traceID + "-b7ad6b7169203331-ff", never, true, "03", 1},
+		{client, sdk.WithSampler(sdk.TraceIDRatioBased(0)), true, "00", 0}, // as the docs advise against clients that decide
 		{"", always, false, "01", 1},
 		{"", never, false, "00", 0},
 		{"00-" + traceID + "-b7ad6b7169203331-0", always, false, "01", 1},
