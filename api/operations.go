@@ -106,7 +106,7 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 // run checks what every operation checks, reads the body and calls the handler.
 func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[string]bool, refuseWhenDraining bool) (*answer, error) {
 	if refuseWhenDraining && s.isDraining() {
-		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(retryAfterSeconds(time.Second))
+		return nil, drainingProblem()
 	}
 	if op.identifies {
 		err := s.guard(c.r, op.id, nil)
@@ -136,6 +136,11 @@ func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[str
 	}
 	c.body = content
 	return op.handle(c)
+}
+
+// drainingProblem is the answer to new work while the process stops.
+func drainingProblem() *problem {
+	return shuttingDown.with("send the same request again; another instance will take it").retry(retryAfterSeconds(time.Second))
 }
 
 func checkQuery(r *http.Request, known map[string]bool) error {

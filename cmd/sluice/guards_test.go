@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -18,27 +16,7 @@ func TestGuardsOfAProcess(t *testing.T) {
 			"rate": "2/m", "algorithm": "sliding-log", "block": "60s", "by": []any{"guest"}, "endpoints": []any{"submit-job"},
 		}},
 	})
-	hc := &http.Client{}
-	defer hc.CloseIdleConnections()
-	ask := func(method, url, body string, into any) int {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		resp, err := hc.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if into != nil {
-			if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return resp.StatusCode
-	}
+	ask := newAsker(t).ask
 	submit := func(want int) {
 		t.Helper()
 		if got := ask("POST", now.api.String()+"/v1/jobs", `{"type":"t","payload":1}`, nil); got != want {

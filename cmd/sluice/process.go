@@ -301,6 +301,7 @@ func (p *process) apiConfig(
 		Auth:          authenticator,
 		Headers:       api.HeaderMode(p.cfg.Headers),
 		AdminToken:    p.cfg.Admin.Token,
+		AdminSubmit:   p.cfg.Admin.Submit,
 		Version:       build(),
 		Registerer:    registry,
 		Gatherer:      registry,
