@@ -51,6 +51,7 @@ type answerDoc struct {
 
 // call is one request to one operation.
 type call struct {
+	op    string // id of the operation
 	r     *http.Request
 	body  []byte // the whole of it, if the operation reads one
 	param func(name string) string
@@ -94,7 +95,7 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 	refuseWhenDraining := intake && op.method == http.MethodPost
 	api.Adapter().Handle(doc, func(ctx huma.Context) {
 		r, w := humachi.Unwrap(ctx)
-		out, err := s.run(op, w, &call{r: r, param: ctx.Param}, known, refuseWhenDraining)
+		out, err := s.run(op, w, &call{op: op.id, r: r, param: ctx.Param}, known, refuseWhenDraining)
 		if err != nil {
 			s.fail(w, r, err)
 			return

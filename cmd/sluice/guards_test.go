@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -38,4 +39,43 @@ func TestGuardsOfAProcess(t *testing.T) {
 		t.Errorf("clear: %d", got)
 	}
 	submit(http.StatusAccepted)
+}
+
+// TestLoginsOfAProcess: 5/m for logins, alone or in batches, and as many orders as one likes.
+func TestLoginsOfAProcess(t *testing.T) {
+	now := startProcess(t, map[string]any{
+		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}, "login": map[string]any{"url": "http://127.0.0.1:9/login"}},
+		"tenants": map[string]any{"defaults": map[string]any{"paused": true}},
+		"guards":  map[string]any{"logins": map[string]any{"rate": "5/m", "by": []any{"address"}, "routes": []any{"login"}}},
+	})
+	a := newAsker(t)
+	const login, order = `{"type":"user.login","route":"login","payload":1}`, `{"type":"order.create","payload":1}`
+	single := func(body string, want int) {
+		t.Helper()
+		if got := a.ask("POST", now.api.String()+"/v1/jobs", body, nil); got != want {
+			t.Errorf("%s: %d, want %d", body, got, want)
+		}
+	}
+	for range 3 {
+		single(login, http.StatusAccepted)
+		single(order, http.StatusAccepted)
+	}
+	var got wire.BatchResult
+	if code := a.ask("POST", now.api.String()+"/v1/jobs/batch", `{"jobs":[`+strings.Join([]string{login, order, login, login, order}, ",")+`]}`, &got); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	for i, want := range []int{202, 202, 202, 429, 202} {
+		if got.Items[i].Status != want {
+			t.Errorf("job %d of the batch: %+v, want %d", i, got.Items[i], want)
+		}
+	}
+	if got.Items[3].Guard != "logins" || got.Items[3].RetryAfterMS < 1 || got.Items[3].RetryAfterMS > 12_000 {
+		t.Errorf("the refusal is %+v", got.Items[3].Problem)
+	}
+	single(login, http.StatusTooManyRequests)
+	single(order, http.StatusAccepted)
+	var tenant wire.Tenant
+	if a.ask("GET", now.admin.String()+"/v1/tenants/default", "", &tenant); tenant.Depth != 11 {
+		t.Errorf("%d jobs wait", tenant.Depth)
+	}
 }
