@@ -145,7 +145,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	}
 	verdicts, err := s.backend.SubmitBatch(c.r.Context(), batch, body.Atomic)
 	if err != nil {
-		s.metrics.admission("unavailable")
+		s.metrics.admission(unavailableOutcome)
 		return nil, err
 	}
 	for _, v := range verdicts {
@@ -170,7 +170,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		case body.Atomic:
 			return nil, refused // none was admitted, and every verdict says the same
 		default:
-			out.Items[i].Problem = problemOf(refused).Problem
+			p := problemOf(refused)
+			s.metrics.refusal(p)
+			out.Items[i].Problem = p.Problem
 		}
 	}
 	return ok(out), nil

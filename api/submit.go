@@ -88,7 +88,7 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 	crash.At("after-admit")
 	if err != nil {
 		stop()
-		s.metrics.admission("unavailable")
+		s.metrics.admission(unavailableOutcome)
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))

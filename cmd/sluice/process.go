@@ -35,6 +35,8 @@ const (
 	listenerGrace = 3 * time.Second  // requests may take so long to end once the worker has ended
 	patience      = 5 * time.Second  // between two log lines while Redis is away at the start
 	maxTenants    = 100              // of the file that get gauges of their own, for the sake of the metrics' size
+
+	scrapeConnections = 100 // to the listener of metrics
 )
 
 // process is one running sluice: listeners, queue, worker.
@@ -85,10 +87,21 @@ func (p *process) run(ctx context.Context) error {
 		defer intake.close()
 	}
 
+	var scrape *listener
+	if p.cfg.Metrics.Listen != "" {
+		if scrape, err = p.listen("metrics", "--metrics-listen", p.cfg.Metrics.Listen, scrapeConnections, fail); err != nil {
+			return err
+		}
+		defer scrape.close()
+	}
+
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), admin.socket)
 	if intake != nil {
 		registry.MustRegister(intake.socket)
+	}
+	if scrape != nil {
+		registry.MustRegister(scrape.socket)
 	}
 	engine, q, err := p.open(ctx, registry)
 	if err != nil {
@@ -139,6 +152,9 @@ func (p *process) run(ctx context.Context) error {
 	}
 
 	admin.gate.open(server.Admin())
+	if scrape != nil {
+		scrape.gate.open(server.Metrics())
+	}
 	now := running{admin: admin.addr(), engine: engine.String(), kind: engine.Kind()}
 	attributes := []any{"admin", admin.addr().String(), "store", engine.String(), "worker", p.roles.worker}
 	if intake != nil {
@@ -174,6 +190,9 @@ func (p *process) run(ctx context.Context) error {
 		intake.shutdown()
 	}
 	admin.shutdown()
+	if scrape != nil {
+		scrape.shutdown()
+	}
 	if failed := cause(ctx); failed != nil {
 		return failed
 	}
@@ -305,7 +324,8 @@ func (p *process) apiConfig(
 		Registerer:    registry,
 		Gatherer:      registry,
 		Logger:        p.log,
-		StatusTenants: statusTenants(p.cfg.Tenants.Named),
+		StatusTenants: p.gaugedTenants(),
+		TopTenants:    p.cfg.Metrics.Top(),
 		MaxStreams:    int(p.cfg.API.MaxStreams),
 		StatusRate:    p.cfg.API.StatusRate,
 		AdminPages:    pages,
@@ -326,6 +346,14 @@ func (p *process) guards() []api.IntakeGuard {
 		})
 	}
 	return guards
+}
+
+// gaugedTenants are the named tenants that have gauges of their own at the start; nil where there are no gauges of tenants.
+func (p *process) gaugedTenants() []string {
+	if p.cfg.Metrics.Tenants == config.TenantsNone {
+		return nil
+	}
+	return append([]string{}, statusTenants(p.cfg.Tenants.Named)...)
 }
 
 // statusTenants are the first of the tenants that the file names, by name.
