@@ -64,6 +64,7 @@ type process struct {
 // running is what a ready process tells about itself.
 type running struct {
 	api, admin net.Addr // api is nil without the role
+	metrics    net.Addr // nil without metrics.listen
 	engine     string
 	kind       queue.EngineKind
 }
@@ -152,11 +153,13 @@ func (p *process) run(ctx context.Context) error {
 	}
 
 	admin.gate.open(server.Admin())
-	if scrape != nil {
-		scrape.gate.open(server.Metrics())
-	}
 	now := running{admin: admin.addr(), engine: engine.String(), kind: engine.Kind()}
 	attributes := []any{"admin", admin.addr().String(), "store", engine.String(), "worker", p.roles.worker}
+	if scrape != nil {
+		scrape.gate.open(server.Metrics())
+		now.metrics = scrape.addr()
+		attributes = append(attributes, "metrics", scrape.addr().String())
+	}
 	if intake != nil {
 		intake.gate.open(server.Intake())
 		now.api = intake.addr()
