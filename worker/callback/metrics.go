@@ -60,7 +60,9 @@ type backlog struct {
 }
 
 func newBacklog(client redis.UniversalClient) *backlog {
-	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_callbacks_"+name, help, nil, nil) }
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("sluice_callbacks_"+name, help, nil, nil)
+	}
 	return &backlog{
 		client:   client,
 		pending:  desc("pending", "Callbacks that wait for their next attempt to begin at once, in all processes."),
