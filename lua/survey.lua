@@ -9,8 +9,8 @@
 -- Reply
 --   now, the next cursor ('0' at the end), then per tenant: its entry in the index, depth, running, dead letters,
 --   eligible time of its oldest queued job (0 none)
--- Derived keys: flows flow queue job dead unlock
--- Channels: sluice:wake (none is written to)
+-- Derived keys: flows flow queue job dead
+-- Channels: (none)
 
 --! include record clock
 
