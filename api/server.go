@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -31,6 +32,7 @@ type Config struct {
 	Registerer    prometheus.Registerer // nil: metrics are not registered
 	Gatherer      prometheus.Gatherer   // nil: no /metrics
 	Logger        *slog.Logger          // default slog.Default()
+	Traces        *spans.Tracer         // one span per submission; nil: none, and jobs carry the client's traceparent
 	StatusTenants []string              // tenants that have gauges of their own, the others sharing one; nil: no gauges of tenants
 	TopTenants    int                   // instead: so many tenants with the deepest queues, 0 to 100
 	MaxStreams    int                   // event streams at once; default 1000

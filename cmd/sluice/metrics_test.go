@@ -61,7 +61,8 @@ metrics: { listen: "127.0.0.1:0", tenants: top:5 }
 auth: { mode: guest }
 routes: { default: { url: %q } }
 guards: { all: { rate: 1000/s, by: [tenant] } }
-`, redis.URL(), upstream.URL)
+traces: { endpoint: %q }
+`, redis.URL(), upstream.URL, upstream.URL)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/tracing"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -49,7 +50,8 @@ const (
 //  1. drain: readiness turns 503 and new jobs are refused, so that no client sends what nobody would take;
 //  2. the worker: it gives back what has not departed and finishes what has, while clients still read their jobs;
 //  3. the listeners: nothing changes any more, so the last answers are final;
-//  4. the queue, then its engine: everything above needs them to the end.
+//  4. the traces: what tells of all that is sent, for a bounded time;
+//  5. the queue, then its engine: everything above needs them to the end.
 type process struct {
 	cfg       config.Config
 	roles     roles
@@ -57,8 +59,9 @@ type process struct {
 	apiFlag   string // what to change when the address is taken
 	adminFlag string
 	log       *slog.Logger
-	ready     func(running) // called once, when jobs are taken
-	reloader  *reloader     // nil: there is no file
+	ready     func(running)       // called once, when jobs are taken
+	reloader  *reloader           // nil: there is no file
+	getenv    func(string) string // of OpenTelemetry's own variables; nil: there are none
 }
 
 // running is what a ready process tells about itself.
@@ -104,6 +107,13 @@ func (p *process) run(ctx context.Context) error {
 	if scrape != nil {
 		registry.MustRegister(scrape.socket)
 	}
+	traces, err := tracing.Open(ctx, tracing.Config{
+		Endpoint: p.cfg.Traces.Endpoint, Sample: p.cfg.Traces.Sample, Version: build().Version, Getenv: p.getenv, Registerer: registry, Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer traces.Close() // where something below fails
 	engine, q, err := p.open(ctx, registry)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -125,7 +135,9 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := api.New(q, p.apiConfig(registry, engine, q.Limits(), guard, authenticator))
+	apiConfig := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
+	apiConfig.Traces = traces.Tracer()
+	server, err := api.New(q, apiConfig)
 	if err != nil {
 		return err
 	}
@@ -137,6 +149,7 @@ func (p *process) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		cfg.Traces = traces.Tracer()
 		w, err := worker.New(q, cfg)
 		if err != nil {
 			return err
@@ -196,6 +209,7 @@ func (p *process) run(ctx context.Context) error {
 	if scrape != nil {
 		scrape.shutdown()
 	}
+	traces.Close()
 	if failed := cause(ctx); failed != nil {
 		return failed
 	}

@@ -29,6 +29,7 @@ type Config struct {
 	Tenants   Tenants
 	Guards    map[string]Guard // in front of the intake; none: off
 	Metrics   Metrics
+	Traces    Traces
 	Log       Log
 }
 
@@ -138,6 +139,12 @@ func (t Tenants) Baseline() shaper.Baseline {
 	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers}
 }
 
+// Traces say where OpenTelemetry spans are sent.
+type Traces struct {
+	Endpoint string   // URL; empty: as OpenTelemetry's own variables say, which is nowhere without them
+	Sample   *float64 // share of the traces that begin here, 0 to 1; nil: as the variables say, else 1
+}
+
 // Log is what the process says on standard error.
 type Log struct {
 	Level string // debug, info, warn or error
@@ -213,6 +220,8 @@ func (c *Config) scalars() map[string]any {
 		"tenants.defaults.paused":         &c.Tenants.Defaults.Paused,
 		"metrics.listen":                  &c.Metrics.Listen,
 		"metrics.tenants":                 &c.Metrics.Tenants,
+		"traces.endpoint":                 &c.Traces.Endpoint,
+		"traces.sample":                   &c.Traces.Sample,
 		"log.level":                       &c.Log.Level,
 	}
 }

@@ -17,6 +17,7 @@ const (
 	Switch   Kind = "true or false"
 	Duration Kind = "duration"
 	Rate     Kind = "rate"
+	Share    Kind = "number from 0 to 1"
 )
 
 // Setting is one value that can be set: what the reader, the flags, the help texts and the reference page know of it.
@@ -133,6 +134,11 @@ func Settings() []Setting {
 		s.Help = "Default of tenants: " + strings.ToLower(s.Help[:1]) + s.Help[1:]
 		settings = append(settings, s)
 	}
+	settings = append(settings,
+		Setting{Key: "traces.endpoint", Kind: Text, check: isCollector, Help: "OpenTelemetry collector that spans are sent to, by OTLP over HTTP. Not set: the one of OTEL_EXPORTER_OTLP_ENDPOINT, and none without that.",
+			Rule: "must be an http:// or https:// URL without user, query and fragment, such as http://127.0.0.1:4318; /v1/traces is added where it has no path"},
+		Setting{Key: "traces.sample", Kind: Share, Help: "Share of the traces that are kept, where the client's traceparent does not decide. Not set: what OTEL_TRACES_SAMPLER says, and all without that.",
+			Rule: "must be a number from 0 to 1, such as 0.1"})
 	return append(settings, choice("log.level", "info", "Least level of what is logged.", "debug", "info", "warn", "error"))
 }
 
