@@ -86,7 +86,7 @@ func (c *topCmd) print(a *app, f *liveFeed, look client.Look) error {
 	left := c.Count
 	f.send = func(news any) {
 		if link, is := news.(linkNews); is && link.err != nil {
-			fmt.Fprintf(a.Err, "no connection, trying again: %v\n", oneLine(link.err.Error()))
+			fmt.Fprintf(a.Err, "no connection, trying again: %s\n", linkText(link.err))
 		}
 		look, complete := l.take(news)
 		if !complete || ctx.Err() != nil {

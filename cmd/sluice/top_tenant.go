@@ -33,7 +33,7 @@ func (m *topModel) tenantLines(height int) []string {
 	share := fillOf(wire.TenantRow{Depth: t.Depth, Capacity: t.Capacity})
 	cells := min(40, max(8, m.width/4))
 	lines = append(lines,
-		m.joined("depth "+shareStyle(share).Render(gauge(share, cells))+fmt.Sprintf(" %s of %s", count(t.Depth), count(t.Capacity)), count(t.Running)+" running",
+		m.joined("depth ["+shareStyle(share).Render(gauge(share, cells))+fmt.Sprintf("] %s of %s", count(t.Depth), count(t.Capacity)), count(t.Running)+" running",
 			"oldest wait "+oldestText(t.OldestWaitMS)),
 		m.joined("waits p50 "+msText(t.WaitP50MS)+"  p95 "+msText(t.WaitP95MS)+"  p99 "+msText(t.WaitP99MS)),
 		m.joined(fmt.Sprintf("admitted %s", count(t.Admitted)), fmt.Sprintf("refused %s", count(t.Rejected)), fmt.Sprintf("succeeded %s", count(t.Succeeded)),
@@ -113,7 +113,7 @@ const (
 	chartLeast = 3 // lines of the smallest chart worth drawing
 )
 
-// charts draw arrivals above departures, on one scale if that leaves something to see, and the depth below where there is place.
+// charts draw arrivals above departures, each on its own scale, and the depth below where there is place.
 func (m *topModel) charts(height int) []string {
 	type chart struct {
 		caption string

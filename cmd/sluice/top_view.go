@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
@@ -89,7 +91,7 @@ func (m *topModel) titleLines() []string {
 	o := m.overview
 	switch {
 	case m.link.err != nil:
-		why := strings.TrimPrefix(oneLine(m.link.err.Error()), "client: ")
+		why := linkText(m.link.err)
 		text := "no connection, trying again: " + why
 		if o != nil {
 			text = "no connection, trying again; the figures are old: " + why
@@ -108,6 +110,15 @@ func (m *topModel) titleLines() []string {
 		lines = append(lines, strings.Join(parts, ", "))
 	}
 	return append(lines, m.storeLine())
+}
+
+// linkText is why there is no stream, without the address, which is on the screen.
+func linkText(err error) string {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	return strings.TrimPrefix(plain(oneLine(err.Error())), "client: ")
 }
 
 func noun(n int64, one string) string {
@@ -195,7 +206,7 @@ func (m *topModel) columns() []column {
 		{title: "BY", cells: 6, toLeft: true, least: 64, text: func(r wire.TenantRow, _ *track) string { return limitText(r) }, style: limitStyle},
 		{title: "FILL", cells: 8, toLeft: true, least: 72, text: func(r wire.TenantRow, _ *track) string { return gauge(fillOf(r), 8) }, style: fillStyle},
 		{title: "DEPTH", cells: 6, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Depth)) }},
-		{title: "PLACES", cells: 6, least: 100, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Capacity)) }},
+		{title: "CAP", cells: 6, least: 100, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Capacity)) }},
 		{title: "RUN", cells: 5, least: 110, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Running)) }},
 		{title: "IN/S", cells: 6, least: 90, text: rate(arrivedOf)},
 		{title: "OUT/S", cells: 6, text: rate(departedOf)},
@@ -231,7 +242,7 @@ func (m *topModel) columns() []column {
 // limitText is what keeps the next job from leaving, in six cells.
 func limitText(r wire.TenantRow) string {
 	if r.LimitedBy == "concurrency" {
-		return "places"
+		return "concur"
 	}
 	return r.LimitedBy
 }
@@ -402,9 +413,9 @@ func (m *topModel) helpLines() []string {
 		{"q", "quit"},
 		{"", ""},
 		{"RATE, EFF", "what is set; what is left of it after the upstream asked for peace"},
-		{"BY", "what keeps the next job from leaving: rate, places (concurrency),"},
+		{"BY", "what keeps the next job from leaving: rate, concur(rency),"},
 		{"", "held (the upstream asked for peace), paused, idle"},
-		{"FILL, PLACES", "how much of the capacity is taken; the capacity"},
+		{"FILL, CAP", "how much of the capacity is taken; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
 		{"OLDEST", "how long the oldest job waits"},
 		{"TREND", "depth, a second a column, each tenant on its own scale"},
