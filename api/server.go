@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -73,6 +74,7 @@ type Server struct {
 	streams  chan struct{} // one element for each event stream
 	bodies   bodyBudget
 	reads    *readBudget // nil: no bound
+	live     *live.Hub
 	guards   []*intakeGuard
 	drain    sync.Once
 	intake   http.Handler
@@ -100,6 +102,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
+	s.live = live.New(b, liveStreams)
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
 	}
@@ -163,6 +166,10 @@ func (s *Server) Admin() http.Handler { return s.admin }
 // Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
 // for a job are answered at once with its present state, event streams end. It returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
+
+// End ends the streams of figures, which go on while the server drains, and returns when nothing is read for them any more. Call it before
+// the admin listener is shut down, which waits for them.
+func (s *Server) End() { s.live.Close() }
 
 func (s *Server) isDraining() bool {
 	select {
