@@ -21,8 +21,8 @@ const (
 // What a feed sends: the events of the stream and the state of the connection.
 type (
 	overviewNews wire.Overview
-	tenantsNews  wire.TenantsLook
-	tenantNews   wire.TenantLook
+	tenantsNews  wire.TenantLines
+	tenantNews   wire.TenantNow
 	linkNews     struct{ err error } // nil: the stream is open; else why it is not, and it is tried again
 )
 
@@ -77,6 +77,8 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 		case err == nil:
 			look = next
 			continue
+		case errors.Is(err, io.EOF) && time.Since(began) > time.Second: // a stream lives for some minutes only
+			continue
 		case !transient(err), !met && !answered(err):
 			return fmt.Errorf("follow the figures: %w", err)
 		}
@@ -127,7 +129,7 @@ func (f *liveFeed) follow(ctx context.Context, look client.Look, came func()) (n
 		return next, nil
 	case err = <-broken:
 		if errors.Is(err, io.EOF) {
-			err = errors.New("the server has ended the stream")
+			err = fmt.Errorf("the server has ended the stream: %w", err)
 		}
 		return next, err
 	case <-ctx.Done():

@@ -107,7 +107,7 @@ func TestFeedConnectsAgain(t *testing.T) {
 			stop()
 		})
 		want := []string{
-			"0s open a", "0s link <nil>", "0s main.overviewNews", "0s main.tenantsNews", "0s main.tenantNews", "0s link the server has ended the stream",
+			"0s open a", "0s link <nil>", "0s main.overviewNews", "0s main.tenantsNews", "0s main.tenantNews", "0s link the server has ended the stream: EOF",
 			"250ms open a", "250ms link connection refused", "750ms open a", "750ms link connection refused", "1.75s open a", "1.75s link <nil>", "1.75s main.overviewNews",
 			"10s open b", "10s link <nil>", "10s main.overviewNews",
 		}
@@ -130,6 +130,7 @@ func TestFeedGivesUp(t *testing.T) {
 		"refused":           {func(int) (eventStream, error) { return nil, refused }, 1, refused},
 		"starting too long": {func(int) (eventStream, error) { return nil, starting }, 9, starting},
 		"not Sluice":        {func(int) (eventStream, error) { return streamOf(false, "overview=<html>"), nil }, 1, nil},
+		"ends at once":      {func(int) (eventStream, error) { return streamOf(false), nil }, 1, io.EOF},
 		"refused later": {func(n int) (eventStream, error) {
 			if n == 1 {
 				return streamOf(false, "overview={}"), nil

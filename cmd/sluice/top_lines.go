@@ -15,7 +15,7 @@ import (
 // topLook is one look as JSON: what the server said, and the rates of the second before.
 type topLook struct {
 	Overview overviewFigures `json:"overview"`
-	Matching int64           `json:"matching"` // tenants, of which the first are listed
+	Matching int             `json:"matching"` // tenants, of which the first are listed
 	Tenants  []tenantFigures `json:"tenants"`
 	Tenant   *shownTenant    `json:"tenant,omitempty"` // the one that was asked for
 }
@@ -26,12 +26,12 @@ type overviewFigures struct {
 }
 
 type tenantFigures struct {
-	wire.TenantRow
+	wire.TenantLine
 	rateFigures
 }
 
 type shownTenant struct {
-	wire.TenantLook
+	wire.TenantNow
 	rateFigures
 }
 
@@ -133,8 +133,8 @@ func printLookLines(w io.Writer, l topLook) {
 		store = "AWAY"
 	}
 	late := ""
-	if o.LatenessP99MS != nil {
-		late = fmt.Sprintf(" lateness_p99 %sms", short(*o.LatenessP99MS))
+	if o.Lateness != nil {
+		late = fmt.Sprintf(" lateness_p99 %sms", short(*o.Lateness))
 	}
 	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth, o.Running, o.rateFigures.text(), o.Workers, late, store)
 	if t := l.Tenant; t != nil {

@@ -56,12 +56,12 @@ type topModel struct {
 	link          linkNews
 	overview      *wire.Overview
 	all           track
-	table         wire.TenantsLook
+	table         wire.TenantLines
 	tracks        map[string]*track // of the tenants that were seen lately
 	chosen        string            // tenant under the cursor
 	row           int               // where it was
 	first         int               // first row of the screen
-	tenant        *wire.TenantLook  // of look.Tenant, once it came
+	tenant        *wire.TenantNow   // of look.Tenant, once it came
 	figures       track             // of look.Tenant
 	typing        bool              // a search is typed
 	typed         string
@@ -92,10 +92,10 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.overview = &o
 		m.all.see(o.At, totals{o.Admitted, o.Rejected, o.Departed}, o.Depth)
 	case tenantsNews:
-		m.seeTenants(wire.TenantsLook(msg))
+		m.seeTenants(wire.TenantLines(msg))
 	case tenantNews:
 		if msg.Tenant.Tenant == m.look.Tenant { // what was asked for before may still come
-			t := wire.TenantLook(msg)
+			t := wire.TenantNow(msg)
 			m.tenant = &t
 			m.figures.see(t.At, totals{t.Admitted, t.Rejected, t.Departed}, t.Depth)
 		}
@@ -103,7 +103,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.tell(msg)
 	case tea.PasteMsg:
 		if m.typing {
-			m.typed += oneLine(msg.Content)
+			m.typed = searchText(m.typed + oneLine(msg.Content))
 		}
 	case tea.KeyPressMsg:
 		return m, m.press(msg)
@@ -111,7 +111,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-func (m *topModel) seeTenants(t wire.TenantsLook) {
+func (m *topModel) seeTenants(t wire.TenantLines) {
 	m.table = t
 	for _, row := range t.Items {
 		if m.tracks[row.Tenant] == nil {
@@ -135,7 +135,7 @@ func (m *topModel) seeTenants(t wire.TenantsLook) {
 
 // rowOf is where the tenant is in the table, -1 if it is not.
 func (m *topModel) rowOf(tenant string) int {
-	return slices.IndexFunc(m.table.Items, func(r wire.TenantRow) bool { return r.Tenant == tenant })
+	return slices.IndexFunc(m.table.Items, func(r wire.TenantLine) bool { return r.Tenant == tenant })
 }
 
 // move puts the cursor on a row, or the nearest there is.
@@ -271,15 +271,18 @@ func (m *topModel) edit(key tea.KeyPressMsg) tea.Cmd {
 	case "ctrl+u":
 		m.typed = ""
 	default:
-		m.typed += key.Text
+		m.typed = searchText(m.typed + key.Text)
 	}
 	return nil
 }
 
+// searchText is as much of a text as a search may have.
+func searchText(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255)], "") }
+
 // subject is the tenant that a change would be of, as it was last seen.
-func (m *topModel) subject() (row wire.TenantRow, found bool) {
+func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	if t := m.tenant; m.look.Tenant != "" && t != nil {
-		return wire.TenantRow{Tenant: t.Tenant.Tenant, Rate: t.Rate, Depth: t.Depth, Capacity: t.Capacity, Paused: t.Paused}, true
+		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Depth: t.Depth, Capacity: t.Capacity, Paused: t.Paused}, true
 	}
 	name := m.chosen
 	if m.look.Tenant != "" {

@@ -30,7 +30,7 @@ func (m *topModel) tenantLines(height int) []string {
 			ratesPart(t.Rates), boundPart("concurrency", t.Concurrency), maxWaitPart(t.MaxWaitMS),
 		),
 	}
-	share := fillOf(wire.TenantRow{Depth: t.Depth, Capacity: t.Capacity})
+	share := fillOf(wire.TenantLine{Depth: t.Depth, Capacity: t.Capacity})
 	cells := min(40, max(8, m.width/4))
 	lines = append(lines,
 		m.joined("depth ["+shareStyle(share).Render(gauge(share, cells))+fmt.Sprintf("] %s of %s", count(t.Depth), count(t.Capacity)), count(t.Running)+" running",
@@ -54,7 +54,7 @@ func (m *topModel) joined(parts ...string) string {
 }
 
 // limitOf says in words what the tenant does.
-func limitOf(t *wire.TenantLook) string {
+func limitOf(t *wire.TenantNow) string {
 	text, style := "", lipgloss.NewStyle()
 	switch t.LimitedBy {
 	case "rate":

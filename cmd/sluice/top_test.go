@@ -80,9 +80,9 @@ func (w *topWorld) keys(names ...string) (quit bool) {
 }
 
 // tenantAt is the n-th tenant after so many seconds: the first is full and refuses, the second is paused, others have less and less.
-func tenantAt(n int, seconds int) wire.TenantRow {
+func tenantAt(n int, seconds int) wire.TenantLine {
 	s := int64(seconds)
-	r := wire.TenantRow{
+	r := wire.TenantLine{
 		Tenant: fmt.Sprintf("tenant-%02d", n), Rate: wire.Rate{Limit: 10, PeriodMS: 1000}, EffectiveRate: 10, Capacity: 1000, Depth: max(0, int64(900-60*n)),
 		Running: 2, LimitedBy: "rate", OldestWaitMS: int64(90_000 - 6000*n), Admitted: 1000 + 10*s, Departed: 100 + 10*s, Succeeded: 99 + 10*s, Dead: 1,
 	}
@@ -109,8 +109,8 @@ func (w *topWorld) pass(seconds, tenants int) {
 	for range seconds {
 		w.now = w.now.Add(time.Second)
 		s := int(w.now.Sub(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)) / time.Second)
-		var rows []wire.TenantRow
-		o := overviewNews{At: w.now, Tenants: int64(tenants), Running: 24, Bytes: 5 << 20, Workers: 2, LatenessP99MS: new(1.234), Store: wire.StoreLook{
+		var rows []wire.TenantLine
+		o := overviewNews{At: w.now, Tenants: int64(tenants), Running: 24, Bytes: 5 << 20, Workers: 2, Lateness: new(1.234), Store: wire.StoreState{
 			OK: true, Engine: "redis", Version: "7.0.15", PingMS: 0.21, UsedMemory: 12 << 20, MaxMemory: 1 << 30,
 		}}
 		for n := range tenants {
@@ -120,8 +120,8 @@ func (w *topWorld) pass(seconds, tenants int) {
 		}
 		w.send(linkNews{})
 		w.send(o)
-		w.send(tenantsNews{At: w.now, Matching: int64(tenants), Items: rows})
-		if at := slices.IndexFunc(rows, func(r wire.TenantRow) bool { return r.Tenant == w.m.look.Tenant }); at >= 0 {
+		w.send(tenantsNews{At: w.now, Matching: tenants, Items: rows})
+		if at := slices.IndexFunc(rows, func(r wire.TenantLine) bool { return r.Tenant == w.m.look.Tenant }); at >= 0 {
 			r := rows[at]
 			n := tenantNews{At: w.now, WaitP50MS: 120, WaitP95MS: 2345, WaitP99MS: 24_870}
 			n.Tenant.Tenant, n.Tier, n.Revision, n.Reason = r.Tenant, "pro", 7, "black friday"
@@ -344,8 +344,8 @@ func TestTopCursor(t *testing.T) {
 func TestTopPlainText(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	evil := "a\x1b[2J\u202eb\u2028c"
-	w.send(overviewNews{At: w.now, Store: wire.StoreLook{Engine: "redis\x1b[1m", Error: "line\x1b]0;t\x07"}})
-	w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantRow{{Tenant: evil, LimitedBy: "rate", Rate: wire.Rate{Limit: 1, PeriodMS: 1000}}}})
+	w.send(overviewNews{At: w.now, Store: wire.StoreState{Engine: "redis\x1b[1m", Error: "line\x1b]0;t\x07"}})
+	w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{{Tenant: evil, LimitedBy: "rate", Rate: wire.Rate{Limit: 1, PeriodMS: 1000}}}})
 	w.send(linkNews{err: errors.New(evil)})
 	for _, key := range []string{"p", "y", "enter"} {
 		if w.keys(key); strings.ContainsAny(w.frame(), "\x1b\u202e\u2028\a") || strings.Contains(w.m.View().Content, "\x1b[2J") {
@@ -444,8 +444,8 @@ func TestTopLines(t *testing.T) {
 	}
 	for s := 1; s <= 2; s++ {
 		now := w.now.Add(time.Duration(s) * time.Second)
-		rows := []wire.TenantRow{tenantAt(0, s), tenantAt(1, s)}
-		o := overviewNews{At: now, Tenants: 2, Running: 24, Workers: 2, LatenessP99MS: new(1.234), Store: wire.StoreLook{OK: true}}
+		rows := []wire.TenantLine{tenantAt(0, s), tenantAt(1, s)}
+		o := overviewNews{At: now, Tenants: 2, Running: 24, Workers: 2, Lateness: new(1.234), Store: wire.StoreState{OK: true}}
 		for _, r := range rows {
 			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted, o.Rejected+r.Rejected, o.Departed+r.Departed
 		}
@@ -458,7 +458,7 @@ func TestTopLines(t *testing.T) {
 	}
 	out.Reset()
 	cmd.JSON = true
-	feed(tenantsNews{At: w.now.Add(3 * time.Second), Matching: 2, Items: []wire.TenantRow{tenantAt(0, 3)}})
+	feed(tenantsNews{At: w.now.Add(3 * time.Second), Matching: 2, Items: []wire.TenantLine{tenantAt(0, 3)}})
 	var look struct {
 		Overview struct {
 			Depth    int64    `json:"depth"`

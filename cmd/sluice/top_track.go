@@ -10,7 +10,7 @@ const (
 	trackGap    = time.Minute            // what was longer out of sight begins anew
 )
 
-// totals are figures that only grow, of a tenant or of all.
+// totals are figures that grow, of a tenant or of all.
 type totals struct{ admitted, rejected, departed int64 }
 
 // point is what happened in about a second.
@@ -31,13 +31,14 @@ func (k *track) see(at time.Time, now totals, depth int64) {
 	passed := at.Sub(k.at)
 	switch {
 	case k.at.IsZero(), passed < 0, passed > trackGap, // the first ones, or of another time
-		now.admitted < k.base.admitted, now.rejected < k.base.rejected, now.departed < k.base.departed: // the server has begun anew
+		now.admitted < k.base.admitted, now.rejected < k.base.rejected: // the server has begun anew
 		*k = track{base: now, at: at}
 		return
 	case passed < trackStep:
 		return
 	}
-	rate := func(now, before int64) float64 { return float64(now-before) / passed.Seconds() }
+	// Departures may have fallen a little: those that were given back unused are taken off again.
+	rate := func(now, before int64) float64 { return float64(max(0, now-before)) / passed.Seconds() }
 	p := point{departed: rate(now.departed, k.base.departed), refused: rate(now.rejected, k.base.rejected), depth: depth}
 	p.arrived = rate(now.admitted, k.base.admitted) + p.refused
 	for range max(1, int(passed.Round(time.Second)/time.Second)) { // a column of a chart is a second, whatever came how often

@@ -100,12 +100,16 @@ func (m *topModel) titleLines() []string {
 	case o == nil:
 		lines = append(lines, "connecting …")
 	default:
-		parts := []string{
-			count(o.Tenants) + " " + noun(o.Tenants, "tenant"), fmt.Sprintf("depth %s (%s)", count(o.Depth), bytesText(o.Bytes)), count(o.Running) + " running",
-			count(o.Workers) + " " + noun(o.Workers, "worker"),
+		tenants := count(o.Tenants) + " tenants"
+		if o.Tenants == 1 {
+			tenants = "1 tenant"
 		}
-		if o.LatenessP99MS != nil {
-			parts = append(parts, "lateness p99 "+short(*o.LatenessP99MS)+" ms")
+		parts := []string{
+			tenants, fmt.Sprintf("depth %s (%s)", count(o.Depth), bytesText(o.Bytes)), count(o.Running) + " running",
+			plural(o.Workers, "worker", "workers"),
+		}
+		if o.Lateness != nil {
+			parts = append(parts, "lateness p99 "+short(*o.Lateness)+" ms")
 		}
 		lines = append(lines, strings.Join(parts, ", "))
 	}
@@ -119,13 +123,6 @@ func linkText(err error) string {
 		err = request.Err
 	}
 	return strings.TrimPrefix(plain(oneLine(err.Error())), "client: ")
-}
-
-func noun(n int64, one string) string {
-	if n == 1 {
-		return one
-	}
-	return one + "s"
 }
 
 // storeLine tells how Redis is.
@@ -184,34 +181,34 @@ type column struct {
 	cells  int
 	toLeft bool
 	least  int // width of the screen from which on it is shown
-	text   func(wire.TenantRow, *track) string
-	style  func(wire.TenantRow, *track) lipgloss.Style // nil for none
+	text   func(wire.TenantLine, *track) string
+	style  func(wire.TenantLine, *track) lipgloss.Style // nil for none
 }
 
 // columns of the table for the width of the screen; the names and the trends get what is left.
 func (m *topModel) columns() []column {
-	rate := func(figure func(point) float64) func(wire.TenantRow, *track) string {
-		return func(_ wire.TenantRow, k *track) string {
+	rate := func(figure func(point) float64) func(wire.TenantLine, *track) string {
+		return func(_ wire.TenantLine, k *track) string {
 			if p, known := k.now(); known {
 				return short(figure(p))
 			}
 			return "-"
 		}
 	}
-	trend := column{title: "TREND", cells: 8, toLeft: true, least: 80, text: func(_ wire.TenantRow, k *track) string { return "" }}
+	trend := column{title: "TREND", cells: 8, toLeft: true, least: 80, text: func(_ wire.TenantLine, k *track) string { return "" }}
 	all := []column{
-		{title: "TENANT", cells: 0, toLeft: true, text: func(r wire.TenantRow, _ *track) string { return plain(r.Tenant) }},
-		{title: "RATE", cells: 8, text: func(r wire.TenantRow, _ *track) string { return rateText(r.Rate) }},
-		{title: "EFF", cells: 4, least: 120, text: func(r wire.TenantRow, _ *track) string { return effectiveText(r.Rate, r.EffectiveRate) }, style: slowedStyle},
-		{title: "BY", cells: 6, toLeft: true, least: 64, text: func(r wire.TenantRow, _ *track) string { return limitText(r) }, style: limitStyle},
-		{title: "FILL", cells: 8, toLeft: true, least: 72, text: func(r wire.TenantRow, _ *track) string { return gauge(fillOf(r), 8) }, style: fillStyle},
-		{title: "DEPTH", cells: 6, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Depth)) }},
-		{title: "CAP", cells: 6, least: 100, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Capacity)) }},
-		{title: "RUN", cells: 5, least: 110, text: func(r wire.TenantRow, _ *track) string { return short(float64(r.Running)) }},
+		{title: "TENANT", cells: 0, toLeft: true, text: func(r wire.TenantLine, _ *track) string { return plain(r.Tenant) }},
+		{title: "RATE", cells: 8, text: func(r wire.TenantLine, _ *track) string { return rateText(r.Rate) }},
+		{title: "EFF", cells: 4, least: 120, text: func(r wire.TenantLine, _ *track) string { return effectiveText(r.Rate, r.EffectiveRate) }, style: slowedStyle},
+		{title: "BY", cells: 6, toLeft: true, least: 64, text: func(r wire.TenantLine, _ *track) string { return limitText(r) }, style: limitStyle},
+		{title: "FILL", cells: 8, toLeft: true, least: 72, text: func(r wire.TenantLine, _ *track) string { return gauge(fillOf(r), 8) }, style: fillStyle},
+		{title: "DEPTH", cells: 6, text: func(r wire.TenantLine, _ *track) string { return short(float64(r.Depth)) }},
+		{title: "CAP", cells: 6, least: 100, text: func(r wire.TenantLine, _ *track) string { return short(float64(r.Capacity)) }},
+		{title: "RUN", cells: 5, least: 110, text: func(r wire.TenantLine, _ *track) string { return short(float64(r.Running)) }},
 		{title: "IN/S", cells: 6, least: 90, text: rate(arrivedOf)},
 		{title: "OUT/S", cells: 6, text: rate(departedOf)},
 		{title: "REF/S", cells: 6, text: rate(refusedOf), style: refusedStyle},
-		{title: "OLDEST", cells: 6, text: func(r wire.TenantRow, _ *track) string { return oldestText(r.OldestWaitMS) }},
+		{title: "OLDEST", cells: 6, text: func(r wire.TenantLine, _ *track) string { return oldestText(r.OldestWaitMS) }},
 		trend,
 	}
 	var shown []column
@@ -231,7 +228,7 @@ func (m *topModel) columns() []column {
 	shown[0].cells = name
 	if last := &shown[len(shown)-1]; last.title == "TREND" {
 		cells := last.cells
-		last.text = func(_ wire.TenantRow, k *track) string {
+		last.text = func(_ wire.TenantLine, k *track) string {
 			depths := k.last(cells, depthOf)
 			return spark(depths, cells, highest(depths))
 		}
@@ -240,7 +237,7 @@ func (m *topModel) columns() []column {
 }
 
 // limitText is what keeps the next job from leaving, in six cells.
-func limitText(r wire.TenantRow) string {
+func limitText(r wire.TenantLine) string {
 	if r.LimitedBy == "concurrency" {
 		return "concur"
 	}
@@ -254,14 +251,14 @@ func oldestText(ms int64) string {
 	return msText(ms)
 }
 
-func fillOf(r wire.TenantRow) float64 {
+func fillOf(r wire.TenantLine) float64 {
 	if r.Capacity <= 0 {
 		return min(1, float64(r.Depth))
 	}
 	return float64(r.Depth) / float64(r.Capacity)
 }
 
-func fillStyle(r wire.TenantRow, _ *track) lipgloss.Style { return shareStyle(fillOf(r)) }
+func fillStyle(r wire.TenantLine, _ *track) lipgloss.Style { return shareStyle(fillOf(r)) }
 
 func shareStyle(share float64) lipgloss.Style {
 	switch {
@@ -273,7 +270,7 @@ func shareStyle(share float64) lipgloss.Style {
 	return styleGood
 }
 
-func limitStyle(r wire.TenantRow, _ *track) lipgloss.Style {
+func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	switch r.LimitedBy {
 	case "paused", "held":
 		return styleWarn
@@ -292,14 +289,14 @@ func effective(r wire.Rate, perSecond float64) float64 {
 	return perSecond * float64(r.PeriodMS) / 1000 / float64(max(r.Limit, 1))
 }
 
-func slowedStyle(r wire.TenantRow, _ *track) lipgloss.Style {
+func slowedStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	if effective(r.Rate, r.EffectiveRate) < 0.99 {
 		return styleWarn
 	}
 	return lipgloss.NewStyle()
 }
 
-func refusedStyle(_ wire.TenantRow, k *track) lipgloss.Style {
+func refusedStyle(_ wire.TenantLine, k *track) lipgloss.Style {
 	if p, known := k.now(); known && p.refused > 0 {
 		return styleBad
 	}
@@ -341,7 +338,7 @@ func (c column) align(text string) string {
 	return right(text, c.cells)
 }
 
-func (m *topModel) rowLine(columns []column, r wire.TenantRow) string {
+func (m *topModel) rowLine(columns []column, r wire.TenantLine) string {
 	k := m.tracks[r.Tenant]
 	under := r.Tenant == m.chosen
 	line := "  "
@@ -392,7 +389,7 @@ func (m *topModel) foot() []string {
 			said = styleBad.Render(said)
 		}
 	case m.look.Tenant == "" && len(m.table.Items) > 0:
-		said = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())), count(m.table.Matching))
+		said = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())), count(int64(m.table.Matching)))
 		said += ", by " + strings.ReplaceAll(m.look.Sort, "_", " ")
 		if m.look.Search != "" {
 			said += ", with " + plain(m.look.Search) + " in the name (esc: all)"
