@@ -53,7 +53,7 @@ func ratesOf(k *track) rateFigures {
 // looks gathers the news of a feed into looks.
 type looks struct {
 	model *topModel // keeps the figures, as for a screen
-	first bool      // the first table has come: there are no rates before a second one
+	first bool      // the first table has come
 }
 
 // take takes the news in; a look is complete with each table but the first.
@@ -63,7 +63,7 @@ func (l *looks) take(news any) (look topLook, complete bool) {
 	if _, is := news.(tenantsNews); !is || m.overview == nil {
 		return topLook{}, false
 	}
-	if !l.first {
+	if _, known := m.all.now(); !l.first || !known { // there are no rates before a second look
 		l.first = true
 		return topLook{}, false
 	}
