@@ -148,8 +148,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		s.metrics.admission("unavailable")
 		return nil, err
 	}
-	for _, v := range verdicts {
+	for i, v := range verdicts {
 		s.metrics.admission(string(v.Outcome))
+		s.troubles.judged(batch[i], v.Outcome)
 	}
 	places, bytes := int64(1), int64(0) // asked for at once
 	if body.Atomic {

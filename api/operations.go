@@ -99,6 +99,9 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 			s.fail(w, r, err)
 			return
 		}
+		if intake {
+			s.troubles.worked()
+		}
 		out.write(w)
 	})
 }
@@ -166,11 +169,11 @@ func checkQuery(r *http.Request, known map[string]bool) error {
 	return rd.err()
 }
 
-// fail answers with the error's problem and logs what the client is not told.
+// fail answers with the error's problem and notes for the log what the client is not told.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	if p.Status >= http.StatusInternalServerError && p.cause != nil && r.Context().Err() == nil {
-		s.log.Warn("request failed", "status", p.Status, "method", r.Method, "error", p.cause)
+		s.troubles.fault(p)
 	}
 	p.write(w)
 }

@@ -70,6 +70,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
+	troubles *troubles
 	draining chan struct{}
 	streams  chan struct{} // one element for each event stream
 	bodies   bodyBudget
@@ -101,7 +102,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
+	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
 	s.live = live.New(b, liveStreams)
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
@@ -168,8 +169,11 @@ func (s *Server) Admin() http.Handler { return s.admin }
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
 // End ends the streams of figures, which go on while the server drains, and returns when nothing is read for them any more. Call it before
-// the admin listener is shut down, which waits for them.
-func (s *Server) End() { s.live.Close() }
+// the admin listener is shut down, which waits for them. What was not logged yet of bursts is logged.
+func (s *Server) End() {
+	s.live.Close()
+	s.troubles.end()
+}
 
 func (s *Server) isDraining() bool {
 	select {

@@ -36,6 +36,8 @@ type Log struct {
 	message string
 	told    func(Key) // called after a line of the burst, outside of any lock; may be nil
 
+	telling sync.Mutex // held while lines are written
+
 	mu     sync.Mutex
 	bursts map[Key]*burst
 	beyond int64 // events that found no place
@@ -50,7 +52,7 @@ type burst struct {
 	example []any     // attributes of the latest event
 }
 
-// New is a log of events that the message names. told, unless it is nil, is called with each burst after each of its lines.
+// New is a log of events that the message names. told, unless it is nil, is called with a burst after each of its lines.
 func New(log *slog.Logger, level slog.Level, message string, told func(Key)) *Log {
 	return &Log{log: log, level: level, message: message, told: told, bursts: map[Key]*burst{}}
 }
@@ -83,7 +85,7 @@ func (l *Log) Add(k Key, n int64, example ...any) {
 	}
 }
 
-// Flush tells what was not told yet, and forgets it all.
+// Flush tells what was not told yet, and forgets it all. When it returns, nothing of the log runs any more.
 func (l *Log) Flush() {
 	if l != nil {
 		l.tell(true)
@@ -98,8 +100,12 @@ type line struct {
 
 // tell writes the lines that are due and plans the next ones.
 func (l *Log) tell(all bool) {
+	l.telling.Lock()
+	defer l.telling.Unlock()
 	lines, beyond := l.take(all, time.Now())
-	slices.SortFunc(lines, func(a, b line) int { return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.Tenant, b.Tenant)) })
+	slices.SortFunc(lines, func(a, b line) int {
+		return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Route, b.Route), cmp.Compare(a.Kind, b.Kind))
+	})
 	ctx := context.Background()
 	for _, s := range lines[:min(len(lines), maxLines)] {
 		l.log.Log(ctx, l.level, l.message, s.attributes()...)
@@ -112,7 +118,7 @@ func (l *Log) tell(all bool) {
 		l.log.Log(ctx, l.level, l.message+" (others, summed up)", "bursts", len(others), "count", beyond)
 	}
 	if l.told != nil {
-		for _, s := range lines {
+		for _, s := range lines[:min(len(lines), maxLines)] {
 			l.told(s.Key)
 		}
 	}
