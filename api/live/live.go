@@ -154,11 +154,14 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	return w, nil
 }
 
-// Close ends the watch.
+// Close ends the watch; it may be called again.
 func (w *Watch) Close() {
 	h := w.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.watches[w] {
+		return
+	}
 	delete(h.watches, w)
 	census, tenant := false, false
 	for other := range h.watches {
