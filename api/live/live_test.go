@@ -240,7 +240,7 @@ func TestCensusesBackOff(t *testing.T) {
 		every, span time.Duration
 	}{
 		{100, 0, time.Second, 0},
-		{100, 100 * time.Microsecond, time.Second, 0},                  // 10 parts, the rests are saved up to fewer
+		{100, 100 * time.Microsecond, time.Second, 0},                 // 10 parts, the rests are saved up to fewer
 		{1000, time.Millisecond, time.Second, 500 * time.Millisecond}, // 100 parts and 99 rests of 4 ms
 		{2000, time.Millisecond, 2 * time.Second, 900 * time.Millisecond},
 		{8000, time.Millisecond, 5 * time.Second, 3900 * time.Millisecond},
