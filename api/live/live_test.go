@@ -240,11 +240,12 @@ func TestCensusesBackOff(t *testing.T) {
 		every, span time.Duration
 	}{
 		{100, 0, time.Second, 0},
-		{100, 100 * time.Microsecond, time.Second, 0},                 // 10 parts, the rests are saved up to fewer
-		{1000, time.Millisecond, time.Second, 500 * time.Millisecond}, // 100 parts and 99 rests of 4 ms
-		{2000, time.Millisecond, 2 * time.Second, 900 * time.Millisecond},
-		{8000, time.Millisecond, 5 * time.Second, 3900 * time.Millisecond},
-		{20_000, time.Millisecond, 10 * time.Second, 9900 * time.Millisecond},
+		{100, 100 * time.Microsecond, time.Second, 3 * time.Millisecond},    // 10 parts, the rests are saved up to fewer
+		{1250, 400 * time.Microsecond, time.Second, 250 * time.Millisecond}, // 125 parts and rests of 1.6 ms
+		{2500, 400 * time.Microsecond, 2 * time.Second, 500 * time.Millisecond},
+		{10_000, 400 * time.Microsecond, 5 * time.Second, 2 * time.Second},
+		{50_000, 400 * time.Microsecond, 10 * time.Second, 10 * time.Second},
+		{2500, 10 * time.Millisecond, 3170 * time.Millisecond, 2920 * time.Millisecond}, // most of it spent waiting for others
 	} {
 		s := newSource()
 		s.tenants, s.part, s.takes = tt.tenants, 10, tt.part
