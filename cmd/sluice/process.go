@@ -249,10 +249,11 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,
 			DeadCapacity: p.cfg.Retention.DeadCapacity,
 		},
-		Store:      queue.StoreLimits{Bytes: p.cfg.Store.MaxBytes, Tenants: p.cfg.Store.MaxTenants},
-		Horizon:    p.cfg.Worker.Horizon,
-		Registerer: attempt,
-		Logger:     p.log,
+		Store:        queue.StoreLimits{Bytes: p.cfg.Store.MaxBytes, Tenants: p.cfg.Store.MaxTenants},
+		CompressOver: int(p.cfg.Store.CompressOver),
+		Horizon:      p.cfg.Worker.Horizon,
+		Registerer:   attempt,
+		Logger:       p.log,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())

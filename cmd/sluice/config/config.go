@@ -79,6 +79,8 @@ type Retention struct {
 type Store struct {
 	MaxBytes   int64 // of the payloads of waiting jobs
 	MaxTenants int64 // with jobs, or active in the last ten minutes
+	// CompressOver is from how many bytes on a payload is stored compressed; 0: never.
+	CompressOver int64
 }
 
 // Callbacks tell clients that their jobs have ended.
@@ -173,6 +175,7 @@ func (c *Config) scalars() map[string]any {
 		"retention.idempotency":           &c.Retention.Idempotency,
 		"retention.dead_capacity":         &c.Retention.DeadCapacity,
 		"store.max_bytes":                 &c.Store.MaxBytes,
+		"store.compress_over":             &c.Store.CompressOver,
 		"store.max_tenants":               &c.Store.MaxTenants,
 		"callbacks.timeout":               &c.Callbacks.Timeout,
 		"callbacks.max_attempts":          &c.Callbacks.MaxAttempts,

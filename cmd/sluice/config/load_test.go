@@ -380,7 +380,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
-		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
+		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
 	}
 	file := write(t, route)
 	plain := mustLoad(t, config.Sources{File: file})

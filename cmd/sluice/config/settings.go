@@ -117,6 +117,7 @@ func Settings() []Setting {
 		duration("retention.idempotency", "24h", time.Second, year, "How long an idempotency key outlives its job."),
 		whole("retention.dead_capacity", "10000", 1, 1_000_000, "Dead letters that a flow keeps; when it has so many, nothing leaves it until they are replayed or purged."),
 		whole("store.max_bytes", "0", 0, 1<<50, "Bytes of the payloads of all waiting jobs, beyond which jobs are refused with 503; 0 is no bound."),
+		whole("store.compress_over", "0", 0, 8<<20, "Payloads of so many bytes or more are stored compressed, and count with the bytes they then have; 0: none. From 1024 on JSON shrinks by half. Workers of all processes must know it: set it after an upgrade."),
 		whole("store.max_tenants", "1000000", 0, 1_000_000_000, "Tenants with jobs or activity in the last ten minutes, beyond which jobs of others are refused with 503; 0 is no bound."),
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
