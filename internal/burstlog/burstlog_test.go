@@ -77,6 +77,7 @@ func TestManyBursts(t *testing.T) {
 			t.Errorf("%d bursts are kept", len(l.bursts))
 		}
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
 		if len(l.bursts) != 0 || l.timer != nil {
 			t.Errorf("%d bursts are kept", len(l.bursts))
 		}
