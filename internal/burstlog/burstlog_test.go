@@ -73,9 +73,11 @@ func TestManyBursts(t *testing.T) {
 		for i := range maxKeys + 5 {
 			l.Add(Key{Tenant: fmt.Sprintf("t%05d", i)}, int64(1+i%100))
 		}
+		l.mu.Lock()
 		if len(l.bursts) > maxKeys {
 			t.Errorf("%d bursts are kept", len(l.bursts))
 		}
+		l.mu.Unlock()
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if len(l.bursts) != 0 || l.timer != nil {
