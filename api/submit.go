@@ -32,6 +32,9 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
 		return nil, invalid("callback_url", "string", rule)
 	}
+	if err := s.guardJob(c, submission); err != nil {
+		return nil, err
+	}
 	submission.TraceParent = traceParentOf(c.r.Header)
 	return s.submit(c.r.Context(), submission, preferOf(c.r.Header))
 }
@@ -83,9 +86,12 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 			return nil, err
 		}
 	}
+	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
+	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
 	v, err := s.backend.Submit(ctx, sub)
 	crash.At("after-admit")
+	span.End(v, err)
 	if err != nil {
 		stop()
 		s.metrics.admission("unavailable")

@@ -26,6 +26,7 @@ type Config struct {
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
 	Guards    map[string]Guard // in front of the intake; none: off
+	Traces    Traces
 	Log       Log
 }
 
@@ -54,6 +55,7 @@ type Admin struct {
 
 	Asynqmon bool // serve asynq's own web page too
 	Profiles bool // and the runtime's profiles
+	Submit   bool // and take jobs
 
 	MaxConnections int64
 }
@@ -135,6 +137,12 @@ func (t Tenants) Baseline() shaper.Baseline {
 	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers}
 }
 
+// Traces say where OpenTelemetry spans are sent.
+type Traces struct {
+	Endpoint string   // URL; empty: as OpenTelemetry's own variables say, which is nowhere without them
+	Sample   *float64 // share of the traces that begin here, 0 to 1; nil: as the variables say, else 1
+}
+
 // Log is what the process says on standard error.
 type Log struct {
 	Level string // debug, info, warn or error
@@ -156,6 +164,7 @@ func (c *Config) scalars() map[string]any {
 		"admin.token":                     &c.Admin.Token,
 		"admin.asynqmon":                  &c.Admin.Asynqmon,
 		"admin.profiles":                  &c.Admin.Profiles,
+		"admin.submit":                    &c.Admin.Submit,
 		"admin.max_connections":           &c.Admin.MaxConnections,
 		"auth.mode":                       &c.Auth.Mode,
 		"auth.jwt.issuer":                 &c.Auth.JWT.Issuer,
@@ -186,6 +195,8 @@ func (c *Config) scalars() map[string]any {
 		"tenants.defaults.concurrency":    &c.Tenants.Defaults.Concurrency,
 		"tenants.defaults.max_wait":       &c.Tenants.Defaults.MaxWait,
 		"tenants.defaults.paused":         &c.Tenants.Defaults.Paused,
+		"traces.endpoint":                 &c.Traces.Endpoint,
+		"traces.sample":                   &c.Traces.Sample,
 		"log.level":                       &c.Log.Level,
 	}
 }

@@ -17,6 +17,7 @@ const (
 	Switch   Kind = "true or false"
 	Duration Kind = "duration"
 	Rate     Kind = "rate"
+	Share    Kind = "number from 0 to 1"
 )
 
 // Setting is one value that can be set: what the reader, the flags, the help texts and the reference page know of it.
@@ -102,6 +103,7 @@ func Settings() []Setting {
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
 		whole("admin.max_connections", "1000", 1, 1_000_000, "Connections to this listener at once, as api.max_connections."),
 		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
+		toggle("admin.submit", "Take jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), to try things out; sluice dev has it on."),
 		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at /debug/pprof/, for go tool pprof."),
 	}
 	settings = append(settings, authSettings()...)
@@ -127,6 +129,11 @@ func Settings() []Setting {
 		s.Help = "Default of tenants: " + strings.ToLower(s.Help[:1]) + s.Help[1:]
 		settings = append(settings, s)
 	}
+	settings = append(settings,
+		Setting{Key: "traces.endpoint", Kind: Text, check: isCollector, Help: "OpenTelemetry collector that spans are sent to, by OTLP over HTTP. Not set: the one of OTEL_EXPORTER_OTLP_ENDPOINT, and none without that.",
+			Rule: "must be an http:// or https:// URL without user, query and fragment, such as http://127.0.0.1:4318; /v1/traces is added where it has no path"},
+		Setting{Key: "traces.sample", Kind: Share, Help: "Share of the traces that are kept, where the client's traceparent does not decide. Not set: what OTEL_TRACES_SAMPLER says, and all without that.",
+			Rule: "must be a number from 0 to 1, such as 0.1"})
 	return append(settings, choice("log.level", "info", "Least level of what is logged.", "debug", "info", "warn", "error"))
 }
 
