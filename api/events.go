@@ -30,6 +30,11 @@ const (
 	stateEvent   = "state"
 )
 
+// streamDoc documents an answer that is a stream of events.
+type streamDoc interface {
+	schema(schemas huma.Registry) *huma.Schema
+}
+
 // eventStream documents an answer that is a stream of events; data is a value of the type of their data.
 type eventStream struct {
 	data  any
@@ -209,6 +214,15 @@ func (e *eventWriter) send(id string, job *wire.Job) error {
 	}
 	e.buf.WriteByte('\n')
 	return e.flush()
+}
+
+// add puts an event without an id beside what flush writes.
+func (e *eventWriter) add(name string, data any) error {
+	e.buf.WriteString("event: " + name + "\ndata: ")
+	if err := encodeJSON(&e.buf, data); err != nil {
+		return err
+	}
+	return e.buf.WriteByte('\n')
 }
 
 // beat writes a comment, which clients skip.

@@ -149,10 +149,6 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, v := range verdicts {
-		s.metrics.admission(string(v.Outcome))
-		s.noteArrival(batch[i], v)
-	}
 	places, bytes := int64(1), int64(0) // asked for at once
 	if body.Atomic {
 		places = int64(len(batch))
@@ -215,6 +211,9 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 	span.EndBatch(verdicts, err)
 	if err != nil {
 		s.metrics.admission(unavailableOutcome)
+	}
+	for i, v := range verdicts {
+		s.judged(passed[i], v)
 	}
 	return verdicts, err
 }

@@ -93,7 +93,7 @@ func (s *Server) survive(next http.Handler) http.Handler {
 			if err, isErr := fault.(error); isErr && errors.Is(err, http.ErrAbortHandler) {
 				panic(fault)
 			}
-			s.log.Error("panic in a handler", "fault", fault, "stack", string(debug.Stack()))
+			s.log.Error("panic in a handler", "fault", faultText(fault), "stack", string(debug.Stack()))
 			if ww, wraps := w.(middleware.WrapResponseWriter); wraps && ww.Status() != 0 {
 				panic(http.ErrAbortHandler)
 			}

@@ -102,6 +102,9 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 			}
 			return
 		}
+		if intake {
+			s.troubles.worked()
+		}
 		out.write(w)
 	})
 }
@@ -174,11 +177,11 @@ func checkQuery(r *http.Request, known map[string]bool) error {
 	return rd.err()
 }
 
-// fail answers with the error's problem, which it returns, and logs what the client is not told.
+// fail answers with the error's problem, which it returns, and notes for the log what the client is not told.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *problem {
 	p := problemOf(err)
 	if p.Status >= http.StatusInternalServerError && p.cause != nil && r.Context().Err() == nil {
-		s.log.Warn("request failed", "status", p.Status, "method", r.Method, "error", p.cause)
+		s.troubles.fault(p)
 	}
 	p.write(w)
 	return p
@@ -259,7 +262,7 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 		r := &huma.Response{Description: a.text, Headers: map[string]*huma.Param{}}
 		switch of := a.of.(type) {
 		case nil:
-		case eventStream:
+		case streamDoc:
 			r.Content = map[string]*huma.MediaType{streamFormat: {Schema: of.schema(schemas)}}
 		default:
 			r.Content = map[string]*huma.MediaType{jsonFormat: {Schema: schemaOf(schemas, of)}}

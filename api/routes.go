@@ -37,7 +37,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if s.cfg.AdminToken != "" {
 		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
 	}
-	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.arrivalOperations(), s.guardOperations(), s.probeOperations())
+	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.arrivalOperations(), s.figureOperations(), s.guardOperations(), s.probeOperations())
 	for _, op := range append(operations, s.versionOperation()) {
 		s.mount(api, op, false)
 	}

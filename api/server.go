@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/arrivals"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
@@ -77,10 +78,12 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
+	troubles *troubles
 	draining chan struct{}
 	streams  chan struct{} // one element for each event stream
 	bodies   bodyBudget
 	reads    *readBudget // nil: no bound
+	live     *live.Hub
 	guards   []*intakeGuard
 	drain    sync.Once
 	intake   http.Handler
@@ -115,9 +118,10 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams),
+		backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams),
 		arrivals: arrivals.New(), predicting: make(chan struct{}, 1),
 	}
+	s.live = live.New(b, liveStreams)
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
 	}
@@ -189,6 +193,13 @@ func (s *Server) Metrics() http.Handler { return s.scrape }
 // Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
 // for a job are answered at once with its present state, event streams end. It returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
+
+// End ends the streams of figures, which go on while the server drains, and returns when nothing is read for them any more. Call it before
+// the admin listener is shut down, which waits for them. What was not logged yet of bursts is logged.
+func (s *Server) End() {
+	s.live.Close()
+	s.troubles.end()
+}
 
 func (s *Server) isDraining() bool {
 	select {

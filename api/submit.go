@@ -97,8 +97,7 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 		s.metrics.admission(unavailableOutcome)
 		return nil, err
 	}
-	s.metrics.admission(string(v.Outcome))
-	s.noteArrival(sub, v)
+	s.judged(sub, v)
 	if err := s.refusal(v.Admission, 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err
@@ -130,6 +129,13 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 	}
 	crash.At("before-answer")
 	return a, nil
+}
+
+// judged counts a submission that the queue has judged, remembers it as an arrival, and notes for the log that it was refused.
+func (s *Server) judged(sub queue.Submission, v queue.Verdict) {
+	s.metrics.admission(string(v.Outcome))
+	s.noteArrival(sub, v)
+	s.troubles.judged(sub, v.Outcome)
 }
 
 // seenLater chooses the job as the wait left it. A wait that failed takes nothing back: the job is admitted, and saying

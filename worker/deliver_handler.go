@@ -14,6 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -55,11 +56,12 @@ type handlerDeliverer struct {
 	delay   asynq.RetryDelayFunc // nil: the route's backoff
 	left    chan struct{}        // a token for each handler that was left behind; full, the next one is waited for
 	log     *slog.Logger
+	panics  *burstlog.Log
 }
 
-func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger) *handlerDeliverer {
+func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog.Log) *handlerDeliverer {
 	return &handlerDeliverer{
-		route: r, handler: cfg.Handler, delay: cfg.RetryDelay, left: make(chan struct{}, cfg.Concurrency), log: log,
+		route: r, handler: cfg.Handler, delay: cfg.RetryDelay, left: make(chan struct{}, cfg.Concurrency), log: log, panics: panics,
 	}
 }
 
@@ -182,7 +184,7 @@ func (d *handlerDeliverer) guard(l queue.Lease, f func() error) (err error) {
 			err = errors.New("panic")
 		}
 		stack := debug.Stack()
-		d.log.Error("a handler panicked", "job", l.ID, "stack", string(stack[:min(len(stack), maxStack)]))
+		d.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1, "job", l.ID, "stack", string(stack[:min(len(stack), maxStack)]))
 	}()
 	return f()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -29,7 +30,9 @@ func serve(ctx context.Context, cfg Config, h asynq.HandlerFunc) queue.Settlemen
 	cfg.Handler = h
 	cfg = cfg.withDefaults()
 	route := Route{Handler: true, Retry: Retry{MaxAttempts: 3}}.withDefaults()
-	return newHandlerDeliverer(route, cfg, cfg.Logger).Deliver(ctx, handlerLease)
+	panics := burstlog.New(cfg.Logger, slog.LevelError, "deliveries panicked", nil)
+	defer panics.Flush()
+	return newHandlerDeliverer(route, cfg, cfg.Logger, panics).Deliver(ctx, handlerLease)
 }
 
 // brokenError is an error whose text cannot be had.
@@ -105,7 +108,7 @@ func TestHandlerIsToldItsDelivery(t *testing.T) {
 		}
 		_ = append(task.Payload(), "XXX"...)
 		return nil
-	}), Concurrency: 1}, slog.Default())
+	}), Concurrency: 1}, slog.Default(), nil)
 	d.Deliver(t.Context(), l)
 	want := DeliveryInfo{ID: "job-1", Attempt: 2, MaxAttempts: 3, Tenant: "acme", Route: "default", Type: "order.create", Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
 	if !known || got != want || !deadline {
@@ -182,7 +185,7 @@ func TestHandlerThatGoesOnIsLeftBehind(t *testing.T) {
 			}),
 		}
 		route := Route{Handler: true, Timeout: time.Second}.withDefaults()
-		d := newHandlerDeliverer(route, cfg, cfg.Logger)
+		d := newHandlerDeliverer(route, cfg, cfg.Logger, nil)
 		at := time.Now()
 		var behind sync.WaitGroup
 		for range 2 {

@@ -51,6 +51,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -66,6 +67,7 @@ type broker interface {
 	Wakes(ctx context.Context) <-chan queue.Wake
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
 	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
+	TellLateness(ctx context.Context, worker string, l queue.Lateness) error
 }
 
 // consumer looks at one shard. It is used by one goroutine at a time, and after an error the look is repeated until it is
@@ -102,14 +104,16 @@ type Worker struct {
 	log      *slog.Logger
 	metrics  *metrics
 	health   *health
+	troubles *troubles
 	capacity *capacity
 	ledger   *ledger
 	pacer    *pacer
 	settler  *settler
+	lateness lateness
 	outbox   *outbox // nil without Config.Callbacks
-
-	started atomic.Bool
-	work    context.Context // ends when the grace is over: looks and deliveries give up
+	started  atomic.Bool
+	stopping atomic.Bool     // Run is about to end
+	work     context.Context // ends when the grace is over: looks and deliveries give up
 }
 
 // New checks the configuration and prepares a worker; nothing runs before Run. Its errors are shaper.Problems, which list
@@ -141,6 +145,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.health = &health{log: w.log}
+	w.troubles = newTroubles(w.log, w.stopped)
 	var err error
 	if w.metrics, err = newMetrics(cfg.Registerer, w.capacity); err != nil {
 		return nil, fmt.Errorf("worker: metrics: %w", err)
@@ -148,7 +153,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	for name, route := range cfg.Routes {
 		switch {
 		case route.Handler:
-			w.deliverers[name] = newHandlerDeliverer(route, cfg, w.log)
+			w.deliverers[name] = newHandlerDeliverer(route, cfg, w.log, w.troubles.panics)
 		case route.Asynq != nil:
 			// asynq's client keeps nothing but the queues it has told of, so each route may have its own.
 			w.deliverers[name] = &asynqDeliverer{route: route, lease: cfg.Lease, client: asynq.NewClientFromRedisClient(cfg.AsynqClient), leases: b}
@@ -200,6 +205,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	talking.Go(func() { w.settler.run(talk) })
 	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
 	talking.Go(func() { hb.run(talk) })
+	talking.Go(func() { w.lateness.run(talk, w.broker, w.id) })
 	if w.outbox != nil {
 		talking.Go(func() { w.outbox.run(ctx) })
 		talking.Go(func() {
@@ -216,6 +222,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.log.Info("worker started", "routes", len(w.deliverers), "concurrency", w.cfg.Concurrency)
 
 	<-ctx.Done()
+	w.stopping.Store(true)
 	w.log.Info("worker is stopping", "leases", w.ledger.len())
 	grace := time.AfterFunc(w.cfg.Grace, cutOff)
 	defer grace.Stop()
@@ -230,6 +237,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	hangUp()
 	pacing.Wait()
 	talking.Wait()
+	w.troubles.end()
 	for _, release := range w.closers {
 		release()
 	}
@@ -300,6 +308,7 @@ func (w *Worker) forget(j *job, o outcome) {
 func (w *Worker) deliver(j *job) {
 	start := w.watch.now()
 	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
+	w.lateness.observe(time.Duration(start - j.at))
 	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
 	span := w.cfg.Traces.Process(w.work, &j.lease)
 	l := j.lease
@@ -332,7 +341,7 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 	defer func() {
 		if p := recover(); p != nil {
 			// The value is not logged, it may quote the payload.
-			w.log.Error("delivery panicked", "job", l.ID, "epoch", l.Epoch, "route", l.Route, "kind", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1, "job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
 			s = route.Retry.again(l, "the delivery panicked", 0)
 		}
 	}()
@@ -362,7 +371,12 @@ func (w *Worker) settle(j *job, s queue.Settlement) {
 func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 	for i, e := range batch {
 		if results != nil {
-			w.metrics.deliveries[outcomeOf(e.settlement, results[i])].Inc()
+			o := outcomeOf(e.settlement, results[i])
+			w.metrics.deliveries[o].Inc()
+			if o == outcomeDead {
+				l := &e.job.lease
+				w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
+			}
 		}
 		w.ledger.remove(e.job)
 	}

@@ -35,6 +35,7 @@ type commands struct {
 	Tenant      tenantCmd      `cmd:"" help:"Read and change the settings of a tenant."`
 	Key         keyCmd         `cmd:"" help:"Make, list and revoke the API keys of a tenant."`
 	Record      recordCmd      `cmd:"" help:"Write down a tenant's arrivals, for simulate and recommend."`
+	Top         topCmd         `cmd:"" help:"Show Sluice live, and change the rates of tenants."`
 	Simulate    simulateCmd    `cmd:"" help:"Replay arrivals through the shaper or a limiter, without a server."`
 	Recommend   recommendCmd   `cmd:"" help:"Find the smallest rate and capacity for arrivals and goals."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask a running process whether it is ready."`

@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/queue"
 )
 
 type echoCmd struct {
@@ -103,7 +104,7 @@ func echoHandler(log *slog.Logger) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(got)
 		if got.ID != "" {
-			log.Info("delivered", "job", got.ID, "tenant", got.Tenant, "type", got.Type, "attempt", got.Attempt, "bytes", got.Bytes)
+			log.Info("delivered", "job", got.ID, "tenant", queue.EncodeName(got.Tenant), "attempt", got.Attempt, "bytes", got.Bytes)
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 func TestGate(t *testing.T) {
@@ -49,7 +51,7 @@ func TestEcho(t *testing.T) {
 		if err != nil || w.Code != http.StatusOK || strings.TrimSpace(string(got)) != c.want {
 			t.Errorf("%d %s, want %s", w.Code, got, c.want)
 		}
-		if !strings.Contains(log.String(), `"tenant":"a b"`) {
+		if !strings.Contains(log.String(), `"tenant":"`+queue.EncodeName("a b")+`"`) {
 			t.Errorf("logged %s", log.String())
 		}
 	}

@@ -49,7 +49,7 @@ const (
 //
 //  1. drain: readiness turns 503 and new jobs are refused, so that no client sends what nobody would take;
 //  2. the worker: it gives back what has not departed and finishes what has, while clients still read their jobs;
-//  3. the listeners: nothing changes any more, so the last answers are final;
+//  3. the streams of figures, which have shown the rest of it, and the listeners: nothing changes any more, so the last answers are final;
 //  4. the traces: what tells of all that is sent, for a bounded time;
 //  5. the queue, then its engine: everything above needs them to the end.
 type process struct {
@@ -205,6 +205,7 @@ func (p *process) run(ctx context.Context) error {
 	if intake != nil {
 		intake.shutdown()
 	}
+	server.End()
 	admin.shutdown()
 	if scrape != nil {
 		scrape.shutdown()

@@ -107,7 +107,8 @@ func (a *app) watchSteps(what string, total int, long bool) (watch func(done int
 		}, func() {}
 	}
 	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(), progressbar.OptionSetDescription(what),
-		progressbar.OptionSetTheme(progressbar.ThemeASCII))
+		progressbar.OptionSetTheme(progressbar.ThemeASCII), progressbar.OptionSetPredictTime(total > 1))
+	_ = bar.RenderBlank() // the first step may be the only one, and take long
 	return func(done int) { _ = bar.Set(done) }, func() { fmt.Fprintln(a.Err) }
 }
 

@@ -28,6 +28,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/queue/burstlog"
 )
 
 // Queue is the asynq queue that the callbacks are in, for asynq's own tools.
@@ -48,6 +50,8 @@ type Service struct {
 	public  *caller // for all others
 	metrics *metrics
 	log     *slog.Logger
+	given   *burstlog.Log // up
+	asynq   *burstlog.Log // lines of asynq
 	wake    chan struct{} // filled when a task was made here
 }
 
@@ -58,8 +62,10 @@ func New(cfg Config) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("callback: %w", err)
 	}
+	repeats := burstlog.New(cfg.Logger, slog.LevelWarn, "asynq", nil)
 	s := &Service{
 		cfg:    cfg,
+		asynq:  repeats,
 		client: asynq.NewClientFromRedisClient(cfg.Redis),
 		server: asynq.Config{
 			Queues:            map[string]int{Queue: 1},
@@ -67,9 +73,10 @@ func New(cfg Config) (*Service, error) {
 			RetryDelayFunc:    func(retried int, _ error, _ *asynq.Task) time.Duration { return pause(retried) },
 			TaskCheckInterval: checkInterval,
 			ShutdownTimeout:   cfg.Grace,
-			Logger:            asynqLogger{cfg.Logger},
+			Logger:            asynqLogger{cfg.Logger, repeats},
 			LogLevel:          asynq.DebugLevel, // the Logger decides
 		},
+		given:  burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
 		listed: newCaller(cfg, nil),
 		public: newCaller(cfg, cfg.Guard.control),
 		log:    cfg.Logger,
@@ -103,6 +110,8 @@ func (s *Service) Run(ctx context.Context) error {
 	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that record their ends (all in Shutdown), and
 	// the connections last.
 	server.Shutdown()
+	s.given.Flush()
+	s.asynq.Flush()
 	s.listed.transport.CloseIdleConnections()
 	s.public.transport.CloseIdleConnections()
 	return nil

@@ -17,6 +17,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/queue/burstlog"
 )
 
 // The pauses between attempts: the first one, doubled by each further failure up to the longest.
@@ -81,7 +83,7 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 		log.Debug("a callback was put back", "error", err)
 	case retried >= most, errors.Is(err, asynq.SkipRetry):
 		s.metrics.archived.Inc()
-		log.Warn("a callback was given up; asynq's archive keeps it", "error", err)
+		s.given.Add(burstlog.Key{}, 1, "job", job, "callback", id, "attempt", retried+1, "error", err)
 	default:
 		s.metrics.failed.Inc()
 		log.Debug("a callback is to be tried again", "error", err)

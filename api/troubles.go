@@ -1,0 +1,100 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// troubles tells the log what an operator should know of requests, a line for a burst of them and not one for each.
+type troubles struct {
+	log     *slog.Logger
+	refused *burstlog.Log // jobs
+	failed  *burstlog.Log // requests, for what the server or its store cannot do
+
+	away   atomic.Bool // the store was when it was last asked
+	mu     sync.Mutex
+	since  time.Time // it is away
+	latest time.Time // request that it has failed
+}
+
+func newTroubles(log *slog.Logger) *troubles {
+	return &troubles{
+		log:     log,
+		refused: burstlog.New(log, slog.LevelWarn, "jobs were refused", nil),
+		failed:  burstlog.New(log, slog.LevelWarn, "requests failed", nil),
+	}
+}
+
+// refusalKinds are the kinds of problems of refused jobs. A key that is used for another job is the client's mistake, and nothing that an
+// operator could mend.
+var refusalKinds = map[shaper.Outcome]kind{
+	shaper.Full: queueFull, shaper.FullOfBytes: queueBytesFull, shaper.StoreFull: storeFull, shaper.DeadlineUnreachable: deadlineFarAway, shaper.Draining: tenantDraining,
+}
+
+// judged notes what became of a submission.
+func (t *troubles) judged(s queue.Submission, o shaper.Outcome) {
+	if o == shaper.Admitted {
+		return
+	}
+	if k, refused := refusalKinds[o]; refused {
+		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.name}, 1)
+	}
+}
+
+// fault notes a request that failed for a reason that the client is not told.
+func (t *troubles) fault(p *problem) {
+	k := burstlog.Key{Kind: strings.TrimPrefix(p.Type, problemURN)}
+	if errors.Is(p.cause, queue.ErrUnavailable) {
+		if strings.Contains(p.cause.Error(), "OOM ") { // of Redis at its maxmemory
+			k.Kind = "out-of-memory"
+		} else {
+			t.lost()
+		}
+	}
+	t.failed.Add(k, 1, "error", p.cause)
+}
+
+func (t *troubles) lost() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.latest = time.Now()
+	if !t.away.Swap(true) {
+		t.since = t.latest
+	}
+}
+
+// worked notes a request that the store has answered. It is back once nothing has failed for a second: a part of it may be away alone.
+func (t *troubles) worked() {
+	if !t.away.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.Sub(t.latest) >= time.Second && t.away.Swap(false) {
+		t.log.Info("the store answers requests again", "after", now.Sub(t.since).Round(time.Millisecond).String())
+	}
+}
+
+// end tells what was not told yet.
+func (t *troubles) end() {
+	t.refused.Flush()
+	t.failed.Flush()
+}
+
+// faultText says what a panic was of: the runtime's own words, or the kind of a value, which might quote what a client sent.
+func faultText(fault any) string {
+	if err, is := fault.(runtime.Error); is {
+		return err.Error()
+	}
+	return fmt.Sprintf("%T", fault)
+}

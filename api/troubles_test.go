@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// What an operator is told of bursts of refusals, of a store that goes and comes back, and of one without memory: a line for each, with the
+// tenant encoded.
+func TestTroubles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		began := time.Now()
+		tr := newTroubles(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Duration("t", a.Value.Time().Sub(began))
+			}
+			return a
+		}})))
+		acme := queue.Submission{Tenant: "acme", Route: "default"}
+		for range 500 {
+			tr.judged(acme, shaper.Full)
+			tr.judged(acme, shaper.Admitted)
+			tr.judged(acme, shaper.KeyReused)
+		}
+		tr.judged(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
+		time.Sleep(10 * time.Second)
+		tr.worked() // nothing was away
+		away := problemOf(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused", queue.ErrUnavailable))
+		for range 40 {
+			tr.fault(away)
+			time.Sleep(99 * time.Millisecond)
+		}
+		tr.worked() // perhaps only a part of the store is back
+		time.Sleep(time.Second)
+		tr.worked()
+		tr.worked()
+		tr.fault(problemOf(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'", queue.ErrUnavailable)))
+		tr.fault(problemOf(errors.New("a fault")))
+		tr.end()
+		want := `t=1s level=WARN msg="jobs were refused" tenant=acme route=default kind=queue-full count=500 within=1s
+t=1s level=WARN msg="jobs were refused" tenant=ENCODED route=default kind=draining count=1 within=1s
+t=11s level=WARN msg="requests failed" kind=unavailable count=11 within=1s error="queue: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"
+t=14.96s level=INFO msg="the store answers requests again" after=4.96s
+t=14.96s level=WARN msg="requests failed" kind=unavailable count=29 within=3.871s error="queue: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"
+t=14.96s level=WARN msg="requests failed" kind=internal count=1 within=0s error="a fault"
+t=14.96s level=WARN msg="requests failed" kind=out-of-memory count=1 within=0s error="queue: redis is unavailable: OOM command not allowed when used memory > 'maxmemory'"
+`
+		want = strings.Replace(want, "ENCODED", queue.EncodeName("Käse & Söhne"), 1)
+		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(out.String(), "\n")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A panic is told without the value, which might quote what a client sent, unless it is the runtime's.
+func TestFaultText(t *testing.T) {
+	for _, c := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { panic(errors.New("secret")) }, "*errors.errorString"},
+		{func() { panic("secret") }, "string"},
+		{func() { _ = nobody[len(nobody)] }, "runtime error: index out of range [0] with length 0"},
+	} {
+		func() {
+			defer func() {
+				if got := faultText(recover()); got != c.want {
+					t.Errorf("%q, want %q", got, c.want)
+				}
+			}()
+			c.do()
+		}()
+	}
+}
+
+var nobody []int

@@ -1,0 +1,52 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
+)
+
+// troubles tells the log what an operator should know of deliveries, a line for a burst of them and not one for each.
+type troubles struct {
+	deaths *burstlog.Log
+	panics *burstlog.Log
+}
+
+// newTroubles calls stopped with flows that have lost jobs, now and then.
+func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
+	return &troubles{
+		deaths: burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
+		panics: burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
+	}
+}
+
+// end tells what was not told yet.
+func (t *troubles) end() {
+	t.deaths.Flush()
+	t.panics.Flush()
+}
+
+// tenants is a broker that knows how tenants are, as *queue.Queue does.
+type tenants interface {
+	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
+}
+
+// stopped looks whether a flow that has left dead letters has stopped because of them, and tells: it does not go on by itself.
+func (w *Worker) stopped(k burstlog.Key) {
+	b, knows := w.broker.(tenants)
+	if !knows || w.stopping.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.work, 2*time.Second)
+	defer cancel()
+	t, err := b.Tenant(ctx, k.Tenant)
+	if err != nil {
+		return // the next line of the burst is another opportunity
+	}
+	if f, known := t.Routes[k.Route]; known && f.LimitedBy == "paused" && !f.Policy.Paused {
+		w.log.Error("a flow has stopped: it has as many dead letters as are kept; replay or purge them", "tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
+	}
+}

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// watchedLog is a log that says when a text has come.
+type watchedLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+	want string
+	came chan struct{}
+}
+
+func (l *watchedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	had := strings.Contains(l.text.String(), l.want)
+	l.text.Write(p)
+	if !had && strings.Contains(l.text.String(), l.want) {
+		close(l.came)
+	}
+	return len(p), nil
+}
+
+func (l *watchedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A flow that has stopped because of its dead letters is told, with the tenant encoded; so is the burst of deaths, in one line.
+func TestStoppedFlowIsTold(t *testing.T) {
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	policy := shaper.DefaultPolicy()
+	policy.Rate.Limit = 200
+	const kept = 3
+	q, err := queue.Open(t.Context(), engine, queue.Options{
+		Shards: 4, Defaults: policy, Retention: queue.Retention{DeadCapacity: kept}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+	defer server.Close()
+	log := &watchedLog{want: "a flow has stopped", came: make(chan struct{})}
+	w, err := New(q, Config{Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)), Routes: map[string]Route{"default": {URL: server.URL}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	const tenant = "a tenant's name"
+	for range kept + 2 {
+		if _, err := q.Submit(t.Context(), queue.Submission{Tenant: tenant, Route: "default", Type: "n", Payload: []byte("1"), MaxAttempts: 3}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-log.came:
+	case <-time.After(20 * time.Second):
+		t.Errorf("nothing is told:\n%s", log)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	text := log.String()
+	for _, want := range []string{
+		`level=WARN msg="jobs died and are kept as dead letters"`, ` tenant=` + queue.EncodeName(tenant) + ` route=default`, "level=ERROR msg=\"a flow has stopped",
+	} {
+		if strings.Count(text, want) == 0 {
+			t.Errorf("%s is missing:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, tenant) || strings.Count(text, "jobs died") != 1 {
+		t.Error(text)
+	}
+}
