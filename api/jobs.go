@@ -121,7 +121,6 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	batch := make([]queue.Submission, len(body.Jobs))
 	var nowhere []string // fields that name no configured route
 	var rd reader
-	trace := traceParentOf(c.r.Header)
 	for i, job := range body.Jobs {
 		var known bool
 		if batch[i], known = s.submission(c.who, job.IdempotencyKey, job.Submission); !known {
@@ -130,7 +129,6 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		if rule := s.callbackRule(job.CallbackURL); rule != "" {
 			rd.note(elementPath("jobs", i)+".callback_url", "string", rule)
 		}
-		batch[i].TraceParent = trace
 	}
 	if len(nowhere) > 0 {
 		return nil, unknownRouteAt(nowhere...)
@@ -143,7 +141,12 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 			return nil, err
 		}
 	}
+	span := s.cfg.Traces.SendBatch(c.r.Context(), traceParentOf(c.r.Header), batch)
+	for i := range batch {
+		batch[i].TraceParent = span.TraceParent
+	}
 	verdicts, err := s.backend.SubmitBatch(c.r.Context(), batch, body.Atomic)
+	span.EndBatch(verdicts, err)
 	if err != nil {
 		s.metrics.admission("unavailable")
 		return nil, err
