@@ -149,8 +149,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range verdicts {
+	for i, v := range verdicts {
 		s.metrics.admission(string(v.Outcome))
+		s.noteArrival(batch[i], v)
 	}
 	places, bytes := int64(1), int64(0) // asked for at once
 	if body.Atomic {
@@ -162,6 +163,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(batch))}
 	for i := range batch {
 		if held != nil && held[i] != nil {
+			s.metrics.refusal(held[i])
 			out.Items[i].Problem = held[i].Problem
 			continue
 		}
@@ -177,7 +179,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		case body.Atomic:
 			return nil, refused // none was admitted, and every verdict says the same
 		default:
-			out.Items[i].Problem = problemOf(refused).Problem
+			p := problemOf(refused)
+			s.metrics.refusal(p)
+			out.Items[i].Problem = p.Problem
 		}
 	}
 	return ok(out), nil
@@ -210,7 +214,7 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 	verdicts, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
 	span.EndBatch(verdicts, err)
 	if err != nil {
-		s.metrics.admission("unavailable")
+		s.metrics.admission(unavailableOutcome)
 	}
 	return verdicts, err
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -36,7 +37,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if s.cfg.AdminToken != "" {
 		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
 	}
-	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.figureOperations(), s.guardOperations(), s.probeOperations())
+	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.arrivalOperations(), s.figureOperations(), s.guardOperations(), s.probeOperations())
 	for _, op := range append(operations, s.versionOperation()) {
 		s.mount(api, op, false)
 	}
@@ -49,13 +50,24 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if !s.cfg.AdminSubmit { // the path is there for GET, and to submit is nothing that is not allowed: it is not there
 		r.Post(tenantJobs, unserved)
 	}
-	if s.cfg.Gatherer != nil {
-		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))
-	}
+	s.serveMetrics(r)
 	if err := serveDocument(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)
 	}
 	return r, nil
+}
+
+// metricsRouter serves metrics and nothing else.
+func (s *Server) metricsRouter() http.Handler {
+	r := s.newRouter()
+	s.serveMetrics(r)
+	return r
+}
+
+func (s *Server) serveMetrics(r chi.Router) {
+	if s.cfg.Gatherer != nil {
+		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))
+	}
 }
 
 func jsonBody(of any, limit int64, optional bool) *body {
@@ -106,7 +118,7 @@ func (s *Server) jobOperations() []operation {
 			"250 ms; a state that lasts less than that may not be seen.",
 		params: []*huma.Param{jobParam, tenantParam, lastEventParam},
 		answers: map[int]answerDoc{
-			http.StatusOK:        {"The events.", eventStream{wire.Job{}}, []string{"X-Accel-Buffering"}},
+			http.StatusOK:        {"The events.", eventStream{data: wire.Job{}}, []string{"X-Accel-Buffering"}},
 			http.StatusNoContent: {"The event of the final state was received before.", nil, nil},
 		},
 		refusals: []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},

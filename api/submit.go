@@ -94,10 +94,11 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 	span.End(v, err)
 	if err != nil {
 		stop()
-		s.metrics.admission("unavailable")
+		s.metrics.admission(unavailableOutcome)
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
+	s.noteArrival(sub, v)
 	if err := s.refusal(v.Admission, 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err

@@ -19,15 +19,26 @@ func TestSimulatedAsServed(t *testing.T) {
 		name    string
 		policy  shaper.Policy
 		horizon time.Duration
+		service time.Duration // with a cap of concurrency
+		bunch   int           // arrivals that come as one batch; 0 is 1
 	}{
-		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon},
-		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0},
-		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon},
+		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon, 0, 0},
+		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0, 0},
+		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon, 0, 0},
 		{"two rates and a longest wait", shaper.Policy{
 			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second, Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
-		}, simulate.Horizon},
-		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon},
-		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon},
+		}, simulate.Horizon, 0, 0},
+		{"batches", shaper.Policy{Rate: second(20), Burst: 4, Capacity: 50}, simulate.Horizon, 0, 30},
+		{"batches and a cap", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 50, Concurrency: 3}, 0, 90 * time.Millisecond, 17},
+		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon, 0, 0},
+		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4}, simulate.Horizon, 317 * time.Millisecond, 0},
+		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10}, simulate.Horizon, 200 * time.Millisecond, 0},
+		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9}, simulate.Horizon, 317 * time.Millisecond, 0},
+		{"one at a time, faster than a look ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond, 0},
+		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1, Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond, 0},
+		{"a cap without a look ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond, 0},
+		{"a cap and a longest wait", shaper.Policy{Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second}, 0, 150 * time.Millisecond, 0},
+		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -40,23 +51,35 @@ func TestSimulatedAsServed(t *testing.T) {
 				begin := shaper.InstantOf(time.Now()).Add(time.Second)
 				for i, shift := 0, begin-trace[0].At; i < len(trace); i++ {
 					trace[i].At += shift
+					trace[i].At = trace[i-i%max(1, c.bunch)].At
 					trace[i].Cost = 1 + int64(i%7/6) // every seventh costs 2
 				}
-				want, err := simulate.Shaper(trace, c.policy, c.horizon)
+				want, err := simulate.Shaper(trace, c.policy, simulate.Workers{Horizon: c.horizon, Service: c.service})
 				if err != nil {
 					t.Fatal(err)
 				}
-				serve(t, q, want, c.horizon)
+				serve(t, q, want, c.policy.Concurrency, c.horizon, c.service)
 			})
 		})
 	}
 }
 
-// serve replays the run's trace and holds the verdicts and stamps against it. It settles at once, so that nothing but the rate limits the flow.
-func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Duration) {
+// serve replays the run's trace and holds the verdicts and departures against it. A job is settled the service after it has left, at once
+// without one; when that is the end of being at the cap, the flow is looked at, for the shard's owner is woken then.
+func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon, service time.Duration) {
 	t.Helper()
 	c, number, left := q.Consumer("w", 0), map[string]int{}, 0
 	var next shaper.Instant // when to look
+	type ending struct {
+		at shaper.Instant
+		queue.Settlement
+	}
+	var running []ending
+	settle := func(ends ...queue.Settlement) {
+		if _, err := q.Settle(t.Context(), ends); err != nil {
+			t.Fatalf("Settle: %v", err)
+		}
+	}
 	look := func() {
 		for more := true; more; {
 			tick, err := c.Tick(t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: horizon})
@@ -65,16 +88,20 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Durati
 			}
 			var ends []queue.Settlement
 			for _, l := range tick.Leases {
-				if i := number[l.ID]; want.Fates[i] != simulate.Departed || l.Stamp != want.Gone[i] {
-					t.Fatalf("arrival %d left at %d, of which is said %d at %d", i, l.Stamp, want.Fates[i], want.Gone[i])
+				i, gone := number[l.ID], max(l.Stamp, tick.Now)
+				if want.Fates[i] != simulate.Departed || gone != want.Gone[i] {
+					t.Fatalf("arrival %d left at %d, of which is said %d at %d", i, gone, want.Fates[i], want.Gone[i])
 				}
-				ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts})
+				end := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts}
+				if service > 0 {
+					running = append(running, ending{gone.Add(service), end})
+				} else {
+					ends = append(ends, end)
+				}
 			}
-			left += len(ends)
+			left += len(tick.Leases)
 			if len(ends) > 0 {
-				if _, err := q.Settle(t.Context(), ends); err != nil {
-					t.Fatalf("Settle: %v", err)
-				}
+				settle(ends...)
 			}
 			if next = tick.Next; next != 0 {
 				next = next.Add(-horizon / 2)
@@ -82,34 +109,60 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Durati
 			more = tick.More || len(ends) > 0
 		}
 	}
-	lookUntil := func(end shaper.Instant) {
-		for next != 0 && next <= end {
-			time.Sleep(time.Until(next.Time()))
-			look()
+	until := func(end shaper.Instant) {
+		for {
+			switch looks := next != 0 && next <= end; {
+			case len(running) > 0 && running[0].at <= end && !(looks && next < running[0].at):
+				time.Sleep(time.Until(running[0].at.Time()))
+				wakes := int64(len(running)) == most
+				settle(running[0].Settlement)
+				if running = running[1:]; wakes {
+					look()
+				}
+			case looks:
+				time.Sleep(time.Until(next.Time()))
+				look()
+			default:
+				return
+			}
 		}
 	}
 	fates := map[shaper.Outcome]simulate.Fate{
 		shaper.Admitted: simulate.Departed, shaper.Full: simulate.Refused, shaper.DeadlineUnreachable: simulate.Unreachable,
 	}
 	counts := map[simulate.Fate]int{}
-	for i, a := range want.Trace {
-		lookUntil(a.At)
-		time.Sleep(time.Until(a.At.Time()))
-		job := work()
-		job.Cost = a.Cost
-		v, err := q.Submit(t.Context(), job)
+	for i := 0; i < len(want.Trace); {
+		at := want.Trace[i].At
+		until(at)
+		time.Sleep(time.Until(at.Time()))
+		var batch []queue.Submission
+		for _, a := range want.Trace[i:] {
+			if a.At == at {
+				job := work()
+				job.Cost = a.Cost
+				batch = append(batch, job)
+			}
+		}
+		verdicts, err := q.SubmitBatch(t.Context(), batch, false)
 		if err != nil {
-			t.Fatalf("Submit: %v", err)
+			t.Fatalf("SubmitBatch: %v", err)
 		}
-		if fate, known := fates[v.Outcome]; !known || fate != want.Fates[i] {
-			t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, want.Fates[i])
+		first := false
+		for _, v := range verdicts {
+			fate, known := fates[v.Outcome]
+			if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
+				t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
+			}
+			counts[want.Fates[i]]++
+			number[v.Job.ID] = i
+			first = first || v.Position == 1
+			i++
 		}
-		counts[want.Fates[i]]++
-		if number[v.Job.ID] = i; v.Position == 1 { // whoever comes into an empty queue wakes the worker
+		if first { // whoever comes into an empty queue wakes the worker
 			look()
 		}
 	}
-	lookUntil(want.End())
+	until(want.End().Add(service))
 	if left != counts[simulate.Departed] {
 		t.Errorf("%d left, of which is said %d", left, counts[simulate.Departed])
 	}

@@ -129,6 +129,14 @@ func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue
 	}
 }
 
+// Took says how long the last delivery of a job took.
+func (f *Fake) Took(id string, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j := f.jobs[id]
+	j.Started = j.Finished.Add(-d)
+}
+
 // Signal wakes the watchers of the job, whatever its state.
 func (f *Fake) Signal(id string) {
 	f.mu.Lock()
@@ -584,4 +592,14 @@ func (f *Fake) Totals(context.Context) (queue.Totals, error) {
 		total.Depth += t.flow.Depth
 	}
 	return total, f.failure
+}
+
+// Survey implements api.Health, in one step. Nothing is dead letters there or has waited.
+func (f *Fake) Survey(context.Context, string) (backlogs []queue.Backlog, next string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, t := range f.tenants {
+		backlogs = append(backlogs, queue.Backlog{Tenant: name, Depth: t.flow.Depth})
+	}
+	return backlogs, "", f.failure
 }

@@ -14,9 +14,10 @@
 //
 // Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at its stamp. It holds its place until a
 // worker takes it out of the queue, which is a little before its stamp, for workers look ahead. Of a departure and an arrival at the same
-// instant the departure comes first.
+// instant the departure comes first, but arrivals at the same instant are a bunch: they are judged together, as those of a batch are, before any of
+// them leaves.
 //
-// Deliveries take no time and succeed at the first attempt, and nothing is paused, held, scheduled for later or limited by concurrency. So
-// the run is that of a flow whose workers and upstream keep up. Retries would take further slots, and a look for expired leases, which
+// Deliveries all take the same time, none unless it is given, and succeed at the first attempt; nothing is held or scheduled for later. So the
+// run is that of a flow whose upstream keeps up, or is held back by the cap of concurrency alone. Retries would take further slots, and a look for expired leases, which
 // workers make besides, may free a place up to half a horizon sooner.
 package simulate

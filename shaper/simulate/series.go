@@ -49,8 +49,12 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 			}
 		}
 	}
+	bunch := 0
 	for i, a := range r.Trace {
-		leave(i, a.At)
+		if a.At != r.Trace[bunch].At {
+			bunch = i
+		}
+		leave(bunch, a.At)
 		k := reach(a.At)
 		s.Arrived[k]++
 		if !r.Fates[i].Admitted() {
@@ -88,7 +92,7 @@ func roundStep(least shaper.Instant) shaper.Instant {
 func (r *Run) End() shaper.Instant {
 	end := r.Trace[len(r.Trace)-1].At
 	for i := len(r.Gone) - 1; i >= 0; i-- {
-		if r.Fates[i].Admitted() {
+		if f := r.Fates[i]; f == Departed || f == Expired {
 			return max(end, r.Gone[i])
 		}
 	}
