@@ -214,7 +214,7 @@ func TestIntakeScript(t *testing.T) {
 		for i := range 4 * rate {
 			trace = append(trace, simulate.Arrival{At: shaper.InstantOf(begin.Add(time.Duration(i) * time.Second / time.Duration(rate))), Cost: 1})
 		}
-		want, err := simulate.Shaper(trace, policy, simulate.Horizon)
+		want, err := simulate.Shaper(trace, policy, simulate.Workers{Horizon: simulate.Horizon})
 		if err != nil {
 			t.Fatal(err)
 		}
