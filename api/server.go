@@ -119,9 +119,8 @@ func New(b Backend, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams),
-		arrivals: arrivals.New(), predicting: make(chan struct{}, 1),
+		arrivals: arrivals.New(), predicting: make(chan struct{}, 1), live: live.New(b, liveStreams),
 	}
-	s.live = live.New(b, liveStreams)
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
 	}
