@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -74,6 +75,7 @@ type Server struct {
 	bodies   bodyBudget
 	reads    *readBudget // nil: no bound
 	guards   []*intakeGuard
+	page     *dashboard.Dashboard
 	drain    sync.Once
 	intake   http.Handler
 	admin    http.Handler
@@ -109,6 +111,9 @@ func New(b Backend, cfg Config) (*Server, error) {
 	}
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
+	}
+	if s.page, err = dashboard.New(cfg.AdminToken); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {
 		return nil, err
