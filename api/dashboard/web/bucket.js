@@ -9,6 +9,7 @@ const frame = 1000 / 30; // ms: calm motion needs no more, and leaves the proces
 const gravity = 900; // px/s²
 const stream = 9; // departures a second from which drops join
 const bead = 46; // px/s at which what has left flows away
+const slimmest = 1.75; // the height of the bucket by its width at most
 const mostDrops = 10; // of one look
 
 export class Bucket {
@@ -58,11 +59,10 @@ export class Bucket {
     this.canvas.width = Math.round(w * ratio);
     this.canvas.height = Math.round(h * ratio);
     this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const labels = w >= 150 ? 44 : 0;
-    const wide = Math.min(w - labels - 26, 170);
-    this.g = {
-      cx: 12 + wide / 2 + (w - labels - 26 - wide) * 0.35, half: wide / 2, taper: wide * 0.1, top: 46, bottom: h - 74, channel: h - 37, spout: 13, labels,
-    };
+    const labels = w >= 150 ? 48 : 0;
+    const wide = Math.min(w - labels - 26, 190);
+    const bottom = h - 74, top = Math.max(46, bottom - wide * slimmest);
+    this.g = { cx: 12 + wide / 2 + (w - labels - 26 - wide) * 0.35, half: wide / 2, taper: wide * 0.11, top, bottom, channel: h - 37, spout: 13, mouth: top - 24, labels };
     this.draw();
   }
 
@@ -127,7 +127,7 @@ export class Bucket {
     this.due = this.due.filter((d) => {
       if (d.at > now) return true;
       const spread = d.refused ? 6 : Math.min(16, g.half * 0.3);
-      this.rain.push({ x: g.cx - g.half * 0.32 + (Math.random() - 0.5) * spread, y: g.spout + 10, vx: d.refused ? 60 + Math.random() * 30 : 10, vy: 40, size: d.size, refused: d.refused, life: 1 });
+      this.rain.push({ x: g.cx - g.half * 0.32 + (Math.random() - 0.5) * spread, y: g.mouth + 2, vx: d.refused ? 60 + Math.random() * 30 : 10, vy: 40, size: d.size, refused: d.refused, life: 1 });
       return false;
     });
     this.rain = this.rain.filter((p) => {
@@ -202,6 +202,7 @@ export class Bucket {
     p.moveTo(-2, g.spout);
     p.lineTo(x - 8, g.spout);
     p.quadraticCurveTo(x + 1, g.spout, x + 1, g.spout + 9);
+    p.lineTo(x + 1, g.mouth);
     p.stroke();
     p.lineCap = "round";
   }

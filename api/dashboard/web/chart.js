@@ -4,6 +4,7 @@ import { colour, onTheme } from "./theme.js";
 import { timeOfDay } from "./format.js";
 
 const uPlot = window.uPlot;
+const leastSpan = 60; // s
 const crosshair = uPlot.sync("time");
 
 const font = () => `12px ${getComputedStyle(document.body).fontFamily}`;
@@ -15,9 +16,15 @@ function axis(extra) {
   };
 }
 
+const halfLabel = 32; // px
+
+// A label that would be cut off at an edge is left out.
 export const timeAxis = (show = true) => axis({
   show, size: show ? 26 : 0, gap: 6, space: 90, grid: { show: false },
-  values: (_, splits) => splits.map((s) => (s === null ? "" : timeOfDay(s * 1000))),
+  values: (u, splits) => splits.map((s) => {
+    const x = u.valToPos(s, "x");
+    return s === null || x < halfLabel - 50 || x > u.bbox.width / devicePixelRatio - halfLabel ? "" : timeOfDay(s * 1000);
+  }),
 });
 
 export const valueAxis = (say, size = 54) => axis({ size, gap: 6, space: 34, values: (_, splits) => splits.map((v) => (v === null ? "" : say(v))) });
@@ -34,7 +41,7 @@ export const columns = (name, extra = {}) => ({
   stroke: () => colour(name), fill: () => colour(name), width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.78, 14], radius: 0.25 }), ...extra,
 });
 
-// Plot is one chart that fills the width of its element. Destroy it when its view ends.
+// Plot is one chart that fills the width of its element, and without a height all of it. Destroy it when its view ends.
 export class Plot {
   constructor(host, { height, seconds, series, axes, range, hover, label }) {
     this.host = host;
@@ -51,22 +58,25 @@ export class Plot {
     };
     this.u = new uPlot(options, [[], ...series.map(() => [])], host);
     this.resize = new ResizeObserver(() => {
-      if (host.clientWidth > 0) this.u.setSize({ width: host.clientWidth, height: this.tall() });
+      if (host.clientWidth > 0 && this.tall() > 0) this.u.setSize({ width: host.clientWidth, height: this.tall() });
     });
     this.resize.observe(host);
     this.off = onTheme(() => this.u.redraw(false));
   }
 
-  tall() { return typeof this.height === "function" ? this.height() : this.height; }
+  // tall is the given height, or that of an element whose size does not follow from the chart.
+  tall() { return this.height || this.host.clientHeight; }
 
+  // span is the time that is shown: what was seen, at least a minute, at most the seconds.
   span() {
     const now = this.now ?? Date.now() / 1000;
-    return [now - this.seconds, now];
+    return [now - Math.min(this.seconds, Math.max(leastSpan, now - (this.since ?? now))), now];
   }
 
   // draw shows the data up to now; a page that nobody sees is not drawn.
   draw(now, data) {
     this.now = now;
+    this.since = data[0][0];
     if (!document.hidden) this.u.setData(data);
   }
 

@@ -82,7 +82,8 @@ export class Knobs {
     this.apply = el("button", { class: "primary", disabled: true }, "Apply");
     this.discard = el("button", { type: "button", disabled: true, onclick: () => this.drop() }, "Discard");
     this.said = el("p", { class: "notice", role: "status", hidden: true });
-    this.forecast = el("div", { class: "forecast", role: "status", hidden: true });
+    this.forecast = el("div", { class: "forecast", role: "status" });
+    this.foreseeNothing();
     this.form = el("form", { novalidate: true }, Object.values(this.knobs).map((k) => k.node), this.forecast,
       el("div", { class: "field" }, el("label", { for: "reason" }, "Reason"), this.reason), this.said, el("div", { class: "apply" }, this.apply, this.discard));
     this.form.addEventListener("submit", (e) => {
@@ -146,7 +147,7 @@ export class Knobs {
     this.said.hidden = true;
     if (Object.keys(d).length === 0) {
       this.base = null;
-      this.forecast.hidden = true;
+      this.foreseeNothing();
       return;
     }
     clearTimeout(this.timer);
@@ -155,7 +156,7 @@ export class Knobs {
 
   async predict(d) {
     if (!this.form.checkValidity()) {
-      this.forecast.hidden = true;
+      this.foreseeNothing();
       return;
     }
     const asked = (this.asked = (this.asked || 0) + 1);
@@ -166,14 +167,12 @@ export class Knobs {
     } catch (problem) {
       if (asked !== this.asked || !this.base) return;
       this.forecast.replaceChildren(el("small", null, problem.status === 404 || problem.status === 405 ? "This server makes no forecasts." : problem.message));
-      this.forecast.hidden = false;
     }
   }
 
   foretell(p) {
     if (!p.arrivals) {
       this.forecast.replaceChildren(el("small", null, "Nothing has arrived in the last hour, so there is nothing to foretell from."));
-      this.forecast.hidden = false;
       return;
     }
     const row = (label, key, say) => {
@@ -187,13 +186,17 @@ export class Knobs {
         el("thead", null, el("tr", null, el("th", { scope: "col" }, `The ${plural(p.arrivals, "arrival")} since ${timeOfDay(p.from)}, again`), el("th", { scope: "col" }, "now"), el("th", { scope: "col" }, "then"))),
         el("tbody", null, row("Refused", "refused", count), row("Wait, median", "wait_p50_ms", duration), row("Wait, 95 %", "wait_p95_ms", duration),
           row("Wait, 99 %", "wait_p99_ms", duration), row("Longest wait", "wait_max_ms", duration), row("Deepest queue", "depth_max", count))));
-    this.forecast.hidden = false;
+  }
+
+  // foreseeNothing keeps the place, so that nothing jumps when a knob is touched.
+  foreseeNothing() {
+    this.forecast.replaceChildren(el("small", null, "Move a knob: what the change would have made of the last hour’s arrivals is shown here, before it is applied."));
   }
 
   drop() {
     this.base = null;
     clearTimeout(this.timer);
-    this.forecast.hidden = true;
+    this.foreseeNothing();
     this.said.hidden = true;
     this.fill();
   }
@@ -218,7 +221,7 @@ export class Knobs {
       this.busy = false;
       this.base = null;
       this.reason.value = "";
-      this.forecast.hidden = true;
+      this.foreseeNothing();
       this.tenant = { ...this.tenant, ...answer.value };
       this.show(this.tenant);
       this.tell(done === "Applied" ? `Applied: ${this.says(body)}.` : done, "good");

@@ -1,6 +1,7 @@
 // Makes rates of cumulative counts that are seen a few times a second. Times are seconds, rates per second.
 
 const leastSpan = 1, mostSpan = 12; // s that an estimate looks back
+const soonest = 2; // s of few departures before there is an estimate
 const enough = 24; // departures, after which the error of one is small
 
 // Meter measures even traffic. A count seen four times a second says of two a second 0, 4, 0, 4: so it looks from one change of the count to
@@ -34,7 +35,7 @@ export class Meter {
 
   rate(now) {
     const last = this.edges.at(-1);
-    if (!last || this.edges.length < 2) return last && now - last.t < mostSpan ? null : 0;
+    if (!last) return 0;
     let k = this.edges.length - 2;
     while (k > 0) {
       const span = last.t - this.edges[k].t, n = last.total - this.edges[k].total;
@@ -42,8 +43,10 @@ export class Meter {
       k--;
     }
     if (k > 8) this.edges.splice(0, k - 8);
-    const first = this.edges[Math.min(k, this.edges.length - 2)];
-    const rate = (last.total - first.total) / Math.max(last.t - first.t, 0.05);
+    const first = this.edges[Math.max(0, Math.min(k, this.edges.length - 2))];
+    const span = last.t - first.t, n = last.total - first.total;
+    if (span < soonest && !(n >= enough && span >= leastSpan)) return now - last.t < soonest ? null : 0;
+    const rate = n / span;
     // No change for longer than the rate explains: it has ended, or is about to.
     const still = now - last.t;
     if (still > 4 / rate + 1) return 0;
@@ -109,12 +112,12 @@ export class Lanes {
     }
   }
 
-  // arrivals are columns: the middles of the bins, all that came in each per second, and the admitted part.
+  // arrivals are columns: the middles of the bins, all that came in each per second where some of it was refused, and the admitted part.
   arrivals() {
     const xs = [], all = [], admitted = [];
     for (const [k, bin] of this.bins) {
       xs.push((k + 0.5) * this.width);
-      all.push((bin.admitted + bin.rejected) / this.width);
+      all.push(bin.rejected > 0 ? (bin.admitted + bin.rejected) / this.width : null);
       admitted.push(bin.admitted / this.width);
     }
     return [xs, all, admitted];

@@ -1,7 +1,7 @@
 // The overview: all tenants together, what carries them, and the table to find one in.
 import { el, text, attribute } from "./dom.js";
 import { Picture } from "./picture.js";
-import { ChartCard, area, line } from "./chart.js";
+import { ChartCard, Plot, area, fromZero, line, timeAxis, valueAxis } from "./chart.js";
 import { Lanes, Series } from "./meter.js";
 import { TenantTable } from "./tenants.js";
 import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
@@ -66,17 +66,18 @@ export class Overview {
     this.figures = {};
     const fact = (name, label) => el("div", null, el("dt", null, label), this.figures[name] = el("dd", null, none));
     this.store = {};
-    const line2 = (name, label) => el("div", null, el("dt", null, label), this.store[name] = el("dd", null, none));
+    const storeFact = (name, label) => el("div", null, el("dt", null, label), this.store[name] = el("dd", null, none));
     this.health = el("span", { class: "pill" });
     this.complaint = el("p", { class: "notice bad", role: "alert", hidden: true });
-    this.node = el("div", { class: "stack" },
+    this.node = el("div", { class: "stack overview" },
       el("h1", { class: "visually-hidden" }, "Overview"),
-      el("dl", { class: "figures", "aria-label": "Now" }, fact("arrivals", "Arrivals"), fact("departures", "Departures"), fact("refused", "Refused"), fact("depth", "Waiting"),
-        fact("running", "In flight"), fact("lateness", "Lateness p99"), fact("tenants", "Tenants"), fact("workers", "Workers")),
       el("div", { class: "beside" }, this.picture.node,
-        el("section", { class: "card" }, el("header", null, el("h2", null, "Redis"), this.health),
+        el("section", { class: "card full" }, el("header", null, el("h2", null, "Redis"), this.health),
           el("div", { class: "body stack" }, this.complaint,
-            el("dl", { class: "facts" }, line2("engine", "Store"), line2("ping", "Answers within"), line2("memory", "Memory"), line2("version", "Version"), line2("bytes", "Payloads that wait"), line2("totals", "Since the start"))))),
+            el("dl", { class: "facts" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
+          this.pingHost = el("div", { class: "fills" }))),
+      el("dl", { class: "figures", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"),
+        fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
       el("div", { class: "grid" }, this.cards.map((c) => c.node)),
       this.table.node);
   }
@@ -93,12 +94,15 @@ export class Overview {
     this.rim = rimFor(e.depth, this.rim);
     this.picture.show(t, totalsOf(e), { depth: e.depth, rim: this.rim, room: e.tenants > 0 ? `in ${plural(e.tenants, "queue")}` : "" });
     this.totals.chart(e);
+    this.ping ||= new Plot(this.pingHost, { seconds: 300, series: [area("--accent", 0.1, { width: 1.5 })], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "Chart: how fast Redis answers" });
+    const series = this.totals.series;
+    this.ping.draw(t, [series.xs, series.ys[series.names.indexOf("ping")]]);
     for (const card of this.cards) card.draw(t);
     const f = this.figures, rates = this.totals.lanes.rates();
-    text(f.arrivals, perSecond(rates.arrivals));
-    text(f.departures, perSecond(rates.departures));
     text(f.refused, perSecond(rates.rejected));
-    text(f.depth, short(e.depth));
+    text(f.admittedTotal, short(e.admitted_total));
+    text(f.rejectedTotal, short(e.rejected_total));
+    text(f.departedTotal, short(e.departed_total));
     text(f.running, short(e.running));
     text(f.lateness, e.lateness_p99_ms === undefined ? none : duration(e.lateness_p99_ms));
     text(f.tenants, short(e.tenants));
@@ -115,7 +119,6 @@ export class Overview {
     text(s.memory, store.used_memory === undefined ? none : store.max_memory ? `${bytes(store.used_memory)} of ${bytes(store.max_memory)} (${Math.round(100 * store.used_memory / store.max_memory)} %)` : bytes(store.used_memory));
     text(s.version, store.version || none);
     text(s.bytes, bytes(e.bytes));
-    text(s.totals, `${short(e.admitted_total)} admitted, ${short(e.rejected_total)} refused, ${short(e.departed_total)} departed`);
     this.complaint.hidden = Boolean(store.ok);
     if (!store.ok) text(this.complaint, store.error ? `Redis does not answer: ${store.error}` : "Redis does not answer.");
   }
@@ -124,6 +127,7 @@ export class Overview {
 
   destroy() {
     this.picture.destroy();
+    this.ping?.destroy();
     for (const card of this.cards) card.destroy();
     this.table.destroy();
   }

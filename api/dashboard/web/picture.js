@@ -8,8 +8,6 @@ import { count, figure, perSecond, timeOfDay } from "./format.js";
 
 const seconds = 60;
 const narrow = matchMedia("(max-width: 640px)");
-const large = matchMedia("(min-width: 1900px)");
-const huge = matchMedia("(min-width: 1900px) and (min-height: 1000px)");
 
 const swatch = (name, kind = "") => {
   const node = el("span", { class: "swatch " + kind, "aria-hidden": "true" });
@@ -29,26 +27,26 @@ export class Picture {
     this.pace = el("span", { class: "aside" });
     this.waiting = el("span", { class: "value" }, "–");
     this.room = el("span", { class: "aside" });
-    this.hostIn = el("div", { class: "chart-in" });
-    this.hostOut = el("div", { class: "chart-out" });
+    this.hostIn = el("div", { class: "fills" });
+    this.hostOut = el("div", { class: "fills" });
     this.canvas = el("canvas", { role: "img", "aria-label": `The bucket of ${whose}` });
     this.head = el("header", null, el("h2", null, title), note && el("small", null, note));
     this.node = el("section", { class: "card picture" }, this.head,
       el("div", { class: "lanes" },
         el("p", { class: "lane-head" }, el("span", { class: "name" }, swatch("--arrivals"), "Arrivals"), this.arrived, this.refused), this.hostIn,
         el("p", { class: "lane-head" }, el("span", { class: "name" }, swatch("--departures", "thin"), "Departures"), this.left, this.pace), this.hostOut),
-      el("div", { class: "basin" }, el("p", { class: "lane-head" }, el("span", { class: "name" }, swatch("--water"), "Waiting"), this.waiting, this.room), this.canvas));
+      el("div", { class: "basin" }, el("p", { class: "lane-head" }, el("span", { class: "name" }, swatch("--water"), "Waiting"), this.waiting, this.room), el("div", null, this.canvas)));
   }
 
   start() {
     const size = narrow.matches ? 42 : 58;
     const say = (v) => figure(v);
     this.in = new Plot(this.hostIn, {
-      height: () => (huge.matches ? 230 : large.matches ? 190 : narrow.matches ? 110 : 150), seconds, label: `Chart: arrivals of ${this.whose}, each second of the last minute`,
+      seconds, label: `Chart: arrivals of ${this.whose}, each second of the last minute`,
       series: [columns("--refused"), columns("--arrivals")], axes: [timeAxis(false), valueAxis(say, size)], range: fromZero(4), hover: (i) => { this.at = i; this.tell(); },
     });
     this.out = new Plot(this.hostOut, {
-      height: () => (huge.matches ? 190 : large.matches ? 160 : narrow.matches ? 112 : 134), seconds, label: `Chart: departures of ${this.whose}, each second of the last minute`,
+      seconds, label: `Chart: departures of ${this.whose}, each second of the last minute`,
       series: [area("--departures", 0.14, { width: 2.5 }), dashed("--edge")], axes: [timeAxis(), valueAxis(say, size)], range: fromZero(1.5),
     });
     this.bucket = new Bucket(this.canvas);
@@ -89,8 +87,8 @@ export class Picture {
     const [xs, all, admitted] = this.lanes.arrivals();
     const i = this.at ?? null;
     if (i !== null && i < xs.length) {
-      text(this.arrived, perSecond(all[i]));
-      text(this.refused, `at ${timeOfDay(xs[i] * 1000)}${all[i] - admitted[i] > 0.01 ? `, ${perSecond(all[i] - admitted[i])} refused` : ""}`);
+      text(this.arrived, perSecond(all[i] ?? admitted[i]));
+      text(this.refused, `at ${timeOfDay(xs[i] * 1000)}${all[i] === null ? "" : `, ${perSecond(all[i] - admitted[i])} refused`}`);
     } else {
       text(this.arrived, perSecond(rates.arrivals));
       text(this.refused, rates.rejected > 0 ? `${perSecond(rates.rejected)} refused` : "");

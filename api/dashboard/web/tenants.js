@@ -29,7 +29,7 @@ export class TenantTable {
       return th;
     };
     this.body = el("tbody");
-    this.node = el("section", { class: "card", "aria-labelledby": "tenants-title" },
+    this.node = el("section", { class: "card table", "aria-labelledby": "tenants-title" },
       el("header", null, el("h2", { id: "tenants-title" }, "Tenants"), this.matching,
         el("div", { class: "controls search" }, el("label", { for: "tenant-search" }, "Search"), this.search, el("label", { for: "tenant-limit", class: "visually-hidden" }, "Rows"), this.limit)),
       el("div", { class: "scroll" }, el("table", { class: "rows" },

@@ -6,7 +6,7 @@ const probe = document.createElement("span");
 probe.hidden = true;
 
 const order = ["", "light", "dark"];
-const labels = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+const labels = { "": "System", light: "Light", dark: "Dark" };
 
 // onTheme calls back after each change; it returns how to stop that.
 export function onTheme(f) {
@@ -39,7 +39,11 @@ function choose(theme) {
 
 // themeButton makes the button go through system, light and dark.
 export function themeButton(button) {
-  const show = () => { button.textContent = labels[root.dataset.theme || ""]; };
+  const label = button.appendChild(document.createElement("span"));
+  const show = () => {
+    label.textContent = labels[root.dataset.theme || ""];
+    button.setAttribute("aria-label", `Theme: ${label.textContent}`);
+  };
   button.addEventListener("click", () => {
     choose(order[(order.indexOf(root.dataset.theme || "") + 1) % order.length]);
     show();
