@@ -99,7 +99,7 @@ func guardName(name string) bool {
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if key, counted := g.cfg.Key(r); counted {
-			p, told := g.decide(r.Context(), key)
+			_, p, told := g.decide(r.Context(), key, 1)
 			for name, values := range told {
 				w.Header()[name] = values
 			}
@@ -112,34 +112,49 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// decide asks the store about one request of the key. The problem is nil where it may pass; told are the headers of the answer, whichever.
-func (g *Guard) decide(ctx context.Context, key string) (refusal *problem, told http.Header) {
-	asked, cancel := context.WithTimeout(ctx, guardPatience)
-	defer cancel()
-	d, err := g.store.Take(asked, g.cfg.Rule, key, 1)
+// decide asks the store for so many requests of the key at once, at least one, and observes what became of each. The problem is nil where they
+// may pass; told are the headers of the answer, whichever. Where the client is gone nothing was decided, and they pass.
+func (g *Guard) decide(ctx context.Context, key string, cost int64) (decision GuardDecision, refusal *problem, told http.Header) {
+	d, err := g.ask(ctx, key, cost)
 	switch {
-	case err != nil && ctx.Err() != nil: // the client is gone, which says nothing of the store
-		return nil, nil
+	case err != nil && ctx.Err() != nil: // which says nothing of the store
+		return "", nil, nil
 	case err != nil:
 		g.cfg.Logger.Debug("a guard cannot ask its store", "guard", g.cfg.Rule.Name, "error", err)
 		if g.cfg.Shadow || !g.cfg.FailClosed {
-			g.cfg.Observe(GuardFailedOpen)
-			return nil, nil
+			return g.observe(GuardFailedOpen, cost), nil, nil
 		}
-		g.cfg.Observe(GuardFailedClosed)
-		return storageUnavailable.with("it cannot be told whether the request may pass; send the same one again").retry(retryAfterSeconds(time.Second)), nil
+		p := storageUnavailable.with("it cannot be told whether the request may pass; send the same one again").retry(retryAfterSeconds(time.Second))
+		return g.observe(GuardFailedClosed, cost), p, nil
 	case d.Allowed:
-		g.cfg.Observe(GuardAllowed)
-		return nil, g.headers(d, 0)
+		return g.observe(GuardAllowed, cost), nil, g.headers(d, 0)
 	case g.cfg.Shadow:
-		g.cfg.Observe(GuardWouldRefuse)
-		return nil, nil
+		return g.observe(GuardWouldRefuse, cost), nil, nil
 	}
-	g.cfg.Observe(GuardRefused)
 	p := rateLimited.with(fmt.Sprintf("%s lets pass %s", g.cfg.Rule.Name, g.cfg.Rule.Policy.Rate))
-	p.Guard, p.RetryAfterMS = g.cfg.Rule.Name, max(1, wholeMillis(d.RetryAfter))
+	p.Guard = g.cfg.Rule.Name
+	if cost > d.Limit {
+		p.Detail += fmt.Sprintf("; %d at once can never pass", cost)
+		return g.observe(GuardRefused, cost), p, g.headers(d, 0)
+	}
+	p.RetryAfterMS = max(1, wholeMillis(d.RetryAfter))
 	seconds := retryAfterSeconds(d.RetryAfter)
-	return p.retry(seconds), g.headers(d, seconds)
+	return g.observe(GuardRefused, cost), p.retry(seconds), g.headers(d, seconds)
+}
+
+// ask asks the store; cost 0 is only a question.
+func (g *Guard) ask(ctx context.Context, key string, cost int64) (limiter.Decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, guardPatience)
+	defer cancel()
+	return g.store.Take(ctx, g.cfg.Rule, key, cost)
+}
+
+// observe tells the decision of each of so many requests.
+func (g *Guard) observe(d GuardDecision, times int64) GuardDecision {
+	for range times {
+		g.cfg.Observe(d)
+	}
+	return d
 }
 
 // headers tell where the key stands. retryAfter is the Retry-After of a refusal in seconds, 0 otherwise. In the shadow nothing is told.

@@ -14,15 +14,20 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 // IntakeGuard is a guard in front of operations of the intake. A request is asked for by every guard that covers it, in their order, until one
 // refuses; what it was counted for before that stays counted.
+//
+// A guard with routes or types, or one that counts by them, counts jobs in the place of requests: see guardJobs.
 type IntakeGuard struct {
 	Rule       limiter.Rule
 	By         []GuardBy // what requests are counted by, together; at least one
-	Endpoints  []string  // ids of operations, see Endpoints; none: all
+	Endpoints  []string  // ids of operations, see Endpoints and JobEndpoints; none: all
+	Routes     []string  // of the jobs that it counts; none: all
+	Types      []string  // the same by their types
 	FailClosed bool      // refuse with 503 while the store cannot be asked
 	Shadow     bool      // let everything pass, and count what would have been refused
 }
@@ -37,11 +42,13 @@ const (
 	GuardByGuest    GuardBy = "guest"    // the same of guests alone: who shows a credential is not counted
 	GuardByEndpoint GuardBy = "endpoint" // the operation
 	GuardByAddress  GuardBy = "address"  // the client's address
+	GuardByRoute    GuardBy = "route"    // the job's route
+	GuardByType     GuardBy = "type"     // the job's type, which clients choose
 )
 
 // GuardBys are all of them.
 func GuardBys() []GuardBy {
-	return []GuardBy{GuardByTenant, GuardByGuest, GuardByEndpoint, GuardByAddress}
+	return []GuardBy{GuardByTenant, GuardByGuest, GuardByEndpoint, GuardByAddress, GuardByRoute, GuardByType}
 }
 
 // Endpoints are the ids of the operations that guards may stand before.
@@ -57,6 +64,7 @@ func Endpoints() []string {
 type intakeGuard struct {
 	*Guard
 	of         IntakeGuard
+	ofJobs     bool // it counts jobs
 	identified bool // it needs to know whose request it is
 	guests     bool // there are some; without authentication nobody is known for one
 	address    func(*http.Request) (string, bool)
@@ -72,7 +80,7 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 		return nil, err
 	}
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_guard_decisions_total", Help: "Requests that guards decided on, by guard and decision; would_refuse is of guards in the shadow.",
+		Name: "sluice_guard_decisions_total", Help: "Requests and jobs that guards decided on, by guard and decision; would_refuse is of guards in the shadow.",
 	}, []string{"guard", "decision"})
 	var guards []*intakeGuard
 	var errs []error
@@ -92,12 +100,12 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 			Rule: of.Rule, Key: KeyByPath, FailClosed: of.FailClosed, Shadow: of.Shadow, Headers: cfg.Headers, Logger: cfg.Logger,
 			Observe: func(d GuardDecision) { counters[d].Inc() },
 		})
-		errs = append(errs, err, of.validate())
+		errs = append(errs, err, of.validate(cfg.Routes))
 		if slices.Contains(of.By, GuardByGuest) && cfg.Auth != nil && !cfg.Auth.Takes(auth.Guest) {
 			errs = append(errs, fmt.Errorf("api: guard %q counts guests, and none are taken", name))
 		}
 		guards = append(guards, &intakeGuard{
-			Guard: g, of: of, address: address, guests: cfg.Auth != nil, identified: slices.Contains(of.By, GuardByTenant) || slices.Contains(of.By, GuardByGuest),
+			Guard: g, of: of, address: address, guests: cfg.Auth != nil, ofJobs: of.CountsJobs(), identified: slices.Contains(of.By, GuardByTenant) || slices.Contains(of.By, GuardByGuest),
 		})
 	}
 	if cfg.Registerer != nil && errors.Join(errs...) == nil {
@@ -106,7 +114,7 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 	return guards, errors.Join(errs...)
 }
 
-func (of IntakeGuard) validate() error {
+func (of IntakeGuard) validate(routes map[string]RouteInfo) error {
 	var errs []error
 	if len(of.By) == 0 {
 		errs = append(errs, fmt.Errorf("api: guard %q: counts by nothing", of.Rule.Name))
@@ -117,8 +125,16 @@ func (of IntakeGuard) validate() error {
 		}
 	}
 	for _, id := range of.Endpoints {
-		if !slices.Contains(Endpoints(), id) {
+		switch {
+		case !slices.Contains(Endpoints(), id):
 			errs = append(errs, fmt.Errorf("api: guard %q: there is no operation %q", of.Rule.Name, id))
+		case of.CountsJobs() && !slices.Contains(JobEndpoints(), id):
+			errs = append(errs, fmt.Errorf("api: guard %q: counts jobs, and the operation %q brings none", of.Rule.Name, id))
+		}
+	}
+	for _, name := range of.Routes {
+		if _, known := routes[name]; !known {
+			errs = append(errs, fmt.Errorf("api: guard %q: there is no route %q", of.Rule.Name, name))
 		}
 	}
 	return errors.Join(errs...)
@@ -128,8 +144,8 @@ func (g *intakeGuard) covers(operation string) bool {
 	return len(g.of.Endpoints) == 0 || slices.Contains(g.of.Endpoints, operation)
 }
 
-// key is what the request is counted under.
-func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal) (key string, counted bool) {
+// key is what the request is counted under, or the job that it brings.
+func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal, job queue.Submission) (key string, counted bool) {
 	parts := make([]string, len(g.of.By))
 	for i, by := range g.of.By {
 		switch by {
@@ -146,6 +162,10 @@ func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal
 			parts[i] = who.Tenant
 		case GuardByTenant:
 			parts[i] = who.Tenant
+		case GuardByRoute:
+			parts[i] = job.Route
+		case GuardByType:
+			parts[i] = job.Type
 		}
 	}
 	return joinKeys(parts), true
@@ -155,14 +175,14 @@ func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal
 // the refusal.
 func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) error {
 	for _, g := range s.guards {
-		if g.identified != (who != nil) || !g.covers(operation) {
+		if g.ofJobs || g.identified != (who != nil) || !g.covers(operation) {
 			continue
 		}
-		key, counted := g.key(r, operation, who)
+		key, counted := g.key(r, operation, who, queue.Submission{})
 		if !counted {
 			continue
 		}
-		if p, told := g.decide(r.Context(), key); p != nil {
+		if _, p, told := g.decide(r.Context(), key, 1); p != nil {
 			maps.Copy(p.header, told)
 			return p
 		}
@@ -209,7 +229,7 @@ func (s *Server) listGuards(*call) (*answer, error) {
 		p := g.of.Rule.Policy
 		item := wire.Guard{
 			Guard: g.of.Rule.Name, Algorithm: string(p.Algorithm), Rate: rateOut(p.Rate), Limit: p.Limit(), BlockMS: p.Block.Milliseconds(),
-			Endpoints: g.of.Endpoints, OnError: "open", Shadow: g.of.Shadow,
+			Endpoints: g.of.Endpoints, Routes: g.of.Routes, Types: g.of.Types, OnError: "open", Shadow: g.of.Shadow,
 		}
 		for _, by := range g.of.By {
 			item.By = append(item.By, string(by))

@@ -87,6 +87,11 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if job.State == shaper.Dead { // else there is nothing to bring
+		if err := s.guardJob(c, queue.Submission{Route: job.Route, Type: job.Type}); err != nil {
+			return nil, err
+		}
+	}
 	v, err := s.backend.Replay(c.r.Context(), tenant, id, s.attempts(job))
 	if errors.Is(err, queue.ErrConflict) {
 		return nil, conflict(v.Job, "only a dead job can be replayed")
@@ -138,14 +143,12 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err := rd.err(); err != nil {
 		return nil, err
 	}
-	for i := range batch {
-		if batch[i].ID, err = s.backend.NewID(c.who.Tenant); err != nil {
-			return nil, err
-		}
-	}
-	verdicts, err := s.backend.SubmitBatch(c.r.Context(), batch, body.Atomic)
+	held, err := s.guardJobs(c, batch, body.Atomic)
 	if err != nil {
-		s.metrics.admission("unavailable")
+		return nil, err
+	}
+	verdicts, err := s.submitPassed(c, batch, held, body.Atomic)
+	if err != nil {
 		return nil, err
 	}
 	for _, v := range verdicts {
@@ -158,8 +161,14 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 			bytes += int64(len(s.Payload))
 		}
 	}
-	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(verdicts))}
-	for i, v := range verdicts {
+	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(batch))}
+	for i := range batch {
+		if held != nil && held[i] != nil {
+			out.Items[i].Problem = held[i].Problem
+			continue
+		}
+		v := verdicts[0]
+		verdicts = verdicts[1:]
 		if !body.Atomic {
 			bytes = int64(len(batch[i].Payload))
 		}
@@ -174,6 +183,33 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		}
 	}
 	return ok(out), nil
+}
+
+// submitPassed asks for admission of the jobs of a batch that guards have let pass; the verdicts are theirs alone, in order.
+func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem, atomic bool) ([]queue.Verdict, error) {
+	passed := batch
+	if held != nil {
+		passed = nil
+		for i, job := range batch {
+			if held[i] == nil {
+				passed = append(passed, job)
+			}
+		}
+	}
+	if len(passed) == 0 {
+		return nil, nil
+	}
+	for i := range passed {
+		var err error
+		if passed[i].ID, err = s.backend.NewID(c.who.Tenant); err != nil {
+			return nil, err
+		}
+	}
+	verdicts, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
+	if err != nil {
+		s.metrics.admission("unavailable")
+	}
+	return verdicts, err
 }
 
 // JobJSON is the job as the API shows it, for what is told of it elsewhere.

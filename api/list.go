@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"slices"
@@ -47,7 +48,12 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = c.who.Tenant
-	page, err := s.backend.List(c.r.Context(), asked)
+	return s.page(c.r.Context(), asked)
+}
+
+// page answers with the page of a list.
+func (s *Server) page(ctx context.Context, asked queue.List) (*answer, error) {
+	page, err := s.backend.List(ctx, asked)
 	if errors.Is(err, queue.ErrCursor) {
 		return nil, badCursor()
 	}

@@ -17,9 +17,7 @@ import (
 func (s *Server) newRouter() *chi.Mux {
 	r := chi.NewRouter()
 	r.Use(s.observe, s.survive, middleware.GetHead)
-	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
-		notFound.with("see /docs for what there is").write(w)
-	})
+	r.NotFound(unserved)
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		allowed := allowedMethods(r, req)
 		p := methodNotAllowed.with("allowed: " + strings.Join(allowed, ", "))
@@ -27,6 +25,11 @@ func (s *Server) newRouter() *chi.Mux {
 		p.set("Allow", strings.Join(allowed, ", ")).write(w)
 	})
 	return r
+}
+
+// unserved answers where there is nothing.
+func unserved(w http.ResponseWriter, _ *http.Request) {
+	notFound.with("see /docs for what there is").write(w)
 }
 
 // allowedMethods are those that the request's path has a route for. chi tells them only to its own handler.

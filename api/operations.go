@@ -51,6 +51,7 @@ type answerDoc struct {
 
 // call is one request to one operation.
 type call struct {
+	op    string // id of the operation
 	r     *http.Request
 	body  []byte // the whole of it, if the operation reads one
 	param func(name string) string
@@ -94,7 +95,7 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 	refuseWhenDraining := intake && op.method == http.MethodPost
 	api.Adapter().Handle(doc, func(ctx huma.Context) {
 		r, w := humachi.Unwrap(ctx)
-		out, err := s.run(op, w, &call{r: r, param: ctx.Param}, known, refuseWhenDraining)
+		out, err := s.run(op, w, &call{op: op.id, r: r, param: ctx.Param}, known, refuseWhenDraining)
 		if err != nil {
 			s.fail(w, r, err)
 			return
@@ -106,7 +107,7 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 // run checks what every operation checks, reads the body and calls the handler.
 func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[string]bool, refuseWhenDraining bool) (*answer, error) {
 	if refuseWhenDraining && s.isDraining() {
-		return nil, shuttingDown.with("send the same request again; another instance will take it").retry(retryAfterSeconds(time.Second))
+		return nil, drainingProblem()
 	}
 	if op.identifies {
 		err := s.guard(c.r, op.id, nil)
@@ -136,6 +137,11 @@ func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[str
 	}
 	c.body = content
 	return op.handle(c)
+}
+
+// drainingProblem is the answer to new work while the process stops.
+func drainingProblem() *problem {
+	return shuttingDown.with("send the same request again; another instance will take it").retry(retryAfterSeconds(time.Second))
 }
 
 func checkQuery(r *http.Request, known map[string]bool) error {

@@ -22,6 +22,8 @@ type Admitter interface {
 type Jobs interface {
 	// Job reads one job.
 	Job(ctx context.Context, tenant, id string) (queue.Job, error)
+	// Payload reads what a job delivers, nil if that is more than most bytes; its size is 0 where the job has ended and kept none.
+	Payload(ctx context.Context, tenant, id string, most int) (payload []byte, size int, err error)
 	// List reads a page of the tenant's jobs in one state. queue.ErrCursor if it gave no such cursor.
 	List(ctx context.Context, l queue.List) (queue.Page, error)
 	// Cancel ends a waiting job; queue.ErrConflict comes with the job as it is.

@@ -37,7 +37,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if s.cfg.AdminToken != "" {
 		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
 	}
-	operations := slices.Concat(s.tenantOperations(), s.guardOperations(), s.probeOperations())
+	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.guardOperations(), s.probeOperations())
 	for _, op := range append(operations, s.versionOperation()) {
 		s.mount(api, op, false)
 	}
@@ -53,6 +53,9 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	for path, page := range s.cfg.AdminPages {
 		r.Handle(path, hurried(page))
 		r.Handle(path+"/*", hurried(page))
+	}
+	if !s.cfg.AdminSubmit { // the path is there for GET, and to submit is nothing that is not allowed: it is not there
+		r.Post(tenantJobs, unserved)
 	}
 	if s.cfg.Gatherer != nil {
 		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))

@@ -27,6 +27,7 @@ type Config struct {
 	Auth          *auth.Authenticator   // whose requests are whose; nil: the header Sluice-Tenant says it, unchecked
 	Headers       HeaderMode            // rate limit headers; default HeadersBoth
 	AdminToken    string                // empty: the admin listener answers to loopback names only
+	AdminSubmit   bool                  // take jobs on the admin listener too, to try things out
 	AdminHosts    []string              // further Host names it answers to without a token
 	Version       VersionInfo           // told at /version
 	Registerer    prometheus.Registerer // nil: metrics are not registered

@@ -32,6 +32,9 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
 		return nil, invalid("callback_url", "string", rule)
 	}
+	if err := s.guardJob(c, submission); err != nil {
+		return nil, err
+	}
 	submission.TraceParent = traceParentOf(c.r.Header)
 	return s.submit(c.r.Context(), submission, preferOf(c.r.Header))
 }

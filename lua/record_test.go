@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -127,6 +128,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		if state, flow, ok := lua.PeekRecord(raw); !ok || state != r.State || flow != r.Flow {
 			t.Errorf("at a glance it is %v of %q (%v), read whole %v of %q", state, flow, ok, r.State, r.Flow)
+		}
+		if flow, payload, size, ok := lua.PeekPayload(raw); !ok || flow != r.Flow || len(r.Payload) > 0 && (!bytes.Equal(payload, r.Payload) || size != len(payload)) {
+			t.Errorf("the payload of %q is %q of %d (%v), read whole %q of %q", flow, payload, size, ok, r.Payload, r.Flow)
 		}
 	})
 }

@@ -266,6 +266,24 @@ func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
 	return j.Job, nil
 }
 
+// Payload implements api.Jobs.
+func (f *Fake) Payload(_ context.Context, name, id string, most int) ([]byte, int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(name, id)
+	if err != nil {
+		return nil, 0, err
+	}
+	payload := j.submission.Payload
+	switch {
+	case j.State == 0 || j.State.Done() && j.State != shaper.Dead:
+		return nil, 0, nil
+	case len(payload) > most:
+		return nil, len(payload), nil
+	}
+	return payload, len(payload), nil
+}
+
 // List implements api.Jobs; a cursor is the last id of the page before.
 func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
 	f.mu.Lock()

@@ -298,8 +298,10 @@ type Guard struct {
 	Rate      Rate     `json:"rate"`
 	Limit     int64    `json:"limit" doc:"Requests of one key that may come at once at most: the rate's, or the burst."`
 	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after an overflow."`
-	By        []string `json:"by" nullable:"false" doc:"What requests are counted by together: tenant, guest, endpoint, address."`
+	By        []string `json:"by" nullable:"false" doc:"What requests are counted by together: tenant, guest, endpoint, address, route, type."`
 	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that it stands before; all if absent."`
+	Routes    []string `json:"routes,omitempty" doc:"Routes of the jobs that it counts; all if absent."`
+	Types     []string `json:"types,omitempty" doc:"Types of the jobs that it counts; all if absent."`
 	OnError   string   `json:"on_error" example:"open" doc:"open or closed: whether requests pass while Redis cannot be asked."`
 	Shadow    bool     `json:"shadow" doc:"Counts what it would refuse, and refuses nothing."`
 }

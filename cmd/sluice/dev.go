@@ -43,7 +43,7 @@ func (c *devCmd) Run(a *app) error {
 			"routes": map[string]any{"default": map[string]any{"url": upstream.url()}},
 		},
 		Flags: map[string]string{
-			"api.listen": c.API, "admin.listen": c.Admin, "log.level": c.LogLevel,
+			"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
 			"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
 		},
 	})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,27 +17,7 @@ func TestGuardsOfAProcess(t *testing.T) {
 			"rate": "2/m", "algorithm": "sliding-log", "block": "60s", "by": []any{"guest"}, "endpoints": []any{"submit-job"},
 		}},
 	})
-	hc := &http.Client{}
-	defer hc.CloseIdleConnections()
-	ask := func(method, url, body string, into any) int {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		resp, err := hc.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if into != nil {
-			if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return resp.StatusCode
-	}
+	ask := newAsker(t).ask
 	submit := func(want int) {
 		t.Helper()
 		if got := ask("POST", now.api.String()+"/v1/jobs", `{"type":"t","payload":1}`, nil); got != want {
@@ -60,4 +39,43 @@ func TestGuardsOfAProcess(t *testing.T) {
 		t.Errorf("clear: %d", got)
 	}
 	submit(http.StatusAccepted)
+}
+
+// TestLoginsOfAProcess: 5/m for logins, alone or in batches, and as many orders as one likes.
+func TestLoginsOfAProcess(t *testing.T) {
+	now := startProcess(t, map[string]any{
+		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}, "login": map[string]any{"url": "http://127.0.0.1:9/login"}},
+		"tenants": map[string]any{"defaults": map[string]any{"paused": true}},
+		"guards":  map[string]any{"logins": map[string]any{"rate": "5/m", "by": []any{"address"}, "routes": []any{"login"}}},
+	})
+	a := newAsker(t)
+	const login, order = `{"type":"user.login","route":"login","payload":1}`, `{"type":"order.create","payload":1}`
+	single := func(body string, want int) {
+		t.Helper()
+		if got := a.ask("POST", now.api.String()+"/v1/jobs", body, nil); got != want {
+			t.Errorf("%s: %d, want %d", body, got, want)
+		}
+	}
+	for range 3 {
+		single(login, http.StatusAccepted)
+		single(order, http.StatusAccepted)
+	}
+	var got wire.BatchResult
+	if code := a.ask("POST", now.api.String()+"/v1/jobs/batch", `{"jobs":[`+strings.Join([]string{login, order, login, login, order}, ",")+`]}`, &got); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	for i, want := range []int{202, 202, 202, 429, 202} {
+		if got.Items[i].Status != want {
+			t.Errorf("job %d of the batch: %+v, want %d", i, got.Items[i], want)
+		}
+	}
+	if got.Items[3].Guard != "logins" || got.Items[3].RetryAfterMS < 1 || got.Items[3].RetryAfterMS > 12_000 {
+		t.Errorf("the refusal is %+v", got.Items[3].Problem)
+	}
+	single(login, http.StatusTooManyRequests)
+	single(order, http.StatusAccepted)
+	var tenant wire.Tenant
+	if a.ask("GET", now.admin.String()+"/v1/tenants/default", "", &tenant); tenant.Depth != 11 {
+		t.Errorf("%d jobs wait", tenant.Depth)
+	}
 }

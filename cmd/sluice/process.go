@@ -301,6 +301,7 @@ func (p *process) apiConfig(
 		Auth:          authenticator,
 		Headers:       api.HeaderMode(p.cfg.Headers),
 		AdminToken:    p.cfg.Admin.Token,
+		AdminSubmit:   p.cfg.Admin.Submit,
 		Version:       build(),
 		Registerer:    registry,
 		Gatherer:      registry,
@@ -322,7 +323,7 @@ func (p *process) guards() []api.IntakeGuard {
 	for _, name := range slices.Sorted(maps.Keys(p.cfg.Guards)) {
 		g := p.cfg.Guards[name]
 		guards = append(guards, api.IntakeGuard{
-			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, FailClosed: g.FailClosed, Shadow: g.Shadow,
+			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}
 	return guards

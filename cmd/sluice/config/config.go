@@ -54,6 +54,7 @@ type Admin struct {
 
 	Asynqmon bool // serve asynq's own web page too
 	Profiles bool // and the runtime's profiles
+	Submit   bool // and take jobs
 
 	MaxConnections int64
 }
@@ -154,6 +155,7 @@ func (c *Config) scalars() map[string]any {
 		"admin.token":                     &c.Admin.Token,
 		"admin.asynqmon":                  &c.Admin.Asynqmon,
 		"admin.profiles":                  &c.Admin.Profiles,
+		"admin.submit":                    &c.Admin.Submit,
 		"admin.max_connections":           &c.Admin.MaxConnections,
 		"auth.mode":                       &c.Auth.Mode,
 		"auth.jwt.issuer":                 &c.Auth.JWT.Issuer,

@@ -5,9 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -17,6 +19,8 @@ type Guard struct {
 	Policy     limiter.Policy
 	By         []api.GuardBy // what requests are counted by, together
 	Endpoints  []string      // operations that it stands before; none: all
+	Routes     []string      // of the jobs that it counts; none: all
+	Types      []string      // the same by their types
 	FailClosed bool          // refuse while Redis cannot be asked
 	Shadow     bool          // refuse nothing, and count what would have been refused
 }
@@ -40,7 +44,7 @@ func GuardSettings() []Setting {
 	}
 }
 
-// guards reads the guards by name; authentication must have been read.
+// guards reads the guards by name; authentication and routes must have been read.
 func (r *reader) guards(c *Config, values map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "guards." + quoteName(name)
@@ -52,7 +56,7 @@ func (r *reader) guards(c *Config, values map[string]any) {
 			r.problem(path, kindOf(values[name]), "must be a section with a rate")
 			continue
 		}
-		g := r.guard(path, section)
+		g := r.guard(path, section, slices.Sorted(maps.Keys(c.Routes)))
 		if slices.Contains(g.By, api.GuardByGuest) && !slices.Contains(c.Auth.Modes(), auth.Guest) {
 			r.problem(path+".by", "guest", "must not be guest unless auth.mode has guest")
 		}
@@ -60,7 +64,7 @@ func (r *reader) guards(c *Config, values map[string]any) {
 	}
 }
 
-func (r *reader) guard(path string, values map[string]any) Guard {
+func (r *reader) guard(path string, values map[string]any, routes []string) Guard {
 	var g Guard
 	var algorithm, onError string
 	places := map[string]any{
@@ -72,7 +76,7 @@ func (r *reader) guard(path string, values map[string]any) Guard {
 		}
 	}
 	before := len(r.problems)
-	r.scalars(path, values, GuardSettings(), places, "by", "endpoints")
+	r.scalars(path, values, GuardSettings(), places, "by", "endpoints", "routes", "types")
 	g.Policy.Algorithm, g.FailClosed = limiter.Algorithm(algorithm), onError == "closed"
 	var bys []string
 	for _, by := range api.GuardBys() {
@@ -81,7 +85,13 @@ func (r *reader) guard(path string, values map[string]any) Guard {
 	for _, by := range r.words(path+".by", values["by"], bys) {
 		g.By = append(g.By, api.GuardBy(by))
 	}
-	g.Endpoints = r.words(path+".endpoints", values["endpoints"], api.Endpoints())
+	g.Routes = r.words(path+".routes", values["routes"], routes)
+	g.Types = r.types(path+".types", values["types"])
+	endpoints := api.Endpoints()
+	if (api.IntakeGuard{By: g.By, Routes: g.Routes, Types: g.Types}).CountsJobs() {
+		endpoints = api.JobEndpoints()
+	}
+	g.Endpoints = r.words(path+".endpoints", values["endpoints"], endpoints)
 	switch {
 	case values["by"] == nil:
 		r.problem(path+".by", "nothing", "must be a list of "+strings.Join(bys, ", "))
@@ -93,9 +103,29 @@ func (r *reader) guard(path string, values map[string]any) Guard {
 	return g
 }
 
+// types reads a list of types of jobs. nil reads as none.
+func (r *reader) types(path string, raw any) []string {
+	return r.list(path, raw, "must be a list of types of jobs", func(word string) string {
+		if len(word) < 1 || len(word) > wire.MaxTypeBytes || strings.ContainsFunc(word, unicode.IsControl) {
+			return fmt.Sprintf("must be 1 to %d bytes without control characters", wire.MaxTypeBytes)
+		}
+		return ""
+	})
+}
+
 // words reads a list of words, each of those that are allowed and once. nil reads as none.
 func (r *reader) words(path string, raw any, allowed []string) []string {
-	rule := "must be a list of " + strings.Join(allowed, ", ")
+	choices := strings.Join(allowed, ", ")
+	return r.list(path, raw, "must be a list of "+choices, func(word string) string {
+		if !slices.Contains(allowed, word) {
+			return "must be one of " + choices
+		}
+		return ""
+	})
+}
+
+// list reads a list of texts, each once; broken is the rule that one breaks, empty for none. nil reads as none.
+func (r *reader) list(path string, raw any, rule string, broken func(word string) (rule string)) []string {
 	list, isList := raw.([]any)
 	if raw == nil {
 		return nil
@@ -108,8 +138,8 @@ func (r *reader) words(path string, raw any, allowed []string) []string {
 	for i, raw := range list {
 		word, _ := raw.(string)
 		switch at := fmt.Sprintf("%s[%d]", path, i); {
-		case !slices.Contains(allowed, word):
-			r.problem(at, show(raw), "must be one of "+strings.Join(allowed, ", "))
+		case broken(word) != "":
+			r.problem(at, show(raw), broken(word))
 		case slices.Contains(words, word):
 			r.problem(at, show(raw), "must not be repeated")
 		default:

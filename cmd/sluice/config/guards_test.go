@@ -21,6 +21,7 @@ auth: { mode: guest }
 guards:
   guests:  { rate: 20/m, algorithm: sliding-log, block: 60s, by: [guest] }
   readers: { rate: 100/s, burst: 200, by: [tenant, endpoint], endpoints: [get-job, list-jobs], on_error: closed, shadow: true }
+  logins:  { rate: 5/m, by: [address, type], routes: [default], types: [user.login, "a b"], endpoints: [submit-job] }
 `)}).Guards
 	want := map[string]config.Guard{
 		"guests": {
@@ -30,6 +31,10 @@ guards:
 		"readers": {
 			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 100, Period: time.Second}, Burst: 200},
 			By:     []api.GuardBy{api.GuardByTenant, api.GuardByEndpoint}, Endpoints: []string{"get-job", "list-jobs"}, FailClosed: true, Shadow: true,
+		},
+		"logins": {
+			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 5, Period: time.Minute}},
+			By:     []api.GuardBy{api.GuardByAddress, api.GuardByType}, Endpoints: []string{"submit-job"}, Routes: []string{"default"}, Types: []string{"user.login", "a b"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -42,13 +47,20 @@ func TestGuardProblems(t *testing.T) {
 		"a b: { rate: 1/s, by: [tenant] }":                                  `guards."a b": the name: must be 1 to 64`,
 		"x: 5/m":                                                            "guards.x: a text: must be a section",
 		"x: { by: [tenant] }":                                               "guards.x.rate: nothing: must be set",
-		"x: { rate: 1/s }":                                                  "guards.x.by: nothing: must be a list of tenant, guest, endpoint, address",
+		"x: { rate: 1/s }":                                                  "guards.x.by: nothing: must be a list of tenant, guest, endpoint, address, route, type",
 		"x: { rate: 1/s, by: tenant }":                                      "guards.x.by: a text: must be a list",
 		"x: { rate: 1/s, by: [] }":                                          "guards.x.by: a list: must be a list",
 		"x: { rate: 1/s, by: [colour] }":                                    `guards.x.by[0]: "colour": must be one of`,
 		"x: { rate: 1/s, by: [tenant, tenant] }":                            `guards.x.by[1]: "tenant": must not be repeated`,
 		"x: { rate: 1/s, by: [guest] }":                                     "guards.x.by: guest: must not be guest unless",
 		"x: { rate: 1/s, by: [tenant], endpoints: [login] }":                `guards.x.endpoints[0]: "login": must be one of submit-job`,
+		"x: { rate: 1/s, by: [type], endpoints: [get-job] }":                `guards.x.endpoints[0]: "get-job": must be one of submit-job, submit-batch, replay-job`,
+		"x: { rate: 1/s, by: [tenant], routes: [login] }":                   `guards.x.routes[0]: "login": must be one of default`,
+		"x: { rate: 1/s, by: [tenant], routes: login }":                     "guards.x.routes: a text: must be a list of default",
+		"x: { rate: 1/s, by: [tenant], types: user.login }":                 "guards.x.types: a text: must be a list of types of jobs",
+		"x: { rate: 1/s, by: [tenant], types: [7] }":                        "guards.x.types[0]: 7: must be 1 to 255 bytes",
+		"x: { rate: 1/s, by: [tenant], types: [\"a\\n\"] }":                  "guards.x.types[0]: ",
+		"x: { rate: 1/s, by: [tenant], types: [a, a] }":                     `guards.x.types[1]: "a": must not be repeated`,
 		"x: { rate: fast, by: [tenant] }":                                   `guards.x.rate: "fast": not a rate`,
 		"x: { rate: 1/s, by: [tenant], algorithm: gcra }":                   `guards.x.algorithm: "gcra": must be one of fixed-window`,
 		"x: { rate: 1/s, by: [tenant], block: 60s }":                        "guards.x.block: 1m0s: must be 0: only sliding-log blocks",
@@ -79,7 +91,7 @@ func TestGuardsOfThePage(t *testing.T) {
 	if !found {
 		t.Fatal("there is no example")
 	}
-	if c := mustLoad(t, config.Sources{File: write(t, route+example)}); len(c.Guards) != 3 {
+	if c := mustLoad(t, config.Sources{File: write(t, route+example)}); len(c.Guards) != 4 {
 		t.Errorf("%d guards", len(c.Guards))
 	}
 }

@@ -90,7 +90,7 @@ func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
 api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, status_rate: 100/s }
-admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, profiles: true, max_connections: 11 }
+admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
 auth:
   mode: none
   jwt: { issuer: "https://issuer.example/", audience: sluice, leeway: 1m, tenant_claim: org, tier_claim: plan, jwks: "https://issuer.example/jwks.json" }
@@ -130,7 +130,7 @@ log: { level: warn }
 	want := config.Config{
 		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
 		API:   config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10, StatusRate: shaper.Rate{Limit: 100, Period: time.Second}},
-		Admin: config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, Profiles: true, MaxConnections: 11},
+		Admin: config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, Profiles: true, Submit: true, MaxConnections: 11},
 		Auth: config.Auth{
 			Mode: "none",
 			JWT: config.JWT{Issuer: "https://issuer.example/", Audience: "sluice", Leeway: time.Minute, TenantClaim: "org", TierClaim: "plan",
@@ -377,7 +377,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
 		"auth.mode": "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s", "auth.jwt.tenant_claim": "org",
 		"auth.jwt.tier_claim": "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
-		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
+		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true", "admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",

@@ -29,8 +29,11 @@ func Reference() string {
 	table("### A route: `routes.NAME`", RouteSettings())
 	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Sign deliveries (Standard Webhooks); with several, each signs, so that they can be rotated. |\n")
 	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)", GuardSettings())
-	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address | What requests are counted by, together: `[tenant, endpoint]`. Required. |\n"+
-		"| `endpoints` | not set | must be a list of %s | Operations that it stands before; all if not set. |\n", strings.Join(api.Endpoints(), ", "))
+	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, route, type | What requests are counted by, together: `[tenant, endpoint]`. Required. |\n"+
+		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations that it stands before; all if not set. |\n"+
+		"| `routes` | not set | must be a list of names of routes | Counts jobs for these routes, one by one in batches too, and nothing else. |\n"+
+		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Counts jobs of these types, one by one in batches too, and nothing else. |\n",
+		strings.Join(api.Endpoints(), ", "), strings.Join(api.JobEndpoints(), ", "))
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""

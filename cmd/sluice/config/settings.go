@@ -102,6 +102,7 @@ func Settings() []Setting {
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
 		whole("admin.max_connections", "1000", 1, 1_000_000, "Connections to this listener at once, as api.max_connections."),
 		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
+		toggle("admin.submit", "Take jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), to try things out; sluice dev has it on."),
 		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at /debug/pprof/, for go tool pprof."),
 	}
 	settings = append(settings, authSettings()...)

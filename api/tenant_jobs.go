@@ -1,0 +1,141 @@
+package api
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+)
+
+// tenantJobs is where the jobs of a tenant are on the admin listener.
+const tenantJobs = "/v1/tenants/{tenant}/jobs"
+
+// tenantJobOperations are the part of the control plane that is about jobs. They do what those of the data plane do, for the tenant in the path:
+// the operator has no credential of the tenant's, spends none of its reads (api.status_rate), and no limiter guard stands before them.
+func (s *Server) tenantJobOperations() []operation {
+	const tag = "Jobs of tenants"
+	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
+	unknown := append([]int{http.StatusNotFound}, guards...)
+	conflicts := append([]int{http.StatusConflict}, unknown...)
+	job := []*huma.Param{tenantPathParam, jobParam}
+	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
+	operations := []operation{{
+		id: "list-tenant-jobs", method: http.MethodGet, path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
+		description: "Those in one state, newest first, page by page. A job that moves meanwhile may be missing. The route need not be configured any more.",
+		params:      append([]*huma.Param{tenantPathParam}, list...), answers: map[int]answerDoc{http.StatusOK: {"One page.", wire.JobList{}, nil}},
+		refusals: guards, handle: s.listTenantJobs,
+	}, {
+		id: "get-tenant-job", method: http.MethodGet, path: tenantJobs + "/{id}", tag: tag, summary: "Read a job and its payload",
+		params: job, answers: map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
+		refusals: unknown, handle: s.getTenantJob,
+	}, {
+		id: "cancel-tenant-job", method: http.MethodDelete, path: tenantJobs + "/{id}", tag: tag, summary: "Cancel a waiting job of a tenant",
+		description: "Cancelling it again is answered in the same way.",
+		params:      job, answers: map[int]answerDoc{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
+		refusals: conflicts, handle: s.ofTenant(s.deleteJob),
+	}, {
+		id: "replay-tenant-job", method: http.MethodPost, path: tenantJobs + "/{id}/replay", tag: tag, summary: "Bring a dead job of a tenant back",
+		description: "It goes through its bucket again, with fresh attempts.",
+		params:      job, body: jsonBody(wire.Empty{}, maxSmallBody, true),
+		answers: map[int]answerDoc{
+			http.StatusAccepted: {"Queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
+		},
+		refusals: append([]int{http.StatusTooManyRequests}, conflicts...), handle: s.ofTenant(s.replayJob),
+	}}
+	if !s.cfg.AdminSubmit {
+		return operations
+	}
+	told := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
+	return append(operations, operation{
+		id: "submit-tenant-job", method: http.MethodPost, path: tenantJobs, tag: tag, summary: "Submit a test job for a tenant",
+		description: "As POST /v1/jobs on the intake. Only where admin.submit is on, as in sluice dev; elsewhere it is 404.",
+		params:      []*huma.Param{tenantPathParam, keyParam, preferParam, traceParam},
+		body:        jsonBody(wire.Submission{}, s.cfg.MaxBody, false),
+		answers: map[int]answerDoc{
+			http.StatusAccepted: {"Stored, and will be delivered.", wire.Job{}, append(told, limitHeaderNames...)},
+			http.StatusOK:       {"Done within the preferred wait.", wire.Job{}, told},
+		},
+		refusals: append([]int{http.StatusTooManyRequests}, unknown...), handle: s.ofTenant(s.submitTenantJob),
+	})
+}
+
+// ofTenant serves an operation of the data plane for the tenant in the path. Where it tells the place of the job, that is the one on the admin
+// listener.
+func (s *Server) ofTenant(handle func(*call) (*answer, error)) func(*call) (*answer, error) {
+	return func(c *call) (*answer, error) {
+		name, err := pathTenant(c)
+		if err != nil {
+			return nil, err
+		}
+		c.who = auth.Principal{Tenant: name}
+		a, err := handle(c)
+		if err != nil {
+			return nil, err
+		}
+		if place, told := strings.CutPrefix(a.header.Get("Location"), "/v1/jobs/"); told {
+			a.set("Location", "/v1/tenants/"+url.PathEscape(name)+"/jobs/"+place)
+		}
+		return a, nil
+	}
+}
+
+// listTenantJobs is GET /v1/tenants/{tenant}/jobs.
+func (s *Server) listTenantJobs(c *call) (*answer, error) {
+	name, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := listOf(c.r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	asked.Tenant = name
+	return s.page(c.r.Context(), asked)
+}
+
+// getTenantJob is GET /v1/tenants/{tenant}/jobs/{id}.
+func (s *Server) getTenantJob(c *call) (*answer, error) {
+	name, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	id := c.param("id")
+	if !plausibleID(id) {
+		return nil, queue.ErrNotFound
+	}
+	// The payload first: a job that ends in between is shown as done, with what it had.
+	payload, size, err := s.backend.Payload(c.r.Context(), name, id, wire.MaxPayload)
+	if err != nil && !errors.Is(err, queue.ErrNotFound) {
+		return nil, err
+	}
+	job, err := s.backend.Job(c.r.Context(), name, id)
+	if err != nil {
+		return nil, err
+	}
+	out := wire.JobDetail{Job: *jobOf(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload}
+	switch {
+	case len(payload) == 0:
+	case json.Valid(payload):
+		out.Payload = payload
+	default: // base64 has nothing that JSON would escape
+		out.Payload, out.PayloadEncoding = json.RawMessage(`"`+base64.StdEncoding.EncodeToString(payload)+`"`), "base64"
+	}
+	return ok(out), nil
+}
+
+// submitTenantJob is POST /v1/tenants/{tenant}/jobs. The admin listener outlives the intake for a moment at the stop, so it asks for itself.
+func (s *Server) submitTenantJob(c *call) (*answer, error) {
+	if s.isDraining() {
+		return nil, drainingProblem()
+	}
+	return s.postJob(c)
+}

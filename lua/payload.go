@@ -1,0 +1,24 @@
+package lua
+
+import "encoding/binary"
+
+// BeforePayload is how many bytes of a record stand before its payload at the most.
+const BeforePayload = maxPrefix
+
+// PeekPayload reads flow and payload from the first bytes of a record, false when it is none. size is what the payload has in bytes, 0 for a
+// record that lost it at its end; payload is nil where its bytes are not all there. It shares the memory of start.
+func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) {
+	_, flow, ok = PeekRecord(start)
+	if !ok {
+		return "", nil, 0, false
+	}
+	prefix := int(binary.BigEndian.Uint16(start[59:]))
+	size = int(binary.BigEndian.Uint32(start[61:]))
+	if prefix < recordHead || prefix > len(start) {
+		return "", nil, 0, false
+	}
+	if rest := start[prefix:]; size > 0 && len(rest) >= size {
+		payload = rest[:size:size]
+	}
+	return flow, payload, size, true
+}
