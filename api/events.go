@@ -30,7 +30,12 @@ const (
 	stateEvent   = "state"
 )
 
-// eventStream documents an answer that is a stream of state events; data is a value of the type of their data.
+// streamDoc documents an answer that is a stream of events.
+type streamDoc interface {
+	schema(schemas huma.Registry) *huma.Schema
+}
+
+// eventStream is a stream of state events; data is a value of the type of their data.
 type eventStream struct{ data any }
 
 // schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one event after the other.
@@ -205,6 +210,15 @@ func (e *eventWriter) send(id string, job *wire.Job) error {
 	}
 	e.buf.WriteByte('\n')
 	return e.flush()
+}
+
+// add puts an event without an id beside what flush writes.
+func (e *eventWriter) add(name string, data any) error {
+	e.buf.WriteString("event: " + name + "\ndata: ")
+	if err := encodeJSON(&e.buf, data); err != nil {
+		return err
+	}
+	return e.buf.WriteByte('\n')
 }
 
 // beat writes a comment, which clients skip.

@@ -256,7 +256,7 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 		r := &huma.Response{Description: a.text, Headers: map[string]*huma.Param{}}
 		switch of := a.of.(type) {
 		case nil:
-		case eventStream:
+		case streamDoc:
 			r.Content = map[string]*huma.MediaType{streamFormat: {Schema: of.schema(schemas)}}
 		default:
 			r.Content = map[string]*huma.MediaType{jsonFormat: {Schema: schemaOf(schemas, of)}}

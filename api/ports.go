@@ -68,8 +68,16 @@ type KeyRing interface {
 type Health interface {
 	// Ping reports whether the store answers and is ready to work.
 	Ping(ctx context.Context) error
-	// Totals sums depth and running over all tenants.
+	// Totals sums over all tenants.
 	Totals(ctx context.Context) (queue.Totals, error)
+}
+
+// Figures is what is shown in motion; see live.Source.
+type Figures interface {
+	Workers(ctx context.Context) (queue.Workers, error)
+	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
+	Census(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
+	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
 
 // Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps queue.ErrUnavailable.
@@ -80,6 +88,7 @@ type Backend interface {
 	Tenants
 	KeyRing
 	Health
+	Figures
 }
 
 var _ Backend = (*queue.Queue)(nil)

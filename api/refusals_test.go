@@ -183,7 +183,8 @@ func TestRefusals(t *testing.T) {
 		{"history of a long tenant name", "GET", "/v1/tenants/" + strings.Repeat("t", 256) + "/history", nil, "", 422, "invalid-request", "path.tenant"},
 		{"history with a parameter", "GET", tenant + "/history?limit=5", nil, "", 422, "invalid-request", "query.limit"},
 		{"history by POST", "POST", tenant + "/history", nil, "{}", 405, "method-not-allowed", "GET, HEAD"},
-		{"stats are not built", "GET", "/v1/stats", nil, "", 404, "not-found", ""},
+		{"stats by POST", "POST", "/v1/stats", nil, "{}", 405, "method-not-allowed", "GET, HEAD"},
+		{"stream of no such order", "GET", "/v1/stream?sort=rate", nil, "", 422, "invalid-request", "query.sort"},
 		{"no tenant named", "GET", "/v1/tenants/", nil, "", 404, "not-found", ""},
 		{"tenant by POST", "POST", tenant, nil, "{}", 405, "method-not-allowed", "GET, HEAD, PUT, PATCH, DELETE"},
 	}
@@ -191,7 +192,7 @@ func TestRefusals(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.what, func(t *testing.T) {
 			d := b.intake
-			if strings.HasPrefix(c.path, "/v1/tenants") || strings.HasPrefix(c.path, "/v1/stats") {
+			if strings.HasPrefix(c.path, "/v1/tenants") || strings.HasPrefix(c.path, "/v1/st") {
 				d = b.admin
 			}
 			r := d.do(t, c.method, c.path, c.h, c.body)

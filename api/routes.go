@@ -37,13 +37,13 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if s.cfg.AdminToken != "" {
 		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
 	}
-	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.guardOperations(), s.probeOperations())
+	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.guardOperations(), s.probeOperations(), s.figureOperations())
 	for _, op := range append(operations, s.versionOperation()) {
 		s.mount(api, op, false)
 	}
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
 	allowNull(api.OpenAPI().Components.Schemas, wire.RouteSettings{})
-	page := hurried(s.page)
+	page := hurried(s.dashboard)
 	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
 		r.Method(http.MethodGet, path, page)
 	}

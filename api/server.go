@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/dashboard"
+	"github.com/7509e464/sluice/api/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -67,19 +68,20 @@ const (
 
 // Server answers the HTTP API.
 type Server struct {
-	backend  Backend
-	cfg      Config
-	log      *slog.Logger
-	metrics  *metrics
-	draining chan struct{}
-	streams  chan struct{} // one element for each event stream
-	bodies   bodyBudget
-	reads    *readBudget // nil: no bound
-	guards   []*intakeGuard
-	page     *dashboard.Dashboard
-	drain    sync.Once
-	intake   http.Handler
-	admin    http.Handler
+	backend   Backend
+	cfg       Config
+	log       *slog.Logger
+	metrics   *metrics
+	draining  chan struct{}
+	streams   chan struct{} // one element for each event stream
+	bodies    bodyBudget
+	reads     *readBudget // nil: no bound
+	live      *live.Hub
+	guards    []*intakeGuard
+	dashboard *dashboard.Dashboard
+	drain     sync.Once
+	intake    http.Handler
+	admin     http.Handler
 }
 
 // New makes the server of a queue. It fails when the settings cannot work, or when the metrics are registered already.
@@ -103,6 +105,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
+	s.live = live.New(b, liveStreams)
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
 	}
@@ -113,7 +116,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.page, err = dashboard.New(cfg.AdminToken); err != nil {
+	if s.dashboard, err = dashboard.New(cfg.AdminToken); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {
@@ -169,6 +172,10 @@ func (s *Server) Admin() http.Handler { return s.admin }
 // Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
 // for a job are answered at once with its present state, event streams end. It returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
+
+// End ends the streams of figures, which go on while the server drains, and returns when nothing is read for them any more. Call it before
+// the admin listener is shut down, which waits for them.
+func (s *Server) End() { s.live.Close() }
 
 func (s *Server) isDraining() bool {
 	select {

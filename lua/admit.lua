@@ -137,6 +137,9 @@ for i = 1, #jobs do
     if refuses then
       f.rejected = f.rejected + 1
       f.touched = not f.unknown -- a tenant that finds no room leaves no trace
+      if f.touched then
+        clock.rejected = clock.rejected + 1
+      end
       verdicts[i] = refuses
       refusal, refused = refusal or refuses, refused or f
     else
@@ -157,7 +160,7 @@ for i = 1, #jobs do
         position = f.queued
       end
       take_place(f, s)
-      f.admitted = f.admitted + 1
+      f.admitted, clock.admitted = f.admitted + 1, clock.admitted + 1
       verdicts[i] = verdict(f, 1, position, paused(f) and 0 or start, s.state)
       placed[s.id] = verdicts[i]
       if s.idem_key then
@@ -172,6 +175,7 @@ if atomic and refusal then
   end
   if refused and not refused.fresh then
     redis.call('HINCRBY', refused.key, 'rejected', #jobs)
+    redis.call('HINCRBY', KEYS[1], 'rejected', #jobs)
   end
   return { now, replies, verdicts }
 end

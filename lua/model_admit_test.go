@@ -112,11 +112,15 @@ func (m *model) admit(r admission) []lua.Verdict {
 			touched[c.flow] = !unknown
 			if refused = v.Outcome != shaper.Admitted; refused {
 				f.rejected++
+				if !unknown {
+					m.clock.rejected++
+				}
 				if turnedAway == "" {
 					turnedAway = c.flow
 				}
 			} else {
 				f.admitted++
+				m.clock.admitted++
 				j := m.record(c, f.Seq, wait)
 				v.State, v.Created = j.State, m.now
 				admitted, records = append(admitted, c), append(records, j)
@@ -138,6 +142,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 		if f, known := m.flows[turnedAway]; known {
 			f.rejected += int64(len(r.jobs))
 			m.flows[turnedAway] = f
+			m.stored.rejected += int64(len(r.jobs))
 		}
 		return verdicts
 	}

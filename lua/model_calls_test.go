@@ -95,6 +95,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		m.reachIf(j.Stamp != f.Last, "slot gone")
 		f.Bucket = f.Refund(j.Stamp, j.Cost)
 		f.departed--
+		m.clock.departed--
 	}
 	m.reachIf(die && s.Outcome != lua.OutcomeDead, "out of attempts")
 	if !die && s.Outcome != lua.OutcomeSucceeded && len(s.Result) > 0 {

@@ -74,6 +74,7 @@ func (z zset) rank(name string) int64 {
 type clock struct {
 	last, off, wake, swept, grace shaper.Instant
 	depth, bytes, running, help   int64
+	admitted, rejected, departed  int64
 	baseline                      string
 	looked                        shaper.Instant // always 0: a model looks at all tenants at once
 }

@@ -200,6 +200,7 @@ func (l *looking) redeliver(g grant) {
 			j.Outcome = byte(lua.OutcomeReleased)
 			f.Running--
 			f.departed--
+			l.clock.departed--
 			l.clock.running--
 			l.giveBack(id, f, shaper.Release)
 			delete(l.leases, id)
@@ -407,6 +408,7 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		l.give(id, max(l.now, stamp).Add(lease), found[id])
 		f.Running++
 		f.departed++
+		l.clock.departed++
 		l.clock.running++
 		left++
 	}

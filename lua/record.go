@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/7509e464/sluice/shaper"
 )
@@ -150,6 +151,17 @@ func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
 		return 0, "", false
 	}
 	return shaper.State(start[1]), string(start[recordHead+1 : recordHead+1+int(start[recordHead])]), true
+}
+
+// HeadLength is the length of a record's head.
+const HeadLength = recordHead
+
+// WaitOf reads from the head of a record how long its job waited from its admission to its departure, false unless it succeeded at the first.
+func WaitOf(head []byte) (wait time.Duration, ok bool) {
+	if len(head) < recordHead || head[0] != '1' || shaper.State(head[1]) != shaper.Succeeded || binary.BigEndian.Uint32(head[2:]) != 1 {
+		return 0, false
+	}
+	return max(0, micros(wide(head[14:21])-wide(head[44:51]))), true
 }
 
 // unless is the name, or nothing where the key says it already: most names stand in keys as they are.

@@ -111,7 +111,7 @@ local function apply(id, outcome, delay, most, result, j, f)
   else
     if outcome == 'R' then
       refund(f, j.stamp, j.cost)
-      f.departed = f.departed - 1
+      f.departed, clock.departed = f.departed - 1, clock.departed - 1
     end
     keep_result(id, j, result)
     give_back(id, j, f)

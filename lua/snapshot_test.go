@@ -35,6 +35,7 @@ func (m *model) snapshot() snapshot {
 		s.Keys["clock"] = present(map[string]string{
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
 			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked), "bytes": text(c.bytes),
+			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed),
 		})
 	}
 	sorted("due", m.due)

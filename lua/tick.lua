@@ -170,7 +170,7 @@ local function redeliver(grant)
       end
       if back then
         f.running = f.running - 1
-        f.departed = f.departed - 1
+        f.departed, clock.departed = f.departed - 1, clock.departed - 1
         clock.running = clock.running - 1
         j.outcome = 'R'
         give_back(j.id, j, f)
@@ -463,7 +463,7 @@ local function carry_out(f)
   end
   f.running = f.running + #f.leave
   f.departed = f.departed + #f.leave
-  clock.running = clock.running + #f.leave
+  clock.running, clock.departed = clock.running + #f.leave, clock.departed + #f.leave
 end
 
 -- forget_idle deletes what is known of tenants of which nothing is waiting, running, dead and kept, remembered by an API override or

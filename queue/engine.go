@@ -47,6 +47,7 @@ var ErrNoEngine = errors.New("queue: no redis")
 type Engine struct {
 	kind     EngineKind
 	describe string
+	version  string // of Redis, as found at the start; empty in process
 	fast     redis.UniversalClient
 	patient  redis.UniversalClient
 	stop     func() error
@@ -124,6 +125,7 @@ func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	e.version = version
 	e.describe = fmt.Sprintf("redis %s at %s", version, address(o.URL))
 	return e, nil
 }

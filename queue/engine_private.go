@@ -77,6 +77,7 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	e.version = version
 	e.describe = fmt.Sprintf("private redis %s, data in %s", version, dir)
 	return e, nil
 }

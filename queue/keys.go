@@ -17,6 +17,7 @@ const (
 	metaKey        = "sluice:meta"
 	workersKey     = "sluice:{workers}:live"
 	workersClock   = "sluice:{workers}:clock"
+	latenessPrefix = "sluice:{workers}:late:" // and the id of the worker
 	wakeChannel    = "sluice:wake"
 	doneChannel    = "sluice:done:" // and the id of the job
 	clusterSlots   = 16384

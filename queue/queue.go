@@ -62,6 +62,7 @@ type Queue struct {
 	flusher   *flusher
 	watcher   *watcher
 	store     *store
+	judge     judge
 }
 
 // Schema of the stored data. A process reads its own and those from oldestKnown on. 2: fields at the end of a record's prefix may be left out. Data of 1 is refused: a

@@ -68,7 +68,7 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range clocks {
 			shard := q.keys.Shard(i)
-			clocks[i] = p.HMGet(ctx, shard.Clock(), "depth", "bytes", "running")
+			clocks[i] = p.HMGet(ctx, shard.Clock(), "depth", "bytes", "running", "admitted", "rejected", "departed")
 			tenants[i] = p.ZCard(ctx, shard.Tenants())
 		}
 		return nil
@@ -77,9 +77,12 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	}
 	for i, cmd := range clocks {
 		var figures struct {
-			Depth   int64 `redis:"depth"`
-			Bytes   int64 `redis:"bytes"`
-			Running int64 `redis:"running"`
+			Depth    int64 `redis:"depth"`
+			Bytes    int64 `redis:"bytes"`
+			Running  int64 `redis:"running"`
+			Admitted int64 `redis:"admitted"`
+			Rejected int64 `redis:"rejected"`
+			Departed int64 `redis:"departed"`
 		}
 		if err := cmd.Scan(&figures); err != nil {
 			return t, unavailable(err)
@@ -87,6 +90,9 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 		t.Depth += figures.Depth
 		t.Bytes += figures.Bytes
 		t.Running += figures.Running
+		t.Admitted += figures.Admitted
+		t.Rejected += figures.Rejected
+		t.Departed += figures.Departed
 		t.Tenants += tenants[i].Val()
 	}
 	return t, nil

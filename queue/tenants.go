@@ -71,27 +71,50 @@ func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 	t.Policy, t.Sources = baseline.Resolve(s.Statements, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
 	idle := lua.FlowStat{Pace: 1}
-	t.Figures = figuresOf(t.Policy, idle, stat.Now)
+	sum := newTally(t.Policy, stat.Now)
 	for _, route := range baseline.Mentioned(s.Statements) {
 		t.Routes[route] = flowOf(baseline, s.Statements, route, idle, stat.Now)
 	}
-	slowest, full := 1.0, false
 	for _, f := range stat.Flows {
 		_, route, _ := strings.Cut(f.Flow, "/")
 		flow := flowOf(baseline, s.Statements, route, f, stat.Now)
 		t.Routes[route] = flow
-		t.Figures.add(flow.Figures)
-		slowest, full = min(slowest, f.Pace), full || f.FullUntil > stat.Now
+		sum.add(flow.Figures, f)
 	}
-	t.EffectiveRate *= slowest
-	switch {
-	case t.Policy.Paused:
-		t.LimitedBy = limitedPaused
-	case full:
-		t.LimitedBy, t.EffectiveRate = limitedPaused, 0
+	sum.end()
+	t.Figures = sum.Figures
+	if sum.full && !t.Policy.Paused {
 		t.Reason = fmt.Sprintf("as many dead letters as are kept (%d): replay or purge them", q.retention.DeadCapacity)
 	}
 	return t
+}
+
+// tally sums the figures of a tenant's flows up; what end leaves is the tenant's.
+type tally struct {
+	Figures
+	now     shaper.Instant
+	paused  bool    // by its policy
+	slowest float64 // pace of a flow
+	full    bool    // one has as many dead letters as are kept
+}
+
+func newTally(general shaper.Policy, now shaper.Instant) tally {
+	return tally{Figures: figuresOf(general, lua.FlowStat{Pace: 1}, now), now: now, paused: general.Paused, slowest: 1}
+}
+
+func (t *tally) add(f Figures, stat lua.FlowStat) {
+	t.Figures.add(f)
+	t.slowest, t.full = min(t.slowest, stat.Pace), t.full || stat.FullUntil > t.now
+}
+
+func (t *tally) end() {
+	t.EffectiveRate *= t.slowest
+	switch {
+	case t.paused:
+		t.LimitedBy = limitedPaused
+	case t.full:
+		t.LimitedBy, t.EffectiveRate = limitedPaused, 0
+	}
 }
 
 func flowOf(b shaper.Baseline, s shaper.Statements, route string, stat lua.FlowStat, now shaper.Instant) Flow {

@@ -244,4 +244,6 @@ type Totals struct {
 	Bytes   int64 // of the payloads of the jobs that hold a place
 	Running int64
 	Tenants int64 // with jobs, or active in the last ten minutes
+	// Since the store was made. A departure that is given back unused is taken off again.
+	Admitted, Rejected, Departed int64
 }

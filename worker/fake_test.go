@@ -41,6 +41,7 @@ type fakeQueue struct {
 	batches  int // calls of Settle
 	extended map[queue.LeaseRef]int
 	left     []time.Time
+	told     []queue.Lateness
 }
 
 type fakeShard struct {
@@ -115,6 +116,14 @@ func (q *fakeQueue) Beat(ctx context.Context, worker string, _ time.Duration) ([
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Sorted(slices.Values(append([]string{worker}, q.others...))), nil
+}
+
+func (q *fakeQueue) TellLateness(ctx context.Context, _ string, l queue.Lateness) error {
+	err := q.call(ctx)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.told = append(q.told, l)
+	return err
 }
 
 func (q *fakeQueue) Leave(ctx context.Context, _ string) error {

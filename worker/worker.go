@@ -66,6 +66,7 @@ type broker interface {
 	Wakes(ctx context.Context) <-chan queue.Wake
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
 	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
+	TellLateness(ctx context.Context, worker string, l queue.Lateness) error
 }
 
 // consumer looks at one shard. It is used by one goroutine at a time, and after an error the look is repeated until it is
@@ -106,6 +107,7 @@ type Worker struct {
 	ledger   *ledger
 	pacer    *pacer
 	settler  *settler
+	lateness lateness
 	outbox   *outbox // nil without Config.Callbacks
 
 	started atomic.Bool
@@ -198,6 +200,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	talking.Go(func() { w.settler.run(talk) })
 	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
 	talking.Go(func() { hb.run(talk) })
+	talking.Go(func() { w.lateness.run(talk, w.broker, w.id) })
 	if w.outbox != nil {
 		talking.Go(func() { w.outbox.run(ctx) })
 		talking.Go(func() {
@@ -298,6 +301,7 @@ func (w *Worker) forget(j *job, o outcome) {
 func (w *Worker) deliver(j *job) {
 	start := w.watch.now()
 	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
+	w.lateness.observe(time.Duration(start - j.at))
 	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
 	s := w.attempt(j.lease)
 	end := w.watch.now()

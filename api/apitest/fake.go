@@ -523,6 +523,51 @@ func (f *Fake) Tenants(_ context.Context, cursor string, limit int) ([]string, s
 	return names[:limit], names[limit-1], nil
 }
 
+// Census implements api.Figures; a cursor is the last name of the part before.
+func (f *Fake) Census(ctx context.Context, cursor string, most int) ([]queue.Brief, string, error) {
+	names, next, err := f.Tenants(ctx, cursor, most)
+	if err != nil {
+		return nil, "", err
+	}
+	var part []queue.Brief
+	for _, name := range names {
+		t, err := f.Tenant(ctx, name)
+		if err != nil {
+			return nil, "", err
+		}
+		part = append(part, queue.Brief{Name: name, Rate: t.Policy.Rate, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures})
+	}
+	return part, next, nil
+}
+
+// Workers implements api.Figures: none works.
+func (f *Fake) Workers(context.Context) (queue.Workers, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return queue.Workers{}, f.failure
+}
+
+// StoreHealth implements api.Figures.
+func (f *Fake) StoreHealth(context.Context) (queue.StoreHealth, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return queue.StoreHealth{Engine: queue.EngineEmbedded}, f.failure
+}
+
+// Waits implements api.Figures: of the jobs that Finish ended.
+func (f *Fake) Waits(_ context.Context, tenant string, most int) ([]time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var waits []time.Duration
+	for _, j := range f.jobs {
+		if j.Tenant == tenant && j.State == shaper.Succeeded && j.Attempts == 1 && len(waits) < most {
+			waits = append(waits, j.Started.Sub(j.Created))
+		}
+	}
+	slices.Sort(waits)
+	return waits, f.failure
+}
+
 // Ping implements api.Health.
 func (f *Fake) Ping(context.Context) error {
 	f.mu.Lock()

@@ -266,6 +266,68 @@ type TenantList struct {
 	NextCursor string   `json:"next_cursor,omitempty" doc:"Pass as cursor for the following page; absent on the last."`
 }
 
+// Overview is the figures of all tenants together.
+type Overview struct {
+	At       time.Time `json:"at"`
+	Tenants  int64     `json:"tenants" doc:"With jobs, or active in the last ten minutes."`
+	Depth    int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Bytes    int64     `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
+	Running  int64     `json:"running" doc:"Jobs with a worker."`
+	Admitted int64     `json:"admitted_total"`
+	Rejected int64     `json:"rejected_total"`
+	Departed int64     `json:"departed_total" doc:"One that was given back unused is taken off again."`
+	// Lateness is nil when nothing departed lately.
+	Lateness *float64   `json:"lateness_p99_ms,omitempty" doc:"99 of 100 departures of the last 10 seconds were at most so long after their instant, over all workers; absent when there was none. At most an eighth too high."`
+	Workers  int        `json:"workers" doc:"Workers that were heard of in the last 3 seconds."`
+	Store    StoreState `json:"store"`
+}
+
+// StoreState is how the store is.
+type StoreState struct {
+	OK         bool    `json:"ok" doc:"Whether it answers. If not, the figures are the last that were read, 0 if none were."`
+	Engine     string  `json:"engine" enum:"redis,private,embedded"`
+	PingMS     float64 `json:"ping_ms" doc:"How long it took to answer."`
+	UsedMemory int64   `json:"used_memory,omitempty" doc:"Bytes."`
+	MaxMemory  int64   `json:"max_memory,omitempty" doc:"Bytes; absent: no bound."`
+	Version    string  `json:"version,omitempty" doc:"Of Redis, when the process started."`
+	Error      string  `json:"error,omitempty" doc:"Why it is not ok."`
+}
+
+// TenantLines is the first tenants in an order, among those that match.
+type TenantLines struct {
+	At       time.Time    `json:"at"`
+	Matching int          `json:"matching" doc:"Tenants whose name contains what is searched for."`
+	Items    []TenantLine `json:"items" nullable:"false"`
+}
+
+// TenantLine is what a table says of a tenant.
+type TenantLine struct {
+	Tenant        string  `json:"tenant"`
+	Rate          Rate    `json:"rate"`
+	EffectiveRate float64 `json:"effective_rate_per_s"`
+	Capacity      int64   `json:"capacity"`
+	Depth         int64   `json:"depth"`
+	Running       int64   `json:"running"`
+	Paused        bool    `json:"paused"`
+	LimitedBy     string  `json:"limited_by" enum:"rate,concurrency,held,paused,idle"`
+	OldestWaitMS  int64   `json:"oldest_wait_ms"`
+	Admitted      int64   `json:"admitted_total"`
+	Rejected      int64   `json:"rejected_total"`
+	Departed      int64   `json:"departed_total"`
+	Succeeded     int64   `json:"succeeded_total"`
+	Dead          int64   `json:"dead_total"`
+}
+
+// TenantNow is a tenant at an instant, and how long its most recent jobs waited: those that succeeded at the first delivery, up to 200 of a
+// route.
+type TenantNow struct {
+	At time.Time `json:"at"`
+	Tenant
+	WaitP50MS int64 `json:"wait_p50_ms" doc:"From admission to departure; 0 if there are no such jobs."`
+	WaitP95MS int64 `json:"wait_p95_ms"`
+	WaitP99MS int64 `json:"wait_p99_ms"`
+}
+
 // KeyRequest is the optional body of POST /v1/tenants/{tenant}/keys.
 type KeyRequest struct {
 	Name    string    `json:"name,omitempty" maxLength:"255" example:"ci" doc:"What the key is for. At most 255 bytes, no control characters."`

@@ -46,7 +46,7 @@ const (
 //
 //  1. drain: readiness turns 503 and new jobs are refused, so that no client sends what nobody would take;
 //  2. the worker: it gives back what has not departed and finishes what has, while clients still read their jobs;
-//  3. the listeners: nothing changes any more, so the last answers are final;
+//  3. the streams of figures, which have shown the rest of it, and the listeners: nothing changes any more, so the last answers are final;
 //  4. the queue, then its engine: everything above needs them to the end.
 type process struct {
 	cfg       config.Config
@@ -173,6 +173,7 @@ func (p *process) run(ctx context.Context) error {
 	if intake != nil {
 		intake.shutdown()
 	}
+	server.End()
 	admin.shutdown()
 	if failed := cause(ctx); failed != nil {
 		return failed

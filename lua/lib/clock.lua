@@ -1,14 +1,16 @@
 -- clock: the shard's clock, monotone over steps of the wall clock, and the totals kept beside it.
 --
 -- KEYS[1] is always the clock hash: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
--- look, 0 for none; depth, bytes and running are sums over the shard's flows; swept is when expired leases were last looked for, grace
+-- look, 0 for none; depth, bytes and running are sums over the shard's flows; admitted, rejected and departed count what its flows count,
+-- those that are forgotten included; swept is when expired leases were last looked for, grace
 -- until when none is taken back; help says that the owner asks others to lease beside it; baseline is the one that flows were last
 -- looked at with, and looked where a look at all of them is to go on, 0 when it is done.
 
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
-local CLOCK_FIELDS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'baseline', 'looked' }
+local CLOCK_FIELDS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'admitted', 'rejected', 'departed',
+  'baseline', 'looked' }
 
 local clock
 local clock_was -- what is stored of CLOCK_FIELDS
@@ -43,14 +45,15 @@ local function numbers(values, n)
 end
 
 local function clock_load(injected)
-  local v = redis.call('HMGET', KEYS[1], 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'last', 'baseline', 'looked')
-  numbers(v, 9)
+  local v = redis.call('HMGET', KEYS[1], 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes',
+    'admitted', 'rejected', 'departed', 'last', 'baseline', 'looked')
+  numbers(v, 12)
   clock_was = v
   clock = {
-    off = v[1], wake = v[2], depth = v[3], running = v[4], swept = v[5], grace = v[6], help = v[7], bytes = v[8], last = v[9],
-    baseline = v[10] or '', looked = v[11] or '0', stepped = false,
+    off = v[1], wake = v[2], depth = v[3], running = v[4], swept = v[5], grace = v[6], help = v[7], bytes = v[8],
+    admitted = v[9], rejected = v[10], departed = v[11], last = v[12], baseline = v[13] or '', looked = v[14] or '0', stepped = false,
   }
-  v[9], v[10], v[11] = clock.baseline, clock.looked, nil -- now as CLOCK_FIELDS
+  v[12], v[13], v[14] = clock.baseline, clock.looked, nil -- now as CLOCK_FIELDS
   local t = tonumber(injected)
   if not t then
     local time = redis.call('TIME')

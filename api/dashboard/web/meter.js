@@ -1,6 +1,6 @@
 // Makes rates of cumulative counts that are seen a few times a second. Times are seconds, rates per second.
 
-const leastSpan = 1, mostSpan = 12; // s that an estimate looks back
+const leastSpan = 1, mostSpan = 8; // s that an estimate looks back
 const soonest = 2; // s of few departures before there is an estimate
 const enough = 24; // departures, after which the error of one is small
 

@@ -1,0 +1,291 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/live"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	liveStreams = 100 // streams of figures of one process at once: each chooses and orders its tenants itself
+	maxLines    = 500 // tenants in one event
+	maxSearch   = 255 // bytes of what a tenant's name is to contain
+)
+
+// Events of a stream of figures.
+const (
+	overviewEvent = "overview"
+	tenantsEvent  = "tenants"
+	tenantEvent   = "tenant"
+)
+
+// figureOperations show the figures in motion.
+func (s *Server) figureOperations() []operation {
+	const tag = "Figures"
+	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
+	low, most := 0.0, float64(maxLines)
+	return []operation{{
+		id: "get-stats", method: http.MethodGet, path: "/v1/stats", tag: tag, summary: "Read the figures of all tenants together",
+		description: "Also while the store is away: it is not ok, then. They are at most a quarter of a second old.",
+		answers:     map[int]answerDoc{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, refusals: guards, handle: s.getStats,
+	}, {
+		id: "stream-figures", method: http.MethodGet, path: "/v1/stream", tag: tag, summary: "Follow the figures",
+		description: "Server-sent events: `overview` four times a second; `tenants` once a second, less often where there are so many that reading them would " +
+			"be felt; `tenant`, if one is named, four times a second. A client that is too slow misses events, never gets old ones later. The stream ends after 10 " +
+			"minutes and when the server has stopped working; open it again. Nothing is read while nobody follows. A process serves " +
+			strconv.Itoa(liveStreams) + " such streams at once.",
+		params: []*huma.Param{
+			{Name: "tenant", In: "query", Description: "To be told of in detail.", Schema: textSchema(1, 255)},
+			{Name: "q", In: "query", Description: "Only tenants whose name contains this, in upper or lower case.", Schema: textSchema(0, maxSearch)},
+			{Name: "sort", In: "query", Description: "Which tenants come first: those with the most jobs waiting, the longest wait, the most refusals, or by name; depth if absent.",
+				Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"depth", "oldest_wait", "refused", "name"}}},
+			{Name: "limit", In: "query", Description: "Tenants in an event; 50 if absent. With 0 there are no such events.",
+				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},
+		},
+		answers:  map[int]answerDoc{http.StatusOK: {"The events.", figureStream{}, []string{"X-Accel-Buffering"}}},
+		refusals: guards, handle: s.streamFigures,
+	}}
+}
+
+// figureStream documents the events of a stream of figures.
+type figureStream struct{}
+
+func (figureStream) schema(schemas huma.Registry) *huma.Schema {
+	event := func(name string, data any) *huma.Schema {
+		return &huma.Schema{
+			Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
+			Properties: map[string]*huma.Schema{"event": {Type: huma.TypeString, Enum: []any{name}}, "data": schemaOf(schemas, data)},
+		}
+	}
+	return &huma.Schema{
+		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
+		Items: &huma.Schema{OneOf: []*huma.Schema{
+			event(overviewEvent, wire.Overview{}), event(tenantsEvent, wire.TenantLines{}), event(tenantEvent, wire.TenantNow{}),
+		}},
+	}
+}
+
+// getStats is GET /v1/stats.
+func (s *Server) getStats(c *call) (*answer, error) {
+	return ok(overviewOut(s.live.Overview(c.r.Context()))), nil
+}
+
+// table is which tenants are shown, and in what order.
+type table struct {
+	search string // in lower case
+	order  func(a, b *queue.Brief) int
+	limit  int
+}
+
+// orders compare tenants; the first of them comes first.
+var orders = map[string]func(a, b *queue.Brief) int{
+	"":            byDepth,
+	"depth":       byDepth,
+	"oldest_wait": func(a, b *queue.Brief) int { return cmp.Compare(b.OldestWait, a.OldestWait) },
+	"refused":     func(a, b *queue.Brief) int { return cmp.Compare(b.Rejected, a.Rejected) },
+	"name":        func(*queue.Brief, *queue.Brief) int { return 0 },
+}
+
+func byDepth(a, b *queue.Brief) int { return cmp.Compare(b.Depth, a.Depth) }
+
+// tableOf reads what is asked for.
+func tableOf(query url.Values) (table, error) {
+	t := table{search: strings.ToLower(query.Get("q")), limit: defaultPage}
+	var known bool
+	if t.order, known = orders[query.Get("sort")]; !known || query.Has("sort") && query.Get("sort") == "" {
+		return t, invalid("query.sort", "string", "must be depth, oldest_wait, refused or name")
+	}
+	if len(query.Get("q")) > maxSearch {
+		return t, invalid("query.q", "string", "must have at most "+strconv.Itoa(maxSearch)+" bytes")
+	}
+	var err error
+	if query.Get("limit") == "0" {
+		t.limit = 0
+	} else if t.limit, err = pageLimit(query, defaultPage, maxLines); err != nil {
+		return t, invalid("query.limit", "string", "must be a whole number from 0 to "+strconv.Itoa(maxLines))
+	}
+	return t, nil
+}
+
+// streamFigures is GET /v1/stream.
+func (s *Server) streamFigures(c *call) (*answer, error) {
+	query := c.r.URL.Query()
+	t, err := tableOf(query)
+	if err != nil {
+		return nil, err
+	}
+	view := live.View{Census: t.limit > 0, Tenant: query.Get("tenant")}
+	if query.Has("tenant") {
+		if err := tenantRule("query.tenant", view.Tenant); err != nil {
+			return nil, err
+		}
+	}
+	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {streamFormat}, "X-Accel-Buffering": {"no"}}}
+	if c.r.Method == http.MethodHead {
+		return a, nil
+	}
+	watch, err := s.live.Watch(view)
+	switch {
+	case errors.Is(err, live.ErrTooMany):
+		return nil, tooManyStreams.with("the process has as many streams of figures as it serves at once").retry(retryAfterSeconds(5 * time.Second))
+	case err != nil:
+		return nil, shuttingDown.with("open the stream again; another instance will serve it").retry(retryAfterSeconds(time.Second))
+	}
+	a.stream = func(w http.ResponseWriter) {
+		defer watch.Close()
+		s.metrics.streams.Inc()
+		defer s.metrics.streams.Dec()
+		sendFigures(c.r.Context(), newEventWriter(w), watch, t)
+	}
+	return a, nil
+}
+
+// sendFigures sends what is new until the client is gone, the stream has lived its time, or the hub ends. While a write waits for the
+// client, what comes replaces what came before.
+func sendFigures(ctx context.Context, out *eventWriter, watch *live.Watch, t table) {
+	life := time.NewTimer(streamLife)
+	defer life.Stop()
+	beat := time.NewTicker(streamBeat)
+	defer beat.Stop()
+	defer out.extend()      // for the end of the answer
+	if out.flush() != nil { // the client learns that it is served, also where there is nothing to tell yet
+		return
+	}
+	for {
+		select {
+		case <-watch.News():
+			if out.addNews(watch.Take(), t) != nil || out.flush() != nil {
+				return
+			}
+		case <-beat.C:
+			if out.beat() != nil {
+				return
+			}
+		case <-watch.Ended():
+			return
+		case <-life.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// addNews adds the events of what is new.
+func (e *eventWriter) addNews(n live.News, t table) error {
+	var errs []error
+	if n.Overview != nil {
+		errs = append(errs, e.add(overviewEvent, overviewOut(*n.Overview)))
+	}
+	if n.Census != nil {
+		errs = append(errs, e.add(tenantsEvent, t.lines(n.Census)))
+	}
+	if n.Tenant != nil {
+		errs = append(errs, e.add(tenantEvent, tenantNow(n.Tenant)))
+	}
+	return errors.Join(errs...)
+}
+
+// lines are the first tenants of a census that match.
+func (t table) lines(c *live.Census) wire.TenantLines {
+	var matching []*queue.Brief
+	for i := range c.Briefs {
+		if b := &c.Briefs[i]; t.search == "" || strings.Contains(strings.ToLower(b.Name), t.search) {
+			matching = append(matching, b)
+		}
+	}
+	out := wire.TenantLines{At: c.At.UTC(), Matching: len(matching), Items: []wire.TenantLine{}}
+	for _, b := range firsts(matching, t.limit, func(a, b *queue.Brief) int { return cmp.Or(t.order(a, b), cmp.Compare(a.Name, b.Name)) }) {
+		out.Items = append(out.Items, lineOut(b))
+	}
+	return out
+}
+
+// firsts are the first n in order. It keeps no more than twice as many in order at a time, for there may be thousands.
+func firsts[T any](list []T, n int, order func(a, b T) int) []T {
+	if n <= 0 {
+		return nil
+	}
+	kept := make([]T, 0, min(len(list), 2*n))
+	for _, x := range list {
+		if kept = append(kept, x); len(kept) == 2*n {
+			slices.SortFunc(kept, order)
+			kept = kept[:n]
+		}
+	}
+	slices.SortFunc(kept, order)
+	return kept[:min(len(kept), n)]
+}
+
+func lineOut(b *queue.Brief) wire.TenantLine {
+	return wire.TenantLine{
+		Tenant: b.Name, Rate: rateOut(b.Rate), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,
+		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
+		Succeeded: b.Succeeded, Dead: b.DeadTotal,
+	}
+}
+
+func overviewOut(o live.Overview) wire.Overview {
+	out := wire.Overview{
+		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
+		Workers: o.Workers.Live,
+		Store: wire.StoreState{
+			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping), UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
+			Version: o.Store.Version,
+		},
+	}
+	if o.Workers.Lateness.Sum() > 0 {
+		out.Lateness = new(fineMS(o.Workers.Lateness.Quantile(0.99)))
+	}
+	if o.Err != nil {
+		out.Store.Error = storeError(o.Err)
+	}
+	return out
+}
+
+// fineMS is a time in milliseconds with three digits after the point: these are often below one.
+func fineMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())) / 1000 }
+
+// storeError says why the store is not ok, without what only a log may tell.
+func storeError(err error) string {
+	text := err.Error()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || strings.Contains(text, "timeout"):
+		return "no answer in time"
+	case strings.Contains(text, "OOM "):
+		return "out of memory"
+	case strings.Contains(text, "LOADING "):
+		return "loading its data"
+	case strings.Contains(text, "BUSY "):
+		return "busy with a script"
+	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") || strings.Contains(text, "NOPERM"):
+		return "refuses the credentials"
+	case strings.Contains(text, "CLUSTERDOWN") || strings.Contains(text, "MASTERDOWN"):
+		return "part of the cluster is down"
+	}
+	return "cannot be reached"
+}
+
+func tenantNow(d *live.Detail) wire.TenantNow {
+	quantile := func(q float64) int64 {
+		if len(d.Waits) == 0 {
+			return 0
+		}
+		at := max(0, int(math.Ceil(q*float64(len(d.Waits))))-1)
+		return d.Waits[at].Milliseconds()
+	}
+	return wire.TenantNow{At: d.At.UTC(), Tenant: tenantOut(d.Tenant), WaitP50MS: quantile(0.5), WaitP95MS: quantile(0.95), WaitP99MS: quantile(0.99)}
+}

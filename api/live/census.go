@@ -1,0 +1,75 @@
+package live
+
+import (
+	"context"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// count takes one census after the other until ctx ends. One that fails, because the store is away, is forgotten; the overview says why.
+func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
+	h.mu.Lock()
+	next := h.nextCensus
+	h.mu.Unlock()
+	for rest(ctx, time.Until(next)) {
+		began := time.Now()
+		briefs, busy, err := h.take(ctx)
+		next = began.Add(min(max(censusEvery, censusShare*busy), censusSeldom))
+		if soon := time.Now().Add(censusEvery / 4); next.Before(soon) || ctx.Err() != nil {
+			next = soon // it takes longer than it is to be repeated, or was broken off: who comes next shall not wait for long
+		}
+		h.mu.Lock()
+		h.nextCensus = next
+		h.mu.Unlock()
+		if err == nil {
+			c := &Census{At: time.Now(), Briefs: briefs}
+			h.publish(ctx, func(v View) bool { return v.Census }, func() { h.census = c })
+		}
+	}
+}
+
+// take goes through all tenants once, and says how long the store was busy with it, the way there and back included.
+func (h *Hub) take(ctx context.Context) (briefs []queue.Brief, busy time.Duration, err error) {
+	var owed time.Duration // rest
+	told := map[string]bool{}
+	for cursor := ""; ; {
+		asked := time.Now()
+		part, next, err := h.source.Census(ctx, cursor, censusPart)
+		took := time.Since(asked)
+		busy += took
+		if err != nil {
+			return nil, busy, err
+		}
+		for _, b := range part {
+			if !told[b.Name] {
+				told[b.Name] = true
+				briefs = append(briefs, b)
+			}
+		}
+		if cursor = next; cursor == "" {
+			return briefs, busy, nil
+		}
+		if owed += restShare * took; owed >= leastRest {
+			if !rest(ctx, owed) {
+				return nil, busy, ctx.Err()
+			}
+			owed = 0
+		}
+	}
+}
+
+// rest lets time pass; false when ctx has ended.
+func rest(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,253 @@
+// Package live keeps the figures that the dashboard and `sluice top` show in motion: of all tenants together, of each in a table, of one
+// in detail. A Hub reads them from the store while somebody watches, and not otherwise, once for all who watch.
+//
+// What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
+// costs a few pointers. A census goes through all tenants in short scripts with rests between them, so that it takes at most about a
+// fifth of Redis while it runs and a tenth over time, however many tenants there are: with many of them it comes less often.
+//
+// What it leaves to others: who may watch, and how the figures are written (package api).
+package live
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	overviewEvery = 250 * time.Millisecond // also of a tenant in detail
+	healthEvery   = time.Second            // of what changes slowly: the workers, the store's memory, the waits of a tenant
+	censusEvery   = time.Second            // at the least
+	censusSeldom  = 5 * time.Second        // at the most, unless a census takes longer
+	censusAge     = 10 * time.Second       // an older one is of no use to a new watcher
+	censusPart    = 64                     // tenants of one script: some 0.5 ms
+	censusShare   = 10                     // a census may take one part in so many of the time
+	restShare     = 4                      // after a script there is rest for so many times as long
+	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
+	waitsMost     = 200                    // recent jobs of a route whose waits are looked at
+)
+
+// Source is what is watched; *queue.Queue is one. Its errors wrap queue.ErrUnavailable.
+type Source interface {
+	// Totals sums over all tenants.
+	Totals(ctx context.Context) (queue.Totals, error)
+	// Workers tells who works and how late departures were.
+	Workers(ctx context.Context) (queue.Workers, error)
+	// StoreHealth tells engine and version with an error, too.
+	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
+	// Census tells of about most tenants; next is the cursor of what follows, "" starts and ends. A tenant may be told twice.
+	Census(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
+	// Tenant reads one tenant, also one never seen.
+	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
+	// Waits are those of the tenant's recent jobs, sorted, up to most of each route.
+	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
+}
+
+// Overview is the figures of all tenants together.
+type Overview struct {
+	At time.Time
+	queue.Totals
+	Workers queue.Workers
+	Store   queue.StoreHealth
+	Err     error // why the store did not answer; the figures are those of before, then, or zero
+}
+
+// Census is the figures of each tenant, in no order. It is shared: nobody changes it.
+type Census struct {
+	At     time.Time
+	Briefs []queue.Brief
+}
+
+// Detail is the figures of one tenant.
+type Detail struct {
+	At     time.Time
+	Tenant queue.Tenant
+	Waits  []time.Duration // of its recent jobs, sorted
+}
+
+// Errors of Watch.
+var (
+	ErrTooMany = errors.New("live: as many watch as may")
+	ErrClosed  = errors.New("live: closed")
+)
+
+// Hub reads a source while somebody watches. Make it with New; Close it.
+type Hub struct {
+	source Source
+	most   int
+	ctx    context.Context // ends with Close
+	end    context.CancelFunc
+	loops  sync.WaitGroup
+
+	sampling sync.Mutex // held by who makes an overview
+	healthAt time.Time  // when the workers and the store's health were last asked for; guarded by sampling
+
+	mu         sync.Mutex
+	watches    map[*Watch]bool
+	reading    *loop // of overviews and details; nil while nobody watches
+	counting   *loop // of censuses; nil while nobody wants them
+	overview   *Overview
+	census     *Census
+	details    map[string]*Detail // of the tenants that are watched
+	nextCensus time.Time          // none begins before
+}
+
+// New is a hub that at most so many may watch at once.
+func New(source Source, most int) *Hub {
+	ctx, end := context.WithCancel(context.Background())
+	return &Hub{source: source, most: most, ctx: ctx, end: end, watches: map[*Watch]bool{}, details: map[string]*Detail{}}
+}
+
+// Close ends all watches and returns when nothing is read any more.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	h.end()
+	h.mu.Unlock()
+	h.loops.Wait()
+}
+
+// View is what a watcher wants.
+type View struct {
+	Census bool   // figures of each tenant
+	Tenant string // to be told of in detail; empty for none
+}
+
+// Watch is one who watches. Its methods are for one goroutine.
+type Watch struct {
+	hub  *Hub
+	view View
+	news chan struct{}
+	told News
+}
+
+// Watch begins a watch; Close it. Errors: ErrTooMany, ErrClosed.
+func (h *Hub) Watch(v View) (*Watch, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	if len(h.watches) >= h.most {
+		return nil, ErrTooMany
+	}
+	w := &Watch{hub: h, view: v, news: make(chan struct{}, 1)}
+	h.watches[w] = true
+	if h.census != nil && time.Since(h.census.At) > censusAge {
+		h.census = nil
+	}
+	switch {
+	case h.reading != nil:
+		h.reading.wake() // the tenant may be new
+	case h.overview != nil && time.Since(h.overview.At) > healthEvery:
+		h.overview = nil
+		fallthrough
+	default:
+		h.reading = h.start(h.read)
+	}
+	if v.Census && h.counting == nil {
+		h.counting = h.start(h.count)
+	}
+	w.news <- struct{}{} // of what is known already
+	return w, nil
+}
+
+// Close ends the watch.
+func (w *Watch) Close() {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.watches, w)
+	census, tenant := false, false
+	for other := range h.watches {
+		census, tenant = census || other.view.Census, tenant || other.view.Tenant == w.view.Tenant
+	}
+	if !tenant {
+		delete(h.details, w.view.Tenant)
+	}
+	if !census && h.counting != nil {
+		h.counting.cancel()
+		h.counting = nil
+	}
+	if len(h.watches) == 0 {
+		h.reading.cancel()
+		h.reading = nil
+	}
+}
+
+// News signals that there is something to take.
+func (w *Watch) News() <-chan struct{} { return w.news }
+
+// Ended is closed when the hub is.
+func (w *Watch) Ended() <-chan struct{} { return w.hub.ctx.Done() }
+
+// News is what there is of late; nil of what was told before.
+type News struct {
+	Overview *Overview
+	Census   *Census
+	Tenant   *Detail
+}
+
+// Take is what has come since the last time, the latest of each kind.
+func (w *Watch) Take() News {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var n News
+	if o := h.overview; o != w.told.Overview {
+		n.Overview, w.told.Overview = o, o
+	}
+	if c := h.census; w.view.Census && c != w.told.Census {
+		n.Census, w.told.Census = c, c
+	}
+	if d := h.details[w.view.Tenant]; w.view.Tenant != "" && d != w.told.Tenant {
+		n.Tenant, w.told.Tenant = d, d
+	}
+	return n
+}
+
+// loop reads the source until it is cancelled.
+type loop struct {
+	cancel context.CancelFunc
+	woken  chan struct{}
+}
+
+// start is called with the lock held.
+func (h *Hub) start(run func(ctx context.Context, woken <-chan struct{})) *loop {
+	ctx, cancel := context.WithCancel(h.ctx)
+	l := &loop{cancel: cancel, woken: make(chan struct{}, 1)}
+	h.loops.Go(func() { run(ctx, l.woken) })
+	return l
+}
+
+func (l *loop) wake() { signal(l.woken) }
+
+// signal leaves at most one signal behind.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// publish puts new figures into place for those whom they concern and tells them, unless there is nobody left whom they concern, or the
+// loop that they come from has ended.
+func (h *Hub) publish(ctx context.Context, concerns func(View) bool, put func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	told := false
+	for w := range h.watches {
+		if concerns(w.view) {
+			signal(w.news)
+			told = true
+		}
+	}
+	if told {
+		put()
+	}
+}

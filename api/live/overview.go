@@ -1,0 +1,129 @@
+package live
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+)
+
+// read samples the overview and the tenants that are watched in detail until ctx ends.
+func (h *Hub) read(ctx context.Context, woken <-chan struct{}) {
+	ticker := time.NewTicker(overviewEvery)
+	defer ticker.Stop()
+	waits := map[string]*recent{}
+	for newcomer := false; ; {
+		if !newcomer {
+			h.sampling.Lock()
+			o := h.sample(ctx)
+			h.sampling.Unlock()
+			h.publish(ctx, func(View) bool { return true }, func() { h.overview = o })
+		}
+		names := h.wanted()
+		for _, name := range names {
+			h.detail(ctx, name, waits)
+		}
+		maps.DeleteFunc(waits, func(name string, _ *recent) bool { return !slices.Contains(names, name) })
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			newcomer = false
+		case <-woken:
+			newcomer = true
+		}
+	}
+}
+
+// Overview is the figures of now: at most as old as those of a watcher would be, so that who asks often does not cost more than a watcher.
+func (h *Hub) Overview(ctx context.Context) Overview {
+	h.sampling.Lock()
+	defer h.sampling.Unlock()
+	h.mu.Lock()
+	last := h.overview
+	h.mu.Unlock()
+	if last != nil && time.Since(last.At) < overviewEvery {
+		return *last
+	}
+	o := h.sample(ctx)
+	if ctx.Err() == nil {
+		h.mu.Lock()
+		h.overview = o
+		h.mu.Unlock()
+	}
+	return *o
+}
+
+// sample reads the overview. It is called with sampling held.
+func (h *Hub) sample(ctx context.Context) *Overview {
+	h.mu.Lock()
+	last := h.overview
+	h.mu.Unlock()
+	o := &Overview{}
+	if last != nil {
+		o.Totals, o.Workers, o.Store, o.Err = last.Totals, last.Workers, last.Store, last.Err
+	}
+	if h.healthAt.IsZero() || time.Since(h.healthAt) >= healthEvery || o.Err != nil || last == nil {
+		h.healthAt = time.Now()
+		o.Err = h.health(ctx, o)
+	}
+	if o.Err == nil {
+		totals, err := h.source.Totals(ctx)
+		if o.Err = err; err == nil {
+			o.Totals = totals
+		}
+	}
+	o.At = time.Now()
+	return o
+}
+
+// health reads what changes slowly.
+func (h *Hub) health(ctx context.Context, o *Overview) error {
+	store, err := h.source.StoreHealth(ctx)
+	o.Store = store
+	if err != nil {
+		return err
+	}
+	workers, err := h.source.Workers(ctx)
+	if err == nil {
+		o.Workers = workers
+	}
+	return err
+}
+
+// wanted are the tenants that are watched in detail.
+func (h *Hub) wanted() (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.watches {
+		if w.view.Tenant != "" {
+			names = append(names, w.view.Tenant)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// recent is the waits of a tenant's jobs as of a moment.
+type recent struct {
+	at    time.Time
+	waits []time.Duration
+}
+
+// detail reads a tenant. While the store is away nothing is told of it; the overview says why.
+func (h *Hub) detail(ctx context.Context, name string, waits map[string]*recent) {
+	t, err := h.source.Tenant(ctx, name)
+	if err != nil {
+		return
+	}
+	w := waits[name]
+	if w == nil || time.Since(w.at) >= healthEvery {
+		w = &recent{at: time.Now()}
+		if w.waits, err = h.source.Waits(ctx, name, waitsMost); err != nil {
+			return
+		}
+		waits[name] = w
+	}
+	d := &Detail{At: time.Now(), Tenant: t, Waits: w.waits}
+	h.publish(ctx, func(v View) bool { return v.Tenant == name }, func() { h.details[name] = d })
+}

@@ -1,0 +1,64 @@
+-- census: read the figures of some of a shard's tenants.
+--
+-- Guarantee: writes nothing. Who follows the cursor to its end is told of every tenant that is known all the while, perhaps twice.
+--
+-- KEYS
+--   1 clock   2 tenants
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 cursor, '0' to begin   3 tenants to look at, about
+-- Reply
+--   now, cursor of what follows ('0' nothing), then per tenant:
+--   entry in tenants, number of its flows, what the API says, what the file says, and per flow a text, its parts joined by spaces:
+--   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted, rejected, departed, succeeded, dead,
+--   cells ('0' none), tier that the tenant's credential claimed last after a '=', eligible time of the oldest queued job (0 none)
+-- Derived keys: flow flows job policy queue unlock
+-- Channels: sluice:wake (none is written to)
+
+--! include record clock
+
+-- What is stored is passed on as it is: to make numbers of it, and to judge by the policy, costs more than to read it, and Go can do it
+-- without keeping Redis from anything else. A key that is missing because its slot is on the way to another node is taken for empty: the next
+-- census will find it.
+
+local TOLD = {
+  'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted', 'rejected', 'departed', 'succeeded',
+  'dead', 'cells',
+}
+local QUEUED, TIER = 8, 17 -- in TOLD and what is read beside it
+
+local read = { unpack(TOLD) }
+read[TIER] = 'tier'
+
+clock_load(ARGV[1])
+local found = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
+local entries, reply, filled = found[2], { now, found[1] }, 2
+
+local function oldest_of(name)
+  local id = redis.call('ZRANGE', PREFIX .. 'queue:' .. name, 0, 0)[1]
+  local raw = id and redis.call('GETRANGE', PREFIX .. 'job:' .. id, 21, 27) or ''
+  if #raw < 7 then
+    return '0'
+  end
+  local a, b, c, d, e, f, g = byte(raw, 1, 7)
+  return string.format('%.0f', (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g)
+end
+
+for i = 1, #entries, 2 do
+  local tenant = string.match(entries[i], '^%S+')
+  local said = redis.call('HMGET', PREFIX .. 'policy:' .. tenant, 'api', 'file')
+  local names = redis.call('SMEMBERS', PREFIX .. 'flows:' .. tenant)
+  reply[filled + 1], reply[filled + 2], reply[filled + 3], reply[filled + 4] = entries[i], #names, said[1] or '', said[2] or ''
+  filled = filled + 4
+  for n = 1, #names do
+    local name = names[n]
+    local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, unpack(read))
+    for k = 1, #TOLD do
+      v[k] = v[k] or '0'
+    end
+    v[TIER] = '=' .. (v[TIER] or '')
+    v[TIER + 1] = v[QUEUED] == '0' and '0' or oldest_of(name)
+    filled = filled + 1
+    reply[filled] = name .. ' ' .. table.concat(v, ' ')
+  end
+end
+return reply

@@ -1,0 +1,50 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// Waits are how long the most recent jobs of a tenant waited that have ended after one lease: from their admission to their departure, up to
+// most of each route, sorted. A job that was delivered again waited for its retry, too, which says nothing about the queue. Errors:
+// ErrUnavailable.
+func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error) {
+	shard := q.keys.ShardOf(tenant)
+	flows, err := q.engine.fast.SMembers(ctx, shard.Names(EncodeName(tenant))).Result()
+	if err != nil || len(flows) == 0 {
+		return nil, unavailable(err)
+	}
+	lists := make([]*redis.StringSliceCmd, len(flows))
+	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, flow := range flows {
+			lists[i] = p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
+		}
+		return nil
+	}); err != nil {
+		return nil, unavailable(err)
+	}
+	var heads []*redis.StringCmd
+	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, list := range lists {
+			for _, id := range list.Val() {
+				heads = append(heads, p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1))
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, unavailable(err)
+	}
+	var waits []time.Duration
+	for _, head := range heads {
+		if wait, ok := lua.WaitOf([]byte(head.Val())); ok {
+			waits = append(waits, wait)
+		}
+	}
+	slices.Sort(waits)
+	return waits, nil
+}
