@@ -40,7 +40,7 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 // site's page has made: those must not change anything, and gain nothing by reading either.
 func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem {
 	p := bearer(r, want)
-	if p == nil || r.Header.Get("Authorization") != "" || !s.dashboard.SignedIn(r) {
+	if p == nil || r.Header.Get("Authorization") != "" || !s.board.SignedIn(r) {
 		return p
 	}
 	if dashboard.CrossOrigin(r) {

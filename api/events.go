@@ -35,23 +35,27 @@ type streamDoc interface {
 	schema(schemas huma.Registry) *huma.Schema
 }
 
-// eventStream is a stream of state events; data is a value of the type of their data.
-type eventStream struct{ data any }
+// eventStream is a stream of events of one kind; data is a value of the type of their data.
+type eventStream struct {
+	data  any
+	event string // empty: state, of a job, with an id
+}
 
 // schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one event after the other.
 func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
-	return &huma.Schema{
-		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
-		Items: &huma.Schema{
-			Type: huma.TypeObject, Required: []string{"id", "event", "data"}, AdditionalProperties: false,
-			Properties: map[string]*huma.Schema{
-				"id":    text("Names this state of the job; send the last one as Last-Event-ID."),
-				"event": {Type: huma.TypeString, Enum: []any{stateEvent}},
-				"data":  schemaOf(schemas, e.data),
-			},
+	one := &huma.Schema{
+		Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
+		Properties: map[string]*huma.Schema{
+			"event": {Type: huma.TypeString, Enum: []any{or(e.event, stateEvent)}},
+			"data":  schemaOf(schemas, e.data),
 		},
 	}
+	if e.event == "" {
+		one.Required = append(one.Required, "id")
+		one.Properties["id"] = text("Names this state of the job; send the last one as Last-Event-ID.")
+	}
+	return &huma.Schema{Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.", Items: one}
 }
 
 // streamJob is GET /v1/jobs/{id}/events. Whatever can be refused is refused here, before the stream begins.

@@ -221,7 +221,7 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 
 // event is one server-sent event, read as an EventSource does.
 type event struct {
-	ID    string          `json:"id"`
+	ID    string          `json:"id,omitempty"`
 	Event string          `json:"event"`
 	Data  json.RawMessage `json:"data"`
 }

@@ -151,8 +151,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range verdicts {
+	for i, v := range verdicts {
 		s.metrics.admission(string(v.Outcome))
+		s.noteArrival(batch[i], v)
 	}
 	places, bytes := int64(1), int64(0) // asked for at once
 	if body.Atomic {

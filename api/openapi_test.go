@@ -23,10 +23,11 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"DELETE /v1/guards/{guard}/blocked/{blocked}", "DELETE /v1/tenants/{tenant}", "DELETE /v1/tenants/{tenant}/jobs/{id}", "DELETE /v1/tenants/{tenant}/keys/{key}",
 			"GET /livez", "GET /readyz", "GET /v1/guards", "GET /v1/guards/{guard}/blocked",
 			"GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
-			"GET /v1/tenants/{tenant}/history", "GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}", "GET /v1/tenants/{tenant}/keys",
-			"GET /version", "PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/drain", "POST /v1/tenants/{tenant}/jobs/{id}/replay",
+			"GET /v1/tenants/{tenant}/arrivals", "GET /v1/tenants/{tenant}/history", "GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}",
+			"GET /v1/tenants/{tenant}/keys", "GET /version", "PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/drain",
+			"POST /v1/tenants/{tenant}/jobs/{id}/replay",
 			"POST /v1/tenants/{tenant}/keys",
-			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay", "POST /v1/tenants/{tenant}/resume",
+			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/predict", "POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay", "POST /v1/tenants/{tenant}/resume",
 			"PUT /v1/tenants/{tenant}",
 		},
 	} {
@@ -79,7 +80,6 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		wire.Job{}, wire.JobDetail{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
 		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, wire.Overrides{},
 		wire.KeyRequest{}, wire.Key{}, wire.NewKey{}, wire.KeyList{}, wire.Guard{}, wire.GuardList{}, wire.BlockedKey{}, wire.BlockedList{},
-		wire.Overview{}, wire.StoreState{}, wire.TenantLines{}, wire.TenantLine{}, wire.TenantNow{},
 	} {
 		typ := reflect.TypeOf(v)
 		var got []string

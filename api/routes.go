@@ -37,13 +37,13 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if s.cfg.AdminToken != "" {
 		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
 	}
-	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.guardOperations(), s.probeOperations(), s.figureOperations())
+	operations := slices.Concat(s.tenantOperations(), s.tenantJobOperations(), s.guardOperations(), s.probeOperations(), s.figureOperations(), s.arrivalOperations())
 	for _, op := range append(operations, s.versionOperation()) {
 		s.mount(api, op, false)
 	}
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
 	allowNull(api.OpenAPI().Components.Schemas, wire.RouteSettings{})
-	page := hurried(s.dashboard)
+	page := hurried(s.board)
 	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
 		r.Method(http.MethodGet, path, page)
 	}
@@ -114,7 +114,7 @@ func (s *Server) jobOperations() []operation {
 			"250 ms; a state that lasts less than that may not be seen.",
 		params: []*huma.Param{jobParam, tenantParam, lastEventParam},
 		answers: map[int]answerDoc{
-			http.StatusOK:        {"The events.", eventStream{wire.Job{}}, []string{"X-Accel-Buffering"}},
+			http.StatusOK:        {"The events.", eventStream{data: wire.Job{}}, []string{"X-Accel-Buffering"}},
 			http.StatusNoContent: {"The event of the final state was received before.", nil, nil},
 		},
 		refusals: []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},

@@ -13,12 +13,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/api/arrivals"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/shaper/simulate"
 )
 
 // Config is the settings of a Server. The zero value of a field means its default.
@@ -45,6 +47,8 @@ type Config struct {
 	// Guards stand before the operations of the intake and count in Limits, which they need.
 	Guards []IntakeGuard
 	Limits limiter.Store
+	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default simulate.Horizon.
+	Horizon time.Duration
 	// TrustedProxies are those whose X-Forwarded-For is believed by guards that count by address.
 	TrustedProxies []netip.Prefix
 }
@@ -68,20 +72,23 @@ const (
 
 // Server answers the HTTP API.
 type Server struct {
-	backend   Backend
-	cfg       Config
-	log       *slog.Logger
-	metrics   *metrics
-	draining  chan struct{}
-	streams   chan struct{} // one element for each event stream
-	bodies    bodyBudget
-	reads     *readBudget // nil: no bound
-	live      *live.Hub
-	guards    []*intakeGuard
-	dashboard *dashboard.Dashboard
-	drain     sync.Once
-	intake    http.Handler
-	admin     http.Handler
+	backend  Backend
+	cfg      Config
+	log      *slog.Logger
+	metrics  *metrics
+	draining chan struct{}
+	streams  chan struct{} // one element for each event stream
+	bodies   bodyBudget
+	reads    *readBudget // nil: no bound
+	live     *live.Hub
+	arrivals *arrivals.Log
+	// predicting has an element while there is a prediction in the making.
+	predicting chan struct{}
+	guards     []*intakeGuard
+	board      *dashboard.Dashboard
+	drain      sync.Once
+	intake     http.Handler
+	admin      http.Handler
 }
 
 // New makes the server of a queue. It fails when the settings cannot work, or when the metrics are registered already.
@@ -98,14 +105,19 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = defaultStreams
 	}
+	if cfg.Horizon == 0 {
+		cfg.Horizon = simulate.Horizon
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams)}
-	s.live = live.New(b, liveStreams)
+	s := &Server{
+		backend: b, cfg: cfg, log: cfg.Logger, draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams),
+		arrivals: arrivals.New(), predicting: make(chan struct{}, 1), live: live.New(b, liveStreams),
+	}
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
 	}
@@ -116,7 +128,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.dashboard, err = dashboard.New(cfg.AdminToken); err != nil {
+	if s.board, err = dashboard.New(cfg.AdminToken); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -83,6 +84,18 @@ func (s *Server) patchRoutes(p *settingsPatch, rd *reader, path string, value js
 		p.routes[route] = &patch
 		return true
 	})
+}
+
+// over lays the patch over the overrides of a tenant, of whose rates in force those given by halves take the other half.
+func (p settingsPatch) over(inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
+	return func(o shaper.Overrides) (shaper.Overrides, error) {
+		return p.apply(o, func(route string) shaper.Rate {
+			if f, said := inForce.Routes[route]; said {
+				return f.Policy.Rate
+			}
+			return inForce.Policy.Rate
+		})
+	}
 }
 
 // apply lays the patch over the overrides.

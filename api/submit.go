@@ -95,6 +95,7 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
+	s.noteArrival(sub, v)
 	if err := s.refusal(v.Admission, 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err

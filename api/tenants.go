@@ -69,14 +69,7 @@ func (s *Server) patchTenant(c *call) (*answer, error) {
 			return nil, err
 		}
 	}
-	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		return patch.apply(o, func(route string) shaper.Rate {
-			if f, said := inForce.Routes[route]; said {
-				return f.Policy.Rate
-			}
-			return inForce.Policy.Rate
-		})
-	})
+	return s.tune(c, patch.reason, patch.over(inForce))
 }
 
 // deleteTenant is DELETE /v1/tenants/{tenant}: the overrides go, the tenant's jobs stay.

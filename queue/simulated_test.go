@@ -19,15 +19,23 @@ func TestSimulatedAsServed(t *testing.T) {
 		name    string
 		policy  shaper.Policy
 		horizon time.Duration
+		service time.Duration // with a cap of concurrency
 	}{
-		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon},
-		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0},
-		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon},
+		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon, 0},
+		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0},
+		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon, 0},
 		{"two rates and a longest wait", shaper.Policy{
 			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second, Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
-		}, simulate.Horizon},
-		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon},
-		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon},
+		}, simulate.Horizon, 0},
+		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon, 0},
+		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4}, simulate.Horizon, 317 * time.Millisecond},
+		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10}, simulate.Horizon, 200 * time.Millisecond},
+		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9}, simulate.Horizon, 317 * time.Millisecond},
+		{"one at a time, faster than a look ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond},
+		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1, Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond},
+		{"a cap without a look ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond},
+		{"a cap and a longest wait", shaper.Policy{Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second}, 0, 150 * time.Millisecond},
+		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -42,21 +50,32 @@ func TestSimulatedAsServed(t *testing.T) {
 					trace[i].At += shift
 					trace[i].Cost = 1 + int64(i%7/6) // every seventh costs 2
 				}
-				want, err := simulate.Shaper(trace, c.policy, c.horizon)
+				want, err := simulate.Shaper(trace, c.policy, simulate.Workers{Horizon: c.horizon, Service: c.service})
 				if err != nil {
 					t.Fatal(err)
 				}
-				serve(t, q, want, c.horizon)
+				serve(t, q, want, c.policy.Concurrency, c.horizon, c.service)
 			})
 		})
 	}
 }
 
-// serve replays the run's trace and holds the verdicts and stamps against it. It settles at once, so that nothing but the rate limits the flow.
-func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Duration) {
+// serve replays the run's trace and holds the verdicts and departures against it. A job is settled the service after it has left, at once
+// without one; when that is the end of being at the cap, the flow is looked at, for the shard's owner is woken then.
+func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon, service time.Duration) {
 	t.Helper()
 	c, number, left := q.Consumer("w", 0), map[string]int{}, 0
 	var next shaper.Instant // when to look
+	type ending struct {
+		at shaper.Instant
+		queue.Settlement
+	}
+	var running []ending
+	settle := func(ends ...queue.Settlement) {
+		if _, err := q.Settle(t.Context(), ends); err != nil {
+			t.Fatalf("Settle: %v", err)
+		}
+	}
 	look := func() {
 		for more := true; more; {
 			tick, err := c.Tick(t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: horizon})
@@ -65,16 +84,20 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Durati
 			}
 			var ends []queue.Settlement
 			for _, l := range tick.Leases {
-				if i := number[l.ID]; want.Fates[i] != simulate.Departed || l.Stamp != want.Gone[i] {
-					t.Fatalf("arrival %d left at %d, of which is said %d at %d", i, l.Stamp, want.Fates[i], want.Gone[i])
+				i, gone := number[l.ID], max(l.Stamp, tick.Now)
+				if want.Fates[i] != simulate.Departed || gone != want.Gone[i] {
+					t.Fatalf("arrival %d left at %d, of which is said %d at %d", i, gone, want.Fates[i], want.Gone[i])
 				}
-				ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts})
+				end := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts}
+				if service > 0 {
+					running = append(running, ending{gone.Add(service), end})
+				} else {
+					ends = append(ends, end)
+				}
 			}
-			left += len(ends)
+			left += len(tick.Leases)
 			if len(ends) > 0 {
-				if _, err := q.Settle(t.Context(), ends); err != nil {
-					t.Fatalf("Settle: %v", err)
-				}
+				settle(ends...)
 			}
 			if next = tick.Next; next != 0 {
 				next = next.Add(-horizon / 2)
@@ -82,10 +105,22 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Durati
 			more = tick.More || len(ends) > 0
 		}
 	}
-	lookUntil := func(end shaper.Instant) {
-		for next != 0 && next <= end {
-			time.Sleep(time.Until(next.Time()))
-			look()
+	until := func(end shaper.Instant) {
+		for {
+			switch looks := next != 0 && next <= end; {
+			case len(running) > 0 && running[0].at <= end && !(looks && next < running[0].at):
+				time.Sleep(time.Until(running[0].at.Time()))
+				wakes := int64(len(running)) == most
+				settle(running[0].Settlement)
+				if running = running[1:]; wakes {
+					look()
+				}
+			case looks:
+				time.Sleep(time.Until(next.Time()))
+				look()
+			default:
+				return
+			}
 		}
 	}
 	fates := map[shaper.Outcome]simulate.Fate{
@@ -93,7 +128,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Durati
 	}
 	counts := map[simulate.Fate]int{}
 	for i, a := range want.Trace {
-		lookUntil(a.At)
+		until(a.At)
 		time.Sleep(time.Until(a.At.Time()))
 		job := work()
 		job.Cost = a.Cost
@@ -101,15 +136,16 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, horizon time.Durati
 		if err != nil {
 			t.Fatalf("Submit: %v", err)
 		}
-		if fate, known := fates[v.Outcome]; !known || fate != want.Fates[i] {
-			t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, want.Fates[i])
+		fate, known := fates[v.Outcome]
+		if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
+			t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
 		}
 		counts[want.Fates[i]]++
 		if number[v.Job.ID] = i; v.Position == 1 { // whoever comes into an empty queue wakes the worker
 			look()
 		}
 	}
-	lookUntil(want.End())
+	until(want.End().Add(service))
 	if left != counts[simulate.Departed] {
 		t.Errorf("%d left, of which is said %d", left, counts[simulate.Departed])
 	}

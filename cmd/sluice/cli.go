@@ -34,6 +34,7 @@ type commands struct {
 	Job         jobCmd         `cmd:"" help:"Read, list, await, cancel or replay jobs."`
 	Tenant      tenantCmd      `cmd:"" help:"Read and change the settings of a tenant."`
 	Key         keyCmd         `cmd:"" help:"Make, list and revoke the API keys of a tenant."`
+	Record      recordCmd      `cmd:"" help:"Write down a tenant's arrivals, for simulate and recommend."`
 	Simulate    simulateCmd    `cmd:"" help:"Replay arrivals through the shaper or a limiter, without a server."`
 	Recommend   recommendCmd   `cmd:"" help:"Find the smallest rate and capacity for arrivals and goals."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask a running process whether it is ready."`

@@ -310,6 +310,7 @@ func (p *process) apiConfig(
 		StatusTenants: statusTenants(p.cfg.Tenants.Named),
 		MaxStreams:    int(p.cfg.API.MaxStreams),
 		StatusRate:    p.cfg.API.StatusRate,
+		Horizon:       p.cfg.Worker.Horizon,
 		AdminPages:    pages,
 		CheckCallback: guard.Check,
 

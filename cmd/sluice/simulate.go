@@ -21,6 +21,8 @@ type simulateCmd struct {
 	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000'; separated by commas."`
 	Capacity     int64         `default:"1000" placeholder:"N" help:"Jobs that may wait in the shaper [1000]."`
 	MaxWait      time.Duration `default:"0s" placeholder:"DURATION" help:"Longest wait in the shaper; 0s is no limit [0s]."`
+	Concurrency  int64         `default:"0" placeholder:"N" help:"Jobs that the shaper's workers have at once at most, each for the time of --service; 0 is no cap [0]."`
+	Service      time.Duration `default:"0s" placeholder:"DURATION" help:"How long a delivery takes; it counts with --concurrency [0s]."`
 	Horizon      time.Duration `default:"20ms" placeholder:"DURATION" help:"How far ahead the shaper's workers take jobs out of the queue: the setting worker.horizon [20ms]."`
 	Block        time.Duration `default:"0s" placeholder:"DURATION" help:"How long sliding-log refuses everything after an overflow [0s]."`
 	Save         string        `placeholder:"FILE" help:"Write the arrivals as CSV." group:"Output:"`
@@ -35,6 +37,7 @@ FULLEST is the most that passed within any one period of the rate.
 
 Example:
   sluice simulate --generate flash-sale --rate 20/s --capacity 500
+  sluice simulate --generate flash-sale --rate 20/s --concurrency 8 --service 500ms
   sluice simulate --trace access.log --through all --rate 50/s --svg limiters.svg
   sluice simulate --trace arrivals.csv --through sliding-log,shaper --rate 100/m --json`
 }
@@ -42,6 +45,9 @@ Example:
 func (c *simulateCmd) Run(a *app) error { return a.interruptible(c.run) }
 
 func (c *simulateCmd) run(a *app) error {
+	if (c.Concurrency != 0) != (c.Service != 0) {
+		return usageError{"--concurrency and --service belong together: so many jobs at once, each for so long"}
+	}
 	t, err := c.load(a)
 	if err != nil {
 		return err
@@ -113,7 +119,7 @@ func (c *simulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 		}
 		return simulate.Limiter(t, p)
 	}
-	p := shaper.Policy{Rate: c.Rate, Burst: max(1, c.Burst), Capacity: c.Capacity, MaxWait: c.MaxWait}
+	p := shaper.Policy{Rate: c.Rate, Burst: max(1, c.Burst), Capacity: c.Capacity, Concurrency: c.Concurrency, MaxWait: c.MaxWait}
 	for _, text := range c.Rates {
 		pace, err := parsePace(text)
 		if err != nil {
@@ -121,7 +127,7 @@ func (c *simulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 		}
 		p.Rates = append(p.Rates, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.PeriodMS, Burst: pace.Burst}.Pace())
 	}
-	return simulate.Shaper(t, p, c.Horizon)
+	return simulate.Shaper(t, p, simulate.Workers{Horizon: c.Horizon, Service: c.Service})
 }
 
 // simulation is what simulate prints as JSON.

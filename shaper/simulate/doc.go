@@ -16,7 +16,7 @@
 // worker takes it out of the queue, which is a little before its stamp, for workers look ahead. Of a departure and an arrival at the same
 // instant the departure comes first.
 //
-// Deliveries take no time and succeed at the first attempt, and nothing is paused, held, scheduled for later or limited by concurrency. So
-// the run is that of a flow whose workers and upstream keep up. Retries would take further slots, and a look for expired leases, which
+// Deliveries all take the same time, none unless it is given, and succeed at the first attempt; nothing is held or scheduled for later. So the
+// run is that of a flow whose upstream keeps up, or is held back by the cap of concurrency alone. Retries would take further slots, and a look for expired leases, which
 // workers make besides, may free a place up to half a horizon sooner.
 package simulate

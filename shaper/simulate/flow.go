@@ -1,22 +1,35 @@
 package simulate
 
-import "github.com/7509e464/sluice/shaper"
+import (
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
 
 // afterZero keeps the instants of a trace that begins at 0 from being "never" to package shaper. Its arithmetic knows no other origin.
 const afterZero = shaper.Instant(1_000_000)
 
 // live replays the trace through a shaper.Flow itself, event by event: the rule that foresee abbreviates. It allocates with every departure. It knows no horizon,
-// which would not matter to flows as slow as those that need it.
-func (r *Run) live(p shaper.Policy) {
+// which would not matter to flows as slow as those that need it. With a cap of concurrency, which the flow has only if the service takes time, a
+// job also waits until one of those before it is settled.
+func (r *Run) live(p shaper.Policy, service time.Duration) {
 	f := shaper.Flow{Bucket: shaper.NewBucket(p.Paces())}
 	head := 0
+	running, first := int64(0), 0 // jobs that left from the first on and take part in the cap
 	// leave lets go whoever leaves or expires up to an instant.
 	leave := func(end int, now shaper.Instant) {
 		for f.Queued > 0 {
-			for ; head < end && r.Fates[head] != waiting; head++ {
+			for ; head < end && r.Fates[head] != Waiting; head++ {
 			}
 			a := r.Trace[head]
 			at, fate := f.Earliest(), Departed
+			full := p.Concurrency > 0 && running == p.Concurrency
+			if full {
+				for r.Fates[first] != Departed {
+					first++
+				}
+				at = max(at, r.Gone[first].Add(service)+afterZero)
+			}
 			if deadline := a.At.Add(p.MaxWait) + afterZero; p.MaxWait > 0 && deadline < at {
 				at, fate = deadline, Expired
 			}
@@ -24,8 +37,12 @@ func (r *Run) live(p shaper.Policy) {
 				return
 			}
 			if fate == Departed {
-				at = f.Stamp(0, at)
-				f.Bucket = f.Depart(at, a.Cost)
+				stamp := f.Stamp(0, at)
+				f.Bucket = f.Depart(stamp, a.Cost)
+				at = max(at, stamp)
+				if running++; full {
+					first, running = first+1, running-1
+				}
 			}
 			f.Depth, f.Queued, f.Cost = f.Depth-1, f.Queued-1, f.Cost-a.Cost
 			r.Fates[head], r.Gone[head] = fate, at-afterZero
@@ -38,7 +55,7 @@ func (r *Run) live(p shaper.Policy) {
 		f, said = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: a.Cost, MaxWait: p.MaxWait}, nil)
 		switch said.Outcome {
 		case shaper.Admitted:
-			r.Fates[i] = waiting
+			r.Fates[i] = Waiting
 		case shaper.DeadlineUnreachable:
 			r.Fates[i] = Unreachable
 		}

@@ -55,7 +55,7 @@ func TestSteadyIsExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Shaper(trace, shaper.Policy{Rate: rate(text), Burst: 1, Capacity: 1}, 0)
+		r, err := Shaper(trace, shaper.Policy{Rate: rate(text), Burst: 1, Capacity: 1}, Workers{})
 		if err != nil {
 			t.Fatal(err)
 		}

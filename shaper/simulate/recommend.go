@@ -191,8 +191,8 @@ func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
 // tryLegal is try, or a point that reaches nothing where the burst is not legal for the rate or the queue would outlast the calendar.
 func (u *tuner) tryLegal(r shaper.Rate) Point {
 	p := shaper.DefaultPolicy()
-	p.Rate, p.Burst, p.Capacity = r, u.goals.Burst, int64(len(u.run.Trace))
-	if p.Validate() != nil || endless(u.run.Trace, p) != nil {
+	p.Rate, p.Burst, p.Concurrency, p.Capacity = r, u.goals.Burst, 0, int64(len(u.run.Trace))
+	if p.Validate() != nil || endless(u.run.Trace, p, Workers{}) != nil {
 		return Point{Rate: r}
 	}
 	return u.try(r)

@@ -13,7 +13,7 @@ import (
 
 // verify replays the trace with the point's policy and holds the goals against the report.
 func verify(t interface{ Fatalf(string, ...any) }, trace Trace, p Point, burst int64) (refused float64, wait time.Duration) {
-	r, err := Shaper(trace, shaper.Policy{Rate: p.Rate, Burst: burst, Capacity: p.Capacity}, 0)
+	r, err := Shaper(trace, shaper.Policy{Rate: p.Rate, Burst: burst, Capacity: p.Capacity}, Workers{})
 	if err != nil {
 		t.Fatalf("%+v: %v", p, err)
 	}
@@ -53,7 +53,7 @@ func TestRecommendationIsTheSmallest(t *testing.T) {
 				t.Fatalf("%+v misses %+v", got.Point, c.goals)
 			}
 			policy := shaper.Policy{Rate: got.Rate, Burst: c.goals.Burst, Capacity: got.Capacity - 1}
-			r, err := Shaper(c.trace, policy, 0)
+			r, err := Shaper(c.trace, policy, Workers{})
 			if err != nil {
 				t.Fatal(err)
 			}

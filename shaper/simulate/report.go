@@ -15,6 +15,7 @@ type Report struct {
 	Refused  int64 // those that could not have left in time included
 	Delayed  int64 // admitted, but did not leave at once
 	Expired  int64 // admitted, but did not leave at all
+	Departed int64 // what left; of those admitted the rest still waits
 
 	// Of those that left: the time from arrival to departure that the share did not exceed.
 	WaitP50, WaitP95, WaitP99, WaitMax time.Duration
@@ -27,8 +28,31 @@ type Report struct {
 
 // Report sums the run up.
 func (r *Run) Report() Report {
+	out, waits := r.sum(make([]int64, 0, len(r.Trace)))
+	out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = quantiles(waits)
+	return out
+}
+
+// Together sums up runs of flows beside each other: counts are sums, waits those of all jobs, and what is the most is that of one flow. There
+// is no window that they share.
+func Together(runs ...*Run) Report {
+	var all Report
+	var waits []int64
+	for _, r := range runs {
+		var one Report
+		one, waits = r.sum(waits)
+		all.Name = one.Name
+		all.Arrived, all.Admitted, all.Refused = all.Arrived+one.Arrived, all.Admitted+one.Admitted, all.Refused+one.Refused
+		all.Delayed, all.Expired, all.Departed = all.Delayed+one.Delayed, all.Expired+one.Expired, all.Departed+one.Departed
+		all.PeakDepth, all.Ends = max(all.PeakDepth, one.PeakDepth), max(all.Ends, one.Ends)
+	}
+	all.WaitP50, all.WaitP95, all.WaitP99, all.WaitMax = quantiles(waits)
+	return all
+}
+
+// sum is the report but for its waits, which it appends, in µs.
+func (r *Run) sum(waits []int64) (Report, []int64) {
 	out := Report{Name: r.Name, Arrived: int64(len(r.Trace)), Window: r.Rate.Period}
-	waits := make([]int64, 0, len(r.Trace))
 	var inWindow int64
 	oldest := 0 // the first departure still in the window
 	window := shaper.Instant(r.Rate.Period.Microseconds())
@@ -39,7 +63,10 @@ func (r *Run) Report() Report {
 			continue
 		}
 		out.Admitted++
-		if gone := r.Gone[i]; fate == Departed {
+		gone := r.Gone[i]
+		switch fate {
+		case Departed:
+			out.Departed++
 			waits = append(waits, int64(gone-a.At))
 			if gone > a.At {
 				out.Delayed++
@@ -52,16 +79,17 @@ func (r *Run) Report() Report {
 			inWindow += a.Cost
 			out.FullestWindow = max(out.FullestWindow, inWindow)
 			out.Ends = gone.Sub(r.Trace[0].At)
-		} else {
+		case Expired:
 			out.Expired++
+			out.Delayed++
+		default:
 			out.Delayed++
 		}
 	}
 	if r.queued() {
 		out.PeakDepth = r.peak()
 	}
-	out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = quantiles(waits)
-	return out
+	return out, waits
 }
 
 // queued reports whether the run has a queue: limiters have none.

@@ -11,8 +11,7 @@ const (
 	Unreachable             // refused by the shaper: it could not have left within the max wait
 	Expired                 // admitted, but its max wait was over before it could leave
 	Departed
-
-	waiting // while a run is made
+	Waiting // admitted, and there to the end: nothing leaves a flow that is paused
 )
 
 // Run is a trace with what became of each arrival. All lists have the length of the trace.
@@ -23,7 +22,7 @@ type Run struct {
 
 	Trace Trace
 	Fates []Fate
-	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused
+	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused or still there
 	Freed []shaper.Instant // when its place became free: up to the horizon before it left
 }
 
@@ -37,4 +36,4 @@ func newRun(name string, t Trace, r shaper.Rate) *Run {
 }
 
 // Admitted reports whether the arrival was let in.
-func (f Fate) Admitted() bool { return f == Departed || f == Expired }
+func (f Fate) Admitted() bool { return f >= Expired }

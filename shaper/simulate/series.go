@@ -88,7 +88,7 @@ func roundStep(least shaper.Instant) shaper.Instant {
 func (r *Run) End() shaper.Instant {
 	end := r.Trace[len(r.Trace)-1].At
 	for i := len(r.Gone) - 1; i >= 0; i-- {
-		if r.Fates[i].Admitted() {
+		if f := r.Fates[i]; f == Departed || f == Expired {
 			return max(end, r.Gone[i])
 		}
 	}

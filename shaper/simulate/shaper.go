@@ -10,34 +10,91 @@ import (
 // Horizon is how far ahead of their stamps workers lease jobs, unless their configuration says otherwise.
 const Horizon = 20 * time.Millisecond
 
-// Shaper replays the trace through a flow with the policy, of which the rates, the bursts, the capacity and the max wait count, and with workers
-// that lease so far ahead. With a horizon of 0 a job holds its place until it leaves. The error is of type shaper.Problems or wraps ErrTrace.
-func Shaper(t Trace, p shaper.Policy, horizon time.Duration) (*Run, error) {
+// Workers are what the run needs to know of those that deliver. The zero value leases and delivers in no time.
+type Workers struct {
+	Horizon time.Duration // how far ahead of their stamps they lease jobs; with 0 a job holds its place until it leaves
+	Service time.Duration // from a job's departure until it is settled; with 0 the concurrency of the policy does not count
+}
+
+func (w Workers) validate() error {
+	var ps shaper.Problems
+	if w.Horizon < 0 || w.Horizon > time.Second {
+		ps = append(ps, shaper.Problem{Field: "horizon", Value: w.Horizon.String(), Rule: "must be from 0 to 1s"})
+	}
+	if w.Service < 0 || w.Service > shaper.MaxPeriod {
+		ps = append(ps, shaper.Problem{Field: "service", Value: w.Service.String(), Rule: "must be from 0 to 366d"})
+	}
+	return ps.Err()
+}
+
+// Shaper replays the trace through a flow with the policy, of which all counts but the capacity in bytes. The error is of type shaper.Problems
+// or wraps ErrTrace.
+func Shaper(t Trace, p shaper.Policy, w Workers) (*Run, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if horizon < 0 || horizon > time.Second {
-		return nil, shaper.Problems{{Field: "horizon", Value: horizon.String(), Rule: "must be from 0 to 1s"}}
+	if err := w.validate(); err != nil {
+		return nil, err
 	}
 	if err := t.validate(); err != nil {
 		return nil, err
 	}
-	if err := endless(t, p); err != nil {
+	if w.Service == 0 {
+		p.Concurrency = 0
+	}
+	if err := endless(t, p, w); err != nil {
 		return nil, err
 	}
 	r := newRun(NameShaper, t, p.Rate)
 	r.Capacity = p.Capacity
-	if foreseeable(t, p) {
-		r.foresee(p, horizon, len(t))
-	} else {
-		r.live(p)
+	switch {
+	case p.Draining: // all are refused
+	case p.Paused:
+		r.pile(p)
+	case p.Concurrency > 0 && p.MaxWait == 0:
+		r.foreseeCapped(p, w)
+	case p.Concurrency == 0 && foreseeable(t, p):
+		r.foresee(p, w.Horizon, len(t))
+	default:
+		r.live(p, w.Service)
 	}
 	return r, nil
 }
 
+// pile is a run in which nothing leaves. Jobs go when their max wait is over, or never; that they could not leave in time is not said of a flow
+// that is paused.
+func (r *Run) pile(p shaper.Policy) {
+	depth, head := int64(0), 0
+	if p.MaxWait == 0 {
+		r.Freed = make([]shaper.Instant, len(r.Trace))
+	}
+	for i, a := range r.Trace {
+		for ; head < i && (r.Fates[head] == Refused || r.Fates[head] == Expired && r.Freed[head] <= a.At); head++ {
+			if r.Fates[head] == Expired {
+				depth--
+			}
+		}
+		switch {
+		case depth >= p.Capacity:
+			continue
+		case p.MaxWait == 0:
+			r.Fates[i], r.Freed[i] = Waiting, latest
+		default:
+			r.Fates[i], r.Gone[i] = Expired, a.At.Add(p.MaxWait)
+		}
+		depth++
+	}
+}
+
 // endless names the setting that would keep jobs in the queue past the last instant that there is.
-func endless(t Trace, p shaper.Policy) error {
+func endless(t Trace, p shaper.Policy, w Workers) error {
 	sum, most := t.cost()
+	if p.Concurrency > 0 {
+		waves := min(float64(len(t)), float64(p.Capacity))/float64(p.Concurrency) + 1
+		if float64(t[len(t)-1].At)+waves*float64(w.Service.Microseconds()) > float64(latest) {
+			return shaper.Problems{{Field: "concurrency", Value: fmt.Sprint(p.Concurrency), Rule: fmt.Sprintf("with deliveries of %v the last of so many would leave after the year 2255", w.Service)}}
+		}
+	}
 	waiting := min(float64(sum), float64(p.Capacity)*float64(most))
 	for _, c := range p.Paces() {
 		if end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit); end > float64(latest) {
@@ -162,6 +219,56 @@ func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool
 		depth++
 	}
 	return true
+}
+
+// foreseeCapped is foresee for a flow of which only so many jobs may be with workers at once. A job is with one from the look that leases it
+// until it is settled. Jobs are leased in their order and are all served equally long, so they are settled in their order, too, and the look
+// that leases a job is at the earliest when the one that is a cap's worth before it is settled. Then the shard's owner is woken. The stamp is
+// still that of shaper.Bucket.Stamp: a look that comes late by no more than the slack gives the place on the grid, and the job leaves at once.
+func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
+	paces := newPaces(p)
+	last, look, depth, head := int64(0), int64(0), int64(0), 0
+	ahead, service := w.Horizon.Microseconds(), w.Service.Microseconds()
+	running, first := int64(0), 0 // jobs leased from the first on, the newest of them included, that take part in the cap
+	r.Freed = make([]shaper.Instant, len(r.Trace))
+	for i, a := range r.Trace {
+		now := int64(a.At)
+		for ; head < i && (r.Fates[head] != Departed || int64(r.Freed[head]) <= now); head++ {
+			if r.Fates[head] == Departed {
+				depth--
+			}
+		}
+		if depth >= p.Capacity {
+			continue
+		}
+		look = max(look, now)
+		if running == p.Concurrency {
+			for r.Fates[first] != Departed {
+				first++
+			}
+			look = max(look, int64(r.Gone[first])+service)
+			first++
+			running--
+		}
+		grid := last
+		for k := range paces {
+			grid = max(grid, paces[k].earliest())
+		}
+		stamp := grid
+		if now >= grid || grid < look-shaper.Slack.Microseconds() {
+			stamp = look
+		}
+		if stamp > look+ahead {
+			look = stamp - ahead/2
+		}
+		for k := range paces {
+			paces[k].charge(stamp, a.Cost)
+		}
+		last = stamp
+		r.Fates[i], r.Gone[i], r.Freed[i] = Departed, shaper.Instant(max(stamp, look)), shaper.Instant(look)
+		running++
+		depth++
+	}
 }
 
 // peak is the most that waited after an admission, the one admitted included.

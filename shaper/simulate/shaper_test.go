@@ -57,7 +57,7 @@ func TestShaperStories(t *testing.T) {
 			at(append(repeat(7, 0), 1200*ms)...), []time.Duration{0, 100 * ms, 200 * ms, 500 * ms, sec, late, late, 1500 * ms}},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			r, err := Shaper(story.trace, story.policy, 0)
+			r, err := Shaper(story.trace, story.policy, Workers{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,6 +69,69 @@ func TestShaperStories(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNothingLeaves: in a flow that is paused jobs pile up, until their max wait is over or for good; one that drains takes none.
+func TestNothingLeaves(t *testing.T) {
+	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 2, Paused: true}
+	for _, story := range []struct {
+		name   string
+		change func(*shaper.Policy)
+		want   []Fate
+		depth  int64
+	}{
+		{"paused", func(*shaper.Policy) {}, []Fate{Waiting, Waiting, Refused, Refused, Refused}, 2},
+		{"paused, with a longest wait", func(p *shaper.Policy) { p.MaxWait = sec }, []Fate{Expired, Expired, Refused, Expired, Refused}, 2},
+		{"paused and without a place", func(p *shaper.Policy) { p.Capacity = 0 }, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
+		{"draining", func(p *shaper.Policy) { p.Paused, p.Draining = false, true }, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
+	} {
+		p := p
+		story.change(&p)
+		r, err := Shaper(at(0, 500*ms, 900*ms, sec, 1400*ms), p, Workers{Horizon: Horizon})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(story.want, r.Fates); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", story.name, diff)
+		}
+		report := r.Report()
+		if report.PeakDepth != story.depth || report.Departed != 0 || report.WaitMax != 0 || report.Admitted+report.Refused != 5 {
+			t.Errorf("%s: %+v", story.name, report)
+		}
+		if end := r.End(); end > start.Add(2*sec) {
+			t.Errorf("%s: ends at %v", story.name, end.Sub(start))
+		}
+		r.Series(100, 0)
+	}
+}
+
+// TestTogether: flows beside each other are counted together, and one alone is as its own report.
+func TestTogether(t *testing.T) {
+	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 3}
+	one, err := Shaper(at(repeat(6, 0)...), p, Workers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Capacity = 1
+	other, err := Shaper(at(0, 0, 0, 5*sec), p, Workers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Report{
+		Name: NameShaper, Arrived: 10, Admitted: 7, Refused: 3, Delayed: 4, Departed: 7, WaitP50: 100 * ms, WaitP95: 300 * ms, WaitP99: 300 * ms, WaitMax: 300 * ms,
+		PeakDepth: 3, Ends: 5 * sec,
+	}
+	if diff := cmp.Diff(want, Together(one, other)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	alone := one.Report()
+	alone.FullestWindow, alone.Window = 0, 0
+	if diff := cmp.Diff(alone, Together(one)); diff != "" {
+		t.Errorf("alone (-want +got):\n%s", diff)
+	}
+	if got := Together(); got != (Report{}) {
+		t.Errorf("none: %+v", got)
 	}
 }
 
@@ -91,7 +154,7 @@ func TestWorkersLookAhead(t *testing.T) {
 		{"a full queue takes the next half a horizon early", "10/s", at(0, 0, 0, 89*ms, 90*ms, 91*ms), []time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			r, err := Shaper(story.trace, shaper.Policy{Rate: rate(story.rate), Burst: 1, Capacity: 2}, Horizon)
+			r, err := Shaper(story.trace, shaper.Policy{Rate: rate(story.rate), Burst: 1, Capacity: 2}, Workers{Horizon: Horizon})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +177,7 @@ func TestForeseenAsLived(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
 		trace := traces(p.Rate).Draw(t, "trace")
-		got, err := Shaper(trace, p, 0)
+		got, err := Shaper(trace, p, Workers{})
 		if err != nil {
 			if errors.As(err, new(shaper.Problems)) {
 				t.Skip(err) // it would outlast the calendar
@@ -126,7 +189,7 @@ func TestForeseenAsLived(t *testing.T) {
 		}
 		foreseen++
 		want := newRun(NameShaper, trace, p.Rate)
-		want.live(p)
+		want.live(p, 0)
 		if diff := cmp.Diff(want.Fates, got.Fates); diff != "" {
 			t.Fatalf("%+v (-lived +foreseen):\n%s", p, diff)
 		}
@@ -145,7 +208,7 @@ func TestRunsKeepTheirWord(t *testing.T) {
 		p := flowPolicies().Draw(t, "policy")
 		trace := traces(p.Rate).Draw(t, "trace")
 		horizon := horizons().Draw(t, "horizon")
-		r, err := Shaper(trace, p, horizon)
+		r, err := Shaper(trace, p, Workers{Horizon: horizon})
 		if err != nil {
 			t.Skip(err)
 		}
@@ -191,7 +254,7 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 		{"a queue that outlasts the calendar", at(repeat(1000, 0)...), shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 1000}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Shaper(c.trace, c.policy, 0)
+			_, err := Shaper(c.trace, c.policy, Workers{})
 			if c.problems != errors.As(err, new(shaper.Problems)) || c.problems == errors.Is(err, ErrTrace) {
 				t.Errorf("%v", err)
 			}
@@ -229,12 +292,12 @@ func TestLimiterRunsDecide(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	// 10/s with four places: 0 leaves at once, four wait, the sixth is refused, one comes when all is over.
-	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 4}, 0)
+	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 4}, Workers{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Report{
-		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, WaitP50: 100 * ms, WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
+		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, Departed: 6, WaitP50: 100 * ms, WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
 		PeakDepth: 4, FullestWindow: 5, Window: sec, Ends: sec,
 	}
 	if diff := cmp.Diff(want, r.Report()); diff != "" {
@@ -267,7 +330,7 @@ func TestQuantiles(t *testing.T) {
 func TestSeriesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
-		r, err := Shaper(traces(p.Rate).Draw(t, "trace"), p, horizons().Draw(t, "horizon"))
+		r, err := Shaper(traces(p.Rate).Draw(t, "trace"), p, Workers{Horizon: horizons().Draw(t, "horizon")})
 		if err != nil {
 			t.Skip(err)
 		}
@@ -341,7 +404,7 @@ func BenchmarkShaper(b *testing.B) {
 			b.ReportAllocs()
 			done := 0
 			for b.Loop() {
-				r, err := Shaper(trace, c.policy, Horizon)
+				r, err := Shaper(trace, c.policy, Workers{Horizon: Horizon})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -353,7 +416,7 @@ func BenchmarkShaper(b *testing.B) {
 	b.Run("with report", func(b *testing.B) {
 		done := 0
 		for b.Loop() {
-			r, err := Shaper(trace, shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000}, 0)
+			r, err := Shaper(trace, shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000}, Workers{})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -43,7 +43,7 @@ func runs(t *testing.T, trace simulate.Trace) []*simulate.Run {
 		}
 		all = append(all, r)
 	}
-	r, err := simulate.Shaper(trace, shaper.Policy{Rate: twenty, Burst: 1, Capacity: 500}, 0)
+	r, err := simulate.Shaper(trace, shaper.Policy{Rate: twenty, Burst: 1, Capacity: 500}, simulate.Workers{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestPictures(t *testing.T) {
 	one := func(r *simulate.Run) func(io.Writer, picture.Format) error {
 		return func(w io.Writer, f picture.Format) error { return picture.Run(w, f, r) }
 	}
-	single, err := simulate.Shaper(trace[:1], shaper.Policy{Rate: twenty, Burst: 1, Capacity: 500}, 0)
+	single, err := simulate.Shaper(trace[:1], shaper.Policy{Rate: twenty, Burst: 1, Capacity: 500}, simulate.Workers{})
 	if err != nil {
 		t.Fatal(err)
 	}

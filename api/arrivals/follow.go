@@ -1,0 +1,90 @@
+package arrivals
+
+import (
+	"errors"
+	"slices"
+	"sync"
+)
+
+// ErrTooMany means that as many follow tenants as this process allows.
+var ErrTooMany = errors.New("arrivals: too many followers")
+
+// bufferMost is how many arrivals wait for a follower; further ones are lost to it.
+const bufferMost = 1 << 14
+
+// Follower is told every arrival of a tenant from the call of Log.Follow on. It is for one reader.
+type Follower struct {
+	log    *Log
+	tenant string
+	route  string // empty: all
+	news   chan struct{}
+
+	mu   sync.Mutex
+	wait []Arrival
+	lost int64
+	read []Arrival // what was taken last; the two take turns
+}
+
+// Follow begins to follow a tenant, seen before or not; with a route, its arrivals for that one alone. Call Stop at the end. The error is
+// ErrTooMany.
+func (l *Log) Follow(name, route string) (*Follower, error) {
+	if l.followed.Add(1) > followsMost {
+		l.followed.Add(-1)
+		return nil, ErrTooMany
+	}
+	f := &Follower{log: l, tenant: name, route: route, news: make(chan struct{}, 1)}
+	s := l.stripe(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tenants[name]
+	if t == nil {
+		t = &tenant{}
+		s.tenants[name] = t
+	}
+	t.followers = append(t.followers, f)
+	return f, nil
+}
+
+// Stop ends the following.
+func (f *Follower) Stop() {
+	s := f.log.stripe(f.tenant)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tenants[f.tenant]
+	t.followers = slices.DeleteFunc(t.followers, func(other *Follower) bool { return other == f })
+	s.dropIfEmpty(f.tenant, t)
+	f.log.followed.Add(-1)
+}
+
+// News has an element when there is something to take.
+func (f *Follower) News() <-chan struct{} { return f.news }
+
+// Take is the arrivals since the last call, nearly in order, and how many were lost because nobody took them. They are the reader's until the
+// next call.
+func (f *Follower) Take() (came []Arrival, lost int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	came, lost = f.wait, f.lost
+	f.wait, f.read, f.lost = f.read[:0], came, 0
+	return came, lost
+}
+
+// offer hands an arrival to the follower and never waits.
+func (f *Follower) offer(a Arrival) {
+	if f.route != "" && f.route != a.Route {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.wait) >= bufferMost {
+		f.lost++
+		return
+	}
+	f.wait = append(f.wait, a)
+	if len(f.wait) == 1 {
+		select {
+		case f.news <- struct{}{}:
+		default:
+		}
+	}
+}

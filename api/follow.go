@@ -1,0 +1,116 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/7509e464/sluice/api/arrivals"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	arrivalsEvent = "arrivals"
+	followPause   = 100 * time.Millisecond // between two events, so that a busy tenant's arrivals go out together
+)
+
+// followArrivals is GET /v1/tenants/{tenant}/arrivals. Unlike a job's stream it ends when the client or the server does, for what comes
+// between two streams would be missed.
+func (s *Server) followArrivals(c *call) (*answer, error) {
+	name, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	query := c.r.URL.Query()
+	route := query.Get("route")
+	if rule := textRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
+		return nil, invalid("query.route", "string", rule)
+	}
+	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {streamFormat}, "X-Accel-Buffering": {"no"}}}
+	if c.r.Method == http.MethodHead {
+		return a, nil
+	}
+	f, err := s.arrivals.Follow(name, route)
+	if errors.Is(err, arrivals.ErrTooMany) {
+		return nil, tooManyStreams.with("as many follow the arrivals of tenants as this process allows").retry(retryAfterSeconds(5 * time.Second))
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.stream = func(w http.ResponseWriter) {
+		defer f.Stop()
+		s.metrics.streams.Inc()
+		defer s.metrics.streams.Dec()
+		s.sendArrivals(c.r.Context(), newEventWriter(w), f)
+	}
+	return a, nil
+}
+
+// sendArrivals sends what comes until the client is gone or the server drains; then what has come by then.
+func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals.Follower) {
+	defer out.extend() // for the end of the answer
+	beat := time.NewTicker(streamBeat)
+	defer beat.Stop()
+	if out.beat() != nil { // the client learns that it follows from now on
+		return
+	}
+	var buf bytes.Buffer
+	for over := false; !over; {
+		select {
+		case <-f.News():
+		case <-beat.C:
+			if out.beat() != nil {
+				return
+			}
+			continue
+		case <-s.draining:
+			over = true
+		case <-ctx.Done():
+			return
+		}
+		came, lost := f.Take()
+		if len(came) == 0 {
+			continue
+		}
+		buf.Reset()
+		if err := encodeJSON(&buf, arrivalsOut(came, lost)); err != nil || out.event(arrivalsEvent, buf.Bytes()) != nil {
+			return
+		}
+		s.rest(ctx, followPause)
+	}
+}
+
+// event writes an event without an id; data is one line with its end.
+func (e *eventWriter) event(name string, data []byte) error {
+	e.buf.WriteString("event: " + name + "\ndata: ")
+	e.buf.Write(data)
+	e.buf.WriteByte('\n')
+	return e.flush()
+}
+
+func arrivalsOut(came []arrivals.Arrival, lost int64) wire.Arrivals {
+	out := wire.Arrivals{Items: make([]wire.Arrival, len(came)), Lost: lost}
+	for i, a := range came {
+		out.Items[i] = wire.Arrival{At: a.At.Time(), Cost: a.Cost, Route: a.Route, Outcome: "refused"}
+		if a.Admitted {
+			out.Items[i].Outcome = "admitted"
+		}
+	}
+	return out
+}
+
+// noteArrival remembers a submission that the queue has judged. One that is known by its key has come before.
+func (s *Server) noteArrival(sub queue.Submission, v queue.Verdict) {
+	if v.Outcome == shaper.Replayed || v.Outcome == shaper.KeyReused {
+		return
+	}
+	a := arrivals.Arrival{At: v.Now, Cost: sub.Cost, Route: sub.Route, Admitted: v.Outcome == shaper.Admitted}
+	if a.Admitted {
+		a.At = shaper.InstantOf(v.Job.Created) // earlier, if the call was sent again
+	}
+	s.arrivals.Note(sub.Tenant, a)
+}

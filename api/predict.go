@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/simulate"
+)
+
+// predictMost is how many arrivals a prediction replays: half a second's work, and some tens of megabytes for as long.
+const predictMost = 1_000_000
+
+// arrivalOperations are the part of the control plane that is about what came.
+func (s *Server) arrivalOperations() []operation {
+	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
+	refusals := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
+	return []operation{{
+		id: "follow-arrivals", method: http.MethodGet, path: path + "/arrivals", tag: tag, summary: "Follow a tenant's arrivals",
+		description: "Server-sent events: submissions that this process has asked the store to admit, from now on, as soon as they are judged and at most ten events a " +
+			"second. One that is known by its idempotency key is none. The stream ends when the server stops; other processes have streams of their own.",
+		params: []*huma.Param{
+			tenantPathParam, {Name: "route", In: "query", Description: "Only arrivals for this route.", Schema: textSchema(1, wire.MaxTenantBytes)},
+		},
+		answers:  map[int]answerDoc{http.StatusOK: {"The events.", eventStream{data: wire.Arrivals{}, event: arrivalsEvent}, []string{"X-Accel-Buffering"}}},
+		refusals: refusals, handle: s.followArrivals,
+	}, {
+		id: "predict-tenant", method: http.MethodPost, path: path + "/predict", tag: tag, summary: "Try settings on the last hour's arrivals",
+		description: "Replays what came to this process for the tenant in the last hour, at most a million arrivals, through the simulator: with the settings " +
+			"in force, and with the body, a JSON merge patch as PATCH takes it, laid over them. Nothing is changed.",
+		params: []*huma.Param{tenantPathParam}, body: &body{of: wire.Settings{}, formats: []string{jsonFormat, patchFormat}, limit: maxSmallBody},
+		answers: map[int]answerDoc{http.StatusOK: {"What would have become of them.", wire.Prediction{}, nil}}, refusals: refusals, handle: s.predictTenant,
+	}}
+}
+
+// predictTenant is POST /v1/tenants/{tenant}/predict.
+func (s *Server) predictTenant(c *call) (*answer, error) {
+	patch, err := s.decodeSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	name, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	ctx := c.r.Context()
+	now, err := s.backend.Tenant(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	then, err := s.backend.Tune(ctx, name, queue.Change{Edit: patch.over(now), DryRun: true})
+	if err != nil {
+		return nil, err
+	}
+	select { // one after the other: each is work for a core
+	case s.predicting <- struct{}{}:
+		defer func() { <-s.predicting }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	until := time.Now()
+	traces, first := s.arrivals.Traces(name, shaper.InstantOf(until), predictMost)
+	out := wire.Prediction{From: s.arrivals.Since(until).UTC(), Until: until.UTC()}
+	if first != 0 {
+		out.From = first.Time()
+	}
+	for _, t := range traces {
+		out.Arrivals += int64(len(t))
+	}
+	if out.Now, err = s.outlook(ctx, now, traces); err != nil {
+		return nil, err
+	}
+	if out.Then, err = s.outlook(ctx, then, traces); err != nil {
+		return nil, err
+	}
+	return ok(out), nil
+}
+
+// outlook replays the traces, by route, through the flows of the tenant.
+func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace) (wire.Outlook, error) {
+	var runs []*simulate.Run
+	for route, trace := range traces {
+		p := t.Policy
+		if f, said := t.Routes[route]; said {
+			p = f.Policy
+		}
+		if err := ctx.Err(); err != nil {
+			return wire.Outlook{}, err
+		}
+		r, err := simulate.Shaper(trace, p, simulate.Workers{Horizon: s.cfg.Horizon})
+		if err != nil {
+			return wire.Outlook{}, err
+		}
+		runs = append(runs, r)
+	}
+	r := simulate.Together(runs...)
+	out := wire.Outlook{Admitted: r.Admitted, Refused: r.Refused, DepthMax: r.PeakDepth}
+	if r.Departed > 0 {
+		ms := func(d time.Duration) *int64 { return new(d.Round(time.Millisecond).Milliseconds()) }
+		out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = ms(r.WaitP50), ms(r.WaitP95), ms(r.WaitP99), ms(r.WaitMax)
+	}
+	return out, nil
+}

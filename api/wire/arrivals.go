@@ -1,0 +1,38 @@
+package wire
+
+import "time"
+
+// Arrival is a submission that the queue has judged.
+type Arrival struct {
+	At      time.Time `json:"at" example:"2026-03-01T12:00:00.250417Z" doc:"On the clock of the store, to the microsecond."`
+	Cost    int64     `json:"cost" doc:"Intervals of the rate that the job takes."`
+	Route   string    `json:"route"`
+	Outcome string    `json:"outcome" enum:"admitted,refused"`
+}
+
+// Arrivals are the data of one event of GET /v1/tenants/{tenant}/arrivals.
+type Arrivals struct {
+	Items []Arrival `json:"items" nullable:"false" doc:"Nearly in order."`
+	Lost  int64     `json:"lost,omitempty" doc:"Arrivals before these of which nothing is told, because the client was too slow."`
+}
+
+// Prediction is what the simulator makes of a tenant's latest arrivals with its settings and with changed ones.
+type Prediction struct {
+	From          time.Time `json:"from" doc:"Since when arrivals count: an hour ago, the start of this process, or later where there are more than are replayed."`
+	Until         time.Time `json:"until"`
+	Arrivals      int64     `json:"arrivals" doc:"Submissions that came to this process in that time, those refused included."`
+	ServiceTimeMS int64     `json:"service_time_ms,omitempty" doc:"How long a delivery takes, by the jobs that have ended lately. If absent that is not known, and the cap of concurrency is left out."`
+	Now           Outlook   `json:"now" doc:"With the settings in force."`
+	Then          Outlook   `json:"then" doc:"With those of the body laid over them."`
+}
+
+// Outlook is what would have become of arrivals whose queue was empty before them. The waits are of those that would have left.
+type Outlook struct {
+	Admitted int64  `json:"admitted"`
+	Refused  int64  `json:"refused"`
+	WaitP50  *int64 `json:"wait_p50_ms,omitempty" doc:"From arrival to departure. Like the other waits absent if nothing would have left."`
+	WaitP95  *int64 `json:"wait_p95_ms,omitempty"`
+	WaitP99  *int64 `json:"wait_p99_ms,omitempty"`
+	WaitMax  *int64 `json:"wait_max_ms,omitempty"`
+	DepthMax int64  `json:"depth_max" doc:"The most that would have waited at once in one flow."`
+}
