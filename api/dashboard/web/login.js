@@ -1,5 +1,5 @@
-// Sign-in: nobody who has a session is asked again. A cookie that is sent to its own site alone is missing when a link of another site leads
-// here, and present a moment later.
+// Sign-in: nobody who has a session is asked again. Its cookie is sent to its own site alone, so it is missing when a link of another site
+// leads here, and present a moment later: then this page would lead on.
 "use strict";
 
-fetch("/v1/tenants?limit=1").then((answer) => { if (answer.ok) location.replace("/"); }, () => {});
+fetch("/login", { method: "HEAD", redirect: "manual", cache: "no-store" }).then((answer) => { if (answer.type === "opaqueredirect") location.replace("/"); }, () => {});
