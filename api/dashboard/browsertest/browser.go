@@ -192,12 +192,15 @@ func (p *Page) Click(selector string) error {
 	return nil
 }
 
-// Fill replaces the value of a field by typing.
+// Fill replaces the value of a field by typing over it.
 func (p *Page) Fill(selector, value string) error {
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
-	defer cancel()
-	at := chromedp.CSS(selector)
-	if err := chromedp.Do(ctx, chromedp.Clear(at, chromedp.NodeVisible), chromedp.SendKeys(at, value)); err != nil {
+	if err := p.Click(selector); err != nil {
+		return err
+	}
+	if _, err := Eval[bool](p, "(document.activeElement.select(), true)"); err != nil {
+		return err
+	}
+	if err := p.Press(value); err != nil {
 		return fmt.Errorf("fill %s: %w", selector, err)
 	}
 	return nil

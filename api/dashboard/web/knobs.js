@@ -41,6 +41,7 @@ class Knob {
   get value() { return this.field.value === "" ? NaN : Number(this.field.value); }
 
   show(value) {
+    if (document.activeElement === this.field && this.values) return; // somebody types
     if (this.value !== value) this.field.value = value;
     this.place();
   }
@@ -68,15 +69,17 @@ export class Knobs {
   constructor(tenant) {
     this.name = tenant;
     this.period = el("select", { "aria-label": "Period of the rate" });
-    const changed = () => this.edited();
+    this.touched = new Set(); // settings of the draft
+    const changed = function () { this.owner.edited(this.setting); };
     this.knobs = {
       rate: new Knob({ id: "rate", label: "Rate", least: 1, most: 1e9, high: 1000, say: (n) => `${count(n)} ${this.period.selectedOptions[0]?.textContent || ""}`, extra: this.period, changed }),
       capacity: new Knob({ id: "capacity", label: "Capacity", least: 0, most: 1e9, high: 10000, say: (n) => plural(n, "job"), changed }),
       concurrency: new Knob({ id: "concurrency", label: "Concurrency", least: 0, most: 1e6, high: 256, say: (n) => (n === 0 ? "no cap" : plural(n, "delivery at once", "deliveries at once")), changed }),
     };
+    for (const [setting, knob] of Object.entries(this.knobs)) Object.assign(knob, { setting, owner: this });
     this.period.addEventListener("change", () => {
       this.knobs.rate.mark();
-      this.edited();
+      this.edited("rate");
     });
     this.reason = el("input", { id: "reason", maxlength: 255, autocomplete: "off", placeholder: "Kept in the history" });
     this.apply = el("button", { class: "primary", disabled: true }, "Apply");
@@ -104,54 +107,67 @@ export class Knobs {
       text(knob.from, `${now}, ${sourceText(source)}`);
       knob.reset.hidden = source !== "api";
     }
-    if (!this.base) this.fill();
-    else if (t.revision !== this.base.revision && !this.busy) this.tell(`Changed meanwhile (revision ${t.revision}). Apply lays your draft over it.`, "warn");
+    this.fill();
+    if (this.base && t.revision !== this.base.revision && !this.busy && !this.warned) {
+      this.warned = true;
+      this.tell(`Changed meanwhile, revision ${t.revision}. What you have not touched shows it.`, "warn");
+    }
   }
 
+  // fill sets what is not of the draft to what is in force.
   fill() {
     const t = this.tenant;
+    if (!this.touched.has("capacity")) this.knobs.capacity.show(t.capacity);
+    if (!this.touched.has("concurrency")) this.knobs.concurrency.show(t.concurrency);
+    if (!this.touched.has("rate")) this.fillRate(t);
+    this.marks();
+  }
+
+  fillRate(t) {
     const options = units.some(([ms]) => ms === t.rate.period_ms) ? units : [...units, [t.rate.period_ms, `per ${duration(t.rate.period_ms)}`]];
     if (this.period.options.length !== options.length || ![...this.period.options].some((o) => Number(o.value) === t.rate.period_ms)) {
       this.period.replaceChildren(...options.map(([ms, name]) => el("option", { value: ms }, name)));
     }
     this.period.value = t.rate.period_ms;
     this.knobs.rate.show(t.rate.limit);
-    this.knobs.capacity.show(t.capacity);
-    this.knobs.concurrency.show(t.concurrency);
-    this.marks({});
   }
 
-  // draft is a merge patch of what differs.
+  rate() { return { limit: this.knobs.rate.value, period_ms: Number(this.period.value) }; }
+
+  // draft is a merge patch of what was touched.
   draft() {
-    const t = this.base || this.tenant;
-    const d = {};
-    const rate = { limit: this.knobs.rate.value, period_ms: Number(this.period.value) };
-    if (rate.limit !== t.rate.limit || rate.period_ms !== t.rate.period_ms) d.rate = rate;
-    if (this.knobs.capacity.value !== t.capacity) d.capacity = this.knobs.capacity.value;
-    if (this.knobs.concurrency.value !== t.concurrency) d.concurrency = this.knobs.concurrency.value;
-    return d;
+    return Object.fromEntries([...this.touched].map((setting) => [setting, setting === "rate" ? this.rate() : this.knobs[setting].value]));
   }
 
-  marks(d) {
-    for (const [setting, knob] of Object.entries(this.knobs)) knob.node.classList.toggle("changed", setting in d);
-    const any = Object.keys(d).length > 0;
-    this.apply.disabled = !any || this.busy;
-    this.discard.disabled = !any || this.busy;
+  // same reports whether a setting is at what is in force.
+  same(setting) {
+    const t = this.tenant, rate = this.rate();
+    return setting === "rate" ? rate.limit === t.rate.limit && rate.period_ms === t.rate.period_ms : this.knobs[setting].value === t[setting];
   }
 
-  edited() {
+  marks() {
+    for (const [setting, knob] of Object.entries(this.knobs)) knob.node.classList.toggle("changed", this.touched.has(setting));
+    this.apply.disabled = this.discard.disabled = this.touched.size === 0 || Boolean(this.busy);
+  }
+
+  edited(setting) {
     if (!this.tenant) return;
     if (!this.base) this.base = this.tenant;
-    const d = this.draft();
-    this.marks(d);
+    if (this.same(setting)) this.touched.delete(setting);
+    else this.touched.add(setting);
+    this.marks();
     this.said.hidden = true;
-    if (Object.keys(d).length === 0) {
-      this.base = null;
-      this.foreseeNothing();
-      return;
-    }
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.predict(d), patience);
+    if (this.touched.size === 0) this.forget();
+    else this.timer = setTimeout(() => this.predict(this.draft()), patience);
+  }
+
+  // forget ends the draft.
+  forget() {
+    this.base = null;
+    this.warned = false;
+    this.touched.clear();
+    this.foreseeNothing();
   }
 
   async predict(d) {
@@ -194,9 +210,8 @@ export class Knobs {
   }
 
   drop() {
-    this.base = null;
     clearTimeout(this.timer);
-    this.foreseeNothing();
+    this.forget();
     this.said.hidden = true;
     this.fill();
   }
@@ -214,27 +229,28 @@ export class Knobs {
   async change(body, done) {
     const base = this.base || this.tenant;
     this.busy = true;
-    this.marks(this.base ? this.draft() : {});
+    this.marks();
     try {
       const reason = this.reason.value.trim();
       const answer = await patch(tenantPath(this.name), reason ? { ...body, reason } : body, { "If-Match": `"${base.revision}"` });
       this.busy = false;
-      this.base = null;
+      if (done === "Applied") this.forget();
+      else for (const setting of Object.keys(body)) this.touched.delete(setting);
+      if (this.touched.size === 0) this.forget();
+      else this.base = answer.value;
       this.reason.value = "";
-      this.foreseeNothing();
       this.tenant = { ...this.tenant, ...answer.value };
       this.show(this.tenant);
       this.tell(done === "Applied" ? `Applied: ${this.says(body)}.` : done, "good");
-      this.onchange?.();
     } catch (problem) {
       this.busy = false;
       if (problem.status === 412) {
-        this.base = { ...base, ...this.tenant };
+        this.base = this.tenant;
         this.tell(`Somebody has changed ${this.name} meanwhile: it is ${policyRate(this.tenant.rate)}, capacity ${count(this.tenant.capacity)}, concurrency ${count(this.tenant.concurrency)} now. Apply again to lay your draft over it.`, "warn");
       } else {
         this.tell(problem.message, "bad");
       }
-      this.marks(this.base ? this.draft() : {});
+      this.marks();
     }
   }
 
