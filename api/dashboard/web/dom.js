@@ -27,8 +27,12 @@ export function attribute(node, name, value) {
   }
 }
 
+// move keeps the focus of what it moves, where the browser can.
+const move = (parent, node, before) => (node.isConnected && parent.moveBefore ? parent.moveBefore(node, before) : parent.insertBefore(node, before));
+
 // keyed makes the children of parent one for each item, in order: those of known keys are kept, moved and updated in place.
 export function keyed(parent, items, keyOf, make, update) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const known = parent.keyedChildren || (parent.keyedChildren = new Map());
   const seen = new Set();
   let at = parent.firstElementChild;
@@ -42,7 +46,7 @@ export function keyed(parent, items, keyOf, make, update) {
       known.set(key, node);
     }
     if (node === at) at = at.nextElementSibling;
-    else parent.insertBefore(node, at);
+    else move(parent, node, at);
     update(node, item);
   }
   for (const [key, node] of known) {
@@ -50,4 +54,5 @@ export function keyed(parent, items, keyOf, make, update) {
     node.remove();
     known.delete(key);
   }
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
 }

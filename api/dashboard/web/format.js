@@ -90,3 +90,6 @@ const limits = {
 export const limitedBy = (t) => (t.draining ? { says: "draining", tone: "warn" } : t.paused ? limits.paused : limits[t.limited_by] || { says: t.limited_by || none, tone: "" });
 
 export const stateTone = { succeeded: "good", dead: "bad", expired: "bad", cancelled: "warn", retrying: "warn", leased: "move", queued: "", scheduled: "" };
+
+// failure is the last error of a job, with the status where the message does not say it.
+export const failure = (e) => (!e ? "" : e.status && !e.message.includes(String(e.status)) ? `${e.status}: ${e.message}` : e.message);

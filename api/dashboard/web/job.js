@@ -3,7 +3,7 @@ import { el, text, attribute } from "./dom.js";
 import { del, get, tenantLink, tenantPath } from "./api.js";
 import { replay } from "./actions.js";
 import { ask, toast } from "./dialog.js";
-import { bytes, count, duration, moment, none, shortID, stateTone } from "./format.js";
+import { bytes, count, duration, failure, moment, none, shortID, stateTone } from "./format.js";
 
 const often = 1000; // ms between two looks at a job that has not ended
 
@@ -17,7 +17,7 @@ export function steps(job) {
   const all = [{ what: "Admitted", at: job.created_at, tone: "move" }];
   for (const a of job.attempt_log || []) {
     const [says, tone] = outcomes[a.outcome] || [a.outcome, ""];
-    all.push({ what: `Attempt ${a.attempt}: ${says}`, at: a.at, tone, detail: [a.status && `status ${a.status}`, a.message].filter(Boolean).join(": ") });
+    all.push({ what: `Attempt ${a.attempt}: ${says}`, at: a.at, tone, detail: failure({ status: a.status, message: a.message || "" }) });
   }
   if (job.started_at && !(job.attempt_log || []).some((a) => Date.parse(a.at) >= Date.parse(job.started_at) && job.state !== "leased" && job.state !== "succeeded")) {
     all.push({ what: job.state === "leased" ? "Departed, being delivered" : "Departed", at: job.started_at, tone: "move" });
@@ -90,7 +90,7 @@ export class JobView {
     this.cancelButton.hidden = !["queued", "scheduled", "retrying"].includes(job.state);
     const wait = job.started_at ? span(job.created_at, job.started_at) : none;
     const facts = [["Tenant", job.tenant], ["Type", job.type], ["Route", job.route], ["Attempts", `${job.attempts} of ${job.max_attempts}`], ["Admitted", moment(job.created_at)], ["From admission to last departure", wait],
-      job.finished_at && ["Ended", moment(job.finished_at)], job.last_error && ["Last error", `${job.last_error.status ? job.last_error.status + " " : ""}${job.last_error.message}`]].filter(Boolean);
+      job.finished_at && ["Ended", moment(job.finished_at)], job.last_error && ["Last error", failure(job.last_error)]].filter(Boolean);
     const said = JSON.stringify(facts);
     if (said !== this.said) {
       this.said = said;

@@ -3,7 +3,7 @@ import { el, text, attribute, keyed } from "./dom.js";
 import { get, jobLink, query, tenantPath } from "./api.js";
 import { purgeDead, replay, replayAll } from "./actions.js";
 import { toast } from "./dialog.js";
-import { moment, none, shortID, stateTone } from "./format.js";
+import { failure, moment, none, shortID, stateTone } from "./format.js";
 
 const page = 20; // rows at first, and more at each wish
 const often = 2000; // ms between two looks while the list is in sight
@@ -72,10 +72,11 @@ export class Jobs {
     this.timer = setTimeout(() => this.again(), often);
   }
 
+  // again looks while the list is in sight, and lets it be while somebody goes through it by keyboard: rows must not vanish under the focus.
   again() {
     const box = this.node.getBoundingClientRect();
     const seen = !document.hidden && box.bottom > 0 && box.top < innerHeight;
-    if (seen) this.look();
+    if (seen && !this.body.contains(document.activeElement)) this.look();
     else this.timer = setTimeout(() => this.again(), often);
   }
 
@@ -109,7 +110,7 @@ export class Jobs {
     text(c.attempts, `${j.attempts} of ${j.max_attempts}`);
     text(c.created, moment(j.created_at));
     text(c.when, this.state === "queued" ? (j.position ?? none) : moment(this.state === "leased" ? j.started_at : this.state === "retrying" || this.state === "scheduled" ? j.scheduled_at : j.finished_at));
-    text(c.error, j.last_error ? `${j.last_error.status ? j.last_error.status + " " : ""}${j.last_error.message}` : "");
+    text(c.error, failure(j.last_error));
   }
 
   async replay(j, button) {
