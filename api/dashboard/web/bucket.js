@@ -5,7 +5,7 @@
 import { colour, onTheme, stillness } from "./theme.js";
 import { short } from "./format.js";
 
-const frame = 1000 / 30; // ms: calm motion needs no more, and leaves the processor alone
+const frame = 1000 / 24; // ms: calm motion needs no more, and leaves the processor alone
 const gravity = 900; // px/s²
 const stream = 9; // departures a second from which drops join
 const bead = 46; // px/s at which what has left flows away

@@ -25,9 +25,10 @@ export class Totals {
   // keep remembers what no picture has drawn.
   keep(e) { this.lanes.add(Date.parse(e.at) / 1000, totalsOf(e)); }
 
+  // chart remembers what the charts show; it reports whether there is something new to draw.
   chart(e) {
     const rates = this.lanes.rates();
-    this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused: rates.rejected, ping: e.store?.ping_ms });
+    return this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused: rates.rejected, ping: e.store?.ping_ms });
   }
 
   gap() {
@@ -93,11 +94,13 @@ export class Overview {
     const t = Date.parse(e.at) / 1000;
     this.rim = rimFor(e.depth, this.rim);
     this.picture.show(t, totalsOf(e), { depth: e.depth, rim: this.rim, room: e.tenants > 0 ? `in ${plural(e.tenants, "queue")}` : "" });
-    this.totals.chart(e);
+    const news = this.totals.chart(e) || !this.ping;
     this.ping ||= new Plot(this.pingHost, { seconds: 300, series: [area("--accent", 0.1, { width: 1.5 })], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "Chart: how fast Redis answers" });
     const series = this.totals.series;
-    this.ping.draw(t, [series.xs, series.ys[series.names.indexOf("ping")]]);
-    for (const card of this.cards) card.draw(t);
+    if (news) {
+      this.ping.draw(t, [series.xs, series.ys[series.names.indexOf("ping")]]);
+      for (const card of this.cards) card.draw(t);
+    }
     const f = this.figures, rates = this.totals.lanes.rates();
     text(f.refused, perSecond(rates.rejected));
     text(f.admittedTotal, short(e.admitted_total));

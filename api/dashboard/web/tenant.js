@@ -79,10 +79,10 @@ export class TenantView {
     const closed = e.paused || e.limited_by === "paused" || e.limited_by === "held";
     this.picture.show(t, { admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total },
       { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, rate: e.paused ? 0 : e.effective_rate_per_s, pace: `rate ${policyRate(e.rate)}`, closed });
-    this.series.add(t, {
+    const news = this.series.add(t, {
       depth: e.depth, capacity: e.capacity, p50: e.wait_p50_ms || null, p95: e.wait_p95_ms || null, p99: e.wait_p99_ms || null, effective: e.effective_rate_per_s, set, running: e.running, cap: e.concurrency || null,
     });
-    for (const card of this.cards) card.draw(t);
+    if (news) for (const card of this.cards) card.draw(t);
     this.knobs.show(e);
     this.history.follow(e.revision);
     this.showState(e);

@@ -14,16 +14,23 @@ export function onTheme(f) {
   return () => listeners.delete(f);
 }
 
-// colour resolves a custom property to what a canvas takes.
+const resolved = new Map();
+
+// colour resolves a custom property to what a canvas takes. Asking the browser makes it work out its styles, so it is asked once a theme.
 export function colour(name, alpha = 1) {
-  if (!probe.isConnected) document.body.append(probe);
-  probe.style.color = alpha === 1 ? `var(${name})` : `color-mix(in srgb, var(${name}) ${alpha * 100}%, transparent)`;
-  return getComputedStyle(probe).color;
+  const key = name + alpha;
+  if (!resolved.has(key)) {
+    if (!probe.isConnected) document.body.append(probe);
+    probe.style.color = alpha === 1 ? `var(${name})` : `color-mix(in srgb, var(${name}) ${alpha * 100}%, transparent)`;
+    resolved.set(key, getComputedStyle(probe).color);
+  }
+  return resolved.get(key);
 }
 
 export const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
 function changed() {
+  resolved.clear();
   for (const f of listeners) f();
 }
 
