@@ -21,7 +21,7 @@
 --   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full), number of
 --   its flow, depth, bytes, time to next free place in µs, position, estimated start, state, retry after in µs, created (0: now),
 --   what the key knows
--- Derived keys: flow later dead policy unlock (dead and unlock alone are not declared, and not used)
+-- Derived keys: flow later policy
 -- Channels: sluice:wake
 
 --! include record clock flow

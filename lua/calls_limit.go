@@ -18,7 +18,7 @@ type LimitCall struct {
 	At     At
 	State  string // key
 	Log    string // key, of limiter.SlidingLog
-	Blocks string // key: blocked ones of the rule, of limiter.SlidingLog
+	Blocks string // key: blocked ones of the rule, of limiter.SlidingLog with a block
 
 	Tag    string // TagLength characters without a space that no other request of the key has; empty: the call is never sent again
 	Policy limiter.Policy
@@ -51,7 +51,10 @@ func (c LimitCall) Call() Call {
 	args := []any{string(c.At), c.Tag, cost, c.Policy.Rate.Limit, c.Policy.Rate.Period.Microseconds()}
 	switch c.Policy.Algorithm {
 	case limiter.SlidingLog:
-		keys, args = append(keys, c.Log, c.Blocks), append(args, c.Policy.Block.Microseconds(), c.Name)
+		keys, args = append(keys, c.Log), append(args, c.Policy.Block.Microseconds(), c.Name)
+		if c.Policy.Block > 0 { // a key that is not there would keep a cluster from deciding while the slot moves
+			keys = append(keys, c.Blocks)
+		}
 	case limiter.TokenBucket, limiter.LeakyMeter:
 		args = append(args, c.Policy.Limit())
 	}

@@ -11,7 +11,7 @@
 --   6, 7, 8 retention in s: of finished jobs, of dead letters, of idempotency keys   9 most dead letters of a flow
 -- Reply
 --   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its state
--- Derived keys: flow queue later policy job idem done dead expires outbox unlock
+-- Derived keys: flow queue later policy job idem done dead outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish

@@ -10,7 +10,7 @@
 -- Reply
 --   now, 1 if others wait to be handed over, then per job: id, record without its payload
 -- Derived keys: job unlock
--- Channels: sluice:wake (none is written to)
+-- Channels: (none)
 
 --! include record clock
 

@@ -12,7 +12,7 @@
 -- Reply
 --   now, then per job: 1 taken out, 0 not in the outbox with this end
 -- Derived keys: unlock
--- Channels: sluice:wake (none is written to)
+-- Channels: (none)
 
 --! include record clock
 

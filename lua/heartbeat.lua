@@ -11,7 +11,7 @@
 -- Reply
 --   now, then per lease: 1 extended, 0 not current any more
 -- Derived keys: unlock
--- Channels: sluice:wake (none is written to)
+-- Channels: (none)
 
 --! include record clock
 

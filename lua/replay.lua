@@ -11,7 +11,7 @@
 -- Reply
 --   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining, 6 full of bytes; then, but for 0 and 3:
 --   position, estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in bytes
--- Derived keys: flow queue later policy idem dead unlock
+-- Derived keys: flow queue later policy idem dead
 -- Channels: sluice:wake
 
 --! include record clock flow

@@ -27,7 +27,7 @@ var sources embed.FS
 // Script is one command as it is sent to Redis.
 type Script struct {
 	Name   string // of its file, without .lua
-	Source string // with the parts of lib it includes, without comments
+	Source string // with what it uses of lib, without comments
 	SHA    string // what EVALSHA knows it by
 }
 
@@ -58,18 +58,18 @@ func (s Scripts) All() []*Script {
 
 const includeMark = "--! include "
 
-// compose reads a script, puts the parts of lib that it names before it, and drops comment lines, which the embedded engine would
-// parse again on every call. The files are embedded, so a failure is a mistake in this package, which every test would show.
+// compose reads a script, puts what it uses of the parts of lib that it names before it, and drops comment lines, which the embedded
+// engine would parse again on every call. The files are embedded, so a failure is a mistake in this package, which every test would show.
 func compose(name string) *Script {
 	text, includes := code(name + ".lua")
-	var source strings.Builder
+	var lib strings.Builder
 	for _, part := range includes {
-		lib, _ := code("lib/" + part + ".lua")
-		source.WriteString(lib)
+		library, _ := code("lib/" + part + ".lua")
+		lib.WriteString(library)
 	}
-	source.WriteString(text)
-	sum := sha1.Sum([]byte(source.String()))
-	return &Script{Name: name, Source: source.String(), SHA: hex.EncodeToString(sum[:])}
+	source := fold(prune(lib.String(), text) + text)
+	sum := sha1.Sum([]byte(source))
+	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}
 }
 
 func code(file string) (text string, includes []string) {

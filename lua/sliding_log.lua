@@ -5,7 +5,8 @@
 -- a block. A request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
 --
 -- KEYS
---   1 state   2 log: instants and costs by turns, the oldest first   3 blocked keys of the rule by the end of their block
+--   1 state   2 log: instants and costs by turns, the oldest first   3 blocked keys of the rule by the end of their block;
+--   not given where the block is 0
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 tag of the request, 8 characters, or '' for none   3 cost, 0 asks   4 limit   5 period in µs
 --   6 block in µs, 0 for none   7 key as it is listed when blocked

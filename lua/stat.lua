@@ -12,8 +12,8 @@
 --   eligible time of the oldest queued job (0 none),
 --   share of its rate in force in millionths, until when it is stopped for its dead letters (0 it is not),
 --   tier that the tenant's credential claimed last, bytes
--- Derived keys: flow queue later dead policy job unlock
--- Channels: sluice:wake (none is written to)
+-- Derived keys: flow queue policy job
+-- Channels: (none)
 
 --! include record clock flow
 

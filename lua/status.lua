@@ -8,8 +8,8 @@
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline
 -- Reply
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0 unknown), record without its payload
--- Derived keys: flow queue later dead policy unlock
--- Channels: sluice:wake (none is written to)
+-- Derived keys: flow queue policy
+-- Channels: (none)
 
 --! include record clock flow
 

@@ -12,7 +12,7 @@
 --   8 the settings of all sources as in policy_of   9 reason   10 entry for the history   11 entry in tenants and filed
 -- Reply
 --   now, 1 changed or 0 another revision, revision in force
--- Derived keys: flow later dead policy unlock
+-- Derived keys: flow later policy unlock
 -- Channels: sluice:wake
 
 --! include record clock flow

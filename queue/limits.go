@@ -111,7 +111,10 @@ func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {
 	shard := l.q.keys.ShardOf(hash)
 	k := limitKeys{state: shard.Limit(hash)}
 	if r.Policy.Algorithm == limiter.SlidingLog {
-		k.log, k.blocked = shard.LimitLog(hash), shard.Blocked(shortHash(parts...))
+		k.log = shard.LimitLog(hash)
+	}
+	if r.Policy.Block > 0 {
+		k.blocked = shard.Blocked(shortHash(parts...))
 	}
 	return k
 }

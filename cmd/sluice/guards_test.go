@@ -1,11 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // TestGuardsOfAProcess: a guest sends two jobs a minute, is then blocked as the configuration says, and is let go by the operator.
@@ -77,5 +81,49 @@ func TestLoginsOfAProcess(t *testing.T) {
 	var tenant wire.Tenant
 	if a.ask("GET", now.admin.String()+"/v1/tenants/default", "", &tenant); tenant.Depth != 11 {
 		t.Errorf("%d jobs wait", tenant.Depth)
+	}
+}
+
+// TestGuardsOnACluster: the keys of a guard are spread over the nodes of a Redis Cluster, each gets its limit and no more, and the operator sees
+// and clears those of all nodes.
+func TestGuardsOnACluster(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	now := startProcess(t, map[string]any{
+		"redis":   map[string]any{"url": cluster.URL()},
+		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
+		"tenants": map[string]any{"defaults": map[string]any{"paused": true}},
+		"guards": map[string]any{
+			"orders": map[string]any{"rate": "3/h", "algorithm": "sliding-log", "block": "2h", "by": []any{"tenant"}, "types": []any{"order"}, "on_error": "closed"},
+			"all":    map[string]any{"rate": "5/h", "by": []any{"tenant", "endpoint"}, "on_error": "closed"},
+		},
+	})
+	a := newAsker(t)
+	const tenants = 20
+	for i := range tenants {
+		a.tenant = fmt.Sprintf("tenant %d", i)
+		var codes []int
+		for _, kind := range []string{"order", "order", "order", "order", "other", "other"} {
+			codes = append(codes, a.ask("POST", now.api.String()+"/v1/jobs", `{"type":"`+kind+`","payload":1}`, nil))
+		}
+		if want := []int{202, 202, 202, 429, 202, 429}; !slices.Equal(codes, want) { // the sixth is beyond the guard of all
+			t.Errorf("%s: %v, want %v", a.tenant, codes, want)
+		}
+	}
+	nodes := cluster.Slots(t.Context())
+	if len(nodes[0]) < 3 || len(nodes[1]) < 3 {
+		t.Errorf("the slots with keys are %v", nodes)
+	}
+	var blocked wire.BlockedList
+	guard := now.admin.String() + "/v1/guards/orders/blocked"
+	if got := a.ask("GET", guard, "", &blocked); got != http.StatusOK || len(blocked.Items) != tenants {
+		t.Fatalf("%d, %d keys", got, len(blocked.Items))
+	}
+	for _, item := range blocked.Items {
+		if got := a.ask("DELETE", guard+"/"+url.PathEscape(item.Key), "", nil); got != http.StatusNoContent {
+			t.Errorf("clear %s: %d", item.Key, got)
+		}
+	}
+	if a.ask("GET", guard, "", &blocked); len(blocked.Items) != 0 {
+		t.Errorf("still blocked: %+v", blocked.Items)
 	}
 }

@@ -14,10 +14,11 @@ import (
 type asker struct {
 	*testing.T
 	client *http.Client
+	tenant string // in the header; empty for none
 }
 
 func newAsker(t *testing.T) asker {
-	a := asker{t, &http.Client{}}
+	a := asker{T: t, client: &http.Client{}}
 	t.Cleanup(a.client.CloseIdleConnections)
 	return a
 }
@@ -30,6 +31,9 @@ func (a asker) ask(method, at, body string, into any) int {
 		a.Fatal(err)
 	}
 	r.Header.Set("Content-Type", "application/json")
+	if a.tenant != "" {
+		r.Header.Set("Sluice-Tenant", a.tenant)
+	}
 	resp, err := a.client.Do(r)
 	if err != nil {
 		a.Fatal(err)

@@ -1,0 +1,36 @@
+package lua
+
+import "testing"
+
+func TestPrune(t *testing.T) {
+	const lib = "local used, unused = 1, 2\n" +
+		"local alone = 3\n" +
+		"local TABLE = {\n  'alone',\n}\n" +
+		"local function deep(x)\n  if x then\n    return used\n  end\nend\n" +
+		"local function caller()\n  return deep(field.alone)\nend\n" +
+		"local function recursive()\n  return recursive()\nend\n" +
+		"if not now then\n  now = TABLE[1]\nelse\n  now = 2\nend\n"
+	const want = "local used, unused = 1, 2\n" +
+		"local TABLE = {\n  'alone',\n}\n" +
+		"local function deep(x)\n  if x then\n    return used\n  end\nend\n" +
+		"local function caller()\n  return deep(field.alone)\nend\n" +
+		"if not now then\n  now = TABLE[1]\nelse\n  now = 2\nend\n"
+	if got := prune(lib, "return caller()\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestFold(t *testing.T) {
+	const source = "local FAR = 9007199254740991 -- 2^53 - 1\n" +
+		"local A, B = 1, 20\n" +
+		"local CELL = '(%d+):(%d+)'\n" +
+		"local UNEVEN, PAIR = 1\n" +
+		"local LIST = { A, FAR }\n" +
+		"local function f(ABOVE)\n  return string.match(ABOVE, CELL), UNEVEN, B - A\nend\n"
+	const want = "local UNEVEN, PAIR = 1\n" +
+		"local LIST = { 1, 9007199254740991 }\n" +
+		"local function f(ABOVE)\n  return string.match(ABOVE, '(%d+):(%d+)'), UNEVEN, 20 - 1\nend\n"
+	if got := fold(source); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,162 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// slots is how many slots a cluster has.
+const slots = 16384
+
+// Cluster is a Redis Cluster of two nodes, each with half of the slots, that belongs to one test.
+type Cluster struct {
+	t     testing.TB
+	nodes [2]*node
+}
+
+// node is a server of a cluster. Its clients reach it by its port; the test speaks to it by its socket.
+type node struct {
+	*Server
+	client    *redis.Client
+	port, bus int // bus is where the other node reaches it
+	id        string
+}
+
+// StartCluster starts a cluster. It is killed when the test ends.
+func StartCluster(t testing.TB) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t}
+	for i := range c.nodes {
+		n := &node{port: freePort(t), bus: freePort(t)}
+		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(n.bus),
+			"--cluster-node-timeout", "5000", "--appendfsync", "no")
+		n.client = redis.NewClient(&redis.Options{
+			Network: "unix", Addr: n.socket, DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+		t.Cleanup(func() { _ = n.client.Close() })
+		c.nodes[i] = n
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for i, n := range c.nodes {
+		other := c.nodes[1-i]
+		c.do(n.client.ClusterAddSlotsRange(ctx, i*slots/2, (i+1)*slots/2-1).Err())
+		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		c.do(n.client.Do(ctx, "cluster", "meet", "127.0.0.1", other.port, other.bus).Err())
+		var err error
+		n.id, err = n.client.ClusterMyID(ctx).Result()
+		c.do(err)
+	}
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for !c.whole(ctx) {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatal("the nodes did not become a cluster")
+		}
+	}
+	return c
+}
+
+// do ends the test for an error.
+func (c *Cluster) do(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatalf("redis cluster: %v", err)
+	}
+}
+
+// whole reports whether both nodes know each other and serve all slots.
+func (c *Cluster) whole(ctx context.Context) bool {
+	for _, n := range c.nodes {
+		info, err := n.client.ClusterInfo(ctx).Result()
+		c.do(err)
+		if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:2") {
+			return false
+		}
+	}
+	return true
+}
+
+// freePort finds a port that nobody listens on, below those that the kernel gives to connections.
+func freePort(t testing.TB) int {
+	t.Helper()
+	for range 100 {
+		port := 16_384 + rand.IntN(16_384)
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			_ = l.Close() // it was only a question
+			return port
+		}
+	}
+	t.Fatal("there is no free port")
+	return 0
+}
+
+// URL is where the cluster listens.
+func (c *Cluster) URL() string {
+	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)
+}
+
+// Slots are those of both nodes that have keys, with how many.
+func (c *Cluster) Slots(ctx context.Context) [2]map[int]int {
+	c.t.Helper()
+	var found [2]map[int]int
+	for i, n := range c.nodes {
+		found[i] = map[int]int{}
+		keys, err := n.client.Keys(ctx, "*").Result()
+		c.do(err)
+		for _, key := range keys {
+			slot, err := n.client.ClusterKeySlot(ctx, key).Result()
+			c.do(err)
+			found[i][int(slot)]++
+		}
+	}
+	return found
+}
+
+// Move moves a slot to the node that does not have it, as redis-cli does: the slot is opened, its keys are moved one by one, and it is closed.
+// step is called while it is open, before each key and when all have moved.
+func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
+	c.t.Helper()
+	from, to := c.nodes[0], c.nodes[1]
+	ranges, err := from.client.ClusterSlots(ctx).Result()
+	c.do(err)
+	for _, r := range ranges {
+		if slot >= r.Start && slot <= r.End && r.Nodes[0].ID == to.id {
+			from, to = to, from
+			break
+		}
+	}
+	set := func(n *node, args ...any) {
+		c.t.Helper()
+		c.do(n.client.Do(ctx, append([]any{"cluster", "setslot", slot}, args...)...).Err())
+	}
+	set(to, "importing", from.id)
+	set(from, "migrating", to.id)
+	for {
+		step()
+		keys, err := from.client.ClusterGetKeysInSlot(ctx, slot, 1).Result()
+		c.do(err)
+		if len(keys) == 0 {
+			break
+		}
+		err = from.client.Do(ctx, "migrate", "127.0.0.1", to.port, keys[0], 0, 5000).Err()
+		if errors.Is(err, redis.Nil) || err != nil && strings.HasPrefix(err.Error(), "NOKEY") { // it has expired meanwhile
+			err = nil
+		}
+		c.do(err)
+	}
+	set(to, "node", to.id)
+	set(from, "node", to.id)
+}
