@@ -11,8 +11,8 @@
 --   entry in tenants, number of its flows, what the API says, what the file says, and per flow a text, its parts joined by spaces:
 --   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted, rejected, departed, succeeded, dead,
 --   cells ('0' none), tier that the tenant's credential claimed last after a '=', eligible time of the oldest queued job (0 none)
--- Derived keys: flow flows job policy queue unlock
--- Channels: sluice:wake (none is written to)
+-- Derived keys: flow flows job policy queue
+-- Channels: (none)
 
 --! include record clock
 

@@ -128,6 +128,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"tune":      func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },
 		"status":    func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
 		"stat":      func(v []any) error { _, err := lua.StatCall{}.Decode(v); return err },
+		"census":    func(v []any) error { _, err := lua.CensusCall{}.Decode(v); return err },
 		"beat":      func(v []any) error { _, err := lua.BeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{

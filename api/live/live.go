@@ -3,7 +3,7 @@
 //
 // What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
 // costs a few pointers. A census goes through all tenants in short scripts with rests between them, so that it takes at most about a
-// fifth of Redis while it runs and a tenth over time, however many tenants there are: with many of them it comes less often.
+// fifth of Redis while it runs and a twentieth over time, however many tenants there are: with many of them it comes less often.
 //
 // What it leaves to others: who may watch, and how the figures are written (package api).
 package live
@@ -24,9 +24,11 @@ const (
 	censusSeldom  = 5 * time.Second        // at the most, unless a census takes longer
 	censusAge     = 10 * time.Second       // an older one is of no use to a new watcher
 	censusPart    = 64                     // tenants of one script: some 0.5 ms
-	censusShare   = 10                     // a census may take one part in so many of the time
+	censusShare   = 20                     // a census may take one part in so many of the time
 	restShare     = 4                      // after a script there is rest for so many times as long
 	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
+	callCost      = 200 * time.Microsecond // that a script takes at the most, and
+	tenantCost    = 20 * time.Microsecond  // for each tenant it tells of: some 10 on a core of its own
 	waitsMost     = 200                    // recent jobs of a route whose waits are looked at
 )
 
@@ -154,11 +156,14 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	return w, nil
 }
 
-// Close ends the watch.
+// Close ends the watch; it may be called again.
 func (w *Watch) Close() {
 	h := w.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.watches[w] {
+		return
+	}
 	delete(h.watches, w)
 	census, tenant := false, false
 	for other := range h.watches {

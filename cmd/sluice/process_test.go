@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -47,6 +48,38 @@ func startProcess(t *testing.T, preset map[string]any) running {
 		t.Fatal(err)
 	}
 	return running{}
+}
+
+// Who watches the figures sees the rest of a process that is stopped, and its end: the stream is ended, not cut off.
+func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	var stream *bufio.Reader
+	var body io.Closer
+	t.Run("process", func(t *testing.T) { // its end stops the process
+		now := startProcess(t, map[string]any{"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}})
+		resp, err := hc.Get("http://" + now.admin.String() + "/v1/stream?tenant=acme")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, stream = resp.Body, bufio.NewReader(resp.Body)
+		for {
+			line, err := stream.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, `data: {"at":`) && strings.Contains(line, `"ok":true`) {
+				break
+			}
+		}
+	})
+	if stream == nil {
+		return
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		t.Errorf("the end of the stream: %v", err)
+	}
+	_ = body.Close()
 }
 
 // The whole way of a callback: submission, delivery, and the signed request to a target that is listed.

@@ -1,0 +1,423 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// source is a store that counts what it is asked.
+type source struct {
+	tenants, part int           // how many there are, and are told at once at the most
+	takes         time.Duration // for a part of a census
+
+	mu      sync.Mutex
+	asked   map[string]int
+	census  []time.Time // when censuses began
+	failure error
+}
+
+func newSource() *source { return &source{tenants: 3, part: 1000, asked: map[string]int{}} }
+
+// ask notes a call and fails it as told.
+func (s *source) ask(call string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[call]++
+	return s.failure
+}
+
+// count is how often the call came.
+func (s *source) count(call string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[call]
+}
+
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
+}
+
+func (s *source) Totals(context.Context) (queue.Totals, error) {
+	return queue.Totals{Depth: int64(s.count("totals"))}, s.ask("totals")
+}
+
+func (s *source) Workers(context.Context) (queue.Workers, error) {
+	return queue.Workers{Live: 2}, s.ask("workers")
+}
+
+func (s *source) StoreHealth(context.Context) (queue.StoreHealth, error) {
+	return queue.StoreHealth{Engine: queue.EngineRedis}, s.ask("health")
+}
+
+func (s *source) Census(_ context.Context, cursor string, _ int) ([]queue.Brief, string, error) {
+	if cursor == "" {
+		s.mu.Lock()
+		s.census = append(s.census, time.Now())
+		s.mu.Unlock()
+	}
+	time.Sleep(s.takes)
+	from, _ := strconv.Atoi(cursor)
+	to := min(from+s.part, s.tenants)
+	var part []queue.Brief
+	for i := max(0, from-1); i < to; i++ { // the last of the part before comes again
+		part = append(part, queue.Brief{Name: fmt.Sprint("t", i)})
+	}
+	next := ""
+	if to < s.tenants {
+		next = strconv.Itoa(to)
+	}
+	return part, next, s.ask("census")
+}
+
+func (s *source) Tenant(_ context.Context, tenant string) (queue.Tenant, error) {
+	return queue.Tenant{Name: tenant}, s.ask("tenant " + tenant)
+}
+
+func (s *source) Waits(_ context.Context, tenant string, _ int) ([]time.Duration, error) {
+	return []time.Duration{time.Second}, s.ask("waits " + tenant)
+}
+
+// begin begins a watch that must be had.
+func begin(t *testing.T, h *Hub, v View) *Watch {
+	t.Helper()
+	w, err := h.Watch(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// pass lets time pass, and what happens in it be done.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// story runs a test of a hub in virtual time.
+func story(t *testing.T, s *source, most int, tell func(t *testing.T, h *Hub)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		h := New(s, most)
+		defer h.Close()
+		tell(t, h)
+	})
+}
+
+func TestNothingIsReadWhileNobodyWatches(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		pass(time.Minute)
+		if len(s.asked) != 0 {
+			t.Errorf("read %v", s.asked)
+		}
+		for round := range 3 {
+			w := begin(t, h, View{Census: true, Tenant: "acme"})
+			pass(2 * time.Second)
+			w.Close()
+			pass(time.Second) // what was under way
+			before := maps.Clone(s.asked)
+			pass(time.Hour)
+			if !maps.Equal(before, s.asked) {
+				t.Errorf("round %d: read %v, later %v", round, before, s.asked)
+			}
+		}
+		if len(h.details) != 0 || len(h.watches) != 0 {
+			t.Errorf("%d tenants and %d watches are remembered", len(h.details), len(h.watches))
+		}
+	})
+}
+
+// However many watch, what is read is the same.
+func TestOneReadingServesAll(t *testing.T) {
+	for _, n := range []int{1, 50} {
+		s := newSource()
+		story(t, s, 100, func(t *testing.T, h *Hub) {
+			var all []*Watch
+			for range n {
+				all = append(all, begin(t, h, View{Census: true, Tenant: "acme"}))
+				synctest.Wait()
+			}
+			pass(10*time.Second - time.Millisecond)
+			for call, want := range map[string]int{"totals": 40, "workers": 10, "health": 10, "census": 10, "waits acme": 10} {
+				if got := s.count(call); got != want {
+					t.Errorf("%d watch: %d times %s, want %d", n, got, call, want)
+				}
+			}
+			// Each newcomer has the tenant read once more.
+			if got := s.count("tenant acme"); got < 40 || got > 40+n {
+				t.Errorf("%d watch: %d times the tenant", n, got)
+			}
+			for _, w := range all {
+				if news := w.Take(); news.Overview == nil || news.Census == nil || news.Tenant == nil || len(news.Census.Briefs) != 3 {
+					t.Errorf("told %+v", news)
+				}
+				w.Close()
+			}
+		})
+	}
+}
+
+func TestOnlyWhatIsWantedIsRead(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		plain := begin(t, h, View{})
+		pass(5 * time.Second)
+		if s.count("census") != 0 || s.count("totals") == 0 {
+			t.Errorf("read %v", s.asked)
+		}
+		counting := begin(t, h, View{Census: true})
+		detailed := begin(t, h, View{Tenant: "acme"})
+		pass(5 * time.Second)
+		if news := plain.Take(); news.Overview == nil || news.Census != nil || news.Tenant != nil {
+			t.Errorf("a plain watch is told %+v", news)
+		}
+		if news := counting.Take(); news.Census == nil || news.Tenant != nil {
+			t.Errorf("a watch of all is told %+v", news)
+		}
+		if news := detailed.Take(); news.Census != nil || news.Tenant == nil || news.Tenant.Tenant.Name != "acme" {
+			t.Errorf("a watch of one is told %+v", news)
+		}
+		counting.Close()
+		detailed.Close()
+		pass(time.Second)
+		before := maps.Clone(s.asked)
+		pass(5 * time.Second)
+		for _, call := range []string{"census", "tenant acme", "waits acme"} {
+			if s.count(call) != before[call] {
+				t.Errorf("%s is still read", call)
+			}
+		}
+		plain.Close()
+	})
+}
+
+// A watcher that does not take for a while is told the latest once, and nothing of what came between.
+func TestASlowWatcherSkips(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		w := begin(t, h, View{Census: true})
+		pass(7100 * time.Millisecond)
+		<-w.News()
+		news := w.Take()
+		if want := int64(s.count("totals") - 1); news.Overview.Depth != want || time.Since(news.Census.At) > time.Second {
+			t.Errorf("the overview is reading %d, want %d; the census is %v old", news.Overview.Depth, want, time.Since(news.Census.At))
+		}
+		select {
+		case <-w.News():
+			t.Error("there is more")
+		default:
+		}
+		if again := w.Take(); again != (News{}) {
+			t.Errorf("told again: %+v", again)
+		}
+		pass(overviewEvery)
+		<-w.News()
+		w.Close()
+	})
+}
+
+// The more a census costs, the seldomer there is one, and the store rests while it is taken.
+func TestCensusesBackOff(t *testing.T) {
+	for _, tt := range []struct {
+		tenants     int
+		part        time.Duration
+		every, span time.Duration
+	}{
+		{100, 0, time.Second, 0},
+		{100, 100 * time.Microsecond, time.Second, 3 * time.Millisecond},    // 10 parts, the rests are saved up to fewer
+		{1250, 400 * time.Microsecond, time.Second, 250 * time.Millisecond}, // 125 parts and rests of 1.6 ms
+		{2500, 400 * time.Microsecond, 2 * time.Second, 500 * time.Millisecond},
+		{10_000, 400 * time.Microsecond, 5 * time.Second, 2 * time.Second},
+		{50_000, 400 * time.Microsecond, 10 * time.Second, 10 * time.Second},
+		{2500, 10 * time.Millisecond, 3150 * time.Millisecond, 2920 * time.Millisecond}, // most of it spent waiting for others
+	} {
+		s := newSource()
+		s.tenants, s.part, s.takes = tt.tenants, 10, tt.part
+		story(t, s, 10, func(t *testing.T, h *Hub) {
+			w := begin(t, h, View{Census: true})
+			var took []time.Duration
+			for len(took) < 4 {
+				<-w.News()
+				if news := w.Take(); news.Census != nil {
+					s.mu.Lock()
+					took = append(took, news.Census.At.Sub(s.census[len(s.census)-1]))
+					s.mu.Unlock()
+					if len(news.Census.Briefs) != tt.tenants {
+						t.Errorf("%d of %d tenants", len(news.Census.Briefs), tt.tenants)
+					}
+				}
+			}
+			w.Close()
+			w.Close()
+			synctest.Wait()
+			for i := 1; i < 4; i++ {
+				if every := s.census[i].Sub(s.census[i-1]); every < tt.every || every > tt.every+tt.every/4+time.Millisecond {
+					t.Errorf("%d tenants, %v a part: a census every %v, want %v", tt.tenants, tt.part, every, tt.every)
+				}
+			}
+			if took[0] < tt.span*9/10 || took[0] > tt.span+100*time.Millisecond {
+				t.Errorf("%d tenants, %v a part: a census takes %v, want %v", tt.tenants, tt.part, took[0], tt.span)
+			}
+		})
+	}
+}
+
+func TestTheStoreIsAway(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		w := begin(t, h, View{Census: true, Tenant: "acme"})
+		pass(2 * time.Second)
+		before := w.Take()
+		s.fail(queue.ErrUnavailable)
+		pass(2 * time.Second)
+		away := w.Take()
+		if away.Overview == nil || !errors.Is(away.Overview.Err, queue.ErrUnavailable) || away.Overview.Workers != before.Overview.Workers ||
+			away.Overview.Store.Engine != queue.EngineRedis || away.Overview.Depth == 0 {
+			t.Errorf("while it is away: %+v", away.Overview)
+		}
+		if away.Census != nil || away.Tenant != nil {
+			t.Errorf("while it is away: %+v", away)
+		}
+		s.fail(nil)
+		pass(2 * time.Second)
+		if back := w.Take(); back.Overview.Err != nil || back.Census == nil || back.Tenant == nil {
+			t.Errorf("once it is back: %+v", back)
+		}
+		w.Close()
+	})
+}
+
+func TestAFaultOfOnePartIsTold(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		s.fail(errors.New("a fault"))
+		if o := h.Overview(t.Context()); o.Err == nil || o.Store.Engine != queue.EngineRedis {
+			t.Errorf("the first overview is %+v", o)
+		}
+	})
+}
+
+// An overview that is asked for is as good as that of a watcher, and costs no more when it is asked for often.
+func TestOverviews(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		for range 100 {
+			if o := h.Overview(t.Context()); o.Err != nil || o.Workers.Live != 2 {
+				t.Fatalf("%+v", o)
+			}
+			pass(10 * time.Millisecond)
+		}
+		if got := s.count("totals"); got != 4 {
+			t.Errorf("read %d times in a second", got)
+		}
+		pass(time.Hour)
+		if o := h.Overview(t.Context()); time.Since(o.At) > 0 || o.Depth != 4 {
+			t.Errorf("an hour later: %+v", o)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		pass(time.Second)
+		s.fail(context.Canceled)
+		h.Overview(gone)
+		s.fail(nil)
+		if o := h.Overview(t.Context()); o.Err != nil {
+			t.Errorf("after one who did not wait: %v", o.Err)
+		}
+	})
+}
+
+// Who comes again soon, as a page that is reloaded, is shown what was read last at once; who comes late is not.
+func TestWhoComesAgain(t *testing.T) {
+	s := newSource()
+	s.takes = 100 * time.Millisecond
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		w := begin(t, h, View{Census: true})
+		pass(1500 * time.Millisecond)
+		w.Close()
+		w = begin(t, h, View{Census: true})
+		<-w.News()
+		if news := w.Take(); news.Census == nil || news.Overview == nil {
+			t.Errorf("at once: %+v", news)
+		}
+		w.Close()
+		pass(time.Minute)
+		w = begin(t, h, View{Census: true})
+		<-w.News()
+		if news := w.Take(); news.Census != nil || news.Overview != nil && time.Since(news.Overview.At) > time.Second {
+			t.Errorf("after a minute: %+v", news)
+		}
+		pass(200 * time.Millisecond)
+		if news := w.Take(); news.Census == nil {
+			t.Error("no census after 200 ms")
+		}
+		w.Close()
+	})
+}
+
+func TestBoundAndEnd(t *testing.T) {
+	s := newSource()
+	synctest.Test(t, func(t *testing.T) {
+		h := New(s, 2)
+		a, b := begin(t, h, View{Census: true}), begin(t, h, View{})
+		if _, err := h.Watch(View{}); !errors.Is(err, ErrTooMany) {
+			t.Errorf("a third watch: %v", err)
+		}
+		a.Close()
+		a = begin(t, h, View{})
+		pass(time.Second)
+		h.Close()
+		h.Close()
+		<-a.Ended()
+		if _, err := h.Watch(View{}); !errors.Is(err, ErrClosed) {
+			t.Errorf("a watch after the end: %v", err)
+		}
+		a.Close()
+		b.Close()
+	})
+}
+
+// Many come and go at once; nothing is left of them.
+func TestComingAndGoing(t *testing.T) {
+	s := newSource()
+	synctest.Test(t, func(t *testing.T) {
+		h := New(s, 1000)
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() {
+				for round := range 20 {
+					w, err := h.Watch(View{Census: (i+round)%2 == 0, Tenant: fmt.Sprint(round % 3)})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					<-w.News()
+					w.Take()
+					time.Sleep(time.Duration(i*round) * time.Millisecond)
+					w.Close()
+				}
+			})
+		}
+		all.Wait()
+		pass(time.Second)
+		if h.reading != nil || h.counting != nil || len(h.details) != 0 {
+			t.Errorf("left: %v %v %v", h.reading, h.counting, slices.Collect(maps.Keys(h.details)))
+		}
+		h.Close()
+	})
+}

@@ -1,0 +1,117 @@
+package lua_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// whole is a flow as the script census tells it.
+const whole = "acme/echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 200:1000000:1:16:17,5:60000000:3:18:-19 =gold 20"
+
+// counted decodes an answer of the census that tells of one flow.
+func counted(flow string) (lua.Census, error) {
+	return lua.CensusCall{}.Decode([]any{int64(99), "7", "acme", int64(1), `{"capacity":5}`, "", flow})
+}
+
+func TestCensusTellsAFlow(t *testing.T) {
+	got, err := counted(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pace := func(limit int64, period time.Duration, burst int64) shaper.Pace {
+		return shaper.Pace{Rate: shaper.Rate{Limit: limit, Period: period}, Burst: burst}
+	}
+	want := lua.Census{Now: 99, Cursor: "7", Tenants: []lua.CountedTenant{{
+		Entry: "acme", API: `{"capacity":5}`, Flows: []lua.CountedFlow{{
+			FlowStat: lua.FlowStat{
+				Flow: "acme/echo", Depth: 7, Queued: 8, Running: 9, HeldUntil: 3, Admitted: 11, Rejected: 12, Departed: 13, Succeeded: 14, Dead: 15, Oldest: 20,
+				FullUntil: 6, Tier: "gold", Bytes: 10,
+			},
+			Bucket: shaper.Bucket{
+				Last: 1, Ready: 2, HeldUntil: 3, Share: 4, Spaced: 5,
+				Cells: []shaper.Cell{{Pace: pace(200, time.Second, 1), TAT: 16, Rem: 17}, {Pace: pace(5, time.Minute, 3), TAT: 18, Rem: -19}},
+			},
+		}},
+	}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	bare, err := counted("acme/echo 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0")
+	if f := bare.Tenants[0].Flows[0]; err != nil || f.Tier != "" || f.Bucket.Cells != nil {
+		t.Errorf("a flow that was never touched is %+v, %v", f, err)
+	}
+}
+
+func TestCensusRefuses(t *testing.T) {
+	for _, bad := range []string{
+		"", " ", whole + " 1", strings.TrimSuffix(whole, " 20"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
+		strings.Replace(whole, ":16:17", ":16", 1), strings.Replace(whole, ":17", ":17:1", 1), strings.Replace(whole, "200:", "0:", 1),
+		strings.Replace(whole, "acme/echo", "", 1),
+	} {
+		if _, err := counted(bad); !errors.Is(err, lua.ErrReply) {
+			t.Errorf("%q: %v, want ErrReply", bad, err)
+		}
+	}
+	for _, values := range [][]any{{int64(1), "0", "acme", int64(2), "", "", whole}, {int64(1), "0", "acme", int64(-1), "", ""}} {
+		if _, err := (lua.CensusCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
+			t.Errorf("%v: %v, want ErrReply", values, err)
+		}
+	}
+}
+
+// FuzzCensus: whatever a flow is told as, it is read or refused, and what is read can be judged.
+func FuzzCensus(f *testing.F) {
+	f.Add(whole)
+	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0")
+	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1:1:1:1:1, = 0")
+	f.Fuzz(func(t *testing.T, flow string) {
+		census, err := counted(flow)
+		if err != nil {
+			if !errors.Is(err, lua.ErrReply) {
+				t.Errorf("%q: %v", flow, err)
+			}
+			return
+		}
+		b := census.Tenants[0].Flows[0].Bucket
+		_ = fmt.Sprint(b.Earliest(), b.Pace(census.Now))
+	})
+}
+
+func TestWaitOf(t *testing.T) {
+	for _, tt := range []struct {
+		what  string
+		state shaper.State
+		epoch byte
+		cut   int
+		want  time.Duration
+		ok    bool
+	}{
+		{"succeeded", shaper.Succeeded, 1, 0, 2 * time.Second, true},
+		{"succeeded at the second delivery", shaper.Succeeded, 2, 0, 0, false},
+		{"dead", shaper.Dead, 1, 0, 0, false},
+		{"cancelled before it left", shaper.Cancelled, 0, 0, 0, false},
+		{"cut", shaper.Succeeded, 1, 1, 0, false},
+	} {
+		head := make([]byte, lua.HeadLength)
+		head[0], head[1], head[5] = '1', byte(tt.state), tt.epoch
+		put := func(at int, n int64) {
+			for i := 6; i >= 0; i-- {
+				head[at+i] = byte(n)
+				n >>= 8
+			}
+		}
+		put(14, 5_000_000)
+		put(44, 3_000_000)
+		if got, ok := lua.WaitOf(head[:len(head)-tt.cut]); got != tt.want || ok != tt.ok {
+			t.Errorf("%s: %v, %v; want %v, %v", tt.what, got, ok, tt.want, tt.ok)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package queuetest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var motionTests = map[string]func(*suite){
+	"a census tells what the tenants tell":              censusAgrees,
+	"a census tells what a hold and dead letters do":    censusStopped,
+	"a census judges a flow by the policy of now":       censusRetuned,
+	"a census in portions tells every tenant":           censusPortions,
+	"a census of no tenants ends":                       censusEmpty,
+	"totals count what was admitted, refused, departed": totalsCount,
+	"totals forget a departure that was not used":       totalsReleased,
+	"workers tell how late departures were":             latenessTold,
+	"a worker not heard of is not counted":              workersGone,
+	"waits are those of jobs delivered once":            waitsOfDone,
+	"the store tells how it is":                         storeHealth,
+}
+
+// census reads all tenants, in portions of about most.
+func (s *suite) census(most int) map[string]queue.Brief {
+	s.Helper()
+	all := map[string]queue.Brief{}
+	for cursor, parts := "", 0; parts == 0 || cursor != ""; parts++ {
+		part, next, err := s.q.Census(s.ctx, cursor, most)
+		if err != nil || parts > 1000 {
+			s.Fatalf("Census: part %d, %v", parts, err)
+		}
+		for _, b := range part {
+			all[b.Name] = b
+		}
+		cursor = next
+	}
+	return all
+}
+
+// agree compares the census with what each tenant tells. The oldest wait grows between the two.
+func (s *suite) agree(names ...string) {
+	s.Helper()
+	all := s.census(10)
+	for _, name := range names {
+		got, t := all[name], s.tenant(name)
+		want := queue.Brief{Name: name, Rate: t.Policy.Rate, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures}
+		if got.OldestWait > want.OldestWait || (got.OldestWait == 0) != (want.OldestWait == 0) {
+			s.Errorf("%s: the oldest wait is %v in the census, %v after it", name, got.OldestWait, want.OldestWait)
+		}
+		got.OldestWait, want.OldestWait = 0, 0
+		if got != want {
+			s.Errorf("%s is %+v in the census, want %+v", name, got, want)
+		}
+	}
+}
+
+func censusAgrees(s *suite) {
+	two := int64(2)
+	s.restart(func(o *queue.Options) {
+		o.Defaults.Rate = slow
+		o.Routes = map[string]shaper.Overrides{"reports": {Concurrency: &two}}
+		o.Tiers = map[string]shaper.Overrides{"gold": {Capacity: pointer(int64(7)), Rate: &quick}}
+		o.Tenants = map[string]shaper.Overrides{"filed": {Paused: pointer(true)}}
+	})
+	names := []string{tenant, "odd name", "é/{x}", "filed", "claims a tier"}
+	for i, name := range names {
+		for _, route := range []string{"default", "reports"} {
+			w := work()
+			w.Tenant, w.Route = name, route
+			if name == "claims a tier" {
+				w.Tier = "gold"
+			}
+			s.backlog(2+i, w)
+		}
+	}
+	s.leaseUpTo(4, near)
+	if _, err := s.q.Tune(s.ctx, "only said", queue.Change{Edit: keep}); err != nil {
+		s.Fatalf("Tune: %v", err)
+	}
+	s.agree(append(names, "only said")...)
+	equal(s, "tenants in the census", len(s.census(10)), 6)
+}
+
+func censusStopped(s *suite) {
+	s.restart(func(o *queue.Options) { o.Defaults.Rate, o.Retention.DeadCapacity = quick, 1 })
+	held := work()
+	held.Tenant = "held"
+	s.backlog(3, held)
+	s.settle(s.lease(3)[0], shaper.Hold, after(time.Hour))
+	s.backlog(2, work())
+	s.settle(s.lease(2)[0], shaper.Die)
+	s.admit(work())
+	s.agree("held", tenant)
+	equal(s, "what limits a held tenant", s.census(1)["held"].LimitedBy, "held")
+	equal(s, "what limits a tenant full of dead letters", s.census(1)[tenant].LimitedBy, "paused")
+}
+
+func censusRetuned(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = shaper.Rate{Limit: 1, Period: 24 * time.Hour} })
+	s.backlog(3, work())
+	s.lease(1)
+	s.agree(tenant)
+	s.tune(func(o *shaper.Overrides) { o.Rate, o.Rates = &quick, &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}} })
+	s.agree(tenant)
+	s.policy(func(p *shaper.Policy) { p.Capacity = 12 }) // the shard has not looked at its flows by it
+	equal(s, "the capacity in the census", s.census(10)[tenant].Capacity, 12)
+	s.agree(tenant)
+}
+
+func censusPortions(s *suite) {
+	names := manyNames(300)
+	for _, name := range names {
+		w := work()
+		w.Tenant = name
+		s.admit(w)
+	}
+	slices.Sort(names)
+	for _, most := range []int{-1, 1, 50, 1000} {
+		if got := slices.Sorted(maps.Keys(s.census(most))); !slices.Equal(got, names) {
+			s.Errorf("in portions of %d: %d tenants, want %d", most, len(got), len(names))
+		}
+	}
+	for _, cursor := range []string{"x", "1-0", "0--1", "0"} {
+		if _, _, err := s.q.Census(s.ctx, cursor, 10); !errors.Is(err, queue.ErrCursor) {
+			s.Errorf("cursor %q: %v, want ErrCursor", cursor, err)
+		}
+	}
+}
+
+func censusEmpty(s *suite) { equal(s, "tenants", len(s.census(10)), 0) }
+
+// counted are the totals that only grow.
+func (s *suite) counted() string {
+	s.Helper()
+	t := s.totals()
+	return fmt.Sprint(t.Admitted, t.Rejected, t.Departed)
+}
+
+func totalsCount(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Capacity = 3 })
+	equal(s, "totals of nothing", s.counted(), "0 0 0")
+	s.backlog(3, work())
+	s.submit(work())
+	if _, err := s.q.SubmitBatch(s.ctx, slices.Repeat([]queue.Submission{work()}, 4), true); err != nil {
+		s.Fatalf("SubmitBatch: %v", err)
+	}
+	other := work()
+	other.Tenant = "other"
+	s.admit(other)
+	equal(s, "totals before departures", s.counted(), "4 5 0")
+	for _, l := range s.lease(4) {
+		s.settle(l, shaper.Succeed)
+	}
+	equal(s, "totals after departures", s.counted(), "4 5 4")
+	sum := [3]int64{}
+	for _, b := range s.census(10) {
+		sum[0], sum[1], sum[2] = sum[0]+b.Admitted, sum[1]+b.Rejected, sum[2]+b.Departed
+	}
+	equal(s, "the sum over tenants", fmt.Sprint(sum[0], sum[1], sum[2]), "4 5 4")
+}
+
+func totalsReleased(s *suite) {
+	s.backlog(1, work())
+	s.settle(s.lease(1)[0], shaper.Release)
+	equal(s, "totals after a release", s.counted(), "1 0 0")
+	s.settle(s.lease(1)[0], shaper.Retry)
+	s.lease(1)
+	equal(s, "totals after a retry", s.counted(), "1 0 2")
+}
+
+func (s *suite) workers() queue.Workers {
+	s.Helper()
+	w, err := s.q.Workers(s.ctx)
+	if err != nil {
+		s.Fatalf("Workers: %v", err)
+	}
+	return w
+}
+
+func latenessTold(s *suite) {
+	equal(s, "workers of nobody", s.workers().Live, 0)
+	s.beat("a", time.Hour)
+	s.beat("b", time.Hour)
+	s.beat("idle", time.Hour)
+	var a, b queue.Lateness
+	a[queue.LatenessClass(100*time.Microsecond)] = 98
+	b[queue.LatenessClass(100*time.Microsecond)], b[queue.LatenessClass(4*time.Millisecond)] = 1, 1
+	for name, l := range map[string]queue.Lateness{"a": a, "b": b, "gone": b} {
+		if err := s.q.TellLateness(s.ctx, name, l); err != nil {
+			s.Fatalf("TellLateness: %v", err)
+		}
+	}
+	w := s.workers()
+	equal(s, "live workers", w.Live, 3)
+	equal(s, "departures", w.Lateness.Sum(), 100)
+	for _, q := range []struct {
+		share  float64
+		lo, hi time.Duration
+	}{{0.5, 100 * time.Microsecond, 113 * time.Microsecond}, {0.99, 100 * time.Microsecond, 113 * time.Microsecond}, {1, 4 * time.Millisecond, 4500 * time.Microsecond}} {
+		if got := w.Lateness.Quantile(q.share); got < q.lo || got > q.hi {
+			s.Errorf("the quantile %v is %v, want %v to %v", q.share, got, q.lo, q.hi)
+		}
+	}
+}
+
+func workersGone(s *suite) {
+	s.beat("silent", time.Hour)
+	s.await("the silent worker to be counted no more", func() bool { s.beat("w", time.Hour); return s.workers().Live == 1 })
+	if err := s.q.Leave(s.ctx, "w"); err != nil {
+		s.Fatalf("Leave: %v", err)
+	}
+	equal(s, "workers after the last has left", s.workers().Live, 0)
+}
+
+func waitsOfDone(s *suite) {
+	waits := func() []time.Duration {
+		s.Helper()
+		w, err := s.q.Waits(s.ctx, tenant, 2)
+		if err != nil {
+			s.Fatalf("Waits: %v", err)
+		}
+		return w
+	}
+	equal(s, "waits of a tenant never seen", len(waits()), 0)
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(4, work())
+	leases := s.lease(4)
+	s.settle(leases[0], shaper.Retry)
+	s.settle(leases[1], shaper.Die)
+	equal(s, "waits of jobs that have not succeeded", len(waits()), 0)
+	s.settle(leases[2], shaper.Succeed)
+	s.settle(leases[3], shaper.Succeed)
+	got := waits()
+	if len(got) != 2 || got[0] != leases[2].Stamp.Sub(leases[2].Created) || got[1] != leases[3].Stamp.Sub(leases[3].Created) || got[1] < 3*time.Minute-time.Second {
+		s.Errorf("waits are %v", got)
+	}
+	s.settle(s.lease(1)[0], shaper.Succeed)
+	equal(s, "waits with a job delivered again", len(waits()), 1)
+}
+
+func storeHealth(s *suite) {
+	h, err := s.q.StoreHealth(s.ctx)
+	if err != nil || h.Ping <= 0 || h.Engine != s.engine.Kind() {
+		s.Errorf("the store is %+v, %v", h, err)
+	}
+	if embedded := h.Engine == queue.EngineEmbedded; embedded != (h.UsedMemory == 0) || embedded != (h.Version == "") {
+		s.Errorf("the store is %+v", h)
+	}
+}
