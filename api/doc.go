@@ -3,7 +3,8 @@
 //
 // It promises what the contract page says: every error is a problem (RFC 9457) that names the field, the kind of value and
 // the rule, and never repeats a payload; every answer is one that /openapi.json documents. It keeps no state of its own but
-// caches of figures; admission, rates and jobs are the queue's, reached through the small ports in ports.go.
+// caches of figures and, for predictions, the last hour's arrivals (package arrivals); admission, rates and jobs are the queue's, reached
+// through the small ports in ports.go.
 //
 // # How a request is answered
 //

@@ -126,7 +126,6 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	batch := make([]queue.Submission, len(body.Jobs))
 	var nowhere []string // fields that name no configured route
 	var rd reader
-	trace := traceParentOf(c.r.Header)
 	for i, job := range body.Jobs {
 		var known bool
 		if batch[i], known = s.submission(c.who, job.IdempotencyKey, job.Submission); !known {
@@ -135,7 +134,6 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		if rule := s.callbackRule(job.CallbackURL); rule != "" {
 			rd.note(elementPath("jobs", i)+".callback_url", "string", rule)
 		}
-		batch[i].TraceParent = trace
 	}
 	if len(nowhere) > 0 {
 		return nil, unknownRouteAt(nowhere...)
@@ -151,9 +149,8 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, v := range verdicts {
+	for _, v := range verdicts {
 		s.metrics.admission(string(v.Outcome))
-		s.noteArrival(batch[i], v)
 	}
 	places, bytes := int64(1), int64(0) // asked for at once
 	if body.Atomic {
@@ -206,9 +203,17 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 			return nil, err
 		}
 	}
+	span := s.cfg.Traces.SendBatch(c.r.Context(), traceParentOf(c.r.Header), passed)
+	for i := range passed {
+		passed[i].TraceParent = span.TraceParent
+	}
 	verdicts, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
+	span.EndBatch(verdicts, err)
 	if err != nil {
 		s.metrics.admission("unavailable")
+	}
+	for i, v := range verdicts {
+		s.noteArrival(passed[i], v)
 	}
 	return verdicts, err
 }

@@ -72,27 +72,64 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	for _, t := range traces {
 		out.Arrivals += int64(len(t))
 	}
-	if out.Now, err = s.outlook(ctx, now, traces); err != nil {
+	service := map[string]time.Duration{}
+	for route := range traces {
+		if policyOn(now, route).Concurrency == 0 && policyOn(then, route).Concurrency == 0 {
+			continue
+		}
+		if service[route], err = s.serviceTime(ctx, name, route); err != nil {
+			return nil, err
+		}
+		out.ServiceTimeMS = max(out.ServiceTimeMS, wholeMillis(service[route]))
+	}
+	if out.Now, err = s.outlook(ctx, now, traces, service); err != nil {
 		return nil, err
 	}
-	if out.Then, err = s.outlook(ctx, then, traces); err != nil {
+	if out.Then, err = s.outlook(ctx, then, traces, service); err != nil {
 		return nil, err
 	}
 	return ok(out), nil
 }
 
-// outlook replays the traces, by route, through the flows of the tenant.
-func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace) (wire.Outlook, error) {
+// policyOn is the policy of the tenant's flow with the route.
+func policyOn(t queue.Tenant, route string) shaper.Policy {
+	if f, said := t.Routes[route]; said {
+		return f.Policy
+	}
+	return t.Policy
+}
+
+// serviceSample is how many of a flow's jobs tell how long its deliveries take.
+const serviceSample = 100
+
+// serviceTime is how long the last deliveries of a flow took that went well, on average; 0 if there are none.
+func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Duration, error) {
+	page, err := s.backend.List(ctx, queue.List{Tenant: tenant, State: queue.ListDone, Route: route, Limit: serviceSample})
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	n := 0
+	for _, j := range page.Jobs {
+		if j.State == shaper.Succeeded && !j.Started.IsZero() {
+			sum += max(0, j.Finished.Sub(j.Started))
+			n++
+		}
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	return sum / time.Duration(n), nil
+}
+
+// outlook replays the traces, by route, through the flows of the tenant, whose deliveries take so long.
+func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration) (wire.Outlook, error) {
 	var runs []*simulate.Run
 	for route, trace := range traces {
-		p := t.Policy
-		if f, said := t.Routes[route]; said {
-			p = f.Policy
-		}
 		if err := ctx.Err(); err != nil {
 			return wire.Outlook{}, err
 		}
-		r, err := simulate.Shaper(trace, p, simulate.Workers{Horizon: s.cfg.Horizon})
+		r, err := simulate.Shaper(trace, policyOn(t, route), simulate.Workers{Horizon: s.cfg.Horizon, Service: service[route]})
 		if err != nil {
 			return wire.Outlook{}, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // predict asks what the body would do to the tenant acme.
@@ -36,20 +37,20 @@ func outlook(admitted, refused, depth int64, waits ...int64) wire.Outlook {
 
 // Time stories: thirty jobs come at once to a queue of twenty places at ten a second, and then settings are tried.
 func TestPredictions(t *testing.T) {
-	now := outlook(21, 9, 20, 1000, 1900, 2000, 2000)
+	now := outlook(20, 10, 20, 900, 1800, 1900, 1900)
 	for _, tt := range []struct {
 		name, body string
 		then       wire.Outlook
 	}{
 		{"nothing changes", `{}`, now},
-		{"twice the rate, by its half", `{"rate":{"limit":20}}`, outlook(21, 9, 20, 500, 950, 1000, 1000)},
-		{"room for all", `{"capacity":100}`, outlook(30, 0, 29, 1400, 2800, 2900, 2900)},
-		{"a burst", `{"burst":5,"reason":"a try"}`, outlook(25, 5, 20, 800, 1900, 2000, 2000)},
-		{"a longest wait", `{"max_wait_ms":1000}`, outlook(11, 19, 10, 500, 1000, 1000, 1000)},
-		{"further rates", `{"rates":[{"limit":60,"period_ms":60000}]}`, outlook(21, 9, 20, 10_000, 19_000, 20_000, 20_000)},
+		{"twice the rate, by its half", `{"rate":{"limit":20}}`, outlook(20, 10, 20, 450, 900, 950, 950)},
+		{"room for all", `{"capacity":100}`, outlook(30, 0, 30, 1400, 2800, 2900, 2900)},
+		{"a burst", `{"burst":5,"reason":"a try"}`, outlook(20, 10, 20, 500, 1400, 1500, 1500)},
+		{"a longest wait", `{"max_wait_ms":1000}`, outlook(11, 19, 11, 500, 1000, 1000, 1000)},
+		{"further rates", `{"rates":[{"limit":60,"period_ms":60000}]}`, outlook(20, 10, 20, 9000, 18_000, 19_000, 19_000)},
 		{"paused", `{"paused":true}`, outlook(20, 10, 20)},
-		{"back to the defaults", `{"rate":null,"capacity":null}`, outlook(30, 0, 29, 1400, 2800, 2900, 2900)},
-		{"for this route", `{"routes":{"default":{"rate":{"limit":20,"period_ms":1000}}}}`, outlook(21, 9, 20, 500, 950, 1000, 1000)},
+		{"back to the defaults", `{"rate":null,"capacity":null}`, outlook(30, 0, 30, 1400, 2800, 2900, 2900)},
+		{"for this route", `{"routes":{"default":{"rate":{"limit":20,"period_ms":1000}}}}`, outlook(20, 10, 20, 450, 900, 950, 950)},
 		{"for another route", `{"routes":{"other":{"rate":{"limit":20,"period_ms":1000}}}}`, now},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,6 +132,36 @@ func TestPredictionsThatAreRefused(t *testing.T) {
 	if got := b.predict(`{}`); got.Arrivals != 0 || got.Now != (wire.Outlook{}) {
 		t.Errorf("of nothing: %+v", got)
 	}
+}
+
+// TestPredictionsKnowTheServiceTime: by the jobs that have ended, and the cap of concurrency counts then.
+func TestPredictionsKnowTheServiceTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		for range 10 {
+			b.submit(plainJob, headers{"Sluice-Tenant": "acme"})
+		}
+		first := b.predict(`{"concurrency":1}`)
+		for i, id := range b.queue.IDs()[:3] {
+			b.queue.Finish(id, shaper.Succeeded, nil, nil)
+			b.queue.Took(id, time.Duration(400+i*100)*time.Millisecond)
+		}
+		b.queue.Finish(b.queue.IDs()[3], shaper.Dead, nil, nil)
+		want := wire.Prediction{
+			From: first.From, Until: first.Until, Arrivals: 10, ServiceTimeMS: 500,
+			Now: outlook(10, 0, 10, 400, 900, 900, 900), Then: outlook(10, 0, 10, 2000, 4500, 4500, 4500),
+		}
+		if diff := cmp.Diff(want, b.predict(`{"concurrency":1}`)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if first.ServiceTimeMS != 0 || first.Then.Admitted != 10 || *first.Then.WaitMax != 900 {
+			t.Errorf("without a job that has ended: %+v", first)
+		}
+		b.admin.do(t, http.MethodPatch, "/v1/tenants/acme", nil, `{"concurrency":0}`)
+		if p := b.predict(`{"rate":{"limit":20}}`); p.ServiceTimeMS != 0 {
+			t.Errorf("without a cap: %+v", p)
+		}
+	})
 }
 
 func TestPredictionOfATenantThatDrains(t *testing.T) {

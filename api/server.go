@@ -18,6 +18,7 @@ import (
 	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/live"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/shaper/simulate"
@@ -36,6 +37,7 @@ type Config struct {
 	Registerer    prometheus.Registerer // nil: metrics are not registered
 	Gatherer      prometheus.Gatherer   // nil: no /metrics
 	Logger        *slog.Logger          // default slog.Default()
+	Traces        *spans.Tracer         // one span per submission; nil: none, and jobs carry the client's traceparent
 	StatusTenants []string              // tenants whose depth and capacity are exported as gauges
 	MaxStreams    int                   // event streams at once; default 1000
 	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a second's worth at once; zero: no bound

@@ -89,12 +89,7 @@ func (s *Server) patchRoutes(p *settingsPatch, rd *reader, path string, value js
 // over lays the patch over the overrides of a tenant, of whose rates in force those given by halves take the other half.
 func (p settingsPatch) over(inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
 	return func(o shaper.Overrides) (shaper.Overrides, error) {
-		return p.apply(o, func(route string) shaper.Rate {
-			if f, said := inForce.Routes[route]; said {
-				return f.Policy.Rate
-			}
-			return inForce.Policy.Rate
-		})
+		return p.apply(o, func(route string) shaper.Rate { return policyOn(inForce, route).Rate })
 	}
 }
 

@@ -86,9 +86,12 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 			return nil, err
 		}
 	}
+	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
+	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
 	v, err := s.backend.Submit(ctx, sub)
 	crash.At("after-admit")
+	span.End(v, err)
 	if err != nil {
 		stop()
 		s.metrics.admission("unavailable")

@@ -275,7 +275,7 @@ func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
 	}
 	rest, err := lua.Record{
 		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flowName(s.Tenant, s.Route), Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,
-		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: s.Payload,
+		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.compress(s.Payload),
 	}.Rest()
 	if err != nil {
 		return lua.AdmitJob{}, Job{}, fmt.Errorf("queue: %w", err)

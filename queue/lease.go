@@ -78,13 +78,17 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
+	payload, err := decompress(r.Payload)
+	if err != nil {
+		return Lease{}, err
+	}
 	var before result
 	if len(r.Result) > 0 {
 		_ = json.Unmarshal(r.Result, &before) // one that cannot be read is left out: the job is what counts
 	}
 	return Lease{
 		Log:      before.Log,
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: r.Payload,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }

@@ -33,10 +33,12 @@ type Options struct {
 	Store     StoreLimits
 	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend): it leaves the policies in Redis alone and
 	// goes by the defaults that the workers go by.
-	Reporter   bool
-	Horizon    time.Duration         // how far ahead workers lease, default 20 ms
-	Registerer prometheus.Registerer // default: metrics are not registered
-	Logger     *slog.Logger          // default slog.Default()
+	Reporter bool
+	// CompressOver is from how many bytes on payloads are stored compressed, 0 for never. What counts bytes counts those that are stored.
+	CompressOver int
+	Horizon      time.Duration         // how far ahead workers lease, default 20 ms
+	Registerer   prometheus.Registerer // default: metrics are not registered
+	Logger       *slog.Logger          // default slog.Default()
 }
 
 // Retention says how long finished jobs and idempotency keys are kept.
@@ -50,19 +52,20 @@ type Retention struct {
 
 // Queue is the Redis side of Sluice.
 type Queue struct {
-	engine    *Engine
-	keys      Keyspace
-	policies  atomic.Pointer[filePolicies]
-	reporter  bool
-	publish   sync.Mutex // held while the policies of the file are stated
-	retention lua.Retention
-	horizon   time.Duration
-	observe   lua.Observer
-	log       *slog.Logger
-	flusher   *flusher
-	watcher   *watcher
-	store     *store
-	judge     judge
+	engine       *Engine
+	keys         Keyspace
+	policies     atomic.Pointer[filePolicies]
+	reporter     bool
+	compressOver int
+	publish      sync.Mutex // held while the policies of the file are stated
+	retention    lua.Retention
+	horizon      time.Duration
+	observe      lua.Observer
+	log          *slog.Logger
+	flusher      *flusher
+	watcher      *watcher
+	store        *store
+	judge        judge
 }
 
 // Schema of the stored data. A process reads its own and those from oldestKnown on. 2: fields at the end of a record's prefix may be left out. Data of 1 is refused: a
@@ -94,7 +97,7 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, maxShards)
 	}
 	q := &Queue{
-		engine: engine, keys: NewKeyspace(o.Shards), reporter: o.Reporter,
+		engine: engine, keys: NewKeyspace(o.Shards), reporter: o.Reporter, compressOver: o.CompressOver,
 		retention: lua.Retention{
 			Finished:    or(o.Retention.Succeeded, time.Hour),
 			Dead:        or(o.Retention.Dead, 7*24*time.Hour),

@@ -20,22 +20,25 @@ func TestSimulatedAsServed(t *testing.T) {
 		policy  shaper.Policy
 		horizon time.Duration
 		service time.Duration // with a cap of concurrency
+		bunch   int           // arrivals that come as one batch; 0 is 1
 	}{
-		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon, 0},
-		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0},
-		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon, 0},
+		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon, 0, 0},
+		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0, 0},
+		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon, 0, 0},
 		{"two rates and a longest wait", shaper.Policy{
 			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second, Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
-		}, simulate.Horizon, 0},
-		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon, 0},
-		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4}, simulate.Horizon, 317 * time.Millisecond},
-		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10}, simulate.Horizon, 200 * time.Millisecond},
-		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9}, simulate.Horizon, 317 * time.Millisecond},
-		{"one at a time, faster than a look ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond},
-		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1, Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond},
-		{"a cap without a look ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond},
-		{"a cap and a longest wait", shaper.Policy{Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second}, 0, 150 * time.Millisecond},
-		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0},
+		}, simulate.Horizon, 0, 0},
+		{"batches", shaper.Policy{Rate: second(20), Burst: 4, Capacity: 50}, simulate.Horizon, 0, 30},
+		{"batches and a cap", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 50, Concurrency: 3}, 0, 90 * time.Millisecond, 17},
+		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon, 0, 0},
+		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4}, simulate.Horizon, 317 * time.Millisecond, 0},
+		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10}, simulate.Horizon, 200 * time.Millisecond, 0},
+		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9}, simulate.Horizon, 317 * time.Millisecond, 0},
+		{"one at a time, faster than a look ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond, 0},
+		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1, Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond, 0},
+		{"a cap without a look ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond, 0},
+		{"a cap and a longest wait", shaper.Policy{Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second}, 0, 150 * time.Millisecond, 0},
+		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -48,6 +51,7 @@ func TestSimulatedAsServed(t *testing.T) {
 				begin := shaper.InstantOf(time.Now()).Add(time.Second)
 				for i, shift := 0, begin-trace[0].At; i < len(trace); i++ {
 					trace[i].At += shift
+					trace[i].At = trace[i-i%max(1, c.bunch)].At
 					trace[i].Cost = 1 + int64(i%7/6) // every seventh costs 2
 				}
 				want, err := simulate.Shaper(trace, c.policy, simulate.Workers{Horizon: c.horizon, Service: c.service})
@@ -127,21 +131,34 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 		shaper.Admitted: simulate.Departed, shaper.Full: simulate.Refused, shaper.DeadlineUnreachable: simulate.Unreachable,
 	}
 	counts := map[simulate.Fate]int{}
-	for i, a := range want.Trace {
-		until(a.At)
-		time.Sleep(time.Until(a.At.Time()))
-		job := work()
-		job.Cost = a.Cost
-		v, err := q.Submit(t.Context(), job)
+	for i := 0; i < len(want.Trace); {
+		at := want.Trace[i].At
+		until(at)
+		time.Sleep(time.Until(at.Time()))
+		var batch []queue.Submission
+		for _, a := range want.Trace[i:] {
+			if a.At == at {
+				job := work()
+				job.Cost = a.Cost
+				batch = append(batch, job)
+			}
+		}
+		verdicts, err := q.SubmitBatch(t.Context(), batch, false)
 		if err != nil {
-			t.Fatalf("Submit: %v", err)
+			t.Fatalf("SubmitBatch: %v", err)
 		}
-		fate, known := fates[v.Outcome]
-		if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
-			t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
+		first := false
+		for _, v := range verdicts {
+			fate, known := fates[v.Outcome]
+			if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
+				t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
+			}
+			counts[want.Fates[i]]++
+			number[v.Job.ID] = i
+			first = first || v.Position == 1
+			i++
 		}
-		counts[want.Fates[i]]++
-		if number[v.Job.ID] = i; v.Position == 1 { // whoever comes into an empty queue wakes the worker
+		if first { // whoever comes into an empty queue wakes the worker
 			look()
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -84,6 +85,7 @@ type Config struct {
 	Concurrency int                   // jobs held at once, waiting for their stamp, running or being settled; not those handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
 	Registerer  prometheus.Registerer // nil: metrics are not registered
+	Traces      *spans.Tracer         // one span per delivery; nil: none, and deliveries carry the traceparent of their submission
 	Logger      *slog.Logger          // default slog.Default()
 }
 

@@ -26,7 +26,7 @@ type DeliveryInfo struct {
 	Route       string    // for example "default"
 	Type        string    // the task's type, for example "order.create"
 	Stamp       time.Time // when it left its bucket, by the queue's clock
-	TraceParent string    // W3C trace context of the submission, empty for none
+	TraceParent string    // W3C trace context of this delivery's span, which the context holds too; without Config.Traces as submitted, empty for none
 }
 
 type deliveryKey struct{}

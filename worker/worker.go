@@ -83,7 +83,7 @@ var (
 
 // deliverer carries one job to its route and says how that ended: with shaper.Succeed, Retry, Die or Hold, or with no event
 // when the lease lives on without this worker and somebody else will settle it. It obeys the context, which ends when the
-// worker's grace is over, and may leave the error's At to the worker. It is called from many goroutines at once; a panic
+// worker's grace is over, and may leave the error's At to the worker. The lease's TraceParent is the delivery's own, if there are traces. It is called from many goroutines at once; a panic
 // counts as a failed attempt.
 type deliverer interface {
 	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
@@ -303,7 +303,11 @@ func (w *Worker) deliver(j *job) {
 	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
 	w.lateness.observe(time.Duration(start - j.at))
 	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
-	s := w.attempt(j.lease)
+	span := w.cfg.Traces.Process(w.work, &j.lease)
+	l := j.lease
+	l.TraceParent = span.TraceParent
+	s := w.attempt(span.Context, l)
+	w.endSpan(span, l, s)
 	end := w.watch.now()
 	w.metrics.duration.Observe(time.Duration(end - start).Seconds())
 	if s.Event == "" {
@@ -320,7 +324,7 @@ func (w *Worker) deliver(j *job) {
 }
 
 // attempt calls the deliverer of the job's route; neither a missing route nor a panic gets past it.
-func (w *Worker) attempt(l queue.Lease) (s queue.Settlement) {
+func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	route, known := w.cfg.Routes[l.Route]
 	if !known {
 		route = Route{}.withDefaults()
@@ -338,7 +342,7 @@ func (w *Worker) attempt(l queue.Lease) (s queue.Settlement) {
 	if !ok {
 		return route.Retry.again(l, fmt.Sprintf("route %q is not configured in this worker", cut(l.Route, 64)), 0)
 	}
-	return d.Deliver(w.work, l)
+	return d.Deliver(ctx, l)
 }
 
 // settle hands the end of a job to the settler. The job keeps its place until Redis has taken note: otherwise a Redis that is

@@ -129,6 +129,14 @@ func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue
 	}
 }
 
+// Took says how long the last delivery of a job took.
+func (f *Fake) Took(id string, d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j := f.jobs[id]
+	j.Started = j.Finished.Add(-d)
+}
+
 // Signal wakes the watchers of the job, whatever its state.
 func (f *Fake) Signal(id string) {
 	f.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,7 +80,7 @@ func (l *Log) Note(name string, a Arrival) {
 	t := s.tenants[name]
 	if t == nil {
 		t = &tenant{}
-		s.tenants[name] = t
+		s.tenants[strings.Clone(name)] = t // which may be part of a request
 	}
 	h := t.of(a.Route)
 	if h == nil {
@@ -110,7 +111,7 @@ func (l *Log) begin(s *stripe, t *tenant, route string) *history {
 	if s.flows >= flowsMost {
 		l.forgetOne(s, t)
 	}
-	h := &history{route: route, width: finest, runs: make([]run, 0, firstRuns)}
+	h := &history{route: strings.Clone(route), width: finest, runs: make([]run, 0, firstRuns)}
 	t.flows = append(t.flows, h)
 	s.flows++
 	l.flows.Add(1)

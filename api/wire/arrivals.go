@@ -21,7 +21,7 @@ type Prediction struct {
 	From          time.Time `json:"from" doc:"Since when arrivals count: an hour ago, the start of this process, or later where there are more than are replayed."`
 	Until         time.Time `json:"until"`
 	Arrivals      int64     `json:"arrivals" doc:"Submissions that came to this process in that time, those refused included."`
-	ServiceTimeMS int64     `json:"service_time_ms,omitempty" doc:"How long a delivery takes, by the jobs that have ended lately. If absent that is not known, and the cap of concurrency is left out."`
+	ServiceTimeMS int64     `json:"service_time_ms,omitempty" doc:"How long a delivery takes, on average of the last 100 that went well; of several routes the longest. If absent there is no cap of concurrency, or it is left out because no job has ended lately."`
 	Now           Outlook   `json:"now" doc:"With the settings in force."`
 	Then          Outlook   `json:"then" doc:"With those of the body laid over them."`
 }

@@ -33,7 +33,7 @@ func all() []figure {
 		{id: "P11-status", what: "status of a job in the middle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(statusOne)},
 		{id: "P12", what: "HTTP push from the queue to its settling, jobs/s ÷ a bare Go client posting to the same sink", unit: "ratio", target: 0.4, measure: measurePush},
 	}
-	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures())
+	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures(), simulatorFigures())
 }
 
 const (

@@ -42,13 +42,15 @@ func placeholder(s config.Setting) string {
 		return "DURATION"
 	case config.Rate:
 		return "LIMIT/PERIOD"
+	case config.Share:
+		return "SHARE"
 	case config.Switch:
 		return ""
 	}
 	switch s.Key {
 	case "api.listen", "admin.listen":
 		return "ADDR"
-	case "redis.url":
+	case "redis.url", "traces.endpoint":
 		return "URL"
 	case "redis.data_dir":
 		return "DIR"

@@ -23,6 +23,7 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/tracing"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -47,7 +48,8 @@ const (
 //  1. drain: readiness turns 503 and new jobs are refused, so that no client sends what nobody would take;
 //  2. the worker: it gives back what has not departed and finishes what has, while clients still read their jobs;
 //  3. the streams of figures, which have shown the rest of it, and the listeners: nothing changes any more, so the last answers are final;
-//  4. the queue, then its engine: everything above needs them to the end.
+//  4. the traces: what tells of all that is sent, for a bounded time;
+//  5. the queue, then its engine: everything above needs them to the end.
 type process struct {
 	cfg       config.Config
 	roles     roles
@@ -55,8 +57,9 @@ type process struct {
 	apiFlag   string // what to change when the address is taken
 	adminFlag string
 	log       *slog.Logger
-	ready     func(running) // called once, when jobs are taken
-	reloader  *reloader     // nil: there is no file
+	ready     func(running)       // called once, when jobs are taken
+	reloader  *reloader           // nil: there is no file
+	getenv    func(string) string // of OpenTelemetry's own variables; nil: there are none
 }
 
 // running is what a ready process tells about itself.
@@ -90,6 +93,13 @@ func (p *process) run(ctx context.Context) error {
 	if intake != nil {
 		registry.MustRegister(intake.socket)
 	}
+	traces, err := tracing.Open(ctx, tracing.Config{
+		Endpoint: p.cfg.Traces.Endpoint, Sample: p.cfg.Traces.Sample, Version: build().Version, Getenv: p.getenv, Registerer: registry, Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer traces.Close() // where something below fails
 	engine, q, err := p.open(ctx, registry)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -111,7 +121,9 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := api.New(q, p.apiConfig(registry, engine, q.Limits(), guard, authenticator))
+	apiConfig := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
+	apiConfig.Traces = traces.Tracer()
+	server, err := api.New(q, apiConfig)
 	if err != nil {
 		return err
 	}
@@ -123,6 +135,7 @@ func (p *process) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		cfg.Traces = traces.Tracer()
 		w, err := worker.New(q, cfg)
 		if err != nil {
 			return err
@@ -175,6 +188,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	server.End()
 	admin.shutdown()
+	traces.Close()
 	if failed := cause(ctx); failed != nil {
 		return failed
 	}
@@ -249,10 +263,11 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,
 			DeadCapacity: p.cfg.Retention.DeadCapacity,
 		},
-		Store:      queue.StoreLimits{Bytes: p.cfg.Store.MaxBytes, Tenants: p.cfg.Store.MaxTenants},
-		Horizon:    p.cfg.Worker.Horizon,
-		Registerer: attempt,
-		Logger:     p.log,
+		Store:        queue.StoreLimits{Bytes: p.cfg.Store.MaxBytes, Tenants: p.cfg.Store.MaxTenants},
+		CompressOver: int(p.cfg.Store.CompressOver),
+		Horizon:      p.cfg.Worker.Horizon,
+		Registerer:   attempt,
+		Logger:       p.log,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())

@@ -57,7 +57,8 @@ func (c *serveCmd) Run(a *app) error {
 	}
 	p := &process{
 		cfg: cfg, roles: r, embedded: embedded, apiFlag: "--api", adminFlag: "--admin",
-		log: newLogger(a.Err, cfg.Log.Level),
+		log:    newLogger(a.Err, cfg.Log.Level),
+		getenv: func(name string) string { return a.env(name, "") },
 	}
 	if c.Config != "" {
 		p.reloader = newReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.log)

@@ -15,6 +15,7 @@ var boundsTests = map[string]func(*suite){
 	"a replay is bounded in bytes":                         boundBytesOfAReplay,
 	"a store with as many bytes as it may have takes none": boundStoreBytes,
 	"a store with as many tenants takes no other":          boundStoreTenants,
+	"compressed payloads count as they are stored":         boundCompressed,
 }
 
 // sized is work with a payload of so many bytes.
@@ -146,4 +147,18 @@ func boundStoreTenants(s *suite) {
 		s.Fatal(err)
 	}
 	equal(s, "the tenants", totals.Tenants, 2)
+}
+
+func boundCompressed(s *suite) {
+	s.restart(func(o *queue.Options) { o.CompressOver, o.Defaults.CapacityBytes = 1000, 1000 })
+	s.admit(sized(999))
+	s.lease(1)
+	large := sized(100_000) // shrinks to less than a hundredth
+	s.admit(large)
+	if bytes := s.tenant(tenant).Bytes; bytes <= 0 || bytes > 1000 {
+		s.Errorf("the tenant has %d bytes", bytes)
+	}
+	equal(s, "the payload", string(s.lease(1)[0].Payload), string(large.Payload))
+	s.restart(func(o *queue.Options) { o.Defaults.CapacityBytes = 1000 })
+	equal(s, "the outcome without compression", s.submit(large).Outcome, shaper.FullOfBytes)
 }

@@ -14,7 +14,8 @@
 //
 // Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at its stamp. It holds its place until a
 // worker takes it out of the queue, which is a little before its stamp, for workers look ahead. Of a departure and an arrival at the same
-// instant the departure comes first.
+// instant the departure comes first, but arrivals at the same instant are a bunch: they are judged together, as those of a batch are, before any of
+// them leaves.
 //
 // Deliveries all take the same time, none unless it is given, and succeed at the first attempt; nothing is held or scheduled for later. So the
 // run is that of a flow whose upstream keeps up, or is held back by the cap of concurrency alone. Retries would take further slots, and a look for expired leases, which

@@ -21,6 +21,9 @@ func (r *Run) live(p shaper.Policy, service time.Duration) {
 		for f.Queued > 0 {
 			for ; head < end && r.Fates[head] != Waiting; head++ {
 			}
+			if head == end {
+				return
+			}
 			a := r.Trace[head]
 			at, fate := f.Earliest(), Departed
 			full := p.Concurrency > 0 && running == p.Concurrency
@@ -48,9 +51,13 @@ func (r *Run) live(p shaper.Policy, service time.Duration) {
 			r.Fates[head], r.Gone[head] = fate, at-afterZero
 		}
 	}
+	bunch := 0
 	for i, a := range r.Trace {
+		if a.At != r.Trace[bunch].At {
+			bunch = i
+		}
 		now := a.At + afterZero
-		leave(i, now)
+		leave(bunch, now)
 		var said shaper.Admission
 		f, said = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: a.Cost, MaxWait: p.MaxWait}, nil)
 		switch said.Outcome {

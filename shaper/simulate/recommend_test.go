@@ -87,7 +87,7 @@ func TestRecommendationIsTheSmallest(t *testing.T) {
 func TestRecommendForAnUpstream(t *testing.T) {
 	trace := at(repeat(100, 0)...)
 	got, err := Recommend(trace, Goals{Upstream: rate("10/s"), Burst: 1}, nil)
-	if err != nil || !got.Reached || got.Rate != rate("10/s") || got.Capacity != 99 {
+	if err != nil || !got.Reached || got.Rate != rate("10/s") || got.Capacity != 100 {
 		t.Errorf("%+v, %v", got.Point, err)
 	}
 	got, err = Recommend(trace, Goals{Upstream: rate("10/s"), WaitP99: sec, Burst: 1}, nil)

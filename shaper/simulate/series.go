@@ -49,8 +49,12 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 			}
 		}
 	}
+	bunch := 0
 	for i, a := range r.Trace {
-		leave(i, a.At)
+		if a.At != r.Trace[bunch].At {
+			bunch = i
+		}
+		leave(bunch, a.At)
 		k := reach(a.At)
 		s.Arrived[k]++
 		if !r.Fates[i].Admitted() {

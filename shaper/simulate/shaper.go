@@ -169,6 +169,8 @@ func (c *pace) charge(stamp, cost int64) {
 // foresee gives each job its stamp as it arrives. The queue is the arrivals from head on that were admitted: they leave in their order. It gives
 // up, and reports false, once more than so many are refused.
 //
+// Those of a bunch, which arrive at one instant, are judged together: the first of them leaves after the last has found a place or none.
+//
 // A worker looks at the flow when a job comes into an empty queue, and then half a horizon before the first stamp that waits; each look
 // leases what is stamped up to a horizon later. So the look that leases a job is known as it arrives, too.
 func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool {
@@ -179,9 +181,13 @@ func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool
 		r.Freed = make([]shaper.Instant, len(r.Trace))
 	}
 	gone, freed, fates := r.Gone, r.Freed, r.Fates
+	instant, bunch := int64(-1), 0
 	for i, a := range r.Trace {
 		now := int64(a.At)
-		for head < i {
+		if now != instant {
+			instant, bunch = now, i
+		}
+		for head < bunch {
 			if fates[head] == Departed {
 				if int64(freed[head]) > now {
 					break
@@ -231,9 +237,13 @@ func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 	ahead, service := w.Horizon.Microseconds(), w.Service.Microseconds()
 	running, first := int64(0), 0 // jobs leased from the first on, the newest of them included, that take part in the cap
 	r.Freed = make([]shaper.Instant, len(r.Trace))
+	bunch := 0
 	for i, a := range r.Trace {
 		now := int64(a.At)
-		for ; head < i && (r.Fates[head] != Departed || int64(r.Freed[head]) <= now); head++ {
+		if a.At != r.Trace[bunch].At {
+			bunch = i
+		}
+		for ; head < bunch && (r.Fates[head] != Departed || int64(r.Freed[head]) <= now); head++ {
 			if r.Fates[head] == Departed {
 				depth--
 			}
@@ -274,12 +284,15 @@ func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 // peak is the most that waited after an admission, the one admitted included.
 func (r *Run) peak() int64 {
 	var depth, peak int64
-	head := 0
+	head, bunch := 0, 0
 	for i, a := range r.Trace {
+		if a.At != r.Trace[bunch].At {
+			bunch = i
+		}
 		if !r.Fates[i].Admitted() {
 			continue
 		}
-		for ; head < i && (!r.Fates[head].Admitted() || r.Freed[head] <= a.At); head++ {
+		for ; head < bunch && (!r.Fates[head].Admitted() || r.Freed[head] <= a.At); head++ {
 			if r.Fates[head].Admitted() {
 				depth--
 			}

@@ -39,17 +39,17 @@ func TestShaperStories(t *testing.T) {
 			0, 100 * ms, 200 * ms, 300 * ms,
 		}},
 		// The first leaves at its own instant, before the next arrives.
-		{"a bunch is spaced, and refused beyond the places", ten, at(repeat(6, 0)...), []time.Duration{0, 100 * ms, 200 * ms, 300 * ms, full, full}},
+		{"a bunch is spaced, and refused beyond the places", ten, at(repeat(6, 0)...), []time.Duration{0, 100 * ms, 200 * ms, full, full, full}},
 		{"a place is free at the instant of a departure, not before", ten, at(0, 0, 0, 0, 100*ms-us, 100*ms, 100*ms), []time.Duration{
-			0, 100 * ms, 200 * ms, 300 * ms, full, 400 * ms, full,
+			0, 100 * ms, 200 * ms, full, 300 * ms, 400 * ms, full,
 		}},
 		{"no capacity admits nothing", with(func(p *shaper.Policy) { p.Capacity = 0 }), at(0, sec), []time.Duration{full, full}},
-		{"a burst leaves at once", with(func(p *shaper.Policy) { p.Burst = 3 }), at(repeat(5, 0)...), []time.Duration{0, 0, 0, 100 * ms, 200 * ms}},
+		{"a burst leaves at once", with(func(p *shaper.Policy) { p.Burst, p.Capacity = 3, 5 }), at(repeat(5, 0)...), []time.Duration{0, 0, 0, 100 * ms, 200 * ms}},
 		{"T that no microsecond divides keeps its remainder", shaper.Policy{Rate: rate("7/3s"), Burst: 1, Capacity: 10}, at(repeat(8, 0)...), []time.Duration{
 			0, 428_571 * us, 857_142 * us, 1_285_714 * us, 1_714_285 * us, 2_142_857 * us, 2_571_428 * us, 3 * sec,
 		}},
-		{"a job of cost 3 takes three intervals after it", ten, costly(3, 1, 2, 1), []time.Duration{0, 300 * ms, 400 * ms, 600 * ms}},
-		{"the strictest of several rates wins", with(func(p *shaper.Policy) { p.Rates = []shaper.Pace{{Rate: rate("3/m"), Burst: 2}} }), at(repeat(4, 0)...),
+		{"a job of cost 3 takes three intervals after it", with(func(p *shaper.Policy) { p.Capacity = 4 }), costly(3, 1, 2, 1), []time.Duration{0, 300 * ms, 400 * ms, 600 * ms}},
+		{"the strictest of several rates wins", with(func(p *shaper.Policy) { p.Capacity, p.Rates = 4, []shaper.Pace{{Rate: rate("3/m"), Burst: 2}} }), at(repeat(4, 0)...),
 			[]time.Duration{0, 100 * ms, 20 * sec, 40 * sec}},
 		{"a wait that cannot be kept is refused at once", with(func(p *shaper.Policy) { p.MaxWait = 150 * ms }), at(repeat(3, 0)...), []time.Duration{0, 100 * ms, late}},
 		{"a wait is foreseen with several rates, too",
@@ -119,7 +119,7 @@ func TestTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Report{
-		Name: NameShaper, Arrived: 10, Admitted: 7, Refused: 3, Delayed: 4, Departed: 7, WaitP50: 100 * ms, WaitP95: 300 * ms, WaitP99: 300 * ms, WaitMax: 300 * ms,
+		Name: NameShaper, Arrived: 10, Admitted: 5, Refused: 5, Delayed: 2, Departed: 5, WaitP95: 200 * ms, WaitP99: 200 * ms, WaitMax: 200 * ms,
 		PeakDepth: 3, Ends: 5 * sec,
 	}
 	if diff := cmp.Diff(want, Together(one, other)); diff != "" {
@@ -140,21 +140,22 @@ func TestWorkersLookAhead(t *testing.T) {
 	for _, story := range []struct {
 		name  string
 		rate  string
+		most  int64 // capacity
 		trace Trace
 		freed []time.Duration // -1 for a refusal
 	}{
-		{"into an empty queue", "10/s", at(0, 50*ms, 190*ms, 285*ms), []time.Duration{0, 90 * ms, 190 * ms, 285 * ms}},
-		{"a look leases what is stamped up to a horizon later", "200/s", at(repeat(7, 0)...), []time.Duration{
+		{"into an empty queue", "10/s", 2, at(0, 50*ms, 190*ms, 285*ms), []time.Duration{0, 90 * ms, 190 * ms, 285 * ms}},
+		{"a look leases what is stamped up to a horizon later", "200/s", 7, at(repeat(7, 0)...), []time.Duration{
 			// The first five at 0 to 20 ms; the look after that is for 25 ms.
 			0, 0, 0, 0, 0, 15 * ms, 15 * ms,
 		}},
-		{"one that comes after the look is left to the next", "200/s", at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
+		{"one that comes after the look is left to the next", "200/s", 7, at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
 			0, 0, 0, 0, 0, 15 * ms, 15 * ms, 16 * ms, 31 * ms,
 		}},
-		{"a full queue takes the next half a horizon early", "10/s", at(0, 0, 0, 89*ms, 90*ms, 91*ms), []time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
+		{"a full queue takes the next half a horizon early", "10/s", 2, at(0, ms, 2*ms, 89*ms, 90*ms, 91*ms), []time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			r, err := Shaper(story.trace, shaper.Policy{Rate: rate(story.rate), Burst: 1, Capacity: 2}, Workers{Horizon: Horizon})
+			r, err := Shaper(story.trace, shaper.Policy{Rate: rate(story.rate), Burst: 1, Capacity: story.most}, Workers{Horizon: Horizon})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -291,14 +292,14 @@ func TestLimiterRunsDecide(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	// 10/s with four places: 0 leaves at once, four wait, the sixth is refused, one comes when all is over.
-	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 4}, Workers{})
+	// 10/s with five places: 0 leaves at once, four wait, the sixth is refused, one comes when all is over.
+	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 5}, Workers{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Report{
 		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, Departed: 6, WaitP50: 100 * ms, WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
-		PeakDepth: 4, FullestWindow: 5, Window: sec, Ends: sec,
+		PeakDepth: 5, FullestWindow: 5, Window: sec, Ends: sec,
 	}
 	if diff := cmp.Diff(want, r.Report()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -364,8 +365,8 @@ func (r *Run) depthWithin(from, to shaper.Instant) int64 {
 	look := func(now shaper.Instant, before int) {
 		var depth int64
 		for i, a := range r.Trace[:before] {
-			// The last to arrive is counted in, though it may leave at once.
-			if r.Fates[i].Admitted() && a.At <= now && (r.Freed[i] > now || i == before-1) {
+			// The last to arrive are counted in, though one of them may leave at once.
+			if r.Fates[i].Admitted() && a.At <= now && (r.Freed[i] > now || a.At == r.Trace[before-1].At) {
 				depth++
 			}
 		}

@@ -26,6 +26,7 @@ type Config struct {
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
 	Guards    map[string]Guard // in front of the intake; none: off
+	Traces    Traces
 	Log       Log
 }
 
@@ -80,6 +81,8 @@ type Retention struct {
 type Store struct {
 	MaxBytes   int64 // of the payloads of waiting jobs
 	MaxTenants int64 // with jobs, or active in the last ten minutes
+	// CompressOver is from how many bytes on a payload is stored compressed; 0: never.
+	CompressOver int64
 }
 
 // Callbacks tell clients that their jobs have ended.
@@ -134,6 +137,12 @@ func (t Tenants) Baseline() shaper.Baseline {
 	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers}
 }
 
+// Traces say where OpenTelemetry spans are sent.
+type Traces struct {
+	Endpoint string   // URL; empty: as OpenTelemetry's own variables say, which is nowhere without them
+	Sample   *float64 // share of the traces that begin here, 0 to 1; nil: as the variables say, else 1
+}
+
 // Log is what the process says on standard error.
 type Log struct {
 	Level string // debug, info, warn or error
@@ -175,6 +184,7 @@ func (c *Config) scalars() map[string]any {
 		"retention.idempotency":           &c.Retention.Idempotency,
 		"retention.dead_capacity":         &c.Retention.DeadCapacity,
 		"store.max_bytes":                 &c.Store.MaxBytes,
+		"store.compress_over":             &c.Store.CompressOver,
 		"store.max_tenants":               &c.Store.MaxTenants,
 		"callbacks.timeout":               &c.Callbacks.Timeout,
 		"callbacks.max_attempts":          &c.Callbacks.MaxAttempts,
@@ -185,6 +195,8 @@ func (c *Config) scalars() map[string]any {
 		"tenants.defaults.concurrency":    &c.Tenants.Defaults.Concurrency,
 		"tenants.defaults.max_wait":       &c.Tenants.Defaults.MaxWait,
 		"tenants.defaults.paused":         &c.Tenants.Defaults.Paused,
+		"traces.endpoint":                 &c.Traces.Endpoint,
+		"traces.sample":                   &c.Traces.Sample,
 		"log.level":                       &c.Log.Level,
 	}
 }

@@ -86,6 +86,35 @@ func TestEmptyRate(t *testing.T) {
 	}
 }
 
+// A share may be a whole number, and is taken back by an empty flag; a variable is text.
+func TestShare(t *testing.T) {
+	for _, c := range []struct {
+		yaml, variable, flag string
+		want                 *float64
+	}{
+		{"", "", "absent", nil},
+		{"traces: { sample: 1 }\n", "", "absent", new(1.0)},
+		{"traces: { sample: 0 }\n", "", "absent", new(0.0)},
+		{"traces: { sample: 1 }\n", "SLUICE_TRACES_SAMPLE=0.125", "absent", new(0.125)},
+		{"traces: { sample: 1 }\n", "SLUICE_TRACES_SAMPLE=0.125", "1e-3", new(0.001)},
+		{"traces: { sample: 1 }\n", "", "", nil},
+	} {
+		from := config.Sources{File: write(t, route+c.yaml), Environ: []string{c.variable}, Flags: map[string]string{"traces.sample": c.flag}}
+		if c.flag == "absent" {
+			from.Flags = nil
+		}
+		if diff := cmp.Diff(c.want, mustLoad(t, from).Traces.Sample); diff != "" {
+			t.Errorf("%+v: %s", c, diff)
+		}
+	}
+	for _, text := range []string{"NaN", "half", "2"} {
+		_, err := config.Load(config.Sources{File: write(t, route), Environ: []string{"SLUICE_TRACES_SAMPLE=" + text}})
+		if len(problems(t, err)) != 1 {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
@@ -123,6 +152,7 @@ tenants:
   nothing:
 guards:
   readers: { rate: 50/s, by: [tenant] }
+traces: { endpoint: "https://collector.example:4318/otlp", sample: 0.25 }
 log: { level: warn }
 `)})
 	n := func(v int64) *int64 { return &v }
@@ -173,7 +203,8 @@ log: { level: warn }
 		Guards: map[string]config.Guard{"readers": {
 			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 50, Period: time.Second}}, By: []api.GuardBy{api.GuardByTenant},
 		}},
-		Log: config.Log{Level: "warn"},
+		Traces: config.Traces{Endpoint: "https://collector.example:4318/otlp", Sample: new(0.25)},
+		Log:    config.Log{Level: "warn"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -188,6 +219,12 @@ func TestProblems(t *testing.T) {
 		{"redis url that the client would not take", "redis: { url: \"redis://127.0.0.1:1?addr=127.0.0.1:2\" }", `redis.url: (hidden): must be redis://`},
 		{"redis url with a password", "redis: { url: \"http://:hunter2@x\" }", `redis.url: (hidden): must be redis://`},
 		{"data dir", "redis: { data_dir: \"\" }", `redis.data_dir: "": must be the path of a directory`},
+		{"collector", "traces: { endpoint: \"127.0.0.1:4318\" }", `traces.endpoint: "127.0.0.1:4318": must be an http:// or https:// URL without user, query and fragment`},
+		{"collector with a user", "traces: { endpoint: \"http://me:hunter2@127.0.0.1:4318\" }", `traces.endpoint: (hidden): must be an http:// or https:// URL`},
+		{"collector with a query", "traces: { endpoint: \"http://127.0.0.1:4318/?a=b\" }", `traces.endpoint: "http://127.0.0.1:4318/?a=b": must be an http:// or https:// URL`},
+		{"share of everything and more", "traces: { sample: 1.01 }", `traces.sample: 1.01: must be a number from 0 to 1`},
+		{"share below nothing", "traces: { sample: -0.5 }", `traces.sample: -0.5: must be a number from 0 to 1`},
+		{"share that is a text", "traces: { sample: \"0.5\" }", `traces.sample: "0.5": must be a number from 0 to 1`},
 		{"switch", "redis: { allow_unsafe: maybe }", `redis.allow_unsafe: "maybe": must be true or false`},
 		{"address without port", "api: { listen: localhost }", `api.listen: "localhost": must be HOST:PORT`},
 		{"address with a bad port", "api: { listen: \"127.0.0.1:70000\" }", `api.listen: "127.0.0.1:70000": must be HOST:PORT`},
@@ -381,6 +418,8 @@ func TestEverySettingEverySource(t *testing.T) {
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
+		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",
+		"store.compress_over": "8",
 	}
 	file := write(t, route)
 	plain := mustLoad(t, config.Sources{File: file})

@@ -128,6 +128,8 @@ func assign(place, value any) {
 		*p = value.(time.Duration)
 	case *shaper.Rate:
 		*p = value.(shaper.Rate)
+	case **float64:
+		*p = value.(*float64)
 	case **int64:
 		n := value.(int64)
 		*p = &n

@@ -17,6 +17,7 @@ const (
 	Switch   Kind = "true or false"
 	Duration Kind = "duration"
 	Rate     Kind = "rate"
+	Share    Kind = "number from 0 to 1"
 )
 
 // Setting is one value that can be set: what the reader, the flags, the help texts and the reference page know of it.
@@ -118,6 +119,7 @@ func Settings() []Setting {
 		duration("retention.idempotency", "24h", time.Second, year, "How long an idempotency key outlives its job."),
 		whole("retention.dead_capacity", "10000", 1, 1_000_000, "Dead letters that a flow keeps; when it has so many, nothing leaves it until they are replayed or purged."),
 		whole("store.max_bytes", "0", 0, 1<<50, "Bytes of the payloads of all waiting jobs, beyond which jobs are refused with 503; 0 is no bound."),
+		whole("store.compress_over", "0", 0, 8<<20, "Payloads of so many bytes or more are stored compressed, and count with the bytes they then have; 0: none. From 1024 on JSON shrinks by half. Workers of all processes must know it: set it after an upgrade."),
 		whole("store.max_tenants", "1000000", 0, 1_000_000_000, "Tenants with jobs or activity in the last ten minutes, beyond which jobs of others are refused with 503; 0 is no bound."),
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
@@ -127,6 +129,11 @@ func Settings() []Setting {
 		s.Help = "Default of tenants: " + strings.ToLower(s.Help[:1]) + s.Help[1:]
 		settings = append(settings, s)
 	}
+	settings = append(settings,
+		Setting{Key: "traces.endpoint", Kind: Text, check: isCollector, Help: "OpenTelemetry collector that spans are sent to, by OTLP over HTTP. Not set: the one of OTEL_EXPORTER_OTLP_ENDPOINT, and none without that.",
+			Rule: "must be an http:// or https:// URL without user, query and fragment, such as http://127.0.0.1:4318; /v1/traces is added where it has no path"},
+		Setting{Key: "traces.sample", Kind: Share, Help: "Share of the traces that are kept, where the client's traceparent does not decide. Not set: what OTEL_TRACES_SAMPLER says, and all without that.",
+			Rule: "must be a number from 0 to 1, such as 0.1"})
 	return append(settings, choice("log.level", "info", "Least level of what is logged.", "debug", "info", "warn", "error"))
 }
 

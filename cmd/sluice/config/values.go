@@ -19,7 +19,7 @@ import (
 const hidden = "(hidden)"
 
 // read turns a value as the file, the environment or a flag gives it into the setting's type: string, int64, bool,
-// time.Duration or shaper.Rate. The rule is empty if the value is good, else what it breaks.
+// time.Duration, shaper.Rate or *float64. The rule is empty if the value is good, else what it breaks.
 func (s Setting) read(raw any) (value any, rule string) {
 	switch s.Kind {
 	case Whole:
@@ -52,6 +52,15 @@ func (s Setting) read(raw any) (value any, rule string) {
 			return nil, err.Error()
 		}
 		return rate, ""
+	case Share:
+		if raw == "" && s.Default == "" {
+			return (*float64)(nil), "" // not set
+		}
+		share, ok := shareOf(raw)
+		if !ok {
+			return nil, s.Rule
+		}
+		return &share, ""
 	default:
 		text, ok := raw.(string)
 		if ok && (s.check == nil || s.check(text)) {
@@ -75,6 +84,10 @@ func (s Setting) typed(text string) any {
 			return true
 		case "false":
 			return false
+		}
+	case Share:
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return f
 		}
 	}
 	return text
@@ -133,6 +146,15 @@ func wholeOf(raw any) (int64, bool) {
 	}
 }
 
+// shareOf is the number from 0 to 1 that a YAML value is.
+func shareOf(raw any) (float64, bool) {
+	f, ok := raw.(float64)
+	if n, whole := wholeOf(raw); whole {
+		f, ok = float64(n), true
+	}
+	return f, ok && f >= 0 && f <= 1
+}
+
 // durationOf reads a Go duration, or a bare zero.
 func durationOf(raw any) (time.Duration, bool) {
 	if n, ok := wholeOf(raw); ok {
@@ -167,6 +189,12 @@ func isToken(text string) bool {
 func isUpstream(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Fragment == ""
+}
+
+// isCollector accepts where OTLP over HTTP can be sent. Empty is not set.
+func isCollector(text string) bool {
+	u, err := url.Parse(text)
+	return text == "" || isUpstream(text) && err == nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery
 }
 
 // isQueue accepts the name of an asynq queue.

@@ -1,0 +1,183 @@
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestEndpoint(t *testing.T) {
+	const base, own = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	for _, tt := range []struct {
+		setting   string
+		variables map[string]string
+		want      string
+		bad       string // the field that is wrong
+	}{
+		{"", nil, "", ""},
+		{"http://127.0.0.1:4318", nil, "http://127.0.0.1:4318/v1/traces", ""},
+		{"http://127.0.0.1:4318/", nil, "http://127.0.0.1:4318/v1/traces", ""},
+		{"https://c.example/otlp/traces", nil, "https://c.example/otlp/traces", ""},
+		{"", map[string]string{base: "http://c.example:4318"}, "http://c.example:4318/v1/traces", ""},
+		{"", map[string]string{base: "http://c.example/otlp"}, "http://c.example/otlp/v1/traces", ""},
+		{"", map[string]string{base: "http://c.example", own: "https://me:hunter2@d.example/x?token=hunter2"}, "https://d.example/x", ""},
+		{"http://a.example/x", map[string]string{base: "http://c.example", own: "http://d.example"}, "http://a.example/x", ""},
+		{"", map[string]string{base: " "}, "", ""},
+		{"", map[string]string{base: "127.0.0.1:4318"}, "", base},
+		{"", map[string]string{base: "grpc://c.example:4317"}, "", base},
+		{"", map[string]string{own: "hunter2"}, "", own},
+		{"http://a.example", map[string]string{"OTEL_SDK_DISABLED": "true"}, "", ""},
+		{"http://a.example", map[string]string{"OTEL_SDK_DISABLED": "no"}, "http://a.example/v1/traces", ""},
+		{"", map[string]string{base: "http://c.example", "OTEL_TRACES_EXPORTER": "none"}, "", ""},
+		{"", map[string]string{base: "http://c.example", "OTEL_TRACES_EXPORTER": "otlp"}, "http://c.example/v1/traces", ""},
+	} {
+		got, err := Config{Endpoint: tt.setting, Getenv: func(name string) string { return tt.variables[name] }}.endpoint()
+		if got != tt.want || (err != nil) != (tt.bad != "") || err != nil && (!strings.Contains(err.Error(), tt.bad) || strings.Contains(err.Error(), "hunter2")) {
+			t.Errorf("%q, %v: %q, %v", tt.setting, tt.variables, got, err)
+		}
+	}
+}
+
+// journal is a log that tests read while it is written.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
+}
+
+func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
+
+// failing is an exporter whose exports end as told.
+type failing struct{ err error }
+
+func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
+func (f *failing) Shutdown(context.Context) error                        { return nil }
+
+// TestOneLinePerChange: a collector that is away for long is told of once, and once when it is back.
+func TestOneLinePerChange(t *testing.T) {
+	var log journal
+	next := &failing{}
+	registry := prometheus.NewRegistry()
+	w, err := watch(next, "http://c.example/v1/traces", registry, log.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := tracetest.SpanStubs{{Name: "a"}, {Name: "b"}}.Snapshots()
+	for _, err := range []error{nil, errors.New("down\nfor\tlong " + strings.Repeat("x", 1000)), errors.New("down"), nil, nil, errors.New("down")} {
+		next.err = err
+		if got := w.ExportSpans(t.Context(), batch); got != nil {
+			t.Errorf("the SDK is told of %v", got)
+		}
+	}
+	w.closed(nil)
+	text := log.String()
+	if strings.Count(text, "\n") != 4 || strings.Count(text, "traces cannot be sent") != 2 || strings.Count(text, "traces are sent again") != 1 ||
+		!strings.Contains(text, "lost=4") || !strings.Contains(text, "the last traces were not sent") || len(text) > 1200 {
+		t.Errorf("%s", text)
+	}
+	want := `
+# HELP sluice_trace_spans_total Spans that were sent to the collector, or could not be.
+# TYPE sluice_trace_spans_total counter
+sluice_trace_spans_total{result="exported"} 6
+sluice_trace_spans_total{result="failed"} 6
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCollectorThatHangs: neither a span nor the end waits for it for longer than the grace.
+func TestCollectorThatHangs(t *testing.T) {
+	asked, end := make(chan struct{}, 1), make(chan struct{})
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		<-end
+	}))
+	defer collector.Close()
+	defer close(end)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10") // ms
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+	var log journal
+	traces, err := Open(t.Context(), Config{Endpoint: collector.URL, Logger: log.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracer := traces.Tracer()
+	span := func() {
+		l := queue.Lease{Tenant: "acme", Route: "default"}
+		tracer.Process(t.Context(), &l).End("succeeded", queue.Settlement{}, false)
+	}
+	span()
+	<-asked
+	begin := time.Now()
+	for range 1000 { // more than the queue holds; whoever waited for room would do so until the exporter's time is over, 10 s
+		span()
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("1,000 spans took %v", took)
+	}
+	begin = time.Now()
+	traces.Close()
+	traces.Close()
+	if took := time.Since(begin); took > closeGrace+2*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	if text := log.String(); strings.Count(text, "the last traces were not sent") != 1 {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestOff(t *testing.T) {
+	traces, err := Open(t.Context(), Config{})
+	if traces != nil || err != nil || traces.Tracer() != nil {
+		t.Errorf("%v, %v", traces, err)
+	}
+	traces.Close()
+}
+
+// TestOpenRefuses metrics that are registered already.
+func TestOpenRefuses(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	cfg := Config{Endpoint: "http://127.0.0.1:1", Registerer: registry, Logger: slog.New(slog.DiscardHandler)}
+	first, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "traces: metrics") {
+		t.Errorf("metrics that are there already: %v", err)
+	}
+}

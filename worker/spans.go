@@ -1,0 +1,22 @@
+package worker
+
+import (
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/spans"
+)
+
+// endSpan tells the span of a delivery how it ended, in the metrics' words. The queue has the last word, and later: it may find the lease
+// stale, or charge a hold as an attempt.
+func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement) {
+	if !span.Recorded() {
+		span.End("", s, true)
+		return
+	}
+	outcome := outcomeHandedOff
+	if s.Event != "" {
+		s.Attempt = l.Attempt
+		s.MaxAttempts = orDefault(s.MaxAttempts, l.MaxAttempts)
+		outcome = outcomeOf(s, queue.Settled)
+	}
+	span.End(outcomeNames[outcome], s, w.cfg.Routes[l.Route].Handler)
+}
