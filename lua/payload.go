@@ -6,7 +6,7 @@ import "encoding/binary"
 const BeforePayload = maxPrefix
 
 // PeekPayload reads flow and payload from the first bytes of a record, false when it is none. size is what the payload has in bytes, 0 for a
-// record that lost it at its end; payload is nil where its bytes are not all there. It shares the memory of start.
+// record that lost it at its end; payload is as much of it as is there. It shares the memory of start.
 func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) {
 	_, flow, ok = PeekRecord(start)
 	if !ok {
@@ -17,8 +17,6 @@ func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) 
 	if prefix < recordHead || prefix > len(start) {
 		return "", nil, 0, false
 	}
-	if rest := start[prefix:]; size > 0 && len(rest) >= size {
-		payload = rest[:size:size]
-	}
-	return flow, payload, size, true
+	n := min(size, len(start)-prefix)
+	return flow, start[prefix : prefix+n : prefix+n], size, true
 }

@@ -27,6 +27,16 @@ func (q *Queue) compress(payload []byte) []byte {
 	return buffer[:n]
 }
 
+// submittedSize is how many bytes a payload had when it was submitted: it is stored in so many, and these are the first of them.
+func submittedSize(start []byte, stored int) int {
+	if block, ok := bytes.CutPrefix(start, compressed); ok {
+		if n, err := s2.DecodedLen(block); err == nil {
+			return n
+		}
+	}
+	return stored
+}
+
 // decompress is the payload as it was submitted.
 func decompress(stored []byte) ([]byte, error) {
 	block, ok := bytes.CutPrefix(stored, compressed)

@@ -22,8 +22,10 @@ func (q *Queue) Payload(ctx context.Context, tenant, id string, most int) (paylo
 	if owner, _, _ := strings.Cut(flow, "/"); !ok || owner != EncodeName(tenant) {
 		return nil, 0, ErrNotFound
 	}
-	if size > most {
-		payload = nil
+	whole := len(payload) == size
+	if size = submittedSize(payload, size); size > most || size == 0 || !whole {
+		return nil, size, nil
 	}
-	return payload, size, nil
+	payload, err = decompress(payload)
+	return payload, size, err
 }

@@ -13,6 +13,7 @@ import (
 var payloadTests = map[string]func(*suite){
 	"a payload is read byte for byte":                    payloadReads,
 	"a payload that is too large is left where it is":    payloadTooLarge,
+	"a compressed payload is read as it was submitted":   payloadCompressed,
 	"a job that has ended kept its payload only if dead": payloadAtTheEnd,
 	"a payload is its tenant's alone":                    payloadOfOthers,
 }
@@ -46,6 +47,20 @@ func payloadTooLarge(s *suite) {
 	for most, want := range map[int]string{6: "", 7: "1234567", 8: "1234567", 0: ""} {
 		if got, size, err := s.q.Payload(s.ctx, tenant, id, most); err != nil || size != 7 || string(got) != want || (got == nil) != (want == "") {
 			s.Errorf("at most %d bytes: %q of %d, %v", most, got, size, err)
+		}
+	}
+}
+
+func payloadCompressed(s *suite) {
+	s.restart(func(o *queue.Options) { o.CompressOver = 1000 })
+	for _, n := range []int{999, 1000, 1 << 16} {
+		w := sized(n)
+		s.payload(tenant, s.admit(w).ID, w.Payload)
+	}
+	id := s.admit(sized(1 << 17)).ID // takes less than is asked for, compressed
+	for _, most := range []int{10, 1 << 16} {
+		if got, size, err := s.q.Payload(s.ctx, tenant, id, most); err != nil || size != 1<<17 || got != nil {
+			s.Errorf("at most %d bytes: %d of %d, %v", most, len(got), size, err)
 		}
 	}
 }
