@@ -26,7 +26,7 @@ const policies = `  defaults: { rate: 5/s, capacity: 300 }
 
 func main() {
 	out := flag.String("out", "docs", "folder that the pictures are written to")
-	warm := flag.Duration("warm", time.Minute, "how long traffic runs before the first picture")
+	warm := flag.Duration("warm", time.Minute, "how long each page is open before its picture")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -96,49 +96,53 @@ func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) err
 	}
 }
 
-// pictures opens all pages at first, so that all their charts have filled when the pictures are taken.
+// pictures takes one after the other: each browser page costs time that the program and its Redis would lack.
 func pictures(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
-	type picture struct {
-		file, hash, scheme string
-		width, height      int64
-		before             func(*browsertest.Page) error
-	}
-	all := []picture{
+	for _, one := range []picture{
 		{"dashboard-overview.png", "#/", "light", 1280, 1060, nil},
-		{"dashboard-tenant.png", "#/tenant/acme", "light", 1280, 800, draft},
-		{"dashboard-dark.png", "#/tenant/shop", "dark", 1280, 800, nil},
-		{"dashboard-narrow.png", "#/tenant/acme", "light", 390, 800, nil},
-		{"dashboard-jobs.png", "#/tenant/acme", "light", 1280, 640, deadLetters},
+		{"dashboard-tenant.png", "#/tenant/acme", "light", 1280, 870, draft},
+		{"dashboard-dark.png", "#/tenant/shop", "dark", 1280, 870, nil},
+		{"dashboard-narrow.png", "#/tenant/acme", "dark", 390, 844, nil},
+		{"dashboard-jobs.png", "#/tenant/acme", "light", 1280, 480, deadLetters},
+	} {
+		if err := one.take(ctx, p, b, out, warm); err != nil {
+			return fmt.Errorf("%s: %w", one.file, err)
+		}
+		fmt.Println("wrote", filepath.Join(out, one.file))
 	}
-	pages := make([]*browsertest.Page, len(all))
-	for i, one := range all {
-		page, err := b.NewPage(one.width, one.height, 1.5, one.scheme)
-		if err != nil {
-			return err
-		}
-		defer page.Close()
-		if err := page.SignIn(p.Admin, one.hash); err != nil {
-			return err
-		}
-		pages[i] = page
+	return nil
+}
+
+type picture struct {
+	file, hash, scheme string
+	width, height      int64
+	before             func(*browsertest.Page) error // nil: the page as it opens
+}
+
+// take opens the page, and takes the picture once its charts have filled.
+func (one picture) take(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
+	page, err := b.NewPage(one.width, one.height, 1.5, one.scheme)
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	if err := page.SignIn(p.Admin, one.hash); err != nil {
+		return err
 	}
 	select {
 	case <-time.After(warm):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	for i, one := range all {
-		if one.before != nil {
-			if err := one.before(pages[i]); err != nil {
-				return fmt.Errorf("%s: %w", one.file, err)
-			}
-		}
-		if err := pages[i].Picture(filepath.Join(out, one.file)); err != nil {
+	if _, err := browsertest.Eval[bool](page, "(scrollTo(0, 0), true)"); err != nil {
+		return err
+	}
+	if one.before != nil {
+		if err := one.before(page); err != nil {
 			return err
 		}
-		fmt.Println("wrote", filepath.Join(out, one.file))
 	}
-	return nil
+	return page.Picture(filepath.Join(out, one.file))
 }
 
 // draft moves the slider of the rate, and waits for what that would have made of the last hour.
