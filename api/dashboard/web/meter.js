@@ -42,8 +42,8 @@ export class Meter {
       if (span >= mostSpan || (span >= leastSpan && n >= enough)) break;
       k--;
     }
-    if (k > 8) this.edges.splice(0, k - 8);
     const first = this.edges[Math.max(0, Math.min(k, this.edges.length - 2))];
+    if (k > 8) this.edges.splice(0, k - 8);
     const span = last.t - first.t, n = last.total - first.total;
     if (span < soonest && !(n >= enough && span >= leastSpan)) return now - last.t < soonest ? null : 0;
     const rate = n / span;
