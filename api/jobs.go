@@ -162,6 +162,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(batch))}
 	for i := range batch {
 		if held != nil && held[i] != nil {
+			s.metrics.refusal(held[i])
 			out.Items[i].Problem = held[i].Problem
 			continue
 		}
@@ -177,7 +178,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		case body.Atomic:
 			return nil, refused // none was admitted, and every verdict says the same
 		default:
-			out.Items[i].Problem = problemOf(refused).Problem
+			p := problemOf(refused)
+			s.metrics.refusal(p)
+			out.Items[i].Problem = p.Problem
 		}
 	}
 	return ok(out), nil
@@ -210,7 +213,7 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 	verdicts, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
 	span.EndBatch(verdicts, err)
 	if err != nil {
-		s.metrics.admission("unavailable")
+		s.metrics.admission(unavailableOutcome)
 	}
 	for i, v := range verdicts {
 		s.noteArrival(passed[i], v)

@@ -1,21 +1,16 @@
 package api
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue"
 )
 
 func TestMetrics(t *testing.T) {
@@ -45,8 +40,16 @@ func TestMetrics(t *testing.T) {
 		`sluice_event_streams 0`,
 		`sluice_tenant_depth{tenant="named"} 1`,
 		`sluice_tenant_capacity{tenant="named"} 1000`,
-		`sluice_tenant_rate{tenant="named"} 0.5`,
-		`sluice_tenant_effective_rate{tenant="named"} 0`,
+		`sluice_tenant_depth{tenant="other"} 1`,
+		`sluice_tenant_rate_per_second{tenant="named"} 0.5`,
+		`sluice_tenant_effective_rate_per_second{tenant="named"} 0`,
+		`sluice_tenant_rate_ratio{tenant="named"} 0`,
+		`sluice_oldest_wait_seconds 0`,
+		`sluice_dead_letters 0`,
+		`sluice_admissions_total{outcome="unavailable"} 0`,
+		`sluice_refusals_total{reason="queue-full"} 1`,
+		`sluice_refusals_total{reason="unknown-job"} 1`,
+		`sluice_refusals_total{reason="draining"} 0`,
 		`sluice_tenant_limited_by{by="paused",tenant="named"} 1`,
 		`sluice_tenant_limited_by{by="held",tenant="named"} 0`,
 	} {
@@ -60,53 +63,6 @@ func TestMetrics(t *testing.T) {
 	if t.Failed() {
 		t.Log(text)
 	}
-}
-
-// counting counts the questions to the store.
-type counting struct {
-	*apitest.Fake
-	asked atomic.Int64
-}
-
-func (c *counting) Totals(ctx context.Context) (queue.Totals, error) {
-	c.asked.Add(1)
-	if _, bounded := ctx.Deadline(); !bounded {
-		panic("a scrape without a deadline")
-	}
-	return c.Fake.Totals(ctx)
-}
-
-func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Fake: apitest.New()}
-		registry := prometheus.NewRegistry()
-		if err := registry.Register(newFigures(store, []string{"a"})); err != nil {
-			t.Fatal(err)
-		}
-		gather := func() int {
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(families)
-		}
-		for range 10 {
-			gather()
-		}
-		if n := store.asked.Load(); n != 1 {
-			t.Errorf("asked %d times within a second", n)
-		}
-		<-time.After(figuresAge)
-		store.Fail(queue.ErrUnavailable)
-		if n := gather(); n != 0 || store.asked.Load() != 2 {
-			t.Errorf("%d figures without a store, asked %d times", n, store.asked.Load())
-		}
-		store.Fail(nil)
-		<-time.After(figuresAge)
-		if n := gather(); n != 9 {
-			t.Errorf("%d figures", n)
-		}
-	})
 }
 
 // The series are those of the values that a tenant's limited_by may have.

@@ -97,7 +97,9 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 		r, w := humachi.Unwrap(ctx)
 		out, err := s.run(op, w, &call{op: op.id, r: r, param: ctx.Param}, known, refuseWhenDraining)
 		if err != nil {
-			s.fail(w, r, err)
+			if p := s.fail(w, r, err); op.identifies {
+				s.metrics.refusal(p)
+			}
 			return
 		}
 		out.write(w)
@@ -172,13 +174,14 @@ func checkQuery(r *http.Request, known map[string]bool) error {
 	return rd.err()
 }
 
-// fail answers with the error's problem and logs what the client is not told.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+// fail answers with the error's problem, which it returns, and logs what the client is not told.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *problem {
 	p := problemOf(err)
 	if p.Status >= http.StatusInternalServerError && p.cause != nil && r.Context().Err() == nil {
 		s.log.Warn("request failed", "status", p.Status, "method", r.Method, "error", p.cause)
 	}
 	p.write(w)
+	return p
 }
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}

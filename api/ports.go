@@ -70,6 +70,8 @@ type Health interface {
 	Ping(ctx context.Context) error
 	// Totals sums over all tenants.
 	Totals(ctx context.Context) (queue.Totals, error)
+	// Survey reads what waits of some tenants; next is the cursor of the following step, "" starts and ends.
+	Survey(ctx context.Context, cursor string) (backlogs []queue.Backlog, next string, err error)
 }
 
 // Figures is what is shown in motion; see live.Source.

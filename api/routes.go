@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/7509e464/sluice/api/dashboard"
@@ -57,13 +58,24 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	if !s.cfg.AdminSubmit { // the path is there for GET, and to submit is nothing that is not allowed: it is not there
 		r.Post(tenantJobs, unserved)
 	}
-	if s.cfg.Gatherer != nil {
-		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))
-	}
+	s.serveMetrics(r)
 	if err := serveDocument(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)
 	}
 	return r, nil
+}
+
+// metricsRouter serves metrics and nothing else.
+func (s *Server) metricsRouter() http.Handler {
+	r := s.newRouter()
+	s.serveMetrics(r)
+	return r
+}
+
+func (s *Server) serveMetrics(r chi.Router) {
+	if s.cfg.Gatherer != nil {
+		r.Handle("/metrics", hurried(promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{})))
+	}
 }
 
 func jsonBody(of any, limit int64, optional bool) *body {

@@ -38,7 +38,8 @@ type Config struct {
 	Gatherer      prometheus.Gatherer   // nil: no /metrics
 	Logger        *slog.Logger          // default slog.Default()
 	Traces        *spans.Tracer         // one span per submission; nil: none, and jobs carry the client's traceparent
-	StatusTenants []string              // tenants whose depth and capacity are exported as gauges
+	StatusTenants []string              // tenants that have gauges of their own, the others sharing one; nil: no gauges of tenants
+	TopTenants    int                   // instead: so many tenants with the deepest queues, 0 to 100
 	MaxStreams    int                   // event streams at once; default 1000
 	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a second's worth at once; zero: no bound
 	// CheckCallback says whether a callback URL may be used. Its error is the rule that is broken, such as "must be an http or https URL
@@ -91,6 +92,7 @@ type Server struct {
 	drain      sync.Once
 	intake     http.Handler
 	admin      http.Handler
+	scrape     http.Handler
 }
 
 // New makes the server of a queue. It fails when the settings cannot work, or when the metrics are registered already.
@@ -139,6 +141,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.admin, err = s.adminRouter(); err != nil {
 		return nil, err
 	}
+	s.scrape = s.metricsRouter()
 	return s, nil
 }
 
@@ -155,6 +158,9 @@ func (c Config) validate() error {
 	}
 	if c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("api: max streams: %d: must not be negative", c.MaxStreams))
+	}
+	if c.TopTenants < 0 || c.TopTenants > maxShown {
+		errs = append(errs, fmt.Errorf("api: top tenants: %d: must be from 0 to %d", c.TopTenants, maxShown))
 	}
 	for name, r := range c.Routes {
 		if r.MaxAttempts < 1 {
@@ -174,7 +180,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// SetStatusTenants changes the tenants whose depth and capacity are exported as gauges; the names must be legal.
+// SetStatusTenants changes the named tenants that have gauges of their own; the names must be legal. It changes nothing where the deepest
+// have them, or none.
 func (s *Server) SetStatusTenants(names []string) { s.metrics.figures.show(names) }
 
 // Intake is the data plane.
@@ -182,6 +189,9 @@ func (s *Server) Intake() http.Handler { return s.intake }
 
 // Admin is the control plane, with metrics and probes.
 func (s *Server) Admin() http.Handler { return s.admin }
+
+// Metrics serves /metrics alone, to everybody who reaches it, for a collector that must not be an operator.
+func (s *Server) Metrics() http.Handler { return s.scrape }
 
 // Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
 // for a job are answered at once with its present state, event streams end. It returns immediately and may be called again.

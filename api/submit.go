@@ -94,7 +94,7 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 	span.End(v, err)
 	if err != nil {
 		stop()
-		s.metrics.admission("unavailable")
+		s.metrics.admission(unavailableOutcome)
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))

@@ -259,3 +259,23 @@ func (w *world) stat(at shaper.Instant, tenant string) {
 	slices.SortFunc(got.Flows, func(a, b lua.FlowStat) int { return strings.Compare(a.Flow, b.Flow) })
 	w.same("stat", got, w.m.stat(at, w.baseline, tenant), err)
 }
+
+// survey goes through all pages; the order of tenants is Redis's.
+func (w *world) survey(at shaper.Instant) {
+	w.note("survey %d", at)
+	call := lua.SurveyCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Count: 2, Retention: retention.Dead,
+	}
+	got := map[string]lua.TenantBacklog{}
+	for page := 0; page == 0 || call.Cursor != "0"; page++ {
+		s, err := call.Decode(w.run(call.Call()))
+		if err != nil || page > 100 {
+			w.fail("survey, page %d: %v", page, err)
+		}
+		for _, b := range s.Backlogs {
+			got[b.Entry] = b
+		}
+		call.Cursor = s.Next
+	}
+	w.same("survey", got, w.m.survey(at), nil)
+}

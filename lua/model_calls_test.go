@@ -433,3 +433,29 @@ func (m *model) stat(at shaper.Instant, baseline shaper.Baseline, tenant string)
 	}
 	return s
 }
+
+// survey answers by the entries of the tenants.
+func (m *model) survey(at shaper.Instant) map[string]lua.TenantBacklog {
+	m.begin(at)
+	out := map[string]lua.TenantBacklog{}
+	for entry := range m.tenants {
+		b := lua.TenantBacklog{Entry: entry}
+		tenant, _, _ := strings.Cut(entry, " ")
+		for name := range m.names[tenant] {
+			f := m.flows[name]
+			b.Depth, b.Running = b.Depth+f.Depth, b.Running+f.Running
+			for _, died := range m.deads[name] {
+				if shaper.Instant(died) >= m.now.Add(-retention.Dead) {
+					b.Dead++
+				}
+			}
+			if queue := m.queue[name].list(); len(queue) > 0 {
+				if oldest := m.jobs[queue[0].Name].At; b.Oldest == 0 || oldest < b.Oldest {
+					b.Oldest = oldest
+				}
+			}
+		}
+		out[entry] = b
+	}
+	return out
+}

@@ -76,6 +76,7 @@ type clock struct {
 	depth, bytes, running, help   int64
 	admitted, rejected, departed  int64
 	baseline                      string
+	lapsed, dead                  int64
 	looked                        shaper.Instant // always 0: a model looks at all tenants at once
 }
 
@@ -332,6 +333,7 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		j.Result = result
 	}
 	if j.State == shaper.Dead {
+		m.clock.dead++
 		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool { return at <= int64(m.now.Add(-retention.Dead)) })
 		set(m.deads, j.Flow, id, int64(m.now))
 		if len(m.deads[j.Flow]) >= m.deadCapacity {

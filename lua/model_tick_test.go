@@ -231,6 +231,7 @@ func (l *looking) takeBack(ids []string) {
 		delete(l.leases, id)
 		f.Running--
 		l.clock.running--
+		l.clock.lapsed++
 		j.Outcome = 'x'
 		if chargeFree(j) {
 			f.dead++

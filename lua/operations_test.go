@@ -38,6 +38,7 @@ var operations = []struct {
 	}},
 	{"status", (*world).drawStatus},
 	{"stat", (*world).drawStat},
+	{"survey", (*world).drawSurvey},
 	{"again", (*world).sendAgain},
 	{"old tick", (*world).oldTick},
 	{"jump", func(w *world) {
@@ -480,4 +481,9 @@ func (w *world) drawStatus() {
 func (w *world) drawStat() {
 	w.pass()
 	w.stat(w.wall, queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")))
+}
+
+func (w *world) drawSurvey() {
+	w.pass()
+	w.survey(w.wall)
 }

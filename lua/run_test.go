@@ -129,6 +129,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"status":    func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
 		"stat":      func(v []any) error { _, err := lua.StatCall{}.Decode(v); return err },
 		"census":    func(v []any) error { _, err := lua.CensusCall{}.Decode(v); return err },
+		"survey":    func(v []any) error { _, err := lua.SurveyCall{}.Decode(v); return err },
 		"beat":      func(v []any) error { _, err := lua.BeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{

@@ -33,7 +33,7 @@ type Script struct {
 
 // Scripts are all the commands.
 type Scripts struct {
-	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Census, Beat *Script
+	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Census, Survey, Beat *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
@@ -42,7 +42,7 @@ type Scripts struct {
 var Commands = Scripts{
 	Admit: compose("admit"), Tick: compose("tick"), Settle: compose("settle"), Heartbeat: compose("heartbeat"),
 	Cancel: compose("cancel"), Replay: compose("replay"), Claim: compose("claim"), Handed: compose("handed"), Tune: compose("tune"), Status: compose("status"),
-	Stat: compose("stat"), Census: compose("census"), Beat: compose("beat"),
+	Stat: compose("stat"), Census: compose("census"), Survey: compose("survey"), Beat: compose("beat"),
 
 	FixedWindow: compose("fixed_window"), SlidingLog: compose("sliding_log"), SlidingCounter: compose("sliding_counter"),
 	TokenBucket: compose("token_bucket"), LeakyMeter: compose("leaky_meter"),
@@ -51,7 +51,7 @@ var Commands = Scripts{
 // All lists the scripts.
 func (s Scripts) All() []*Script {
 	return []*Script{
-		s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Census, s.Beat,
+		s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Census, s.Survey, s.Beat,
 		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
 	}
 }

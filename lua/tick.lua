@@ -203,12 +203,13 @@ end
 
 -- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
 local function take_back(ids)
-  local jobs = jobs_to_change(ids)
+  local jobs, lapsed = jobs_to_change(ids), 0
   redis.call('ZREM', KEYS[4], unpack(ids))
   for i = 1, #ids do
     local id, j = ids[i], jobs[i]
     if j and j.state == 'l' then
       local f = flows[j.flow]
+      lapsed = lapsed + 1
       f.running = f.running - 1
       clock.running = clock.running - 1
       j.outcome = 'x'
@@ -219,6 +220,9 @@ local function take_back(ids)
         give_back(id, j, f)
       end
     end
+  end
+  if lapsed > 0 then
+    redis.call('HINCRBY', KEYS[1], 'lapsed', lapsed)
   end
   save_touched()
 end

@@ -198,12 +198,7 @@ func check(ctx context.Context, c redis.UniversalClient, allowUnsafe bool, log *
 	if err != nil {
 		return "", unavailable(err)
 	}
-	fields := map[string]string{}
-	for line := range strings.Lines(info) {
-		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-			fields[name] = value
-		}
-	}
+	fields := infoFields(info)
 	version = fields["redis_version"]
 	major, minor := versionOf(version)
 	if major < leastRedis[0] || major == leastRedis[0] && minor < leastRedis[1] {

@@ -112,6 +112,13 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 		return nil, err
 	}
 	q.observe = observe
+	if o.Registerer != nil {
+		for _, c := range []prometheus.Collector{newPoolMetrics(engine), newStoreMetrics(engine, q.keys)} {
+			if err := o.Registerer.Register(c); err != nil {
+				return nil, fmt.Errorf("register metrics: %w", err)
+			}
+		}
+	}
 	if err := q.checkMeta(ctx, o.Shards); err != nil {
 		return nil, err
 	}
@@ -189,24 +196,4 @@ func or[T time.Duration | int64](n, other T) T {
 		return other
 	}
 	return n
-}
-
-// scriptMetrics registers the duration of script calls, seen from here.
-func scriptMetrics(r prometheus.Registerer) (lua.Observer, error) {
-	if r == nil {
-		return nil, nil
-	}
-	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "sluice_script_duration_seconds",
-		Help:    "Time from sending a script to its answer; calls sent together count the whole exchange.",
-		Buckets: []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1},
-	}, []string{"script"})
-	if err := r.Register(h); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	observers := map[string]prometheus.Observer{}
-	for _, s := range lua.Commands.All() {
-		observers[s.Name] = h.WithLabelValues(s.Name)
-	}
-	return func(script string, took time.Duration) { observers[script].Observe(took.Seconds()) }, nil
 }

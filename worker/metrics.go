@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"sync/atomic"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
@@ -55,12 +57,14 @@ type metrics struct {
 	leases     prometheus.Gauge
 	pending    prometheus.Gauge
 
+	load *loadMetrics
+
 	breakerState *prometheus.GaugeVec   // by route
 	breakerHeld  *prometheus.CounterVec // by route
 }
 
-// newMetrics makes the metrics and registers them, unless registerer is nil.
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+// newMetrics makes the metrics and registers them, unless registerer is nil. places are the worker's.
+func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, error) {
 	deliveries := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_deliveries_total", Help: "Ended leases by outcome.",
 	}, []string{"outcome"})
@@ -93,13 +97,67 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	for o, name := range outcomeNames {
 		m.deliveries[o] = deliveries.WithLabelValues(name)
 	}
+	m.load = newLoadMetrics(places)
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{deliveries, m.wait, m.lateness, m.duration, m.leases, m.pending, m.breakerState, m.breakerHeld} {
+	for _, c := range []prometheus.Collector{
+		deliveries, m.wait, m.lateness, m.duration, m.leases, m.pending, m.load, m.breakerState, m.breakerHeld,
+	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// loadMetrics are how much of a worker is in use: its places, its window of looks, and what Redis has not taken note of. They are read when
+// they are scraped.
+type loadMetrics struct {
+	places  *capacity
+	window  atomic.Pointer[window]  // nil before Run
+	settler atomic.Pointer[settler] // nil before Run
+
+	limit, taken, looks, underWay, lookJobs, unanswered *prometheus.Desc
+}
+
+func newLoadMetrics(places *capacity) *loadMetrics {
+	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_"+name, help, nil, nil) }
+	return &loadMetrics{
+		places:     places,
+		limit:      desc("worker_places", "Jobs that this worker may hold at once."),
+		taken:      desc("worker_places_taken", "Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by looks under way."),
+		looks:      desc("look_window", "Looks of this worker that may be under way at once; it shrinks while Redis answers late."),
+		underWay:   desc("looks_under_way", "Looks of this worker that Redis has not answered yet."),
+		lookJobs:   desc("look_jobs", "Jobs that one look of this worker may lease; it shrinks when the window cannot shrink further."),
+		unanswered: desc("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *loadMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.limit, m.taken, m.looks, m.underWay, m.lookJobs, m.unanswered} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *loadMetrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
+	gauge(m.limit, float64(m.places.limit))
+	gauge(m.taken, float64(m.places.taken()))
+	if w := m.window.Load(); w != nil {
+		w.mu.Lock()
+		size, most, out := w.size, w.most, w.out
+		w.mu.Unlock()
+		gauge(m.looks, float64(int(size)))
+		gauge(m.lookJobs, float64(most))
+		gauge(m.underWay, float64(out))
+	}
+	if s := m.settler.Load(); s != nil {
+		s.mu.Lock()
+		unanswered := len(s.unanswered)
+		s.mu.Unlock()
+		gauge(m.unanswered, float64(unanswered))
+	}
 }

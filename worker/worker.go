@@ -144,7 +144,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	w.log = cfg.Logger.With("worker", w.id)
 	w.health = &health{log: w.log}
 	var err error
-	if w.metrics, err = newMetrics(cfg.Registerer); err != nil {
+	if w.metrics, err = newMetrics(cfg.Registerer, w.capacity); err != nil {
 		return nil, fmt.Errorf("worker: metrics: %w", err)
 	}
 	for name, route := range cfg.Routes {
@@ -194,6 +194,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.depart, w.release)
 	w.settler = &settler{broker: w.broker, health: w.health, log: w.log, settled: w.settled, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
 	d := newDispatcher(w)
+	w.metrics.load.window.Store(d.window)
+	w.metrics.load.settler.Store(w.settler)
 
 	var pacing, talking sync.WaitGroup
 	pacing.Go(w.pacer.run)

@@ -36,6 +36,8 @@ const (
 	listenerGrace = 3 * time.Second  // requests may take so long to end once the worker has ended
 	patience      = 5 * time.Second  // between two log lines while Redis is away at the start
 	maxTenants    = 100              // of the file that get gauges of their own, for the sake of the metrics' size
+
+	scrapeConnections = 100 // to the listener of metrics
 )
 
 // process is one running sluice: listeners, queue, worker.
@@ -65,6 +67,7 @@ type process struct {
 // running is what a ready process tells about itself.
 type running struct {
 	api, admin net.Addr // api is nil without the role
+	metrics    net.Addr // nil without metrics.listen
 	engine     string
 	kind       queue.EngineKind
 }
@@ -88,10 +91,21 @@ func (p *process) run(ctx context.Context) error {
 		defer intake.close()
 	}
 
+	var scrape *listener
+	if p.cfg.Metrics.Listen != "" {
+		if scrape, err = p.listen("metrics", "--metrics-listen", p.cfg.Metrics.Listen, scrapeConnections, fail); err != nil {
+			return err
+		}
+		defer scrape.close()
+	}
+
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), admin.socket)
 	if intake != nil {
 		registry.MustRegister(intake.socket)
+	}
+	if scrape != nil {
+		registry.MustRegister(scrape.socket)
 	}
 	traces, err := tracing.Open(ctx, tracing.Config{
 		Endpoint: p.cfg.Traces.Endpoint, Sample: p.cfg.Traces.Sample, Version: build().Version, Getenv: p.getenv, Registerer: registry, Logger: p.log,
@@ -154,6 +168,11 @@ func (p *process) run(ctx context.Context) error {
 	admin.gate.open(server.Admin())
 	now := running{admin: admin.addr(), engine: engine.String(), kind: engine.Kind()}
 	attributes := []any{"admin", admin.addr().String(), "store", engine.String(), "worker", p.roles.worker}
+	if scrape != nil {
+		scrape.gate.open(server.Metrics())
+		now.metrics = scrape.addr()
+		attributes = append(attributes, "metrics", scrape.addr().String())
+	}
 	if intake != nil {
 		intake.gate.open(server.Intake())
 		now.api = intake.addr()
@@ -188,6 +207,9 @@ func (p *process) run(ctx context.Context) error {
 	}
 	server.End()
 	admin.shutdown()
+	if scrape != nil {
+		scrape.shutdown()
+	}
 	traces.Close()
 	if failed := cause(ctx); failed != nil {
 		return failed
@@ -322,7 +344,8 @@ func (p *process) apiConfig(
 		Registerer:    registry,
 		Gatherer:      registry,
 		Logger:        p.log,
-		StatusTenants: statusTenants(p.cfg.Tenants.Named),
+		StatusTenants: p.gaugedTenants(),
+		TopTenants:    p.cfg.Metrics.Top(),
 		MaxStreams:    int(p.cfg.API.MaxStreams),
 		StatusRate:    p.cfg.API.StatusRate,
 		Horizon:       p.cfg.Worker.Horizon,
@@ -344,6 +367,14 @@ func (p *process) guards() []api.IntakeGuard {
 		})
 	}
 	return guards
+}
+
+// gaugedTenants are the named tenants that have gauges of their own at the start; nil where there are no gauges of tenants.
+func (p *process) gaugedTenants() []string {
+	if p.cfg.Metrics.Tenants == config.TenantsNone {
+		return nil
+	}
+	return append([]string{}, statusTenants(p.cfg.Tenants.Named)...)
 }
 
 // statusTenants are the first of the tenants that the file names, by name.

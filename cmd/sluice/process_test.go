@@ -27,10 +27,14 @@ func startProcess(t *testing.T, preset map[string]any) running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return launch(t, &process{cfg: cfg, roles: roles{api: true, worker: true}, embedded: cfg.Redis.URL == "", log: slog.New(slog.DiscardHandler)})
+}
+
+// launch runs the process in this one until the test ends.
+func launch(t *testing.T, p *process) running {
+	t.Helper()
 	ready := make(chan running, 1)
-	p := &process{
-		cfg: cfg, roles: roles{api: true, worker: true}, embedded: cfg.Redis.URL == "", log: slog.New(slog.DiscardHandler), ready: func(r running) { ready <- r },
-	}
+	p.ready = func(r running) { ready <- r }
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.run(ctx) }()

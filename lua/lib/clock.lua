@@ -4,7 +4,8 @@
 -- look, 0 for none; depth, bytes and running are sums over the shard's flows; admitted, rejected and departed count what its flows count,
 -- those that are forgotten included; swept is when expired leases were last looked for, grace
 -- until when none is taken back; help says that the owner asks others to lease beside it; baseline is the one that flows were last
--- looked at with, and looked where a look at all of them is to go on, 0 when it is done.
+-- looked at with, and looked where a look at all of them is to go on, 0 when it is done. lapsed and dead only ever grow: leases that were
+-- taken back, and jobs that became dead; who counts one adds to them directly.
 
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed

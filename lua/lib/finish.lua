@@ -46,6 +46,7 @@ local function finish(id, j, f, state, result)
   end
   j.state, j.at, j.deadline = state, now, 0
   if state == 'd' then
+    redis.call('HINCRBY', KEYS[1], 'dead', 1)
     keep = retention.dead
     if result ~= '' then
       j.result = #result

@@ -11,13 +11,15 @@ import (
 )
 
 var figureTests = map[string]func(*suite){
-	"a tenant never seen has the defaults":     tenantNeverSeen,
-	"figures are sums over flows":              figuresSum,
-	"what limits a flow":                       limits,
-	"the oldest wait grows from admission":     oldestWait,
-	"totals are sums over shards":              totals,
-	"a listing pages through every tenant":     listing,
-	"a cursor that no listing gave is refused": foreignCursor,
+	"a tenant never seen has the defaults":      tenantNeverSeen,
+	"figures are sums over flows":               figuresSum,
+	"what limits a flow":                        limits,
+	"the oldest wait grows from admission":      oldestWait,
+	"totals are sums over shards":               totals,
+	"a listing pages through every tenant":      listing,
+	"a cursor that no listing gave is refused":  foreignCursor,
+	"a survey tells what waits of every tenant": survey,
+	"a survey refuses what is no cursor":        foreignSurveyCursor,
 }
 
 var fileTests = map[string]func(*suite){
@@ -141,6 +143,65 @@ func listing(s *suite) {
 		slices.Sort(got)
 		if !slices.Equal(got, names) {
 			s.Errorf("listed by %d: %q, want %q", page, got, names)
+		}
+	}
+}
+
+// surveyed is what a survey tells, by tenant.
+func (s *suite) surveyed() map[string]queue.Backlog {
+	s.Helper()
+	out := map[string]queue.Backlog{}
+	for cursor, steps := "", 0; steps == 0 || cursor != ""; steps++ {
+		some, next, err := s.q.Survey(s.ctx, cursor)
+		if err != nil || steps > 100 {
+			s.Fatalf("step %d of the survey: %v", steps, err)
+		}
+		for _, b := range some {
+			out[b.Tenant] = b
+		}
+		cursor = next
+	}
+	return out
+}
+
+func survey(s *suite) {
+	equal(s, "the tenants of an empty store", len(s.surveyed()), 0)
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	reports := work()
+	reports.Route = "reports"
+	s.backlog(3, work())
+	s.backlog(2, reports)
+	odd := work()
+	odd.Tenant = "odd name"
+	s.admit(odd)
+	var dead []queue.Lease
+	for _, l := range s.lease(6) {
+		if l.Tenant == tenant && len(dead) < 2 {
+			s.settle(l, shaper.Die)
+			dead = append(dead, l)
+		}
+	}
+	s.backlog(2, work())
+	later := work()
+	later.Delay = time.Hour
+	s.admit(later)
+	s.await("the oldest job to have waited", func() bool { return s.surveyed()[tenant].OldestWait > 10*time.Millisecond })
+	got := s.surveyed()
+	all := got[tenant]
+	all.OldestWait = 0
+	equal(s, "what waits", all, queue.Backlog{Tenant: tenant, Depth: 3, Running: 3, DeadLetters: 2})
+	equal(s, "what waits of a tenant with an odd name", got["odd name"], queue.Backlog{Tenant: "odd name", Running: 1})
+	equal(s, "the tenants", len(got), 2)
+	if _, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead}); err != nil {
+		s.Fatalf("Purge: %v", err)
+	}
+	equal(s, "the dead letters after a purge", s.surveyed()[tenant].DeadLetters, 0)
+}
+
+func foreignSurveyCursor(s *suite) {
+	for _, cursor := range []string{"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "0-x", "0-99999999999999999999", " 0-0", "0-1-0"} {
+		if backlogs, _, err := s.q.Survey(s.ctx, cursor); !errors.Is(err, queue.ErrCursor) {
+			s.Errorf("cursor %q: %v, %v, want ErrCursor", cursor, backlogs, err)
 		}
 	}
 }

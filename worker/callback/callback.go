@@ -83,7 +83,7 @@ func New(cfg Config) (*Service, error) {
 		s.signers = append(s.signers, signer)
 	}
 	var err error
-	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
+	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis); err != nil {
 		return nil, fmt.Errorf("callback: metrics: %w", err)
 	}
 	return s, nil

@@ -1,6 +1,13 @@
 package callback
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+)
 
 // metrics are the service's own. No label grows with the number of tenants, jobs or receivers.
 type metrics struct {
@@ -9,7 +16,7 @@ type metrics struct {
 }
 
 // newMetrics makes the metrics and registers them, unless registerer is nil.
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient) (*metrics, error) {
 	handedOver := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_callbacks_handed_over_total", Help: "Callbacks that became tasks of asynq's.",
 	})
@@ -17,7 +24,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later) or archived (given up).",
 	}, []string{"outcome"})
 	if registerer != nil {
-		for _, c := range []prometheus.Collector{handedOver, attempts} {
+		for _, c := range []prometheus.Collector{handedOver, attempts, newBacklog(client)} {
 			if err := registerer.Register(c); err != nil {
 				return nil, err
 			}
@@ -29,4 +36,73 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		failed:     attempts.WithLabelValues("failed"),
 		archived:   attempts.WithLabelValues("archived"),
 	}, nil
+}
+
+// Bounds of reading the backlog for a scrape.
+const (
+	backlogAge     = time.Second            // how old it may be
+	backlogTimeout = 500 * time.Millisecond // a Redis that is away must not hold up a scrape
+)
+
+// asynqPrefix is how asynq's keys of the queue begin. Its inspector tells the same, but has no context and may wait for a Redis that is
+// away for many seconds; a test holds the two together.
+const asynqPrefix = "asynq:{" + Queue + "}:"
+
+// backlog is what waits in the queue of callbacks, of all processes, read when it is scraped, but at most once a second. While Redis is away
+// it is absent.
+type backlog struct {
+	client                      redis.UniversalClient
+	pending, retrying, archived *prometheus.Desc
+
+	mu    sync.Mutex
+	read  time.Time
+	cache []prometheus.Metric
+}
+
+func newBacklog(client redis.UniversalClient) *backlog {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("sluice_callbacks_"+name, help, nil, nil)
+	}
+	return &backlog{
+		client:   client,
+		pending:  desc("pending", "Callbacks that wait for their next attempt to begin at once, in all processes."),
+		retrying: desc("retrying", "Callbacks whose last attempt failed and which are tried again later, in all processes."),
+		archived: desc("archived", "Callbacks that were given up and are kept in asynq's archive."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (b *backlog) Describe(ch chan<- *prometheus.Desc) {
+	ch <- b.pending
+	ch <- b.retrying
+	ch <- b.archived
+}
+
+// Collect implements prometheus.Collector.
+func (b *backlog) Collect(ch chan<- prometheus.Metric) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.read.IsZero() || time.Since(b.read) >= backlogAge {
+		b.cache = b.fetch()
+		b.read = time.Now()
+	}
+	for _, m := range b.cache {
+		ch <- m
+	}
+}
+
+func (b *backlog) fetch() []prometheus.Metric {
+	ctx, cancel := context.WithTimeout(context.Background(), backlogTimeout)
+	defer cancel()
+	var pending, retrying, archived *redis.IntCmd
+	if _, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		pending, retrying, archived = p.LLen(ctx, asynqPrefix+"pending"), p.ZCard(ctx, asynqPrefix+"retry"), p.ZCard(ctx, asynqPrefix+"archived")
+		return nil
+	}); err != nil {
+		return nil
+	}
+	gauge := func(d *prometheus.Desc, n *redis.IntCmd) prometheus.Metric {
+		return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n.Val()))
+	}
+	return []prometheus.Metric{gauge(b.pending, pending), gauge(b.retrying, retrying), gauge(b.archived, archived)}
 }

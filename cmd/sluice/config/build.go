@@ -50,6 +50,11 @@ func (r *reader) between(c Config) {
 	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must be a loopback address unless admin.token is set")
 	}
+	for _, other := range []string{c.API.Listen, c.Admin.Listen} {
+		if c.Metrics.Listen == other && other != "" && !strings.HasSuffix(other, ":0") {
+			r.problem(r.at("metrics.listen"), show(other), "must differ from api.listen and admin.listen")
+		}
+	}
 	if c.API.Listen == c.Admin.Listen && c.API.Listen != "" && !strings.HasSuffix(c.API.Listen, ":0") {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must differ from api.listen")
 	}

@@ -7,6 +7,8 @@
 package config
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
@@ -26,6 +28,7 @@ type Config struct {
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
 	Guards    map[string]Guard // in front of the intake; none: off
+	Metrics   Metrics
 	Traces    Traces
 	Log       Log
 }
@@ -148,6 +151,28 @@ type Log struct {
 	Level string // debug, info, warn or error
 }
 
+// Metrics are how the process is watched.
+type Metrics struct {
+	Listen  string // of a listener that serves metrics alone; empty: none
+	Tenants string // which have gauges of their own: TenantsNamed, TenantsNone, or TenantsTop and their number
+}
+
+// Values of Metrics.Tenants.
+const (
+	TenantsNamed = "named"
+	TenantsNone  = "none"
+	TenantsTop   = "top:" // and a number from 1 to 100
+)
+
+// Top is how many of the deepest tenants have gauges of their own; 0 where others have.
+func (m Metrics) Top() int {
+	n, err := strconv.Atoi(strings.TrimPrefix(m.Tenants, TenantsTop))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // scalars maps the key of every scalar setting to its place in the configuration.
 func (c *Config) scalars() map[string]any {
 	return map[string]any{
@@ -195,6 +220,8 @@ func (c *Config) scalars() map[string]any {
 		"tenants.defaults.concurrency":    &c.Tenants.Defaults.Concurrency,
 		"tenants.defaults.max_wait":       &c.Tenants.Defaults.MaxWait,
 		"tenants.defaults.paused":         &c.Tenants.Defaults.Paused,
+		"metrics.listen":                  &c.Metrics.Listen,
+		"metrics.tenants":                 &c.Metrics.Tenants,
 		"traces.endpoint":                 &c.Traces.Endpoint,
 		"traces.sample":                   &c.Traces.Sample,
 		"log.level":                       &c.Log.Level,

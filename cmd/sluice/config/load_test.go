@@ -65,6 +65,7 @@ func TestDefaults(t *testing.T) {
 			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
 		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 		Guards:  map[string]config.Guard{},
+		Metrics: config.Metrics{Tenants: "named"},
 		Log:     config.Log{Level: "info"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -152,6 +153,7 @@ tenants:
   nothing:
 guards:
   readers: { rate: 50/s, by: [tenant] }
+metrics: { listen: "127.0.0.1:9464", tenants: top:20 }
 traces: { endpoint: "https://collector.example:4318/otlp", sample: 0.25 }
 log: { level: warn }
 `)})
@@ -203,8 +205,9 @@ log: { level: warn }
 		Guards: map[string]config.Guard{"readers": {
 			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 50, Period: time.Second}}, By: []api.GuardBy{api.GuardByTenant},
 		}},
-		Traces: config.Traces{Endpoint: "https://collector.example:4318/otlp", Sample: new(0.25)},
-		Log:    config.Log{Level: "warn"},
+		Metrics: config.Metrics{Listen: "127.0.0.1:9464", Tenants: "top:20"},
+		Traces:  config.Traces{Endpoint: "https://collector.example:4318/otlp", Sample: new(0.25)},
+		Log:     config.Log{Level: "warn"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -250,6 +253,10 @@ func TestProblems(t *testing.T) {
 		{"retention", "retention: { dead: 0s }", `retention.dead: "0s": must be a duration from 1s to 8784h`},
 		{"headers", "headers: some", `headers: "some": must be one of ietf, legacy, both, none`},
 		{"auth", "auth: { mode: password }", `auth.mode: "password": must be none, or some of keys, jwt and guest, each once`},
+		{"tenants of metrics", "metrics: { tenants: top:0 }", `metrics.tenants: "top:0": must be named, none or top:N, N from 1 to 100`},
+		{"tenants of metrics with a sign", "metrics: { tenants: top:+5 }", `metrics.tenants: "top:+5": must be named, none or top:N, N from 1 to 100`},
+		{"listener of metrics", "metrics: { listen: here }", `metrics.listen: "here": must be HOST:PORT, such as 127.0.0.1:9464, HOST an IP address or localhost`},
+		{"two listeners at one address", "metrics: { listen: \"127.0.0.1:8081\" }", `metrics.listen: "127.0.0.1:8081": must differ from api.listen and admin.listen`},
 		{"log level", "log: { level: loud }", `log.level: "loud": must be one of debug, info, warn, error`},
 		{"unknown section", "gates: { pro: { rate: 50/s } }", `gates: unknown key: no such setting here`},
 		{"unknown key", "worker: { leese: 3s }", `worker.leese: unknown key: no such setting here; is worker.lease meant?`},
@@ -417,9 +424,8 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true", "admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
-		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "log.level": "error",
+		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
 		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",
-		"store.compress_over": "8",
 	}
 	file := write(t, route)
 	plain := mustLoad(t, config.Sources{File: file})

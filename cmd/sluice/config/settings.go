@@ -124,6 +124,12 @@ func Settings() []Setting {
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
 	}...)
+	settings = append(settings, []Setting{
+		{Key: "metrics.listen", Kind: Text, check: func(text string) bool { return text == "" || isAddress(text) }, Help: "Address of a listener that serves /metrics alone, without a token, for a collector that must not be an operator. Not set: /metrics is on the admin listener only.",
+			Rule: "must be HOST:PORT, such as 127.0.0.1:9464, HOST an IP address or localhost"},
+		{Key: "metrics.tenants", Kind: Text, Default: TenantsNamed, check: isTenantChoice, Help: "Which tenants have gauges of their own, the others sharing the label other: the first 100 that the file names, the N with the deepest queues, or none at all.",
+			Rule: "must be named, none or top:N, N from 1 to 100"},
+	}...)
 	for _, s := range TenantSettings() {
 		s.Key = "tenants.defaults." + s.Key
 		s.Help = "Default of tenants: " + strings.ToLower(s.Help[:1]) + s.Help[1:]

@@ -200,6 +200,15 @@ func isCollector(text string) bool {
 // isQueue accepts the name of an asynq queue.
 func isQueue(text string) bool { return strings.TrimSpace(text) != "" && len(text) <= 255 }
 
+// isTenantChoice accepts the values of metrics.tenants.
+func isTenantChoice(text string) bool {
+	if number, is := strings.CutPrefix(text, TenantsTop); is {
+		n, err := strconv.Atoi(number)
+		return err == nil && n >= 1 && n <= 100 && number == strconv.Itoa(n)
+	}
+	return text == TenantsNamed || text == TenantsNone
+}
+
 // isAddress accepts IP:PORT, localhost:PORT and :PORT, which is every interface.
 func isAddress(text string) bool {
 	host, port, err := net.SplitHostPort(text)

@@ -1,0 +1,177 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+const (
+	figuresAge     = time.Second            // how old the gauges may be: scrapes must not become load
+	figuresTimeout = 500 * time.Millisecond // a store that is away must not hold up a scrape
+)
+
+// limits are what a tenant can be limited by.
+var limits = []string{"rate", "concurrency", "held", "paused", "idle"}
+
+// figures are gauges that are read from the store when they are scraped, but at most once a second. While the store is away
+// they are absent, which is not the same as 0.
+type figures struct {
+	backend Backend
+	totals  struct{ depth, bytes, tenants, running, oldest, dead *prometheus.Desc }
+	tenant  struct {
+		depth, running, oldest, dead           *prometheus.Desc // also of all that are not shown
+		capacity, rate, effective, ratio       *prometheus.Desc
+		limitedBy                              *prometheus.Desc
+		admittedTotal, rejected, departedTotal *prometheus.Desc
+	}
+
+	mu     sync.Mutex
+	shown  *shown
+	survey survey
+	read   time.Time
+	cache  []prometheus.Metric
+}
+
+func newFigures(b Backend, s *shown) *figures {
+	f := &figures{backend: b, shown: s, survey: survey{backend: b}}
+	all := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_"+name, help, nil, nil) }
+	f.totals.depth = all("queue_depth", "Jobs scheduled, queued and retrying, of all tenants.")
+	f.totals.bytes = all("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
+	f.totals.tenants = all("tenants", "Tenants with jobs, or active in the last ten minutes.")
+	f.totals.running = all("running", "Jobs with a worker, of all tenants.")
+	f.totals.oldest = all("oldest_wait_seconds", "How long the job has waited that could have left first, of all tenants, 0 where none is queued.")
+	f.totals.dead = all("dead_letters", "Dead letters that can be replayed, of all tenants.")
+	one := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("sluice_tenant_"+name, help, append([]string{"tenant"}, labels...), nil)
+	}
+	f.tenant.depth = one("depth", "Jobs scheduled, queued and retrying, of each tenant that is shown, and of all others together.")
+	f.tenant.running = one("running", "Jobs with a worker, of each tenant that is shown, and of all others together.")
+	f.tenant.oldest = one("oldest_wait_seconds", "How long the job has waited that could have left first, of each tenant that is shown, and of all others together.")
+	f.tenant.dead = one("dead_letters", "Dead letters that can be replayed, of each tenant that is shown, and of all others together.")
+	f.tenant.capacity = one("capacity", "Jobs that may wait, of each tenant that is shown.")
+	f.tenant.rate = one("rate_per_second", "Departures per second that the settings of a shown tenant allow: the strictest of its rates.")
+	f.tenant.effective = one("effective_rate_per_second", "Departures per second of a shown tenant now: less than the rate for a while after holds, 0 while paused.")
+	f.tenant.ratio = one("rate_ratio", "Effective rate of a shown tenant divided by the rate that its settings allow.")
+	f.tenant.limitedBy = one("limited_by", "1 for what keeps the next job of a shown tenant from leaving now, 0 for the rest.", "by")
+	f.tenant.admittedTotal = one("admitted_total", "Jobs of a shown tenant that were admitted, counted anew when its idle flows are forgotten.")
+	f.tenant.rejected = one("rejected_total", "Jobs of a shown tenant that were refused for its queue or its settings, counted anew when its idle flows are forgotten.")
+	f.tenant.departedTotal = one("departed_total", "Departures of a shown tenant, counted anew when its idle flows are forgotten.")
+	return f
+}
+
+// show names the tenants that have gauges of their own.
+func (f *figures) show(tenants []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shown.name(tenants)
+}
+
+// Describe implements prometheus.Collector.
+func (f *figures) Describe(ch chan<- *prometheus.Desc) {
+	t, one := f.totals, f.tenant
+	for _, d := range []*prometheus.Desc{
+		t.depth, t.bytes, t.tenants, t.running, t.oldest, t.dead, one.depth, one.running, one.oldest, one.dead, one.capacity, one.rate, one.effective,
+		one.ratio, one.limitedBy, one.admittedTotal, one.rejected, one.departedTotal,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *figures) Collect(ch chan<- prometheus.Metric) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.read.IsZero() || time.Since(f.read) >= figuresAge {
+		f.cache = f.fetch()
+		f.read = time.Now()
+	}
+	for _, m := range f.cache {
+		ch <- m
+	}
+}
+
+func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (f *figures) fetch() []prometheus.Metric {
+	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout)
+	defer cancel()
+	totals, err := f.backend.Totals(ctx)
+	if err != nil {
+		return nil
+	}
+	t := f.totals
+	out := []prometheus.Metric{
+		gauge(t.depth, float64(totals.Depth)), gauge(t.bytes, float64(totals.Bytes)), gauge(t.tenants, float64(totals.Tenants)),
+		gauge(t.running, float64(totals.Running)),
+	}
+	found := f.survey.goOn(ctx, f.shown.tenants())
+	if found != nil {
+		f.shown.choose(found, time.Now())
+		out = append(out, gauge(t.oldest, found.oldest().Seconds()), gauge(t.dead, float64(found.dead)))
+	}
+	return append(out, f.fetchTenants(ctx, totals, found)...)
+}
+
+// fetchTenants reads the tenants that are shown, and takes them from the totals for the others.
+func (f *figures) fetchTenants(ctx context.Context, totals queue.Totals, found *findings) (out []prometheus.Metric) {
+	if f.shown.none() {
+		return nil
+	}
+	others := queue.Backlog{Depth: totals.Depth, Running: totals.Running}
+	if found != nil {
+		others.DeadLetters, others.OldestWait = found.dead, found.oldestBut(f.shown.has)
+	}
+	for _, name := range f.shown.tenants() {
+		t, err := f.backend.Tenant(ctx, name)
+		if err != nil {
+			return out // what is left to the others would not be true
+		}
+		label := tenantLabel(name)
+		out = append(out, f.describe(t, label)...)
+		others.Depth -= t.Depth
+		others.Running -= t.Running
+		if found != nil {
+			dead := found.of(name).DeadLetters
+			others.DeadLetters -= dead
+			out = append(out, gauge(f.tenant.dead, float64(dead), label))
+		}
+	}
+	// The store is read by several commands, between which it goes on.
+	out = append(out, gauge(f.tenant.depth, float64(max(0, others.Depth)), otherTenants), gauge(f.tenant.running, float64(max(0, others.Running)), otherTenants))
+	if found != nil {
+		out = append(out, gauge(f.tenant.oldest, others.OldestWait.Seconds(), otherTenants),
+			gauge(f.tenant.dead, float64(max(0, others.DeadLetters)), otherTenants))
+	}
+	return out
+}
+
+func (f *figures) describe(t queue.Tenant, label string) []prometheus.Metric {
+	rate := t.Policy.Rate.PerSecond()
+	for _, p := range t.Policy.Rates {
+		rate = min(rate, p.Rate.PerSecond())
+	}
+	count := func(d *prometheus.Desc, n int64) prometheus.Metric {
+		return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
+	}
+	out := []prometheus.Metric{
+		gauge(f.tenant.depth, float64(t.Depth), label), gauge(f.tenant.running, float64(t.Running), label),
+		gauge(f.tenant.oldest, t.OldestWait.Seconds(), label), gauge(f.tenant.capacity, float64(t.Policy.Capacity), label),
+		gauge(f.tenant.rate, rate, label), gauge(f.tenant.effective, t.EffectiveRate, label), gauge(f.tenant.ratio, t.EffectiveRate/rate, label),
+		count(f.tenant.admittedTotal, t.Admitted), count(f.tenant.rejected, t.Rejected), count(f.tenant.departedTotal, t.Departed),
+	}
+	for _, by := range limits {
+		is := 0.0
+		if by == t.LimitedBy {
+			is = 1
+		}
+		out = append(out, gauge(f.tenant.limitedBy, is, label, by))
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// Bounds of a survey of all tenants. A scrape goes on with it for so long and leaves the rest to the next one; after its end the store is left
+// in peace for so many times as long as it took.
+const (
+	surveyBudget = 200 * time.Millisecond
+	surveyRest   = 20
+)
+
+// survey looks at what waits of all tenants, over several scrapes where there are many. It is used by one goroutine at a time.
+type survey struct {
+	backend Backend
+	cursor  string
+	gather  *findings // of the one under way; nil between two
+	spent   time.Duration
+	done    *findings // of the last one; nil before the first
+	endedAt time.Time
+	rest    time.Duration
+}
+
+// goOn goes on with the survey, or begins another where it is time for it, and returns what the last one found; nil before the end of the
+// first. wanted are tenants of which the next one is to tell whatever their depth.
+func (s *survey) goOn(ctx context.Context, wanted []string) *findings {
+	if s.gather == nil {
+		if s.done != nil && time.Since(s.endedAt) < s.rest {
+			return s.done
+		}
+		s.gather, s.spent = newFindings(wanted), 0
+	}
+	begin := time.Now()
+	for time.Since(begin) < surveyBudget {
+		some, next, err := s.backend.Survey(ctx, s.cursor)
+		if err != nil {
+			break // the next scrape goes on from there
+		}
+		s.gather.add(some)
+		if s.cursor = next; next == "" {
+			s.spent += time.Since(begin)
+			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(figuresAge, surveyRest*s.spent)
+			return s.done
+		}
+	}
+	s.spent += time.Since(begin)
+	return s.done
+}
+
+// findings are what a survey found. Of the tenants it keeps only those that somebody may ask for, so that it stays small.
+type findings struct {
+	dead    int64
+	wanted  map[string]queue.Backlog
+	deepest []queue.Backlog // the deepest first
+	waits   []queue.Backlog // the longest wait first
+}
+
+// foundMost is more than the tenants that may be shown.
+const foundMost = maxShown + 1
+
+func newFindings(wanted []string) *findings {
+	f := &findings{wanted: make(map[string]queue.Backlog, len(wanted))}
+	for _, name := range wanted {
+		f.wanted[name] = queue.Backlog{Tenant: name}
+	}
+	return f
+}
+
+func (f *findings) add(some []queue.Backlog) {
+	for _, b := range some {
+		f.dead += b.DeadLetters // a tenant that is told of twice is rare, and the next survey has it right
+		if _, is := f.wanted[b.Tenant]; is {
+			f.wanted[b.Tenant] = b
+		}
+		if b.Depth > 0 {
+			f.deepest = append(f.deepest, b)
+		}
+		if b.OldestWait > 0 {
+			f.waits = append(f.waits, b)
+		}
+	}
+	f.deepest = first(f.deepest, func(a, b queue.Backlog) int { return cmp.Compare(b.Depth, a.Depth) })
+	f.waits = first(f.waits, func(a, b queue.Backlog) int { return cmp.Compare(b.OldestWait, a.OldestWait) })
+}
+
+// first keeps the first in the order, each tenant once; of those that are equal the ones by name.
+func first(list []queue.Backlog, order func(a, b queue.Backlog) int) []queue.Backlog {
+	slices.SortFunc(list, func(a, b queue.Backlog) int { return cmp.Or(order(a, b), cmp.Compare(a.Tenant, b.Tenant)) })
+	list = slices.CompactFunc(list, func(a, b queue.Backlog) bool { return a.Tenant == b.Tenant })
+	return slices.Clip(list[:min(len(list), foundMost)])
+}
+
+// of is what was found of a tenant, nothing where it is none of those that are kept.
+func (f *findings) of(tenant string) queue.Backlog {
+	if b, is := f.wanted[tenant]; is {
+		return b
+	}
+	if i := slices.IndexFunc(f.deepest, func(b queue.Backlog) bool { return b.Tenant == tenant }); i >= 0 {
+		return f.deepest[i]
+	}
+	return queue.Backlog{Tenant: tenant}
+}
+
+// oldest is the longest wait of all tenants.
+func (f *findings) oldest() time.Duration { return f.oldestBut(func(string) bool { return false }) }
+
+// oldestBut is the longest wait of tenants that are not left out, of which there are at most maxShown.
+func (f *findings) oldestBut(out func(tenant string) bool) time.Duration {
+	for _, b := range f.waits {
+		if !out(b.Tenant) {
+			return b.OldestWait
+		}
+	}
+	return 0
+}

@@ -1,0 +1,66 @@
+-- survey: read what waits of some of a shard's tenants.
+--
+-- Guarantee: writes nothing. Who goes through all pages is told of every tenant that is in the index all the while, of some perhaps twice.
+--
+-- KEYS
+--   1 clock   2 tenants
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 cursor, '0' to begin   3 about how many tenants   4 retention of dead letters in s
+-- Reply
+--   now, the next cursor ('0' at the end), then per tenant: its entry in the index, depth, running, dead letters,
+--   eligible time of its oldest queued job (0 none)
+-- Derived keys: flows flow queue job dead
+-- Channels: (none)
+
+--! include record clock
+
+clock_load(ARGV[1])
+local kept_since = now - tonumber(ARGV[4]) * 1000000
+
+-- oldest_of is when the job at the head of a flow's queue became eligible, 0 when it cannot be told.
+local function oldest_of(name)
+  local queue = PREFIX .. 'queue:' .. name
+  local id = redis.call('ZRANGE', queue, 0, 0)[1]
+  if not id then
+    absent(queue)
+    return 0
+  end
+  local at = redis.call('GETRANGE', PREFIX .. 'job:' .. id, 21, 27)
+  if #at < 7 then
+    absent(PREFIX .. 'job:' .. id)
+    return 0
+  end
+  local a, b, c, d, e, f, g = byte(at, 1, 7)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
+local page = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
+local entries, reply = page[2], { now, page[1] }
+for i = 1, #entries, 2 do
+  local flows = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
+  local names = redis.call('SMEMBERS', flows)
+  if #names == 0 then
+    absent(flows)
+  end
+  local depth, running, dead, oldest = 0, 0, 0, 0
+  for n = 1, #names do
+    local v = redis.call('HMGET', PREFIX .. 'flow:' .. names[n], 'depth', 'queued', 'running', 'dead')
+    if not v[2] then
+      absent(PREFIX .. 'flow:' .. names[n])
+    end
+    numbers(v, 4)
+    depth, running = depth + v[1], running + v[3]
+    if v[4] > 0 then
+      dead = dead + redis.call('ZCOUNT', PREFIX .. 'dead:' .. names[n], kept_since, '+inf')
+    end
+    if v[2] > 0 then
+      local at = oldest_of(names[n])
+      if at > 0 and (oldest == 0 or at < oldest) then
+        oldest = at
+      end
+    end
+  end
+  local filled = #reply
+  reply[filled + 1], reply[filled + 2], reply[filled + 3], reply[filled + 4], reply[filled + 5] = entries[i], depth, running, dead, oldest
+end
+return reply
