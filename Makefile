@@ -12,11 +12,19 @@ SUDO     := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: redis ## run every test with the race detector (installs redis-server where it is missing)
 	$(GO) test -race -shuffle=on -timeout 10m ./...
+
+.PHONY: test-ui
+test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in build/ui/ (installs chromium where it is missing)
+	$(GO) test -tags ui -count=1 -timeout 15m ./api/dashboard/browsertest
+
+.PHONY: screenshots
+screenshots: redis chromium ## make the pictures of docs/dashboard.md anew (six minutes)
+	$(GO) run ./api/dashboard/screenshots -out docs
 
 .PHONY: build
 build: ## build the program into bin/
@@ -74,3 +82,11 @@ redis:
 	  elif command -v dnf >/dev/null; then $(SUDO) dnf install -y redis || $(SUDO) dnf install -y valkey-compat-redis; \
 	  elif command -v apk >/dev/null; then $(SUDO) apk add redis; \
 	  else echo "install redis-server 6.2 or newer, then run make again" >&2; exit 1; fi; }
+
+.PHONY: chromium
+chromium:
+	@command -v chromium >/dev/null || { \
+	  echo "installing chromium"; \
+	  if command -v apt-get >/dev/null; then \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-inter >/dev/null; \
+	  else echo "install chromium, then run make again" >&2; exit 1; fi; }

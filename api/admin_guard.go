@@ -9,21 +9,24 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/7509e464/sluice/api/dashboard"
 )
 
 // openPaths tell nothing that needs a secret: probes must work from anywhere, and the documents are the public contract.
 var openPaths = []string{"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"}
 
-// guardAdmin lets through whoever may use the control plane: with a token in force, who shows it; without one, who reaches
-// the listener by a loopback name and not from a page of another site.
+// guardAdmin lets through whoever may use the control plane: with a token in force, who shows it, or the session that the dashboard has given
+// for it; without one, who reaches the listener by a loopback name and not from a page of another site. The files of the dashboard are
+// as open as the documents.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	check := s.sameSite
 	if s.cfg.AdminToken != "" {
 		want := sha256.Sum256([]byte(s.cfg.AdminToken))
-		check = func(r *http.Request) *problem { return bearer(r, want) }
+		check = func(r *http.Request) *problem { return s.credential(r, want) }
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !slices.Contains(openPaths, r.URL.Path) {
+		if !slices.Contains(openPaths, r.URL.Path) && !dashboard.Open(r.URL.Path) {
 			if p := check(r); p != nil {
 				p.write(w)
 				return
@@ -31,6 +34,19 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// credential takes the token, or a session. A browser sends a session's cookie by itself, so it is believed only of requests that no other
+// site's page has made: those must not change anything, and gain nothing by reading either.
+func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem {
+	p := bearer(r, want)
+	if p == nil || r.Header.Get("Authorization") != "" || !s.board.SignedIn(r) {
+		return p
+	}
+	if dashboard.CrossOrigin(r) {
+		return forbidden.with("requests from pages of another origin are refused")
+	}
+	return nil
 }
 
 // bearer compares digests, so that the time taken tells neither content nor length of the token.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -27,6 +28,44 @@ func TestAdminWithToken(t *testing.T) {
 		}
 		if strings.Contains(r.Body.String(), "s3cret") {
 			t.Errorf("the token is told: %s", r.Body)
+		}
+	}
+}
+
+// A session of the dashboard is as good as the token, but not on behalf of another site's page.
+func TestAdminWithSession(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.AdminToken = "s3cret" })
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("POST", "http://localhost/login", strings.NewReader("token=s3cret"))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	b.s.Admin().ServeHTTP(w, r)
+	if len(w.Result().Cookies()) != 1 {
+		t.Fatalf("login: %d %s", w.Code, w.Body)
+	}
+	c := w.Result().Cookies()[0]
+	for _, tt := range []struct {
+		method, path, cookie, site, origin, authorization string
+		status                                            int
+	}{
+		{"GET", "/v1/tenants", c.Value, "same-origin", "", "", 200}, {"GET", "/v1/tenants", c.Value, "", "", "", 200},
+		{"GET", "/metrics", c.Value, "none", "", "", 200}, {"GET", "/v1/tenants", c.Value + "A", "same-origin", "", "", 401},
+		{"POST", "/v1/tenants/a/pause", c.Value, "same-origin", "http://localhost", "", 200}, {"POST", "/v1/tenants/a/pause", c.Value, "", "http://localhost", "", 200},
+		{"POST", "/v1/tenants/a/pause", c.Value, "cross-site", "https://evil.example", "", 403}, {"POST", "/v1/tenants/a/pause", c.Value, "same-site", "http://localhost:3000", "", 403},
+		{"POST", "/v1/tenants/a/pause", c.Value, "", "https://evil.example", "", 403}, {"POST", "/v1/tenants/a/pause", c.Value, "", "null", "", 403},
+		{"GET", "/v1/tenants", c.Value, "cross-site", "", "", 403}, {"DELETE", "/v1/tenants/a", c.Value, "cross-site", "", "", 403},
+		{"GET", "/v1/tenants", c.Value, "same-origin", "", "Bearer wrong", 401}, {"GET", "/v1/tenants", c.Value, "cross-site", "", "Bearer s3cret", 200},
+		{"GET", "/", "", "cross-site", "", "", 303}, {"GET", "/login", "", "cross-site", "", "", 200}, {"GET", "/assets/app.js", "", "", "", "", 200}, {"GET", "/assets/nothing", "", "", "", "", 404},
+	} {
+		r := httptest.NewRequest(tt.method, "http://localhost"+tt.path, nil)
+		for name, value := range map[string]string{"Cookie": c.Name + "=" + tt.cookie, "Sec-Fetch-Site": tt.site, "Origin": tt.origin, "Authorization": tt.authorization} {
+			if value != "" {
+				r.Header.Set(name, value)
+			}
+		}
+		w := httptest.NewRecorder()
+		b.s.Admin().ServeHTTP(w, r)
+		if w.Code != tt.status {
+			t.Errorf("%+v: %d %s", tt, w.Code, w.Body)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -43,6 +44,13 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	}
 	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
 	allowNull(api.OpenAPI().Components.Schemas, wire.RouteSettings{})
+	page := hurried(s.board)
+	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
+		r.Method(http.MethodGet, path, page)
+	}
+	for _, path := range []string{dashboard.LoginPath, dashboard.LogoutPath} {
+		r.Method(http.MethodPost, path, page)
+	}
 	for path, page := range s.cfg.AdminPages {
 		r.Handle(path, hurried(page))
 		r.Handle(path+"/*", hurried(page))

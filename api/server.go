@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/arrivals"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue/spans"
@@ -85,6 +86,7 @@ type Server struct {
 	reads    *readBudget // nil: no bound
 	live     *live.Hub
 	guards   []*intakeGuard
+	board    *dashboard.Dashboard
 	drain    sync.Once
 	intake   http.Handler
 	admin    http.Handler
@@ -130,6 +132,9 @@ func New(b Backend, cfg Config) (*Server, error) {
 	}
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
+	}
+	if s.board, err = dashboard.New(cfg.AdminToken); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {
 		return nil, err

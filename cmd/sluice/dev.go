@@ -72,6 +72,7 @@ Sluice is running.
   admin     %[2]s
   upstream  %[3]s (built in, echoes what it gets)
   rate      %[4]s for every tenant
+  dashboard %[2]s/
 
 Submit a job:
   curl -s -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":1}}' %[1]s/v1/jobs

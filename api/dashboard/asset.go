@@ -1,0 +1,105 @@
+package dashboard
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// formats are the media types of the files, by the end of their names.
+var formats = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".svg":  "image/svg+xml",
+	".txt":  "text/plain; charset=utf-8",
+}
+
+// asset is a file as it is sent: plain, and compressed where that saves something.
+//
+// Browsers keep it, and ask each time whether it is still the one: names carry no version, so a program that was replaced must never meet
+// modules of the one before.
+type asset struct {
+	format        string
+	plain, packed []byte
+	tag           string // of the plain form; the compressed one is another representation and has another
+}
+
+func newAsset(name string, content []byte) (*asset, error) {
+	format, known := formats[path.Ext(name)]
+	if !known {
+		return nil, fmt.Errorf("%s: a file of a kind that has no media type here", name)
+	}
+	sum := sha256.Sum256(content)
+	a := &asset{format: format, plain: content, tag: hex.EncodeToString(sum[:12])}
+	var packed bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := zip.Write(content); err != nil {
+		return nil, err
+	}
+	if err := zip.Close(); err != nil {
+		return nil, err
+	}
+	if packed.Len() < len(content) {
+		a.packed = packed.Bytes()
+	}
+	return a, nil
+}
+
+// serve answers with the file, or with 304 where the browser has it.
+func (a *asset) serve(w http.ResponseWriter, r *http.Request, status int) {
+	h := w.Header()
+	content, tag := a.plain, `"`+a.tag+`"`
+	if a.packed != nil {
+		h.Set("Vary", "Accept-Encoding")
+		if takesGzip(r.Header.Get("Accept-Encoding")) {
+			content, tag = a.packed, `"`+a.tag+`-gzip"`
+			h.Set("Content-Encoding", "gzip")
+		}
+	}
+	h.Set("Cache-Control", "private, no-cache")
+	h.Set("ETag", tag)
+	if status == http.StatusOK && names(r.Header.Get("If-None-Match"), tag) {
+		h.Del("Content-Encoding")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", a.format)
+	h.Set("Content-Length", strconv.Itoa(len(content)))
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(content) // a client that is gone cannot be told so
+	}
+}
+
+// takesGzip reads Accept-Encoding. A quality of zero is a refusal.
+func takesGzip(accepted string) bool {
+	for one := range strings.SplitSeq(accepted, ",") {
+		name, quality, _ := strings.Cut(one, ";")
+		if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			continue
+		}
+		q, rated := strings.CutPrefix(strings.ReplaceAll(quality, " ", ""), "q=")
+		return !rated || strings.Trim(q, "0.") != ""
+	}
+	return false
+}
+
+// names reports whether a list of entity tags, weak ones too, has this one.
+func names(list, tag string) bool {
+	for one := range strings.SplitSeq(list, ",") {
+		if strings.TrimPrefix(strings.TrimSpace(one), "W/") == tag {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,231 @@
+package browsertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// patience is how long a page may take to become what is waited for. It is no measure: machines that run tests have other work, too.
+const patience = 60 * time.Second
+
+// Browser is one chromium without a window.
+type Browser struct {
+	ctx  context.Context
+	stop []context.CancelFunc
+}
+
+// Open starts chromium, which must be on PATH.
+func Open(ctx context.Context) (*Browser, error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, fmt.Errorf("%w: install Debian's package chromium, as make test-ui does", err)
+	}
+	b := &Browser{}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("hide-scrollbars", true), chromedp.Flag("no-proxy-server", true))
+	allocator, cancel := chromedp.NewExecAllocator(ctx, options...)
+	b.stop = append(b.stop, cancel)
+	b.ctx, cancel = chromedp.NewContext(allocator)
+	b.stop = append(b.stop, cancel)
+	if err := chromedp.Do(b.ctx); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("start chromium: %w", err)
+	}
+	return b, nil
+}
+
+// Close ends chromium.
+func (b *Browser) Close() {
+	if b.ctx != nil {
+		_ = chromedp.Cancel(b.ctx)
+	}
+	for i := len(b.stop) - 1; i >= 0; i-- {
+		b.stop[i]()
+	}
+}
+
+// Page is one tab.
+type Page struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu         sync.Mutex
+	complaints []string
+}
+
+// NewPage opens a tab of this size and colour scheme, "light" or "dark".
+func (b *Browser) NewPage(width, height int64, scale float64, scheme string) (*Page, error) {
+	p := &Page{}
+	p.ctx, p.cancel = chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
+	if err := chromedp.Do(p.ctx, chromedp.EmulateViewport(width, height, chromedp.EmulateScale(scale))); err != nil {
+		p.Close()
+		return nil, err
+	}
+	err := chromedp.Listen(p.ctx, func(event any) {
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			p.complain("exception: " + e.ExceptionDetails.Text + " " + describe(e.ExceptionDetails.Exception))
+		case *cdplog.EventEntryAdded:
+			if e.Entry.Level == cdplog.EntryLevelError {
+				p.complain(string(e.Entry.Source) + ": " + e.Entry.Text)
+			}
+		}
+	})
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+	if err == nil {
+		_, err = chromedp.Call(p.ctx, emulation.SetEmulatedMedia, media)
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func describe(o *runtime.RemoteObject) string {
+	if o == nil {
+		return ""
+	}
+	return o.Description
+}
+
+func (p *Page) complain(said string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.complaints = append(p.complaints, said)
+}
+
+// Complaints are the errors that the browser has logged since the last call: of scripts, of the Content-Security-Policy, of requests.
+func (p *Page) Complaints() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	said := p.complaints
+	p.complaints = nil
+	return said
+}
+
+// Close closes the tab.
+func (p *Page) Close() { p.cancel() }
+
+// Context is what commands of chromedp for the page run with.
+func (p *Page) Context() context.Context { return p.ctx }
+
+// Go opens an address.
+func (p *Page) Go(url string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	return chromedp.Do(ctx, chromedp.Navigate(url))
+}
+
+// SignIn opens an address through the sign-in page.
+func (p *Page) SignIn(admin, hash string) error {
+	if err := p.Go(admin + "/login"); err != nil {
+		return err
+	}
+	if err := p.Fill("#token", Token); err != nil {
+		return err
+	}
+	if err := p.Click("form button"); err != nil {
+		return err
+	}
+	if err := p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`); err != nil {
+		return err
+	}
+	_, err := Eval[bool](p, fmt.Sprintf(`(location.hash = %s, true)`, strconv.Quote(hash)))
+	return err
+}
+
+// Eval evaluates a script in the page.
+func Eval[T any](p *Page, script string) (T, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+	if err != nil {
+		return v, fmt.Errorf("%.100s: %w", script, err)
+	}
+	return v, nil
+}
+
+// Wait waits until the script is true.
+func (p *Page) Wait(script string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	for {
+		v, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+script+")"))
+		if err == nil && v {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			seen, _ := Eval[string](p, `document.body?.innerText.slice(0, 2000) || ""`)
+			return fmt.Errorf("it does not come about: %s: %w\nthe page shows:\n%s", script, errors.Join(err, ctx.Err()), seen)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// WaitText waits until the element shows the text.
+func (p *Page) WaitText(selector, text string) error {
+	return p.Wait(fmt.Sprintf(`[...document.querySelectorAll(%s)].some((n) => n.textContent.includes(%s))`, strconv.Quote(selector), strconv.Quote(text)))
+}
+
+// Click clicks the first element that is visible, as a person does.
+func (p *Page) Click(selector string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible)); err != nil {
+		return fmt.Errorf("click %s: %w", selector, err)
+	}
+	return nil
+}
+
+// Fill replaces the value of a field by typing over it.
+func (p *Page) Fill(selector, value string) error {
+	if err := p.Click(selector); err != nil {
+		return err
+	}
+	if _, err := Eval[bool](p, "(document.activeElement.select(), true)"); err != nil {
+		return err
+	}
+	if err := p.Press(value); err != nil {
+		return fmt.Errorf("fill %s: %w", selector, err)
+	}
+	return nil
+}
+
+// Press types keys into what has the focus.
+func (p *Page) Press(keys string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	return chromedp.Do(ctx, chromedp.KeyEvent(keys))
+}
+
+// Picture writes what the tab shows to a PNG file.
+func (p *Page) Picture(file string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		return fmt.Errorf("picture %s: %w", file, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, png, 0o644)
+}
+
+// Quote is the text as a literal of JavaScript.
+func Quote(text string) string { return strings.ReplaceAll(strconv.Quote(text), "</", `<\/`) }

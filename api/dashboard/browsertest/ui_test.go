@@ -1,0 +1,363 @@
+//go:build ui
+
+package browsertest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+var (
+	program *Program
+	browser *Browser
+)
+
+// pictures is where screenshots are kept, outside of version control.
+const pictures = "../../../build/ui"
+
+const hostile = `<img src=x onerror="document.title='taken'">&amp;'"`
+
+// TestMain shares one program and one browser: each takes a second or two to start.
+func TestMain(m *testing.M) {
+	code, err := runAll(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runAll(m *testing.M) (code int, err error) {
+	dir, err := os.MkdirTemp("", "sluice-ui-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	binary, err := Build(ctx, dir)
+	if err != nil {
+		return 1, err
+	}
+	if program, err = Start(ctx, binary, dir, "  defaults: { rate: 20/s, capacity: 500 }"); err != nil {
+		return 1, err
+	}
+	defer func() {
+		if stopped := program.Close(); err == nil {
+			err = stopped
+		}
+	}()
+	if browser, err = Open(ctx); err != nil {
+		return 1, err
+	}
+	defer browser.Close()
+	return m.Run(), nil
+}
+
+func open(t *testing.T, width, height int64, scheme, hash string) *Page {
+	t.Helper()
+	p, err := browser.NewPage(width, height, 1, scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, said := range p.Complaints() {
+			t.Errorf("the browser complains: %s", said)
+		}
+		p.Close()
+	})
+	must(t, p.SignIn(program.Admin, hash))
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eval[T any](t *testing.T, p *Page, script string) T {
+	t.Helper()
+	v, err := Eval[T](p, script)
+	must(t, err)
+	return v
+}
+
+func call(t *testing.T, method, path string, body, out any) {
+	t.Helper()
+	must(t, program.Call(t.Context(), method, path, body, out))
+}
+
+func tenantOf(t *testing.T, name string) (now wire.Tenant) {
+	t.Helper()
+	call(t, "GET", "/v1/tenants/"+url.PathEscape(name), nil, &now)
+	return now
+}
+
+// keep puts what the page shows beside the other pictures, for people to look at.
+func keep(t *testing.T, p *Page, name string) {
+	t.Helper()
+	must(t, p.Picture(filepath.Join(pictures, name+".png")))
+}
+
+func TestSignIn(t *testing.T) {
+	p, err := browser.NewPage(800, 700, 1, "light")
+	must(t, err)
+	defer p.Close()
+	must(t, p.Go(program.Admin+"/#/tenant/acme"))
+	must(t, p.WaitText("h1", "Sign in"))
+	must(t, p.Fill("#token", "not the token at all"))
+	must(t, p.Press(kb.Enter))
+	must(t, p.WaitText("[role=alert]", "not the admin token"))
+	must(t, p.Fill("#token", Token))
+	must(t, p.Press(kb.Enter))
+	must(t, p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`))
+	if kept := eval[string](t, p, `document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`); strings.Contains(kept, Token) || strings.Contains(kept, "sluice_session") {
+		t.Errorf("scripts can read %s", kept)
+	}
+	for _, said := range p.Complaints() {
+		if !strings.Contains(said, "401") { // the wrong token
+			t.Errorf("the browser complains: %s", said)
+		}
+	}
+	must(t, p.Click("#logout button"))
+	must(t, p.WaitText("h1", "Sign in"))
+	must(t, p.Go(program.Admin+"/"))
+	must(t, p.WaitText("h1", "Sign in"))
+}
+
+// painted counts the pixels of the charts and buckets that are not empty, the fewest of one.
+const painted = `Math.min(...[...document.querySelectorAll("main canvas")].filter((c) => c.width > 0 && c.height > 0).map((c) => {
+  const pixels = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+  let n = 0;
+  for (let i = 3; i < pixels.length; i += 4) if (pixels[i]) n++;
+  return n;
+}))`
+
+func TestOverview(t *testing.T) {
+	must(t, program.Submit(t.Context(), "overview", 40))
+	must(t, program.Submit(t.Context(), hostile, 5))
+	p := open(t, 1280, 860, "light", "#/")
+	must(t, p.WaitText("tbody th a", "overview"))
+	must(t, p.WaitText("tbody th a", hostile))
+	must(t, p.Wait(`document.querySelectorAll("main canvas").length >= 6 && `+painted+` > 200`))
+	if n := eval[int](t, p, `document.querySelectorAll("main img").length`); n != 0 || eval[string](t, p, "document.title") != "Sluice" {
+		t.Errorf("the name of a tenant became %d elements", n)
+	}
+	must(t, p.Fill("#tenant-search", "overv"))
+	must(t, p.Wait(`document.querySelectorAll("tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
+	must(t, p.Fill("#tenant-search", "nobody is called that"))
+	must(t, p.WaitText("tbody", "No tenant has a name with this in it"))
+	if paint := eval[float64](t, p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`); paint < 0 {
+		t.Error("nothing was painted")
+	} else {
+		t.Logf("first contentful paint after %.0f ms", paint)
+	}
+	if from := eval[[]string](t, p, `performance.getEntriesByType("resource").map((e) => e.name).filter((n) => !n.startsWith(location.origin + "/"))`); len(from) > 0 {
+		t.Errorf("asked elsewhere: %v", from)
+	}
+}
+
+// A hostile name is a link like any other, and its page is its own.
+func TestHostileTenant(t *testing.T) {
+	must(t, program.Submit(t.Context(), hostile, 1))
+	p := open(t, 1000, 800, "dark", "#/tenant/"+url.PathEscape(hostile))
+	must(t, p.Wait(`document.querySelector("h1").textContent === `+Quote(hostile)))
+	must(t, p.Wait(`document.querySelector("#rate")?.value === "20"`))
+	if n := eval[int](t, p, `document.querySelectorAll("main img").length`); n != 0 {
+		t.Errorf("%d elements were made of a name", n)
+	}
+}
+
+func TestRateChangeReachesTheFlow(t *testing.T) {
+	const name = "slider"
+	must(t, program.Submit(t.Context(), name, 450))
+	p := open(t, 1280, 900, "light", "#/tenant/"+name)
+	must(t, p.Wait(`document.querySelector("#rate")?.value === "20"`))
+	must(t, p.Wait(painted+` > 200`))
+	eval[bool](t, p, `(document.querySelector("#rate-slider").focus(), true)`)
+	for range 3 { // to the next round numbers
+		must(t, p.Press(kb.ArrowLeft))
+	}
+	must(t, p.Wait(`document.querySelector("#rate").value === "10"`))
+	if said := eval[string](t, p, `document.querySelector("#rate-slider").getAttribute("aria-valuetext")`); said != "10 per second" {
+		t.Errorf("the slider says %q", said)
+	}
+	must(t, p.WaitText(".forecast", "Wait, 99 %"))
+	keep(t, p, "forecast")
+	for range 6 {
+		must(t, p.Press(kb.ArrowRight))
+	}
+	must(t, p.Wait(`document.querySelector("#rate").value === "40"`))
+	must(t, p.Fill("#reason", "browser test"))
+	must(t, p.Press(kb.Enter))
+	must(t, p.WaitText(".knobs .notice", "Applied: rate 40/s"))
+	now := tenantOf(t, name)
+	if now.Rate.Limit != 40 || now.Rate.PeriodMS != 1000 || now.Reason != "browser test" || now.Sources["rate"] != "api" {
+		t.Errorf("%+v", now)
+	}
+	// What leaves, by the page's own figure: a measurement over some seconds.
+	must(t, p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 40) < 4`))
+	must(t, p.WaitText("section[aria-labelledby=history-title]", "browser test"))
+
+	// Somebody else changes it while a draft is open: nothing is overwritten unseen.
+	must(t, p.Fill("#capacity", "600"))
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"concurrency": 7}, nil)
+	must(t, p.WaitText(".knobs .notice", "Changed meanwhile"))
+	must(t, p.Click(".apply .primary"))
+	must(t, p.WaitText(".knobs .notice", "Somebody has changed"))
+	must(t, p.Click(".apply .primary"))
+	must(t, p.WaitText(".knobs .notice", "Applied: capacity 600"))
+	if now := tenantOf(t, name); now.Capacity != 600 || now.Concurrency != 7 || now.Rate.Limit != 40 {
+		t.Errorf("%+v", now)
+	}
+	for _, said := range p.Complaints() {
+		if !strings.Contains(said, "412") {
+			t.Errorf("the browser complains: %s", said)
+		}
+	}
+}
+
+func TestPauseResumeDrainPurge(t *testing.T) {
+	const name = "switch"
+	must(t, program.Submit(t.Context(), name, 300))
+	p := open(t, 1100, 900, "dark", "#/tenant/"+name)
+	must(t, p.WaitText(".headline .pill", "at the rate"))
+	press := func(button, title string) {
+		t.Helper()
+		must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.hidden && !b.disabled); b?.click(); return b; })()`, Quote(button))))
+		must(t, p.WaitText("dialog h2", title))
+	}
+	confirm := func() {
+		t.Helper()
+		must(t, p.Click("dialog .primary"))
+		must(t, p.Wait(`!document.querySelector("dialog")`))
+	}
+	press("Pause", "Pause switch?")
+	must(t, p.WaitText("dialog li", "jobs will wait"))
+	must(t, p.Press(kb.Escape))
+	must(t, p.Wait(`!document.querySelector("dialog")`))
+	if tenantOf(t, name).Paused {
+		t.Fatal("Escape has paused it")
+	}
+	press("Pause", "Pause switch?")
+	must(t, p.Fill("#ask-reason", "their warehouse is closed"))
+	keep(t, p, "confirmation")
+	confirm()
+	must(t, p.WaitText(".headline .pill", "paused"))
+	if now := tenantOf(t, name); !now.Paused || now.Reason != "their warehouse is closed" {
+		t.Errorf("%+v", now)
+	}
+	must(t, p.WaitText(".lane-head .value", "0/s"))
+	press("Resume", "Resume switch?")
+	confirm()
+	must(t, p.WaitText(".headline .pill", "at the rate"))
+	press("Drain", "Drain switch?")
+	confirm()
+	must(t, p.WaitText(".headline .pill", "draining"))
+	press("Purge", "Purge switch?")
+	must(t, p.WaitText("dialog .notice", "cannot be undone"))
+	confirm()
+	must(t, p.WaitText("#banner", "purged"))
+	must(t, p.Wait(`[...document.querySelectorAll(".lane-head .value")][2].textContent === "0"`))
+	press("Resume", "Resume switch?")
+	confirm()
+	if now := tenantOf(t, name); now.Draining || now.Paused || now.Depth != 0 {
+		t.Errorf("%+v", now)
+	}
+}
+
+func TestDeadLetters(t *testing.T) {
+	const name = "letters"
+	program.Fail(true)
+	defer program.Fail(false)
+	must(t, program.Submit(t.Context(), name, 3))
+	p := open(t, 1280, 900, "light", "#/tenant/"+name)
+	must(t, p.Click(`button[data-state="dead"]`))
+	must(t, p.Wait(`[...document.querySelectorAll("section[aria-labelledby=jobs-title] tbody .pill")].filter((n) => n.textContent === "dead").length === 3`))
+	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "400"))
+	program.Fail(false)
+	// Inspect one: its payload, its error, its way.
+	must(t, p.Click(`section[aria-labelledby=jobs-title] tbody a`))
+	must(t, p.WaitText("pre.payload", `"order"`))
+	must(t, p.WaitText(".timeline li", "Dead: out of attempts"))
+	must(t, p.WaitText(".facts", "400"))
+	must(t, p.Click(`.headline button.primary`))
+	must(t, p.WaitText(".headline .pill", "succeeded"))
+	must(t, p.WaitText(".timeline li", "Succeeded"))
+	keep(t, p, "job")
+	// The other two at once, from the list.
+	must(t, p.Click(`.crumb a`))
+	must(t, p.Click(`button[data-state="dead"]`))
+	must(t, p.Wait(`document.querySelectorAll("section[aria-labelledby=jobs-title] tbody button").length === 2`))
+	must(t, p.Wait(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith("Replay all") && !b.hidden); b?.click(); return b; })()`))
+	must(t, p.WaitText("dialog h2", "Replay all dead letters of letters?"))
+	must(t, p.Click("dialog .primary"))
+	must(t, p.WaitText("#banner", "2 dead letters replayed"))
+	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "No dead letters"))
+}
+
+func TestSubmitting(t *testing.T) {
+	p := open(t, 1000, 900, "light", "#/tenant/tries")
+	must(t, p.Wait(`document.querySelector("#submit-many")`))
+	must(t, p.Fill("#submit-many", "7"))
+	must(t, p.Click("section[aria-labelledby=submit-title] .primary"))
+	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "7 jobs admitted"))
+	if now := tenantOf(t, "tries"); now.Admitted != 7 {
+		t.Errorf("%+v", now)
+	}
+	eval[bool](t, p, `(document.querySelector("#submit-payload").value = "{", true)`)
+	must(t, p.Click("section[aria-labelledby=submit-title] .primary"))
+	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "not JSON"))
+}
+
+func TestReconnects(t *testing.T) {
+	must(t, program.Submit(t.Context(), "restart", 400))
+	p := open(t, 1000, 800, "light", "#/tenant/restart")
+	must(t, p.WaitText(".headline .pill", "at the rate"))
+	must(t, program.Stop())
+	must(t, p.WaitText("#banner", "was lost at"))
+	must(t, p.Wait(`document.querySelector("#pulse").dataset.phase === "lost"`))
+	must(t, program.Run(t.Context()))
+	must(t, p.WaitText("#banner", "Connected again after"))
+	must(t, p.Wait(`document.querySelector("#pulse").dataset.phase === "live"`))
+	before := tenantOf(t, "restart").Departed
+	must(t, p.Wait(fmt.Sprintf(`Number(document.querySelectorAll(".figures dd")[5].textContent.replace(",", "")) > %d`, before)))
+	p.Complaints() // of the time without a server
+}
+
+// The two pictures that the documentation shows, in small: what a look at the page should find.
+func TestPictures(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		program.Traffic(ctx, "acme", 14, 3)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	p := open(t, 1280, 860, "light", "#/")
+	q := open(t, 390, 844, "dark", "#/tenant/acme")
+	must(t, p.Wait(`document.querySelector("tbody th a")`))
+	deadline := time.Now().Add(12 * time.Second)
+	must(t, p.Wait(fmt.Sprintf(`Date.now() > %d`, deadline.UnixMilli())))
+	keep(t, p, "overview")
+	keep(t, q, "tenant-narrow")
+	for _, page := range []*Page{p, q} {
+		if wide := eval[int](t, page, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
+			t.Errorf("the page is %d px wider than its window", wide)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+// Package dashboard is the page at / of the admin listener: what the process does, as it does it, with the knobs beside it.
+//
+// The page is files (web/), embedded in the program and served as they are: modules that the browser loads without a build step, a style
+// sheet for light and dark, and uPlot for charts. It takes every figure from the HTTP API that everybody else uses, above all from
+// GET /v1/stream, and asks nobody but this listener: its Content-Security-Policy lets it load and reach nothing else, and run no script that is
+// not one of these files.
+//
+// The files are the same for everybody and tell nothing, so they need no credential. The API behind them does: where an admin token is in
+// force, it is asked for once (/login) and exchanged for a session cookie that scripts cannot read (session.go). The guard of the admin
+// listener, in package api, takes that cookie as it takes the token itself, but never from another site's page.
+package dashboard
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strings"
+	"time"
+)
+
+//go:embed web
+var web embed.FS
+
+// Paths of the page on the admin listener.
+const (
+	PagePath   = "/"
+	AssetsPath = "/assets/"
+	LoginPath  = "/login"
+	LogoutPath = "/logout"
+)
+
+const (
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; " +
+		"frame-ancestors 'none'; base-uri 'none'"
+	maxLogin = 4 << 10 // bytes of the login form
+)
+
+// Places in the HTML files that depend on how the process runs.
+const (
+	signedInMark = ` data-session="none"`
+	wrongMark    = `<!-- wrong -->`
+)
+
+// Dashboard serves the page and knows who has signed in to it.
+type Dashboard struct {
+	sessions *sessions // nil: no token is in force, and nobody need sign in
+	assets   map[string]*asset
+	page     *asset
+	login    *asset
+	wrong    *asset // the login page after a wrong token
+}
+
+// New makes the dashboard of a listener with this admin token; empty: there is none.
+func New(token string) (*Dashboard, error) {
+	d := &Dashboard{assets: map[string]*asset{}}
+	if token != "" {
+		d.sessions = newSessions(token)
+	}
+	err := fs.WalkDir(web, "web", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := web.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(path, "web/")
+		switch name {
+		case "index.html":
+			if d.sessions != nil {
+				content = bytes.Replace(content, []byte(signedInMark), []byte(` data-session="cookie"`), 1)
+			}
+			d.page, err = newAsset(name, content)
+		case "login.html":
+			if d.login, err = newAsset(name, content); err != nil {
+				return err
+			}
+			told := bytes.Replace(content, []byte(wrongMark), []byte(`<p class="notice bad" role="alert">That is not the admin token.</p>`), 1)
+			d.wrong, err = newAsset(name, told)
+		default:
+			d.assets[AssetsPath+name], err = newAsset(name, content)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	return d, nil
+}
+
+// Open reports whether the path is one of the dashboard's own, which need no credential.
+func Open(path string) bool {
+	return path == PagePath || path == LoginPath || path == LogoutPath || strings.HasPrefix(path, AssetsPath)
+}
+
+// ServeHTTP answers on the paths of the dashboard; which methods they take is the router's business.
+func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case PagePath:
+		d.servePage(w, r)
+	case LoginPath:
+		if r.Method == http.MethodPost {
+			d.signIn(w, r)
+			return
+		}
+		d.serveLogin(w, r)
+	case LogoutPath:
+		d.signOut(w, r)
+	default:
+		a := d.assets[r.URL.Path]
+		if a == nil {
+			http.Error(w, "There is no such file.", http.StatusNotFound)
+			return
+		}
+		protect(w)
+		a.serve(w, r, http.StatusOK)
+	}
+}
+
+// SignedIn reports whether the request carries the cookie of a session. Whose page has sent it is another question: see CrossOrigin.
+func (d *Dashboard) SignedIn(r *http.Request) bool { return d.sessions != nil && d.sessions.of(r) }
+
+func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request) {
+	if d.sessions != nil && !d.sessions.of(r) {
+		redirect(w, r, LoginPath)
+		return
+	}
+	if d.sessions != nil { // who uses the page need not sign in again
+		http.SetCookie(w, d.sessions.cookie(r, time.Now()))
+	}
+	protect(w)
+	d.page.serve(w, r, http.StatusOK)
+}
+
+func (d *Dashboard) serveLogin(w http.ResponseWriter, r *http.Request) {
+	if d.sessions == nil || d.sessions.of(r) {
+		redirect(w, r, PagePath)
+		return
+	}
+	protect(w)
+	d.login.serve(w, r, http.StatusOK)
+}
+
+// signIn exchanges the token for a session.
+func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
+	if CrossOrigin(r) {
+		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
+		return
+	}
+	if d.sessions == nil {
+		redirect(w, r, PagePath)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxLogin)
+	if !d.sessions.opens(r.PostFormValue("token")) {
+		protect(w)
+		d.wrong.serve(w, r, http.StatusUnauthorized)
+		return
+	}
+	http.SetCookie(w, d.sessions.cookie(r, time.Now()))
+	redirect(w, r, PagePath)
+}
+
+// signOut makes the browser forget its session.
+func (d *Dashboard) signOut(w http.ResponseWriter, r *http.Request) {
+	if CrossOrigin(r) {
+		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
+		return
+	}
+	if d.sessions != nil {
+		http.SetCookie(w, d.sessions.forget(r))
+	}
+	redirect(w, r, LoginPath)
+}
+
+func redirect(w http.ResponseWriter, r *http.Request, to string) {
+	w.Header().Set("Cache-Control", "no-store")
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// protect sets what a browser must hold itself to. A referrer of the same origin is left in place: without one, browsers say of a form that it
+// comes from nowhere.
+func protect(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+// CrossOrigin reports whether a browser makes the request on behalf of a page of another origin. What tells nothing of its origin is no
+// browser of these years, and has its own reasons to show a credential.
+func CrossOrigin(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin", "none":
+		return false
+	case "": // an old browser, or a name that is neither https nor loopback
+	default:
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	_, host, _ := strings.Cut(origin, "://")
+	return !strings.EqualFold(host, r.Host)
+}

@@ -1,0 +1,275 @@
+package dashboard
+
+import (
+	"compress/gzip"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const token = "0123456789abcdef"
+
+func newDashboard(t testing.TB, token string) *Dashboard {
+	t.Helper()
+	d, err := New(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func send(d *Dashboard, method, target string, header http.Header, form url.Values) *http.Response {
+	r := httptest.NewRequest(method, "http://localhost:8081"+target, strings.NewReader(form.Encode()))
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func content(t testing.TB, r *http.Response) string {
+	t.Helper()
+	all, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+// Everything that a page names is there, and everything that is there is named: nothing is loaded late, and nothing is left over.
+func TestFilesAreNamed(t *testing.T) {
+	d := newDashboard(t, "")
+	named := map[string]bool{}
+	for _, page := range []*asset{d.page, d.login} {
+		for _, m := range regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`).FindAllStringSubmatch(string(page.plain), -1) {
+			named[m[1]] = true
+			if d.assets[m[1]] == nil {
+				t.Errorf("%s is named and not there", m[1])
+			}
+		}
+	}
+	for name := range d.assets {
+		if !named[name] && path.Ext(name) != ".txt" {
+			t.Errorf("%s is there and named by no page: name it, so that it is fetched with the others", name)
+		}
+	}
+	imports := regexp.MustCompile(`(?m)^import .* from "\./([^"]+)";$`)
+	for name, a := range d.assets {
+		for _, m := range imports.FindAllStringSubmatch(string(a.plain), -1) {
+			if d.assets[AssetsPath+m[1]] == nil {
+				t.Errorf("%s imports %s, which is not there", name, m[1])
+			}
+		}
+	}
+}
+
+// The page asks nobody else, and makes no markup of text.
+func TestFilesKeepToThemselves(t *testing.T) {
+	foreign := regexp.MustCompile(`(?i)(?:https?:)?//[a-z0-9-]+\.[a-z][^"\s]*`)
+	markup := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|\sstyle="|\son[a-z]+="`)
+	err := fs.WalkDir(web, "web", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || strings.HasPrefix(name, "web/vendor/") {
+			return err
+		}
+		all, err := web.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if at := foreign.Find(all); at != nil && string(at) != "http://www.w3.org/2000/svg" {
+			t.Errorf("%s: %s", name, at)
+		}
+		if at := markup.Find(all); at != nil {
+			t.Errorf("%s: %s", name, at)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAssets(t *testing.T) {
+	d := newDashboard(t, token)
+	for _, c := range []struct {
+		path, accept string
+		status       int
+		format       string
+		packed       bool
+	}{
+		{"/assets/app.js", "", 200, "text/javascript; charset=utf-8", false},
+		{"/assets/app.js", "gzip, deflate, br", 200, "text/javascript; charset=utf-8", true},
+		{"/assets/app.js", "br, gzip;q=0", 200, "text/javascript; charset=utf-8", false},
+		{"/assets/app.js", "gzip; q=0.5", 200, "text/javascript; charset=utf-8", true},
+		{"/assets/tokens.css", "", 200, "text/css; charset=utf-8", false},
+		{"/assets/mark.svg", "", 200, "image/svg+xml", false},
+		{"/assets/vendor/uplot-license.txt", "", 200, "text/plain; charset=utf-8", false},
+		{"/assets/nothing.js", "", 404, "", false},
+		{"/assets/index.html", "", 404, "", false},
+		{"/assets/../dashboard.go", "", 404, "", false},
+	} {
+		r := send(d, "GET", c.path, http.Header{"Accept-Encoding": {c.accept}}, nil)
+		if r.StatusCode != c.status || (c.format != "" && r.Header.Get("Content-Type") != c.format) || (r.Header.Get("Content-Encoding") == "gzip") != c.packed {
+			t.Errorf("%+v: %d %v", c, r.StatusCode, r.Header)
+			continue
+		}
+		if c.status != 200 {
+			continue
+		}
+		if r.Header.Get("Content-Security-Policy") != policy || r.Header.Get("Cache-Control") != "private, no-cache" {
+			t.Errorf("%s: %v", c.path, r.Header)
+		}
+		if c.packed {
+			zip, err := gzip.NewReader(r.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all, err := io.ReadAll(zip); err != nil || string(all) != string(d.assets[c.path].plain) {
+				t.Errorf("%s: compressed, it is another file: %v", c.path, err)
+			}
+		}
+		again := send(d, "GET", c.path, http.Header{"Accept-Encoding": {c.accept}, "If-None-Match": {`"other", W/` + r.Header.Get("Etag")}}, nil)
+		if again.StatusCode != http.StatusNotModified || content(t, again) != "" {
+			t.Errorf("%s again: %d", c.path, again.StatusCode)
+		}
+	}
+}
+
+func TestSigningIn(t *testing.T) {
+	d := newDashboard(t, token)
+	if r := send(d, "GET", "/", nil, nil); r.StatusCode != 303 || r.Header.Get("Location") != "/login" {
+		t.Fatalf("the page without a session: %d %v", r.StatusCode, r.Header)
+	}
+	if r := send(d, "GET", "/login", nil, nil); r.StatusCode != 200 || strings.Contains(content(t, r), "not the admin token") {
+		t.Errorf("login: %d", r.StatusCode)
+	}
+	for _, wrong := range []string{"", "0123456789abcde", token + " "} {
+		r := send(d, "POST", "/login", nil, url.Values{"token": {wrong}})
+		if said := content(t, r); r.StatusCode != 401 || !strings.Contains(said, "not the admin token") || len(r.Cookies()) > 0 || (wrong != "" && strings.Contains(said, wrong)) {
+			t.Errorf("%q: %d %v", wrong, r.StatusCode, r.Cookies())
+		}
+	}
+	if r := send(d, "POST", "/login?token="+token, nil, url.Values{}); r.StatusCode != 401 {
+		t.Errorf("a token in the address opens: %d", r.StatusCode)
+	}
+	r := send(d, "POST", "/login", nil, url.Values{"token": {token}})
+	if r.StatusCode != 303 || r.Header.Get("Location") != "/" || len(r.Cookies()) != 1 {
+		t.Fatalf("the token: %d %v", r.StatusCode, r.Header)
+	}
+	c := r.Cookies()[0]
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Secure || strings.Contains(c.Value, token) {
+		t.Errorf("%+v", c)
+	}
+	cookie := http.Header{"Cookie": {c.Name + "=" + c.Value}}
+	r = send(d, "GET", "/", cookie, nil)
+	if page := content(t, r); r.StatusCode != 200 || !strings.Contains(page, `data-session="cookie"`) || len(r.Cookies()) != 1 {
+		t.Errorf("the page: %d", r.StatusCode)
+	}
+	if r := send(d, "GET", "/login", cookie, nil); r.StatusCode != 303 {
+		t.Errorf("login with a session: %d", r.StatusCode)
+	}
+	if r := send(d, "POST", "/logout", cookie, nil); r.StatusCode != 303 || len(r.Cookies()) != 1 || r.Cookies()[0].MaxAge >= 0 {
+		t.Errorf("logout: %d %v", r.StatusCode, r.Cookies())
+	}
+	for _, path := range []string{"/login", "/logout"} {
+		h := http.Header{"Origin": {"https://evil.example"}, "Cookie": cookie["Cookie"]}
+		if r := send(d, "POST", path, h, url.Values{"token": {token}}); r.StatusCode != 403 || len(r.Cookies()) > 0 {
+			t.Errorf("%s from another site: %d", path, r.StatusCode)
+		}
+	}
+}
+
+func TestWithoutToken(t *testing.T) {
+	d := newDashboard(t, "")
+	if r := send(d, "GET", "/", nil, nil); r.StatusCode != 200 || !strings.Contains(content(t, r), `data-session="none"`) || len(r.Cookies()) > 0 {
+		t.Errorf("the page: %d", r.StatusCode)
+	}
+	for _, method := range []string{"GET", "POST"} {
+		if r := send(d, method, "/login", nil, url.Values{"token": {token}}); r.StatusCode != 303 || r.Header.Get("Location") != "/" || len(r.Cookies()) > 0 {
+			t.Errorf("%s /login: %d", method, r.StatusCode)
+		}
+	}
+	if d.SignedIn(httptest.NewRequest("GET", "/", nil)) {
+		t.Error("somebody has signed in where nobody need")
+	}
+}
+
+func TestCrossOrigin(t *testing.T) {
+	for _, c := range []struct {
+		site, origin string
+		cross        bool
+	}{
+		{"", "", false}, {"same-origin", "", false}, {"none", "", false}, {"same-origin", "https://behind.a.proxy", false},
+		{"same-site", "", true}, {"cross-site", "", true}, {"cross-site", "http://localhost:8081", true}, {"anything", "", true},
+		{"", "http://localhost:8081", false}, {"", "http://LOCALHOST:8081", false}, {"", "http://localhost:3000", true}, {"", "null", true}, {"", "https://evil.example", true},
+	} {
+		r := httptest.NewRequest("POST", "http://localhost:8081/v1/tenants/a/pause", nil)
+		if c.site != "" {
+			r.Header.Set("Sec-Fetch-Site", c.site)
+		}
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		if CrossOrigin(r) != c.cross {
+			t.Errorf("%+v: %v", c, !c.cross)
+		}
+	}
+}
+
+func TestSessions(t *testing.T) {
+	s, other := newSessions(token), newSessions(token+"x")
+	now := time.Unix(1_800_000_000, 0)
+	v := s.value(now.Add(time.Hour))
+	if v == s.value(now.Add(time.Hour)) {
+		t.Error("two sessions are alike")
+	}
+	flipped := []byte(v)
+	flipped[3] ^= 1
+	for _, c := range []struct {
+		name, value string
+		by          *sessions
+		at          time.Time
+		holds       bool
+	}{
+		{"now", v, s, now, true},
+		{"after a restart", v, newSessions(token), now, true},
+		{"a second before its end", v, s, now.Add(time.Hour - time.Second), true},
+		{"at its end", v, s, now.Add(time.Hour), false},
+		{"with another token", v, other, now, false},
+		{"changed", string(flipped), s, now, false},
+		{"cut", v[:len(v)-4], s, now, false},
+		{"longer", v + "AAAA", s, now, false},
+		{"empty", "", s, now, false},
+		{"not base64", strings.Repeat("!", len(v)), s, now, false},
+	} {
+		if c.by.holds(c.value, c.at) != c.holds {
+			t.Errorf("%s: %v", c.name, !c.holds)
+		}
+	}
+	if s.name == other.name {
+		t.Error("two tokens share a cookie")
+	}
+}
+
+func FuzzSession(f *testing.F) {
+	s := newSessions(token)
+	now := time.Unix(1_800_000_000, 0)
+	f.Add(s.value(now))
+	f.Add("")
+	f.Add("AAAA")
+	f.Fuzz(func(t *testing.T, value string) {
+		if s.holds(value, now) {
+			t.Errorf("%q opens", value)
+		}
+	})
+}

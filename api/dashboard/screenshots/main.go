@@ -1,0 +1,163 @@
+// Command screenshots makes the pictures of docs/dashboard.md: it runs the program with tenants and traffic of its own, and takes pictures of
+// the dashboard in a browser. It needs chromium and redis-server. The traffic comes of fixed seeds; times of day and the like differ from run to run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/7509e464/sluice/api/dashboard/browsertest"
+	"github.com/7509e464/sluice/api/wire"
+)
+
+const policies = `  defaults: { rate: 5/s, capacity: 300 }
+  acme:     { rate: 20/s, capacity: 500 }
+  shop:     { rate: 8/s, capacity: 200 }
+  partner:  { rate: 30/m, capacity: 100 }
+  slow:     { rate: 1/s, capacity: 50, paused: true }`
+
+func main() {
+	out := flag.String("out", "docs", "folder that the pictures are written to")
+	warm := flag.Duration("warm", time.Minute, "how long each page is open before its picture")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *out, *warm); err != nil {
+		fmt.Fprintln(os.Stderr, "screenshots:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out string, warm time.Duration) (err error) {
+	dir, err := os.MkdirTemp("", "sluice-pictures-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	binary, err := browsertest.Build(ctx, dir)
+	if err != nil {
+		return err
+	}
+	p, err := browsertest.Start(ctx, binary, dir, policies)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	b, err := browsertest.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+
+	if err := kill(ctx, p, "acme", 5); err != nil {
+		return err
+	}
+	var traffic sync.WaitGroup
+	defer traffic.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for i, t := range []struct {
+		tenant string
+		mean   float64
+	}{{"acme", 21}, {"shop", 7.5}, {"partner", 0.48}, {"slow", 0.4}, {"depot", 4}, {"kiosk", 3}, {"mail", 4.6}, {"reports", 2}} {
+		traffic.Go(func() { p.Traffic(ctx, t.tenant, t.mean, uint64(i+1)) })
+	}
+	return pictures(ctx, p, b, out, warm)
+}
+
+// kill makes n dead letters, for the list of them.
+func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) error {
+	p.Fail(true)
+	defer p.Fail(false)
+	if err := p.Submit(ctx, tenant, n); err != nil {
+		return err
+	}
+	for {
+		var now wire.Tenant
+		if err := p.Call(ctx, http.MethodGet, "/v1/tenants/"+tenant, nil, &now); err != nil {
+			return err
+		}
+		if now.Dead >= int64(n) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// pictures takes one after the other: each browser page costs time that the program and its Redis would lack.
+func pictures(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
+	for _, one := range []picture{
+		{"dashboard-overview.png", "#/", "light", 1280, 1060, nil},
+		{"dashboard-tenant.png", "#/tenant/acme", "light", 1280, 870, draft},
+		{"dashboard-dark.png", "#/tenant/shop", "dark", 1280, 870, nil},
+		{"dashboard-narrow.png", "#/tenant/acme", "dark", 390, 844, nil},
+		{"dashboard-jobs.png", "#/tenant/acme", "light", 1280, 480, deadLetters},
+	} {
+		if err := one.take(ctx, p, b, out, warm); err != nil {
+			return fmt.Errorf("%s: %w", one.file, err)
+		}
+		fmt.Println("wrote", filepath.Join(out, one.file))
+	}
+	return nil
+}
+
+type picture struct {
+	file, hash, scheme string
+	width, height      int64
+	before             func(*browsertest.Page) error // nil: the page as it opens
+}
+
+// take opens the page, and takes the picture once its charts have filled.
+func (one picture) take(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
+	page, err := b.NewPage(one.width, one.height, 1.5, one.scheme)
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	if err := page.SignIn(p.Admin, one.hash); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(warm):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, err := browsertest.Eval[bool](page, "(scrollTo(0, 0), true)"); err != nil {
+		return err
+	}
+	if one.before != nil {
+		if err := one.before(page); err != nil {
+			return err
+		}
+	}
+	return page.Picture(filepath.Join(out, one.file))
+}
+
+// draft moves the slider of the rate, and waits for what that would have made of the last hour.
+func draft(page *browsertest.Page) error {
+	const set = `(() => { const f = document.querySelector("#rate"); f.value = 30; f.dispatchEvent(new Event("input")); return true; })()`
+	if _, err := browsertest.Eval[bool](page, set); err != nil {
+		return err
+	}
+	return page.WaitText(".forecast", "Deepest queue")
+}
+
+func deadLetters(page *browsertest.Page) error {
+	const show = `(() => { const tab = document.querySelector("button[data-state=dead]"); tab.click(); tab.closest("section").scrollIntoView(); scrollBy(0, -16); return true; })()`
+	if _, err := browsertest.Eval[bool](page, show); err != nil {
+		return err
+	}
+	return page.WaitText("section[aria-labelledby=jobs-title] tbody", "400 Bad Request")
+}

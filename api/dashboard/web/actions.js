@@ -1,0 +1,127 @@
+// What can be done to a tenant beside its knobs: pause, resume, drain, purge, replay. Each asks first and names what will happen.
+import { el } from "./dom.js";
+import { ask } from "./dialog.js";
+import { post, tenantPath } from "./api.js";
+import { count, duration, plural, policyRate } from "./format.js";
+
+const reasonBody = (reason) => (reason ? { reason } : {});
+
+export function pause(t) {
+  ask({
+    title: `Pause ${t.tenant}?`, confirm: "Pause", reason: true,
+    lines: [
+      `No job leaves any more: ${plural(t.depth, "job")} will wait.`,
+      t.running > 0 && `${plural(t.running, "delivery", "deliveries")} under way will end.`,
+      `New jobs are still admitted, until ${count(t.capacity)} wait; then they are refused with 429.`,
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(tenantPath(t.tenant, "pause"), reasonBody(reason));
+      return `${t.tenant} is paused.`;
+    },
+  });
+}
+
+export function resume(t) {
+  ask({
+    title: `Resume ${t.tenant}?`, confirm: "Resume", reason: true,
+    lines: [
+      t.depth > 0 ? `${plural(t.depth, "waiting job")} will leave at ${policyRate(t.rate)}, without a burst.` : "Jobs leave again as they come.",
+      t.draining && "New jobs are admitted again.",
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(tenantPath(t.tenant, "resume"), reasonBody(reason));
+      return `${t.tenant} runs again.`;
+    },
+  });
+}
+
+export function drain(t) {
+  ask({
+    title: `Drain ${t.tenant}?`, confirm: "Drain", reason: true,
+    lines: [
+      "New jobs are refused with 503 until the tenant is resumed, and dead letters cannot be replayed.",
+      `${plural(t.depth, "waiting job")} will leave at ${policyRate(t.rate)}.`,
+      t.paused && "The tenant is paused as well: nothing leaves before it is resumed.",
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(tenantPath(t.tenant, "drain"), reasonBody(reason));
+      return `${t.tenant} drains.`;
+    },
+  });
+}
+
+// sweep sends one filter until nothing is left: one request changes about 10,000 jobs.
+async function sweep(t, what, filter, progress) {
+  let total = 0;
+  let body = filter;
+  for (;;) {
+    const swept = await post(tenantPath(t.tenant, what), body);
+    total += swept.count;
+    if (!swept.more || swept.stopped) return { total, stopped: swept.stopped, retry: swept.retry_after_ms };
+    body = { ...filter, created_before: swept.created_before };
+    progress(`${count(total)} so far …`);
+  }
+}
+
+export function purge(t) {
+  const choices = [
+    ["", "All: waiting jobs and dead letters", `${plural(t.depth, "waiting job")} will be cancelled, and every dead letter deleted.`],
+    ["queued", "Queued jobs", "Every job that waits for its turn will be cancelled."],
+    ["scheduled", "Scheduled jobs", "Every job that waits for its time will be cancelled."],
+    ["retrying", "Retrying jobs", "Every job that waits for another attempt will be cancelled."],
+    ["dead", "Dead letters", "Every dead letter will be deleted, with its payload and its errors."],
+  ];
+  let state = "";
+  const effect = el("p", { class: "notice warn", role: "status" }, choices[0][2] + " This cannot be undone.");
+  const options = el("fieldset", null, el("legend", { class: "visually-hidden" }, "What to purge"), choices.map(([value, label, says], i) =>
+    el("label", null, el("input", { type: "radio", name: "what", value, checked: i === 0, onchange: () => {
+      state = value;
+      effect.textContent = says + " This cannot be undone.";
+    } }), label)));
+  ask({
+    title: `Purge ${t.tenant}?`, confirm: "Purge", danger: true, extra: el("div", { class: "stack" }, options, effect),
+    lines: ["Jobs that a worker has are let be.", "Jobs created from now on are let be."],
+    run: async (_, progress) => {
+      const { total } = await sweep(t, "purge", state ? { state } : {}, progress);
+      return `${plural(total, "job")} of ${t.tenant} purged.`;
+    },
+  });
+}
+
+// purgeDead is the purge that stands beside the dead letters.
+export function purgeDead(t, done) {
+  ask({
+    title: `Delete all dead letters of ${t.tenant}?`, confirm: "Delete all", danger: true,
+    lines: ["Every dead letter will be deleted, with its payload and its errors.", "This cannot be undone."],
+    run: async (_, progress) => {
+      const { total } = await sweep(t, "purge", { state: "dead" }, progress);
+      done();
+      return `${plural(total, "dead letter")} deleted.`;
+    },
+  });
+}
+
+const stops = { "queue-full": "the queue is full", "queue-bytes-full": "the queue holds as many bytes as it may", draining: "the tenant drains" };
+
+export function replayAll(t, done) {
+  const error = el("input", { id: "replay-error", maxlength: 255, autocomplete: "off", placeholder: "Any" });
+  ask({
+    title: `Replay all dead letters of ${t.tenant}?`, confirm: "Replay all",
+    lines: [
+      `They go back through the bucket with fresh attempts and leave at ${policyRate(t.rate)}.`,
+      `There is room for ${count(Math.max(0, t.capacity - t.depth))}; the first that finds no place ends it.`,
+    ],
+    extra: el("div", { class: "field" }, el("label", { for: "replay-error" }, "Only those whose last error contains"), error),
+    run: async (_, progress) => {
+      const filter = error.value.trim() ? { error: error.value.trim() } : {};
+      const { total, stopped, retry } = await sweep(t, "replay", filter, progress);
+      done();
+      const end = stopped ? ` It stopped: ${stops[stopped] || stopped}${retry ? `; a place frees in ${duration(retry)}` : ""}.` : "";
+      return `${plural(total, "dead letter")} replayed.${end}`;
+    },
+  });
+}
+
+export async function replay(tenant, id) {
+  return post(tenantPath(tenant, "jobs", encodeURIComponent(id), "replay"));
+}

@@ -1,0 +1,70 @@
+// Speaks to the admin listener. Errors are problems (RFC 9457), whose titles and details are made for people.
+
+export class Problem extends Error {
+  constructor(status, body) {
+    super([body.title, body.detail].filter(Boolean).join(": ") || `The server answered ${status}.`);
+    this.status = status;
+    this.type = (body.type || "").split(":").pop();
+    this.body = body;
+  }
+}
+
+// unreachable is the status of a problem that no server has answered with.
+export const unreachable = 0;
+
+async function call(method, path, body, headers) {
+  const init = { method, headers: { ...headers }, cache: "no-store", redirect: "error" };
+  if (body !== undefined) {
+    init.headers["Content-Type"] = "application/json";
+    init.body = typeof body === "string" ? body : JSON.stringify(body);
+  }
+  let answer;
+  try {
+    answer = await fetch(path, init);
+  } catch {
+    throw new Problem(unreachable, { title: "Sluice cannot be reached" });
+  }
+  const said = await answer.text().catch(() => "");
+  let value = null;
+  try {
+    value = said ? JSON.parse(said) : null;
+  } catch { /* not of the API */ }
+  if (answer.ok) return { value, tag: answer.headers.get("ETag"), status: answer.status };
+  if (answer.status === 401) signInAgain();
+  throw new Problem(answer.status, value || {});
+}
+
+export const get = async (path) => (await call("GET", path)).value;
+export const post = async (path, body = {}, headers) => (await call("POST", path, body, headers)).value;
+export const patch = async (path, body, headers) => (await call("PATCH", path, body, headers)).value;
+export const del = async (path) => (await call("DELETE", path)).value;
+
+// signInAgain leads to the sign-in page, and from there back to where the reader is.
+export function signInAgain() {
+  try {
+    sessionStorage.setItem("sluice.return", location.hash);
+  } catch { /* then it leads to the overview */ }
+  location.assign("/login");
+}
+
+export const tenantPath = (tenant, ...rest) => ["/v1/tenants", encodeURIComponent(tenant), ...rest].join("/");
+export const tenantLink = (tenant) => "#/tenant/" + encodeURIComponent(tenant);
+export const jobLink = (tenant, id) => `${tenantLink(tenant)}/job/${encodeURIComponent(id)}`;
+
+export function query(parameters) {
+  const q = new URLSearchParams();
+  for (const [key, value] of Object.entries(parameters)) if (value !== undefined && value !== null && value !== "") q.set(key, value);
+  const text = q.toString();
+  return text ? "?" + text : "";
+}
+
+let document_ = null;
+
+// offers reports whether this server has the operation, by its own description: what depends on settings is not shown where it is off.
+export async function offers(method, path) {
+  document_ ||= get("/openapi.json").catch(() => {
+    document_ = null;
+    return {};
+  });
+  return Boolean((await document_).paths?.[path]?.[method]);
+}

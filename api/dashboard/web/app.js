@@ -1,0 +1,110 @@
+// Puts the page together: one stream, one view at a time by the part of the address after #, and word of how the connection fares.
+import { attribute, el, text } from "./dom.js";
+import { get } from "./api.js";
+import { duration, timeOfDay } from "./format.js";
+import { Stream } from "./stream.js";
+import { themeButton } from "./theme.js";
+import { Overview, Totals } from "./overview.js";
+import { TenantView } from "./tenant.js";
+import { JobView } from "./job.js";
+
+const restoredFor = 6000; // ms that the word of a restored connection stays
+const place = document.getElementById("view");
+const banner = document.getElementById("banner");
+const totals = new Totals();
+const table = { sort: "depth", limit: 50 }; // what the reader has asked of the table of tenants
+
+let view = null;
+let lostAt = 0;
+
+const stream = new Stream((name, event) => {
+  if (name === "overview" && !(view instanceof Overview)) totals.keep(event);
+  view.on(name, event);
+}, connection);
+
+const says = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
+
+function connection(phase, before) {
+  const pulse = document.getElementById("pulse");
+  attribute(pulse, "data-phase", phase);
+  text(document.getElementById("pulse-text"), says[phase]);
+  if (phase === "lost") {
+    if (!lostAt) lostAt = Date.now();
+    notice("warn", `The connection to Sluice was lost at ${timeOfDay(lostAt)}. What is shown is of then; trying again …`);
+    totals.gap();
+    if (!(view instanceof Overview)) view.gap();
+  } else if (phase === "live" && before === "lost") {
+    notice("good", `Connected again after ${duration(Date.now() - lostAt)}.`, restoredFor);
+    lostAt = 0;
+    tellVersion();
+  }
+}
+
+// notice shows the one notice of the connection.
+function notice(tone, said, forMS) {
+  let node = banner.querySelector("[data-connection]");
+  if (!node) banner.prepend(node = el("p", { "data-connection": "" }));
+  attribute(node, "class", "notice " + tone);
+  text(node, said);
+  clearTimeout(notice.timer);
+  if (forMS) notice.timer = setTimeout(() => node.remove(), forMS);
+}
+
+// part decodes a part of the address, which may be of any making.
+function part(encoded) {
+  try {
+    return decodeURIComponent(encoded);
+  } catch {
+    return encoded;
+  }
+}
+
+function viewFor(hash) {
+  const parts = hash.replace(/^#\/?/, "").split("/");
+  if (parts[0] === "tenant" && parts[1]) {
+    const tenant = part(parts[1]);
+    if (parts[2] === "job" && parts[3]) return new JobView({ tenant, id: part(parts[3]), parameters: table });
+    return new TenantView({ tenant, parameters: table });
+  }
+  return new Overview({ totals, parameters: table, ask: () => stream.want(view.want()) });
+}
+
+function show(first) {
+  view?.destroy();
+  view = viewFor(location.hash);
+  place.replaceChildren(view.node);
+  document.title = view.title === "Overview" ? "Sluice" : `${view.title} · Sluice`;
+  attribute(document.getElementById("nav-overview"), "aria-current", view instanceof Overview ? "page" : null);
+  stream.want(view.want());
+  if (!first) {
+    scrollTo(0, 0);
+    place.focus();
+  }
+}
+
+async function tellVersion() {
+  try {
+    const v = await get("/version");
+    text(document.getElementById("version"), `Sluice ${v.version}, ${v.go}`);
+  } catch { /* the connection's own notice says it */ }
+}
+
+// comeBack goes to where the reader was when the session ended.
+function comeBack() {
+  try {
+    const hash = sessionStorage.getItem("sluice.return");
+    sessionStorage.removeItem("sluice.return");
+    if (hash && !location.hash) history.replaceState(null, "", hash);
+  } catch { /* the overview is as good */ }
+}
+
+document.getElementById("skip").addEventListener("click", (e) => {
+  e.preventDefault(); // the address says which view it is
+  place.focus();
+});
+document.getElementById("logout").hidden = document.body.dataset.session !== "cookie";
+themeButton(document.getElementById("theme"));
+comeBack();
+addEventListener("hashchange", () => show(false));
+show(true);
+tellVersion();

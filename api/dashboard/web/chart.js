@@ -1,0 +1,126 @@
+// Charts by uPlot, in the colours of the theme. What a chart shows is also said in its legend, as text.
+import { el, text } from "./dom.js";
+import { colour, onTheme } from "./theme.js";
+import { timeOfDay } from "./format.js";
+
+const uPlot = window.uPlot;
+const leastSpan = 60; // s
+const crosshair = uPlot.sync("time");
+
+const font = () => `12px ${getComputedStyle(document.body).fontFamily}`;
+
+// ticks are few and round.
+function axis(extra) {
+  return {
+    stroke: () => colour("--soft"), font: font(), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false }, ...extra,
+  };
+}
+
+const halfLabel = 32; // px
+
+// A label that would be cut off at an edge is left out.
+export const timeAxis = (show = true) => axis({
+  show, size: show ? 26 : 0, gap: 6, space: 90, grid: { show: false },
+  values: (u, splits) => splits.map((s) => {
+    const x = u.valToPos(s, "x");
+    return s === null || x < halfLabel - 50 || x > u.bbox.width / devicePixelRatio - halfLabel ? "" : timeOfDay(s * 1000);
+  }),
+});
+
+export const valueAxis = (say, size = 54) => axis({ size, gap: 6, space: 34, values: (_, splits) => splits.map((v) => (v === null ? "" : say(v))) });
+
+// fromZero leaves some air above the highest value and never makes nothing look like much.
+export function fromZero(least) {
+  return (_, low, high) => [0, Math.max((Number.isFinite(high) ? high : 0) * 1.12, least)];
+}
+
+export const line = (name, extra = {}) => ({ stroke: () => colour(name), width: 2, points: { show: false }, spanGaps: false, ...extra });
+export const area = (name, alpha, extra = {}) => line(name, { fill: () => colour(name, alpha), ...extra });
+export const dashed = (name, extra = {}) => line(name, { width: 1.5, dash: [5, 5], ...extra });
+export const columns = (name, extra = {}) => ({
+  stroke: () => colour(name), fill: () => colour(name), width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.78, 14], radius: 0.25 }), ...extra,
+});
+
+// Plot is one chart that fills the width of its element, and without a height all of it. Destroy it when its view ends.
+export class Plot {
+  constructor(host, { height, seconds, series, axes, range, hover, label }) {
+    this.host = host;
+    this.seconds = seconds;
+    this.height = height;
+    host.setAttribute("role", "img");
+    host.setAttribute("aria-label", label);
+    const options = {
+      width: Math.max(host.clientWidth, 60), height: this.tall(), padding: [8, 8, 4, 0], legend: { show: false },
+      cursor: { sync: { key: crosshair.key, setSeries: false, scales: ["x", null] }, drag: { x: false, y: false }, y: false, points: { size: 7 } },
+      scales: { x: { time: false, range: () => this.span() }, y: { range } },
+      series: [{}, ...series], axes,
+      hooks: { setCursor: [(u) => hover && hover(u.cursor.idx ?? null)] },
+    };
+    this.u = new uPlot(options, [[], ...series.map(() => [])], host);
+    this.resize = new ResizeObserver(() => {
+      if (host.clientWidth > 0 && this.tall() > 0) this.u.setSize({ width: host.clientWidth, height: this.tall() });
+    });
+    this.resize.observe(host);
+    this.off = onTheme(() => this.u.redraw(false));
+  }
+
+  // tall is the given height, or that of an element whose size does not follow from the chart.
+  tall() { return this.height || this.host.clientHeight; }
+
+  // span is the time that is shown: what was seen, at least a minute, at most the seconds.
+  span() {
+    const now = this.now ?? Date.now() / 1000;
+    return [now - Math.min(this.seconds, Math.max(leastSpan, now - (this.since ?? now))), now];
+  }
+
+  // draw shows the data up to now; a page that nobody sees is not drawn.
+  draw(now, data) {
+    this.now = now;
+    this.since = data[0][0];
+    if (!document.hidden) this.u.setData(data);
+  }
+
+  destroy() {
+    this.off();
+    this.resize.disconnect();
+    this.u.destroy();
+  }
+}
+
+// ChartCard is a card with a title, a legend that says the present values, or those under the pointer, and the chart.
+export class ChartCard {
+  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note }) {
+    this.series = series;
+    this.source = data;
+    this.say = say;
+    this.at = null;
+    this.values = series.map(() => el("dd"));
+    this.when = el("div", { class: "when" });
+    const legend = el("dl", { class: "legend" },
+      series.map((s, i) => el("div", null, el("span", { class: "swatch " + (s.mark || "thin"), "data-c": s.colour }), el("dt", null, s.label), this.values[i])), this.when);
+    for (const swatch of legend.querySelectorAll(".swatch")) swatch.style.setProperty("--c", `var(${swatch.dataset.c})`);
+    const host = el("div", { class: "chart" });
+    this.node = el("section", { class: "card" }, el("header", null, el("h2", null, title), note && el("small", null, note)), legend, host);
+    this.start = () => {
+      this.plot = new Plot(host, {
+        height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least),
+        hover: (i) => { this.at = i; this.tell(); },
+      });
+    };
+  }
+
+  draw(now) {
+    if (!this.plot) this.start();
+    this.plot.draw(now, this.source.data());
+    this.tell();
+  }
+
+  tell() {
+    const [xs, ...ys] = this.source.data();
+    const i = this.at !== null && this.at < xs.length ? this.at : xs.length - 1;
+    this.values.forEach((node, k) => text(node, i >= 0 && ys[k][i] !== null && ys[k][i] !== undefined ? this.say(ys[k][i]) : "–"));
+    text(this.when, this.at !== null && i >= 0 && i < xs.length ? timeOfDay(xs[i] * 1000) : "");
+  }
+
+  destroy() { this.plot?.destroy(); }
+}

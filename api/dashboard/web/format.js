@@ -1,0 +1,95 @@
+// Says figures in words of few letters. Numbers are grouped as 12,345; times of day are those of the reader.
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const day = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+
+export const none = "–";
+
+export const count = (n) => (Number.isFinite(n) ? whole.format(n) : none);
+
+// short is count, from a hundred thousand on in thousands and millions.
+export const short = (n) => (!Number.isFinite(n) ? none : Math.abs(n) < 1e5 ? whole.format(n) : compact.format(n));
+
+export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || one + "s"}`;
+
+// figure keeps three digits.
+export function figure(n) {
+  if (!Number.isFinite(n)) return none;
+  const size = Math.abs(n);
+  if (size === 0) return "0";
+  if (size >= 1e5) return compact.format(n);
+  if (size >= 99.95) return whole.format(n);
+  const digits = size >= 9.995 ? 1 : size >= 0.1 ? 2 : 4;
+  return String(Number(n.toFixed(digits)));
+}
+
+export const perSecond = (n) => (Number.isFinite(n) ? figure(n) + "/s" : none);
+
+const periods = [[86400000, "d"], [3600000, "h"], [60000, "m"], [1000, "s"], [1, "ms"]];
+
+// policyRate is a rate as the configuration writes it: 10/s, 5/24h.
+export function policyRate(rate) {
+  if (!rate) return none;
+  for (const [ms, unit] of periods) {
+    if (rate.period_ms % ms === 0) {
+      const n = rate.period_ms / ms;
+      return `${rate.limit}/${n === 1 ? "" : n}${unit}`;
+    }
+  }
+  return none;
+}
+
+export const ratePerSecond = (rate) => (rate ? rate.limit * 1000 / rate.period_ms : NaN);
+
+export function duration(ms) {
+  if (!Number.isFinite(ms)) return none;
+  if (ms < 0) return "0 ms";
+  if (ms < 1) return `${Number(ms.toFixed(2))} ms`;
+  if (ms < 10) return `${Number(ms.toFixed(1))} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 9950) return `${(ms / 1000).toFixed(1)} s`;
+  const s = Math.round(ms / 1000);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
+}
+
+export function bytes(n) {
+  if (!Number.isFinite(n)) return none;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let i = 0;
+  for (; n >= 1000 && i < units.length - 1; i++) n /= 1000;
+  return `${i === 0 ? n : n.toPrecision(3)} ${units[i]}`;
+}
+
+const dateOf = (t) => (t instanceof Date ? t : new Date(t));
+
+export const timeOfDay = (t) => clock.format(dateOf(t));
+
+// moment is the time of day, with the day where it is another one than today.
+export function moment(t) {
+  if (!t) return none;
+  const at = dateOf(t);
+  return at.toDateString() === new Date().toDateString() ? clock.format(at) : day.format(at);
+}
+
+// shortID is the part of a job's id that tells jobs of one moment apart.
+export const shortID = (id) => (id.length > 16 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id);
+
+const limits = {
+  rate: { says: "at the rate", tone: "good" },
+  concurrency: { says: "at the concurrency cap", tone: "warn" },
+  held: { says: "held: upstream asked for peace", tone: "warn" },
+  paused: { says: "paused", tone: "warn" },
+  idle: { says: "idle", tone: "" },
+};
+
+// limitedBy says what keeps the next job from leaving, and how worrying that is.
+export const limitedBy = (t) => (t.draining ? { says: "draining", tone: "warn" } : t.paused ? limits.paused : limits[t.limited_by] || { says: t.limited_by || none, tone: "" });
+
+export const stateTone = { succeeded: "good", dead: "bad", expired: "bad", cancelled: "warn", retrying: "warn", leased: "move", queued: "", scheduled: "" };
+
+// failure is the last error of a job, with the status where the message does not say it.
+export const failure = (e) => (!e ? "" : e.status && !e.message.includes(String(e.status)) ? `${e.status}: ${e.message}` : e.message);

@@ -1,0 +1,56 @@
+// Who has changed what of a tenant, when and why.
+import { el } from "./dom.js";
+import { get, tenantPath } from "./api.js";
+import { count, duration, moment, none, policyRate } from "./format.js";
+
+const shown = 20;
+
+const say = {
+  rate: policyRate,
+  rates: (rates) => rates.map((r) => `${policyRate(r)}${r.burst > 1 ? ` burst ${r.burst}` : ""}`).join(", ") || "none",
+  max_wait_ms: duration,
+};
+
+const saying = (setting, value) => (value === undefined || value === null ? "as configured" : say[setting] ? say[setting](value) : typeof value === "number" ? count(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
+
+// changes says of two sets of overrides what differs, routes included.
+export function changes(before, after, where = "") {
+  const said = [];
+  for (const setting of new Set([...Object.keys(before || {}), ...Object.keys(after || {})])) {
+    const a = before?.[setting], b = after?.[setting];
+    if (JSON.stringify(a) === JSON.stringify(b)) continue;
+    if (setting === "routes") {
+      for (const route of new Set([...Object.keys(a || {}), ...Object.keys(b || {})])) said.push(...changes(a?.[route], b?.[route], `${where}${route}: `));
+    } else {
+      said.push(`${where}${setting} ${saying(setting, a)} → ${saying(setting, b)}`);
+    }
+  }
+  return said;
+}
+
+export class History {
+  constructor(tenant) {
+    this.tenant = tenant;
+    this.body = el("tbody");
+    const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
+    this.node = el("section", { class: "card", "aria-labelledby": "history-title" }, el("header", null, el("h2", { id: "history-title" }, "History")),
+      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("When"), head("Change"), head("Reason", "p1"), head("By", "p2"), head("Revision", "num p3"))), this.body)));
+  }
+
+  // follow reads the history again when the tenant has another revision.
+  async follow(revision) {
+    if (revision === this.revision) return;
+    this.revision = revision;
+    try {
+      const { items } = await get(tenantPath(this.tenant, "history"));
+      this.body.replaceChildren(...(items.length ? items.slice(0, shown).map((e) => this.row(e)) : [el("tr", null, el("td", { class: "nothing", colspan: 5 }, "Nothing was changed here. Changes of the configuration file are in its own history."))]));
+    } catch {
+      this.revision = undefined; // the next look tries again
+    }
+  }
+
+  row(e) {
+    return el("tr", null, el("td", null, moment(e.at)), el("td", { class: "wide" }, changes(e.before, e.after).join(", ") || "the same settings again"),
+      el("td", { class: "p1 wide" }, e.reason || none), el("td", { class: "p2" }, e.actor || none), el("td", { class: "num p3" }, e.revision));
+  }
+}

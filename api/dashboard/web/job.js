@@ -1,0 +1,144 @@
+// One job: what it is, what it carries, and what has become of it, step by step.
+import { el, text, attribute } from "./dom.js";
+import { del, get, tenantLink, tenantPath } from "./api.js";
+import { replay } from "./actions.js";
+import { ask, toast } from "./dialog.js";
+import { bytes, count, duration, failure, moment, none, shortID, stateTone } from "./format.js";
+
+const often = 1000; // ms between two looks at a job that has not ended
+
+const span = (a, b) => duration(Date.parse(b) - Date.parse(a));
+
+const outcomes = { retry: ["failed, to be tried again", "warn"], dead: ["failed for good", "bad"], held: ["held: the upstream is left in peace", "warn"], succeeded: ["delivered", "good"] };
+const ends = { succeeded: ["Succeeded", "good"], dead: ["Dead: out of attempts", "bad"], cancelled: ["Cancelled", "warn"], expired: ["Expired: it could not leave in time", "bad"] };
+
+// steps tells the way of a job: {what, at, tone, detail}, the earliest first; what is still to come has no instant that is past.
+export function steps(job) {
+  const all = [{ what: "Admitted", at: job.created_at, tone: "move" }];
+  for (const a of job.attempt_log || []) {
+    const [says, tone] = outcomes[a.outcome] || [a.outcome, ""];
+    all.push({ what: `Attempt ${a.attempt}: ${says}`, at: a.at, tone, detail: failure({ status: a.status, message: a.message || "" }) });
+  }
+  if (job.started_at && !(job.attempt_log || []).some((a) => Date.parse(a.at) >= Date.parse(job.started_at) && job.state !== "leased" && job.state !== "succeeded")) {
+    all.push({ what: job.state === "leased" ? "Departed, being delivered" : "Departed", at: job.started_at, tone: "move" });
+  }
+  all.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+  if (job.done && ends[job.state]) {
+    const [what, tone] = ends[job.state];
+    const detail = job.response ? `the upstream answered ${job.response.status}` : "";
+    all.push({ what, at: job.finished_at, tone, detail });
+  } else if (job.state === "scheduled" || job.state === "retrying") {
+    all.push({ what: job.state === "retrying" ? "Tried again" : "Due", at: job.scheduled_at, tone: "", next: true });
+  } else if (job.state === "queued") {
+    all.push({ what: `Leaves as number ${count(job.position)}`, at: job.estimated_start_at, tone: "", next: true });
+  }
+  return all;
+}
+
+export class JobView {
+  constructor({ tenant, id, parameters }) {
+    this.tenant = tenant;
+    this.id = id;
+    this.title = `Job ${shortID(id)}`;
+    this.parameters = parameters;
+    this.pill = el("span", { class: "pill" });
+    this.replayButton = el("button", { type: "button", class: "primary", hidden: true, onclick: () => this.replay() }, "Replay");
+    this.cancelButton = el("button", { type: "button", class: "danger", hidden: true, onclick: () => this.cancel() }, "Cancel …");
+    this.failed = el("p", { class: "notice bad", role: "alert", hidden: true });
+    this.facts = el("dl", { class: "facts" });
+    this.steps = el("ol", { class: "timeline" });
+    this.payload = el("pre", { class: "payload", tabindex: 0, "aria-label": "Payload" });
+    this.answer = el("pre", { class: "payload", tabindex: 0, "aria-label": "Answer of the upstream" });
+    this.answerCard = el("section", { class: "card", hidden: true }, el("header", null, el("h2", null, "Answer of the upstream"), this.answerNote = el("small")), el("div", { class: "body" }, this.answer));
+    this.node = el("div", { class: "stack" },
+      el("div", { class: "headline" }, el("p", { class: "crumb" }, el("a", { href: tenantLink(tenant) }, tenant)), el("h1", { class: "mono" }, id), this.pill, el("div", { class: "actions" }, this.replayButton, this.cancelButton)),
+      this.failed,
+      el("section", { class: "card" }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
+      el("div", { class: "grid" },
+        el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
+        el("section", { class: "card" }, el("header", null, el("h2", null, "Payload"), this.payloadNote = el("small")), el("div", { class: "body" }, this.payload))),
+      this.answerCard);
+    this.look();
+  }
+
+  want() { return { limit: 1 }; }
+
+  on() {}
+
+  async look() {
+    clearTimeout(this.timer);
+    let done = false;
+    try {
+      const job = await get(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)));
+      if (this.gone) return;
+      this.failed.hidden = true;
+      this.show(job);
+      done = job.done;
+    } catch (problem) {
+      if (this.gone) return;
+      text(this.failed, problem.status === 404 ? "There is no such job any more: it ended longer ago than ended jobs are kept." : problem.message);
+      this.failed.hidden = false;
+      done = problem.status === 404;
+    }
+    if (!done) this.timer = setTimeout(() => this.look(), often);
+  }
+
+  show(job) {
+    text(this.pill, job.state || "gone");
+    attribute(this.pill, "data-tone", stateTone[job.state] || null);
+    this.replayButton.hidden = job.state !== "dead";
+    this.cancelButton.hidden = !["queued", "scheduled", "retrying"].includes(job.state);
+    const wait = job.started_at ? span(job.created_at, job.started_at) : none;
+    const facts = [["Tenant", job.tenant], ["Type", job.type], ["Route", job.route], ["Attempts", `${job.attempts} of ${job.max_attempts}`], ["Admitted", moment(job.created_at)], ["From admission to last departure", wait],
+      job.finished_at && ["Ended", moment(job.finished_at)], job.last_error && ["Last error", failure(job.last_error)]].filter(Boolean);
+    const said = JSON.stringify(facts);
+    if (said !== this.said) {
+      this.said = said;
+      this.facts.replaceChildren(...facts.map(([k, v]) => el("div", null, el("dt", null, k), el("dd", null, v))));
+    }
+    const way = steps(job), told = JSON.stringify(way);
+    if (told !== this.told) {
+      this.told = told;
+      this.steps.replaceChildren(...way.map((s, i) => el("li", { "data-tone": s.tone || null }, el("div", { class: "what" }, s.what), s.detail && el("div", null, s.detail),
+        s.at ? el("time", { datetime: s.at }, `${s.next ? "about " : ""}${moment(s.at)}`) : el("span", { class: "gap" }, "when is not known"), i > 0 && !s.next && s.at && el("span", { class: "gap" }, `, ${span(way[i - 1].at, s.at)} later`))));
+    }
+    const carries = job.payload === undefined ? (job.payload_truncated ? "It has more than 64 KiB, and is not shown." : "It is not kept once a job has ended, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
+    text(this.payload, carries);
+    text(this.payloadNote, job.payload_bytes ? bytes(job.payload_bytes) : "");
+    this.answerCard.hidden = !job.response;
+    if (job.response) {
+      text(this.answerNote, `status ${job.response.status}${job.response.body_truncated ? ", shortened" : ""}${job.response.body_encoding ? ", base64" : ""}`);
+      text(this.answer, [Object.entries(job.response.headers || {}).map(([k, v]) => `${k}: ${v}`).join("\n"), job.response.body].filter(Boolean).join("\n\n"));
+    }
+  }
+
+  async replay() {
+    this.replayButton.disabled = true;
+    try {
+      await replay(this.tenant, this.id);
+      toast(`${shortID(this.id)} goes through the bucket again.`);
+    } catch (problem) {
+      toast(problem.message, "bad");
+    }
+    this.replayButton.disabled = false;
+    this.look();
+  }
+
+  cancel() {
+    ask({
+      title: `Cancel ${shortID(this.id)}?`, confirm: "Cancel the job", danger: true, lines: ["It will not be delivered, and its place in the queue becomes free.", "This cannot be undone."],
+      run: async () => {
+        await del(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)));
+        this.look();
+        return `${shortID(this.id)} is cancelled.`;
+      },
+    });
+  }
+
+  gap() { this.look(); }
+
+  destroy() {
+    this.gone = true;
+    clearTimeout(this.timer);
+  }
+}

@@ -1,0 +1,132 @@
+// The jobs of a tenant by state, the newest first: dead letters among them, to be inspected and replayed.
+import { el, text, attribute, keyed } from "./dom.js";
+import { get, jobLink, query, tenantPath } from "./api.js";
+import { purgeDead, replay, replayAll } from "./actions.js";
+import { toast } from "./dialog.js";
+import { failure, moment, none, shortID, stateTone } from "./format.js";
+
+const page = 20; // rows at first, and more at each wish
+const often = 2000; // ms between two looks while the list is in sight
+const states = [["queued", "Queued"], ["leased", "In flight"], ["retrying", "Retrying"], ["scheduled", "Scheduled"], ["done", "Done"], ["dead", "Dead letters"]];
+const nothing = {
+  queued: "No job waits.", leased: "No job is being delivered.", retrying: "No job waits for another attempt.", scheduled: "No job waits for its time.",
+  done: "No job has ended lately.", dead: "No dead letters.",
+};
+
+export class Jobs {
+  constructor(tenant, tenantNow) {
+    this.tenant = tenant;
+    this.tenantNow = tenantNow;
+    this.state = "done";
+    this.size = page;
+    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label));
+    this.body = el("tbody");
+    this.more = el("button", { type: "button", class: "small", hidden: true, onclick: () => {
+      this.size += page;
+      this.look();
+    } }, "Show more");
+    this.replayAll = el("button", { type: "button", class: "small", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.look()) }, "Replay all …");
+    this.deleteAll = el("button", { type: "button", class: "small danger", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.look()) }, "Delete all …");
+    this.failed = el("p", { class: "notice bad", role: "alert", hidden: true });
+    const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
+    this.node = el("section", { class: "card", "aria-labelledby": "jobs-title" },
+      el("header", null, el("h2", { id: "jobs-title" }, "Jobs"), el("div", { class: "tabs", role: "group", "aria-label": "State" }, this.tabs), el("div", { class: "actions" }, this.replayAll, this.deleteAll)),
+      this.failed,
+      el("div", { class: "scroll" }, el("table", { class: "rows" },
+        el("thead", null, el("tr", null, head("Job"), head("State"), head("Type", "p1"), head("Route", "p3"), head("Attempts", "num p1"), head("Created", "num p2"), this.when = head("Ended", "num p1"), head("Last error", "p2"), this.acts = head(el("span", { class: "visually-hidden" }, "Actions")))),
+        this.body)),
+      el("div", { class: "more" }, this.more));
+    this.mark();
+    this.look();
+  }
+
+  choose(state) {
+    this.state = state;
+    this.size = page;
+    this.mark();
+    this.look();
+  }
+
+  mark() {
+    for (const tab of this.tabs) attribute(tab, "aria-pressed", String(tab.dataset.state === this.state));
+    const dead = this.state === "dead";
+    this.replayAll.hidden = this.deleteAll.hidden = !dead;
+    this.acts.hidden = !dead;
+    text(this.when, { queued: "Position", leased: "Departed", retrying: "Again at", scheduled: "Due at" }[this.state] || "Ended");
+  }
+
+  // look reads the list, and again after a while. Answers that come too late are dropped.
+  async look() {
+    clearTimeout(this.timer);
+    const asked = (this.asked = (this.asked || 0) + 1);
+    try {
+      const list = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, limit: this.size }));
+      if (asked !== this.asked || this.gone) return;
+      this.failed.hidden = true;
+      this.show(list);
+    } catch (problem) {
+      if (asked !== this.asked || this.gone) return;
+      text(this.failed, problem.message);
+      this.failed.hidden = false;
+    }
+    this.timer = setTimeout(() => this.again(), often);
+  }
+
+  // again looks while the list is in sight, and lets it be while somebody goes through it by keyboard: rows must not vanish under the focus.
+  again() {
+    const box = this.node.getBoundingClientRect();
+    const seen = !document.hidden && box.bottom > 0 && box.top < innerHeight;
+    if (seen && !this.body.contains(document.activeElement)) this.look();
+    else this.timer = setTimeout(() => this.again(), often);
+  }
+
+  show(list) {
+    this.more.hidden = !list.next_cursor;
+    if (list.items.length === 0) {
+      keyed(this.body, [{ id: "" }], (j) => j.id, () => el("tr", null, el("td", { class: "nothing", colspan: 9 })), (row) => text(row.firstChild, nothing[this.state]));
+      return;
+    }
+    keyed(this.body, list.items, (j) => j.id + this.state, (j) => this.row(j), (row, j) => this.fill(row, j));
+  }
+
+  row(j) {
+    const cell = (cls) => el("td", { class: cls });
+    const c = { pill: el("span", { class: "pill" }), type: cell("p1 name"), route: cell("p3"), attempts: cell("num p1"), created: cell("num p2"), when: cell("num p1"), error: cell("p2 wide bad"), act: cell("num") };
+    if (this.state === "dead") {
+      const button = el("button", { type: "button", class: "small", "aria-label": `Replay ${j.id}`, onclick: () => this.replay(j, button) }, "Replay");
+      c.act.append(button);
+    } else c.act.hidden = true;
+    const row = el("tr", null, el("th", { scope: "row" }, el("a", { href: jobLink(this.tenant, j.id), class: "mono", title: j.id }, shortID(j.id))), el("td", null, c.pill), c.type, c.route, c.attempts, c.created, c.when, c.error, c.act);
+    row.cellsOf = c;
+    return row;
+  }
+
+  fill(row, j) {
+    const c = row.cellsOf;
+    text(c.pill, j.state || "gone");
+    attribute(c.pill, "data-tone", stateTone[j.state] || null);
+    text(c.type, j.type);
+    text(c.route, j.route);
+    text(c.attempts, `${j.attempts} of ${j.max_attempts}`);
+    text(c.created, moment(j.created_at));
+    text(c.when, this.state === "queued" ? (j.position ?? none) : moment(this.state === "leased" ? j.started_at : this.state === "retrying" || this.state === "scheduled" ? j.scheduled_at : j.finished_at));
+    text(c.error, failure(j.last_error));
+  }
+
+  async replay(j, button) {
+    button.disabled = true;
+    try {
+      await replay(this.tenant, j.id);
+      toast(`${shortID(j.id)} goes through the bucket again.`);
+    } catch (problem) {
+      toast(problem.message, "bad");
+      button.disabled = false;
+    }
+    this.look();
+  }
+
+  destroy() {
+    this.gone = true;
+    clearTimeout(this.timer);
+  }
+}

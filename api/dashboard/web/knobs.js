@@ -1,0 +1,268 @@
+// The knobs of a tenant: rate, capacity, concurrency. What is set here is a draft until it is applied; meanwhile the page says what the change
+// would have made of the last hour's arrivals. A change that somebody else has made in between is never overwritten unseen.
+import { el, text, attribute } from "./dom.js";
+import { patch, post, tenantPath } from "./api.js";
+import { count, duration, plural, policyRate, timeOfDay } from "./format.js";
+
+const units = [[1000, "per second"], [60000, "per minute"], [3600000, "per hour"], [86400000, "per day"]];
+const patience = 350; // ms without a change before a forecast is asked for
+const mantissas = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
+
+// nice are round numbers up to most, closer together where they are small, with those that are in use among them.
+function nice(least, most, ...used) {
+  const all = new Set([least, ...used]);
+  for (let power = 1; power <= most; power *= 10) for (const m of mantissas) if (m * power <= most && Number.isInteger(m * power)) all.add(m * power);
+  return [...all].filter((n) => n >= least).sort((a, b) => a - b);
+}
+
+const upTo = (n, least) => Math.max(least, 10 ** Math.ceil(Math.log10(Math.max(1, n * 4))));
+
+// Knob is a slider and a field for one number.
+class Knob {
+  constructor({ id, label, least, most, high, say, extra, changed }) {
+    Object.assign(this, { least, most, high, say, changed });
+    this.slider = el("input", { type: "range", min: 0, step: 1, "aria-label": `${label}, slider`, id: id + "-slider" });
+    this.field = el("input", { type: "number", id, min: least, max: most, step: 1, required: true });
+    this.from = el("small");
+    this.reset = el("button", { type: "button", class: "link", hidden: true }, "Reset");
+    this.reset.setAttribute("aria-label", `Reset ${label.toLowerCase()} to the configuration`);
+    this.node = el("div", { class: "knob" }, el("div", { class: "line" }, el("label", { for: id }, label), this.field, extra), this.slider, el("div", { class: "source" }, this.from, this.reset));
+    this.slider.addEventListener("input", () => {
+      this.field.value = this.values[Number(this.slider.value)];
+      this.mark();
+      this.changed();
+    });
+    this.field.addEventListener("input", () => {
+      this.place();
+      this.changed();
+    });
+  }
+
+  get value() { return this.field.value === "" ? NaN : Number(this.field.value); }
+
+  show(value) {
+    if (document.activeElement === this.field && this.values) return; // somebody types
+    if (this.value !== value) this.field.value = value;
+    this.place();
+  }
+
+  // place puts the slider where the field is.
+  place() {
+    const value = Number.isFinite(this.value) ? Math.min(Math.max(this.value, this.least), this.most) : this.least;
+    if (!this.values || value > this.values.at(-1) || !this.values.includes(value)) {
+      this.values = nice(this.least, Math.min(this.most, upTo(value, this.high)), value);
+      attribute(this.slider, "max", this.values.length - 1);
+    }
+    this.slider.value = this.values.indexOf(value);
+    this.mark();
+  }
+
+  mark() {
+    attribute(this.slider, "aria-valuetext", this.say(this.value));
+    this.slider.style.setProperty("--at", `${100 * Number(this.slider.value) / Math.max(1, this.values.length - 1)}%`);
+  }
+}
+
+const sourceText = (source) => (!source ? "" : source === "api" ? "set here" : source === "default" ? "the default" : `from the ${source.startsWith("tier:") ? source.replace(":", " ") : source}`);
+
+export class Knobs {
+  constructor(tenant) {
+    this.name = tenant;
+    this.period = el("select", { "aria-label": "Period of the rate" });
+    this.touched = new Set(); // settings of the draft
+    const changed = function () { this.owner.edited(this.setting); };
+    this.knobs = {
+      rate: new Knob({ id: "rate", label: "Rate", least: 1, most: 1e9, high: 1000, say: (n) => `${count(n)} ${this.period.selectedOptions[0]?.textContent || ""}`, extra: this.period, changed }),
+      capacity: new Knob({ id: "capacity", label: "Capacity", least: 0, most: 1e9, high: 10000, say: (n) => plural(n, "job"), changed }),
+      concurrency: new Knob({ id: "concurrency", label: "Concurrency", least: 0, most: 1e6, high: 256, say: (n) => (n === 0 ? "no cap" : plural(n, "delivery at once", "deliveries at once")), changed }),
+    };
+    for (const [setting, knob] of Object.entries(this.knobs)) Object.assign(knob, { setting, owner: this });
+    this.period.addEventListener("change", () => {
+      this.knobs.rate.mark();
+      this.edited("rate");
+    });
+    this.reason = el("input", { id: "reason", maxlength: 255, autocomplete: "off", placeholder: "Kept in the history" });
+    this.apply = el("button", { class: "primary", disabled: true }, "Apply");
+    this.discard = el("button", { type: "button", disabled: true, onclick: () => this.drop() }, "Discard");
+    this.said = el("p", { class: "notice", role: "status", hidden: true });
+    this.forecast = el("div", { class: "forecast", role: "status" });
+    this.foreseeNothing();
+    this.form = el("form", { novalidate: true }, Object.values(this.knobs).map((k) => k.node), this.forecast,
+      el("div", { class: "field" }, el("label", { for: "reason" }, "Reason"), this.reason), this.said, el("div", { class: "apply" }, this.apply, this.discard));
+    this.form.addEventListener("submit", (e) => {
+      e.preventDefault();
+      this.send();
+    });
+    this.node = el("section", { class: "card knobs", "aria-label": "Settings" }, el("header", null, el("h2", null, "Settings"), this.revision = el("small")), this.form);
+    for (const [setting, knob] of Object.entries(this.knobs)) knob.reset.addEventListener("click", () => this.change({ [setting]: null }, "Reset."));
+  }
+
+  // show takes the tenant as it is now; a draft stays as it is.
+  show(t) {
+    this.tenant = t;
+    text(this.revision, `revision ${t.revision}`);
+    for (const [setting, knob] of Object.entries(this.knobs)) {
+      const source = t.sources?.[setting];
+      const now = setting === "rate" ? policyRate(t.rate) : setting === "concurrency" && t[setting] === 0 ? "no cap" : count(t[setting]);
+      text(knob.from, `${now}, ${sourceText(source)}`);
+      knob.reset.hidden = source !== "api";
+    }
+    this.fill();
+    if (this.base && t.revision !== this.base.revision && !this.busy && !this.warned) {
+      this.warned = true;
+      this.tell(`Changed meanwhile, revision ${t.revision}. What you have not touched shows it.`, "warn");
+    }
+  }
+
+  // fill sets what is not of the draft to what is in force.
+  fill() {
+    const t = this.tenant;
+    if (!this.touched.has("capacity")) this.knobs.capacity.show(t.capacity);
+    if (!this.touched.has("concurrency")) this.knobs.concurrency.show(t.concurrency);
+    if (!this.touched.has("rate")) this.fillRate(t);
+    this.marks();
+  }
+
+  fillRate(t) {
+    const options = units.some(([ms]) => ms === t.rate.period_ms) ? units : [...units, [t.rate.period_ms, `per ${duration(t.rate.period_ms)}`]];
+    if (this.period.options.length !== options.length || ![...this.period.options].some((o) => Number(o.value) === t.rate.period_ms)) {
+      this.period.replaceChildren(...options.map(([ms, name]) => el("option", { value: ms }, name)));
+    }
+    this.period.value = t.rate.period_ms;
+    this.knobs.rate.show(t.rate.limit);
+  }
+
+  rate() { return { limit: this.knobs.rate.value, period_ms: Number(this.period.value) }; }
+
+  // draft is a merge patch of what was touched.
+  draft() {
+    return Object.fromEntries([...this.touched].map((setting) => [setting, setting === "rate" ? this.rate() : this.knobs[setting].value]));
+  }
+
+  // same reports whether a setting is at what is in force.
+  same(setting) {
+    const t = this.tenant, rate = this.rate();
+    return setting === "rate" ? rate.limit === t.rate.limit && rate.period_ms === t.rate.period_ms : this.knobs[setting].value === t[setting];
+  }
+
+  marks() {
+    for (const [setting, knob] of Object.entries(this.knobs)) knob.node.classList.toggle("changed", this.touched.has(setting));
+    this.apply.disabled = this.discard.disabled = this.touched.size === 0 || Boolean(this.busy);
+  }
+
+  edited(setting) {
+    if (!this.tenant) return;
+    if (!this.base) this.base = this.tenant;
+    if (this.same(setting)) this.touched.delete(setting);
+    else this.touched.add(setting);
+    this.marks();
+    this.said.hidden = true;
+    clearTimeout(this.timer);
+    if (this.touched.size === 0) this.forget();
+    else this.timer = setTimeout(() => this.predict(this.draft()), patience);
+  }
+
+  // forget ends the draft.
+  forget() {
+    this.base = null;
+    this.warned = false;
+    this.touched.clear();
+    this.foreseeNothing();
+  }
+
+  async predict(d) {
+    if (!this.form.checkValidity()) {
+      this.foreseeNothing();
+      return;
+    }
+    const asked = (this.asked = (this.asked || 0) + 1);
+    try {
+      const p = await post(tenantPath(this.name, "predict"), d);
+      if (asked !== this.asked || !this.base) return;
+      this.foretell(p);
+    } catch (problem) {
+      if (asked !== this.asked || !this.base) return;
+      this.forecast.replaceChildren(el("small", null, problem.status === 404 || problem.status === 405 ? "This server makes no forecasts." : problem.message));
+    }
+  }
+
+  foretell(p) {
+    if (!p.arrivals) {
+      this.forecast.replaceChildren(el("small", null, "Nothing has arrived in the last hour, so there is nothing to foretell from."));
+      return;
+    }
+    const row = (label, key, say) => {
+      const a = p.now[key], b = p.then[key];
+      const says = say(b);
+      return el("tr", null, el("th", { scope: "row" }, label), el("td", null, say(a)),
+        el("td", { class: says === say(a) ? "" : b < a ? "better" : "worse" }, says + (says === say(a) ? "" : b < a ? " ↓" : " ↑")));
+    };
+    this.forecast.replaceChildren(
+      el("table", null,
+        el("thead", null, el("tr", null, el("th", { scope: "col" }, `The ${plural(p.arrivals, "arrival")} since ${timeOfDay(p.from)}, again`), el("th", { scope: "col" }, "now"), el("th", { scope: "col" }, "then"))),
+        el("tbody", null, row("Refused", "refused", count), row("Wait, median", "wait_p50_ms", duration), row("Wait, 95 %", "wait_p95_ms", duration),
+          row("Wait, 99 %", "wait_p99_ms", duration), row("Longest wait", "wait_max_ms", duration), row("Deepest queue", "depth_max", count))));
+  }
+
+  // foreseeNothing keeps the place, so that nothing jumps when a knob is touched.
+  foreseeNothing() {
+    this.forecast.replaceChildren(el("small", null, "Move a knob: what the change would have made of the last hour’s arrivals is shown here, before it is applied."));
+  }
+
+  drop() {
+    clearTimeout(this.timer);
+    this.forget();
+    this.said.hidden = true;
+    this.fill();
+  }
+
+  async send() {
+    const wrong = Object.values(this.knobs).map((k) => k.field).find((f) => !f.checkValidity());
+    if (wrong) {
+      wrong.reportValidity();
+      return;
+    }
+    const d = this.draft();
+    if (Object.keys(d).length > 0) await this.change(d, "Applied");
+  }
+
+  async change(body, done) {
+    const base = this.base || this.tenant;
+    this.busy = true;
+    this.marks();
+    try {
+      const reason = this.reason.value.trim();
+      const answer = await patch(tenantPath(this.name), reason ? { ...body, reason } : body, { "If-Match": `"${base.revision}"` });
+      this.busy = false;
+      if (done === "Applied") this.forget();
+      else for (const setting of Object.keys(body)) this.touched.delete(setting);
+      if (this.touched.size === 0) this.forget();
+      else this.base = answer.value;
+      this.reason.value = "";
+      this.tenant = { ...this.tenant, ...answer.value };
+      this.show(this.tenant);
+      this.tell(done === "Applied" ? `Applied: ${this.says(body)}.` : done, "good");
+    } catch (problem) {
+      this.busy = false;
+      if (problem.status === 412) {
+        this.base = this.tenant;
+        this.tell(`Somebody has changed ${this.name} meanwhile: it is ${policyRate(this.tenant.rate)}, capacity ${count(this.tenant.capacity)}, concurrency ${count(this.tenant.concurrency)} now. Apply again to lay your draft over it.`, "warn");
+      } else {
+        this.tell(problem.message, "bad");
+      }
+      this.marks();
+    }
+  }
+
+  says(body) {
+    return Object.entries(body).map(([k, v]) => `${k} ${k === "rate" ? policyRate(v) : count(v)}`).join(", ");
+  }
+
+  tell(said, tone) {
+    text(this.said, said);
+    this.said.className = "notice " + tone;
+    this.said.hidden = false;
+  }
+
+  destroy() { clearTimeout(this.timer); }
+}

@@ -1,0 +1,137 @@
+// The overview: all tenants together, what carries them, and the table to find one in.
+import { el, text, attribute } from "./dom.js";
+import { Picture } from "./picture.js";
+import { ChartCard, Plot, area, fromZero, line, timeAxis, valueAxis } from "./chart.js";
+import { Lanes, Series } from "./meter.js";
+import { TenantTable } from "./tenants.js";
+import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
+
+const engines = { redis: "Redis", private: "Redis, private to this process", embedded: "In memory: jobs are lost on exit" };
+
+// rim is the scale of a bucket that has no capacity: a round number that what waits fits in, and not smaller than it was.
+function rimFor(depth, before) {
+  let rim = 100;
+  while (rim < depth * 1.08) rim *= rim.toString().startsWith("2") ? 2.5 : 2;
+  return Math.max(rim, before && depth > before / 8 ? before : 0);
+}
+
+// Totals keeps what was seen of all tenants, also while another view is shown.
+export class Totals {
+  constructor() {
+    this.lanes = new Lanes();
+    this.series = new Series(["depth", "running", "lateness", "refused", "ping"]);
+  }
+
+  // keep remembers what no picture has drawn.
+  keep(e) { this.lanes.add(Date.parse(e.at) / 1000, totalsOf(e)); }
+
+  // chart remembers what the charts show; it reports whether there is something new to draw.
+  chart(e) {
+    const rates = this.lanes.rates();
+    return this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused: rates.rejected, ping: e.store?.ping_ms });
+  }
+
+  gap() {
+    this.lanes.gap();
+    this.series.gap();
+  }
+}
+
+const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
+
+export class Overview {
+  constructor({ totals, parameters, ask }) {
+    this.title = "Overview";
+    this.totals = totals;
+    this.picture = new Picture({ title: "All tenants", note: "the last minute", whose: "all tenants", lanes: totals.lanes });
+    this.table = new TenantTable(parameters, ask);
+    this.parameters = parameters;
+    const pick = (name, also) => ({ data: () => {
+      const s = totals.series;
+      return [s.xs, ...[name, ...(also ? [also] : [])].map((n) => s.ys[s.names.indexOf(n)])];
+    } });
+    this.cards = [
+      new ChartCard({
+        title: "Waiting", data: pick("depth", "running"), say: short, least: 4, height: 130,
+        series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "in flight", colour: "--violet", draw: line("--violet", { width: 1.5 }) }],
+      }),
+      new ChartCard({
+        title: "Lateness of departures", data: pick("lateness"), say: duration, least: 1, height: 130,
+        series: [{ label: "99 % left no later than", colour: "--warn", draw: area("--warn", 0.14) }],
+      }),
+      new ChartCard({
+        title: "Refusals", data: pick("refused"), say: perSecond, least: 1, height: 130,
+        series: [{ label: "refused", colour: "--refused", draw: area("--refused", 0.16) }],
+      }),
+    ];
+    this.figures = {};
+    const fact = (name, label) => el("div", null, el("dt", null, label), this.figures[name] = el("dd", null, none));
+    this.store = {};
+    const storeFact = (name, label) => el("div", null, el("dt", null, label), this.store[name] = el("dd", null, none));
+    this.health = el("span", { class: "pill" });
+    this.complaint = el("p", { class: "notice bad", role: "alert", hidden: true });
+    this.node = el("div", { class: "stack overview" },
+      el("h1", { class: "visually-hidden" }, "Overview"),
+      el("div", { class: "beside" }, this.picture.node,
+        el("section", { class: "card full" }, el("header", null, el("h2", null, "Redis"), this.health),
+          el("div", { class: "body stack" }, this.complaint,
+            el("dl", { class: "facts" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
+          this.pingHost = el("div", { class: "fills" }))),
+      el("dl", { class: "figures", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"),
+        fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
+      el("div", { class: "grid" }, this.cards.map((c) => c.node)),
+      this.table.node);
+  }
+
+  want() { return { ...this.parameters }; }
+
+  on(name, e) {
+    if (name === "overview") this.show(e);
+    if (name === "tenants") this.table.show(e);
+  }
+
+  show(e) {
+    const t = Date.parse(e.at) / 1000;
+    this.rim = rimFor(e.depth, this.rim);
+    this.picture.show(t, totalsOf(e), { depth: e.depth, rim: this.rim, room: e.tenants > 0 ? `in ${plural(e.tenants, "queue")}` : "" });
+    const news = this.totals.chart(e) || !this.ping;
+    this.ping ||= new Plot(this.pingHost, { seconds: 300, series: [area("--accent", 0.1, { width: 1.5 })], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "Chart: how fast Redis answers" });
+    const series = this.totals.series;
+    if (news) {
+      this.ping.draw(t, [series.xs, series.ys[series.names.indexOf("ping")]]);
+      for (const card of this.cards) card.draw(t);
+    }
+    const f = this.figures, rates = this.totals.lanes.rates();
+    text(f.refused, perSecond(rates.rejected));
+    text(f.admittedTotal, short(e.admitted_total));
+    text(f.rejectedTotal, short(e.rejected_total));
+    text(f.departedTotal, short(e.departed_total));
+    text(f.running, short(e.running));
+    text(f.lateness, e.lateness_p99_ms === undefined ? none : duration(e.lateness_p99_ms));
+    text(f.tenants, short(e.tenants));
+    text(f.workers, count(e.workers));
+    this.showStore(e);
+  }
+
+  showStore(e) {
+    const s = this.store, store = e.store || {};
+    text(this.health, store.ok ? "healthy" : "away");
+    attribute(this.health, "data-tone", store.ok ? (store.engine === "embedded" ? "warn" : "good") : "bad");
+    text(s.engine, engines[store.engine] || store.engine || none);
+    text(s.ping, duration(store.ping_ms));
+    text(s.memory, store.used_memory === undefined ? none : store.max_memory ? `${bytes(store.used_memory)} of ${bytes(store.max_memory)} (${Math.round(100 * store.used_memory / store.max_memory)} %)` : bytes(store.used_memory));
+    text(s.version, store.version || none);
+    text(s.bytes, bytes(e.bytes));
+    this.complaint.hidden = Boolean(store.ok);
+    if (!store.ok) text(this.complaint, store.error ? `Redis does not answer: ${store.error}` : "Redis does not answer.");
+  }
+
+  gap() { this.totals.gap(); }
+
+  destroy() {
+    this.picture.destroy();
+    this.ping?.destroy();
+    for (const card of this.cards) card.destroy();
+    this.table.destroy();
+  }
+}

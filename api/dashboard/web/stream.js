@@ -1,0 +1,85 @@
+// The one event stream of the page. It is opened again whenever it ends, sooner at first, and says how it fares.
+import { get, query, unreachable } from "./api.js";
+
+const firstPause = 500, longestPause = 5000; // ms between two tries
+const silence = 20000; // ms without any event: longer than the slowest census and the server's heartbeat
+
+export class Stream {
+  // onEvent gets the name and the data of each event, onPhase "connecting", "live" or "lost".
+  constructor(onEvent, onPhase) {
+    this.onEvent = onEvent;
+    this.onPhase = onPhase;
+    this.phase = "connecting";
+    this.pause = firstPause;
+    this.parameters = {};
+    addEventListener("pagehide", () => this.close());
+    addEventListener("pageshow", (e) => { if (e.persisted) this.open(); });
+  }
+
+  // want says what to stream. A stream of the same is kept.
+  want(parameters) {
+    const path = "/v1/stream" + query(parameters);
+    if (path === this.path) return;
+    this.path = path;
+    this.open();
+  }
+
+  open() {
+    this.close();
+    const source = new EventSource(this.path);
+    this.source = source;
+    const hear = (name) => source.addEventListener(name, (e) => {
+      if (this.source !== source) return;
+      this.alive();
+      this.onEvent(name, JSON.parse(e.data));
+    });
+    hear("overview");
+    hear("tenants");
+    hear("tenant");
+    source.onerror = () => { if (this.source === source) this.broken(); };
+    this.watch();
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    clearTimeout(this.watchdog);
+    if (this.source) this.source.close();
+    this.source = null;
+  }
+
+  alive() {
+    this.pause = firstPause;
+    this.watch();
+    this.enter("live");
+  }
+
+  watch() {
+    clearTimeout(this.watchdog);
+    this.watchdog = setTimeout(() => this.broken(), silence);
+  }
+
+  // broken tries again, by itself: an EventSource gives up for good where a proxy or a starting server answers for a moment with an error.
+  broken() {
+    this.close();
+    this.enter("lost");
+    this.timer = setTimeout(async () => {
+      this.pause = Math.min(this.pause * 2, longestPause);
+      try {
+        await get("/v1/tenants?limit=1"); // an ended session shows as 401 here, which an EventSource does not tell
+      } catch (problem) {
+        if (problem.status === unreachable || problem.status >= 500) {
+          this.broken();
+          return;
+        }
+      }
+      this.open();
+    }, this.pause);
+  }
+
+  enter(phase) {
+    if (phase === this.phase) return;
+    const before = this.phase;
+    this.phase = phase;
+    this.onPhase(phase, before);
+  }
+}

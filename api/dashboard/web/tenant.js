@@ -1,0 +1,148 @@
+// One tenant: its bucket with the knobs beside it, how long jobs wait, its jobs, dead letters and history.
+import { el, text, attribute, keyed } from "./dom.js";
+import { offers } from "./api.js";
+import { Picture } from "./picture.js";
+import { ChartCard, area, dashed, line } from "./chart.js";
+import { Series } from "./meter.js";
+import { Knobs } from "./knobs.js";
+import { Jobs } from "./jobs.js";
+import { History } from "./history.js";
+import { Submit } from "./submit.js";
+import { drain, pause, purge, resume } from "./actions.js";
+import { count, duration, figure, limitedBy, none, perSecond, policyRate, ratePerSecond, short } from "./format.js";
+
+export class TenantView {
+  constructor({ tenant, parameters }) {
+    this.tenant = tenant;
+    this.title = tenant;
+    this.parameters = parameters;
+    this.picture = new Picture({ title: "The bucket", note: "the last minute", whose: tenant });
+    this.series = new Series(["depth", "capacity", "p50", "p95", "p99", "effective", "set", "running", "cap"]);
+    const pick = (...names) => ({ data: () => [this.series.xs, ...names.map((n) => this.series.ys[this.series.names.indexOf(n)])] });
+    this.cards = [
+      new ChartCard({
+        title: "Depth against capacity", data: pick("depth", "capacity"), say: short, least: 4,
+        series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "capacity", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
+      }),
+      new ChartCard({
+        title: "Wait", note: "of jobs that ended lately", data: pick("p50", "p95", "p99"), say: duration, least: 10,
+        series: [{ label: "median", colour: "--departures", draw: line("--departures") }, { label: "95 %", colour: "--violet", draw: line("--violet") }, { label: "99 %", colour: "--warn", draw: line("--warn") }],
+      }),
+      new ChartCard({
+        title: "Effective against configured rate", data: pick("effective", "set"), say: perSecond, least: 1,
+        series: [{ label: "effective", colour: "--departures", draw: area("--departures", 0.14) }, { label: "configured", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
+      }),
+      new ChartCard({
+        title: "In flight", data: pick("running", "cap"), say: count, least: 2,
+        series: [{ label: "deliveries", colour: "--violet", draw: area("--violet", 0.16) }, { label: "concurrency cap", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
+      }),
+    ];
+    this.knobs = new Knobs(tenant);
+    this.jobs = new Jobs(tenant, () => this.now);
+    this.history = new History(tenant);
+    const button = (label, act, cls = "") => el("button", { type: "button", class: cls, disabled: true, onclick: () => this.now && act(this.now) }, label);
+    this.buttons = { pause: button("Pause …", pause), resume: button("Resume …", resume, "primary"), drain: button("Drain …", drain), purge: button("Purge …", purge, "danger") };
+    this.buttons.resume.hidden = true;
+    this.pill = el("span", { class: "pill" });
+    this.tier = el("span", { class: "pill" });
+    this.reason = el("p", { class: "notice", hidden: true });
+    this.figures = {};
+    const fact = (name, label) => el("div", null, el("dt", null, label), this.figures[name] = el("dd", null, none));
+    this.routesBody = el("tbody");
+    const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
+    this.routes = el("section", { class: "card", hidden: true, "aria-labelledby": "routes-title" }, el("header", null, el("h2", { id: "routes-title" }, "Routes"), el("small", null, "each with a queue, a bound and a rate of its own")),
+      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"))), this.routesBody)));
+    this.node = el("div", { class: "stack" },
+      el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, el("div", { class: "actions" }, Object.values(this.buttons))),
+      this.reason,
+      el("div", { class: "beside" }, this.picture.node, this.knobs.node),
+      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Dead")),
+      this.routes,
+      el("div", { class: "grid" }, this.cards.map((c) => c.node)),
+      this.more = el("div", { class: "stack" }, this.jobs.node, this.history.node));
+    offers("post", "/v1/tenants/{tenant}/jobs").then((takes) => {
+      if (!takes || this.gone) return;
+      this.submit = new Submit(tenant, () => this.jobs.look());
+      this.more.before(this.submit.node);
+    });
+  }
+
+  // want asks for few tenants: their table is not here.
+  want() { return { tenant: this.tenant, limit: 1 }; }
+
+  on(name, e) { if (name === "tenant" && e.tenant === this.tenant) this.show(e); }
+
+  show(e) {
+    const t = Date.parse(e.at) / 1000;
+    this.now = e;
+    const set = ratePerSecond(e.rate);
+    const closed = e.paused || e.limited_by === "paused" || e.limited_by === "held";
+    this.picture.show(t, { admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total },
+      { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, rate: e.paused ? 0 : e.effective_rate_per_s, pace: `rate ${policyRate(e.rate)}`, closed });
+    const news = this.series.add(t, {
+      depth: e.depth, capacity: e.capacity, p50: e.wait_p50_ms || null, p95: e.wait_p95_ms || null, p99: e.wait_p99_ms || null, effective: e.effective_rate_per_s, set, running: e.running, cap: e.concurrency || null,
+    });
+    if (news) for (const card of this.cards) card.draw(t);
+    this.knobs.show(e);
+    this.history.follow(e.revision);
+    this.showState(e);
+    const f = this.figures;
+    text(f.oldest, e.depth > 0 ? duration(e.oldest_wait_ms) : none);
+    text(f.running, e.concurrency ? `${short(e.running)} of ${short(e.concurrency)}` : short(e.running));
+    text(f.effective, perSecond(e.effective_rate_per_s));
+    text(f.admitted, short(e.admitted_total));
+    text(f.rejected, short(e.rejected_total));
+    text(f.departed, short(e.departed_total));
+    text(f.succeeded, short(e.succeeded_total));
+    text(f.dead, short(e.dead_total));
+    this.showRoutes(e.routes || {});
+  }
+
+  showState(e) {
+    const { says, tone } = limitedBy(e);
+    text(this.pill, says);
+    attribute(this.pill, "data-tone", tone || null);
+    this.tier.hidden = !e.tier;
+    text(this.tier, `tier ${e.tier}`);
+    const b = this.buttons, stopped = e.paused || e.draining;
+    for (const button of Object.values(b)) button.disabled = false;
+    b.resume.hidden = !stopped;
+    b.pause.hidden = e.paused;
+    b.drain.hidden = Boolean(e.draining);
+    this.reason.hidden = !e.reason || !(stopped || e.limited_by === "paused");
+    text(this.reason, e.reason || "");
+    attribute(this.reason, "class", "notice warn");
+  }
+
+  showRoutes(routes) {
+    const items = Object.entries(routes).map(([route, flow]) => ({ route, ...flow })).sort((a, b) => (a.route < b.route ? -1 : 1));
+    this.routes.hidden = items.length < 2;
+    if (this.routes.hidden) return;
+    keyed(this.routesBody, items, (r) => r.route, (r) => {
+      const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" });
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill));
+      row.cellsOf = { cells, pill };
+      return row;
+    }, (row, r) => {
+      const { cells, pill } = row.cellsOf, { says, tone } = limitedBy(r);
+      const slowed = r.effective_rate_per_s < ratePerSecond(r.rate) * 0.99;
+      [slowed ? `${figure(r.effective_rate_per_s)} of ${policyRate(r.rate)}` : policyRate(r.rate), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
+      text(pill, says);
+      attribute(pill, "data-tone", tone || null);
+    });
+  }
+
+  gap() {
+    this.picture.gap();
+    this.series.gap();
+    this.jobs.look();
+  }
+
+  destroy() {
+    this.gone = true;
+    this.picture.destroy();
+    this.knobs.destroy();
+    this.jobs.destroy();
+    for (const card of this.cards) card.destroy();
+  }
+}

@@ -1,0 +1,114 @@
+// The table of tenants. The server finds and sorts; the rows are keyed by tenant and changed in place.
+import { el, text, attribute, keyed } from "./dom.js";
+import { tenantLink } from "./api.js";
+import { Meter } from "./meter.js";
+import { count, duration, limitedBy, none, perSecond, policyRate, ratePerSecond, short, figure } from "./format.js";
+
+const rememberLooks = 6; // of a tenant, for its rates
+const typing = 250; // ms without a key before the server is asked
+
+const sorts = [["name", "Tenant", "ascending"], ["depth", "Waiting", "descending"], ["oldest_wait", "Oldest wait", "descending"], ["refused", "Refused", "descending"]];
+
+export class TenantTable {
+  // ask is called with the parameters of the stream when they change.
+  constructor(parameters, ask) {
+    this.parameters = parameters;
+    this.ask = ask;
+    this.looks = new Map();
+    this.search = el("input", { type: "search", id: "tenant-search", placeholder: "Part of a name", value: parameters.q || "", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+    this.search.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.set({ q: this.search.value || undefined }), typing);
+    });
+    this.limit = el("select", { id: "tenant-limit", onchange: () => this.set({ limit: Number(this.limit.value) }) }, [25, 50, 100, 500].map((n) => el("option", { value: n, selected: n === parameters.limit }, n)));
+    this.matching = el("small", { role: "status" });
+    const head = (key, label, cls = "") => {
+      const sort = sorts.find(([k]) => k === key);
+      const th = el("th", { scope: "col", class: cls }, sort ? el("button", { type: "button", class: "sort", onclick: () => this.set({ sort: key }) }, label) : label);
+      if (sort) (this.heads ||= new Map()).set(key, th);
+      return th;
+    };
+    this.body = el("tbody");
+    this.node = el("section", { class: "card table", "aria-labelledby": "tenants-title" },
+      el("header", null, el("h2", { id: "tenants-title" }, "Tenants"), this.matching,
+        el("div", { class: "controls search" }, el("label", { for: "tenant-search" }, "Search"), this.search, el("label", { for: "tenant-limit", class: "visually-hidden" }, "Rows"), this.limit)),
+      el("div", { class: "scroll" }, el("table", { class: "rows" },
+        el("thead", null, el("tr", null, head("name", "Tenant"), head("depth", "Waiting"), head("oldest_wait", "Oldest wait", "num"), head("", "Arrivals", "num p2"), head("", "Departures", "num p1"),
+          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Dead", "num p3"), head("", "State", "p1"))), this.body)));
+    this.sorted();
+  }
+
+  set(changes) {
+    Object.assign(this.parameters, changes);
+    this.sorted();
+    this.ask();
+  }
+
+  sorted() {
+    for (const [key, , direction] of sorts) attribute(this.heads.get(key), "aria-sort", this.parameters.sort === key ? direction : null);
+  }
+
+  show(event) {
+    const t = Date.parse(event.at) / 1000;
+    text(this.matching, event.matching === event.items.length ? `${count(event.matching)} shown` : `${count(event.items.length)} of ${count(event.matching)} shown`);
+    for (const item of event.items) this.remember(t, item);
+    if (event.items.length === 0) {
+      const said = this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.";
+      keyed(this.body, [{ tenant: "\u0000" }], (i) => i.tenant, () => el("tr", null, el("td", { class: "nothing", colspan: 10 }, said)), (row) => text(row.firstChild, said));
+      return;
+    }
+    keyed(this.body, event.items, (i) => i.tenant, (i) => this.row(i), (row, i) => this.fill(row, i));
+    for (const [name, look] of this.looks) if (look.at < t - 30) this.looks.delete(name);
+  }
+
+  remember(t, item) {
+    let look = this.looks.get(item.tenant);
+    if (!look) this.looks.set(item.tenant, look = { past: [], meter: new Meter() });
+    if (look.at === t) return;
+    look.at = t;
+    look.departures = look.meter.add(t, item.departed_total);
+    const last = look.past.at(-1);
+    if (last && item.admitted_total < last.admitted) look.past = [];
+    look.past.push({ t, admitted: item.admitted_total, rejected: item.rejected_total });
+    if (look.past.length > rememberLooks) look.past.shift();
+    const first = look.past[0], now = look.past.at(-1);
+    const span = now.t - first.t;
+    look.arrivals = span > 0 ? (now.admitted + now.rejected - first.admitted - first.rejected) / span : null;
+    look.refused = span > 0 ? (now.rejected - first.rejected) / span : null;
+  }
+
+  row(item) {
+    const cell = (cls) => el("td", { class: cls });
+    const bar = el("i"), depth = el("span", { class: "num" });
+    const link = el("a", { href: tenantLink(item.tenant), title: item.tenant }, item.tenant);
+    const cells = { bar, depth, level: el("span", { class: "bar", "aria-hidden": "true" }, bar), oldest: cell("num"), arrivals: cell("num p2"), departures: cell("num p1"), rate: cell("num p2"), refused: cell("num"), running: cell("num p3"), dead: cell("num p3"), pill: el("span", { class: "pill" }) };
+    const row = el("tr", null, el("th", { scope: "row", class: "name" }, link), el("td", null, el("div", { class: "level" }, depth, cells.level)), cells.oldest, cells.arrivals, cells.departures,
+      cells.rate, cells.refused, cells.running, cells.dead, el("td", { class: "p1" }, cells.pill));
+    row.cellsOf = cells;
+    return row;
+  }
+
+  fill(row, item) {
+    const c = row.cellsOf, look = this.looks.get(item.tenant);
+    const share = item.capacity > 0 ? Math.min(1, item.depth / item.capacity) : item.depth > 0 ? 1 : 0;
+    text(c.depth, short(item.depth));
+    c.depth.title !== `${count(item.depth)} of ${count(item.capacity)}` && (c.depth.title = `${count(item.depth)} of ${count(item.capacity)}`);
+    const scale = `scaleX(${share.toFixed(3)})`;
+    if (c.bar.style.transform !== scale) c.bar.style.transform = scale;
+    attribute(c.level, "data-full", share >= 1 ? "" : null);
+    text(c.oldest, item.depth > 0 ? duration(item.oldest_wait_ms) : none);
+    text(c.arrivals, look.arrivals === null ? none : perSecond(look.arrivals));
+    text(c.departures, look.departures === null ? none : perSecond(look.departures));
+    const set = ratePerSecond(item.rate), slowed = item.effective_rate_per_s < set * 0.99;
+    text(c.rate, slowed ? `${figure(item.effective_rate_per_s)} of ${policyRate(item.rate)}` : policyRate(item.rate));
+    text(c.refused, look.refused > 0 ? `${short(item.rejected_total)} (${perSecond(look.refused)})` : short(item.rejected_total));
+    c.refused.classList.toggle("bad", look.refused > 0);
+    text(c.running, short(item.running));
+    text(c.dead, short(item.dead_total));
+    const { says, tone } = limitedBy(item);
+    text(c.pill, says);
+    attribute(c.pill, "data-tone", tone || null);
+  }
+
+  destroy() { clearTimeout(this.timer); }
+}
