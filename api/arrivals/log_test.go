@@ -177,43 +177,35 @@ func TestAFloodOfNames(t *testing.T) {
 	}
 }
 
-// TestRoomIsShared: who came first gives what is more than its share to those who come later.
+// TestRoomIsShared: where there is no room left, who came first gives what is more than its share to a neighbour who comes later.
 func TestRoomIsShared(t *testing.T) {
 	l := New()
-	const early, late, each = 4, 2 * stripes, 2500
-	l.spare.Store(early*(flowRuns-firstRuns) + 1000)
+	l.spare.Store(flowRuns - firstRuns)
+	for i := range 2 * stripes { // so that a share is an eighth of what one may have
+		l.Note(fmt.Sprint("other", i), came(noon))
+	}
+	for k := range flowRuns {
+		l.Note("early", came(noon.Add(time.Duration(k)*10*time.Millisecond)))
+	}
+	late := "late"
+	for l.stripe(late) != l.stripe("early") {
+		late += "r"
+	}
+	for k := range 1000 {
+		l.Note(late, came(noon.Add(time.Duration(k)*100*time.Millisecond)))
+	}
 	of := func(name string) *history { return l.stripe(name).tenants[name].flows[0] }
-	for i := range early {
-		for k := range flowRuns {
-			l.Note(fmt.Sprint("early", i), came(noon.Add(time.Duration(k)*10*time.Millisecond)))
-		}
-		if h := of(fmt.Sprint("early", i)); cap(h.runs) != flowRuns {
-			t.Fatalf("early%d has room for %d runs", i, cap(h.runs))
-		}
-	}
-	for k := range each {
-		for i := range late {
-			l.Note(fmt.Sprint("late", i), came(noon.Add(time.Duration(k)*100*time.Millisecond)))
-		}
-	}
 	share := int(spareRuns / l.flows.Load())
-	large, small := 0, 0
-	for i := range early {
-		name := fmt.Sprint("early", i)
-		if cap(of(name).runs) >= 2*share {
-			large++
-		}
-		if got, _ := l.Traces(name, noon.Add(time.Hour), everything); len(got["default"]) != flowRuns {
-			t.Errorf("%s has %d", name, len(got["default"]))
-		}
+	if n := cap(of("early").runs); n >= 2*share {
+		t.Errorf("who came first still has room for %d, its share is %d", n, share)
 	}
-	for i := range late {
-		if cap(of(fmt.Sprint("late", i)).runs) < share/4 {
-			small++
-		}
+	if n := cap(of(late).runs); n < 1000 {
+		t.Errorf("who came later has room for %d of 1000", n)
 	}
-	if large > early/2 || small > late/4 {
-		t.Errorf("%d of %d still have more than their share of %d, %d of %d much less", large, early, share, small, late)
+	for name, n := range map[string]int{"early": flowRuns, late: 1000} {
+		if got, _ := l.Traces(name, noon.Add(time.Hour), everything); len(got["default"]) != n {
+			t.Errorf("%d of %s, want %d", len(got["default"]), name, n)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-var updateMetrics = flag.Bool("update", false, "write the table of docs/metrics.md anew")
+var update = flag.Bool("update", false, "write the table of docs/metrics.md and the frames of testdata/top anew")
 
 const (
 	metricsPage  = "../../docs/metrics.md"
@@ -185,7 +185,7 @@ func TestMetricsPage(t *testing.T) {
 	if !found || !foundEnd {
 		t.Fatalf("%s does not hold the lines\n%s%s", metricsPage, metricsBegin, metricsEnd)
 	}
-	if *updateMetrics {
+	if *update {
 		if err := os.WriteFile(metricsPage, []byte(before+metricsBegin+all.table()+metricsEnd+after), 0o644); err != nil {
 			t.Fatal(err)
 		}

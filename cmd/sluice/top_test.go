@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -22,8 +21,6 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 )
-
-var updateFrames = flag.Bool("update", false, "write the frames of testdata/top anew")
 
 // topWorld is a server as the model sees it: figures by the second, and what was asked of it.
 type topWorld struct {
@@ -186,7 +183,7 @@ func TestTopFrames(t *testing.T) {
 			c.do(w)
 			file := filepath.Join("testdata", "top", name+".txt")
 			got := w.frame() + "\n"
-			if *updateFrames {
+			if *update {
 				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(got), 0o644)); err != nil {
 					t.Fatal(err)
 				}
