@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"iter"
 	"regexp"
 	"strings"
 )
@@ -8,11 +9,7 @@ import (
 // Redis runs a script from its first line at every call: each function of lib is made anew, with a cell for every variable that it
 // refers to, and swept up again. So a script is sent with what it uses of lib, and with constants written where they are used.
 
-var (
-	defined   = regexp.MustCompile(`^local (?:function )?(\w+(?:, \w+)*)`)
-	constants = regexp.MustCompile(`(?m)^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')(?: -- .*)?$\n`)
-	word      = regexp.MustCompile(`(?:^|[^.'\w])([A-Za-z_]\w*)`) // but for fields and the starts of strings
-)
+var constants = regexp.MustCompile(`^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')(?: -- .*)?\n$`)
 
 // prune is lib without the definitions that neither text nor what is kept of lib refers to.
 func prune(lib, text string) string {
@@ -21,8 +18,8 @@ func prune(lib, text string) string {
 	keep := make([]bool, len(parts))
 	var need func(text string)
 	need = func(text string) {
-		for _, m := range word.FindAllStringSubmatch(text, -1) {
-			for _, i := range users[m[1]] {
+		for from, to := range names(text) {
+			for _, i := range users[text[from:to]] {
 				if !keep[i] {
 					keep[i] = true
 					need(parts[i])
@@ -31,13 +28,15 @@ func prune(lib, text string) string {
 		}
 	}
 	for i, part := range parts {
-		m := defined.FindStringSubmatch(part)
-		if m == nil {
+		what, isLocal := strings.CutPrefix(part, "local ")
+		if !isLocal {
 			text += part // it does something
 			keep[i] = true
 			continue
 		}
-		for name := range strings.SplitSeq(m[1], ", ") {
+		what = strings.TrimPrefix(what, "function ")
+		for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(\n")], ",") {
+			name = strings.TrimSpace(name)
 			users[name] = append(users[name], i)
 		}
 	}
@@ -54,35 +53,72 @@ func prune(lib, text string) string {
 // statements splits a source at the lines that begin at its margin and close nothing.
 func statements(source string) []string {
 	var out []string
+	begin, at := 0, 0
 	for line := range strings.Lines(source) {
-		closes := strings.HasPrefix(line, " ") || strings.HasPrefix(line, "end") || strings.HasPrefix(line, "else") || strings.HasPrefix(line, "}")
-		if closes && len(out) > 0 {
-			out[len(out)-1] += line
-		} else {
-			out = append(out, line)
+		closes := line[0] == ' ' || line[0] == '}' || strings.HasPrefix(line, "end") || strings.HasPrefix(line, "else")
+		if !closes && at > begin {
+			out = append(out, source[begin:at])
+			begin = at
 		}
+		at += len(line)
 	}
-	return out
+	return append(out, source[begin:])
 }
 
 // fold writes the numbers and strings that a source gives names to in capitals where those names stand.
 func fold(source string) string {
 	literal := map[string]string{}
-	source = constants.ReplaceAllStringFunc(source, func(line string) string {
-		m := constants.FindStringSubmatch(line)
-		names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
-		if len(names) != len(values) {
-			return line
+	var rest strings.Builder
+	for line := range strings.Lines(source) {
+		if len(line) > len("local ") && strings.HasPrefix(line, "local ") && line[len("local ")] <= 'Z' {
+			if m := constants.FindStringSubmatch(line); m != nil {
+				names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
+				if len(names) == len(values) {
+					for i, name := range names {
+						literal[name] = values[i]
+					}
+					continue
+				}
+			}
 		}
-		for i, name := range names {
-			literal[name] = values[i]
+		rest.WriteString(line)
+	}
+	source = rest.String()
+	if len(literal) == 0 {
+		return source
+	}
+	var out strings.Builder
+	done := 0
+	for from, to := range names(source) {
+		if value, ok := literal[source[from:to]]; ok {
+			out.WriteString(source[done:from])
+			out.WriteString(value)
+			done = to
 		}
-		return ""
-	})
-	return regexp.MustCompile(`\b[A-Z]\w*\b`).ReplaceAllStringFunc(source, func(name string) string {
-		if value, ok := literal[name]; ok {
-			return value
+	}
+	out.WriteString(source[done:])
+	return out.String()
+}
+
+// names are where the names in a source begin and end, but for fields and the starts of strings. It is not a regular expression because
+// every start of the program reads all scripts.
+func names(source string) iter.Seq2[int, int] {
+	inName := func(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
+	return func(yield func(from, to int) bool) {
+		for i := 0; i < len(source); i++ {
+			if !inName(source[i]) {
+				continue
+			}
+			from := i
+			for i < len(source) && inName(source[i]) {
+				i++
+			}
+			if source[from] <= '9' || from > 0 && (source[from-1] == '.' || source[from-1] == '\'') {
+				continue
+			}
+			if !yield(from, i) {
+				return
+			}
 		}
-		return name
-	})
+	}
 }
