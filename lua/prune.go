@@ -35,7 +35,7 @@ func prune(lib, text string) string {
 			continue
 		}
 		what = strings.TrimPrefix(what, "function ")
-		for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(\n")], ",") {
+		for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(-\n")], ",") {
 			name = strings.TrimSpace(name)
 			users[name] = append(users[name], i)
 		}

@@ -5,12 +5,14 @@ import "testing"
 func TestPrune(t *testing.T) {
 	const lib = "local used, unused = 1, 2\n" +
 		"local alone = 3\n" +
+		"local now -- said later\n" +
 		"local TABLE = {\n  'alone',\n}\n" +
 		"local function deep(x)\n  if x then\n    return used\n  end\nend\n" +
 		"local function caller()\n  return deep(field.alone)\nend\n" +
 		"local function recursive()\n  return recursive()\nend\n" +
 		"if not now then\n  now = TABLE[1]\nelse\n  now = 2\nend\n"
 	const want = "local used, unused = 1, 2\n" +
+		"local now -- said later\n" +
 		"local TABLE = {\n  'alone',\n}\n" +
 		"local function deep(x)\n  if x then\n    return used\n  end\nend\n" +
 		"local function caller()\n  return deep(field.alone)\nend\n" +
