@@ -90,7 +90,8 @@ func TestCappedAsLived(t *testing.T) {
 		if diff := cmp.Diff(want.Fates, got.Fates); diff != "" {
 			t.Fatalf("%+v (-lived +foreseen):\n%s", p, diff)
 		}
-		if diff := cmp.Diff(want.Gone, got.Gone); diff != "" {
+		// Where a place frees at the instant of an arrival, or between two stamps, what is foreseen may be a few microseconds off.
+		if diff := cmp.Diff(want.Gone, got.Gone, cmp.Comparer(func(a, b shaper.Instant) bool { return a.Sub(b).Abs() <= shaper.Slack })); diff != "" {
 			t.Fatalf("%+v (-lived +foreseen):\n%s", p, diff)
 		}
 		w.Horizon = horizons().Draw(t, "horizon")
