@@ -40,7 +40,7 @@ func (r *Run) live(p shaper.Policy, service time.Duration) {
 				return
 			}
 			if fate == Departed {
-				stamp := f.Stamp(0, at)
+				stamp := f.Stamp(a.At+afterZero, at)
 				f.Bucket = f.Depart(stamp, a.Cost)
 				at = max(at, stamp)
 				if running++; full {
