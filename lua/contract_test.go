@@ -137,7 +137,7 @@ func TestHeaders(t *testing.T) {
 			}
 			for _, part := range []string{"KEYS", "ARGV"} {
 				used := map[int]bool{}
-				for _, found := range indexed.FindAllStringSubmatch(s.Source, -1) {
+				for _, found := range indexed.FindAllStringSubmatch(s.Source(), -1) {
 					if n, err := strconv.Atoi(found[2]); err == nil && found[1] == part {
 						used[n] = true
 					}
@@ -155,11 +155,11 @@ func TestHeaders(t *testing.T) {
 				}
 			}
 			named := slices.Sorted(slices.Values(h.derived()))
-			if diff := cmp.Diff(unique(derivedKey, s.Source), named); diff != "" {
+			if diff := cmp.Diff(unique(derivedKey, s.Source()), named); diff != "" {
 				t.Errorf("derived keys (-code +header):\n%s", diff)
 			}
 			channels, _, _ := strings.Cut(h.part["Channels"], "(")
-			if diff := cmp.Diff(unique(channel, s.Source), slices.Sorted(slices.Values(strings.Fields(channels)))); diff != "" {
+			if diff := cmp.Diff(unique(channel, s.Source()), slices.Sorted(slices.Values(strings.Fields(channels)))); diff != "" {
 				t.Errorf("channels (-code +header):\n%s", diff)
 			}
 		})
@@ -169,7 +169,7 @@ func TestHeaders(t *testing.T) {
 // TestPlainLua: nothing is used that one of the engines lacks or that loses digits, and both engines take every script as it is.
 func TestPlainLua(t *testing.T) {
 	for _, s := range lua.Commands.All() {
-		for line := range strings.Lines(s.Source) {
+		for line := range strings.Lines(s.Source()) {
 			if bad := forbidden.FindString(line); bad != "" {
 				t.Errorf("%s uses %s: %s", s.Name, bad, line)
 			}
@@ -185,7 +185,7 @@ func TestPlainLua(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range lua.Commands.All() {
-				if known, err := e.ScriptExists(context.Background(), s.SHA).Result(); err != nil || !known[0] {
+				if known, err := e.ScriptExists(context.Background(), s.SHA()).Result(); err != nil || !known[0] {
 					t.Errorf("%s is not known by its SHA (%v)", s.Name, err)
 				}
 			}

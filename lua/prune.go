@@ -1,7 +1,7 @@
 package lua
 
 import (
-	"iter"
+	"maps"
 	"regexp"
 	"strings"
 )
@@ -9,116 +9,149 @@ import (
 // Redis runs a script from its first line at every call: each function of lib is made anew, with a cell for every variable that it
 // refers to, and swept up again. So a script is sent with what it uses of lib, and with constants written where they are used.
 
-var constants = regexp.MustCompile(`^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')(?: -- .*)?\n$`)
+// statement is what stands at the margin of a source, with the lines that belong to it.
+type statement struct {
+	text     string
+	names    []string // that it refers to or defines
+	capitals []span   // where in text names begin with a capital
+	defines  []string // none where it does something
 
-// prune is lib without the definitions that neither text nor what is kept of lib refers to.
-func prune(lib, text string) string {
-	parts := statements(lib)
-	users := map[string][]int{} // parts by the names they define
-	keep := make([]bool, len(parts))
-	var need func(text string)
-	need = func(text string) {
-		for from, to := range names(text) {
-			for _, i := range users[text[from:to]] {
-				if !keep[i] {
-					keep[i] = true
-					need(parts[i])
-				}
-			}
-		}
-	}
-	for i, part := range parts {
-		what, isLocal := strings.CutPrefix(part, "local ")
-		if !isLocal {
-			text += part // it does something
-			keep[i] = true
-			continue
-		}
-		what = strings.TrimPrefix(what, "function ")
-		for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(-\n")], ",") {
-			name = strings.TrimSpace(name)
-			users[name] = append(users[name], i)
-		}
-	}
-	need(text)
-	var out strings.Builder
-	for i, part := range parts {
-		if keep[i] {
-			out.WriteString(part)
-		}
-	}
-	return out.String()
+	constants map[string]string // what it defines, where that is numbers or a string
 }
 
+type span struct{ from, to int }
+
 // statements splits a source at the lines that begin at its margin and close nothing.
-func statements(source string) []string {
-	var out []string
+func statements(source string) []statement {
+	var out []statement
 	begin, at := 0, 0
 	for line := range strings.Lines(source) {
 		closes := line[0] == ' ' || line[0] == '}' || strings.HasPrefix(line, "end") || strings.HasPrefix(line, "else")
 		if !closes && at > begin {
-			out = append(out, source[begin:at])
+			out = append(out, parse(source[begin:at]))
 			begin = at
 		}
 		at += len(line)
 	}
-	return append(out, source[begin:])
+	return append(out, parse(source[begin:]))
 }
 
-// fold writes the numbers and strings that a source gives names to in capitals where those names stand.
-func fold(source string) string {
-	literal := map[string]string{}
-	var rest strings.Builder
-	for line := range strings.Lines(source) {
-		if len(line) > len("local ") && strings.HasPrefix(line, "local ") && line[len("local ")] <= 'Z' {
-			if m := constants.FindStringSubmatch(line); m != nil {
-				names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
-				if len(names) == len(values) {
-					for i, name := range names {
-						literal[name] = values[i]
-					}
-					continue
+var constant = regexp.MustCompile(`^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')(?: -- .*)?\n$`)
+
+func parse(text string) statement {
+	s := statement{text: text}
+	s.read()
+	what, isLocal := strings.CutPrefix(text, "local ")
+	if !isLocal {
+		return s
+	}
+	what = strings.TrimPrefix(what, "function ")
+	for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(-\n")], ",") {
+		s.defines = append(s.defines, strings.TrimSpace(name))
+	}
+	if what[0] > 'Z' {
+		return s
+	}
+	if m := constant.FindStringSubmatch(text); m != nil {
+		if values := strings.Split(m[2], ", "); len(values) == len(s.defines) {
+			s.constants = map[string]string{}
+			for i, name := range s.defines {
+				s.constants[name] = values[i]
+			}
+		}
+	}
+	return s
+}
+
+// inName says which bytes a name consists of.
+var inName = func() (in [256]bool) {
+	for _, c := range "_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" {
+		in[c] = true
+	}
+	return in
+}()
+
+// read finds the names in the text, but for fields and the starts of strings.
+func (s *statement) read() {
+	text := s.text
+	for i := 0; i < len(text); i++ {
+		if !inName[text[i]] {
+			continue
+		}
+		from := i
+		for i < len(text) && inName[text[i]] {
+			i++
+		}
+		if text[from] <= '9' || from > 0 && (text[from-1] == '.' || text[from-1] == '\'') {
+			continue
+		}
+		s.names = append(s.names, text[from:i])
+		if text[from] <= 'Z' {
+			s.capitals = append(s.capitals, span{from, i})
+		}
+	}
+}
+
+// prune is lib without the definitions that neither the script nor what is kept of lib refers to.
+func prune(lib, script []statement) []statement {
+	definers := map[string][]int{}
+	keep := make([]bool, len(lib))
+	var need func(s statement)
+	need = func(s statement) {
+		for _, name := range s.names {
+			for _, i := range definers[name] {
+				if !keep[i] {
+					keep[i] = true
+					need(lib[i])
 				}
 			}
 		}
-		rest.WriteString(line)
 	}
-	source = rest.String()
-	if len(literal) == 0 {
-		return source
-	}
-	var out strings.Builder
-	done := 0
-	for from, to := range names(source) {
-		if value, ok := literal[source[from:to]]; ok {
-			out.WriteString(source[done:from])
-			out.WriteString(value)
-			done = to
+	for i, s := range lib {
+		for _, name := range s.defines {
+			definers[name] = append(definers[name], i)
 		}
 	}
-	out.WriteString(source[done:])
-	return out.String()
+	for i, s := range lib {
+		if s.defines == nil {
+			keep[i] = true
+			need(s)
+		}
+	}
+	for _, s := range script {
+		need(s)
+	}
+	var out []statement
+	for i, s := range lib {
+		if keep[i] {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
-// names are where the names in a source begin and end, but for fields and the starts of strings. It is not a regular expression because
-// every start of the program reads all scripts.
-func names(source string) iter.Seq2[int, int] {
-	inName := func(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' }
-	return func(yield func(from, to int) bool) {
-		for i := 0; i < len(source); i++ {
-			if !inName(source[i]) {
-				continue
-			}
-			from := i
-			for i < len(source) && inName(source[i]) {
-				i++
-			}
-			if source[from] <= '9' || from > 0 && (source[from-1] == '.' || source[from-1] == '\'') {
-				continue
-			}
-			if !yield(from, i) {
-				return
+// fold is the source of the statements, with the numbers and strings that they give names to in capitals where those names stand.
+func fold(all []statement) string {
+	literal, length := map[string]string{}, 0
+	for _, s := range all {
+		maps.Copy(literal, s.constants)
+		length += len(s.text)
+	}
+	var out strings.Builder
+	out.Grow(length)
+	for _, s := range all {
+		if s.constants != nil {
+			continue
+		}
+		done := 0
+		for _, at := range s.capitals {
+			if value, ok := literal[s.text[at.from:at.to]]; ok {
+				out.WriteString(s.text[done:at.from])
+				out.WriteString(value)
+				done = at.to
 			}
 		}
+		out.WriteString(s.text[done:])
 	}
+	return out.String()
 }

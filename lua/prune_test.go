@@ -17,7 +17,11 @@ func TestPrune(t *testing.T) {
 		"local function deep(x)\n  if x then\n    return used\n  end\nend\n" +
 		"local function caller()\n  return deep(field.alone)\nend\n" +
 		"if not now then\n  now = TABLE[1]\nelse\n  now = 2\nend\n"
-	if got := prune(lib, "return caller()\n"); got != want {
+	var got string
+	for _, s := range prune(statements(lib), statements("return caller()\n")) {
+		got += s.text
+	}
+	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -32,7 +36,17 @@ func TestFold(t *testing.T) {
 	const want = "local UNEVEN, PAIR = 1\n" +
 		"local LIST = { 1, 9007199254740991 }\n" +
 		"local function f(ABOVE)\n  return string.match(ABOVE, '(%d+):(%d+)'), UNEVEN, 20 - 1\nend\n"
-	if got := fold(source); got != want {
+	if got := fold(statements(source)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// BenchmarkCompose is what a process pays that sends every script.
+func BenchmarkCompose(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, s := range Commands.All() {
+			compose(s.Name)
+		}
 	}
 }

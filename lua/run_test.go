@@ -2,8 +2,6 @@ package lua_test
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,10 +13,7 @@ import (
 )
 
 // scriptOf makes a script of a test.
-func scriptOf(source string) *lua.Script {
-	sum := sha1.Sum([]byte(source))
-	return &lua.Script{Name: "test", Source: source, SHA: hex.EncodeToString(sum[:])}
-}
+func scriptOf(source string) *lua.Script { return lua.NewScript("test", source) }
 
 // TestRunFallsBack: a server that does not know a script is sent its source, alone and in a pipeline, and knows it from then on.
 func TestRunFallsBack(t *testing.T) {

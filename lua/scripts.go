@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,11 +25,31 @@ import (
 //go:embed *.lua lib/*.lua
 var sources embed.FS
 
-// Script is one command as it is sent to Redis.
+// Script is one command. What is sent to Redis is composed when it is first asked for: many a program that imports this package sends none.
 type Script struct {
-	Name   string // of its file, without .lua
-	Source string // with what it uses of lib, without comments
-	SHA    string // what EVALSHA knows it by
+	Name string // of its file, without .lua
+
+	composed func() (source, sha string)
+}
+
+func newScript(name string, source func() string) *Script {
+	return &Script{name, sync.OnceValues(func() (string, string) {
+		text := source()
+		sum := sha1.Sum([]byte(text))
+		return text, hex.EncodeToString(sum[:])
+	})}
+}
+
+// Source is the script with what it uses of lib, without comments.
+func (s *Script) Source() string {
+	source, _ := s.composed()
+	return source
+}
+
+// SHA is what EVALSHA knows the script by.
+func (s *Script) SHA() string {
+	_, sha := s.composed()
+	return sha
 }
 
 // Scripts are all the commands.
@@ -40,13 +61,15 @@ type Scripts struct {
 
 // Commands are the scripts of this build.
 var Commands = Scripts{
-	Admit: compose("admit"), Tick: compose("tick"), Settle: compose("settle"), Heartbeat: compose("heartbeat"),
-	Cancel: compose("cancel"), Replay: compose("replay"), Claim: compose("claim"), Handed: compose("handed"), Tune: compose("tune"), Status: compose("status"),
-	Stat: compose("stat"), Survey: compose("survey"), Census: compose("census"), Beat: compose("beat"),
+	Admit: command("admit"), Tick: command("tick"), Settle: command("settle"), Heartbeat: command("heartbeat"),
+	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"), Tune: command("tune"), Status: command("status"),
+	Stat: command("stat"), Survey: command("survey"), Census: command("census"), Beat: command("beat"),
 
-	FixedWindow: compose("fixed_window"), SlidingLog: compose("sliding_log"), SlidingCounter: compose("sliding_counter"),
-	TokenBucket: compose("token_bucket"), LeakyMeter: compose("leaky_meter"),
+	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"), SlidingCounter: command("sliding_counter"),
+	TokenBucket: command("token_bucket"), LeakyMeter: command("leaky_meter"),
 }
+
+func command(name string) *Script { return newScript(name, func() string { return compose(name) }) }
 
 // All lists the scripts.
 func (s Scripts) All() []*Script {
@@ -60,17 +83,26 @@ const includeMark = "--! include "
 
 // compose reads a script, puts what it uses of the parts of lib that it names before it, and drops comment lines, which the embedded
 // engine would parse again on every call. The files are embedded, so a failure is a mistake in this package, which every test would show.
-func compose(name string) *Script {
+func compose(name string) string {
 	text, includes := code(name + ".lua")
-	var lib strings.Builder
+	own := statements(text)
+	var lib []statement
 	for _, part := range includes {
-		library, _ := code("lib/" + part + ".lua")
-		lib.WriteString(library)
+		lib = append(lib, libraries()[part]...)
 	}
-	source := fold(prune(lib.String(), text) + text)
-	sum := sha1.Sum([]byte(source))
-	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}
+	return fold(append(prune(lib, own), own...))
 }
+
+// libraries are the parts of lib, read once for all scripts.
+var libraries = sync.OnceValue(func() map[string][]statement {
+	out := map[string][]statement{}
+	files, _ := sources.ReadDir("lib")
+	for _, file := range files {
+		text, _ := code("lib/" + file.Name())
+		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
+	}
+	return out
+})
 
 func code(file string) (text string, includes []string) {
 	raw, err := sources.ReadFile(file)
@@ -78,6 +110,7 @@ func code(file string) (text string, includes []string) {
 		panic(fmt.Sprintf("lua: %s is not embedded: %v", file, err))
 	}
 	var out strings.Builder
+	out.Grow(len(raw))
 	for line := range strings.Lines(seeded.Script(file, string(raw))) {
 		trimmed := strings.TrimSpace(line)
 		switch {
@@ -118,7 +151,7 @@ type Observer func(script string, took time.Duration)
 // the client sends keyless commands; the other nodes learn them by the fallback of Run.
 func Load(ctx context.Context, c Client) error {
 	for _, s := range Commands.All() {
-		if err := c.ScriptLoad(ctx, s.Source).Err(); err != nil {
+		if err := c.ScriptLoad(ctx, s.Source()).Err(); err != nil {
 			return fmt.Errorf("load script %s: %w", s.Name, err)
 		}
 	}
@@ -128,9 +161,9 @@ func Load(ctx context.Context, c Client) error {
 // Run sends one call by its SHA and, where the server does not know the script, by its source.
 func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
 	start := time.Now()
-	cmd := c.EvalSha(ctx, call.Script.SHA, call.Keys, call.Args...)
+	cmd := c.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
 	if unknown(cmd.Err()) {
-		cmd = c.Eval(ctx, call.Script.Source, call.Keys, call.Args...)
+		cmd = c.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
 	}
 	r := decode(call, cmd)
 	if observe != nil {
@@ -170,11 +203,11 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 		all[i] = i
 	}
 	again := send(all, func(p redis.Pipeliner, call Call) *redis.Cmd {
-		return p.EvalSha(ctx, call.Script.SHA, call.Keys, call.Args...)
+		return p.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
 	})
 	if len(again) > 0 {
 		send(again, func(p redis.Pipeliner, call Call) *redis.Cmd {
-			return p.Eval(ctx, call.Script.Source, call.Keys, call.Args...)
+			return p.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
 		})
 	}
 	if observe != nil {

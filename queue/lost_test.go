@@ -53,7 +53,7 @@ func resend(ctx context.Context, cmd redis.Cmder) (second redis.Cmder, settles b
 	if cmd.Name() != "evalsha" || cmd.Err() != nil {
 		return nil, false
 	}
-	return redis.NewCmd(ctx, cmd.Args()...), cmd.Args()[1] == lua.Commands.Settle.SHA
+	return redis.NewCmd(ctx, cmd.Args()...), cmd.Args()[1] == lua.Commands.Settle.SHA()
 }
 
 // lossy lets a script run and drops its answer, as often as it is armed to.
@@ -106,7 +106,7 @@ func onEngines(t *testing.T, script *lua.Script, rate shaper.Rate, test func(t *
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := &lossy{sha: script.SHA}
+			l := &lossy{sha: script.SHA()}
 			test(t, open(t, options(t), func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, rate }, l), l)
 		})
 	}

@@ -170,7 +170,7 @@ func (q *Queue) checkMeta(ctx context.Context, shards int) error {
 // Ping reports whether Redis answers and the scripts are loaded.
 func (q *Queue) Ping(ctx context.Context) error {
 	c := q.engine.fast
-	known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA, lua.Commands.Tick.SHA, lua.Commands.Settle.SHA).Result()
+	known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(), lua.Commands.Settle.SHA()).Result()
 	if err != nil {
 		return unavailable(err)
 	}

@@ -219,7 +219,7 @@ func (a *asked) len() int {
 // scriptName tells a script by its hash or source; those of another version are "other".
 func scriptName(script string) string {
 	for _, s := range lua.Commands.All() {
-		if script == s.SHA || script == s.Source {
+		if script == s.SHA() || script == s.Source() {
 			return s.Name
 		}
 	}

@@ -60,7 +60,7 @@ func TestProxyLosesRepliesOfScriptsAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	admit := "*2\r\n$7\r\nEVALSHA\r\n$40\r\n" + lua.Commands.Admit.SHA + "\r\n"
+	admit := "*2\r\n$7\r\nEVALSHA\r\n$40\r\n" + lua.Commands.Admit.SHA() + "\r\n"
 	ask := func(requests string) string {
 		t.Helper()
 		c, err := net.Dial("unix", filepath.Join(dir, "proxy"))
