@@ -14,7 +14,7 @@
 -- Derived keys: flow flows job policy queue
 -- Channels: (none)
 
---! include record clock
+--! include record clock flow
 
 -- What is stored is passed on as it is: to make numbers of it, and to judge by the policy, costs more than to read it, and Go can do it
 -- without keeping Redis from anything else. A key that is missing because its slot is on the way to another node is taken for empty: the next
@@ -33,16 +33,6 @@ clock_load(ARGV[1])
 local found = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
 local entries, reply, filled = found[2], { now, found[1] }, 2
 
-local function oldest_of(name)
-  local id = redis.call('ZRANGE', PREFIX .. 'queue:' .. name, 0, 0)[1]
-  local raw = id and redis.call('GETRANGE', PREFIX .. 'job:' .. id, 21, 27) or ''
-  if #raw < 7 then
-    return '0'
-  end
-  local a, b, c, d, e, f, g = byte(raw, 1, 7)
-  return string.format('%.0f', (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g)
-end
-
 for i = 1, #entries, 2 do
   local tenant = string.match(entries[i], '^%S+')
   local said = redis.call('HMGET', PREFIX .. 'policy:' .. tenant, 'api', 'file')
@@ -56,7 +46,7 @@ for i = 1, #entries, 2 do
       v[k] = v[k] or '0'
     end
     v[TIER] = '=' .. (v[TIER] or '')
-    v[TIER + 1] = v[QUEUED] == '0' and '0' or oldest_of(name)
+    v[TIER + 1] = v[QUEUED] == '0' and '0' or string.format('%.0f', (oldest_of(name)))
     filled = filled + 1
     reply[filled] = name .. ' ' .. table.concat(v, ' ')
   end

@@ -23,12 +23,7 @@ local reply = { now, tonumber(v[1]) or 0, v[2] or '', v[3] or '', v[4] or '' }
 local names = redis.call('SMEMBERS', KEYS[3])
 for i = 1, #names do
   local f = flow_load(names[i], ARGV[2])
-  local oldest = 0
-  local id = redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, 0, 0)[1]
-  local j = id and job_read(redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1))
-  if j then
-    oldest = j.at
-  end
+  local oldest = f.queued > 0 and oldest_of(f.name) or 0
   local figures = {
     f.name, f.depth, f.queued, f.running, earliest(f), f.held, f.admitted, f.rejected, f.departed, f.succeeded, f.dead, oldest,
     share(f, now), f.full > now and f.full or 0, f.tier, f.bytes,

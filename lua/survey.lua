@@ -12,27 +12,10 @@
 -- Derived keys: flows flow queue job dead
 -- Channels: (none)
 
---! include record clock
+--! include record clock flow
 
 clock_load(ARGV[1])
 local kept_since = now - tonumber(ARGV[4]) * 1000000
-
--- oldest_of is when the job at the head of a flow's queue became eligible, 0 when it cannot be told.
-local function oldest_of(name)
-  local queue = PREFIX .. 'queue:' .. name
-  local id = redis.call('ZRANGE', queue, 0, 0)[1]
-  if not id then
-    absent(queue)
-    return 0
-  end
-  local at = redis.call('GETRANGE', PREFIX .. 'job:' .. id, 21, 27)
-  if #at < 7 then
-    absent(PREFIX .. 'job:' .. id)
-    return 0
-  end
-  local a, b, c, d, e, f, g = byte(at, 1, 7)
-  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
-end
 
 local page = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
 local entries, reply = page[2], { now, page[1] }
@@ -54,8 +37,10 @@ for i = 1, #entries, 2 do
       dead = dead + redis.call('ZCOUNT', PREFIX .. 'dead:' .. names[n], kept_since, '+inf')
     end
     if v[2] > 0 then
-      local at = oldest_of(names[n])
-      if at > 0 and (oldest == 0 or at < oldest) then
+      local at, missing = oldest_of(names[n])
+      if missing then
+        absent(missing)
+      elseif oldest == 0 or at < oldest then
         oldest = at
       end
     end

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,14 +37,7 @@ func (q *Queue) Census(ctx context.Context, cursor string, most int) (part []Bri
 	if err != nil {
 		return nil, "", unavailable(err)
 	}
-	part = q.judge.briefs(q.policies.Load(), census)
-	switch {
-	case census.Cursor != "0":
-		next = fmt.Sprintf("%d-%s", n, census.Cursor)
-	case n+1 < q.keys.Len():
-		next = fmt.Sprintf("%d-0", n+1)
-	}
-	return part, next, nil
+	return q.judge.briefs(q.policies.Load(), census), cursorAfter(n, census.Cursor, q.keys.Len()), nil
 }
 
 // judge makes figures of what is stored. It remembers the policies it came to: most tenants have the same, and what is said of the others

@@ -2,9 +2,7 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/lua"
@@ -25,12 +23,14 @@ type Backlog struct {
 // Survey reads what waits of some tenants, of one shard; pass next as cursor for the following step, "" starts and ends. Who goes through all
 // steps is told of every tenant that is there all the while, of some perhaps twice. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Survey(ctx context.Context, cursor string) (backlogs []Backlog, next string, err error) {
-	at, within, err := readSurveyCursor(cursor, q.keys.Len())
+	n, from, err := readCursor(cursor, q.keys.Len())
 	if err != nil {
 		return nil, "", err
 	}
-	shard := q.keys.Shard(at)
-	call := lua.SurveyCall{Clock: shard.Clock(), Tenants: shard.Tenants(), Cursor: within, Count: surveyMost, Retention: q.retention.Dead}
+	shard := q.keys.Shard(n)
+	call := lua.SurveyCall{
+		Clock: shard.Clock(), Tenants: shard.Tenants(), Cursor: strconv.FormatInt(from, 10), Count: surveyMost, Retention: q.retention.Dead,
+	}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return nil, "", err
@@ -46,27 +46,5 @@ func (q *Queue) Survey(ctx context.Context, cursor string) (backlogs []Backlog, 
 			backlogs[i].OldestWait = max(0, page.Now.Sub(b.Oldest))
 		}
 	}
-	switch {
-	case page.Next != "0":
-		next = fmt.Sprintf("%d-%s", at, page.Next)
-	case at+1 < q.keys.Len():
-		next = fmt.Sprintf("%d-0", at+1)
-	}
-	return backlogs, next, nil
-}
-
-// readSurveyCursor reads a shard and the cursor that Redis gave within it.
-func readSurveyCursor(cursor string, shards int) (shard int, within string, err error) {
-	if cursor == "" {
-		return 0, "0", nil
-	}
-	left, within, _ := strings.Cut(cursor, "-")
-	shard, err = strconv.Atoi(left)
-	if err != nil || shard < 0 || shard >= shards {
-		return 0, "", ErrCursor
-	}
-	if _, err = strconv.ParseUint(within, 10, 64); err != nil {
-		return 0, "", ErrCursor
-	}
-	return shard, within, nil
+	return backlogs, cursorAfter(n, page.Next, q.keys.Len()), nil
 }

@@ -438,3 +438,14 @@ func readCursor(cursor string, shards int) (shard int, from int64, err error) {
 	}
 	return shard, from, nil
 }
+
+// cursorAfter is what follows a step of a scan of a shard, whose own cursor is "0" at its end.
+func cursorAfter(shard int, within string, shards int) string {
+	switch {
+	case within != "0":
+		return fmt.Sprintf("%d-%s", shard, within)
+	case shard+1 < shards:
+		return fmt.Sprintf("%d-0", shard+1)
+	}
+	return ""
+}

@@ -456,6 +456,21 @@ local function later_head(f)
   return tonumber(head[2])
 end
 
+-- oldest_of is when the job at the head of a flow's queue became eligible. Where that cannot be told it is 0, and the key that is missing.
+local function oldest_of(name)
+  local queue = PREFIX .. 'queue:' .. name
+  local id = redis.call('ZRANGE', queue, 0, 0)[1]
+  if not id then
+    return 0, queue
+  end
+  local job = PREFIX .. 'job:' .. id
+  local at = redis.call('GETRANGE', job, 21, 27)
+  if #at < 7 then
+    return 0, job
+  end
+  return n56(at, 1)
+end
+
 -- flow_due is the next instant at which a job of the flow may leave, nil when none can.
 local function flow_due(f, later)
   local p = f.policy

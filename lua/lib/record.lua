@@ -78,6 +78,11 @@ local function n32(s, i)
   return ((a * 256 + b) * 256 + c) * 256 + d
 end
 
+local function n56(s, i)
+  local a, b, c, d, e, f, g = byte(s, i, i + 6)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
+end
+
 -- job_read decodes the head and the start of the prefix; nil when there is no such record.
 local function job_read(raw)
   if not raw or #raw <= HEAD then
