@@ -8,19 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
-)
-
-const (
-	figuresAge     = time.Second            // how old the gauges may be: scrapes must not become load
-	figuresTimeout = 500 * time.Millisecond // a store that is away must not hold up a scrape
+	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // limits are what a tenant can be limited by.
 var limits = []string{"rate", "concurrency", "held", "paused", "idle"}
 
-// figures are gauges that are read from the store when they are scraped, but at most once a second. While the store is away
-// they are absent, which is not the same as 0.
+// figures are gauges of the store.
 type figures struct {
+	*scrape.Metrics
+
 	backend Backend
 	totals  struct{ depth, bytes, tenants, running, oldest, dead *prometheus.Desc }
 	tenant  struct {
@@ -30,24 +27,22 @@ type figures struct {
 		admittedTotal, rejected, departedTotal *prometheus.Desc
 	}
 
-	mu     sync.Mutex
+	mu     sync.Mutex // of what follows
 	shown  *shown
 	survey survey
-	read   time.Time
-	cache  []prometheus.Metric
 }
 
 func newFigures(b Backend, s *shown) *figures {
 	f := &figures{backend: b, shown: s, survey: survey{backend: b}}
-	all := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_"+name, help, nil, nil) }
-	f.totals.depth = all("queue_depth", "Jobs scheduled, queued and retrying, of all tenants.")
-	f.totals.bytes = all("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
-	f.totals.tenants = all("tenants", "Tenants with jobs, or active in the last ten minutes.")
-	f.totals.running = all("running", "Jobs with a worker, of all tenants.")
-	f.totals.oldest = all("oldest_wait_seconds", "How long the job has waited that could have left first, of all tenants, 0 where none is queued.")
-	f.totals.dead = all("dead_letters", "Dead letters that can be replayed, of all tenants.")
+	f.Metrics = scrape.New(f.fetch)
+	f.totals.depth = f.Desc("queue_depth", "Jobs scheduled, queued and retrying, of all tenants.")
+	f.totals.bytes = f.Desc("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
+	f.totals.tenants = f.Desc("tenants", "Tenants with jobs, or active in the last ten minutes.")
+	f.totals.running = f.Desc("running", "Jobs with a worker, of all tenants.")
+	f.totals.oldest = f.Desc("oldest_wait_seconds", "How long the job has waited that could have left first, of all tenants, 0 where none is queued.")
+	f.totals.dead = f.Desc("dead_letters", "Dead letters that can be replayed, of all tenants.")
 	one := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("sluice_tenant_"+name, help, append([]string{"tenant"}, labels...), nil)
+		return f.Desc("tenant_"+name, help, append([]string{"tenant"}, labels...)...)
 	}
 	f.tenant.depth = one("depth", "Jobs scheduled, queued and retrying, of each tenant that is shown, and of all others together.")
 	f.tenant.running = one("running", "Jobs with a worker, of each tenant that is shown, and of all others together.")
@@ -71,37 +66,13 @@ func (f *figures) show(tenants []string) {
 	f.shown.name(tenants)
 }
 
-// Describe implements prometheus.Collector.
-func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	t, one := f.totals, f.tenant
-	for _, d := range []*prometheus.Desc{
-		t.depth, t.bytes, t.tenants, t.running, t.oldest, t.dead, one.depth, one.running, one.oldest, one.dead, one.capacity, one.rate, one.effective,
-		one.ratio, one.limitedBy, one.admittedTotal, one.rejected, one.departedTotal,
-	} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (f *figures) Collect(ch chan<- prometheus.Metric) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.read.IsZero() || time.Since(f.read) >= figuresAge {
-		f.cache = f.fetch()
-		f.read = time.Now()
-	}
-	for _, m := range f.cache {
-		ch <- m
-	}
-}
-
 func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-func (f *figures) fetch() []prometheus.Metric {
-	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout)
-	defer cancel()
+func (f *figures) fetch(ctx context.Context) []prometheus.Metric {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	totals, err := f.backend.Totals(ctx)
 	if err != nil {
 		return nil

@@ -18,6 +18,7 @@ import (
 
 	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // counting counts the questions to the store.
@@ -54,13 +55,13 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 		if n := store.asked.Load(); n != 1 {
 			t.Errorf("asked %d times within a second", n)
 		}
-		<-time.After(figuresAge)
+		<-time.After(scrape.Age)
 		store.Fail(queue.ErrUnavailable)
 		if n := gather(); n != 0 || store.asked.Load() != 2 {
 			t.Errorf("%d figures without a store, asked %d times", n, store.asked.Load())
 		}
 		store.Fail(nil)
-		<-time.After(figuresAge)
+		<-time.After(scrape.Age)
 		if n := gather(); n != 18 {
 			t.Errorf("%d figures", n)
 		}

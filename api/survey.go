@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // Bounds of a survey of all tenants. A scrape goes on with it for so long and leaves the rest to the next one; after its end the store is left
@@ -45,7 +46,7 @@ func (s *survey) goOn(ctx context.Context, wanted []string) *findings {
 		s.gather.add(some)
 		if s.cursor = next; next == "" {
 			s.spent += time.Since(begin)
-			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(figuresAge, surveyRest*s.spent)
+			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(scrape.Age, surveyRest*s.spent)
 			return s.done
 		}
 	}

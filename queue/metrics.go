@@ -13,16 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/scrape"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Bounds of reading gauges for a scrape.
-const (
-	gaugesAge     = time.Second            // how old they may be: scrapes must not become load
-	gaugesTimeout = 500 * time.Millisecond // a Redis that is away must not hold up a scrape
-	// liveBeat is how old a worker's last beat may be: workers beat every second, or more often, and are gone after three missed beats.
-	liveBeat = 3 * time.Second
-)
+// liveBeat is how old a worker's last beat may be: workers beat every second, or more often, and are gone after three missed beats.
+const liveBeat = 3 * time.Second
 
 // scriptMetrics registers the duration of script calls, seen from here.
 func scriptMetrics(r prometheus.Registerer) (lua.Observer, error) {
@@ -80,60 +76,34 @@ func (m *poolMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// storeMetrics are what Redis tells of itself and of all processes together, read when they are scraped, but at most once a second. What
-// it does not tell is absent, which is not the same as 0.
+// storeMetrics are what Redis tells of itself and of all processes together.
 type storeMetrics struct {
+	*scrape.Metrics
+
 	client redis.UniversalClient
 	keys   Keyspace
 
 	up, ping, used, limit, written         *prometheus.Desc
 	workers, lapsed, dead, setBack, outbox *prometheus.Desc
-
-	mu    sync.Mutex
-	read  time.Time
-	cache []prometheus.Metric
 }
 
 func newStoreMetrics(e *Engine, keys Keyspace) *storeMetrics {
-	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_"+name, help, nil, nil) }
-	return &storeMetrics{
-		client: e.fast, keys: keys,
-		up:      desc("redis_up", "1 if Redis answered a PING within half a second, 0 if not."),
-		ping:    desc("redis_ping_seconds", "Time until Redis answered a PING."),
-		used:    desc("redis_memory_used_bytes", "Memory that Redis uses, of a cluster that of its fullest master."),
-		limit:   desc("redis_memory_max_bytes", "Memory that Redis may use, of a cluster that of its fullest master; 0 is no bound."),
-		written: desc("redis_aof_ok", "1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file."),
-		workers: desc("workers", "Workers that beat within the last three seconds, in all processes."),
-		lapsed:  desc("leases_expired_total", "Leases that ran out and were taken back, in all processes since the store is there."),
-		dead:    desc("jobs_dead_total", "Jobs that became dead letters, in all processes since the store is there."),
-		setBack: desc("redis_clock_set_back_seconds", "By how much Redis's clock has been set back, all steps together, as the shard knows it that saw most."),
-		outbox:  desc("callbacks_outbox", "Completions that wait to be handed over to the queue of callbacks."),
-	}
+	m := &storeMetrics{client: e.fast, keys: keys}
+	m.Metrics = scrape.New(m.fetch)
+	m.up = m.Desc("redis_up", "1 if Redis answered a PING within half a second, 0 if not.")
+	m.ping = m.Desc("redis_ping_seconds", "Time until Redis answered a PING.")
+	m.used = m.Desc("redis_memory_used_bytes", "Memory that Redis uses, of a cluster that of its fullest master.")
+	m.limit = m.Desc("redis_memory_max_bytes", "Memory that Redis may use, of a cluster that of its fullest master; 0 is no bound.")
+	m.written = m.Desc("redis_aof_ok", "1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file.")
+	m.workers = m.Desc("workers", "Workers that beat within the last three seconds, in all processes.")
+	m.lapsed = m.Desc("leases_expired_total", "Leases that ran out and were taken back, in all processes since the store is there.")
+	m.dead = m.Desc("jobs_dead_total", "Jobs that became dead letters, in all processes since the store is there.")
+	m.setBack = m.Desc("redis_clock_set_back_seconds", "By how much Redis's clock has been set back, all steps together, as the shard knows it that saw most.")
+	m.outbox = m.Desc("callbacks_outbox", "Completions that wait to be handed over to the queue of callbacks.")
+	return m
 }
 
-// Describe implements prometheus.Collector.
-func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.up, m.ping, m.used, m.limit, m.written, m.workers, m.lapsed, m.dead, m.setBack, m.outbox} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.read.IsZero() || time.Since(m.read) >= gaugesAge {
-		m.cache = m.fetch()
-		m.read = time.Now()
-	}
-	for _, metric := range m.cache {
-		ch <- metric
-	}
-}
-
-func (m *storeMetrics) fetch() (out []prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), gaugesTimeout)
-	defer cancel()
+func (m *storeMetrics) fetch(ctx context.Context) (out []prometheus.Metric) {
 	add := func(d *prometheus.Desc, kind prometheus.ValueType, v float64) {
 		out = append(out, prometheus.MustNewConstMetric(d, kind, v))
 	}

@@ -33,6 +33,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/queue/scrape"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -772,7 +773,7 @@ func TestBacklogMetrics(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		s := b.service(Config{Registerer: registry})
 		gather := func() map[string]float64 {
-			b.pass(backlogAge)
+			b.pass(scrape.Age)
 			families, err := registry.Gather()
 			if err != nil {
 				t.Fatal(err)

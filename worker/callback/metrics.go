@@ -2,11 +2,11 @@ package callback
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // metrics are the service's own. No label grows with the number of tenants, jobs or receivers.
@@ -38,62 +38,28 @@ func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient) 
 	}, nil
 }
 
-// Bounds of reading the backlog for a scrape.
-const (
-	backlogAge     = time.Second            // how old it may be
-	backlogTimeout = 500 * time.Millisecond // a Redis that is away must not hold up a scrape
-)
-
 // asynqPrefix is how asynq's keys of the queue begin. Its inspector tells the same, but has no context and may wait for a Redis that is
 // away for many seconds; a test holds the two together.
 const asynqPrefix = "asynq:{" + Queue + "}:"
 
-// backlog is what waits in the queue of callbacks, of all processes, read when it is scraped, but at most once a second. While Redis is away
-// it is absent.
+// backlog is what waits in the queue of callbacks, of all processes.
 type backlog struct {
+	*scrape.Metrics
+
 	client                      redis.UniversalClient
 	pending, retrying, archived *prometheus.Desc
-
-	mu    sync.Mutex
-	read  time.Time
-	cache []prometheus.Metric
 }
 
 func newBacklog(client redis.UniversalClient) *backlog {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("sluice_callbacks_"+name, help, nil, nil)
-	}
-	return &backlog{
-		client:   client,
-		pending:  desc("pending", "Callbacks that wait for their next attempt to begin at once, in all processes."),
-		retrying: desc("retrying", "Callbacks whose last attempt failed and which are tried again later, in all processes."),
-		archived: desc("archived", "Callbacks that were given up and are kept in asynq's archive."),
-	}
+	b := &backlog{client: client}
+	b.Metrics = scrape.New(b.fetch)
+	b.pending = b.Desc("callbacks_pending", "Callbacks that wait for their next attempt to begin at once, in all processes.")
+	b.retrying = b.Desc("callbacks_retrying", "Callbacks whose last attempt failed and which are tried again later, in all processes.")
+	b.archived = b.Desc("callbacks_archived", "Callbacks that were given up and are kept in asynq's archive.")
+	return b
 }
 
-// Describe implements prometheus.Collector.
-func (b *backlog) Describe(ch chan<- *prometheus.Desc) {
-	ch <- b.pending
-	ch <- b.retrying
-	ch <- b.archived
-}
-
-// Collect implements prometheus.Collector.
-func (b *backlog) Collect(ch chan<- prometheus.Metric) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.read.IsZero() || time.Since(b.read) >= backlogAge {
-		b.cache = b.fetch()
-		b.read = time.Now()
-	}
-	for _, m := range b.cache {
-		ch <- m
-	}
-}
-
-func (b *backlog) fetch() []prometheus.Metric {
-	ctx, cancel := context.WithTimeout(context.Background(), backlogTimeout)
-	defer cancel()
+func (b *backlog) fetch(ctx context.Context) []prometheus.Metric {
 	var pending, retrying, archived *redis.IntCmd
 	if _, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		pending, retrying, archived = p.LLen(ctx, asynqPrefix+"pending"), p.ZCard(ctx, asynqPrefix+"retry"), p.ZCard(ctx, asynqPrefix+"archived")

@@ -1,0 +1,58 @@
+// Package scrape makes metrics of what a store tells when it is asked: at most once a second, so that scrapes do not become load, and not
+// for long, so that a store that is away does not hold up a scrape. What the store does not tell is absent, which is not the same as 0.
+package scrape
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	Age      = time.Second            // how old the metrics may be
+	patience = 500 * time.Millisecond // with the store
+)
+
+// Metrics implements prometheus.Collector. Make it with New.
+type Metrics struct {
+	read  func(ctx context.Context) []prometheus.Metric
+	descs []*prometheus.Desc
+
+	mu    sync.Mutex
+	at    time.Time
+	cache []prometheus.Metric
+}
+
+// New returns metrics that read tells; it is never called twice at a time.
+func New(read func(ctx context.Context) []prometheus.Metric) *Metrics { return &Metrics{read: read} }
+
+// Desc describes one of the metrics, before the first scrape; its name begins with "sluice_".
+func (m *Metrics) Desc(name, help string, labels ...string) *prometheus.Desc {
+	d := prometheus.NewDesc("sluice_"+name, help, labels, nil)
+	m.descs = append(m.descs, d)
+	return d
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range m.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at.IsZero() || time.Since(m.at) >= Age {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		m.cache = m.read(ctx)
+		cancel()
+		m.at = time.Now()
+	}
+	for _, metric := range m.cache {
+		ch <- metric
+	}
+}

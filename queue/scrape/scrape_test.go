@@ -1,0 +1,50 @@
+package scrape_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/7509e464/sluice/queue/scrape"
+)
+
+// TestMetrics: scrapes within a second are told the same; a store that is away is waited for half a second, and its metrics are absent.
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads, away := 0, false
+		var depth *prometheus.Desc
+		m := scrape.New(func(ctx context.Context) []prometheus.Metric {
+			reads++
+			if away {
+				<-ctx.Done()
+				return nil
+			}
+			return []prometheus.Metric{prometheus.MustNewConstMetric(depth, prometheus.GaugeValue, float64(reads), "x")}
+		})
+		depth = m.Desc("depth", "Jobs.", "of")
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(m)
+		for _, step := range []struct {
+			wait  time.Duration
+			away  bool
+			reads int
+			told  int
+			took  time.Duration
+		}{
+			{0, false, 1, 1, 0}, {scrape.Age - 1, false, 1, 1, 0}, {1, false, 2, 1, 0},
+			{scrape.Age, true, 3, 0, 500 * time.Millisecond}, {scrape.Age - 1, false, 3, 0, 0}, {1, false, 4, 1, 0},
+		} {
+			<-time.After(step.wait)
+			away = step.away
+			start := time.Now()
+			told, err := testutil.GatherAndCount(registry)
+			if err != nil || told != step.told || reads != step.reads || time.Since(start) != step.took {
+				t.Errorf("%+v: %d metrics after %d reads in %v: %v", step, told, reads, time.Since(start), err)
+			}
+		}
+	})
+}
