@@ -11,6 +11,7 @@ import (
 
 // TestLimitersPage runs the commands of docs/limiters.md; its pictures must be those that they make.
 func TestLimitersPage(t *testing.T) {
+	t.Parallel()
 	const name = "limiters.md"
 	content, err := os.ReadFile(filepath.Join("../../docs", name))
 	if err != nil {

@@ -29,7 +29,10 @@ func (l leakFree) Run() int {
 }
 
 // TestScripts runs the real program; the scripts are in testdata/script.
-func TestScripts(t *testing.T) { testscript.Run(t, scripts("testdata/script")) }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, scripts("testdata/script"))
+}
 
 // scripts are those of a directory, with the commands that they have beside testscript's own.
 func scripts(dir string) testscript.Params {
@@ -49,6 +52,8 @@ func scripts(dir string) testscript.Params {
 				}
 			}
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			// A program with the race detector sleeps a second at its end, for goroutines that go on meanwhile; there are hundreds of starts.
+			env.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
 			return nil
 		},
 	}

@@ -128,6 +128,7 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func TestTenantsPage(t *testing.T) {
+	t.Parallel()
 	const source = "../../docs/tenants.md"
 	content, err := os.ReadFile(source)
 	if err != nil {
