@@ -8,8 +8,12 @@ import (
 )
 
 // BenchmarkSubmit is the submission path without the network and the store.
-func BenchmarkSubmit(b *testing.B) {
-	bench := newBench(b, func(c *Config) { c.Registerer = nil })
+func BenchmarkSubmit(b *testing.B) { submitAll(b, func(c *Config) { c.Registerer = nil }) }
+
+// submitAll submits jobs to a server with this configuration.
+func submitAll(b *testing.B, configure func(*Config)) {
+	b.Helper()
+	bench := newBench(b, configure)
 	bench.admin.do(b, "PATCH", "/v1/tenants/default", nil, `{"capacity":1000000000}`)
 	h := bench.s.Intake()
 	b.ReportAllocs()

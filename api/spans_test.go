@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -92,19 +91,7 @@ func BenchmarkSubmitTraced(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			provider := sdk.NewTracerProvider(sdk.WithSampler(sampler), sdk.WithBatcher(discard{}))
 			defer func() { _ = provider.Shutdown(context.Background()) }()
-			bench := newBench(b, func(c *Config) { c.Registerer, c.Traces = nil, spans.New(provider) })
-			bench.admin.do(b, "PATCH", "/v1/tenants/default", nil, `{"capacity":1000000000}`)
-			h := bench.s.Intake()
-			b.ReportAllocs()
-			for b.Loop() {
-				r := httptest.NewRequest(http.MethodPost, "/v1/jobs", strings.NewReader(plainJob))
-				r.Header.Set("Content-Type", "application/json")
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, r)
-				if w.Code != http.StatusAccepted {
-					b.Fatal(w.Code, w.Body)
-				}
-			}
+			submitAll(b, func(c *Config) { c.Registerer, c.Traces = nil, spans.New(provider) })
 		})
 	}
 }

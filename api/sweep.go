@@ -133,37 +133,8 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 	out := wire.History{Items: make([]wire.HistoryEntry, len(entries))}
 	for i, e := range entries {
 		out.Items[i] = wire.HistoryEntry{
-			At: utc(e.At), Revision: e.Revision, Actor: e.Actor, Reason: e.Reason, Before: overridesOut(e.Before), After: overridesOut(e.After),
+			At: utc(e.At), Revision: e.Revision, Actor: e.Actor, Reason: e.Reason, Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
 		}
 	}
 	return ok(out), nil
-}
-
-func overridesOut(o shaper.Overrides) wire.Overrides {
-	out := wire.Overrides{RouteOverrides: routeOverridesOut(o), Draining: o.Draining}
-	if o.Tier != nil {
-		out.Tier = *o.Tier
-	}
-	for route, says := range o.Routes {
-		if out.Routes == nil {
-			out.Routes = map[string]wire.RouteOverrides{}
-		}
-		out.Routes[route] = routeOverridesOut(says)
-	}
-	return out
-}
-
-func routeOverridesOut(o shaper.Overrides) wire.RouteOverrides {
-	out := wire.RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
-	if o.Rate != nil {
-		out.Rate = new(rateOut(*o.Rate))
-	}
-	if o.Rates != nil {
-		paces := make([]wire.Pace, len(*o.Rates))
-		for i, p := range *o.Rates {
-			paces[i] = paceOut(p.Pace())
-		}
-		out.Rates = &paces
-	}
-	return out
 }

@@ -229,7 +229,7 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 		Figures: figuresOut(t.Figures),
 	}
 	if !t.API.Empty() {
-		out.Overrides = new(overridesOut(t.API))
+		out.Overrides = new(wire.OverridesOf(t.API))
 	}
 	for route, f := range t.Routes {
 		if out.Routes == nil {
@@ -242,14 +242,14 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 
 func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
 	out := wire.Policy{
-		Rate: rateOut(p.Rate), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
+		Rate: wire.RateOf(p.Rate), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
 		Paused: p.Paused, Sources: sources,
 	}
 	if out.Sources == nil {
 		out.Sources = map[string]string{}
 	}
 	for _, pace := range p.Rates {
-		out.Rates = append(out.Rates, paceOut(pace))
+		out.Rates = append(out.Rates, wire.PaceOf(pace))
 	}
 	return out
 }
@@ -259,10 +259,4 @@ func figuresOut(f queue.Figures) wire.Figures {
 		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
 		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, Dead: f.DeadTotal,
 	}
-}
-
-func paceOut(p shaper.Pace) wire.Pace { return wire.Pace{Rate: rateOut(p.Rate), Burst: p.Burst} }
-
-func rateOut(r shaper.Rate) wire.Rate {
-	return wire.Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()}
 }

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/7509e464/sluice/queue/subprocess"
 )
 
 // Limits of the private redis-server.
@@ -45,7 +47,7 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 	}
 	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
-	cmd.SysProcAttr = childAttributes()
+	cmd.SysProcAttr = subprocess.Attributes(syscall.SIGTERM)
 	exited := make(chan error, 1)
 	started := make(chan error, 1)
 	go func() {

@@ -90,17 +90,17 @@ type Config struct {
 }
 
 func (r Route) withDefaults() Route {
-	r.Timeout = orDefault(r.Timeout, 10*time.Second)
-	r.Connections = orDefault(r.Connections, 256)
+	r.Timeout = cmp.Or(r.Timeout, 10*time.Second)
+	r.Connections = cmp.Or(r.Connections, 256)
 	if r.Asynq != nil {
 		to := *r.Asynq
-		to.ReportWithin = orDefault(to.ReportWithin, time.Hour)
+		to.ReportWithin = cmp.Or(to.ReportWithin, time.Hour)
 		r.Asynq = &to
 	}
-	r.Retry.MaxAttempts = orDefault(r.Retry.MaxAttempts, 5)
-	r.Retry.MinBackoff = orDefault(r.Retry.MinBackoff, time.Second)
-	r.Retry.MaxBackoff = orDefault(r.Retry.MaxBackoff, time.Hour)
-	r.Breaker.Delay = orDefault(r.Breaker.Delay, 10*time.Second)
+	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 5)
+	r.Retry.MinBackoff = cmp.Or(r.Retry.MinBackoff, time.Second)
+	r.Retry.MaxBackoff = cmp.Or(r.Retry.MaxBackoff, time.Hour)
+	r.Breaker.Delay = cmp.Or(r.Breaker.Delay, 10*time.Second)
 	return r
 }
 
@@ -110,23 +110,15 @@ func (c Config) withDefaults() Config {
 		routes[name] = r.withDefaults()
 	}
 	c.Routes = routes
-	c.Lease = orDefault(c.Lease, 30*time.Second)
-	c.Sweep = orDefault(c.Sweep, time.Second)
-	c.Horizon = orDefault(c.Horizon, 20*time.Millisecond)
-	c.Concurrency = orDefault(c.Concurrency, 256)
-	c.Grace = orDefault(c.Grace, 20*time.Second)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.Sweep = cmp.Or(c.Sweep, time.Second)
+	c.Horizon = cmp.Or(c.Horizon, 20*time.Millisecond)
+	c.Concurrency = cmp.Or(c.Concurrency, 256)
+	c.Grace = cmp.Or(c.Grace, 20*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // validate lists every setting that breaks a rule; the defaults are filled in by then.

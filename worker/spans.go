@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/spans"
 )
@@ -15,7 +16,7 @@ func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement)
 	outcome := outcomeHandedOff
 	if s.Event != "" {
 		s.Attempt = l.Attempt
-		s.MaxAttempts = orDefault(s.MaxAttempts, l.MaxAttempts)
+		s.MaxAttempts = cmp.Or(s.MaxAttempts, l.MaxAttempts)
 		outcome = outcomeOf(s, queue.Settled)
 	}
 	span.End(outcomeNames[outcome], s, w.cfg.Routes[l.Route].Handler)

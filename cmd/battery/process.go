@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/7509e464/sluice/queue/subprocess"
 )
 
 // nursery starts processes and ends those that are left. Processes are started by one thread that lives as long as the battery:
@@ -53,7 +55,7 @@ func (n *nursery) start(dir, name string, line func([]byte), program string, arg
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir
-	cmd.SysProcAttr = childAttributes()
+	cmd.SysProcAttr = subprocess.Attributes(syscall.SIGKILL)
 	cmd.Stdout = io.Writer(f)
 	if line != nil {
 		cmd.Stdout = io.MultiWriter(f, &lines{each: line})

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/7509e464/sluice/queue/subprocess"
 )
 
 // child is a process that the bench has started. On Linux it ends with the bench, however that ends.
@@ -29,7 +31,7 @@ func spawn(cmd *exec.Cmd, dir, name string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = f, f, childAttributes()
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = f, f, subprocess.Attributes(syscall.SIGKILL)
 	if c.stdin, err = cmd.StdinPipe(); err != nil {
 		_ = f.Close()
 		return nil, err

@@ -106,7 +106,7 @@ func stances(p wire.Policy) []namedStance {
 	}
 	return []namedStance{
 		of("rate", p.Rate, rateText(p.Rate)), number("burst", p.Burst), of("rates", rates, cmp.Or(ratesText(rates), "none")),
-		number("capacity", p.Capacity), number("concurrency", p.Concurrency),
+		number("capacity", p.Capacity), number("capacity_bytes", p.CapacityBytes), number("concurrency", p.Concurrency),
 		of("max_wait_ms", p.MaxWaitMS, (time.Duration(p.MaxWaitMS) * time.Millisecond).String()), of("paused", p.Paused, strconv.FormatBool(p.Paused)),
 	}
 }
@@ -132,36 +132,6 @@ func saidTexts(o *wire.Overrides) map[string]string {
 	return said
 }
 
-// saidOf is what a file says of a tenant, as the API tells it.
-func saidOf(o shaper.Overrides) *wire.Overrides {
-	out := &wire.Overrides{RouteOverrides: routeSaidOf(o)}
-	if o.Tier != nil {
-		out.Tier = *o.Tier
-	}
-	for route, says := range o.Routes {
-		if out.Routes == nil {
-			out.Routes = map[string]wire.RouteOverrides{}
-		}
-		out.Routes[route] = routeSaidOf(says)
-	}
-	return out
-}
-
-func routeSaidOf(o shaper.Overrides) wire.RouteOverrides {
-	out := wire.RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
-	if o.Rate != nil {
-		out.Rate = &wire.Rate{Limit: o.Rate.Limit, PeriodMS: o.Rate.Period.Milliseconds()}
-	}
-	if o.Rates != nil {
-		paces := make([]wire.Pace, len(*o.Rates))
-		for i, p := range *o.Rates {
-			paces[i] = wire.Pace{Rate: wire.Rate{Limit: p.Limit, PeriodMS: p.PeriodMS}, Burst: max(p.Burst, 1)}
-		}
-		out.Rates = &paces
-	}
-	return out
-}
-
 // settingsOf is the body of a PUT that makes the overrides these.
 func settingsOf(o *wire.Overrides) wire.Settings {
 	out := wire.Settings{RouteSettings: routeSettingsOf(o.RouteOverrides)}
@@ -178,7 +148,9 @@ func settingsOf(o *wire.Overrides) wire.Settings {
 }
 
 func routeSettingsOf(o wire.RouteOverrides) wire.RouteSettings {
-	out := wire.RouteSettings{Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
+	out := wire.RouteSettings{
+		Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
+	}
 	if o.Rate != nil {
 		out.Rate = &wire.RateChange{Limit: o.Rate.Limit, PeriodMS: o.Rate.PeriodMS}
 	}

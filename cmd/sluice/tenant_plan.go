@@ -56,7 +56,7 @@ type planner struct {
 func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, t *tally) (plans []tenantPlan, looked int, err error) {
 	all := make([]tenantPlan, 0, len(wanted))
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		all = append(all, tenantPlan{Tenant: name, wanted: saidOf(wanted[name])})
+		all = append(all, tenantPlan{Tenant: name, wanted: new(wire.OverridesOf(wanted[name]))})
 	}
 	if p.prune {
 		others, err := p.overridden(ctx, wanted)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 // start is the instant at which every story begins: the start of a window of every period used.
@@ -234,20 +235,6 @@ func TestWhatEveryDecisionTells(t *testing.T) {
 	}
 }
 
-// most is what a limiter lets pass at most within any window of one period.
-func most(p limiter.Policy) int64 {
-	switch p.Algorithm {
-	case limiter.FixedWindow:
-		return 2 * p.Rate.Limit
-	case limiter.SlidingCounter:
-		return 2*p.Rate.Limit - 1
-	case limiter.SlidingLog:
-		return p.Rate.Limit
-	default:
-		return p.Limit() + p.Rate.Limit
-	}
-}
-
 // TestNoWindowHoldsMore holds every limiter against its bound in every window of one period.
 func TestNoWindowHoldsMore(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
@@ -268,7 +255,7 @@ func TestNoWindowHoldsMore(t *testing.T) {
 					for passed[0].At.Add(p.Rate.Period) <= now {
 						passed, sum = passed[1:], sum-passed[0].Cost
 					}
-					if sum > most(p) {
+					if sum > limitertest.Most(p) {
 						t.Fatalf("%+v: %d within the period before %v", p, sum, now.Sub(start))
 					}
 				}

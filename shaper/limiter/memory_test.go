@@ -11,6 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 func memory(t *testing.T, p limiter.Policy, most int) *limiter.Memory {
@@ -131,8 +132,8 @@ func TestMemoryUnderAThousandCallers(t *testing.T) {
 					t.Errorf("%d of %d passed at first", passed[0], p.Limit())
 				}
 				for i := 4; i <= len(passed); i++ {
-					if sum := passed[i-4] + passed[i-3] + passed[i-2] + passed[i-1]; sum > most(p) {
-						t.Errorf("%d passed within one period, of at most %d: %v", sum, most(p), passed)
+					if sum := passed[i-4] + passed[i-3] + passed[i-2] + passed[i-1]; sum > limitertest.Most(p) {
+						t.Errorf("%d passed within one period, of at most %d: %v", sum, limitertest.Most(p), passed)
 					}
 				}
 			})

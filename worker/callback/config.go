@@ -1,6 +1,7 @@
 package callback
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -30,22 +31,14 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Timeout = orDefault(c.Timeout, 10*time.Second)
-	c.MaxAttempts = orDefault(c.MaxAttempts, 15)
-	c.Concurrency = orDefault(c.Concurrency, 64)
-	c.Grace = orDefault(c.Grace, 10*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 15)
+	c.Concurrency = cmp.Or(c.Concurrency, 64)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c
-}
-
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // validate lists every setting that breaks a rule; the defaults are filled in by then.

@@ -232,8 +232,8 @@ func thousand(s *suite) {
 	}
 }
 
-// most is what a limiter lets pass at most within any window of one period.
-func most(p limiter.Policy) int64 {
+// Most is what a limiter lets pass at most within any window of one period.
+func Most(p limiter.Policy) int64 {
 	switch p.Algorithm {
 	case limiter.FixedWindow:
 		return 2 * p.Rate.Limit
@@ -284,8 +284,8 @@ func windows(s *suite) {
 				n++
 			}
 		}
-		if n > most(r.Policy) {
-			s.Fatalf("%d passed within one period, of at most %d", n, most(r.Policy))
+		if n > Most(r.Policy) {
+			s.Fatalf("%d passed within one period, of at most %d", n, Most(r.Policy))
 		}
 	}
 }

@@ -1,0 +1,39 @@
+package wire
+
+import "github.com/7509e464/sluice/shaper"
+
+// OverridesOf are overrides as the API tells them; the program compares with them what a file says.
+func OverridesOf(o shaper.Overrides) Overrides {
+	out := Overrides{RouteOverrides: routeOverridesOf(o), Draining: o.Draining}
+	if o.Tier != nil {
+		out.Tier = *o.Tier
+	}
+	for route, says := range o.Routes {
+		if out.Routes == nil {
+			out.Routes = map[string]RouteOverrides{}
+		}
+		out.Routes[route] = routeOverridesOf(says)
+	}
+	return out
+}
+
+func routeOverridesOf(o shaper.Overrides) RouteOverrides {
+	out := RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
+	if o.Rate != nil {
+		out.Rate = new(RateOf(*o.Rate))
+	}
+	if o.Rates != nil {
+		paces := make([]Pace, len(*o.Rates))
+		for i, p := range *o.Rates {
+			paces[i] = PaceOf(p.Pace())
+		}
+		out.Rates = &paces
+	}
+	return out
+}
+
+// PaceOf is a pace as the API tells it.
+func PaceOf(p shaper.Pace) Pace { return Pace{Rate: RateOf(p.Rate), Burst: p.Burst} }
+
+// RateOf is a rate as the API tells it.
+func RateOf(r shaper.Rate) Rate { return Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()} }

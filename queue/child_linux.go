@@ -1,9 +1,0 @@
-package queue
-
-import "syscall"
-
-// childAttributes keeps the child out of our terminal's signals, so that it outlives a Ctrl-C until we have finished, and ends it
-// when this process is killed.
-func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-}
