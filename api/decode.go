@@ -2,9 +2,11 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -65,7 +67,7 @@ func (rd *reader) err() error {
 // object gives every member of the object to member, which reports whether it knows the name.
 func (rd *reader) object(path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool)) {
 	if kindOf(value) != "object" {
-		rd.wrong(or(path, "body"), value, "must be an object")
+		rd.wrong(cmp.Or(path, "body"), value, "must be an object")
 		return
 	}
 	var seen [12]string
@@ -73,7 +75,7 @@ func (rd *reader) object(path string, value json.RawMessage, member func(name, p
 	for name, v := range membersOf(value) {
 		at := join(path, name)
 		switch {
-		case contains(names, name):
+		case slices.Contains(names, name):
 			rd.wrong(at, v, "must not be repeated")
 		case !member(name, at, v):
 			rd.wrong(at, v, "is not a known field")
@@ -173,20 +175,4 @@ func join(path, name string) string {
 		return name
 	}
 	return path + "." + name
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }

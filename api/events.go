@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -47,7 +48,7 @@ func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 	one := &huma.Schema{
 		Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
 		Properties: map[string]*huma.Schema{
-			"event": {Type: huma.TypeString, Enum: []any{or(e.event, stateEvent)}},
+			"event": {Type: huma.TypeString, Enum: []any{cmp.Or(e.event, stateEvent)}},
 			"data":  schemaOf(schemas, e.data),
 		},
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -218,5 +219,5 @@ func hasFormat(h http.Header, formats []string) bool {
 		}
 	}
 	media, _, err := mime.ParseMediaType(value)
-	return err == nil && contains(formats, media)
+	return err == nil && slices.Contains(formats, media)
 }

@@ -1,11 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
@@ -25,7 +28,7 @@ const (
 
 // newAPI is an empty OpenAPI document over the router. Nothing but what is mounted is served.
 func newAPI(router chi.Router, title, version string) huma.API {
-	cfg := huma.DefaultConfig(title, or(version, "unversioned"))
+	cfg := huma.DefaultConfig(title, cmp.Or(version, "unversioned"))
 	cfg.CreateHooks = nil // would add $schema members to the bodies
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "", "", ""
 	return humachi.New(router, cfg)
@@ -33,11 +36,16 @@ func newAPI(router chi.Router, title, version string) huma.API {
 
 // serveDocument serves /openapi.json and /docs; call it once everything is mounted.
 func serveDocument(router chi.Router, api huma.API) error {
-	document, err := json.Marshal(api.OpenAPI())
-	if err != nil {
-		return err
-	}
+	// Written when it is first asked for: a start need not wait for it. What is mounted is fixed, so a failure is a mistake that tests show.
+	written := sync.OnceValue(func() []byte {
+		document, err := json.Marshal(api.OpenAPI())
+		if err != nil {
+			panic(fmt.Errorf("api: OpenAPI document: %w", err))
+		}
+		return document
+	})
 	router.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		document := written()
 		w.Header().Set("Content-Type", "application/openapi+json")
 		hurry(w, len(document))
 		_, _ = w.Write(document)

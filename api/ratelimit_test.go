@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -138,7 +139,7 @@ func TestHeadersCanBeTurnedOff(t *testing.T) {
 			}
 			for family, fields := range families {
 				for _, f := range fields {
-					want := contains(sent, family)
+					want := slices.Contains(sent, family)
 					if _, has := r.Header()[http.CanonicalHeaderKey(f)]; has != want {
 						t.Errorf("%s, %s: %s is there: %t", mode, name, f, has)
 					}

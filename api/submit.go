@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -41,7 +42,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 
 // submission is what the queue is asked for, if the route is known.
 func (s *Server) submission(who auth.Principal, key string, body wire.Submission) (submission queue.Submission, known bool) {
-	route := or(body.Route, defaultRoute)
+	route := cmp.Or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
 	return queue.Submission{
 		Tenant:         who.Tenant,

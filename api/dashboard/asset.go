@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // formats are the media types of the files, by the end of their names.
@@ -26,9 +27,10 @@ var formats = map[string]string{
 // Browsers keep it, and ask each time whether it is still the one: names carry no version, so a program that was replaced must never meet
 // modules of the one before.
 type asset struct {
-	format        string
-	plain, packed []byte
-	tag           string // of the plain form; the compressed one is another representation and has another
+	format string
+	plain  []byte
+	tag    string        // of the plain form; the compressed one is another representation and has another
+	packed func() []byte // compressed when it is first asked for; nil where that saves nothing
 }
 
 func newAsset(name string, content []byte) (*asset, error) {
@@ -37,32 +39,31 @@ func newAsset(name string, content []byte) (*asset, error) {
 		return nil, fmt.Errorf("%s: a file of a kind that has no media type here", name)
 	}
 	sum := sha256.Sum256(content)
-	a := &asset{format: format, plain: content, tag: hex.EncodeToString(sum[:12])}
+	return &asset{
+		format: format, plain: content, tag: hex.EncodeToString(sum[:12]), packed: sync.OnceValue(func() []byte { return pack(content) }),
+	}, nil
+}
+
+// pack compresses content, nil if that saves nothing.
+func pack(content []byte) []byte {
 	var packed bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return nil, err
+	zip, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // neither this level nor a buffer fails
+	_, _ = zip.Write(content)
+	_ = zip.Close()
+	if packed.Len() >= len(content) {
+		return nil
 	}
-	if _, err := zip.Write(content); err != nil {
-		return nil, err
-	}
-	if err := zip.Close(); err != nil {
-		return nil, err
-	}
-	if packed.Len() < len(content) {
-		a.packed = packed.Bytes()
-	}
-	return a, nil
+	return packed.Bytes()
 }
 
 // serve answers with the file, or with 304 where the browser has it.
 func (a *asset) serve(w http.ResponseWriter, r *http.Request, status int) {
 	h := w.Header()
 	content, tag := a.plain, `"`+a.tag+`"`
-	if a.packed != nil {
+	if packed := a.packed(); packed != nil {
 		h.Set("Vary", "Accept-Encoding")
 		if takesGzip(r.Header.Get("Accept-Encoding")) {
-			content, tag = a.packed, `"`+a.tag+`-gzip"`
+			content, tag = packed, `"`+a.tag+`-gzip"`
 			h.Set("Content-Encoding", "gzip")
 		}
 	}
