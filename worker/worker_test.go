@@ -3,7 +3,6 @@ package worker
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,10 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hibiken/asynq"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -350,88 +346,6 @@ func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
 	})
 }
 
-func TestStopReleasesWhatHasNotDepartedAndFinishesTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Lease: 3 * time.Second}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
-			sleep(ctx, 8*time.Second)
-			if ctx.Err() != nil {
-				t.Error("the delivery was cut off within the grace")
-			}
-			return queue.Settlement{Event: shaper.Succeed}
-		})
-		pass(time.Second)
-		q.put(0, "running", 0)
-		q.put(0, "held", 19*time.Millisecond)
-		q.put(0, "queued", time.Minute)
-		q.wakes <- queue.Wake{Shard: 0}
-		pass(5 * time.Millisecond)
-		at := time.Now()
-		r.stop()
-		<-r.stopped
-		synctest.Wait()
-		want := map[string]shaper.Event{"held": shaper.Release, "running": shaper.Succeed}
-		if len(q.settled) != 2 {
-			t.Fatalf("settled %+v", q.settled)
-		}
-		for _, s := range q.settled {
-			if want[s.ID] != s.Event {
-				t.Errorf("%s settled as %s, want %s", s.ID, s.Event, want[s.ID])
-			}
-		}
-		if d := q.settled[0].at.Sub(at); d > time.Millisecond {
-			t.Errorf("released %v after the stop", d)
-		}
-		if len(q.left) != 1 || q.left[0].Sub(at) > 5*time.Millisecond {
-			t.Errorf("signed off at %v, stop at %v", q.left, at)
-		}
-		if d := time.Since(at); d < 7*time.Second || d > 9*time.Second {
-			t.Errorf("the stop took %v, the delivery 8 s", d)
-		}
-		if n := q.extended[queue.LeaseRef{ID: "running", Epoch: 1}]; n < 3 {
-			t.Errorf("the lease was extended %d times during the grace", n)
-		}
-		r.end(t)
-	})
-}
-
-func TestStopCutsOffAfterTheGrace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Grace: 2 * time.Second}, func(ctx context.Context, l queue.Lease) queue.Settlement {
-			<-ctx.Done()
-			return Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}.again(l, "cut off", 0)
-		})
-		pass(time.Second)
-		q.put(0, "hangs", 0)
-		q.wakes <- queue.Wake{Shard: 0}
-		pass(time.Second)
-		at := time.Now()
-		r.end(t)
-		if d := time.Since(at); d < 2*time.Second || d > 2*time.Second+settleTail {
-			t.Errorf("the stop took %v", d)
-		}
-		if n := q.events()[shaper.Retry]; n != 1 {
-			t.Errorf("settled %+v, want one retry", q.settled)
-		}
-	})
-}
-
-func TestStopGivesUpWhenRedisStaysAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newFakeQueue(4)
-		r := startRig(t, q, Config{Grace: 2 * time.Second}, succeed)
-		pass(time.Second)
-		q.set(func() { q.away = true })
-		pass(time.Minute)
-		at := time.Now()
-		r.end(t)
-		if d := time.Since(at); d > 2*time.Second+settleTail {
-			t.Errorf("the stop took %v", d)
-		}
-	})
-}
-
 func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
@@ -501,126 +415,4 @@ func TestLostLeaseInThePacerIsDropped(t *testing.T) {
 			t.Errorf("settled %+v", q.settled)
 		}
 	})
-}
-
-func TestRunIsForOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := startRig(t, newFakeQueue(1), Config{}, succeed)
-		pass(time.Second)
-		if err := r.Run(t.Context()); err == nil {
-			t.Error("a second Run was accepted")
-		}
-		r.end(t)
-	})
-}
-
-// TestStartStopStress runs on real threads with the system's waiter.
-func TestStartStopStress(t *testing.T) {
-	for i := range 30 {
-		q := newFakeQueue(8)
-		w, err := newWorker(q, q.consumer, newWaiter, Config{
-			Routes: map[string]Route{"default": {URL: "http://upstream.test/"}}, Logger: slog.New(slog.DiscardHandler),
-			Horizon: 5 * time.Second, // on a busy machine jobs leave late, and the fake does not bring back what is released
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		delivered := make(chan struct{}, 64)
-		w.deliverers["default"] = deliverFunc(func(context.Context, queue.Lease) queue.Settlement {
-			delivered <- struct{}{}
-			return queue.Settlement{Event: shaper.Succeed}
-		})
-		for n := range 64 {
-			q.put(n%8, fmt.Sprint(n), time.Duration(n/8)*time.Millisecond)
-		}
-		done := make(chan error)
-		go func() { done <- w.Run(ctx) }()
-		for range i % 3 * 32 {
-			<-delivered
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		if w.capacity.taken() != 0 || w.ledger.len() != 0 {
-			t.Fatalf("run %d: %d places taken, %d jobs left", i, w.capacity.taken(), w.ledger.len())
-		}
-	}
-}
-
-func TestNewNamesEveryProblem(t *testing.T) {
-	_, err := New(nil, Config{
-		Lease: time.Millisecond, Concurrency: -1,
-		Routes: map[string]Route{
-			"a": {URL: "ftp://user:secret@host/x?token=secret"},
-			"b": {URL: "http://host/", Secrets: []string{"whsec_!secret"}, Retry: Retry{MinBackoff: time.Minute, MaxBackoff: time.Second}},
-		},
-	})
-	if err == nil {
-		t.Fatal("accepted")
-	}
-	for _, field := range []string{"lease", "horizon", "concurrency", "routes.a.url", "routes.b.secrets[0]", "routes.b.retry.max_backoff"} {
-		if !strings.Contains(err.Error(), field+": ") {
-			t.Errorf("%s is missing in %v", field, err)
-		}
-	}
-	if strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "!secret") {
-		t.Errorf("a secret is told: %v", err)
-	}
-}
-
-func TestNewWantsOneKindOfRoute(t *testing.T) {
-	client := redis.NewClient(&redis.Options{})
-	defer client.Close()
-	handler := asynq.NotFoundHandler()
-	orders := &AsynqRoute{Queue: "orders"}
-	tests := []struct {
-		name  string
-		route Route
-		cfg   Config
-		want  []string // problems, each as field: value: rule begins
-	}{
-		{"url", Route{URL: "http://host/"}, Config{}, nil},
-		{"handler", Route{Handler: true}, Config{Handler: handler}, nil},
-		{"asynq", Route{Asynq: orders}, Config{AsynqClient: client}, nil},
-		{"asynq with reports", Route{Asynq: &AsynqRoute{Queue: "orders", Reports: true, ReportWithin: time.Minute}}, Config{AsynqClient: client}, nil},
-		{"nothing", Route{}, Config{}, []string{"routes.r: nothing: must have exactly one of url, handler and asynq"}},
-		{"two", Route{URL: "http://host/", Handler: true}, Config{Handler: handler}, []string{"routes.r: url, handler: "}},
-		{"all, and nothing for them", Route{URL: "ftp://host/", Handler: true, Asynq: orders}, Config{}, []string{
-			"routes.r: url, handler, asynq: ", "routes.r.url: ", "routes.r.handler: true: needs Config.Handler", "routes.r.asynq: orders: needs Config.AsynqClient",
-		}},
-		{"handler without one", Route{Handler: true}, Config{}, []string{"routes.r.handler: true: needs Config.Handler"}},
-		{"blank queue", Route{Asynq: &AsynqRoute{Queue: " "}}, Config{AsynqClient: client}, []string{`routes.r.asynq.queue: " ": `}},
-		{"reports sooner than the lease", Route{Asynq: &AsynqRoute{Queue: "q", ReportWithin: time.Second}}, Config{AsynqClient: client}, []string{"routes.r.asynq.report_within: 1s: "}},
-		{"breaker", Route{URL: "http://host/", Breaker: Breaker{Failures: 3, Delay: time.Hour}}, Config{}, nil},
-		{"breaker out of bounds", Route{URL: "http://host/", Breaker: Breaker{Failures: -1, Delay: time.Hour + 1}}, Config{}, []string{
-			"routes.r.breaker.failures: -1: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
-		}},
-		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
-		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
-	}
-	for _, tt := range tests {
-		tt.cfg.Routes = map[string]Route{"r": tt.route}
-		_, err := New(nil, tt.cfg)
-		var problems shaper.Problems
-		if (err != nil) != (len(tt.want) > 0) || err != nil && (!errors.As(err, &problems) || len(problems) != len(tt.want)) {
-			t.Errorf("%s: %v, want %d problems", tt.name, err, len(tt.want))
-			continue
-		}
-		for i, p := range problems {
-			if got := p.Field + ": " + p.Value + ": " + p.Rule; !slices.ContainsFunc(tt.want, func(w string) bool { return strings.HasPrefix(got, w) }) {
-				t.Errorf("%s: problem %d is %q", tt.name, i, got)
-			}
-		}
-	}
-}
-
-func TestNewReportsMetricsThatAreRegisteredAlready(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	for i := range 2 {
-		if _, err := New(nil, Config{Registerer: registry}); (err != nil) != (i == 1) {
-			t.Errorf("worker %d: %v", i, err)
-		}
-	}
 }

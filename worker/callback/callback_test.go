@@ -4,231 +4,25 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hibiken/asynq"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/redis/go-redis/v9"
-	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
-	"go.uber.org/goleak"
 
-	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/redistest"
-	"github.com/7509e464/sluice/queue/scrape"
 	"github.com/7509e464/sluice/shaper"
 )
-
-// Whatever a service runs in the background must end with its Run.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const (
-	oldSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	newSecret = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
-)
-
-// newService is a service that has what it needs, and no Redis behind it unless the configuration names one.
-func newService(t *testing.T, cfg Config) *Service {
-	t.Helper()
-	if cfg.Redis == nil {
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-		t.Cleanup(func() { _ = client.Close() }) // never used
-		cfg.Redis = client
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	cfg.Job = func(j queue.Job) ([]byte, error) {
-		return json.Marshal(map[string]any{"id": j.ID, "note": "<confidential>"})
-	}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// completion is a job that has ended in this state.
-func completion(state shaper.State, epoch int64) queue.Completion {
-	return queue.Completion{
-		Job:   queue.Job{ID: "06ah2job", Tenant: "acme", State: state, Finished: time.Date(2026, 7, 1, 12, 0, 0, 250e6, time.FixedZone("", 7200))},
-		Epoch: epoch, CallbackURL: "http://partner.example/hooks?token=hunter2",
-	}
-}
-
-// call is one request that a receiver got.
-type call struct {
-	at     time.Time
-	target string
-	header http.Header
-	body   []byte
-}
-
-// bench is a bubble of virtual time with an embedded Redis and a receiver at http://partner.example/, both reached through pipes.
-type bench struct {
-	*testing.T
-	redis     redis.UniversalClient
-	inspector *asynq.Inspector
-	dials     chan net.Conn
-	answer    atomic.Pointer[func(n int) int] // the status of the nth request, from 1
-
-	mu    sync.Mutex
-	calls []call
-	log   bytes.Buffer
-}
-
-// inBubble runs a test in virtual time.
-func inBubble(t *testing.T, test func(*bench)) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := &bench{T: t, redis: engine.Client(), inspector: asynq.NewInspectorFromRedisClient(engine.Client()), dials: make(chan net.Conn)}
-		server := &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0)}
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(b) }()
-		t.Cleanup(func() {
-			if err := server.Close(); err != nil {
-				t.Error(err)
-			}
-			<-served
-			if err := engine.Close(); err != nil {
-				t.Error(err)
-			}
-			for _, secret := range []string{"hunter2", "confidential", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "http://"} {
-				if strings.Contains(b.log.String(), secret) {
-					t.Errorf("the log tells %q:\n%s", secret, b.log.String())
-				}
-			}
-		})
-		test(b)
-	})
-}
-
-// The bench is the listener of its receiver's server.
-func (b *bench) Accept() (net.Conn, error) {
-	if conn, ok := <-b.dials; ok {
-		return conn, nil
-	}
-	return nil, net.ErrClosed
-}
-func (b *bench) Close() error   { close(b.dials); return nil }
-func (b *bench) Addr() net.Addr { return &net.UnixAddr{Name: "bench", Net: "unix"} }
-
-// dial is what the service's callers dial.
-func (b *bench) dial(context.Context, string, string) (net.Conn, error) {
-	here, there := net.Pipe()
-	b.dials <- there
-	return here, nil
-}
-
-// answers sets the statuses of the requests to come, the last one from then on; 0 is no answer at all.
-func (b *bench) answers(statuses ...int) {
-	begin := len(b.got())
-	answer := func(n int) int { return statuses[min(n-begin, len(statuses))-1] }
-	b.answer.Store(&answer)
-}
-
-func (b *bench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	b.mu.Lock()
-	b.calls = append(b.calls, call{time.Now(), r.Method + " " + r.Host + r.URL.RequestURI(), r.Header, body})
-	n := len(b.calls)
-	b.mu.Unlock()
-	status := (*b.answer.Load())(n)
-	if status == 0 {
-		<-r.Context().Done()
-		return
-	}
-	w.Header().Set("Location", "/elsewhere")
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "confidential")
-}
-
-func (b *bench) got() []call {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.calls)
-}
-
-// Write makes the bench the log.
-func (b *bench) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.log.Write(p)
-}
-
-// service is a service that may call the receiver, with a log at its most talkative.
-func (b *bench) service(cfg Config) *Service {
-	b.Helper()
-	cfg.Redis, cfg.Guard = b.redis, guard(b.T, "http://partner.example/")
-	cfg.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s := newService(b.T, cfg)
-	s.listed.transport.DialContext = b.dial
-	return s
-}
-
-// run starts a service; the returned function stops it and tells how long that took.
-func (b *bench) run(s *Service) (stop func() time.Duration) {
-	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	return func() time.Duration {
-		begin := time.Now()
-		cancel()
-		if err := <-done; err != nil {
-			b.Error(err)
-		}
-		return time.Since(begin)
-	}
-}
-
-func (b *bench) handOver(s *Service, completions ...queue.Completion) {
-	b.Helper()
-	for _, c := range completions {
-		if err := s.HandOver(b.Context(), c); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// pass lets virtual time pass.
-func (b *bench) pass(d time.Duration) { <-time.After(d) }
-
-// counts are delivered, failed, archived and handed over.
-func counts(s *Service) [4]float64 {
-	m := s.metrics
-	return [4]float64{testutil.ToFloat64(m.delivered), testutil.ToFloat64(m.failed), testutil.ToFloat64(m.archived), testutil.ToFloat64(m.handedOver)}
-}
-
-// verify checks a request's signature; a receiver knows one secret.
-func (b *bench) verify(c call, secret string) error {
-	hook, err := webhooks.NewWebhook(secret)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return hook.VerifyIgnoringTimestamp(c.body, c.header)
-}
 
 func TestRequestIsAsTheContractSays(t *testing.T) {
 	inBubble(t, func(b *bench) {
@@ -377,121 +171,6 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestHandedOverTwice: an event is delivered once however often it is handed over, and each end of a job is an event.
-func TestHandedOverTwice(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		b.answers(200)
-		s := b.service(Config{})
-		s.server.TaskCheckInterval = 20 * time.Second // fewer commands in these hours
-		defer b.run(s)()
-		b.handOver(s, completion(shaper.Dead, 1), completion(shaper.Dead, 1))
-		b.pass(time.Minute)
-		b.handOver(s, completion(shaper.Dead, 1))
-		b.pass(50 * time.Minute)
-		b.handOver(s, completion(shaper.Dead, 1), completion(shaper.Dead, 2), completion(shaper.Cancelled, 2))
-		b.pass(time.Minute)
-		var ids []string
-		for _, c := range b.got() {
-			ids = append(ids, c.header.Get("webhook-id"))
-		}
-		slices.Sort(ids)
-		if want := []string{"06ah2job:1:dead", "06ah2job:2:cancelled", "06ah2job:2:dead"}; !slices.Equal(ids, want) || counts(s) != [4]float64{3, 0, 0, 3} {
-			t.Errorf("requests %v, counted %v", ids, counts(s))
-		}
-		b.pass(70 * time.Minute)
-		if info, err := b.inspector.GetQueueInfo(Queue); err != nil || info.Size != 0 || info.Completed != 0 {
-			t.Errorf("left behind: %+v, %v", info, err)
-		}
-	})
-}
-
-// commands counts what is sent to Redis.
-type commands struct{ n atomic.Int64 }
-
-func (c *commands) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (c *commands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
-}
-
-func (c *commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.n.Add(int64(len(cmds)))
-		return next(ctx, cmds)
-	}
-}
-
-func TestWithoutCallbacksThereIsNoServer(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		var sent commands
-		b.redis.AddHook(&sent)
-		s := b.service(Config{})
-		stop := b.run(s)
-		b.pass(time.Hour)
-		if n := sent.n.Load(); n < 48 || n > 82 {
-			t.Errorf("%d commands in an hour", n)
-		}
-		if servers, err := b.inspector.Servers(); err != nil || len(servers) != 0 {
-			t.Errorf("servers %+v, %v", servers, err)
-		}
-		if took := stop(); took != 0 {
-			t.Errorf("the stop took %v", took)
-		}
-	})
-}
-
-// full is a Redis that refuses scripts while it is set, as one without memory does, and counts them.
-type full struct {
-	set     atomic.Bool
-	refused atomic.Int64
-}
-
-func (f *full) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (f *full) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "evalsha" || !f.set.Load() {
-			return next(ctx, cmd)
-		}
-		f.refused.Add(1)
-		err := errors.New("OOM command not allowed when used memory > 'maxmemory'.")
-		cmd.SetErr(err)
-		return err
-	}
-}
-
-func (f *full) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func TestFullRedisIsLeftInPeace(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		var f full
-		b.redis.AddHook(&f)
-		b.answers(200)
-		s := b.service(Config{})
-		stop := b.run(s)
-		b.handOver(s, completion(shaper.Dead, 1))
-		b.pass(3 * time.Second)
-		f.set.Store(true)
-		if err := s.HandOver(t.Context(), completion(shaper.Dead, 2)); err == nil {
-			t.Error("a full Redis took a callback")
-		}
-		b.pass(time.Minute)
-		if n := f.refused.Load(); n < 60 || n > 250 {
-			t.Errorf("%d scripts in a minute", n)
-		}
-		f.set.Store(false)
-		b.handOver(s, completion(shaper.Dead, 2))
-		b.pass(3 * time.Second)
-		if n := len(b.got()); n != 2 {
-			t.Errorf("%d requests", n)
-		}
-		f.set.Store(true)
-		if took := stop(); took > 2*time.Second {
-			t.Errorf("the stop took %v", took)
-		}
-	})
-}
-
 // TestTasksOfOthers: a process that hands nothing over delivers what others left, in its first moment or within 75 seconds.
 func TestTasksOfOthers(t *testing.T) {
 	inBubble(t, func(b *bench) {
@@ -550,22 +229,6 @@ func TestStop(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestHandOverRefusesWhatHasNotEnded(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		s := b.service(Config{})
-		if err := s.HandOver(t.Context(), completion(shaper.Leased, 1)); err == nil {
-			t.Error("a job that runs is handed over")
-		}
-		s.cfg.Job = func(queue.Job) ([]byte, error) { return []byte("{"), nil }
-		if err := s.HandOver(t.Context(), completion(shaper.Dead, 1)); err == nil {
-			t.Error("half a body is handed over")
-		}
-		if queues, err := b.inspector.Queues(); err != nil || len(queues) != 0 {
-			t.Errorf("queues %v, %v", queues, err)
-		}
-	})
 }
 
 // TestOnRedis is the way of a callback through a real Redis that was away at first.
@@ -763,65 +426,5 @@ func TestNewListsEveryProblem(t *testing.T) {
 	want := []string{"redis", "guard", "job", "secrets[1]", "secrets[2]", "timeout", "max_attempts", "concurrency", "grace"}
 	if diff := cmp.Diff(want, fields); diff != "" || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
-	}
-}
-
-// TestBacklogMetrics: what waits in the queue is what asynq's own inspector tells, and absent while Redis is away.
-func TestBacklogMetrics(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		b.answers(500, 410)
-		registry := prometheus.NewRegistry()
-		s := b.service(Config{Registerer: registry})
-		gather := func() map[string]float64 {
-			b.pass(scrape.Age)
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := map[string]float64{}
-			for _, f := range families {
-				if name, is := strings.CutPrefix(f.GetName(), "sluice_callbacks_"); is && f.GetType() == dto.MetricType_GAUGE {
-					got[name] = f.GetMetric()[0].GetGauge().GetValue()
-				}
-			}
-			return got
-		}
-		same := func(want map[string]float64) {
-			t.Helper()
-			info, err := b.inspector.GetQueueInfo(Queue)
-			if err != nil {
-				t.Fatal(err)
-			}
-			told := map[string]float64{"pending": float64(info.Pending), "retrying": float64(info.Retry), "archived": float64(info.Archived)}
-			if diff := cmp.Diff(want, told); diff != "" {
-				t.Errorf("asynq (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(want, gather()); diff != "" {
-				t.Errorf("metrics (-want +got):\n%s", diff)
-			}
-		}
-		if diff := cmp.Diff(map[string]float64{"pending": 0, "retrying": 0, "archived": 0}, gather()); diff != "" {
-			t.Errorf("without a queue (-want +got):\n%s", diff)
-		}
-		b.handOver(s, completion(shaper.Succeeded, 1))
-		same(map[string]float64{"pending": 1, "retrying": 0, "archived": 0})
-		stop := b.run(s)
-		b.pass(2 * time.Second)
-		same(map[string]float64{"pending": 0, "retrying": 1, "archived": 0})
-		b.pass(20 * time.Second)
-		same(map[string]float64{"pending": 0, "retrying": 0, "archived": 1})
-		stop()
-	})
-}
-
-func TestMetricsAreRegisteredOnce(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	cfg := Config{Guard: guard(t), Registerer: registry}
-	s := newService(t, cfg)
-	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total", "sluice_callbacks_handed_over_total"); n != 4 || err != nil {
-		t.Errorf("%d series, %v", n, err)
-	}
-	if _, err := New(s.cfg); err == nil {
-		t.Error("the same metrics are registered twice")
 	}
 }

@@ -1,0 +1,107 @@
+package apitest
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Cancel implements api.Jobs.
+func (f *Fake) Cancel(_ context.Context, name, id string) (queue.Job, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(name, id)
+	switch {
+	case err != nil:
+		return queue.Job{}, err
+	case j.State == shaper.Cancelled:
+		return j.Job, nil
+	case !j.State.Waiting():
+		return j.Job, queue.ErrConflict
+	}
+	f.leave(j)
+	j.State, j.Finished = shaper.Cancelled, time.Now()
+	return j.Job, nil
+}
+
+// Replay implements api.Jobs.
+func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Verdict, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	j, err := f.find(name, id)
+	switch {
+	case err != nil:
+		return queue.Verdict{}, err
+	case j.State != shaper.Dead:
+		return queue.Verdict{Job: j.Job}, queue.ErrConflict
+	}
+	return f.replay(j, maxAttempts), nil
+}
+
+func (f *Fake) replay(j *stored, maxAttempts int) queue.Verdict {
+	t := f.tenant(j.Tenant)
+	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: 1, Cost: 1}, nil)
+	t.flow = flow
+	if a.Outcome == shaper.Admitted {
+		j.State, j.Attempts, j.Position, j.MaxAttempts = shaper.Queued, 0, a.Position, maxAttempts
+	}
+	return queue.Verdict{Admission: a, Job: j.Job}
+}
+
+// Purge implements api.Sweeper.
+func (f *Fake) Purge(_ context.Context, name string, filter queue.Filter) (queue.Swept, error) {
+	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
+		if j.State == shaper.Dead {
+			delete(f.jobs, j.ID)
+			return nil
+		}
+		f.leave(j)
+		j.State, j.Finished = shaper.Cancelled, time.Now()
+		return nil
+	}, shaper.Queued, shaper.Scheduled, shaper.Retrying, shaper.Dead)
+}
+
+// ReplayAll implements api.Sweeper.
+func (f *Fake) ReplayAll(_ context.Context, name string, filter queue.Filter, attempts func(queue.Job) int) (queue.Swept, error) {
+	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
+		if v := f.replay(j, attempts(j.Job)); v.Outcome != shaper.Admitted {
+			return &v.Admission
+		}
+		return nil
+	}, shaper.Dead)
+}
+
+// sweep hands the filter's jobs in these states to do, the newest first, until one is refused.
+func (f *Fake) sweep(name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State) (queue.Swept, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	swept := queue.Swept{CreatedBefore: filter.CreatedBefore}
+	if swept.CreatedBefore.IsZero() {
+		swept.CreatedBefore = time.Now()
+	}
+	if f.failure != nil {
+		return swept, f.failure
+	}
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(f.jobs))) {
+		j := f.jobs[id]
+		if j.Tenant != name || !slices.Contains(states, j.State) || len(filter.IDs) > 0 && !slices.Contains(filter.IDs, id) ||
+			filter.State != "" && j.State.String() != string(filter.State) || filter.Route != "" && j.Route != filter.Route ||
+			filter.Error != "" && (j.LastError == nil || !strings.Contains(j.LastError.Message, filter.Error)) || !j.Created.Before(swept.CreatedBefore) {
+			continue
+		}
+		if swept.Count == f.SweptMost {
+			swept.More = true
+			break
+		}
+		if swept.Refusal = do(j); swept.Refusal != nil {
+			break
+		}
+		swept.Count++
+	}
+	return swept, nil
+}

@@ -1,0 +1,126 @@
+package apitest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Tenant implements api.Tenants.
+func (f *Fake) Tenant(_ context.Context, name string) (queue.Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return queue.Tenant{}, f.failure
+	}
+	return f.describe(name), nil
+}
+
+func (f *Fake) describe(name string) queue.Tenant {
+	t := f.tenant(name)
+	return f.with(t, t.overrides, name)
+}
+
+// with is the tenant as it would be with the overrides.
+func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
+	said := shaper.Statements{API: o}
+	figures := func(p shaper.Policy) queue.Figures {
+		if p.Paused {
+			return queue.Figures{LimitedBy: "paused"}
+		}
+		return queue.Figures{LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond()}
+	}
+	out := queue.Tenant{Name: name, Reason: t.reason, Revision: t.revision, API: o, Routes: map[string]queue.Flow{}}
+	out.Policy, out.Sources = f.Baseline.Resolve(said, "")
+	out.Tier, out.Sources["tier"] = said.Tier()
+	out.Figures = figures(out.Policy)
+	out.Depth = t.flow.Depth
+	for _, route := range f.Baseline.Mentioned(said) {
+		var flow queue.Flow
+		flow.Policy, flow.Sources = f.Baseline.Resolve(said, route)
+		flow.Figures = figures(flow.Policy)
+		out.Routes[route] = flow
+	}
+	return out
+}
+
+// Tune implements api.Tenants.
+func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenant, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return queue.Tenant{}, f.failure
+	}
+	t := f.tenant(name)
+	if c.IfRevision != nil && *c.IfRevision != t.revision {
+		return queue.Tenant{}, queue.ErrRevision
+	}
+	o, err := c.Edit(t.overrides)
+	if err != nil {
+		return queue.Tenant{}, err
+	}
+	if err := f.Baseline.Validate(shaper.Statements{API: o}); err != nil {
+		return queue.Tenant{}, err
+	}
+	if c.DryRun {
+		return f.with(t, o, name), nil
+	}
+	t.revision++
+	t.history = append([]queue.HistoryEntry{{
+		At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason, Before: t.overrides, After: o,
+	}}, t.history...)
+	t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
+	t.flow.Bucket, _ = t.flow.Retune(t.policy().Paces(), shaper.InstantOf(time.Now()))
+	return f.describe(name), nil
+}
+
+// History implements api.Tenants.
+func (f *Fake) History(_ context.Context, name string) ([]queue.HistoryEntry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.tenant(name).history), f.failure
+}
+
+// Tenants implements api.Tenants; a cursor is the last name of the page before.
+func (f *Fake) Tenants(_ context.Context, cursor string, limit int) ([]string, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return nil, "", f.failure
+	}
+	if strings.ContainsRune(cursor, 0) {
+		return nil, "", queue.ErrCursor
+	}
+	var names []string
+	for name := range f.tenants {
+		if name > cursor {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) <= limit {
+		return names, "", nil
+	}
+	return names[:limit], names[limit-1], nil
+}
+
+// Census implements api.Figures; a cursor is the last name of the part before.
+func (f *Fake) Census(ctx context.Context, cursor string, most int) ([]queue.Brief, string, error) {
+	names, next, err := f.Tenants(ctx, cursor, most)
+	if err != nil {
+		return nil, "", err
+	}
+	var part []queue.Brief
+	for _, name := range names {
+		t, err := f.Tenant(ctx, name)
+		if err != nil {
+			return nil, "", err
+		}
+		part = append(part, queue.Brief{Name: name, Rate: t.Policy.Rate, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures})
+	}
+	return part, next, nil
+}
