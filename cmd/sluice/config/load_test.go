@@ -258,7 +258,6 @@ func TestProblems(t *testing.T) {
 		{"listener of metrics", "metrics: { listen: here }", `metrics.listen: "here": must be HOST:PORT, such as 127.0.0.1:9464, HOST an IP address or localhost`},
 		{"two listeners at one address", "metrics: { listen: \"127.0.0.1:8081\" }", `metrics.listen: "127.0.0.1:8081": must differ from api.listen and admin.listen`},
 		{"log level", "log: { level: loud }", `log.level: "loud": must be one of debug, info, warn, error`},
-		{"unknown key like nothing", "foo: 1", `foo: unknown key: no such setting here`},
 		{"unknown section", "gates: { pro: { rate: 50/s } }", `gates: unknown key: no such setting here`},
 		{"unknown key", "worker: { leese: 3s }", `worker.leese: unknown key: no such setting here; is worker.lease meant?`},
 		{"unknown key of the wrong case", "worker: { Lease: 3s }", `worker.Lease: unknown key: no such setting here; is worker.lease meant?`},
@@ -480,4 +479,22 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Of a key that is like none, none is said to be meant.
+func TestNoNearKey(t *testing.T) {
+	_, err := config.Load(config.Sources{File: write(t, "foo: 1\n"+route)})
+	if ps := problems(t, err); len(ps) != 1 || ps[0].String() != "foo: unknown key: no such setting here" {
+		t.Errorf("%v", ps)
+	}
+}
+
+// What is missing may be in a file that cannot be read: then it is not said to be missing.
+func TestUnreadFile(t *testing.T) {
+	for name, file := range map[string]string{"absent": filepath.Join(t.TempDir(), "absent.yaml"), "torn": write(t, "routes: {"), "no mapping": write(t, "- a")} {
+		_, err := config.Load(config.Sources{File: file, Environ: []string{"SLUICE_LOG_LEVEL=loud"}})
+		if ps := problems(t, err); len(ps) != 2 || ps[0].Field != "--config" || !strings.HasPrefix(ps[1].Field, "log.level") {
+			t.Errorf("%s: %v", name, ps)
+		}
+	}
 }
