@@ -1,8 +1,8 @@
 // Command asynq is asynq handlers behind Sluice in one program: jobs come in over HTTP, wait in their tenant's bucket, and leave at its rate
 // into the handlers.
 //
-//	go run ./examples/asynq                                            jobs in memory
-//	REDIS_URL=redis://127.0.0.1:6379/0 go run ./examples/asynq         jobs in Redis, for any number of such processes
+//	go run ./docs/examples/asynq                                       jobs in memory
+//	REDIS_URL=redis://127.0.0.1:6379/0 go run ./docs/examples/asynq    jobs in Redis, for any number of such processes
 package main
 
 import (
