@@ -62,7 +62,7 @@ func limitOf(t *wire.TenantNow) string {
 	case "concurrency":
 		text, style = "as many deliveries run as may at once", styleWarn
 	case "held":
-		text, style = "held: the upstream asked for peace", styleWarn
+		text, style = "held: the upstream asked for peace, or is not there", styleWarn
 	case "paused":
 		text, style = "paused", styleWarn
 	default:

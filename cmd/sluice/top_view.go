@@ -411,7 +411,7 @@ func (m *topModel) helpLines() []string {
 		{"", ""},
 		{"RATE, EFF", "what is set; what is left of it after the upstream asked for peace"},
 		{"BY", "what keeps the next job from leaving: rate, concur(rency),"},
-		{"", "held (the upstream asked for peace), paused, idle"},
+		{"", "held (the upstream asked for peace, or is not there), paused, idle"},
 		{"FILL, CAP", "how much of the capacity is taken; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
 		{"OLDEST", "how long the oldest job waits"},

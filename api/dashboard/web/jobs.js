@@ -3,7 +3,7 @@ import { el, text, attribute, keyed } from "./dom.js";
 import { get, jobLink, query, tenantPath } from "./api.js";
 import { purgeDead, replay, replayAll } from "./actions.js";
 import { toast } from "./dialog.js";
-import { failure, moment, none, shortID, stateTone } from "./format.js";
+import { failure, moment, none, shortID, short, stateTone } from "./format.js";
 
 const page = 20; // rows at first, and more at each wish
 const often = 2000; // ms between two looks while the list is in sight
@@ -19,7 +19,8 @@ export class Jobs {
     this.tenantNow = tenantNow;
     this.state = "done";
     this.size = page;
-    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label));
+    this.tallies = {};
+    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label, this.tallies[state] = el("i", { hidden: true })));
     this.body = el("tbody");
     this.more = el("button", { type: "button", class: "small", hidden: true, onclick: () => {
       this.size += page;
@@ -38,6 +39,14 @@ export class Jobs {
       el("div", { class: "more" }, this.more));
     this.mark();
     this.look();
+  }
+
+  // counts says beside the tabs how many jobs are in a state.
+  counts(known) {
+    for (const [state, n] of Object.entries(known)) {
+      this.tallies[state].hidden = !(n > 0);
+      text(this.tallies[state], short(n));
+    }
   }
 
   choose(state) {
@@ -91,7 +100,7 @@ export class Jobs {
 
   row(j) {
     const cell = (cls) => el("td", { class: cls });
-    const c = { pill: el("span", { class: "pill" }), type: cell("p1 name"), route: cell("p3"), attempts: cell("num p1"), created: cell("num p2"), when: cell("num p1"), error: cell("p2 wide bad"), act: cell("num") };
+    const c = { pill: el("span", { class: "pill" }), type: cell("p1 name"), route: cell("p3"), attempts: cell("num p1"), created: cell("num p2"), when: cell("num p1"), error: cell("p2 wide"), act: cell("num") };
     if (this.state === "dead") {
       const button = el("button", { type: "button", class: "small", "aria-label": `Replay ${j.id}`, onclick: () => this.replay(j, button) }, "Replay");
       c.act.append(button);
@@ -111,6 +120,7 @@ export class Jobs {
     text(c.created, moment(j.created_at));
     text(c.when, this.state === "queued" ? (j.position ?? none) : moment(this.state === "leased" ? j.started_at : this.state === "retrying" || this.state === "scheduled" ? j.scheduled_at : j.finished_at));
     text(c.error, failure(j.last_error));
+    attribute(c.error, "class", j.state === "succeeded" ? "p2 wide zero" : "p2 wide bad");
   }
 
   async replay(j, button) {

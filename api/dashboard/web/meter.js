@@ -2,6 +2,7 @@
 
 const leastSpan = 1, mostSpan = 8; // s that an estimate looks back
 const soonest = 2; // s of few departures before there is an estimate
+const mostLooks = 120; // of a tenant in the table
 const enough = 24; // departures, after which the error of one is small
 
 // Meter measures even traffic. A count seen four times a second says of two a second 0, 4, 0, 4: so it looks from one change of the count to
@@ -112,15 +113,27 @@ export class Lanes {
     }
   }
 
-  // arrivals are columns: the middles of the bins, all that came in each per second where some of it was refused, and the admitted part.
+  // record lays down arrivals of before that the server remembers, counted in bins of the same width, where nothing was seen here.
+  record({ from, width_ms, admitted, refused }) {
+    if (width_ms !== this.width * 1000) return;
+    const first = Math.round(Date.parse(from) / width_ms);
+    admitted.forEach((n, i) => {
+      if (!this.bins.has(first + i)) this.bins.set(first + i, { admitted: n, rejected: refused[i], recorded: true });
+    });
+    this.bins = new Map([...this.bins].sort(([a], [b]) => a - b));
+  }
+
+  // arrivals are columns: the middles of the bins, all that came in each per second where some of it was refused, the admitted part, and that
+  // where it was recorded, not seen.
   arrivals() {
-    const xs = [], all = [], admitted = [];
+    const xs = [], all = [], admitted = [], recorded = [];
     for (const [k, bin] of this.bins) {
       xs.push((k + 0.5) * this.width);
       all.push(bin.rejected > 0 ? (bin.admitted + bin.rejected) / this.width : null);
-      admitted.push(bin.admitted / this.width);
+      admitted.push(bin.recorded ? null : bin.admitted / this.width);
+      recorded.push(bin.recorded ? bin.admitted / this.width : null);
     }
-    return [xs, all, admitted];
+    return [xs, all, admitted, recorded];
   }
 
   departures() { return [this.line.map((p) => p.t), this.line.map((p) => p.rate)]; }
@@ -139,6 +152,29 @@ export class Lanes {
     const span = n * this.width || 1;
     return { arrivals: n ? (admitted + rejected) / span : null, rejected: n ? rejected / span : null, departures: this.line.at(-1)?.rate ?? null };
   }
+}
+
+// A longer time between two looks is one in which nothing was seen.
+export const longestStep = 12; // s
+
+// Seen keeps what the table has shown of tenants, so that the page of one does not begin with nothing.
+export class Seen {
+  constructor() { this.tenants = new Map(); } // to [{t, item}], the earliest first
+
+  note(t, item) {
+    let looks = this.tenants.get(item.tenant);
+    if (!looks) this.tenants.set(item.tenant, looks = []);
+    if (looks.length && t <= looks.at(-1).t) return;
+    looks.push({ t, item });
+    if (looks.length > mostLooks) looks.shift();
+  }
+
+  // forget drops tenants that the table has not shown for long.
+  forget(t) {
+    for (const [name, looks] of this.tenants) if (looks.at(-1).t < t - mostLooks) this.tenants.delete(name);
+  }
+
+  of(tenant) { return this.tenants.get(tenant) || []; }
 }
 
 // Series keeps named figures of the last seconds, at most one a step, for a chart.

@@ -33,6 +33,7 @@ export class Stream {
       this.alive();
       this.onEvent(name, JSON.parse(e.data));
     });
+    hear("history");
     hear("overview");
     hear("tenants");
     hear("tenant");
