@@ -171,7 +171,7 @@ func sendFigures(ctx context.Context, out *eventWriter, watch *live.Watch, t tab
 	for {
 		select {
 		case <-watch.News():
-			if out.addNews(watch.Take(), t) != nil || out.flush() != nil {
+			if ctx.Err() != nil || out.addNews(watch.Take(), t) != nil || out.flush() != nil {
 				return
 			}
 		case <-beat.C:

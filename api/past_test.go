@@ -24,7 +24,7 @@ func TestStreamBeginsWithThePast(t *testing.T) {
 		}
 		var h wire.FigureHistory
 		r.last("history", &h)
-		if len(h.Overviews) != 6 || h.Overviews[0].Admitted != 4 || h.Overviews[5].Admitted != 5 || h.Overviews[5].Depth != 5 || h.Overviews[1].At.Sub(h.Overviews[0].At) != 5*time.Second {
+		if len(h.Overviews) != 6 || h.Overviews[0].Depth != 4 || h.Overviews[5].Depth != 5 || h.Overviews[1].At.Sub(h.Overviews[0].At) != 5*time.Second {
 			t.Errorf("the overviews are %+v", h.Overviews)
 		}
 		sum, last := int64(0), 0

@@ -33,6 +33,7 @@ const says = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
 function connection(phase, before) {
   const pulse = document.getElementById("pulse");
   attribute(pulse, "data-phase", phase);
+  attribute(document.body, "data-phase", phase);
   text(document.getElementById("pulse-text"), says[phase]);
   if (phase === "lost") {
     if (!lostAt) lostAt = Date.now();

@@ -2,6 +2,8 @@
 
 const leastSpan = 1, mostSpan = 8; // s that an estimate looks back
 const soonest = 2; // s of few departures before there is an estimate
+const usualStep = 0.5; // s between two looks at the most, of a stream that keeps up
+const givenBack = 1000; // departures that were given back unused are taken off again; where more are missing, the count has begun anew
 const mostLooks = 120; // of a tenant in the table
 const enough = 24; // departures, after which the error of one is small
 
@@ -15,18 +17,21 @@ export class Meter {
     this.edges = [];
     this.total = null;
     this.seen = null;
+    this.slack = 0; // s by which looks are further apart than usual: no change between two of them says nothing
   }
 
   // turn begins anew at the present count, as after a change of the rate.
   turn() { this.edges.splice(0, this.edges.length - 1); }
 
   add(t, total) {
-    if (this.total === null || total < this.total) {
+    if (this.total === null || total < this.total - givenBack) {
       this.reset();
       this.total = total;
       this.seen = t;
       return null;
     }
+    total = Math.max(total, this.total);
+    this.slack = Math.max(0, t - this.seen - usualStep);
     // The change happened since the last look; on average in the middle between both.
     if (total !== this.total) this.edges.push({ t: (t + this.seen) / 2, total });
     this.total = total;
@@ -46,12 +51,12 @@ export class Meter {
     const first = this.edges[Math.max(0, Math.min(k, this.edges.length - 2))];
     if (k > 8) this.edges.splice(0, k - 8);
     const span = last.t - first.t, n = last.total - first.total;
-    if (span < soonest && !(n >= enough && span >= leastSpan)) return now - last.t < soonest ? null : 0;
+    if (span < soonest && !(n >= enough && span >= leastSpan)) return now - last.t < soonest + this.slack ? null : 0;
     const rate = n / span;
     // No change for longer than the rate explains: it has ended, or is about to.
     const still = now - last.t;
-    if (still > 4 / rate + 1) return 0;
-    return still > 2 / rate + 0.5 ? Math.min(rate, 1 / still) : rate;
+    if (still > 4 / rate + 1 + this.slack) return 0;
+    return still > 2 / rate + 0.5 + this.slack ? Math.min(rate, 1 / still) : rate;
   }
 }
 
@@ -84,7 +89,7 @@ export class Lanes {
   add(t, totals) {
     if (this.now !== null && t <= this.now) return { admitted: 0, rejected: 0, departed: 0 };
     const before = this.last;
-    const fell = before && (totals.admitted < before.admitted || totals.departed < before.departed);
+    const fell = before && (totals.admitted < before.admitted || totals.departed < before.departed - givenBack);
     if (fell) this.gap();
     const since = fell ? null : before;
     this.now = t;
@@ -98,7 +103,7 @@ export class Lanes {
       this.bins.delete(k);
     }
     if (!since) return { admitted: 0, rejected: 0, departed: 0 };
-    const seen = { admitted: totals.admitted - since.admitted, rejected: totals.rejected - since.rejected, departed: totals.departed - since.departed };
+    const seen = { admitted: totals.admitted - since.admitted, rejected: totals.rejected - since.rejected, departed: Math.max(0, totals.departed - since.departed) };
     this.spread(since.t, t, seen);
     return seen;
   }

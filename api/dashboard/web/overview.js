@@ -81,12 +81,13 @@ export class Overview {
     const storeFact = (name, label) => el("div", null, el("dt", null, label), this.store[name] = el("dd", null, none));
     this.health = el("span", { class: "pill" });
     this.complaint = el("p", { class: "notice bad", role: "alert", hidden: true });
+    this.idle = el("p", { class: "notice bad", role: "alert", hidden: true }, "No worker has been heard of for three seconds: nothing leaves.");
     this.node = el("div", { class: "stack overview" },
-      el("h1", { class: "visually-hidden" }, "Overview"),
+      el("h1", { class: "visually-hidden" }, "Overview"), this.idle,
       el("div", { class: "beside" }, this.picture.node,
         el("section", { class: "card full" }, el("header", null, el("h2", null, "Redis"), this.health),
           el("div", { class: "body stack" }, this.complaint,
-            el("dl", { class: "facts" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
+            el("dl", { class: "facts narrow" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
           this.pingHost = el("div", { class: "fills" }))),
       el("dl", { class: "figures", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"),
         fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
@@ -121,6 +122,7 @@ export class Overview {
     text(f.lateness, e.lateness_p99_ms === undefined ? none : duration(e.lateness_p99_ms));
     text(f.tenants, short(e.tenants));
     text(f.workers, count(e.workers));
+    this.idle.hidden = e.workers > 0 || !e.store?.ok;
     this.showStore(e);
   }
 

@@ -129,6 +129,9 @@ export class TenantView {
     b.pause.hidden = e.paused;
     b.drain.hidden = Boolean(e.draining);
     const explained = [stopped || e.limited_by === "paused" || e.limited_by === "held" || e.limited_by === "concurrency" ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
+    const unknown = explained.length === 0 && !e.revision && !(e.depth + e.running + e.admitted_total + e.rejected_total);
+    if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or was idle for so long that its figures were forgotten. What is set here holds from its next job on.");
+    attribute(this.reason, "class", unknown ? "notice" : "notice warn");
     this.reason.hidden = explained.length === 0;
     text(this.reason, explained.join(" "));
   }
