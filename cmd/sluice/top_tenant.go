@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
@@ -141,7 +142,7 @@ func (m *topModel) charts(height int) []string {
 			caption += ": " + short(c.figure(p))
 		}
 		if i == 0 {
-			caption += fmt.Sprintf("  (the last %s, a second a column)", spanText(float64(cells)))
+			caption += fmt.Sprintf("  (the last %v, a second a column)", time.Duration(cells)*time.Second)
 		}
 		lines = append(lines, "", caption)
 		lines = append(lines, plotLines(values, cells, share-2, c.style)...)
