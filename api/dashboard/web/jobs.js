@@ -64,15 +64,16 @@ export class Jobs {
     text(this.when, { queued: "Position", leased: "Departed", retrying: "Again at", scheduled: "Due at" }[this.state] || "Ended");
   }
 
-  // look reads the list, and again after a while. Answers that come too late are dropped.
-  async look() {
+  // look reads the list, and again after a while. Answers that come too late are dropped; so are those of looks that nobody has asked for while
+  // somebody goes through the list by keyboard: rows must not vanish under the focus.
+  async look(unasked) {
     clearTimeout(this.timer);
     const asked = (this.asked = (this.asked || 0) + 1);
     try {
       const list = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, limit: this.size }));
       if (asked !== this.asked || this.gone) return;
       this.failed.hidden = true;
-      this.show(list);
+      if (!(unasked && this.body.contains(document.activeElement))) this.show(list);
     } catch (problem) {
       if (asked !== this.asked || this.gone) return;
       text(this.failed, problem.message);
@@ -81,11 +82,11 @@ export class Jobs {
     this.timer = setTimeout(() => this.again(), often);
   }
 
-  // again looks while the list is in sight, and lets it be while somebody goes through it by keyboard: rows must not vanish under the focus.
+  // again looks while the list is in sight and nobody goes through it by keyboard.
   again() {
     const box = this.node.getBoundingClientRect();
     const seen = !document.hidden && box.bottom > 0 && box.top < innerHeight;
-    if (seen && !this.body.contains(document.activeElement)) this.look();
+    if (seen && !this.body.contains(document.activeElement)) this.look(true);
     else this.timer = setTimeout(() => this.again(), often);
   }
 

@@ -91,7 +91,7 @@ export class Overview {
           this.pingHost = el("div", { class: "fills" }))),
       el("dl", { class: "figures", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"),
         fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
-      el("div", { class: "grid" }, this.cards.map((c) => c.node)),
+      el("div", { class: "grid three" }, this.cards.map((c) => c.node)),
       this.table.node);
   }
 
