@@ -43,6 +43,7 @@ export class TenantTable {
         el("thead", null, el("tr", null, head("name", "Tenant"), head("depth", "Waiting"), head("oldest_wait", "Oldest wait", "num"), head("", "Arrivals", "num p2"), head("", "Departures", "num p1"),
           head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Died", "num p3"), head("", "State", "p1"))), this.body)));
     this.sorted();
+    this.say("Reading the tenants …");
   }
 
   set(changes) {
@@ -61,12 +62,16 @@ export class TenantTable {
     for (const item of event.items) this.remember(t, item);
     this.seen.forget(t);
     if (event.items.length === 0) {
-      const said = this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.";
-      keyed(this.body, [{ tenant: "\u0000" }], (i) => i.tenant, () => el("tr", null, el("td", { class: "nothing", colspan: 10 }, said)), (row) => text(row.firstChild, said));
+      this.say(this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.");
       return;
     }
     keyed(this.body, event.items, (i) => i.tenant, (i) => this.row(i), (row, i) => this.fill(row, i));
     for (const [name, look] of this.looks) if (look.at < t - 30) this.looks.delete(name);
+  }
+
+  // say fills the table with a sentence.
+  say(said) {
+    keyed(this.body, [{ tenant: "\u0000" }], (i) => i.tenant, () => el("tr", null, el("td", { class: "nothing", colspan: 10 })), (row) => text(row.firstChild, said));
   }
 
   remember(t, item) {
