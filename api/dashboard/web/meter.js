@@ -32,8 +32,8 @@ export class Meter {
     }
     total = Math.max(total, this.total);
     this.slack = Math.max(0, t - this.seen - usualStep);
-    // The change happened since the last look; on average in the middle between both.
-    if (total !== this.total) this.edges.push({ t: (t + this.seen) / 2, total });
+    // The last of n departures since the last look, evenly spaced, was half their distance ago on average: with one of them, in the middle.
+    if (total !== this.total) this.edges.push({ t: t - (t - this.seen) / (2 * (total - this.total)), total });
     this.total = total;
     this.seen = t;
     return this.rate(t);
