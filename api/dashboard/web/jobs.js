@@ -19,8 +19,8 @@ export class Jobs {
     this.tenantNow = tenantNow;
     this.state = "done";
     this.size = page;
-    this.tallies = {};
-    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label, this.tallies[state] = el("i", { hidden: true })));
+    this.running = el("i");
+    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label, state === "leased" && this.running));
     this.body = el("tbody");
     this.more = el("button", { type: "button", class: "small", hidden: true, onclick: () => {
       this.size += page;
@@ -41,13 +41,8 @@ export class Jobs {
     this.look();
   }
 
-  // counts says beside the tabs how many jobs are in a state.
-  counts(known) {
-    for (const [state, n] of Object.entries(known)) {
-      this.tallies[state].hidden = !(n > 0);
-      text(this.tallies[state], short(n));
-    }
-  }
+  // tally says beside its tab how many jobs are in flight. Its place is kept, so that nothing jumps.
+  tally(running) { text(this.running, running > 0 ? short(running) : ""); }
 
   choose(state) {
     this.state = state;

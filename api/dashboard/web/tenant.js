@@ -101,7 +101,7 @@ export class TenantView {
     });
     if (news) for (const card of this.cards) card.draw(t);
     this.knobs.show(e);
-    this.jobs.counts({ leased: e.running });
+    this.jobs.tally(e.running);
     this.history.follow(e.revision);
     this.showState(e);
     const f = this.figures;
