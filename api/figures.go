@@ -46,7 +46,7 @@ func (s *Server) figureOperations() []operation {
 		description: "Server-sent events: first `history`, what is known of the minutes before; `overview` four times a second; `tenants` once a second, less often where there are so many that reading them would " +
 			"be felt; `tenant`, if one is named, four times a second. A client that is too slow misses events, never gets old ones later. The stream ends after 10 " +
 			"minutes and when the server has stopped working; open it again. While nobody follows, only the figures of all tenants " +
-			"together are read, every five seconds, for the history. A process serves " +
+			"together are read, every ten seconds, for the history. A process serves " +
 			strconv.Itoa(liveStreams) + " such streams at once.",
 		params: []*huma.Param{
 			{Name: "tenant", In: "query", Description: "To be told of in detail.", Schema: textSchema(1, 255)},

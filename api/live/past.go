@@ -7,8 +7,8 @@ import (
 
 const (
 	pastKept  = 5 * time.Minute
-	pastStep  = time.Second     // between two moments while somebody watches
-	idleEvery = 5 * time.Second // between two while nobody does
+	pastStep  = time.Second      // between two moments while somebody watches
+	idleEvery = 10 * time.Second // between two while nobody does
 )
 
 // Moment is what is remembered of an overview.
@@ -20,7 +20,7 @@ type Moment struct {
 	Ping                         time.Duration // of the store
 }
 
-// Remember reads the overview every five seconds from now on until Close, also while nobody watches, so that who comes in a hurry sees the
+// Remember reads the overview every ten seconds from now on until Close, also while nobody watches, so that who comes in a hurry sees the
 // minutes before. It reads nothing of single tenants. It is called at most once.
 func (h *Hub) Remember() {
 	h.mu.Lock()

@@ -12,10 +12,10 @@ func TestRememberingIsCheap(t *testing.T) {
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		h.Remember()
 		pass(10*time.Minute + time.Second)
-		if s.count("totals") != 120 || s.count("census") != 0 || s.count("health") != 120 {
+		if s.count("totals") != 60 || s.count("census") != 0 || s.count("health") != 60 {
 			t.Errorf("read %v", s.asked)
 		}
-		if past := h.Past(); len(past) != 60 || past[1].At.Sub(past[0].At) != idleEvery || time.Since(past[59].At) != time.Second {
+		if past := h.Past(); len(past) != 30 || past[1].At.Sub(past[0].At) != idleEvery || time.Since(past[29].At) != time.Second {
 			t.Errorf("%d moments: %+v", len(past), past)
 		}
 	})
