@@ -12,7 +12,7 @@ const (
 	binsTold     = 120                    // a minute
 )
 
-// Remember has the figures of all tenants together read every five seconds while nobody follows them, until End, so that who opens the
+// Remember has the figures of all tenants together read every ten seconds while nobody follows them, until End, so that who opens the
 // dashboard in a hurry sees the minutes before. It is called at most once.
 func (s *Server) Remember() { s.live.Remember() }
 

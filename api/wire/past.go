@@ -4,7 +4,7 @@ import "time"
 
 // FigureHistory is what is known of the time before a stream of figures begins.
 type FigureHistory struct {
-	Overviews []PastOverview `json:"overviews" nullable:"false" doc:"Of all tenants together, of at most five minutes, the earliest first: a second apart while somebody followed, five seconds else; none of times when the store was away or the process did not run."`
+	Overviews []PastOverview `json:"overviews" nullable:"false" doc:"Of all tenants together, of at most five minutes, the earliest first: a second apart while somebody followed, ten seconds else; none of times when the store was away or the process did not run."`
 	Arrivals  *PastArrivals  `json:"arrivals,omitempty" doc:"Of the tenant, if one is named."`
 }
 
