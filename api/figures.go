@@ -43,9 +43,10 @@ func (s *Server) figureOperations() []operation {
 		answers:     map[int]answerDoc{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, refusals: guards, handle: s.getStats,
 	}, {
 		id: "stream-figures", method: http.MethodGet, path: "/v1/stream", tag: tag, summary: "Follow the figures",
-		description: "Server-sent events: `overview` four times a second; `tenants` once a second, less often where there are so many that reading them would " +
+		description: "Server-sent events: first `history`, what is known of the minutes before; `overview` four times a second; `tenants` once a second, less often where there are so many that reading them would " +
 			"be felt; `tenant`, if one is named, four times a second. A client that is too slow misses events, never gets old ones later. The stream ends after 10 " +
-			"minutes and when the server has stopped working; open it again. Nothing is read while nobody follows. A process serves " +
+			"minutes and when the server has stopped working; open it again. While nobody follows, only the figures of all tenants " +
+			"together are read, every ten seconds, for the history. A process serves " +
 			strconv.Itoa(liveStreams) + " such streams at once.",
 		params: []*huma.Param{
 			{Name: "tenant", In: "query", Description: "To be told of in detail.", Schema: textSchema(1, 255)},
@@ -73,7 +74,7 @@ func (figureStream) schema(schemas huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
 		Items: &huma.Schema{OneOf: []*huma.Schema{
-			event(overviewEvent, wire.Overview{}), event(tenantsEvent, wire.TenantLines{}), event(tenantEvent, wire.TenantNow{}),
+			event(historyEvent, wire.FigureHistory{}), event(overviewEvent, wire.Overview{}), event(tenantsEvent, wire.TenantLines{}), event(tenantEvent, wire.TenantNow{}),
 		}},
 	}
 }
@@ -148,7 +149,10 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 		defer watch.Close()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		sendFigures(c.r.Context(), newEventWriter(w), watch, t)
+		out := newEventWriter(w)
+		if out.add(historyEvent, s.historyOut(view.Tenant, time.Now())) == nil {
+			sendFigures(c.r.Context(), out, watch, t)
+		}
 	}
 	return a, nil
 }
@@ -167,7 +171,7 @@ func sendFigures(ctx context.Context, out *eventWriter, watch *live.Watch, t tab
 	for {
 		select {
 		case <-watch.News():
-			if out.addNews(watch.Take(), t) != nil || out.flush() != nil {
+			if ctx.Err() != nil || out.addNews(watch.Take(), t) != nil || out.flush() != nil {
 				return
 			}
 		case <-beat.C:

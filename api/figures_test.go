@@ -104,7 +104,7 @@ func TestStreamOfFigures(t *testing.T) {
 		b.queue.Finish(done, shaper.Succeeded, nil, nil)
 		r := b.rollFor(1100*time.Millisecond, "?tenant=other&q=ACME&sort=name&limit=1", 0)
 		want := []string{
-			"0s overview", "0s tenant", "0s tenants", "250ms overview", "250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
+			"0s history", "0s overview", "0s tenant", "0s tenants", "250ms overview", "250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
 			"1s overview", "1s tenant", "1s tenants",
 		}
 		// What comes at one instant comes in any order.
@@ -157,6 +157,9 @@ func TestSlowClientSkips(t *testing.T) {
 			t.Errorf("%d events: %q", len(r.events), r.notes)
 		}
 		for i, e := range r.events {
+			if e.Event == "history" {
+				continue
+			}
 			var o wire.Overview
 			if err := json.Unmarshal(e.Data, &o); err != nil {
 				t.Fatal(err)
@@ -177,7 +180,7 @@ func TestStreamOfFiguresBeats(t *testing.T) {
 		if !slices.Contains(r.notes, "15s beat") {
 			t.Errorf("%q", r.notes[:80])
 		}
-		if n := len(r.events); n < 2399 || n > 2402 {
+		if n := len(r.events); n < 2400 || n > 2403 {
 			t.Errorf("%d events", n)
 		}
 	})
@@ -189,7 +192,7 @@ func TestStreamOfFiguresAtTheEnd(t *testing.T) {
 		time.AfterFunc(time.Second, b.s.Drain)
 		time.AfterFunc(3100*time.Millisecond, b.s.End)
 		r := b.roll(t.Context(), "?limit=0", 0)
-		if took := time.Since(r.began); took != 3100*time.Millisecond || len(r.events) != 13 {
+		if took := time.Since(r.began); took != 3100*time.Millisecond || len(r.events) != 14 {
 			t.Errorf("after %v: %q", took, r.notes)
 		}
 		got := b.admin.do(t, http.MethodGet, "/v1/stream", nil, "")

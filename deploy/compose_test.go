@@ -90,6 +90,41 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// The admin listener opens, to this machine alone, when there is a token for it, and is where it was when there is none.
+func TestAdminListenerOfTheComposeFile(t *testing.T) {
+	for token, listen := range map[string]string{"": "127.0.0.1:8081", "0123456789abcdef": "0.0.0.0:8081"} {
+		options, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithEnv([]string{"SLUICE_ADMIN_TOKEN=" + token}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := options.LoadProject(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		api, err := p.GetService("api")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var environ []string
+		for name, value := range api.Environment {
+			if value != nil {
+				environ = append(environ, name+"="+*value)
+			}
+		}
+		c, err := config.Load(config.Sources{File: "sluice.yaml", Environ: environ})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Admin.Listen != listen || c.Admin.Token != token {
+			t.Errorf("with the token %q it listens on %s", token, c.Admin.Listen)
+		}
+		published := slices.ContainsFunc(api.Ports, func(port types.ServicePortConfig) bool { return port.Target == 8081 && port.Published == "8081" })
+		if !published {
+			t.Error("the admin listener is not published")
+		}
+	}
+}
+
 func TestConfigurationIsAccepted(t *testing.T) {
 	c, err := config.Load(config.Sources{File: "sluice.yaml"})
 	if err != nil {

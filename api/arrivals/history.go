@@ -21,6 +21,7 @@ type run struct {
 	span uint32         // µs from the first to the last
 	n    uint32
 	cost uint32 // of all together
+	no   uint32 // of n that were refused
 }
 
 // history is the arrivals of a flow. Its runs are in order and do not overlap.
@@ -39,16 +40,16 @@ func (h *history) last() shaper.Instant {
 	return r.at + shaper.Instant(r.span)
 }
 
-// add counts an arrival in. It reports false if that needs a run for which there is no room. Answers of the store may come in another order
+// add counts an arrival in; refused is 1 if it was, else 0. It reports false if that needs a run for which there is no room. Answers of the store may come in another order
 // than its verdicts: what is late by little counts to the last run.
-func (h *history) add(at shaper.Instant, cost int64) bool {
+func (h *history) add(at shaper.Instant, cost int64, refused uint32) bool {
 	if k := len(h.runs) - 1; k >= 0 {
 		r := &h.runs[k]
 		after := at - r.at
 		if after < max(h.width, shaper.Instant(r.span)+1) {
 			if after < -shaper.Instant(steppedBack.Microseconds()) {
 				h.runs, h.width = h.runs[:0], finest
-				h.begin(at, cost)
+				h.begin(at, cost, refused)
 				return true
 			}
 			if after > shaper.Instant(r.span) {
@@ -56,19 +57,20 @@ func (h *history) add(at shaper.Instant, cost int64) bool {
 			}
 			r.n++
 			r.cost += uint32(cost)
+			r.no += refused
 			return true
 		}
 	}
 	if len(h.runs) == cap(h.runs) {
 		return false
 	}
-	h.begin(at, cost)
+	h.begin(at, cost, refused)
 	return true
 }
 
 // begin begins a run, for which there must be room.
-func (h *history) begin(at shaper.Instant, cost int64) {
-	h.runs = append(h.runs, run{at: at, n: 1, cost: uint32(cost)})
+func (h *history) begin(at shaper.Instant, cost int64, refused uint32) {
+	h.runs = append(h.runs, run{at: at, n: 1, cost: uint32(cost), no: refused})
 }
 
 // since is the runs that end at the instant or later.
@@ -97,6 +99,7 @@ func (h *history) coarsen(most int) {
 				into.span = uint32(end)
 				into.n += r.n
 				into.cost += r.cost
+				into.no += r.no
 				continue
 			}
 			kept = append(kept, r)

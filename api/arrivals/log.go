@@ -86,9 +86,13 @@ func (l *Log) Note(name string, a Arrival) {
 	if h == nil {
 		h = l.begin(s, t, a.Route)
 	}
-	if !h.add(a.At, a.Cost) {
+	refused := uint32(1)
+	if a.Admitted {
+		refused = 0
+	}
+	if !h.add(a.At, a.Cost, refused) {
 		l.makeRoom(s, h, a.At)
-		h.add(a.At, a.Cost)
+		h.add(a.At, a.Cost, refused)
 	}
 	for _, f := range t.followers {
 		f.offer(a)

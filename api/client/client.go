@@ -359,7 +359,10 @@ func (c *Client) call(ctx context.Context, method, path string, h http.Header, i
 	}
 	if out != nil {
 		if err := json.Unmarshal(data, out); err != nil {
-			return nil, fmt.Errorf("client: the answer of %s %s is not Sluice's: %w", method, path, err)
+			return nil, fmt.Errorf("client: %w: %s %s: %w", ErrNotSluice, method, path, err)
+		}
+		if foreign(out) {
+			return nil, fmt.Errorf("client: %w: %s %s", ErrNotSluice, method, path)
 		}
 	}
 	return resp.Header, nil

@@ -6,8 +6,9 @@
 // not one of these files.
 //
 // The files are the same for everybody and tell nothing, so they need no credential. The API behind them does: where an admin token is in
-// force, it is asked for once (/login) and exchanged for a session cookie that scripts cannot read (session.go). The guard of the admin
-// listener, in package api, takes that cookie as it takes the token itself, but never from another site's page.
+// force, it is asked for once (/login), a few times a minute at most (attempts.go), and exchanged for a session cookie that scripts cannot read
+// (session.go). The guard of the admin listener, in package api, takes that cookie as it takes the token itself, but never from another site's
+// page.
 package dashboard
 
 import (
@@ -15,7 +16,9 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -46,19 +49,25 @@ const (
 // Dashboard serves the page and knows who has signed in to it.
 type Dashboard struct {
 	sessions *sessions // nil: no token is in force, and nobody need sign in
+	attempts attempts
 	assets   map[string]*asset
 	page     *asset
 	login    *asset
 	wrong    *asset // the login page after a wrong token
+	tooOften *asset // and after too many of them
 }
 
 // New makes the dashboard of a listener with this admin token; empty: there is none.
 func New(token string) (*Dashboard, error) {
-	d := &Dashboard{assets: map[string]*asset{}}
+	tries, err := newAttempts()
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	d := &Dashboard{attempts: tries, assets: map[string]*asset{}}
 	if token != "" {
 		d.sessions = newSessions(token)
 	}
-	err := fs.WalkDir(web, "web", func(path string, entry fs.DirEntry, err error) error {
+	err = fs.WalkDir(web, "web", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -77,8 +86,11 @@ func New(token string) (*Dashboard, error) {
 			if d.login, err = newAsset(name, content); err != nil {
 				return err
 			}
-			told := bytes.Replace(content, []byte(wrongMark), []byte(`<p class="notice bad" role="alert">That is not the admin token.</p>`), 1)
-			d.wrong, err = newAsset(name, told)
+			if d.wrong, err = newAsset(name, telling(content, "That is not the admin token.")); err != nil {
+				return err
+			}
+			d.tooOften, err = newAsset(name, telling(content, fmt.Sprintf(
+				"%d wrong tokens came from your address. No further one is looked at for a while: try again in a minute.", attemptsLimit)))
 		default:
 			d.assets[AssetsPath+name], err = newAsset(name, content)
 		}
@@ -88,6 +100,11 @@ func New(token string) (*Dashboard, error) {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	return d, nil
+}
+
+// telling is the login page with what went wrong.
+func telling(page []byte, what string) []byte {
+	return bytes.Replace(page, []byte(wrongMark), []byte(`<p class="notice bad" role="alert">`+what+`</p>`), 1)
 }
 
 // Open reports whether the path is one of the dashboard's own, which need no credential.
@@ -143,7 +160,8 @@ func (d *Dashboard) serveLogin(w http.ResponseWriter, r *http.Request) {
 	d.login.serve(w, r, http.StatusOK)
 }
 
-// signIn exchanges the token for a session.
+// signIn exchanges the token for a session. An address that has shown too many wrong ones waits, with the right one too: else it could go on
+// trying.
 func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 	if CrossOrigin(r) {
 		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
@@ -153,12 +171,19 @@ func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 		redirect(w, r, PagePath)
 		return
 	}
+	if wait := d.attempts.begin(r); wait > 0 {
+		protect(w)
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+		d.tooOften.serve(w, r, http.StatusTooManyRequests)
+		return
+	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxLogin)
 	if !d.sessions.opens(r.PostFormValue("token")) {
 		protect(w)
 		d.wrong.serve(w, r, http.StatusUnauthorized)
 		return
 	}
+	d.attempts.right(r)
 	http.SetCookie(w, d.sessions.cookie(r, time.Now()))
 	redirect(w, r, PagePath)
 }

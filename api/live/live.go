@@ -1,5 +1,6 @@
 // Package live keeps the figures that the dashboard and `sluice top` show in motion: of all tenants together, of each in a table, of one
-// in detail. A Hub reads them from the store while somebody watches, and not otherwise, once for all who watch.
+// in detail. A Hub reads them from the store while somebody watches, once for all who watch. While nobody does it reads nothing, or, if it is
+// told to remember, the overview alone now and then.
 //
 // What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
 // costs a few pointers. A census goes through all tenants in short scripts with rests between them, so that it takes at most about a
@@ -95,6 +96,7 @@ type Hub struct {
 	census     *Census
 	details    map[string]*Detail // of the tenants that are watched
 	nextCensus time.Time          // none begins before
+	past       []Moment           // the earliest first
 }
 
 // New is a hub that at most so many may watch at once.

@@ -74,6 +74,7 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 		}
 	}
 	o.At = time.Now()
+	h.note(o)
 	return o
 }
 

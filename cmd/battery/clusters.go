@@ -189,9 +189,14 @@ func (w *world) openCluster(ctx context.Context, s settings, roles ...string) (n
 		c := n.client
 		if err := errors.Join(
 			c.ClusterAddSlotsRange(ctx, first, last).Err(),
-			c.Do(ctx, "cluster", "set-config-epoch", i+1).Err(),
-			c.Do(ctx, "cluster", "meet", "127.0.0.1", nodes[1-i].port, nodes[1-i].bus).Err(),
+			c.Do(ctx, "cluster", "set-config-epoch", i+1).Err(), // only while it knows no other: before any of them meet
 		); err != nil {
+			return nodes, fmt.Errorf("make the cluster: %w", err)
+		}
+	}
+	for i, n := range nodes {
+		c := n.client
+		if err := c.Do(ctx, "cluster", "meet", "127.0.0.1", nodes[1-i].port, nodes[1-i].bus).Err(); err != nil {
 			return nodes, fmt.Errorf("make the cluster: %w", err)
 		}
 		if n.id, err = c.ClusterMyID(ctx).Result(); err != nil {

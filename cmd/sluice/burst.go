@@ -77,7 +77,7 @@ func (c *burstCmd) Run(a *app) error {
 		err = summary.print(a.Out)
 	}
 	if err == nil && !summary.ok() {
-		return errReported
+		return errors.Join(errReported, summary.failure)
 	}
 	return err
 }
@@ -106,6 +106,7 @@ type burstSummary struct {
 	WaitP50MS  int64          `json:"wait_p50_ms"`
 	WaitP99MS  int64          `json:"wait_p99_ms"`
 	follow     bool
+	failure    error // of a submission without a verdict, for the hint
 }
 
 // run submits, follows and sums up; when ctx ends it sums up what it has.
@@ -113,6 +114,7 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	t := newTally(time.Now())
 	view, every := newProgress(w)
 	ids := make([]string, 0, b.n)
+	var failure error // one of those without a verdict
 	var mu sync.Mutex
 	watched(view, every, "submitted", b.n, t, counts.answered, func() {
 		each(ctx, b.n, b.concurrency, func(i int) {
@@ -128,6 +130,9 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 				t.refuse(refusal.kind)
 			case ctx.Err() == nil:
 				t.fail(err.Error())
+				mu.Lock()
+				failure = err
+				mu.Unlock()
 			}
 		})
 	})
@@ -143,7 +148,7 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 		Requested: b.n, Accepted: c.accepted, Refused: c.refused, Failed: c.failed, Ended: c.ended, follow: b.follow,
 		Followed: b.follow && c.answered() == b.n && c.done() == c.accepted,
 		SubmitS:  submitted.Seconds(), TotalS: time.Since(t.began).Seconds(),
-		DepartureS: perSecond, WaitP50MS: p50.Milliseconds(), WaitP99MS: p99.Milliseconds(),
+		DepartureS: perSecond, WaitP50MS: p50.Milliseconds(), WaitP99MS: p99.Milliseconds(), failure: failure,
 	}
 }
 

@@ -81,7 +81,24 @@ func run(ctx context.Context, args []string, std stdio, environ []string) (code 
 		return exitUsage
 	}
 	err = parsed.Run(&app{ctx: ctx, stdio: std, environ: environ}, parser)
-	return report(std.Err, err)
+	code = report(std.Err, err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(std.Err, "Try: sluice%s --help\n", commandOf(parser, args))
+	} else if next := hint(err, func(flag string) bool { return hasFlag(parsed, flag) }); next != "" {
+		fmt.Fprintln(std.Err, next)
+	}
+	return code
+}
+
+// hasFlag reports whether the command that was given has this flag.
+func hasFlag(parsed *kong.Context, name string) bool {
+	for _, flag := range parsed.Flags() {
+		if flag.Name == name {
+			return true
+		}
+	}
+	return false
 }
 
 // report prints why a command failed and gives the exit code.
@@ -119,7 +136,8 @@ func newParser(std stdio) (*kong.Kong, error) {
 	parser, err := kong.New(cli,
 		kong.Name("sluice"),
 		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive when they like and wait in a bounded "+
-			"queue; each tenant's jobs leave at that tenant's rate.\n\nStart with: sluice dev"),
+			"queue; each tenant's jobs leave at that tenant's rate.\n\nStart with: sluice dev\n\n"+
+			"Exit codes: 0 done, 1 failed, 2 bad usage or bad configuration."),
 		kong.Vars{"api": defaultAPI, "admin": defaultAdmin},
 		kong.Writers(std.Out, std.Err),
 		kong.Exit(func(code int) { panic(exited(code)) }),

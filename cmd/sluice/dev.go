@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Where the listeners of dev are, and where the client commands look by default.
@@ -16,7 +20,7 @@ const (
 type devCmd struct {
 	API      string `name:"api" default:"${api}" placeholder:"ADDR" help:"Address of the listener for clients [${api}]."`
 	Admin    string `name:"admin" default:"${admin}" placeholder:"ADDR" help:"Address of the listener for operators [${admin}]."`
-	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s]: slow enough to be seen."`
+	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to be seen]."`
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
 	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error [info]."`
 }
@@ -48,13 +52,25 @@ func (c *devCmd) Run(a *app) error {
 		},
 	})
 	if err != nil {
-		return err
+		return c.inFlags(err)
 	}
 	p := &process{
 		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, apiFlag: "--api", adminFlag: "--admin", log: log,
 		ready: func(r running) { c.welcome(a.Out, r, upstream.url()) },
 	}
 	return p.run(a.ctx)
+}
+
+// inFlags names the flags of dev where a problem names settings that it does not show.
+func (c *devCmd) inFlags(err error) error {
+	var problems shaper.Problems
+	if errors.As(err, &problems) {
+		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate", "tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity")
+		for i := range problems {
+			problems[i].Field = names.Replace(problems[i].Field)
+		}
+	}
+	return err
 }
 
 // welcome prints where everything is, and what to paste.
@@ -67,12 +83,12 @@ func (c *devCmd) welcome(w io.Writer, r running, upstream string) {
 	fmt.Fprintf(w, `
 Sluice is running.
 
-  storage   in memory: jobs are lost on exit
-  api       %[1]s
-  admin     %[2]s
-  upstream  %[3]s (built in, echoes what it gets)
-  rate      %[4]s for every tenant
-  dashboard %[2]s/
+  dashboard  %[2]s/ (open it in a browser)
+  api        %[1]s
+  admin      %[2]s
+  upstream   %[3]s (built in, echoes what it gets)
+  rate       %[4]s for every tenant
+  storage    in memory: jobs are lost on exit
 
 Submit a job:
   curl -s -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":1}}' %[1]s/v1/jobs
@@ -84,12 +100,12 @@ Read it again, with the id of the answer in the place of ID:
   curl -s %[1]s/v1/jobs/ID
 
 Submit many, and watch them leave at the rate:
-  sluice burst -n 60%[5]s
+  %[6]s burst -n 60%[5]s
 
 Meanwhile, in another terminal, change the rate:
   curl -s -X PATCH -H 'Content-Type: application/json' -d '{"rate":{"limit":20,"period_ms":1000}}' %[2]s/v1/tenants/default
 
 Ctrl-C ends it.
 
-`, api, admin, upstream, c.Rate, where)
+`, api, admin, upstream, c.Rate, where, invoked(os.Args[0]))
 }

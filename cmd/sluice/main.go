@@ -8,6 +8,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,8 +18,18 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
+// dropEmpty unsets variables of Sluice that are empty. They say nothing, to flags as to settings; compose files and the like cannot leave one out.
+func dropEmpty(environ []string) {
+	for _, entry := range environ {
+		if name, value, _ := strings.Cut(entry, "="); value == "" && strings.HasPrefix(name, "SLUICE_") {
+			_ = os.Unsetenv(name) // fails for bad names alone
+		}
+	}
+}
+
 func main() {
 	redis.SetLogger(silence{})
+	dropEmpty(os.Environ())
 	ctx, stop := signalContext()
 	code := run(ctx, os.Args[1:], stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
 	stop()

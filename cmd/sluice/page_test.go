@@ -120,7 +120,7 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 			if err == nil && s.fits(got) {
 				break
 			}
-			if reads := strings.HasPrefix(s.command, "sluice tenant get "); !reads || time.Now().After(deadline) {
+			if reads := strings.HasPrefix(s.command, "sluice tenant get ") || strings.HasPrefix(s.command, "sluice top "); !reads || time.Now().After(deadline) {
 				ts.Fatalf("$ %s\n%v: it prints\n%swhere the page shows\n%s", s.command, err, got, strings.Join(s.output, "\n"))
 			}
 		}

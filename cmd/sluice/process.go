@@ -165,6 +165,7 @@ func (p *process) run(ctx context.Context) error {
 		worked <- nil
 	}
 
+	server.Remember()
 	admin.gate.open(server.Admin())
 	now := running{admin: admin.addr(), engine: engine.String(), kind: engine.Kind()}
 	attributes := []any{"admin", admin.addr().String(), "store", engine.String(), "worker", p.roles.worker}

@@ -103,7 +103,7 @@ func (c *submitCmd) check() error {
 	if c.File == "" {
 		switch {
 		case c.Type == "":
-			return usageError{"--type is required without --file"}
+			return usageError{"--type is required without --file: what kind of job it is, such as order.create"}
 		case c.KeyPrefix != "" || c.NoWait:
 			return usageError{"--key-prefix and --no-wait need --file"}
 		}

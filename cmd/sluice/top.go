@@ -25,7 +25,9 @@ type topCmd struct {
 }
 
 func (topCmd) Help() string {
-	return `Shows Sluice live: arrivals, departures and refusals, how late departures are, how Redis is, and the tenants with depth, rates and how they develop. On a terminal, a tenant can be chosen for its chart, be paused and resumed, and its rate be changed; each change is asked for first, and "sluice top" is its reason in the history. ? shows the keys.
+	return `Shows Sluice live: arrivals, departures and refusals, how late departures are, how Redis is, and the tenants with depth, rates and how they develop. On a terminal, a tenant can be chosen for its chart, be paused and resumed, and its rate be changed; each change is asked for first, and "sluice top" is its reason in the history.
+
+Keys: up, down, page up and page down choose a tenant; enter shows its chart and esc goes back; / searches by a part of the name and s changes the order; p pauses, r resumes, + and - change the rate; ? explains the columns, q quits.
 
 When the output is no terminal, and with --lines, -n and --json, it prints a look every second: first all of it, then each tenant. The rates are those of the second before. A connection that breaks is opened again.
 

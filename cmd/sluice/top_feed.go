@@ -21,6 +21,7 @@ const (
 // What a feed sends: the events of the stream and the state of the connection.
 type (
 	overviewNews wire.Overview
+	historyNews  wire.FigureHistory
 	tenantsNews  wire.TenantLines
 	tenantNews   wire.TenantNow
 	linkNews     struct{ err error } // nil: the stream is open; else why it is not, and it is tried again
@@ -164,6 +165,10 @@ func newsOf(e client.Event) (news any, err error) {
 	switch e.Name {
 	case "overview":
 		var n overviewNews
+		err = json.Unmarshal(e.Data, &n)
+		news = n
+	case "history":
+		var n historyNews
 		err = json.Unmarshal(e.Data, &n)
 		news = n
 	case "tenants":

@@ -87,6 +87,12 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.width, m.height = msg.Width, msg.Height
 	case linkNews:
 		m.link = msg
+	case historyNews: // of the minutes before, as far as they were not seen here
+		for _, o := range msg.Overviews {
+			if o.At.After(m.all.at) {
+				m.all.see(o.At, totals{o.Admitted, o.Rejected, o.Departed}, o.Depth)
+			}
+		}
 	case overviewNews:
 		o := wire.Overview(msg)
 		m.overview = &o

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
@@ -62,7 +63,7 @@ func limitOf(t *wire.TenantNow) string {
 	case "concurrency":
 		text, style = "as many deliveries run as may at once", styleWarn
 	case "held":
-		text, style = "held: the upstream asked for peace", styleWarn
+		text, style = "held: the upstream asked for peace, or is not there", styleWarn
 	case "paused":
 		text, style = "paused", styleWarn
 	default:
@@ -141,7 +142,7 @@ func (m *topModel) charts(height int) []string {
 			caption += ": " + short(c.figure(p))
 		}
 		if i == 0 {
-			caption += fmt.Sprintf("  (the last %s, a second a column)", spanText(float64(cells)))
+			caption += fmt.Sprintf("  (the last %v, a second a column)", time.Duration(cells)*time.Second)
 		}
 		lines = append(lines, "", caption)
 		lines = append(lines, plotLines(values, cells, share-2, c.style)...)

@@ -474,3 +474,20 @@ func TestTopLines(t *testing.T) {
 		t.Errorf("%+v", look)
 	}
 }
+
+// What the stream tells of the minutes before is drawn at once, and what was seen already is not drawn twice.
+func TestTopBeginsWithThePast(t *testing.T) {
+	w := newTopWorld(t, 80, 24)
+	var past historyNews
+	for i := range 7 {
+		past.Overviews = append(past.Overviews, wire.PastOverview{At: w.now.Add(time.Duration(i-7) * 5 * time.Second), Admitted: int64(100 * i), Departed: int64(50 * i)})
+	}
+	w.send(past)
+	if p, known := w.m.all.now(); !known || p.arrived != 20 || p.departed != 10 || len(w.m.all.points) != 30 {
+		t.Errorf("%+v of %d points", p, len(w.m.all.points))
+	}
+	w.send(past)
+	if len(w.m.all.points) != 30 {
+		t.Errorf("%d points after the same again", len(w.m.all.points))
+	}
+}

@@ -111,7 +111,7 @@ func (m *topModel) titleLines() []string {
 		if o.Lateness != nil {
 			parts = append(parts, "lateness p99 "+short(*o.Lateness)+" ms")
 		}
-		lines = append(lines, strings.Join(parts, ", "))
+		lines = append(lines, m.joined(parts...))
 	}
 	return append(lines, m.storeLine())
 }
@@ -146,7 +146,7 @@ func (m *topModel) storeLine() string {
 	case s.UsedMemory > 0:
 		parts = append(parts, bytesText(s.UsedMemory))
 	}
-	return strings.Join(parts, ", ")
+	return m.joined(parts...)
 }
 
 // overviewLines draw what came and what left, on one scale, and what was refused.
@@ -207,8 +207,8 @@ func (m *topModel) columns() []column {
 		{title: "RUN", cells: 5, least: 110, text: func(r wire.TenantLine, _ *track) string { return short(float64(r.Running)) }},
 		{title: "IN/S", cells: 6, least: 90, text: rate(arrivedOf)},
 		{title: "OUT/S", cells: 6, text: rate(departedOf)},
-		{title: "REF/S", cells: 6, text: rate(refusedOf), style: refusedStyle},
-		{title: "OLDEST", cells: 6, text: func(r wire.TenantLine, _ *track) string { return oldestText(r.OldestWaitMS) }},
+		{title: "REF/S", cells: 6, least: 44, text: rate(refusedOf), style: refusedStyle},
+		{title: "OLDEST", cells: 6, least: 52, text: func(r wire.TenantLine, _ *track) string { return oldestText(r.OldestWaitMS) }},
 		trend,
 	}
 	var shown []column
@@ -367,6 +367,9 @@ func (m *topModel) foot() []string {
 	if m.look.Tenant != "" {
 		keys = "esc back  p pause  r resume  + - rate  ? help  q quit"
 	}
+	if ansi.StringWidth(keys) > m.width {
+		keys = "? help  q quit  enter chart  esc back  / s p r + -"
+	}
 	said := ""
 	switch {
 	case m.keys:
@@ -410,8 +413,7 @@ func (m *topModel) helpLines() []string {
 		{"q", "quit"},
 		{"", ""},
 		{"RATE, EFF", "what is set; what is left of it after the upstream asked for peace"},
-		{"BY", "what keeps the next job from leaving: rate, concur(rency),"},
-		{"", "held (the upstream asked for peace), paused, idle"},
+		{"BY", "what keeps the next job from leaving: rate, concur(rency), held (the upstream asked for peace, or is not there), paused, idle"},
 		{"FILL, CAP", "how much of the capacity is taken; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
 		{"OLDEST", "how long the oldest job waits"},
@@ -419,8 +421,15 @@ func (m *topModel) helpLines() []string {
 		{"lateness", "from the instant a job was to leave until it did"},
 	}
 	lines := []string{styleTitle.Render("sluice top: keys and words"), ""}
+	const indent = 21
 	for _, r := range rows {
-		lines = append(lines, "  "+left(r[0], 18)+" "+r[1])
+		for i, line := range strings.Split(ansi.Wordwrap(r[1], max(12, m.width-indent), ""), "\n") {
+			word := ""
+			if i == 0 {
+				word = r[0]
+			}
+			lines = append(lines, "  "+left(word, indent-3)+" "+line)
+		}
 	}
 	return lines
 }

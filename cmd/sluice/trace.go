@@ -59,6 +59,9 @@ func (f *traceFlags) load(a *app) (simulate.Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	if len(t) == 0 {
+		return nil, fmt.Errorf("%s: %w: it has no arrivals", name, simulate.ErrTrace)
+	}
 	if skipped.Lines > 0 {
 		fmt.Fprintf(a.Err, "%s skipped that no access log has, the first is line %d\n", plural(skipped.Lines, "line", "lines"), skipped.First)
 	}

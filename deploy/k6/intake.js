@@ -22,7 +22,8 @@ const position = new Trend('job_position');
 export const options = {
   scenarios: {
     intake: {
-      executor: 'constant-arrival-rate', rate, timeUnit: '1s', duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.max(1, Math.ceil(rate / 10)), maxVUs: rate + 10,
+      // As many clients as jobs in a second, made beforehand: answers may take so long before an arrival is dropped.
+      executor: 'constant-arrival-rate', rate, timeUnit: '1s', duration: __ENV.DURATION || '30s', preAllocatedVUs: rate, maxVUs: rate,
     },
   },
   thresholds: {

@@ -49,9 +49,11 @@ func StartCluster(t testing.TB) *Cluster {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	for i, n := range c.nodes {
-		other := c.nodes[1-i]
 		c.do(n.client.ClusterAddSlotsRange(ctx, i*slots/2, (i+1)*slots/2-1).Err())
-		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err()) // only while it knows no other: before any of them meet
+	}
+	for i, n := range c.nodes {
+		other := c.nodes[1-i]
 		c.do(n.client.Do(ctx, "cluster", "meet", "127.0.0.1", other.port, other.bus).Err())
 		var err error
 		n.id, err = n.client.ClusterMyID(ctx).Result()

@@ -80,7 +80,7 @@ export function purge(t) {
     } }), label)));
   ask({
     title: `Purge ${t.tenant}?`, confirm: "Purge", danger: true, extra: el("div", { class: "stack" }, options, effect),
-    lines: ["Jobs that a worker has are let be.", "Jobs created from now on are let be."],
+    lines: ["Deliveries under way are not touched.", "Jobs created from now on are not touched."],
     run: async (_, progress) => {
       const { total } = await sweep(t, "purge", state ? { state } : {}, progress);
       return `${plural(total, "job")} of ${t.tenant} purged.`;

@@ -5,6 +5,7 @@ import { duration, timeOfDay } from "./format.js";
 import { Stream } from "./stream.js";
 import { themeButton } from "./theme.js";
 import { Overview, Totals } from "./overview.js";
+import { Seen } from "./meter.js";
 import { TenantView } from "./tenant.js";
 import { JobView } from "./job.js";
 
@@ -12,13 +13,18 @@ const restoredFor = 6000; // ms that the word of a restored connection stays
 const place = document.getElementById("view");
 const banner = document.getElementById("banner");
 const totals = new Totals();
+const seen = new Seen();
 const table = { sort: "depth", limit: 50 }; // what the reader has asked of the table of tenants
 
 let view = null;
 let lostAt = 0;
 
 const stream = new Stream((name, event) => {
-  if (name === "overview" && !(view instanceof Overview)) totals.keep(event);
+  if (name === "history") totals.past(event.overviews);
+  if (name === "overview" && !(view instanceof Overview)) {
+    totals.keep(event);
+    totals.chart(event);
+  }
   view.on(name, event);
 }, connection);
 
@@ -27,6 +33,7 @@ const says = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
 function connection(phase, before) {
   const pulse = document.getElementById("pulse");
   attribute(pulse, "data-phase", phase);
+  attribute(document.body, "data-phase", phase);
   text(document.getElementById("pulse-text"), says[phase]);
   if (phase === "lost") {
     if (!lostAt) lostAt = Date.now();
@@ -64,9 +71,9 @@ function viewFor(hash) {
   if (parts[0] === "tenant" && parts[1]) {
     const tenant = part(parts[1]);
     if (parts[2] === "job" && parts[3]) return new JobView({ tenant, id: part(parts[3]), parameters: table });
-    return new TenantView({ tenant, parameters: table });
+    return new TenantView({ tenant, seen: seen.of(tenant) });
   }
-  return new Overview({ totals, parameters: table, ask: () => stream.want(view.want()) });
+  return new Overview({ totals, seen, parameters: table, ask: () => stream.want(view.want()) });
 }
 
 function show(first) {

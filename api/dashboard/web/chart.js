@@ -89,7 +89,8 @@ export class Plot {
 
 // ChartCard is a card with a title, a legend that says the present values, or those under the pointer, and the chart.
 export class ChartCard {
-  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note }) {
+  // empty is what to say while there is nothing to draw.
+  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note, empty }) {
     this.series = series;
     this.source = data;
     this.say = say;
@@ -100,7 +101,8 @@ export class ChartCard {
       series.map((s, i) => el("div", null, el("span", { class: "swatch " + (s.mark || "thin"), "data-c": s.colour }), el("dt", null, s.label), this.values[i])), this.when);
     for (const swatch of legend.querySelectorAll(".swatch")) swatch.style.setProperty("--c", `var(${swatch.dataset.c})`);
     const host = el("div", { class: "chart" });
-    this.node = el("section", { class: "card" }, el("header", null, el("h2", null, title), note && el("small", null, note)), legend, host);
+    this.nothing = empty && el("p", { class: "nothing", hidden: true }, empty);
+    this.node = el("section", { class: "card charted" }, el("header", null, el("h2", null, title), note && el("small", null, note)), legend, host, this.nothing);
     this.start = () => {
       this.plot = new Plot(host, {
         height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least),
@@ -111,7 +113,9 @@ export class ChartCard {
 
   draw(now) {
     if (!this.plot) this.start();
-    this.plot.draw(now, this.source.data());
+    const data = this.source.data();
+    this.plot.draw(now, data);
+    if (this.nothing) this.nothing.hidden = data.slice(1).some((ys) => ys.some((y) => y !== null));
     this.tell();
   }
 

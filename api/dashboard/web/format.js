@@ -28,13 +28,13 @@ export const perSecond = (n) => (Number.isFinite(n) ? figure(n) + "/s" : none);
 
 const periods = [[86400000, "d"], [3600000, "h"], [60000, "m"], [1000, "s"], [1, "ms"]];
 
-// policyRate is a rate as the configuration writes it: 10/s, 5/24h.
+// policyRate is a rate nearly as the configuration writes it: 10/s, 5/24h, 12,000/s.
 export function policyRate(rate) {
   if (!rate) return none;
   for (const [ms, unit] of periods) {
     if (rate.period_ms % ms === 0) {
       const n = rate.period_ms / ms;
-      return `${rate.limit}/${n === 1 ? "" : n}${unit}`;
+      return `${count(rate.limit)}/${n === 1 ? "" : n}${unit}`;
     }
   }
   return none;
@@ -79,15 +79,15 @@ export function moment(t) {
 export const shortID = (id) => (id.length > 16 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id);
 
 const limits = {
-  rate: { says: "at the rate", tone: "good" },
-  concurrency: { says: "at the concurrency cap", tone: "warn" },
-  held: { says: "held: upstream asked for peace", tone: "warn" },
-  paused: { says: "paused", tone: "warn" },
-  idle: { says: "idle", tone: "" },
+  rate: { says: "at the rate", tone: "good", why: "Jobs wait and leave as fast as the rate allows." },
+  concurrency: { says: "at the cap", tone: "warn", why: "As many deliveries are under way as the concurrency cap allows: the upstream is slower than the rate." },
+  held: { says: "held", tone: "warn", why: "Held: the upstream asked to be left in peace, or is not there. Jobs wait and are kept; it is tried again by itself." },
+  paused: { says: "paused", tone: "warn", why: "Nothing leaves until it is resumed." },
+  idle: { says: "idle", tone: "", why: "Nothing waits." },
 };
 
 // limitedBy says what keeps the next job from leaving, and how worrying that is.
-export const limitedBy = (t) => (t.draining ? { says: "draining", tone: "warn" } : t.paused ? limits.paused : limits[t.limited_by] || { says: t.limited_by || none, tone: "" });
+export const limitedBy = (t) => (t.draining ? { says: "draining", tone: "warn", why: "New jobs are refused; what waits leaves." } : t.paused ? limits.paused : limits[t.limited_by] || { says: t.limited_by || none, tone: "" });
 
 export const stateTone = { succeeded: "good", dead: "bad", expired: "bad", cancelled: "warn", retrying: "warn", leased: "move", queued: "", scheduled: "" };
 

@@ -53,8 +53,8 @@ export class JobView {
     this.node = el("div", { class: "stack" },
       el("div", { class: "headline" }, el("p", { class: "crumb" }, el("a", { href: tenantLink(tenant) }, tenant)), el("h1", { class: "mono" }, id), this.pill, el("div", { class: "actions" }, this.replayButton, this.cancelButton)),
       this.failed,
-      el("section", { class: "card" }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
-      el("div", { class: "grid" },
+      this.about = el("section", { class: "card", hidden: true }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
+      this.way = el("div", { class: "grid", hidden: true },
         el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
         el("section", { class: "card" }, el("header", null, el("h2", null, "Payload"), this.payloadNote = el("small")), el("div", { class: "body" }, this.payload))),
       this.answerCard);
@@ -76,7 +76,7 @@ export class JobView {
       done = job.done;
     } catch (problem) {
       if (this.gone) return;
-      text(this.failed, problem.status === 404 ? "There is no such job any more: it ended longer ago than ended jobs are kept." : problem.message);
+      text(this.failed, problem.status === 404 ? "There is no such job: it ended longer ago than ended jobs are kept, or its id is another tenant’s, or none." : problem.message);
       this.failed.hidden = false;
       done = problem.status === 404;
     }
@@ -84,6 +84,7 @@ export class JobView {
   }
 
   show(job) {
+    this.about.hidden = this.way.hidden = false;
     text(this.pill, job.state || "gone");
     attribute(this.pill, "data-tone", stateTone[job.state] || null);
     this.replayButton.hidden = job.state !== "dead";

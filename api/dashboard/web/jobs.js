@@ -3,7 +3,7 @@ import { el, text, attribute, keyed } from "./dom.js";
 import { get, jobLink, query, tenantPath } from "./api.js";
 import { purgeDead, replay, replayAll } from "./actions.js";
 import { toast } from "./dialog.js";
-import { failure, moment, none, shortID, stateTone } from "./format.js";
+import { failure, moment, none, shortID, short, stateTone } from "./format.js";
 
 const page = 20; // rows at first, and more at each wish
 const often = 2000; // ms between two looks while the list is in sight
@@ -19,7 +19,8 @@ export class Jobs {
     this.tenantNow = tenantNow;
     this.state = "done";
     this.size = page;
-    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label));
+    this.running = el("i");
+    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label, state === "leased" && this.running));
     this.body = el("tbody");
     this.more = el("button", { type: "button", class: "small", hidden: true, onclick: () => {
       this.size += page;
@@ -40,6 +41,9 @@ export class Jobs {
     this.look();
   }
 
+  // tally says beside its tab how many jobs are in flight. Its place is kept, so that nothing jumps.
+  tally(running) { text(this.running, running > 0 ? short(running) : ""); }
+
   choose(state) {
     this.state = state;
     this.size = page;
@@ -55,15 +59,16 @@ export class Jobs {
     text(this.when, { queued: "Position", leased: "Departed", retrying: "Again at", scheduled: "Due at" }[this.state] || "Ended");
   }
 
-  // look reads the list, and again after a while. Answers that come too late are dropped.
-  async look() {
+  // look reads the list, and again after a while. Answers that come too late are dropped; so are those of looks that nobody has asked for while
+  // somebody goes through the list by keyboard: rows must not vanish under the focus.
+  async look(unasked) {
     clearTimeout(this.timer);
     const asked = (this.asked = (this.asked || 0) + 1);
     try {
       const list = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, limit: this.size }));
       if (asked !== this.asked || this.gone) return;
       this.failed.hidden = true;
-      this.show(list);
+      if (!(unasked && this.body.contains(document.activeElement))) this.show(list);
     } catch (problem) {
       if (asked !== this.asked || this.gone) return;
       text(this.failed, problem.message);
@@ -72,11 +77,11 @@ export class Jobs {
     this.timer = setTimeout(() => this.again(), often);
   }
 
-  // again looks while the list is in sight, and lets it be while somebody goes through it by keyboard: rows must not vanish under the focus.
+  // again looks while the list is in sight and nobody goes through it by keyboard.
   again() {
     const box = this.node.getBoundingClientRect();
     const seen = !document.hidden && box.bottom > 0 && box.top < innerHeight;
-    if (seen && !this.body.contains(document.activeElement)) this.look();
+    if (seen && !this.body.contains(document.activeElement)) this.look(true);
     else this.timer = setTimeout(() => this.again(), often);
   }
 
@@ -91,7 +96,7 @@ export class Jobs {
 
   row(j) {
     const cell = (cls) => el("td", { class: cls });
-    const c = { pill: el("span", { class: "pill" }), type: cell("p1 name"), route: cell("p3"), attempts: cell("num p1"), created: cell("num p2"), when: cell("num p1"), error: cell("p2 wide bad"), act: cell("num") };
+    const c = { pill: el("span", { class: "pill" }), type: cell("p1 name"), route: cell("p3"), attempts: cell("num p1"), created: cell("num p2"), when: cell("num p1"), error: cell("p2 wide"), act: cell("num") };
     if (this.state === "dead") {
       const button = el("button", { type: "button", class: "small", "aria-label": `Replay ${j.id}`, onclick: () => this.replay(j, button) }, "Replay");
       c.act.append(button);
@@ -111,6 +116,7 @@ export class Jobs {
     text(c.created, moment(j.created_at));
     text(c.when, this.state === "queued" ? (j.position ?? none) : moment(this.state === "leased" ? j.started_at : this.state === "retrying" || this.state === "scheduled" ? j.scheduled_at : j.finished_at));
     text(c.error, failure(j.last_error));
+    attribute(c.error, "class", j.state === "succeeded" ? "p2 wide zero" : "p2 wide bad");
   }
 
   async replay(j, button) {

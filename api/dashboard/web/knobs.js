@@ -103,7 +103,7 @@ export class Knobs {
     text(this.revision, `revision ${t.revision}`);
     for (const [setting, knob] of Object.entries(this.knobs)) {
       const source = t.sources?.[setting];
-      const now = setting === "rate" ? policyRate(t.rate) : setting === "concurrency" && t[setting] === 0 ? "no cap" : count(t[setting]);
+      const now = setting === "rate" ? policyRate(t.rate) : knob.say(t[setting]);
       text(knob.from, `${now}, ${sourceText(source)}`);
       knob.reset.hidden = source !== "api";
     }

@@ -2,7 +2,7 @@
 import { el, text, attribute } from "./dom.js";
 import { Picture } from "./picture.js";
 import { ChartCard, Plot, area, fromZero, line, timeAxis, valueAxis } from "./chart.js";
-import { Lanes, Series } from "./meter.js";
+import { Lanes, Series, longestStep } from "./meter.js";
 import { TenantTable } from "./tenants.js";
 import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
 
@@ -31,6 +31,17 @@ export class Totals {
     return this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused: rates.rejected, ping: e.store?.ping_ms });
   }
 
+  // past takes what the server remembers of the minutes before, as far as it was not seen here.
+  past(moments) {
+    for (const m of moments) {
+      const t = Date.parse(m.at) / 1000, last = this.lanes.now;
+      if (last !== null && t <= last) continue;
+      if (last !== null && t - last > longestStep) this.gap();
+      this.keep(m);
+      this.chart({ ...m, store: m });
+    }
+  }
+
   gap() {
     this.lanes.gap();
     this.series.gap();
@@ -40,11 +51,11 @@ export class Totals {
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
 
 export class Overview {
-  constructor({ totals, parameters, ask }) {
+  constructor({ totals, seen, parameters, ask }) {
     this.title = "Overview";
     this.totals = totals;
     this.picture = new Picture({ title: "All tenants", note: "the last minute", whose: "all tenants", lanes: totals.lanes });
-    this.table = new TenantTable(parameters, ask);
+    this.table = new TenantTable(parameters, seen, ask);
     this.parameters = parameters;
     const pick = (name, also) => ({ data: () => {
       const s = totals.series;
@@ -56,7 +67,7 @@ export class Overview {
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "in flight", colour: "--violet", draw: line("--violet", { width: 1.5 }) }],
       }),
       new ChartCard({
-        title: "Lateness of departures", data: pick("lateness"), say: duration, least: 1, height: 130,
+        title: "Lateness of departures", data: pick("lateness"), say: duration, least: 1, height: 130, empty: "Nothing has left lately.",
         series: [{ label: "99 % left no later than", colour: "--warn", draw: area("--warn", 0.14) }],
       }),
       new ChartCard({
@@ -70,16 +81,17 @@ export class Overview {
     const storeFact = (name, label) => el("div", null, el("dt", null, label), this.store[name] = el("dd", null, none));
     this.health = el("span", { class: "pill" });
     this.complaint = el("p", { class: "notice bad", role: "alert", hidden: true });
+    this.idle = el("p", { class: "notice bad", role: "alert", hidden: true }, "No worker has been heard of for three seconds: nothing leaves.");
     this.node = el("div", { class: "stack overview" },
-      el("h1", { class: "visually-hidden" }, "Overview"),
+      el("h1", { class: "visually-hidden" }, "Overview"), this.idle,
       el("div", { class: "beside" }, this.picture.node,
         el("section", { class: "card full" }, el("header", null, el("h2", null, "Redis"), this.health),
           el("div", { class: "body stack" }, this.complaint,
-            el("dl", { class: "facts" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
+            el("dl", { class: "facts narrow" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
           this.pingHost = el("div", { class: "fills" }))),
       el("dl", { class: "figures", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"),
         fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
-      el("div", { class: "grid" }, this.cards.map((c) => c.node)),
+      el("div", { class: "grid three" }, this.cards.map((c) => c.node)),
       this.table.node);
   }
 
@@ -110,6 +122,7 @@ export class Overview {
     text(f.lateness, e.lateness_p99_ms === undefined ? none : duration(e.lateness_p99_ms));
     text(f.tenants, short(e.tenants));
     text(f.workers, count(e.workers));
+    this.idle.hidden = e.workers > 0 || !e.store?.ok;
     this.showStore(e);
   }
 

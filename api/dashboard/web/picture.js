@@ -39,11 +39,11 @@ export class Picture {
   }
 
   start() {
-    const size = narrow.matches ? 42 : 58;
-    const say = (v) => figure(v);
+    const size = narrow.matches ? 42 : 62;
+    const say = narrow.matches ? figure : perSecond;
     this.in = new Plot(this.hostIn, {
       seconds, label: `Chart: arrivals of ${this.whose}, each second of the last minute`,
-      series: [columns("--refused"), columns("--arrivals")], axes: [timeAxis(false), valueAxis(say, size)], range: fromZero(4), hover: (i) => { this.at = i; this.tell(); },
+      series: [columns("--refused"), columns("--arrivals"), columns("--recorded")], axes: [timeAxis(false), valueAxis(say, size)], range: fromZero(4), hover: (i) => { this.at = i; this.tell(); },
     });
     this.out = new Plot(this.hostOut, {
       seconds, label: `Chart: departures of ${this.whose}, each second of the last minute`,
@@ -56,19 +56,25 @@ export class Picture {
   show(t, totals, state) {
     if (!this.out) this.start();
     const before = this.lanes.now;
-    const seen = this.lanes.add(t, totals);
+    const seen = this.see(t, totals, state.rate);
     this.rates = this.lanes.rates();
     this.state = state;
-    if (state.rate !== undefined) {
-      if (this.rate !== undefined && Math.abs(state.rate - this.rate) > 0.03 * this.rate) this.lanes.meter.turn();
-      this.rate = state.rate;
-      this.limits.push({ t, value: state.rate });
-      while (this.limits[0].t < t - seconds - 2) this.limits.shift();
-    }
     this.paint(t);
     const departures = this.rates.departures ?? 0;
     this.bucket.see({ depth: state.depth, rim: state.rim, departures, closed: Boolean(state.closed) }, seen, before === null ? 250 : (t - before) * 1000);
     this.tell();
+  }
+
+  // see remembers a look without drawing it, and tells what has happened since the last one.
+  see(t, totals, rate) {
+    const seen = this.lanes.add(t, totals);
+    if (rate !== undefined) {
+      if (this.rate !== undefined && Math.abs(rate - this.rate) > 0.03 * this.rate) this.lanes.meter.turn();
+      this.rate = rate;
+      this.limits.push({ t, value: rate });
+      while (this.limits[0].t < t - seconds - 2) this.limits.shift();
+    }
+    return seen;
   }
 
   paint(t) {
@@ -84,11 +90,12 @@ export class Picture {
   tell() {
     const { state, rates } = this;
     if (!rates) return;
-    const [xs, all, admitted] = this.lanes.arrivals();
+    const [xs, all, admitted, recorded] = this.lanes.arrivals();
     const i = this.at ?? null;
     if (i !== null && i < xs.length) {
-      text(this.arrived, perSecond(all[i] ?? admitted[i]));
-      text(this.refused, `at ${timeOfDay(xs[i] * 1000)}${all[i] === null ? "" : `, ${perSecond(all[i] - admitted[i])} refused`}`);
+      const taken = admitted[i] ?? recorded[i];
+      text(this.arrived, perSecond(all[i] ?? taken));
+      text(this.refused, `at ${timeOfDay(xs[i] * 1000)}${all[i] === null ? "" : `, ${perSecond(all[i] - taken)} refused`}${recorded[i] === null ? "" : ", as this process recorded it"}`);
     } else {
       text(this.arrived, perSecond(rates.arrivals));
       text(this.refused, rates.rejected > 0 ? `${perSecond(rates.rejected)} refused` : "");

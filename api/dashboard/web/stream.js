@@ -3,6 +3,7 @@ import { get, query, unreachable } from "./api.js";
 
 const firstPause = 500, longestPause = 5000; // ms between two tries
 const silence = 20000; // ms without any event: longer than the slowest census and the server's heartbeat
+const changeover = 3000; // ms for the next stream to begin where one has ended
 
 export class Stream {
   // onEvent gets the name and the data of each event, onPhase "connecting", "live" or "lost".
@@ -33,11 +34,12 @@ export class Stream {
       this.alive();
       this.onEvent(name, JSON.parse(e.data));
     });
+    hear("history");
     hear("overview");
     hear("tenants");
     hear("tenant");
-    source.onerror = () => { if (this.source === source) this.broken(); };
-    this.watch();
+    source.onerror = () => { if (this.source === source) this.ended(); };
+    this.watch(this.ending ? changeover : silence);
   }
 
   close() {
@@ -48,18 +50,30 @@ export class Stream {
   }
 
   alive() {
+    this.ending = false;
     this.pause = firstPause;
     this.watch();
     this.enter("live");
   }
 
-  watch() {
+  watch(patience = silence) {
     clearTimeout(this.watchdog);
-    this.watchdog = setTimeout(() => this.broken(), silence);
+    this.watchdog = setTimeout(() => this.broken(), patience);
+  }
+
+  // ended opens the next stream at once, without a word: the server ends each after ten minutes. Only if that fails, too, the connection is lost.
+  ended() {
+    if (this.phase !== "live" || this.ending) {
+      this.broken();
+      return;
+    }
+    this.ending = true;
+    this.open();
   }
 
   // broken tries again, by itself: an EventSource gives up for good where a proxy or a starting server answers for a moment with an error.
   broken() {
+    this.ending = false;
     this.close();
     this.enter("lost");
     this.timer = setTimeout(async () => {

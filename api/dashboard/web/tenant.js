@@ -3,7 +3,7 @@ import { el, text, attribute, keyed } from "./dom.js";
 import { offers } from "./api.js";
 import { Picture } from "./picture.js";
 import { ChartCard, area, dashed, line } from "./chart.js";
-import { Series } from "./meter.js";
+import { Series, longestStep } from "./meter.js";
 import { Knobs } from "./knobs.js";
 import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
@@ -11,11 +11,13 @@ import { Submit } from "./submit.js";
 import { drain, pause, purge, resume } from "./actions.js";
 import { count, duration, figure, limitedBy, none, perSecond, policyRate, ratePerSecond, short } from "./format.js";
 
+const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
+
 export class TenantView {
-  constructor({ tenant, parameters }) {
+  // seen is what the table has shown of the tenant: {t, item}, the earliest first.
+  constructor({ tenant, seen = [] }) {
     this.tenant = tenant;
     this.title = tenant;
-    this.parameters = parameters;
     this.picture = new Picture({ title: "The bucket", note: "the last minute", whose: tenant });
     this.series = new Series(["depth", "capacity", "p50", "p95", "p99", "effective", "set", "running", "cap"]);
     const pick = (...names) => ({ data: () => [this.series.xs, ...names.map((n) => this.series.ys[this.series.names.indexOf(n)])] });
@@ -25,7 +27,7 @@ export class TenantView {
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "capacity", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
       new ChartCard({
-        title: "Wait", note: "of jobs that ended lately", data: pick("p50", "p95", "p99"), say: duration, least: 10,
+        title: "Wait", note: "of jobs that ended lately", data: pick("p50", "p95", "p99"), say: duration, least: 10, empty: "No job has ended lately.",
         series: [{ label: "median", colour: "--departures", draw: line("--departures") }, { label: "95 %", colour: "--violet", draw: line("--violet") }, { label: "99 %", colour: "--warn", draw: line("--warn") }],
       }),
       new ChartCard({
@@ -37,6 +39,7 @@ export class TenantView {
         series: [{ label: "deliveries", colour: "--violet", draw: area("--violet", 0.16) }, { label: "concurrency cap", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
     ];
+    for (const { t, item } of seen) this.keep(t, item);
     this.knobs = new Knobs(tenant);
     this.jobs = new Jobs(tenant, () => this.now);
     this.history = new History(tenant);
@@ -45,7 +48,7 @@ export class TenantView {
     this.buttons.resume.hidden = true;
     this.pill = el("span", { class: "pill" });
     this.tier = el("span", { class: "pill" });
-    this.reason = el("p", { class: "notice", hidden: true });
+    this.reason = el("p", { class: "notice warn", hidden: true });
     this.figures = {};
     const fact = (name, label) => el("div", null, el("dt", null, label), this.figures[name] = el("dd", null, none));
     this.routesBody = el("tbody");
@@ -56,9 +59,9 @@ export class TenantView {
       el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, el("div", { class: "actions" }, Object.values(this.buttons))),
       this.reason,
       el("div", { class: "beside" }, this.picture.node, this.knobs.node),
-      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Dead")),
+      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Died")),
       this.routes,
-      el("div", { class: "grid" }, this.cards.map((c) => c.node)),
+      el("div", { class: "grid four" }, this.cards.map((c) => c.node)),
       this.more = el("div", { class: "stack" }, this.jobs.node, this.history.node));
     offers("post", "/v1/tenants/{tenant}/jobs").then((takes) => {
       if (!takes || this.gone) return;
@@ -70,20 +73,35 @@ export class TenantView {
   // want asks for few tenants: their table is not here.
   want() { return { tenant: this.tenant, limit: 1 }; }
 
-  on(name, e) { if (name === "tenant" && e.tenant === this.tenant) this.show(e); }
+  on(name, e) {
+    if (name === "history" && e.arrivals) this.picture.lanes.record(e.arrivals);
+    if (name === "tenant" && e.tenant === this.tenant) this.show(e);
+  }
+
+  // keep remembers what was seen before the page of the tenant was opened.
+  keep(t, e) {
+    const last = this.picture.lanes.now;
+    if (last !== null && t - last > longestStep) {
+      this.picture.gap();
+      this.series.gap();
+    }
+    this.picture.see(t, totalsOf(e), e.paused ? 0 : e.effective_rate_per_s);
+    this.series.add(t, { depth: e.depth, capacity: e.capacity, effective: e.effective_rate_per_s, set: ratePerSecond(e.rate), running: e.running });
+  }
 
   show(e) {
     const t = Date.parse(e.at) / 1000;
     this.now = e;
     const set = ratePerSecond(e.rate);
     const closed = e.paused || e.limited_by === "paused" || e.limited_by === "held";
-    this.picture.show(t, { admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total },
+    this.picture.show(t, totalsOf(e),
       { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, rate: e.paused ? 0 : e.effective_rate_per_s, pace: `rate ${policyRate(e.rate)}`, closed });
     const news = this.series.add(t, {
       depth: e.depth, capacity: e.capacity, p50: e.wait_p50_ms || null, p95: e.wait_p95_ms || null, p99: e.wait_p99_ms || null, effective: e.effective_rate_per_s, set, running: e.running, cap: e.concurrency || null,
     });
     if (news) for (const card of this.cards) card.draw(t);
     this.knobs.show(e);
+    this.jobs.tally(e.running);
     this.history.follow(e.revision);
     this.showState(e);
     const f = this.figures;
@@ -99,8 +117,9 @@ export class TenantView {
   }
 
   showState(e) {
-    const { says, tone } = limitedBy(e);
+    const { says, tone, why } = limitedBy(e);
     text(this.pill, says);
+    attribute(this.pill, "title", why);
     attribute(this.pill, "data-tone", tone || null);
     this.tier.hidden = !e.tier;
     text(this.tier, `tier ${e.tier}`);
@@ -109,9 +128,12 @@ export class TenantView {
     b.resume.hidden = !stopped;
     b.pause.hidden = e.paused;
     b.drain.hidden = Boolean(e.draining);
-    this.reason.hidden = !e.reason || !(stopped || e.limited_by === "paused");
-    text(this.reason, e.reason || "");
-    attribute(this.reason, "class", "notice warn");
+    const explained = [stopped || e.limited_by === "paused" || e.limited_by === "held" || e.limited_by === "concurrency" ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
+    const unknown = explained.length === 0 && !e.revision && !(e.depth + e.running + e.admitted_total + e.rejected_total);
+    if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or was idle for so long that its figures were forgotten. What is set here holds from its next job on.");
+    attribute(this.reason, "class", unknown ? "notice" : "notice warn");
+    this.reason.hidden = explained.length === 0;
+    text(this.reason, explained.join(" "));
   }
 
   showRoutes(routes) {
@@ -124,10 +146,11 @@ export class TenantView {
       row.cellsOf = { cells, pill };
       return row;
     }, (row, r) => {
-      const { cells, pill } = row.cellsOf, { says, tone } = limitedBy(r);
+      const { cells, pill } = row.cellsOf, { says, tone, why } = limitedBy(r);
       const slowed = r.effective_rate_per_s < ratePerSecond(r.rate) * 0.99;
       [slowed ? `${figure(r.effective_rate_per_s)} of ${policyRate(r.rate)}` : policyRate(r.rate), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
       text(pill, says);
+      attribute(pill, "title", why);
       attribute(pill, "data-tone", tone || null);
     });
   }

@@ -7,11 +7,18 @@ import { count, duration, limitedBy, none, perSecond, policyRate, ratePerSecond,
 const rememberLooks = 6; // of a tenant, for its rates
 const typing = 250; // ms without a key before the server is asked
 
+// figureCell says a figure; nothing is said more softly than something.
+function figureCell(cell, said, value) {
+  text(cell, said);
+  cell.classList.toggle("zero", !(value > 0));
+}
+
 const sorts = [["name", "Tenant", "ascending"], ["depth", "Waiting", "descending"], ["oldest_wait", "Oldest wait", "descending"], ["refused", "Refused", "descending"]];
 
 export class TenantTable {
-  // ask is called with the parameters of the stream when they change.
-  constructor(parameters, ask) {
+  // ask is called when the parameters of the stream change; seen gets what the table shows.
+  constructor(parameters, seen, ask) {
+    this.seen = seen;
     this.parameters = parameters;
     this.ask = ask;
     this.looks = new Map();
@@ -34,8 +41,9 @@ export class TenantTable {
         el("div", { class: "controls search" }, el("label", { for: "tenant-search" }, "Search"), this.search, el("label", { for: "tenant-limit", class: "visually-hidden" }, "Rows"), this.limit)),
       el("div", { class: "scroll" }, el("table", { class: "rows" },
         el("thead", null, el("tr", null, head("name", "Tenant"), head("depth", "Waiting"), head("oldest_wait", "Oldest wait", "num"), head("", "Arrivals", "num p2"), head("", "Departures", "num p1"),
-          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Dead", "num p3"), head("", "State", "p1"))), this.body)));
+          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Died", "num p3"), head("", "State", "p1"))), this.body)));
     this.sorted();
+    this.say("Reading the tenants …");
   }
 
   set(changes) {
@@ -52,13 +60,18 @@ export class TenantTable {
     const t = Date.parse(event.at) / 1000;
     text(this.matching, event.matching === event.items.length ? `${count(event.matching)} shown` : `${count(event.items.length)} of ${count(event.matching)} shown`);
     for (const item of event.items) this.remember(t, item);
+    this.seen.forget(t);
     if (event.items.length === 0) {
-      const said = this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.";
-      keyed(this.body, [{ tenant: "\u0000" }], (i) => i.tenant, () => el("tr", null, el("td", { class: "nothing", colspan: 10 }, said)), (row) => text(row.firstChild, said));
+      this.say(this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.");
       return;
     }
     keyed(this.body, event.items, (i) => i.tenant, (i) => this.row(i), (row, i) => this.fill(row, i));
     for (const [name, look] of this.looks) if (look.at < t - 30) this.looks.delete(name);
+  }
+
+  // say fills the table with a sentence.
+  say(said) {
+    keyed(this.body, [{ tenant: "\u0000" }], (i) => i.tenant, () => el("tr", null, el("td", { class: "nothing", colspan: 10 })), (row) => text(row.firstChild, said));
   }
 
   remember(t, item) {
@@ -66,6 +79,7 @@ export class TenantTable {
     if (!look) this.looks.set(item.tenant, look = { past: [], meter: new Meter() });
     if (look.at === t) return;
     look.at = t;
+    this.seen.note(t, item);
     look.departures = look.meter.add(t, item.departed_total);
     const last = look.past.at(-1);
     if (last && item.admitted_total < last.admitted) look.past = [];
@@ -81,7 +95,8 @@ export class TenantTable {
     const cell = (cls) => el("td", { class: cls });
     const bar = el("i"), depth = el("span", { class: "num" });
     const link = el("a", { href: tenantLink(item.tenant), title: item.tenant }, item.tenant);
-    const cells = { bar, depth, level: el("span", { class: "bar", "aria-hidden": "true" }, bar), oldest: cell("num"), arrivals: cell("num p2"), departures: cell("num p1"), rate: cell("num p2"), refused: cell("num"), running: cell("num p3"), dead: cell("num p3"), pill: el("span", { class: "pill" }) };
+    const total = el("span"), now = el("span", { class: "now" });
+    const cells = { total, now, bar, depth, level: el("span", { class: "bar", "aria-hidden": "true" }, bar), oldest: cell("num"), arrivals: cell("num p2"), departures: cell("num p1"), rate: cell("num p2"), refused: el("td", { class: "num" }, now, total), running: cell("num p3"), dead: cell("num p3"), pill: el("span", { class: "pill" }) };
     const row = el("tr", null, el("th", { scope: "row", class: "name" }, link), el("td", null, el("div", { class: "level" }, depth, cells.level)), cells.oldest, cells.arrivals, cells.departures,
       cells.rate, cells.refused, cells.running, cells.dead, el("td", { class: "p1" }, cells.pill));
     row.cellsOf = cells;
@@ -91,22 +106,25 @@ export class TenantTable {
   fill(row, item) {
     const c = row.cellsOf, look = this.looks.get(item.tenant);
     const share = item.capacity > 0 ? Math.min(1, item.depth / item.capacity) : item.depth > 0 ? 1 : 0;
-    text(c.depth, short(item.depth));
+    figureCell(c.depth, short(item.depth), item.depth);
     c.depth.title !== `${count(item.depth)} of ${count(item.capacity)}` && (c.depth.title = `${count(item.depth)} of ${count(item.capacity)}`);
     const scale = `scaleX(${share.toFixed(3)})`;
     if (c.bar.style.transform !== scale) c.bar.style.transform = scale;
     attribute(c.level, "data-full", share >= 1 ? "" : null);
     text(c.oldest, item.depth > 0 ? duration(item.oldest_wait_ms) : none);
-    text(c.arrivals, look.arrivals === null ? none : perSecond(look.arrivals));
-    text(c.departures, look.departures === null ? none : perSecond(look.departures));
+    figureCell(c.arrivals, look.arrivals === null ? none : perSecond(look.arrivals), look.arrivals);
+    figureCell(c.departures, look.departures === null ? none : perSecond(look.departures), look.departures);
     const set = ratePerSecond(item.rate), slowed = item.effective_rate_per_s < set * 0.99;
     text(c.rate, slowed ? `${figure(item.effective_rate_per_s)} of ${policyRate(item.rate)}` : policyRate(item.rate));
-    text(c.refused, look.refused > 0 ? `${short(item.rejected_total)} (${perSecond(look.refused)})` : short(item.rejected_total));
+    text(c.total, short(item.rejected_total));
+    text(c.now, look.refused > 0 ? `${perSecond(look.refused)} · ` : "");
     c.refused.classList.toggle("bad", look.refused > 0);
-    text(c.running, short(item.running));
-    text(c.dead, short(item.dead_total));
-    const { says, tone } = limitedBy(item);
+    c.refused.classList.toggle("zero", item.rejected_total === 0);
+    figureCell(c.running, short(item.running), item.running);
+    figureCell(c.dead, short(item.dead_total), item.dead_total);
+    const { says, tone, why } = limitedBy(item);
     text(c.pill, says);
+    attribute(c.pill, "title", why);
     attribute(c.pill, "data-tone", tone || null);
   }
 

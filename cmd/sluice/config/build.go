@@ -61,7 +61,7 @@ func (r *reader) between(c Config) {
 }
 
 func (r *reader) routes(c *Config, values map[string]any) {
-	if len(values) == 0 {
+	if len(values) == 0 && !r.unread {
 		r.problem("routes", "nothing", "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {

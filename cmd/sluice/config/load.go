@@ -45,7 +45,7 @@ func Load(from Sources) (Config, error) {
 
 // load is Load with the file read.
 func load(from Sources, content []byte, problems shaper.Problems) (Config, error) {
-	r := &reader{problems: problems, origin: map[string]string{}, given: "--config"}
+	r := &reader{problems: problems, origin: map[string]string{}, given: "--config", unread: len(problems) > 0}
 	k := koanf.New(delimiter)
 	layer := func(values map[string]any) {
 		if err := k.Load(confmap.Provider(values, ""), nil); err != nil {
@@ -113,6 +113,7 @@ func nested(values map[string]any) map[string]any {
 // section that is none is a problem here, before a later source may hide it.
 func (r *reader) file(content []byte) map[string]any {
 	values := r.yaml(content)
+	r.unread = r.unread || values == nil
 	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store", "callbacks", "routes", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {

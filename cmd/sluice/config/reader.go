@@ -16,6 +16,7 @@ type reader struct {
 	origin   map[string]string // key → the variable or flag that gave its value
 	given    string            // the flag that named the file
 	anyRoute bool              // which routes there are is not known here
+	unread   bool              // the file could not be read, and what is missing may be in it
 }
 
 func (r *reader) problem(path, value, rule string) {
@@ -162,7 +163,7 @@ func quoteName(name string) string {
 
 // nearest is the first step of the known key that is at most two edits away from key, or empty.
 func nearest(key string, known []string) string {
-	best, least := "", 3
+	best, least := "", min(3, (len(key)+1)/2) // of a short key little is left to go by
 	for _, k := range known {
 		k, _, _ = strings.Cut(k, ".")
 		if d := distance(strings.ToLower(key), k); d < least && d < len(k) {

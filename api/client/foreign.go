@@ -1,0 +1,31 @@
+package client
+
+import (
+	"errors"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// ErrNotSluice is a success that does not say what Sluice would have said: something else listens there.
+var ErrNotSluice = errors.New("the answer is not Sluice's")
+
+// foreign reports whether an answer, decoded, lacks what Sluice never leaves out. Any JSON object would decode.
+func foreign(out any) bool {
+	switch out := out.(type) {
+	case *wire.Job:
+		return out.ID == ""
+	case *wire.Tenant:
+		return out.Tenant == ""
+	case *wire.JobList:
+		return out.Items == nil
+	case *wire.TenantList:
+		return out.Items == nil
+	case *wire.History:
+		return out.Items == nil
+	case *wire.KeyList:
+		return out.Items == nil
+	case *wire.NewKey:
+		return out.ID == ""
+	}
+	return false
+}

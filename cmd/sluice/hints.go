@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/7509e464/sluice/api/client"
+)
+
+// hint says what to do next about the failure of a client command, empty if the failure says it all. has tells the flags of the command.
+func hint(err error, has func(flag string) bool) string {
+	at, token := "--api (SLUICE_API)", "An API key or token goes into --api-key (SLUICE_KEY); sluice key create makes a key."
+	switch {
+	case has("admin-token"):
+		at, token = "--admin (SLUICE_ADMIN)", "The token goes into --admin-token (SLUICE_ADMIN_TOKEN); it is the setting admin.token of the server."
+	case has("admin"):
+		at = "--admin"
+	}
+	var call *url.Error
+	var answer *client.Error
+	switch {
+	case errors.As(err, &call) && errors.Is(err, syscall.ECONNREFUSED):
+		return "Nothing listens there. Start Sluice with sluice dev or sluice serve, or say where it is with " + at + "."
+	case errors.Is(err, client.ErrNotSluice):
+		return "Something else listens there. Say where Sluice is with " + at + "."
+	case !errors.As(err, &answer):
+		return ""
+	}
+	switch {
+	case answer.Status == http.StatusUnauthorized:
+		return token
+	case answer.Kind() == "unknown-job" && has("tenant"):
+		return "A job is known to its own tenant alone: name that with --tenant."
+	case answer.Status == http.StatusNotFound && (answer.Kind() == "not-found" || answer.Kind() == ""):
+		return "That may be the wrong listener. Jobs are at --api (SLUICE_API), by default http://" + defaultAPI +
+			"; tenants, keys and figures at --admin (SLUICE_ADMIN), by default http://" + defaultAdmin + "."
+	}
+	return ""
+}
+
+// invoked is how the program was called, for commands to paste: by its name, its path, or out of the sources.
+func invoked(arg0 string) string {
+	switch {
+	case strings.Contains(arg0, "go-build"): // where go run puts it
+		return "go run ./cmd/sluice"
+	case strings.ContainsAny(arg0, `/\`):
+		return arg0
+	}
+	return "sluice"
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestWalkthroughsPage runs the commands of docs/walkthroughs.md against the two servers that it starts.
+func TestWalkthroughsPage(t *testing.T) {
+	const name = "walkthroughs.md"
+	content, err := os.ReadFile(filepath.Join("../../docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ex, err := readPage(string(content))
+	if err != nil || len(ex.commands) < 20 || ex.files["shop.yaml"] == "" || ex.files["partner.yaml"] == "" {
+		t.Fatalf("%d commands, files %v: %v", len(ex.commands), ex.files, err)
+	}
+	params := scripts("testdata/walkthroughs")
+	params.Cmds["page"] = page
+	setup := params.Setup
+	params.Setup = func(env *testscript.Env) error {
+		errs := []error{setup(env), os.WriteFile(filepath.Join(env.WorkDir, name), content, 0o600)}
+		for file, text := range ex.files {
+			errs = append(errs, os.WriteFile(filepath.Join(env.WorkDir, file), []byte(text), 0o600))
+		}
+		return errors.Join(errs...)
+	}
+	testscript.Run(t, params)
+}
