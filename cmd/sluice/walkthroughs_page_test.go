@@ -11,6 +11,7 @@ import (
 
 // TestWalkthroughsPage runs the commands of docs/walkthroughs.md against the two servers that it starts.
 func TestWalkthroughsPage(t *testing.T) {
+	t.Parallel()
 	const name = "walkthroughs.md"
 	content, err := os.ReadFile(filepath.Join("../../docs", name))
 	if err != nil {
