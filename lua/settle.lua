@@ -38,7 +38,7 @@ for k = 6, #KEYS do
     read[id] = nil
   end
   if not read[id] then
-    local raw = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+    local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
     local j = not whole and job_succeeding(raw)
     read[id] = j and 'part' or 'whole'
     j = j or job_read(raw)

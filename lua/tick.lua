@@ -28,6 +28,7 @@
 
 local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 250, 200, 64, 200
 local JOB = PREFIX .. 'job:'
+local format = string.format
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
@@ -119,7 +120,7 @@ local function answer(more)
 end
 
 local function job_of(id)
-  local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1)
+  local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. id, '0', UP_TO_PAYLOAD)
   if raw == '' then
     absent(PREFIX .. 'job:' .. id)
   end
@@ -453,12 +454,12 @@ local function carry_out(f)
       redis.call('ZREM', KEYS[3], j.id)
     end
     local until_then = max(now, j.stamp) + lease
-    ends[#ends + 1] = until_then
+    ends[#ends + 1] = format('%d', until_then)
     ends[#ends + 1] = j.id
     if j.promoted then
       redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
     else
-      redis.call('SETRANGE', JOB .. j.id, 1, job_leased(j.epoch, j.full, j.stamp))
+      redis.call('SETRANGE', JOB .. j.id, '1', job_leased(j.epoch, j.full, j.stamp))
     end
     hand_out(j, until_then)
   end
@@ -583,11 +584,13 @@ if #ends > 0 then
   redis.call('ZADD', KEYS[4], unpack(ends))
 end
 if filled > 6 then
-  local lines = { ARGV[2] }
+  local text, n = { ARGV[2] }, 1
   for at = 7, filled, 7 do
-    lines[#lines + 1] = string.format('%s %.0f', reply[at], reply[at + 1])
+    local epoch = reply[at + 1]
+    text[n + 1], text[n + 2], text[n + 3], text[n + 4] = '\n', reply[at], ' ', epoch == 1 and '1' or format('%d', epoch)
+    n = n + 4
   end
-  redis.call('SET', KEYS[5], table.concat(lines, '\n'), 'EX', max(60, ceil(lease / 500000)))
+  redis.call('SET', KEYS[5], table.concat(text), 'EX', max(60, ceil(lease / 500000)))
   grant_counter = counter
 end
 save_touched()

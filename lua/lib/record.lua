@@ -12,7 +12,8 @@
 
 local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor
 local HEAD = 65
-local UP_TO_PAYLOAD = 2111 -- the last byte any prefix may reach
+-- A number that goes to Redis is written out digit by digit: where it is always the same, it stands here as text.
+local UP_TO_PAYLOAD = '2110' -- the place of the last byte that any prefix may reach
 
 local ZERO3, ZERO4, ZERO5, ZERO7 = string.rep('\0', 3), string.rep('\0', 4), string.rep('\0', 5), string.rep('\0', 7)
 
@@ -166,13 +167,29 @@ local function job_head(j)
 end
 
 -- job_leased encodes bytes 2 to 21 of the head, which are all that the lease of a queued job changes.
+local stamp_high, h1, h2, h3, h4 = -1, 0, 0, 0, 0 -- the first bytes of a stamp, which stamps of a look share
 local function job_leased(epoch, raw, stamp)
-  return 'l' .. u32(epoch) .. sub(raw, 7, 14) .. u56(stamp)
+  local low = stamp % 16777216
+  local high = (stamp - low) / 16777216
+  if high ~= stamp_high then
+    stamp_high, h1, h2, h3, h4 = high, byte(u32(high), 1, 4)
+  end
+  local s3 = low % 256
+  local s2 = (low - s3) / 256 % 256
+  local e4 = epoch % 256
+  epoch = (epoch - e4) / 256
+  local e3 = epoch % 256
+  epoch = (epoch - e3) / 256
+  local e2 = epoch % 256
+  local a1, a2, free, outcome, t1, t2, t3, t4 = byte(raw, 7, 14)
+  return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4, (low - s2 * 256 - s3) / 65536, s2, s3)
 end
 
--- job_ended encodes the whole head of a job that ends without its payload; ended is its instant, encoded.
-local function job_ended(j, ended)
-  local raw = j.raw
-  return '1' .. j.state .. sub(raw, 3, 6) .. u16(j.attempts) .. char(j.free) .. j.outcome .. sub(raw, 11, 21) .. ended .. ZERO7
-    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(j.result) .. sub(raw, 45, 57) .. u16(j.max) .. sub(raw, 60, 61) .. ZERO4
+-- job_ended is the record of a job that ends without its payload; ended is its instant and no deadline, encoded.
+local function job_ended(j, ended, result)
+  local raw, attempts = j.raw, j.attempts
+  local low = attempts % 256
+  return '1' .. j.state .. sub(raw, 3, 6) .. char((attempts - low) / 256, low, j.free) .. j.outcome .. sub(raw, 11, 21) .. ended
+    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(#result) .. sub(raw, 45, 57) .. u16(j.max) .. sub(raw, 60, 61) .. ZERO4
+    .. sub(raw, HEAD + 1, j.prefix) .. result
 end
