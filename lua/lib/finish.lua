@@ -72,7 +72,7 @@ local function finish(id, j, f, state, result)
     end
     j.payload, j.result = 0, #result
     ended_now = ended_now or u56(now) .. ZERO7
-    local record = job_ended(j, ended_now, result)
+    local record = job_ended(j, ended_now, result, j.max)
     if called_back then
       redis.call('SET', key, record)
     else
