@@ -25,7 +25,7 @@ for i = 1, #names do
   local f = flow_load(names[i], ARGV[2])
   local oldest = 0
   local id = redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, 0, 0)[1]
-  local j = id and job_read(redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1))
+  local j = id and job_read(redis.call('GETRANGE', PREFIX .. 'job:' .. id, '0', UP_TO_PAYLOAD))
   if j then
     oldest = j.at
   end
