@@ -56,7 +56,7 @@ for a = 6 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
     cost = tonumber(ARGV[a + 6]), rest = rest, payload = n32(rest, 6), stored = '', state = 's',
   }
   if not all_new then
-    s.stored = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+    s.stored = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
   end
   if ARGV[a + 2] ~= '' then
     k = k + 1

@@ -26,7 +26,7 @@ redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
 local flows, touched, jobs, reply, writes = {}, {}, {}, { now }, false
 for k = 5, #KEYS do
   local id = string.sub(KEYS[k], #PREFIX + 5)
-  local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
+  local j = job_read(redis.call('GETRANGE', KEYS[k], '0', UP_TO_PAYLOAD))
   local code = CONFLICT
   if not j or tenant_of(j.flow) ~= tenant then
     code = ABSENT

@@ -30,7 +30,7 @@ end
 local found, lost, leased = {}, {}, {}
 for i = 1, #ids do
   local key = PREFIX .. 'job:' .. ids[i]
-  local raw = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+  local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
   local j = job_read(raw)
   if not j then
     absent(key)

@@ -23,7 +23,7 @@ local reply, taken = { now }, {}
 for k = 3, #KEYS do
   local a = 3 + (k - 3) * 2
   local id = string.sub(KEYS[k], #PREFIX + 5)
-  local j = job_read(redis.call('GETRANGE', KEYS[k], 0, UP_TO_PAYLOAD - 1))
+  local j = job_read(redis.call('GETRANGE', KEYS[k], '0', UP_TO_PAYLOAD))
   reply[#reply + 1] = 0
   if j and j.epoch == tonumber(ARGV[a + 1]) and j.state == ARGV[a + 2] and redis.call('ZSCORE', KEYS[2], id) then
     reply[#reply] = 1

@@ -20,7 +20,7 @@ local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING, FULL_OF_BYTES = 0, 1, 3, 4, 5,
 clock_load(ARGV[1])
 local horizon, tag = tonumber(ARGV[4]), tonumber(ARGV[5])
 local id = string.sub(KEYS[4], #PREFIX + 5)
-local j = job_read(redis.call('GETRANGE', KEYS[4], 0, UP_TO_PAYLOAD - 1))
+local j = job_read(redis.call('GETRANGE', KEYS[4], '0', UP_TO_PAYLOAD))
 if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, ABSENT }
 end

@@ -38,10 +38,13 @@ for k = 6, #KEYS do
     read[id] = nil
   end
   if not read[id] then
-    local raw = redis.call('GETRANGE', key, 0, UP_TO_PAYLOAD - 1)
+    local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
     local j = not whole and job_succeeding(raw)
     read[id] = j and 'part' or 'whole'
     j = j or job_read(raw)
+    if j and read[id] == 'whole' then
+      finish_reads(j)
+    end
     if j and not flows[j.flow] then
       local f = flow_load(j.flow, baseline, nil, true)
       flow_reach(f)
@@ -49,9 +52,6 @@ for k = 6, #KEYS do
       -- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
       f.same_due = settled_baseline and not f.retuned and (f.policy.concurrency == 0 or f.running < f.policy.concurrency)
       flows[j.flow] = f
-    end
-    if j then
-      finish_reads(j)
     end
     jobs[id] = j
   end
@@ -118,6 +118,24 @@ local function apply(id, outcome, delay, most, result, j, f)
   end
 end
 
+-- succeed is what apply and finish come to for a job that job_succeeding has read, which is how most jobs end.
+local function succeed(key, id, j, f, most, result)
+  local raw = j.raw
+  ended[#ended + 1] = id
+  f.running, f.succeeded, clock.running = f.running - 1, f.succeeded + 1, clock.running - 1
+  local kept = result == '' and n24(raw, 42) or 0
+  if kept > 0 then
+    local from = j.prefix + n32(raw, 62)
+    result = redis.call('GETRANGE', key, from, from + kept - 1)
+  end
+  j.state, j.outcome, j.attempts = 'S', 'S', j.attempts + 1
+  ended_now = ended_now or u56(now) .. ZERO7
+  redis.call('SET', key, job_ended(j, ended_now, result, most > 0 and most or byte(raw, 58) * 256 + byte(raw, 59)), 'EX', expiry)
+  f.ended = f.ended or {}
+  f.ended[#f.ended + 1] = id
+  redis.call('PUBLISH', 'sluice:done:' .. id, 'S')
+end
+
 local reply = { now }
 for k = 6, #KEYS do
   local a, id = 7 + (k - 6) * JOB_ARGS, ids[k]
@@ -126,7 +144,11 @@ for k = 6, #KEYS do
     reply[k - 4] = STALE
   elseif j.state == 'l' and j.epoch == epoch then
     local f = flows[j.flow]
-    apply(id, outcome, tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], j, f)
+    if read[id] == 'part' then
+      succeed(KEYS[k], id, j, f, tonumber(ARGV[a + 4]), ARGV[a + 5])
+    else
+      apply(id, outcome, tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], j, f)
+    end
     if not f.touched then
       f.touched = true
       touched[#touched + 1] = f

@@ -14,7 +14,7 @@
 --! include record clock flow
 
 clock_load(ARGV[1])
-local raw = redis.call('GETRANGE', KEYS[2], 0, UP_TO_PAYLOAD - 1)
+local raw = redis.call('GETRANGE', KEYS[2], '0', UP_TO_PAYLOAD)
 local j = job_read(raw)
 if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, 0, 0, 0, '' }

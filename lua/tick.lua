@@ -28,6 +28,7 @@
 
 local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 250, 200, 64, 200
 local JOB = PREFIX .. 'job:'
+local format = string.format
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
@@ -119,7 +120,7 @@ local function answer(more)
 end
 
 local function job_of(id)
-  local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. id, 0, UP_TO_PAYLOAD - 1)
+  local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. id, '0', UP_TO_PAYLOAD)
   if raw == '' then
     absent(PREFIX .. 'job:' .. id)
   end
@@ -290,8 +291,9 @@ local function job_of_raw(raw, id, f)
   return j
 end
 
--- job_waiting decodes what plan needs of a queued job that has no deadline, which most are; nil of any other.
-local function job_waiting(raw)
+-- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most are; nil of any other. It has eight fields,
+-- for a table of nine takes twice as much.
+local function job_waiting(raw, id)
   if not raw or #raw <= HEAD or sub(raw, 29, 35) ~= ZERO7 then
     return nil
   end
@@ -301,8 +303,7 @@ local function job_waiting(raw)
   return {
     epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2,
     at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
-    deadline = 0, cost = byte(raw, 57), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4,
-    id = '', full = raw, eligible = 0, stamp = 0, gone = false,
+    cost = byte(raw, 57), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4, id = id, full = raw, stamp = 0,
   }
 end
 
@@ -360,13 +361,13 @@ local function plan(f, budget)
       for i = 1, #due, 2 do
         local raw = redis.call('GET', PREFIX .. 'job:' .. due[i])
         local j = job_of_raw(raw, due[i], f)
-        j.eligible, j.promoted = tonumber(due[i + 1]), true
+        j.at, j.promoted = tonumber(due[i + 1]), true
         if j.state == 's' then
           f.seq = f.seq + 1
           j.seq = f.seq
         end
         if f.queued == 0 then
-          f.ready = max(f.ready, j.eligible)
+          f.ready = max(f.ready, j.at)
         end
         f.queued = f.queued + 1
         f.cost = f.cost + j.cost
@@ -383,14 +384,14 @@ local function plan(f, budget)
     else
       local j
       if from_window then
-        local raw = redis.call('GET', JOB .. window[at])
-        j = job_waiting(raw) or job_of_raw(raw, window[at], f)
-        j.id, j.full, j.eligible = window[at], raw, j.at
+        local id = window[at]
+        local raw = redis.call('GET', JOB .. id)
+        j = job_waiting(raw, id) or job_of_raw(raw, id, f)
       else
         j = waiting[1]
       end
-      if j.eligible > f.ready and j.eligible > f.held then
-        stamp = stamp_of(f, j.eligible) -- else it is the same
+      if j.at >= stamp then
+        stamp = stamp_of(f, j.at) -- else it is the same
         if stamp > now + horizon then
           return false
         end
@@ -399,15 +400,15 @@ local function plan(f, budget)
         at = at + 2
       else
         table.remove(waiting, 1)
+        j.gone = true
       end
-      j.gone = true
       f.queued = f.queued - 1
       f.cost = f.cost - j.cost
       leave_place(f, j)
       if j.missing then
         drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
-      elseif j.deadline > 0 and j.deadline < stamp then
+      elseif (j.deadline or 0) > 0 and j.deadline < stamp then
         finish_reads(j)
         drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
@@ -429,7 +430,7 @@ local function carry_out(f)
     local j = f.promote[i]
     redis.call('ZREM', later, j.id)
     if not j.gone then
-      j.state, j.at = 'q', j.eligible
+      j.state = 'q'
       redis.call('ZADD', queue, j.seq, j.id)
       redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
     end
@@ -445,20 +446,19 @@ local function carry_out(f)
   local gone = {}
   for i = 1, #f.leave do
     local j = f.leave[i]
-    j.state, j.epoch, j.at = 'l', j.epoch + 1, j.eligible
-    if not j.promoted then
-      gone[#gone + 1] = j.id
-    end
-    if j.deadline > 0 then
+    j.epoch = j.epoch + 1
+    if (j.deadline or 0) > 0 then
       redis.call('ZREM', KEYS[3], j.id)
     end
     local until_then = max(now, j.stamp) + lease
-    ends[#ends + 1] = until_then
+    ends[#ends + 1] = format('%d', until_then)
     ends[#ends + 1] = j.id
     if j.promoted then
+      j.state = 'l'
       redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
     else
-      redis.call('SETRANGE', JOB .. j.id, 1, job_leased(j.epoch, j.full, j.stamp))
+      gone[#gone + 1] = j.id
+      redis.call('SETRANGE', JOB .. j.id, '1', job_leased(j.epoch, j.full, j.stamp))
     end
     hand_out(j, until_then)
   end
@@ -583,11 +583,13 @@ if #ends > 0 then
   redis.call('ZADD', KEYS[4], unpack(ends))
 end
 if filled > 6 then
-  local lines = { ARGV[2] }
+  local text, n = { ARGV[2] }, 1
   for at = 7, filled, 7 do
-    lines[#lines + 1] = string.format('%s %.0f', reply[at], reply[at + 1])
+    local epoch = reply[at + 1]
+    text[n + 1], text[n + 2], text[n + 3], text[n + 4] = '\n', reply[at], ' ', epoch == 1 and '1' or format('%d', epoch)
+    n = n + 4
   end
-  redis.call('SET', KEYS[5], table.concat(lines, '\n'), 'EX', max(60, ceil(lease / 500000)))
+  redis.call('SET', KEYS[5], table.concat(text), 'EX', max(60, ceil(lease / 500000)))
   grant_counter = counter
 end
 save_touched()

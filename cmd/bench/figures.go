@@ -41,7 +41,7 @@ const (
 	attempts = 5
 )
 
-var payload = []byte(`{"sku":"abcdefgh-1234","qty":1,"note":"` + strings.Repeat("x", 110-42) + `"}`)
+var payload = []byte(`{"sku":"abcdefgh-1234","qty":1,"note":"` + strings.Repeat("x", 110-41) + `"}`)
 
 // store is a redis-server of its own with a queue on it, whose flows are as fast as policies allow.
 type store struct {

@@ -3,16 +3,17 @@
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
 -- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the job; and how many dead letters a flow
--- may have.
-local retention
+-- may have. expiry is that of finished jobs as text, as it came, for Redis.
+local retention, expiry
 
 local function retention_of(succeeded, dead, idempotency, dead_capacity)
+  expiry = succeeded
   retention = {
     succeeded = tonumber(succeeded), dead = tonumber(dead), idempotency = tonumber(idempotency), dead_capacity = tonumber(dead_capacity),
   }
 end
 
-local ended_now -- now, encoded
+local ended_now -- now and no deadline, encoded
 
 -- flow_reach touches all keys of a flow, so that a slot in migration refuses before anything is changed.
 local function flow_reach(f)
@@ -70,12 +71,12 @@ local function finish(id, j, f, state, result)
       result = redis.call('GETRANGE', key, from, from + j.result - 1)
     end
     j.payload, j.result = 0, #result
-    ended_now = ended_now or u56(now)
-    local record = job_ended(j, ended_now) .. sub(j.raw, HEAD + 1, j.prefix) .. result
+    ended_now = ended_now or u56(now) .. ZERO7
+    local record = job_ended(j, ended_now, result, j.max)
     if called_back then
       redis.call('SET', key, record)
     else
-      redis.call('SET', key, record, 'EX', keep)
+      redis.call('SET', key, record, 'EX', expiry)
     end
     f.ended = f.ended or {}
     f.ended[#f.ended + 1] = id

@@ -464,7 +464,7 @@ local function oldest_of(name)
     return 0, queue
   end
   local job = PREFIX .. 'job:' .. id
-  local at = redis.call('GETRANGE', job, 21, 27)
+  local at = redis.call('GETRANGE', job, '21', '27')
   if #at < 7 then
     return 0, job
   end

@@ -12,7 +12,8 @@
 
 local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor
 local HEAD = 65
-local UP_TO_PAYLOAD = 2111 -- the last byte any prefix may reach
+-- A number that goes to Redis is written out digit by digit: where it is always the same, it stands here as text.
+local UP_TO_PAYLOAD = '2110' -- the place of the last byte that any prefix may reach
 
 local ZERO3, ZERO4, ZERO5, ZERO7 = string.rep('\0', 3), string.rep('\0', 4), string.rep('\0', 5), string.rep('\0', 7)
 
@@ -118,24 +119,6 @@ local function job_read(raw)
   }
 end
 
--- job_succeeding decodes what settle needs of a job without an idempotency key to end it well; nil of any other.
-local function job_succeeding(raw)
-  if #raw <= HEAD then
-    return nil
-  end
-  local state, e1, e2, e3, e4, a1, a2, free, outcome = byte(raw, 2, 10)
-  local cost, m1, m2, p1, p2, l1, l2, l3, l4, flow_length = byte(raw, 57, HEAD + 1)
-  local idem_at = HEAD + 2 + flow_length
-  if byte(raw, idem_at) ~= 0 then
-    return nil
-  end
-  return {
-    state = char(state), epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2, free = free, outcome = char(outcome),
-    result = n24(raw, 42), cost = cost, max = m1 * 256 + m2, prefix = p1 * 256 + p2, payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4,
-    flow = sub(raw, HEAD + 2, idem_at - 1), idem = '', type_at = idem_at + 1, raw = raw, at = 0, deadline = 0,
-  }
-end
-
 -- asks_for_callback says whether a callback URL follows the first six fields of the prefix, of which the type is the third.
 local function asks_for_callback(j)
   local at, raw, prefix = j.type_at, j.raw, j.prefix
@@ -146,6 +129,25 @@ local function asks_for_callback(j)
     at = at + 1 + byte(raw, at)
   end
   return at < prefix
+end
+
+-- job_succeeding decodes what settle needs of a job without idempotency key and callback to end it well; nil of any other. It has eight fields,
+-- for a table of nine takes twice as much.
+local function job_succeeding(raw)
+  if #raw <= HEAD then
+    return nil
+  end
+  local state, e1, e2, e3, e4, a1, a2, _, outcome = byte(raw, 2, 10)
+  local p1, p2, _, _, _, _, flow_length = byte(raw, 60, HEAD + 1)
+  local idem_at = HEAD + 2 + flow_length
+  if byte(raw, idem_at) ~= 0 then
+    return nil
+  end
+  local j = {
+    state = char(state), epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2, outcome = char(outcome),
+    prefix = p1 * 256 + p2, flow = sub(raw, HEAD + 2, idem_at - 1), type_at = idem_at + 1, raw = raw,
+  }
+  return not asks_for_callback(j) and j or nil
 end
 
 -- job_new is the record of a new job: bytes 1 to 56 of the head, and the rest. What jobs that are queued at once have before and after
@@ -171,13 +173,30 @@ local function job_head(j)
 end
 
 -- job_leased encodes bytes 2 to 21 of the head, which are all that the lease of a queued job changes.
+local stamp_high, h1, h2, h3, h4 = -1, 0, 0, 0, 0 -- the first bytes of a stamp, which stamps of a look share
 local function job_leased(epoch, raw, stamp)
-  return 'l' .. u32(epoch) .. sub(raw, 7, 14) .. u56(stamp)
+  local low = stamp % 16777216
+  local high = (stamp - low) / 16777216
+  if high ~= stamp_high then
+    stamp_high, h1, h2, h3, h4 = high, byte(u32(high), 1, 4)
+  end
+  local s3 = low % 256
+  local s2 = (low - s3) / 256 % 256
+  local e4 = epoch % 256
+  epoch = (epoch - e4) / 256
+  local e3 = epoch % 256
+  epoch = (epoch - e3) / 256
+  local e2 = epoch % 256
+  local a1, a2, free, outcome, t1, t2, t3, t4 = byte(raw, 7, 14)
+  return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4, (low - s2 * 256 - s3) / 65536, s2, s3)
 end
 
--- job_ended encodes the whole head of a job that ends without its payload; ended is its instant, encoded.
-local function job_ended(j, ended)
-  local raw = j.raw
-  return '1' .. j.state .. sub(raw, 3, 6) .. u16(j.attempts) .. char(j.free) .. j.outcome .. sub(raw, 11, 21) .. ended .. ZERO7
-    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(j.result) .. sub(raw, 45, 57) .. u16(j.max) .. sub(raw, 60, 61) .. ZERO4
+-- job_ended is the record of a job that ends without its payload; ended is its instant and no deadline, encoded. It takes what job_succeeding
+-- has read, too.
+local function job_ended(j, ended, result, most)
+  local raw, attempts = j.raw, j.attempts
+  local low = attempts % 256
+  return '1' .. j.state .. sub(raw, 3, 6) .. char((attempts - low) / 256, low, j.free or byte(raw, 9)) .. j.outcome .. sub(raw, 11, 21) .. ended
+    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(#result) .. sub(raw, 45, 57) .. u16(most) .. sub(raw, 60, 61) .. ZERO4
+    .. sub(raw, HEAD + 1, j.prefix) .. result
 end
