@@ -210,8 +210,10 @@ func (a *answer) write(w http.ResponseWriter) {
 			buffers.Put(buf)
 		}
 	}()
-	if err := encodeJSON(buf, a.body); err != nil {
-		panic(err) // wire types always encode; answered as an internal fault
+	if job, ok := a.body.(*wire.Job); !ok || !encodeWaiting(buf, job) {
+		if err := encodeJSON(buf, a.body); err != nil {
+			panic(err) // wire types always encode; answered as an internal fault
+		}
 	}
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(buf.Len()))
