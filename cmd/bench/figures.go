@@ -193,7 +193,7 @@ func (s *store) commands(ctx context.Context) (total float64, err error) {
 
 // idleCommands lets one worker finish a job of each of 100,000 tenants and counts commands while nothing happens.
 func idleCommands(ctx context.Context, b *bench) ([]float64, error) {
-	const tenants, window = 100_000, 20 * time.Second
+	const tenants, window = 100_000, 30 * time.Second // twice the time in which a worker looks at each shard once
 	s, err := open(ctx)
 	if err != nil {
 		return nil, err
