@@ -24,7 +24,8 @@ func TestStreamBeginsWithThePast(t *testing.T) {
 		}
 		var h wire.FigureHistory
 		r.last("history", &h)
-		if len(h.Overviews) != 3 || h.Overviews[0].Depth != 4 || h.Overviews[2].Depth != 5 || h.Overviews[1].At.Sub(h.Overviews[0].At) != 10*time.Second {
+		// Three of before, and perhaps the stream's own first reading.
+		if n := len(h.Overviews); n < 3 || n > 4 || h.Overviews[0].Depth != 4 || h.Overviews[2].Depth != 5 || h.Overviews[1].At.Sub(h.Overviews[0].At) != 10*time.Second {
 			t.Errorf("the overviews are %+v", h.Overviews)
 		}
 		sum, last := int64(0), 0
