@@ -147,6 +147,9 @@ func checkFocus(t *testing.T, p *Page) {
 			break
 		}
 		last = f.At
+		if !f.Visible { // figures above have just changed their height; the browser keeps the focus in sight with its next picture
+			f.Visible = p.Wait(focused+`.visible`) == nil
+		}
 		if !f.Shown || !f.Visible {
 			t.Errorf("the focus on %s is not to be seen: %+v", f.What, f)
 		}
