@@ -25,6 +25,7 @@
 -- Channels: sluice:wake
 
 --! include record clock flow
+--! rarely policy_said retune_anew
 
 local FLOW_KEYS, FLOW_ARGS, JOB_ARGS = 5, 2, 7
 clock_load(ARGV[1])
@@ -35,7 +36,7 @@ local no_bytes, no_tenants = string.find(ARGV[6], 'b', 1, true), string.find(ARG
 local flows, replies = {}, {}
 for i = 1, flow_count do
   local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
-  local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1], true)
+  local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1], {})
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
   f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
   f.later_before = later_head(f)

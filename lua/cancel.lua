@@ -15,6 +15,7 @@
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
+--! rarely policy_said retune_anew
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])
@@ -38,7 +39,7 @@ for k = 5, #KEYS do
   reply[#reply + 1] = code
   if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
     if not flows[j.flow] then
-      local f = flow_load(j.flow, baseline, nil, true)
+      local f = flow_load(j.flow, baseline, nil, {})
       flow_reach(f)
       flows[j.flow] = f
       touched[#touched + 1] = f

@@ -19,12 +19,23 @@ type settlement struct {
 
 func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	m.begin(r.at)
-	flows, filed := map[string]*flow{}, map[*flow]bool{} // filed: what stands in due is not changed
+	whole := map[string]bool{} // flows of which something else happens than that plain jobs succeed
+	for _, s := range r.items {
+		if j := m.jobs[s.Key]; j != nil {
+			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || j.Idem != "" || j.CallbackURL != ""
+		}
+	}
+	flows, stays := map[string]*flow{}, map[*flow]bool{} // stays: neither retuned nor filed anew
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
-			f := m.load(j.Flow, r.baseline)
-			flows[j.Flow] = f
-			filed[f] = m.clock.baseline == lua.EncodeBaseline(r.baseline) && !f.retuned && (f.policy.Concurrency == 0 || f.Running < f.policy.Concurrency)
+			f, known := m.flows[j.Flow]
+			_, filed := m.due[j.Flow]
+			stay := m.clock.baseline == lua.EncodeBaseline(r.baseline) && !whole[j.Flow] && known && (filed || f.Depth == 0)
+			flows[j.Flow] = &f
+			if !stay {
+				flows[j.Flow] = m.load(j.Flow, r.baseline)
+			}
+			stays[flows[j.Flow]] = stay
 		}
 	}
 	var touched []*flow
@@ -38,7 +49,6 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 			f := flows[j.Flow]
 			m.reach("settled")
 			m.apply(s, j, f)
-			filed[f] = filed[f] && s.Outcome == lua.OutcomeSucceeded
 			if !slices.Contains(touched, f) {
 				touched = append(touched, f)
 			}
@@ -60,10 +70,10 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	}
 	for _, f := range touched {
 		m.store(f)
-		if !filed[f] {
+		if due, filed := m.due[f.name]; !stays[f] {
 			m.file(f, true)
-		} else if due := f.nextDue(); due != never {
-			m.wakeFor(due)
+		} else if filed {
+			m.wakeFor(shaper.Instant(due))
 		}
 	}
 	if len(touched) > 0 {

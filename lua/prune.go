@@ -3,18 +3,22 @@ package lua
 import (
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // Redis runs a script from its first line at every call: each function of lib is made anew, with a cell for every variable that it
-// refers to, and swept up again. So a script is sent with what it uses of lib, and with constants written where they are used.
+// refers to, and swept up again. So a script is sent with what it uses of lib, with constants written where they are used, and with functions
+// that it seldom needs inside the one that needs them.
 
 // statement is what stands at the margin of a source, with the lines that belong to it.
 type statement struct {
 	text     string
 	names    []string // that it refers to or defines
+	sets     []string // names before an equals sign: of variables, or of fields of a table
 	capitals []span   // where in text names begin with a capital
 	defines  []string // none where it does something
+	function bool     // whether it defines one
 
 	constants map[string]string // what it defines, where that is numbers or a string
 }
@@ -45,7 +49,7 @@ func parse(text string) statement {
 	if !isLocal {
 		return s
 	}
-	what = strings.TrimPrefix(what, "function ")
+	what, s.function = strings.CutPrefix(what, "function ")
 	for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(-\n")], ",") {
 		s.defines = append(s.defines, strings.TrimSpace(name))
 	}
@@ -85,45 +89,96 @@ func (s *statement) read() {
 		if text[from] <= '9' || from > 0 && (text[from-1] == '.' || text[from-1] == '\'') {
 			continue
 		}
-		s.names = append(s.names, text[from:i])
+		if strings.HasPrefix(text[i:], " = ") {
+			s.sets = append(s.sets, text[from:i])
+		} else {
+			s.names = append(s.names, text[from:i])
+		}
 		if text[from] <= 'Z' {
 			s.capitals = append(s.capitals, span{from, i})
 		}
 	}
 }
 
-// prune is lib without the definitions that neither the script nor what is kept of lib refers to.
-func prune(lib, script []statement) []statement {
+// uses is which of the statements some of them need, themselves included; functions to be passed by need nothing.
+func uses(all []statement, root func(i int) bool, passBy map[string]bool) []bool {
 	definers := map[string][]int{}
-	keep := make([]bool, len(lib))
-	var need func(s statement)
-	need = func(s statement) {
-		for _, name := range s.names {
-			for _, i := range definers[name] {
-				if !keep[i] {
-					keep[i] = true
-					need(lib[i])
-				}
-			}
-		}
-	}
-	for i, s := range lib {
+	for i, s := range all {
 		for _, name := range s.defines {
 			definers[name] = append(definers[name], i)
 		}
 	}
-	for i, s := range lib {
-		if s.defines == nil {
-			keep[i] = true
-			need(s)
+	needed := make([]bool, len(all))
+	var need func(i int)
+	need = func(i int) {
+		if needed[i] {
+			return
+		}
+		needed[i] = true
+		s := all[i]
+		if s.function && passBy[s.defines[0]] {
+			return
+		}
+		for _, name := range s.names {
+			for _, d := range definers[name] {
+				need(d)
+			}
+		}
+		for _, name := range s.sets { // nobody sets a function
+			for _, d := range definers[name] {
+				if !all[d].function {
+					need(d)
+				}
+			}
 		}
 	}
-	for _, s := range script {
-		need(s)
+	for i := range all {
+		if root(i) {
+			need(i)
+		}
 	}
+	return needed
+}
+
+// prune is lib and the script without the definitions that nothing refers to.
+func prune(lib, script []statement) []statement {
+	all := slices.Concat(lib, script)
+	needed := uses(all, func(i int) bool { return i >= len(lib) || all[i].defines == nil }, nil)
 	var out []statement
-	for i, s := range lib {
-		if keep[i] {
+	for i, s := range all {
+		if needed[i] {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// sink moves functions that the given ones alone need into them, in a copy for each.
+func sink(all []statement, rare []string) []statement {
+	if len(rare) == 0 {
+		return all
+	}
+	isRare := map[string]bool{}
+	for _, name := range rare {
+		isRare[name] = true
+	}
+	often := uses(all, func(i int) bool { return !all[i].function }, isRare)
+	var out []statement
+	for i, s := range all {
+		switch {
+		case s.function && isRare[s.defines[0]]:
+			inner := uses(all, func(n int) bool { return n == i }, nil)
+			head, body, _ := strings.Cut(s.text, "\n")
+			var text strings.Builder
+			text.WriteString(head + "\n")
+			for n, other := range all {
+				if inner[n] && !often[n] && other.function && !isRare[other.defines[0]] {
+					text.WriteString(other.text)
+				}
+			}
+			text.WriteString(body)
+			out = append(out, parse(text.String()))
+		case often[i] || !s.function:
 			out = append(out, s)
 		}
 	}

@@ -79,18 +79,18 @@ func (s Scripts) All() []*Script {
 	}
 }
 
-const includeMark = "--! include "
+const includeMark, rareMark = "--! include ", "--! rarely "
 
 // compose reads a script, puts what it uses of the parts of lib that it names before it, and drops comment lines, which the embedded
 // engine would parse again on every call. The files are embedded, so a failure is a mistake in this package, which every test would show.
 func compose(name string) string {
-	text, includes := code(name + ".lua")
+	text, includes, rare := code(name + ".lua")
 	own := statements(text)
 	var lib []statement
 	for _, part := range includes {
 		lib = append(lib, libraries()[part]...)
 	}
-	return fold(append(prune(lib, own), own...))
+	return fold(sink(prune(lib, own), rare))
 }
 
 // libraries are the parts of lib, read once for all scripts.
@@ -98,13 +98,14 @@ var libraries = sync.OnceValue(func() map[string][]statement {
 	out := map[string][]statement{}
 	files, _ := sources.ReadDir("lib")
 	for _, file := range files {
-		text, _ := code("lib/" + file.Name())
+		text, _, _ := code("lib/" + file.Name())
 		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
 	}
 	return out
 })
 
-func code(file string) (text string, includes []string) {
+// code is a source without comments, the parts of lib that it names, and its functions that are seldom called.
+func code(file string) (text string, includes, rare []string) {
 	raw, err := sources.ReadFile(file)
 	if err != nil {
 		panic(fmt.Sprintf("lua: %s is not embedded: %v", file, err))
@@ -116,13 +117,15 @@ func code(file string) (text string, includes []string) {
 		switch {
 		case strings.HasPrefix(trimmed, includeMark):
 			includes = strings.Fields(strings.TrimPrefix(trimmed, includeMark))
+		case strings.HasPrefix(trimmed, rareMark):
+			rare = append(rare, strings.Fields(strings.TrimPrefix(trimmed, rareMark))...)
 		case trimmed == "" || strings.HasPrefix(trimmed, "--"):
 		default:
 			out.WriteString(strings.TrimRight(line, "\n"))
 			out.WriteByte('\n')
 		}
 	}
-	return out.String(), includes
+	return out.String(), includes, rare
 }
 
 // Call is one script with its keys and arguments.

@@ -18,44 +18,80 @@
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
+--! rarely job_whole flow_whole whole_save apply policy_said retune_anew
 
+local format = string.format
 local JOB_ARGS, SETTLED, REPEATED, STALE = 5, 1, 2, 3
 clock_load(ARGV[1])
 local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
 retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 
+local function job_whole(raw)
+  local j = job_read(raw)
+  if j then
+    finish_reads(j)
+  end
+  return j
+end
+
 -- Read.
-redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}
+local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
 local settled_baseline = clock.baseline == baseline and clock.looked == '0'
 local id_at = #PREFIX + 5
 for k = 6, #KEYS do
   local key = KEYS[k]
   local id = sub(key, id_at)
   ids[k] = id
-  local whole = ARGV[7 + (k - 6) * JOB_ARGS + 2] ~= 'S'
-  if whole and read[id] == 'part' then
+  local succeeds = ARGV[7 + (k - 6) * JOB_ARGS + 2] == 'S'
+  if not succeeds and read[id] == 'part' then
     read[id] = nil
   end
   if not read[id] then
     local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
-    local j = not whole and job_succeeding(raw)
+    local j = succeeds and job_succeeding(raw)
     read[id] = j and 'part' or 'whole'
-    j = j or job_read(raw)
-    if j and read[id] == 'whole' then
-      finish_reads(j)
-    end
-    if j and not flows[j.flow] then
-      local f = flow_load(j.flow, baseline, nil, true)
-      flow_reach(f)
-      f.later_before = later_head(f)
-      -- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
-      f.same_due = settled_baseline and not f.retuned and (f.policy.concurrency == 0 or f.running < f.policy.concurrency)
-      flows[j.flow] = f
+    j = j or job_whole(raw)
+    if j then
+      local name = j.flow
+      if whole[name] == nil then
+        whole[name] = false
+        names[#names + 1] = name
+      end
+      if read[id] == 'whole' then
+        whole[name] = true
+      end
     end
     jobs[id] = j
   end
 end
+
+local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
+
+-- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run. It stays where it is filed, unless it had
+-- to wait for one of them to end; then, and while a change of the baseline is not yet carried to all flows, the answer is nil.
+local function flow_counts(name)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, 'running', 'succeeded', 'depth')
+  local due = redis.call('ZSCORE', KEYS[2], name)
+  if not settled_baseline or not v[1] or not (due or v[3] == '0') then
+    return nil
+  end
+  reach[#reach + 1] = PREFIX .. 'done:' .. name
+  return { name = name, key = key, running = tonumber(v[1]), succeeded = tonumber(v[2]) or 0, due = due and tonumber(due), counts = true }
+end
+
+local function flow_whole(name)
+  local f = flow_load(name, baseline, nil, reach)
+  flow_reach(f)
+  f.later_before = later_head(f)
+  return f
+end
+
+for i = 1, #names do
+  local name = names[i]
+  flows[name] = not whole[name] and flow_counts(name) or flow_whole(name)
+end
+redis.call('EXISTS', unpack(reach))
 
 -- Write.
 unlock()
@@ -93,7 +129,6 @@ local function apply(id, outcome, delay, most, result, j, f)
   end
   j.outcome = outcome
   ended[#ended + 1] = id
-  f.same_due = f.same_due and outcome == 'S'
   f.running = f.running - 1
   clock.running = clock.running - 1
   if outcome == 'h' then
@@ -160,13 +195,25 @@ for k = 6, #KEYS do
     reply[k - 4] = (settled == epoch and j.outcome == outcome) and REPEATED or STALE
   end
 end
+local function whole_save(f)
+  flow_save(f)
+  due_save(f, f.later_before, horizon)
+end
+
 if #ended > 0 then
   redis.call('ZREM', KEYS[4], unpack(ended))
 end
 for i = 1, #touched do
-  finish_save(touched[i])
-  flow_save(touched[i])
-  due_save(touched[i], touched[i].later_before, horizon, touched[i].same_due)
+  local f = touched[i]
+  finish_save(f)
+  if f.counts then
+    redis.call('HSET', f.key, 'running', format('%d', f.running), 'succeeded', format('%d', f.succeeded))
+    if f.due then
+      wake_for(f.due, horizon)
+    end
+  else
+    whole_save(f)
+  end
 end
 due_flush()
 if #touched > 0 then

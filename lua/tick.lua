@@ -25,10 +25,10 @@
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
+--! rarely redeliver take_back expire_all look_at_all job_of_raw promote count_again carry_out_seldom forget_idle policy_said retune_anew
 
 local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 250, 200, 64, 200
 local JOB = PREFIX .. 'job:'
-local format = string.format
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
@@ -39,13 +39,25 @@ local baseline = ARGV[9]
 retention_of(ARGV[10], ARGV[11], ARGV[12], ARGV[13])
 local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
 
-local flows, touched = {}, {}
+local flows, touched, unseen = {}, {}, {}
 local function flow(name)
+  local f = flows[name]
+  if not f then
+    f = flow_brief(name, baseline, unseen)
+    if f.depth > f.queued then
+      flow_tally(f) -- what is promoted gets a sequence
+      f.later_before = later_head(f)
+    end
+    flows[name], touched[#touched + 1] = f, f
+  end
+  return f
+end
+
+-- flow_reached is flow for who may change more of it than plan does when all goes well.
+local function flow_reached(name)
   if not flows[name] then
-    flows[name] = flow_load(name, baseline, nil, true)
-    flow_reach(flows[name])
-    flows[name].later_before = later_head(flows[name])
-    touched[#touched + 1] = flows[name]
+    flow_reach(flow(name))
+    flow_tally(flows[name])
   end
   return flows[name]
 end
@@ -138,7 +150,7 @@ local function redeliver(grant)
     local j = job_read(raw)
     if j and j.state == 'l' and j.epoch == tonumber(epoch) then
       j.id, j.full = id, raw
-      flow(j.flow)
+      flow_reached(j.flow)
       if not by_flow[j.flow] then
         by_flow[j.flow] = {}
         order[#order + 1] = j.flow
@@ -193,7 +205,7 @@ local function jobs_to_change(ids)
   for i = 1, #ids do
     local j = job_of(ids[i])
     if j then
-      flow(j.flow)
+      flow_reached(j.flow)
       finish_reads(j)
     end
     jobs[i] = j
@@ -279,6 +291,7 @@ local function look_at_all()
     end
   end
   clock.baseline, clock.looked = baseline, found[1]
+  redis.call('HSET', KEYS[1], 'baseline', baseline, 'looked', found[1])
 end
 
 -- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
@@ -310,6 +323,65 @@ end
 -- How many jobs of all flows a look may still promote, and drop.
 local promote_left, drop_left = PROMOTE_MOST, EXPIRE_MOST
 
+-- promote takes the scheduled and retrying jobs of a flow that are eligible by the stamp from their index, into waiting by their sequence.
+-- It begins at a place in the index and returns where to go on.
+local function promote(f, waiting, stamp, from)
+  local later = PREFIX .. 'later:' .. f.name
+  local due = redis.call('ZRANGEBYSCORE', later, '-inf', stamp, 'WITHSCORES', 'LIMIT', from, promote_left)
+  for i = 1, #due, 2 do
+    local j = job_of_raw(redis.call('GET', JOB .. due[i]), due[i], f)
+    j.at, j.promoted = tonumber(due[i + 1]), true
+    if j.state == 's' then
+      f.seq = f.seq + 1
+      j.seq = f.seq
+    end
+    if f.queued == 0 then
+      f.ready = max(f.ready, j.at)
+    end
+    f.queued = f.queued + 1
+    f.cost = f.cost + j.cost
+    f.promote[#f.promote + 1] = j
+    local place = #waiting + 1
+    while place > 1 and waiting[place - 1].seq > j.seq do
+      place = place - 1
+    end
+    table.insert(waiting, place, j)
+  end
+  from, promote_left = from + #due / 2, promote_left - #due / 2
+  f.later_before = tonumber(redis.call('ZRANGE', later, from, from, 'WITHSCORES')[2])
+  return from
+end
+
+-- slots is the most jobs that the paces may let leave up to now + horizon: those of a whole burst from the first stamp that may be given, and
+-- one each interval from there.
+local function slots(f)
+  local most = FLOW_JOBS_MOST
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    local span = now + horizon + 1 - max(c.tat, now - SLACK)
+    most = min(most, max(0, floor(span * c.limit / c.period)) + c.burst)
+  end
+  return most
+end
+
+-- head_of reads the first jobs of a queue: their ids, each with its sequence beside it if an entry has two parts.
+local function head_of(f, most, parts)
+  local queue, last = PREFIX .. 'queue:' .. f.name, format('%d', most - 1)
+  if parts == 2 then
+    return redis.call('ZRANGE', queue, '0', last, 'WITHSCORES')
+  end
+  return redis.call('ZRANGE', queue, '0', last)
+end
+
+-- count_again counts what is there of a queue that was deleted or evicted behind our back.
+local function count_again(f, seen)
+  absent(PREFIX .. 'queue:' .. f.name)
+  local lost = f.queued - seen
+  local bytes = floor(f.bytes * lost / max(1, f.depth))
+  f.bytes, clock.bytes = f.bytes - bytes, clock.bytes - bytes
+  f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, seen, seen
+end
+
 -- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and f.promote. True when it stopped
 -- before the flow had nothing more to give.
 local function plan(f, budget)
@@ -325,21 +397,23 @@ local function plan(f, budget)
   if room <= 0 then
     return false
   end
-  local window = redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, 0, room - 1, 'WITHSCORES')
-  local in_window = #window / 2
-  local all_seen = in_window < room or in_window == f.queued
-  if all_seen and in_window < f.queued then
-    -- The queue was deleted or evicted behind our back: count what is there.
-    absent(PREFIX .. 'queue:' .. f.name)
-    local lost = f.queued - in_window
-    local bytes = floor(f.bytes * lost / max(1, f.depth))
-    f.bytes, clock.bytes = f.bytes - bytes, clock.bytes - bytes
-    f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, in_window, in_window
+  local wide = min(room, slots(f) + 1) -- one more, to see that it does not leave
+  local parts = f.later_before and 2 or 1 -- sequences are of use beside what is promoted alone
+  local window = head_of(f, wide, parts)
+  local seen = #window / parts
+  if seen < wide and seen < f.queued then
+    count_again(f, seen)
   end
+  local all_seen = seen < wide or seen == f.queued
   local at, waiting, promoted_from = 1, {}, 0
   while #f.leave < room and drop_left > 0 do
     if at > #window and not all_seen then
-      return true
+      if wide == room then
+        return true
+      end
+      wide = room -- some took no slot
+      window = head_of(f, wide, parts)
+      all_seen = #window / parts < wide
     end
     local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
     local eligible = 0
@@ -357,30 +431,7 @@ local function plan(f, budget)
       return false
     end
     if f.later_before and f.later_before <= stamp and promote_left > 0 then
-      local due = redis.call('ZRANGEBYSCORE', PREFIX .. 'later:' .. f.name, '-inf', stamp, 'WITHSCORES', 'LIMIT', promoted_from, promote_left)
-      for i = 1, #due, 2 do
-        local raw = redis.call('GET', PREFIX .. 'job:' .. due[i])
-        local j = job_of_raw(raw, due[i], f)
-        j.at, j.promoted = tonumber(due[i + 1]), true
-        if j.state == 's' then
-          f.seq = f.seq + 1
-          j.seq = f.seq
-        end
-        if f.queued == 0 then
-          f.ready = max(f.ready, j.at)
-        end
-        f.queued = f.queued + 1
-        f.cost = f.cost + j.cost
-        f.promote[#f.promote + 1] = j
-        local place = #waiting + 1
-        while place > 1 and waiting[place - 1].seq > j.seq do
-          place = place - 1
-        end
-        table.insert(waiting, place, j)
-      end
-      promoted_from, promote_left = promoted_from + #due / 2, promote_left - #due / 2
-      local rest = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, promoted_from, promoted_from, 'WITHSCORES')
-      f.later_before = tonumber(rest[2])
+      promoted_from = promote(f, waiting, stamp, promoted_from)
     else
       local j
       if from_window then
@@ -397,7 +448,7 @@ local function plan(f, budget)
         end
       end
       if from_window then
-        at = at + 2
+        at = at + parts
       else
         table.remove(waiting, 1)
         j.gone = true
@@ -424,15 +475,18 @@ end
 
 local ends = {} -- of the leases that carry_out gives, with their ids
 
-local function carry_out(f)
-  local queue, later = PREFIX .. 'queue:' .. f.name, PREFIX .. 'later:' .. f.name
+-- carry_out_seldom is what carry_out leaves over: what is promoted and dropped.
+local function carry_out_seldom(f)
+  local queue = PREFIX .. 'queue:' .. f.name
   for i = 1, #f.promote do
     local j = f.promote[i]
-    redis.call('ZREM', later, j.id)
+    redis.call('ZREM', PREFIX .. 'later:' .. f.name, j.id)
     if not j.gone then
       j.state = 'q'
       redis.call('ZADD', queue, j.seq, j.id)
-      redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
+    end
+    if not j.gone or j.state == 'l' then
+      redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
     end
   end
   for i = 1, #f.drop do
@@ -443,6 +497,9 @@ local function carry_out(f)
       finish(j.id, j, f, 'x', '')
     end
   end
+end
+
+local function carry_out(f)
   local gone = {}
   for i = 1, #f.leave do
     local j = f.leave[i]
@@ -455,7 +512,6 @@ local function carry_out(f)
     ends[#ends + 1] = j.id
     if j.promoted then
       j.state = 'l'
-      redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
     else
       gone[#gone + 1] = j.id
       redis.call('SETRANGE', JOB .. j.id, '1', job_leased(j.epoch, j.full, j.stamp))
@@ -463,7 +519,10 @@ local function carry_out(f)
     hand_out(j, until_then)
   end
   if #gone > 0 then
-    redis.call('ZREM', queue, unpack(gone))
+    redis.call('ZREM', PREFIX .. 'queue:' .. f.name, unpack(gone))
+  end
+  if f.promote[1] or f.drop[1] then
+    carry_out_seldom(f)
   end
   f.running = f.running + #f.leave
   f.departed = f.departed + #f.leave
@@ -569,9 +628,12 @@ for i = 1, #names do
   if plan(f, budget) then
     more = true
   end
+  if f.drop[1] then
+    flow_reach(f)
+  end
   budget = budget - #f.leave
 end
-redis.call('EXISTS', KEYS[4])
+redis.call('EXISTS', KEYS[4], unpack(unseen))
 start_writing()
 if clock.running == 0 then
   clock.swept = now

@@ -10,11 +10,10 @@
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
-local CLOCK_FIELDS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'admitted', 'rejected', 'departed',
-  'baseline', 'looked' }
+local CLOCK_NUMBERS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'admitted', 'rejected', 'departed' }
 
 local clock
-local clock_was -- what is stored of CLOCK_FIELDS
+local clock_was -- what is stored of CLOCK_NUMBERS
 local now
 
 -- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being imported, such a key may still be on the
@@ -23,15 +22,20 @@ local function absent(key)
   redis.call('EXISTS', key, KEYS[1])
 end
 
--- changed_fields appends to args the names and values of the fields that differ from what is stored, and takes them for stored.
-local function changed_fields(args, fields, is, was)
+local format = string.format
+
+-- changed_numbers appends to args the names and values of the numbers that differ from what is stored, and takes them for stored. They are
+-- whole, and written as such: Redis would print each with 17 digits.
+local function changed_numbers(args, fields, is, was)
+  local n = #args
   for i = 1, #fields do
     local name = fields[i]
     local value = is[name]
     if value ~= was[i] then
       was[i] = value
-      args[#args + 1] = name
-      args[#args + 1] = value
+      args[n + 1] = name
+      args[n + 2] = format('%d', value)
+      n = n + 2
     end
   end
   return args
@@ -54,7 +58,7 @@ local function clock_load(injected)
     off = v[1], wake = v[2], depth = v[3], running = v[4], swept = v[5], grace = v[6], help = v[7], bytes = v[8],
     admitted = v[9], rejected = v[10], departed = v[11], last = v[12], baseline = v[13] or '', looked = v[14] or '0', stepped = false,
   }
-  v[12], v[13], v[14] = clock.baseline, clock.looked, nil -- now as CLOCK_FIELDS
+  v[12], v[13], v[14] = nil, nil, nil -- now as CLOCK_NUMBERS
   local t = tonumber(injected)
   if not t then
     local time = redis.call('TIME')
@@ -67,9 +71,9 @@ local function clock_load(injected)
   now = t + clock.off
 end
 
--- clock_save writes what has changed, and now in any case: some scripts rely on a write.
+-- clock_save writes the numbers that have changed, and now in any case: some scripts rely on a write.
 local function clock_save()
-  local args = changed_fields({ 'last', now }, CLOCK_FIELDS, clock, clock_was)
+  local args = changed_numbers({ 'last', format('%d', now) }, CLOCK_NUMBERS, clock, clock_was)
   redis.call('HSET', KEYS[1], unpack(args))
 end
 

@@ -45,8 +45,27 @@ end
 
 local policies, policies_baseline, sectioned = {}, nil, false
 
--- policy_of is the policy of a route's flow: the baseline, the claimed tier, and what is said of the tenant itself, in the order of
--- shaper.Baseline.Resolve. Without a baseline, the one that the shard was last looked at with is meant. Flows may share the answer.
+-- policy_said is the policy of a route's flow: the baseline, the claimed tier, and what is said of the tenant itself, in the order of
+-- shaper.Baseline.Resolve.
+local function policy_said(baseline, own, claimed, route)
+  local tier = '@' .. tier_of(own, claimed)
+  local t = {}
+  local texts = {
+    general_of(baseline), section_of(baseline, tier), general_of(own),
+    section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
+  }
+  for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
+    t[name] = value
+  end
+  local limit, period = string.match(t.l, '^(%d+):(%d+)$')
+  local paces = { pace(limit, period, t.b) }
+  for l, length, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
+    paces[#paces + 1] = pace(l, length, b)
+  end
+  return policy_with(paces, t.c, t.y, t.k, t.w, t.p == '1' or t.q == '1', t.d)
+end
+
+-- policy_of is policy_said. Without a baseline, the one that the shard was last looked at with is meant. Flows may share the answer.
 local function policy_of(baseline, own, claimed, route)
   if baseline == '' then
     baseline = clock.baseline
@@ -58,32 +77,15 @@ local function policy_of(baseline, own, claimed, route)
   if sectioned or string.find(own, '\n', 1, true) then
     key = route .. ' ' .. claimed .. ' ' .. own
   end
-  if policies[key] then
-    return policies[key]
-  end
-  local p
-  if key == '' then
-    local l, period, b, c, y, k, w, paused, draining = string.match(baseline, PLAIN)
-    p = l and policy_with({ pace(l, period, b) }, c, y, k, w, paused == '1', draining)
-  end
+  local p = policies[key]
   if not p then
-    local tier = '@' .. tier_of(own, claimed)
-    local t = {}
-    local texts = {
-      general_of(baseline), section_of(baseline, tier), general_of(own),
-      section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
-    }
-    for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
-      t[name] = value
+    if key == '' then
+      local l, period, b, c, y, k, w, paused, draining = string.match(baseline, PLAIN)
+      p = l and policy_with({ pace(l, period, b) }, c, y, k, w, paused == '1', draining)
     end
-    local limit, period = string.match(t.l, '^(%d+):(%d+)$')
-    local paces = { pace(limit, period, t.b) }
-    for l, length, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
-      paces[#paces + 1] = pace(l, length, b)
-    end
-    p = policy_with(paces, t.c, t.y, t.k, t.w, t.p == '1' or t.q == '1', t.d)
+    p = p or policy_said(baseline, own, claimed, route)
+    policies[key] = p
   end
-  policies[key] = p
   return p
 end
 
@@ -228,16 +230,8 @@ local function cell_retuned(c, p, last)
   return cell
 end
 
--- retune lays the policy's paces over the bucket; true when something changed.
-local function retune(f)
-  local paces, cells = f.policy.paces, f.cells
-  local same = #paces == #cells
-  for i = 1, #paces do
-    same = same and same_pace(cells[i], paces[i])
-  end
-  if same then
-    return false
-  end
+-- retune_anew is retune where something has changed.
+local function retune_anew(f, paces, cells)
   local kept, left = {}, {}
   for i = 1, #cells do
     local stays = false
@@ -272,6 +266,16 @@ local function retune(f)
   end
   f.ready = max(now, f.full)
   return true
+end
+
+-- retune lays the policy's paces over the bucket; true when something changed.
+local function retune(f)
+  local paces, cells = f.policy.paces, f.cells
+  local same = #paces == #cells
+  for i = 1, #paces do
+    same = same and same_pace(cells[i], paces[i])
+  end
+  return not same and retune_anew(f, paces, cells)
 end
 
 -- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown. f.first may hold when the first one
@@ -372,8 +376,8 @@ local function route_of(name)
   return string.match(name, '/(.*)$')
 end
 
-local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected', 'departed', 'succeeded',
-  'dead', 'share', 'spaced', 'full', 'bytes' }
+local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes' }
+local FLOW_TALLIES = { 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead' } -- which tick does without, most of the time
 
 local CELL = '(%d+):(%d+):(%d+):(-?%d+):(%d+)'
 
@@ -395,42 +399,74 @@ local function cells_of(text)
   return cells
 end
 
--- flow_load reads a flow and its policy, and retunes it when the policy has changed since it was last touched. claimed is the tier that
--- the tenant's credential claims now, nil when there is no credential: then the one claimed last holds. reached says that the flow and
--- its policy stand in KEYS, or that the caller sees to flow_reach.
-local function flow_load(name, baseline, claimed, reached)
-  local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'seq', 'running', 'seen', 'admitted', 'rejected',
-    'departed', 'succeeded', 'dead', 'share', 'spaced', 'full', 'bytes', 'cells', 'tier')
-  numbers(v, 18)
-  local fresh, tier = not v[19], v[20] or ''
-  if fresh and not reached then
+local function missed(key, unseen)
+  if unseen then
+    unseen[#unseen + 1] = key
+  else
     absent(key)
+  end
+end
+
+-- flow_tally takes the tallies of a flow, which it reads unless they are given.
+local function flow_tally(f, tallies)
+  local v = tallies or redis.call('HMGET', f.key, 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead')
+  numbers(v, 6)
+  f.seq, f.seen, f.admitted, f.rejected, f.succeeded, f.dead, f.tallies = v[1], v[2], v[3], v[4], v[5], v[6], v
+end
+
+-- flow_of is a flow with its policy, by the values of its fields: the numbers, cells, tier. It is retuned when the policy has changed since
+-- it was last touched. claimed is the tier that the tenant's credential claims now, nil when there is no credential: then the one claimed
+-- last holds. unseen collects keys that were not there, for a caller who looks for many at once; without it they are looked for here.
+local function flow_of(name, key, v, baseline, claimed, unseen)
+  numbers(v, 12)
+  local fresh, tier = not v[13], v[14] or ''
+  if fresh then
+    missed(key, unseen)
   end
   local policy = PREFIX .. 'policy:' .. tenant_of(name)
   local own = redis.call('HGET', policy, 'eff')
-  if not own and not reached then
-    absent(policy)
+  if not own then
+    missed(policy, unseen)
   end
   local f = {
     name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells are to be written
-    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], seq = v[7], running = v[8], seen = v[9],
-    admitted = v[10], rejected = v[11], departed = v[12], succeeded = v[13], dead = v[14], share = v[15], spaced = v[16], full = v[17], bytes = v[18],
-    cells = cells_of(v[19]), tier = claimed or tier, tier_before = tier, was = v, retuned = false,
+    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7], departed = v[8], share = v[9],
+    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[13]), tier = claimed or tier, tier_before = tier, retuned = false,
     policy = policy_of(baseline, own or '', claimed or tier, route_of(name)),
   }
   f.retuned = retune(f)
   return f
 end
 
+-- flow_brief reads a flow without its tallies; see flow_of.
+local function flow_brief(name, baseline, unseen)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
+    'cells', 'tier')
+  return flow_of(name, key, v, baseline, nil, unseen)
+end
+
+-- flow_load reads a flow; see flow_of.
+local function flow_load(name, baseline, claimed, unseen)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
+    'cells', 'tier', 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead')
+  local f = flow_of(name, key, v, baseline, claimed, unseen)
+  flow_tally(f, { v[15], v[16], v[17], v[18], v[19], v[20] })
+  return f
+end
+
 -- flow_save writes what has changed.
 local function flow_save(f)
-  local args = changed_fields({}, FLOW_NUMBERS, f, f.was)
+  local args = changed_numbers({}, FLOW_NUMBERS, f, f.was)
+  if f.tallies then
+    changed_numbers(args, FLOW_TALLIES, f, f.tallies)
+  end
   if f.moved then
     local cells = {}
     for i = 1, #f.cells do
       local c = f.cells[i]
-      cells[i] = string.format('%.0f:%.0f:%.0f:%.0f:%.0f', c.limit, c.period, c.burst, c.tat, c.rem)
+      cells[i] = format('%d:%d:%d:%d:%d', c.limit, c.period, c.burst, c.tat, c.rem)
     end
     args[#args + 1], args[#args + 2] = 'cells', table.concat(cells, ',')
     f.moved = false
@@ -485,19 +521,17 @@ end
 
 local filed, unfiled = {}, {} -- what due_flush writes
 
--- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given and that is early. same says that the
--- flow stands there already. What is filed is written by due_flush.
-local function due_save(f, later, horizon, same)
+-- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given and that is early. What is filed is
+-- written by due_flush.
+local function due_save(f, later, horizon)
   local due = flow_due(f, later)
   if due then
-    if not same then
-      filed[#filed + 1] = due
-      filed[#filed + 1] = f.name
-    end
+    filed[#filed + 1] = format('%d', due)
+    filed[#filed + 1] = f.name
     if horizon then
       wake_for(due, horizon)
     end
-  elseif not same then
+  else
     unfiled[#unfiled + 1] = f.name
   end
 end
