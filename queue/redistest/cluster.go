@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -59,16 +60,22 @@ func StartCluster(t testing.TB) *Cluster {
 		n.id, err = n.client.ClusterMyID(ctx).Result()
 		c.do(err)
 	}
+	c.await(ctx, c.whole, "the nodes did not become a cluster")
+	return c
+}
+
+// await looks again and again until a condition holds.
+func (c *Cluster) await(ctx context.Context, condition func(context.Context) bool, failure string) {
+	c.t.Helper()
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
-	for !c.whole(ctx) {
+	for !condition(ctx) {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			t.Fatal("the nodes did not become a cluster")
+			c.t.Fatal(failure)
 		}
 	}
-	return c
 }
 
 // do ends the test for an error.
@@ -89,6 +96,23 @@ func (c *Cluster) whole(ctx context.Context) bool {
 		}
 	}
 	return true
+}
+
+// agreed reports whether both nodes tell the same of each other: which slots each has, and since which epoch.
+func (c *Cluster) agreed(ctx context.Context) bool {
+	var told [2]map[string]string
+	for i, n := range c.nodes {
+		told[i] = map[string]string{}
+		text, err := n.client.ClusterNodes(ctx).Result()
+		c.do(err)
+		for line := range strings.Lines(text) {
+			// id, address, flags, master, ping, pong, epoch, link, slots…
+			if f := strings.Fields(line); len(f) > 7 {
+				told[i][f[0]] = f[6] + " " + strings.Join(f[8:], " ")
+			}
+		}
+	}
+	return maps.Equal(told[0], told[1])
 }
 
 // freePort finds a port that nobody listens on, below those that the kernel gives to connections.
@@ -161,4 +185,9 @@ func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 	}
 	set(to, "node", to.id)
 	set(from, "node", to.id)
+	// A node takes the slot in an epoch that it thinks new. While it has not been told of the latest one, by gossip, the next move may be in an
+	// epoch that is not, and each node then says for good that the other has the slot.
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	c.await(ctx, c.agreed, "the nodes do not agree on who has the slots")
 }
