@@ -77,6 +77,7 @@ func (p *process) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	loadBallast()
+	shortenSlices()
 
 	admin, err := p.listen("admin", p.adminFlag, p.cfg.Admin.Listen, p.cfg.Admin.MaxConnections, fail)
 	if err != nil {
