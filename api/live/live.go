@@ -3,8 +3,10 @@
 // told to remember, the overview alone now and then.
 //
 // What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
-// costs a few pointers. A census goes through all tenants in short scripts with rests between them, so that it takes at most about a
-// fifth of Redis while it runs and a twentieth over time, however many tenants there are: with many of them it comes less often.
+// costs a few pointers. Those who watch are told of a reading one after the other, spread over the time until the next one: dashboards that
+// all draw at one instant take the processor from what else their machine does. A census goes through all tenants in short scripts with rests
+// between them, so that it takes at most about a fifth of Redis while it runs and a twentieth over time, however many tenants there are: with
+// many of them it comes less often.
 //
 // What it leaves to others: who may watch, and how the figures are written (package api).
 package live
@@ -12,6 +14,7 @@ package live
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -121,10 +124,11 @@ type View struct {
 
 // Watch is one who watches. Its methods are for one goroutine.
 type Watch struct {
-	hub  *Hub
-	view View
-	news chan struct{}
-	told News
+	hub   *Hub
+	view  View
+	phase time.Duration // after a reading, that it is told of it
+	news  chan struct{}
+	told  News // guarded by the hub's lock
 }
 
 // Watch begins a watch; Close it. Errors: ErrTooMany, ErrClosed.
@@ -137,7 +141,7 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	if len(h.watches) >= h.most {
 		return nil, ErrTooMany
 	}
-	w := &Watch{hub: h, view: v, news: make(chan struct{}, 1)}
+	w := &Watch{hub: h, view: v, phase: h.freePhase(), news: make(chan struct{}, 1)}
 	h.watches[w] = true
 	if h.census != nil && time.Since(h.census.At) > censusAge {
 		h.census = nil
@@ -156,6 +160,39 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	}
 	w.news <- struct{}{} // of what is known already
 	return w, nil
+}
+
+// freePhase is the middle of the longest time between two readings in which nobody is told. It is called with the lock held.
+func (h *Hub) freePhase() time.Duration {
+	var taken []time.Duration
+	for w := range h.watches {
+		taken = append(taken, w.phase)
+	}
+	if len(taken) == 0 {
+		return 0
+	}
+	slices.Sort(taken)
+	var from, longest time.Duration
+	for i, phase := range taken {
+		next := taken[(i+1)%len(taken)]
+		if i == len(taken)-1 {
+			next += overviewEvery
+		}
+		if next-phase > longest {
+			from, longest = phase, next-phase
+		}
+	}
+	return (from + longest/2) % overviewEvery
+}
+
+// tell signals news in the phase of the watch, or at once while it waits for its first figures. It is called with the lock held.
+func (w *Watch) tell() {
+	waits := w.told.Overview == nil || w.view.Census && w.told.Census == nil || w.view.Tenant != "" && w.told.Tenant == nil
+	if waits || w.phase == 0 {
+		signal(w.news)
+		return
+	}
+	time.AfterFunc(w.phase, func() { signal(w.news) })
 }
 
 // Close ends the watch; it may be called again.
@@ -250,7 +287,7 @@ func (h *Hub) publish(ctx context.Context, concerns func(View) bool, put func())
 	told := false
 	for w := range h.watches {
 		if concerns(w.view) {
-			signal(w.news)
+			w.tell()
 			told = true
 		}
 	}

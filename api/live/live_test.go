@@ -173,6 +173,57 @@ func TestOneReadingServesAll(t *testing.T) {
 	}
 }
 
+// Watchers are told of a reading one after the other, whoever came and went before; only their first figures come at once.
+func TestWatchersAreToldInTurn(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		gone := begin(t, h, View{})
+		var all []*Watch
+		for range 4 {
+			began := time.Now()
+			w := begin(t, h, View{Census: true, Tenant: "acme"})
+			for w.told.Overview == nil || w.told.Census == nil || w.told.Tenant == nil {
+				<-w.News()
+				w.Take()
+			}
+			if waited := time.Since(began); waited != 0 {
+				t.Errorf("the first figures come after %v", waited)
+			}
+			all = append(all, w)
+		}
+		gone.Close()
+		all = append(all, begin(t, h, View{}))
+		pass(time.Millisecond)
+		at := make([]time.Duration, len(all))
+		var told sync.WaitGroup
+		for i, w := range all {
+			told.Go(func() {
+				w.Take()
+				var news News
+				for news.Overview == nil {
+					<-w.News()
+					news = w.Take()
+				}
+				at[i] = time.Since(news.Overview.At)
+			})
+		}
+		told.Wait()
+		slices.Sort(at)
+		for i := range at {
+			next := overviewEvery + at[0]
+			if i+1 < len(at) {
+				next = at[i+1]
+			}
+			if apart := next - at[i]; apart < overviewEvery/8 || apart > overviewEvery/4 {
+				t.Errorf("told at %v", at)
+			}
+		}
+		for _, w := range all {
+			w.Close()
+		}
+	})
+}
+
 func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {

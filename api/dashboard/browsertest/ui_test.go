@@ -336,6 +336,25 @@ func TestReconnects(t *testing.T) {
 	p.Complaints() // of the time without a server
 }
 
+// A frame costs the browser about as much whether something is drawn in it or not, and three dashboards must leave the processor to others.
+func TestEachFrameIsDrawn(t *testing.T) {
+	must(t, program.Submit(t.Context(), "frames", 200))
+	p := open(t, 1280, 860, "light", "#/")
+	must(t, p.Wait(`document.querySelector("tbody th a")`))
+	vain := eval[int](t, p, `new Promise((done) => {
+  const pen = document.querySelector(".basin canvas").getContext("2d"), ask = window.requestAnimationFrame, clear = pen.clearRect;
+  let asked = 0, drawn = 0;
+  window.requestAnimationFrame = (f) => (asked++, ask.call(window, f));
+  pen.clearRect = (...all) => {
+    clear.apply(pen, all);
+    if (++drawn === 20) done(asked - drawn);
+  };
+})`)
+	if vain > 1 {
+		t.Errorf("%d frames were asked for in vain beside 20", vain)
+	}
+}
+
 // The two pictures that the documentation shows, in small: what a look at the page should find.
 func TestPictures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

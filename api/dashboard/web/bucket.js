@@ -5,7 +5,7 @@
 import { colour, onTheme, stillness } from "./theme.js";
 import { short } from "./format.js";
 
-const frame = 1000 / 24; // ms: calm motion needs no more, and leaves the processor alone
+const rest = 64; // ms between two pictures, which makes four to a look: calm motion needs no more, and each takes the browser about a millisecond
 const gravity = 900; // px/s²
 const stream = 9; // departures a second from which drops join
 const bead = 46; // px/s at which what has left flows away
@@ -36,6 +36,7 @@ export class Bucket {
 
   destroy() {
     this.gone = true;
+    clearTimeout(this.resting);
     cancelAnimationFrame(this.asked);
     this.offTheme();
     this.resize.disconnect();
@@ -85,23 +86,18 @@ export class Bucket {
     if (this.due.length > 80) this.due.splice(0, this.due.length - 80);
   }
 
+  // wake has the bucket drawn in the next frame, which after a look is that of the charts, and again while something moves. Between two pictures no
+  // frame is asked for: the browser goes to the same trouble for one in which nothing is drawn.
   wake() {
+    clearTimeout(this.resting);
     if (this.asked || this.gone) return;
-    this.last = performance.now();
-    const step = (now) => {
+    this.asked = requestAnimationFrame((now) => {
       this.asked = 0;
-      if (this.gone) return;
-      const passed = now - this.last;
-      if (passed < frame - 4) {
-        this.asked = requestAnimationFrame(step);
-        return;
-      }
-      this.last = now;
-      const moves = this.move(Math.min(passed, 200) / 1000, now);
+      const moves = this.move(Math.min(now - (this.last ?? now - rest), 200) / 1000, now);
       this.draw();
-      if (moves) this.asked = requestAnimationFrame(step);
-    };
-    this.asked = requestAnimationFrame(step);
+      this.last = moves ? now : null;
+      if (moves) this.resting = setTimeout(() => this.wake(), rest);
+    });
   }
 
   target() { return Math.max(0, Math.min(1, this.state.rim > 0 ? this.state.depth / this.state.rim : this.state.depth > 0 ? 1 : 0)); }
@@ -179,8 +175,8 @@ export class Bucket {
     p.clearRect(0, 0, this.w, this.h);
     p.lineCap = "round";
     p.lineJoin = "round";
-    this.drawSpout(p, g, c);
     this.drawWater(p, g, c);
+    this.drawSpout(p, g, c);
     for (const d of this.rain) {
       p.globalAlpha = Math.max(0, Math.min(1, d.life));
       p.fillStyle = d.refused ? c.refused : c.arrivals;
@@ -218,33 +214,32 @@ export class Bucket {
     p.lineTo(g.cx + at(from), from);
   }
 
+  // drawWater fills the glass. The waves are drawn only where it is, which costs less than to clip them to its shape.
   drawWater(p, g, c) {
-    p.save();
+    p.fillStyle = c.inside;
     p.beginPath();
     this.sides(p, g, g.top, 0);
     p.closePath();
-    p.fillStyle = c.inside;
     p.fill();
-    if (this.level > 0) {
-      p.clip();
-      const y = Math.min(this.surface(), g.bottom - 5);
-      const high = stillness.matches ? 0 : Math.min(1.3 + this.swell * 2.6, (g.bottom - y) * 0.4);
-      const fill = p.createLinearGradient(0, y, 0, g.bottom);
-      fill.addColorStop(0, c.water);
-      fill.addColorStop(1, c.deep);
-      for (const [shade, shift, lift] of [[0.45, 2.1, 2], [1, 0, 0]]) {
-        p.globalAlpha = shade;
-        p.fillStyle = fill;
-        p.beginPath();
-        p.moveTo(g.cx - g.half - 2, g.bottom + 2);
-        for (let x = -g.half - 2; x <= g.half + 2; x += 4) {
-          p.lineTo(g.cx + x, y - (lift && high ? lift : 0) + high * Math.sin(x / 19 + this.wave * 1.7 + shift) + high * 0.5 * Math.sin(x / 8 - this.wave * 2.3 + shift));
-        }
-        p.lineTo(g.cx + g.half + 2, g.bottom + 2);
-        p.fill();
+    if (this.level <= 0) return;
+    const y = Math.min(this.surface(), g.bottom - 5);
+    const high = stillness.matches ? 0 : Math.min(1.3 + this.swell * 2.6, (g.bottom - y) * 0.4);
+    const fill = p.createLinearGradient(0, y, 0, g.bottom);
+    fill.addColorStop(0, c.water);
+    fill.addColorStop(1, c.deep);
+    p.fillStyle = fill;
+    p.globalCompositeOperation = "source-atop";
+    for (const [shade, shift, lift, foot] of [[0.45, 2.1, 2, Math.min(y + 8, g.bottom + 2)], [1, 0, 0, g.bottom + 2]]) { // the front wave hides the rest of the one behind it
+      p.globalAlpha = shade;
+      p.beginPath();
+      p.moveTo(g.cx - g.half - 2, foot);
+      for (let x = -g.half - 2; x <= g.half + 2; x += 4) {
+        p.lineTo(g.cx + x, y - (lift && high ? lift : 0) + high * Math.sin(x / 19 + this.wave * 1.7 + shift) + high * 0.5 * Math.sin(x / 8 - this.wave * 2.3 + shift));
       }
+      p.lineTo(g.cx + g.half + 2, foot);
+      p.fill();
     }
-    p.restore();
+    p.globalCompositeOperation = "source-over";
   }
 
   drawGlass(p, g, c) {

@@ -90,8 +90,8 @@ export class Picture {
   tell() {
     const { state, rates } = this;
     if (!rates) return;
-    const [xs, all, admitted, recorded] = this.lanes.arrivals();
     const i = this.at ?? null;
+    const [xs, all, admitted, recorded] = i === null ? [[]] : this.lanes.arrivals();
     if (i !== null && i < xs.length) {
       const taken = admitted[i] ?? recorded[i];
       text(this.arrived, perSecond(all[i] ?? taken));
