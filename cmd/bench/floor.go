@@ -5,17 +5,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"regexp"
 	"sync"
 	"time"
 )
 
-// floorChild is the argument that makes a process of the bench the floor.
-const floorChild = "child-floor"
+// Arguments that make a process of the bench the floor, or one that watches for stalls.
+const floorChild, stallsChild = "child-floor", "child-stalls"
 
 // floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid and lets a POST of the payload leave then.
 // Nothing that a queue does is in it.
@@ -118,27 +120,52 @@ type stalls struct {
 	Longest time.Duration // of all sleeps, counted or not
 }
 
-// watchStalls watches until stop is called, which returns what was seen.
-func watchStalls() (stop func() stalls) {
-	ended, result := make(chan struct{}), make(chan stalls, 1)
-	go func() {
-		sharpen()
-		var s stalls
-		for {
-			select {
-			case <-ended:
-				result <- s
-				return
-			default:
-			}
-			due := time.Now().Add(time.Millisecond)
-			nap(due)
-			late := time.Since(due)
-			s.Longest = max(s.Longest, late)
-			if late > 2*time.Millisecond {
-				s.N++
-			}
+// watchStalls watches in a process of its own until stop is called, which returns what was seen. In this one the thread would, while it sleeps,
+// hold a processor of the runtime that what is measured needs.
+func watchStalls() (stop func() (stalls, error), err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(program, stallsChild, "{}")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	end, err := cmd.StdinPipe() // closed at the latest when the bench ends
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() (s stalls, err error) {
+		if err := errors.Join(end.Close(), cmd.Wait()); err != nil {
+			return s, fmt.Errorf("watch for stalls: %w", err)
 		}
+		return s, json.Unmarshal(out.Bytes(), &s)
+	}, nil
+}
+
+// runStalls is the process. It ends with its input.
+func runStalls() error {
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(ended)
 	}()
-	return func() stalls { close(ended); return <-result }
+	sharpen()
+	var s stalls
+	for {
+		select {
+		case <-ended:
+			return json.NewEncoder(os.Stdout).Encode(s)
+		default:
+		}
+		due := time.Now().Add(time.Millisecond)
+		nap(due)
+		late := time.Since(due)
+		s.Longest = max(s.Longest, late)
+		if late > 2*time.Millisecond {
+			s.N++
+		}
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -84,10 +85,13 @@ func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
 	var runs []lateRun
 	for i := range b.runs {
 		b.progress("%s: run %d of %d", c.id, i+1, b.runs)
-		watch := watchStalls()
-		starts, err := c.run(ctx, b)
-		machine := watch()
+		watch, err := watchStalls()
 		if err != nil {
+			return nil, err
+		}
+		starts, err := c.run(ctx, b)
+		machine, failed := watch()
+		if err := errors.Join(err, failed); err != nil {
 			return nil, err
 		}
 		r := starts.judge(parse(c.rate), c.flows)
@@ -132,6 +136,7 @@ func (c crowd) run(ctx context.Context, b *bench) (seen, error) {
 		}
 		return err
 	})
+	worker.ReserveProcessor() // as serve does
 	w, err := worker.New(s.Queue, worker.Config{
 		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Concurrency: 8192, Logger: slog.New(slog.DiscardHandler),
 	})

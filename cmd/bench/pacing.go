@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -113,10 +114,13 @@ func (c circumstance) measure(ctx context.Context, b *bench) ([]pacedRun, error)
 			return nil, err
 		}
 		b.progress("%s: run %d of %d: floor", c.id, i+1, b.runs)
-		watch := watchStalls()
-		err = floor{URL: sink.url + "/floor", Jobs: c.floor, Interval: r.Period / time.Duration(r.Limit)}.pace(ctx, p.dir)
-		seen := watch()
+		watch, err := watchStalls()
 		if err != nil {
+			return nil, err
+		}
+		err = floor{URL: sink.url + "/floor", Jobs: c.floor, Interval: r.Period / time.Duration(r.Limit)}.pace(ctx, p.dir)
+		seen, failed := watch()
+		if err := errors.Join(err, failed); err != nil {
 			return nil, err
 		}
 		runs = append(runs, mine, pacedRun{Run: i + 1, What: "floor", spacing: space(r, sink.take("/floor")), Stalls: seen.N, Longest: precise(seen.Longest)})
@@ -157,15 +161,19 @@ func (c circumstance) sluice(ctx context.Context, p *program, sink *notes, r sha
 		return out, err
 	}
 	before := p.collections(ctx)
-	watch := watchStalls()
-	err := p.submit(ctx, tenant, "p6", c.jobs)
+	watch, err := watchStalls()
+	if err != nil {
+		return out, err
+	}
+	err = p.submit(ctx, tenant, "p6", c.jobs)
 	if err == nil && c.during != nil {
 		err = c.during(ctx, p)
 	}
 	if err == nil {
 		err = sink.await(ctx, "/sluice", c.jobs)
 	}
-	seen := watch()
+	seen, failed := watch()
+	err = errors.Join(err, failed)
 	out.spacing, out.Stalls, out.Longest = space(r, sink.take("/sluice")), seen.N, precise(seen.Longest)
 	if err != nil {
 		return out, err

@@ -151,6 +151,7 @@ func (p *process) run(ctx context.Context) error {
 			return err
 		}
 		cfg.Traces = traces.Tracer()
+		worker.ReserveProcessor()
 		w, err := worker.New(q, cfg)
 		if err != nil {
 			return err

@@ -64,6 +64,7 @@ func run(ctx context.Context, redisURL, intake, admin string) error {
 	if err != nil {
 		return err
 	}
+	worker.ReserveProcessor()
 	w, err := worker.New(q, worker.Config{Handler: handlers(), Routes: map[string]worker.Route{"default": {Handler: true}}})
 	if err != nil {
 		return err
