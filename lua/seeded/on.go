@@ -32,8 +32,8 @@ var edits = map[string]struct{ file, right, wrong string }{
 	"limit-charged-again": {"lib/limit.lua", "  if again then\n    cost = 0\n", "  if again then\n"},
 	"limit-off-by-one":    {"sliding_log.lua", "cost <= limit - count and blocked == 0", "cost <= limit - count + 1 and blocked == 0"},
 	"write-before-read": {
-		"settle.lua", "local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}\n",
-		"local flows, touched, jobs, ids, read = {}, {}, {}, {}, {}\nif KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",
+		"settle.lua", "local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}\n",
+		"local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}\nif KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",
 	},
 }
 
