@@ -167,7 +167,9 @@ func sink(all []statement, rare []string) []statement {
 	for i, s := range all {
 		switch {
 		case s.function && isRare[s.defines[0]]:
-			inner := uses(all, func(n int) bool { return n == i }, nil)
+			others := maps.Clone(isRare)
+			delete(others, s.defines[0])
+			inner := uses(all, func(n int) bool { return n == i }, others)
 			head, body, _ := strings.Cut(s.text, "\n")
 			var text strings.Builder
 			text.WriteString(head + "\n")
