@@ -19,9 +19,10 @@ func TestPrune(t *testing.T) {
 		"local TABLE = {\n  'alone',\n}\n" +
 		"local function deep(x)\n  if x then\n    return used\n  end\nend\n" +
 		"local function caller()\n  return deep(field.alone)\nend\n" +
-		"if not now then\n  now = TABLE[1]\nelse\n  now = 2\nend\n"
+		"if not now then\n  now = TABLE[1]\nelse\n  now = 2\nend\n" +
+		"return caller()\n"
 	var got string
-	for _, s := range prune(statements(lib), statements("return caller()\n"))[:6] {
+	for _, s := range prune(statements(lib), statements("return caller()\n")) {
 		got += s.text
 	}
 	if got != want {

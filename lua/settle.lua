@@ -20,7 +20,6 @@
 --! include record clock flow finish
 --! rarely job_whole flow_whole whole_save apply policy_said retune_anew
 
-local format = string.format
 local JOB_ARGS, SETTLED, REPEATED, STALE = 5, 1, 2, 3
 clock_load(ARGV[1])
 local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
@@ -36,6 +35,7 @@ end
 
 -- Read.
 local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
+-- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
 local settled_baseline = clock.baseline == baseline and clock.looked == '0'
 local id_at = #PREFIX + 5
 for k = 6, #KEYS do
@@ -54,12 +54,10 @@ for k = 6, #KEYS do
     if j then
       local name = j.flow
       if whole[name] == nil then
-        whole[name] = false
+        whole[name] = not settled_baseline
         names[#names + 1] = name
       end
-      if read[id] == 'whole' then
-        whole[name] = true
-      end
+      whole[name] = whole[name] or read[id] == 'whole'
     end
     jobs[id] = j
   end
@@ -68,12 +66,12 @@ end
 local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 
 -- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run. It stays where it is filed, unless it had
--- to wait for one of them to end; then, and while a change of the baseline is not yet carried to all flows, the answer is nil.
+-- to wait for one of them to end; then the answer is nil.
 local function flow_counts(name)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'running', 'succeeded', 'depth')
   local due = redis.call('ZSCORE', KEYS[2], name)
-  if not settled_baseline or not v[1] or not (due or v[3] == '0') then
+  if not v[1] or not (due or v[3] == '0') then
     return nil
   end
   reach[#reach + 1] = PREFIX .. 'done:' .. name
@@ -195,6 +193,7 @@ for k = 6, #KEYS do
     reply[k - 4] = (settled == epoch and j.outcome == outcome) and REPEATED or STALE
   end
 end
+
 local function whole_save(f)
   flow_save(f)
   due_save(f, f.later_before, horizon)

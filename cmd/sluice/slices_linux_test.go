@@ -8,16 +8,19 @@ import (
 
 func TestShortenSlices(t *testing.T) {
 	before, err := unix.SchedGetAttr(0, 0)
-	if err != nil || before.Policy != unix.SCHED_NORMAL {
-		t.Skipf("threads here are scheduled otherwise: %+v, %v", before, err)
-	}
 	shortenSlices()
+	if err != nil {
+		return // a sandbox that does not tell: all that is asked for is that it does no harm
+	}
 	after, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An older kernel tells 0 as before.
-	if after.Policy != before.Policy || after.Nice != before.Nice || after.Runtime != before.Runtime && after.Runtime != uint64(slice) {
+	short := *before
+	if before.Policy == unix.SCHED_NORMAL {
+		short.Runtime = uint64(slice)
+	}
+	if *after != short && *after != *before { // an older kernel does not heed it
 		t.Errorf("was %+v, is %+v", before, after)
 	}
 }
