@@ -13,11 +13,13 @@
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 '1' for all or none   4 number of flows
 --   5 baseline   6 what the store takes no more of: '' or letters, b bytes, t tenants that it does not know
 --   then per flow: tier that the tenant's credential claims or '', entry in tenants
---   then per job: number of its flow, idempotency hash or '', fingerprint or '', delay in µs, max wait in ms (0: the policy's), cost,
---   and the record from its cost on
+--   then per job: what it asks for, and the record from its cost on. Most ask for nothing but a place: that is the number of the flow.
+--   Else numbers and hashes follow, after a blank each: delay in µs, max wait in ms (0: the policy's), and for a job that has an
+--   idempotency key its hash and the fingerprint
 -- Reply
---   now, then an array per flow: limit, period in µs, capacity, capacity in bytes
---   then an array per job, which may end early, what is missing being 0 or '':
+--   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next free place in µs,
+--   then an array with, per job, either four numbers, if it asked for nothing but a place and has it in the queue: depth, bytes, position,
+--   estimated start; or an array, which may end early, what is missing being 0 or '':
 --   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full), number of
 --   its flow, depth, bytes, time to next free place in µs, position, estimated start, state, retry after in µs, created (0: now),
 --   what the key knows
@@ -25,63 +27,78 @@
 -- Channels: sluice:wake
 
 --! include record clock flow
---! rarely policy_said retune_anew
+--! rarely judging special policy_said retune_anew
 
-local FLOW_KEYS, FLOW_ARGS, JOB_ARGS = 5, 2, 7
+local FLOW_KEYS, FLOW_ARGS = 5, 2
 clock_load(ARGV[1])
 local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local no_bytes, no_tenants = string.find(ARGV[6], 'b', 1, true), string.find(ARGV[6], 't', 1, true)
 
 -- Read. Redis has looked for all that stands in KEYS when it took the call.
-local flows, replies = {}, {}
+local flows, numbered, replies = {}, {}, {}
 for i = 1, flow_count do
   local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
   local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1], {})
+  local p = f.policy
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
   f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
+  f.stopped = paused(f)
   f.later_before = later_head(f)
   f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, f.retuned or (not f.fresh and f.tier ~= f.tier_before)
-  flows[i] = f
-  local p = f.policy
-  replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes }
+  -- Whether a job that asks for nothing but a place needs to be told no more than whether there is one.
+  f.plain = not (p.draining or no_bytes or f.unknown or p.wait > 0)
+  flows[i], numbered[format('%d', i)] = f, f
+  replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
+  f.seq_before, f.depth_before, f.bytes_before = f.seq, f.depth, f.bytes
 end
 
-local jobs, k = {}, 4 + flow_count * FLOW_KEYS
-local all_new = redis.call('EXISTS', unpack(KEYS, k + 1)) == 0 -- neither a job nor an idempotency key is known
-local twins, count, id_at = {}, 0, #PREFIX + 5
-for a = 6 + flow_count * FLOW_ARGS, #ARGV - 1, JOB_ARGS do
-  k = k + 1
-  local key, rest = KEYS[k], ARGV[a + 7]
+local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 7 + flow_count * FLOW_ARGS
+local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0 -- neither a job nor an idempotency key is known
+local id_at = #PREFIX + 5
+
+-- special is what is to be known of a job that plain does not do for, of the keys from k on.
+local function special(k, ask, rest)
+  local number, delay, wait, hash, print = string.match(ask, '^(%d+) ?(%d*) ?(%d*) ?(%S*) ?(%S*)$')
+  local key = KEYS[k]
   local s = {
-    flow = flows[tonumber(ARGV[a + 1])], key = key, id = sub(key, id_at), delay = tonumber(ARGV[a + 4]), wait = tonumber(ARGV[a + 5]),
-    cost = tonumber(ARGV[a + 6]), rest = rest, payload = n32(rest, 6), stored = '', state = 's',
+    flow = numbered[number], key = key, id = sub(key, id_at), delay = tonumber(delay) or 0, wait = tonumber(wait) or 0, cost = byte(rest, 1),
+    rest = rest, payload = n32(rest, 6), stored = '', state = 's',
   }
   if not all_new then
     s.stored = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
   end
-  if ARGV[a + 2] ~= '' then
-    k = k + 1
-    s.idem_key, s.print = KEYS[k], ARGV[a + 3]
+  if hash ~= '' then
+    s.idem_key, s.print = KEYS[k + 1], print
     s.known = not all_new and redis.call('GET', s.idem_key)
   end
+  return s
+end
+
+local jobs, twins, count, k = {}, {}, 0, first_key -- a job is its flow if it asks for nothing but a place, else what special says of it
+for a = first_arg, #ARGV, 2 do
+  local f = all_new and numbered[ARGV[a]]
+  local s = not f and special(k, ARGV[a], ARGV[a + 1])
   if atomic then
-    if s.stored == '' and not s.known and not twins[s.id] then
-      s.flow.asked, s.flow.asked_bytes = s.flow.asked + 1, s.flow.asked_bytes + s.payload
+    local key, of = KEYS[k], f or s.flow
+    if not (twins[key] or s and (s.stored ~= '' or s.known)) then
+      of.asked, of.asked_bytes = of.asked + 1, of.asked_bytes + n32(ARGV[a + 1], 6)
     end
-    twins[s.id] = true
+    twins[key] = true
   end
-  count = count + 1
-  jobs[count] = s
+  count, k = count + 1, k + (s and s.idem_key and 2 or 1)
+  jobs[count] = f or s
 end
 
 -- Decide, in memory only.
-local placed = {} -- verdicts by id: one id is one job, within the call, too
-local made, verdicts, refusal, refused = {}, {}, nil, nil
+local verdicts, filled = {}, 0
+local placed = {} -- verdicts by id, or where they begin: one id is one job, within the call, too
+local made, refusal, refused = {}, nil, nil
+local records, recorded, deadlines, first_deadline = {}, 0, {}, FARTHEST
 
 -- next_slot is the time until a place frees. In a queue that is not empty no admission changes it.
 local function next_slot(f)
   if not f.next_slot then
-    if f.queued == 0 or paused(f) then
+    if f.queued == 0 or f.stopped then
       return 0
     end
     local first = start_after(f, 0)
@@ -94,29 +111,50 @@ local function verdict(f, outcome, position, start, state, after, created, known
   return { outcome, f.number, f.depth, f.bytes, next_slot(f), position, start, state, after, created, known }
 end
 
-for i = 1, #jobs do
-  local s = jobs[i]
-  local f = s.flow
-  local p = f.policy
-  local known = s.known or made[s.idem_key]
-  if s.stored ~= '' then
-    local j = job_read(s.stored)
-    local position, start = 0, 0
-    if j.state == 'q' then
-      position, start = place_of(f, redis.call('ZRANK', f.queue, s.id) or 0)
-    elseif j.state == 's' and not paused(f) then
-      start = max(start_after(f, f.cost), j.at)
+-- queued counts a job into the queue, by its id; the answer is its position.
+local function queued(f, cost, id)
+  local list, n = f.add_queue, #f.add_queue
+  list[n + 1], list[n + 2] = format('%d', f.seq), id
+  local first = f.queued == 0
+  enqueue(f, cost)
+  if first then
+    f.first = max(earliest(f), now) -- from now on the same, for nothing leaves here
+  end
+  return f.queued
+end
+
+-- admit writes down a job that has a place.
+local function admit(f, key, payload, record)
+  f.touched = true
+  f.depth, f.bytes = f.depth + 1, f.bytes + payload
+  records[recorded + 1], records[recorded + 2] = key, record
+  recorded = recorded + 2
+end
+
+-- judging makes the function that decides on a job of which special says something; most calls do without.
+local function judging()
+  return function(s)
+    local f = s.flow
+    local p = f.policy
+    local known = s.known or made[s.idem_key]
+    local v
+    if s.stored ~= '' then
+      local j = job_read(s.stored)
+      local position, start = 0, 0
+      if j.state == 'q' then
+        position, start = place_of(f, redis.call('ZRANK', f.queue, s.id) or 0)
+      elseif j.state == 's' and not f.stopped then
+        start = max(start_after(f, f.cost), j.at)
+      end
+      return verdict(f, 1, position, start, j.state, 0, j.created)
+    elseif known then
+      local same = string.match(known, '^%S+ (%S+)') == s.print
+      v = verdict(f, same and 2 or 5, 0, 0, '', 0, 0, known)
+      if not same then
+        refusal = refusal or v
+      end
+      return v
     end
-    verdicts[i] = verdict(f, 1, position, start, j.state, 0, j.created)
-  elseif placed[s.id] then
-    verdicts[i] = placed[s.id]
-  elseif known then
-    local same = string.match(known, '^%S+ (%S+)') == s.print
-    verdicts[i] = verdict(f, same and 2 or 5, 0, 0, '', 0, 0, known)
-    if not same then
-      refusal = refusal or verdicts[i]
-    end
-  else
     local size, bytes = atomic and f.asked or 1, atomic and f.asked_bytes or s.payload
     f.asked, f.asked_bytes = f.asked - 1, f.asked_bytes - s.payload
     local wait = s.wait > 0 and s.wait or p.wait
@@ -125,60 +163,101 @@ for i = 1, #jobs do
       start = max(start, now + s.delay)
     end
     local of, departures = full(f, size, bytes)
-    local refuses
     if p.draining then
-      refuses = verdict(f, 6)
+      v = verdict(f, 6)
     elseif of then
-      refuses = verdict(f, of == 'jobs' and 3 or 7, 0, 0, '', departures and retry_after(f, departures) or 0)
+      v = verdict(f, of == 'jobs' and 3 or 7, 0, 0, '', departures and retry_after(f, departures) or 0)
     elseif no_bytes or f.unknown then
-      refuses = verdict(f, 8)
-    elseif wait > 0 and not paused(f) and (start == 0 or start > now + wait * 1000) then
-      refuses = verdict(f, 4, 0, start)
+      v = verdict(f, 8)
+    elseif wait > 0 and not f.stopped and (start == 0 or start > now + wait * 1000) then
+      v = verdict(f, 4, 0, start)
     end
-    if refuses then
+    if v then
       f.rejected = f.rejected + 1
       f.touched = not f.unknown -- a tenant that finds no room leaves no trace
       if f.touched then
         clock.rejected = clock.rejected + 1
       end
-      verdicts[i] = refuses
-      refusal, refused = refusal or refuses, refused or f
+      refusal, refused = refusal or v, refused or f
+      return v
+    end
+    f.seq = f.seq + 1
+    local at, deadline, position = now + s.delay, 0, 0
+    if wait > 0 then
+      deadline = now + wait * 1000
+      deadlines[#deadlines + 1] = format('%d', deadline)
+      deadlines[#deadlines + 1] = s.id
+      first_deadline = min(first_deadline, deadline)
+    end
+    if s.delay <= 0 then
+      s.state = 'q'
+      position = queued(f, s.cost, s.id)
     else
-      f.touched = true
-      f.seq = f.seq + 1
-      s.admitted, s.seq, s.at, s.wait, s.deadline = true, f.seq, now + s.delay, wait, 0
-      if wait > 0 then
-        s.deadline = now + wait * 1000
-      end
-      local position = 0
-      if s.delay <= 0 then
-        s.state = 'q'
-        local first = f.queued == 0
-        enqueue(f, s.cost)
-        if first then
-          f.first = max(earliest(f), now) -- from now on the same, for nothing leaves here
-        end
-        position = f.queued
-      end
-      take_place(f, s)
-      f.admitted, clock.admitted = f.admitted + 1, clock.admitted + 1
-      verdicts[i] = verdict(f, 1, position, paused(f) and 0 or start, s.state)
-      placed[s.id] = verdicts[i]
-      if s.idem_key then
-        made[s.idem_key] = s.id .. ' ' .. s.print
-      end
+      local list = f.add_later
+      list[#list + 1] = format('%d', at)
+      list[#list + 1] = s.id
+      f.later_before = min(f.later_before or at, at)
+    end
+    admit(f, s.key, s.payload, job_new(s.state, at, deadline, f.seq, now, wait, s.rest))
+    v = verdict(f, 1, position, f.stopped and 0 or start, s.state)
+    placed[s.id] = v
+    if s.idem_key then
+      made[s.idem_key] = s.id .. ' ' .. s.print
+      records[recorded + 1], records[recorded + 2] = s.idem_key, made[s.idem_key]
+      recorded = recorded + 2
+    end
+    return v
+  end
+end
+
+local judge
+k = first_key
+for i = 1, count do
+  local f, key, rest = jobs[i], KEYS[k], ARGV[first_arg + 2 * i - 1]
+  local s, id, payload = f.flow and f, sub(key, id_at), n32(rest, 6)
+  local twin = placed[id]
+  k = k + 1
+  if not (s or twin) and f.plain and not full(f, atomic and f.asked or 1, atomic and f.asked_bytes or payload) then
+    -- What judge does, for a job that asks for nothing but a place and has it.
+    f.asked, f.asked_bytes, f.seq = f.asked - 1, f.asked_bytes - payload, f.seq + 1
+    local start = f.stopped and 0 or start_after(f, f.cost)
+    local position = queued(f, byte(rest, 1), id)
+    admit(f, key, payload, job_new('q', now, 0, f.seq, now, 0, rest))
+    placed[id] = filled
+    verdicts[filled + 1], verdicts[filled + 2], verdicts[filled + 3], verdicts[filled + 4] = f.depth, f.bytes, position, start
+    filled = filled + 4
+  elseif type(twin) == 'number' then
+    verdicts[filled + 1], verdicts[filled + 2], verdicts[filled + 3], verdicts[filled + 4] = unpack(verdicts, twin + 1, twin + 4)
+    filled = filled + 4
+  else
+    if not (s or twin) then
+      s = special(k - 1, ARGV[first_arg + 2 * i - 2], rest)
+    end
+    judge = judge or judging()
+    filled = filled + 1
+    verdicts[filled] = twin or judge(s)
+    if s and s.idem_key then
+      k = k + 1
     end
   end
 end
 if atomic and refusal then
-  for i = 1, #jobs do
+  verdicts = {}
+  for i = 1, count do
     verdicts[i] = refusal
   end
   if refused and not refused.fresh then
-    redis.call('HINCRBY', refused.key, 'rejected', #jobs)
-    redis.call('HINCRBY', KEYS[1], 'rejected', #jobs)
+    redis.call('HINCRBY', refused.key, 'rejected', count)
+    redis.call('HINCRBY', KEYS[1], 'rejected', count)
   end
   return { now, replies, verdicts }
+end
+for i = 1, flow_count do
+  local f = flows[i]
+  local admitted = f.seq - f.seq_before
+  f.admitted, clock.admitted = f.admitted + admitted, clock.admitted + admitted
+  clock.depth, clock.bytes = clock.depth + f.depth - f.depth_before, clock.bytes + f.bytes - f.bytes_before
+  replies[i][5] = next_slot(f)
 end
 
 -- Write.
@@ -210,36 +289,6 @@ for i = 1, #flows do
       redis.call('ZADD', KEYS[4], now, f.entry)
     end
     flow_save(f)
-  end
-end
-local records, filled, deadlines, first_deadline = {}, 0, {}, FARTHEST
-for i = 1, #jobs do
-  local s = jobs[i]
-  if s.admitted then
-    local f = s.flow
-    records[filled + 1] = s.key
-    records[filled + 2] = job_new(s.state, s.at, s.deadline, s.seq, now, s.wait, s.rest)
-    filled = filled + 2
-    if s.state == 'q' then
-      local list = f.add_queue
-      list[#list + 1] = s.seq
-      list[#list + 1] = s.id
-    else
-      local list = f.add_later
-      list[#list + 1] = s.at
-      list[#list + 1] = s.id
-      f.later_before = min(f.later_before or s.at, s.at)
-    end
-    if s.deadline > 0 then
-      deadlines[#deadlines + 1] = s.deadline
-      deadlines[#deadlines + 1] = s.id
-      first_deadline = min(first_deadline, s.deadline)
-    end
-    if s.idem_key then
-      records[filled + 1] = s.idem_key
-      records[filled + 2] = made[s.idem_key]
-      filled = filled + 2
-    end
   end
 end
 in_parts('MSET', nil, records)

@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -85,7 +86,7 @@ var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shape
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
-	args := make([]any, 0, 6+2*len(c.Flows)+7*len(c.Jobs))
+	args := make([]any, 0, 6+2*len(c.Flows)+2*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
 	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline, c.closed())
 	for _, f := range c.Flows {
@@ -97,9 +98,21 @@ func (c AdmitCall) Call() Call {
 		if j.IdemKey != "" {
 			keys = append(keys, j.IdemKey)
 		}
-		args = append(args, j.Flow+1, j.IdemHash, j.Fingerprint, j.Delay.Microseconds(), j.MaxWaitMS, j.Cost, j.Rest)
+		args = append(args, j.asks(), j.Rest)
 	}
 	return Call{Commands.Admit, keys, args}
+}
+
+// asks is what the script is told beside the record.
+func (j AdmitJob) asks() any {
+	flow := j.Flow + 1
+	switch {
+	case j.IdemKey != "":
+		return fmt.Sprintf("%d %d %d %s %s", flow, j.Delay.Microseconds(), j.MaxWaitMS, j.IdemHash, j.Fingerprint)
+	case j.Delay != 0 || j.MaxWaitMS != 0:
+		return fmt.Sprintf("%d %d %d", flow, j.Delay.Microseconds(), j.MaxWaitMS)
+	}
+	return flow
 }
 
 // closed is what the store takes no more of.
@@ -118,27 +131,46 @@ func (c AdmitCall) closed() string {
 func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	r := reader{values: values}
 	now := shaper.Instant(r.int())
-	flows, list := r.list(), r.list()
-	if r.err == nil && (len(list) != len(c.Jobs) || len(flows) != len(c.Flows)) {
-		r.fail("not one verdict per job")
-	}
+	flows, answers := r.list(), reader{values: r.list()}
 	if r.err != nil {
 		return nil, r.err
 	}
-	out := make([]Verdict, len(list))
-	for i, item := range list {
+	admitted := make([]Verdict, len(flows)) // of a flow, by what all its jobs have in common
+	for i, item := range flows {
 		fields, _ := item.([]any)
-		v := reader{values: fields}
-		out[i] = readVerdict(&v, now, flows)
-		if v.err != nil {
-			return nil, v.err
+		f, v := reader{values: fields}, &admitted[i]
+		v.Outcome, v.State, v.Now, v.Created = shaper.Admitted, shaper.Queued, now, now
+		v.Rate = shaper.Rate{Limit: f.int(), Period: micros(f.int())}
+		v.Capacity, v.CapacityBytes, v.NextSlot = f.int(), f.int(), micros(f.int())
+		if f.err != nil {
+			return nil, f.err
 		}
 	}
-	return out, nil
+	out := make([]Verdict, len(c.Jobs))
+	for i, j := range c.Jobs {
+		v := &out[i]
+		if fields, ok := answers.array(); ok {
+			a := reader{values: fields}
+			*v = readVerdict(&a, now, admitted)
+			if a.err != nil {
+				return nil, a.err
+			}
+		} else {
+			if j.Flow < len(admitted) {
+				*v = admitted[j.Flow]
+			}
+			v.Depth, v.Bytes, v.Position, v.Start = answers.int(), answers.int(), answers.int(), shaper.Instant(answers.int())
+		}
+		v.Remaining = max(0, v.Capacity-v.Depth)
+	}
+	if len(admitted) != len(c.Flows) || answers.more() {
+		answers.fail("not one verdict per job")
+	}
+	return out, answers.err
 }
 
 // readVerdict reads an array that may end early.
-func readVerdict(r *reader, now shaper.Instant, flows []any) Verdict {
+func readVerdict(r *reader, now shaper.Instant, flows []Verdict) Verdict {
 	var v Verdict
 	v.Now = now
 	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
@@ -146,18 +178,13 @@ func readVerdict(r *reader, now shaper.Instant, flows []any) Verdict {
 	} else {
 		r.fail("no such outcome")
 	}
-	var of []any
 	if n := r.int(); n >= 1 && n <= int64(len(flows)) {
-		of, _ = flows[n-1].([]any)
-	}
-	f := reader{values: of}
-	v.Rate = shaper.Rate{Limit: f.int(), Period: micros(f.int())}
-	v.Capacity, v.CapacityBytes = f.int(), f.int()
-	if f.err != nil {
+		of := flows[n-1]
+		v.Rate, v.Capacity, v.CapacityBytes = of.Rate, of.Capacity, of.CapacityBytes
+	} else {
 		r.fail("no such flow")
 	}
 	v.Depth, v.Bytes, v.NextSlot = r.int(), r.int(), micros(r.int())
-	v.Remaining = max(0, v.Capacity-v.Depth)
 	if r.more() {
 		v.Position = r.int()
 	}

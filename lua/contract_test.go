@@ -238,7 +238,7 @@ func TestOutcomeCodes(t *testing.T) {
 			t.Fatalf("outcome %q: %v", entry, err)
 		}
 		zero := int64(0)
-		flows, verdict := []any{[]any{zero, zero, zero, zero}}, []any{n, int64(1), zero, zero, zero}
+		flows, verdict := []any{[]any{zero, zero, zero, zero, zero}}, []any{n, int64(1), zero, zero, zero}
 		verdicts, err := call.Decode([]any{zero, flows, []any{verdict}})
 		if err != nil {
 			t.Errorf("outcome %q: %v", entry, err)

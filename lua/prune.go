@@ -40,7 +40,7 @@ func statements(source string) []statement {
 	return append(out, parse(source[begin:]))
 }
 
-var constant = regexp.MustCompile(`^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')(?: -- .*)?\n$`)
+var constant = regexp.MustCompile(`^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')\n$`)
 
 func parse(text string) statement {
 	s := statement{text: text}

@@ -121,7 +121,8 @@ func code(file string) (text string, includes, rare []string) {
 			rare = append(rare, strings.Fields(strings.TrimPrefix(trimmed, rareMark))...)
 		case trimmed == "" || strings.HasPrefix(trimmed, "--"):
 		default:
-			out.WriteString(strings.TrimRight(line, "\n"))
+			statement, _, _ := strings.Cut(line, " -- ")
+			out.WriteString(strings.TrimRight(statement, "\n"))
 			out.WriteByte('\n')
 		}
 	}
@@ -285,6 +286,16 @@ func (r *reader) list() []any {
 		r.fail(fmt.Sprintf("field %d is a %T, not an array", r.at, v))
 		return nil
 	}
+}
+
+// array reads the next value if it is an array.
+func (r *reader) array() (values []any, ok bool) {
+	if r.at < len(r.values) {
+		if values, ok = r.values[r.at].([]any); ok {
+			r.at++
+		}
+	}
+	return values, ok
 }
 
 func (r *reader) more() bool { return r.err == nil && r.at < len(r.values) }

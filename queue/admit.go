@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -146,6 +147,7 @@ func (f *flusher) run() {
 		if !ok {
 			return
 		}
+		runtime.Gosched() // who is about to submit does so first; costs nothing where nobody is
 		jobs := len(gathered[0].batch)
 	gather:
 		for jobs < flushMost {

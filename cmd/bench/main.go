@@ -99,10 +99,15 @@ func main() {
 	file := flag.String("json", "", "write the results to this file as JSON")
 	plots := flag.String("plot", "", "draw pictures of the figures that have one into this directory, as SVG")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [flags] [FIGURE…], for example: bench -runs 3 P11")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [FIGURE…] [flags], for example: bench P11 -runs 3")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
+	var names []string
+	for flag.NArg() > 0 { // flags may stand after figures, too
+		names = append(names, flag.Arg(0))
+		_ = flag.CommandLine.Parse(flag.Args()[1:]) // a mistake ends the program
+	}
 	figures := all()
 	if *list {
 		for _, f := range figures {
@@ -110,8 +115,11 @@ func main() {
 		}
 		return
 	}
-	chosen, err := choose(figures, flag.Args())
-	if err != nil || *runs < 1 {
+	chosen, err := choose(figures, names)
+	if err == nil && *runs < 1 {
+		err = fmt.Errorf("-runs %d: want at least 1", *runs)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}

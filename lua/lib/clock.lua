@@ -41,11 +41,11 @@ local function changed_numbers(args, fields, is, was)
   return args
 end
 
--- numbers makes numbers of the first n values; what is missing is 0.
+-- numbers makes numbers of the first n values; what is missing is 0. Arithmetic reads a text once, tonumber twice.
 local function numbers(values, n)
   for i = 1, n do
     local v = values[i]
-    values[i] = v and tonumber(v) or 0
+    values[i] = v and v ~= '0' and v + 0 or 0
   end
 end
 

@@ -290,10 +290,13 @@ local function start_after(f, ahead)
       base, rem = first, 0
     end
     local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
-    if base + wait > FARTHEST then
+    local of_cell = base + wait
+    if of_cell > FARTHEST then
       return 0
     end
-    start = max(start, base + wait)
+    if of_cell > start then
+      start = of_cell
+    end
   end
   return start
 end

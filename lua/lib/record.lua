@@ -15,7 +15,10 @@ local HEAD = 65
 -- A number that goes to Redis is written out digit by digit: where it is always the same, it stands here as text.
 local UP_TO_PAYLOAD = '2110' -- the place of the last byte that any prefix may reach
 
-local ZERO3, ZERO4, ZERO5, ZERO7 = string.rep('\0', 3), string.rep('\0', 4), string.rep('\0', 5), string.rep('\0', 7)
+local ZERO3 = '\0\0\0'
+local ZERO4 = '\0\0\0\0'
+local ZERO5 = '\0\0\0\0\0'
+local ZERO7 = '\0\0\0\0\0\0\0'
 
 -- A string is made in one step: each piece that is joined to another is one more that Lua must keep.
 
