@@ -258,11 +258,21 @@ func (c TickCall) Call() Call {
 func (c TickCall) Decode(values []any) (Grant, error) {
 	r := reader{values: values}
 	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1}
+	if n := (len(values) - r.at) / 3; n > 0 {
+		g.Leases = make([]LeasedJob, 0, n)
+	}
 	for r.more() {
-		g.Leases = append(g.Leases, LeasedJob{
-			ID: r.text(), Epoch: r.int(), Stamp: shaper.Instant(r.int()), Ends: shaper.Instant(r.int()),
-			Attempts: int(r.int()), Eligible: shaper.Instant(r.int()), Record: []byte(r.text()),
-		})
+		l := LeasedJob{ID: r.text(), Stamp: shaper.Instant(r.int()), Record: []byte(r.text())}
+		l.Ends = max(g.Now, l.Stamp).Add(c.Lease)
+		if len(l.Record) < recordHead {
+			r.fail("a record without a head")
+			break
+		}
+		var state shaper.State
+		if state, l.Epoch, l.Attempts, l.Eligible = leaseOf(l.Record); state != shaper.Leased {
+			l.Epoch++ // the record is as it was before
+		}
+		g.Leases = append(g.Leases, l)
 	}
 	return g, r.err
 }

@@ -94,14 +94,10 @@ func DecodeRecord(raw []byte) (Record, error) {
 	}
 	be := binary.BigEndian
 	r := Record{
-		State:       shaper.State(raw[1]),
-		Epoch:       int64(be.Uint32(raw[2:])),
-		Attempts:    int(be.Uint16(raw[6:])),
 		FreeLeases:  int(raw[8]),
 		Outcome:     raw[9],
 		Tag:         be.Uint32(raw[10:]),
 		Stamp:       shaper.Instant(wide(raw[14:21])),
-		At:          shaper.Instant(wide(raw[21:28])),
 		Deadline:    shaper.Instant(wide(raw[28:35])),
 		Seq:         wide(raw[35:41]),
 		Created:     shaper.Instant(wide(raw[44:51])),
@@ -109,6 +105,7 @@ func DecodeRecord(raw []byte) (Record, error) {
 		Cost:        int64(raw[56]),
 		MaxAttempts: int(be.Uint16(raw[57:])),
 	}
+	r.State, r.Epoch, r.Attempts, r.At = leaseOf(raw)
 	result := int(wide(raw[41:44]))
 	prefix, payload := int(be.Uint16(raw[59:])), int(be.Uint32(raw[61:]))
 	if prefix < recordHead || prefix > len(raw) {
@@ -143,6 +140,12 @@ func DecodeRecord(raw []byte) (Record, error) {
 	}
 	r.Result = rest[:result:result]
 	return r, nil
+}
+
+// leaseOf reads from the head of a record its state, the epoch and the attempts so far, and when the job became eligible.
+func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligible shaper.Instant) {
+	be := binary.BigEndian
+	return shaper.State(head[1]), int64(be.Uint32(head[2:])), int(be.Uint16(head[6:])), shaper.Instant(wide(head[21:28]))
 }
 
 // PeekRecord reads state and flow from the first bytes of a record, false when they are not there.

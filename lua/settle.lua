@@ -172,15 +172,15 @@ end
 local reply = { now }
 for k = 6, #KEYS do
   local a, id = 7 + (k - 6) * JOB_ARGS, ids[k]
-  local epoch, outcome, j = tonumber(ARGV[a + 1]), ARGV[a + 2], jobs[id]
+  local epoch, outcome, j = ARGV[a + 1] + 0, ARGV[a + 2], jobs[id]
   if not j then
     reply[k - 4] = STALE
   elseif j.state == 'l' and j.epoch == epoch then
     local f = flows[j.flow]
     if read[id] == 'part' then
-      succeed(KEYS[k], id, j, f, tonumber(ARGV[a + 4]), ARGV[a + 5])
+      succeed(KEYS[k], id, j, f, ARGV[a + 4] + 0, ARGV[a + 5])
     else
-      apply(id, outcome, tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), ARGV[a + 5], j, f)
+      apply(id, outcome, ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5], j, f)
     end
     if not f.touched then
       f.touched = true

@@ -20,7 +20,8 @@
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
 --   1 if completions are to be handed over,
---   then per leased job: id, epoch, stamp, end of lease, attempts before, eligible since, record
+--   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over again, with the lease it has. The lease
+--   ends its time after the stamp, or after now if that is later
 -- Derived keys: flow queue later policy flows job idem done dead expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
@@ -79,10 +80,10 @@ local changed = false -- whether anything was written
 local reply, filled, grant_counter = { now, 0, 0, 0, 0, 0 }, 6, 0
 
 -- hand_out puts a leased job into the reply.
-local function hand_out(j, ends)
+local function hand_out(j)
   local r, n = reply, filled
-  r[n + 1], r[n + 2], r[n + 3], r[n + 4], r[n + 5], r[n + 6], r[n + 7] = j.id, j.epoch, j.stamp, ends, j.attempts, j.at, j.full
-  filled = n + 7
+  r[n + 1], r[n + 2], r[n + 3] = j.id, j.stamp, j.full
+  filled = n + 3
 end
 local due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
 
@@ -192,7 +193,7 @@ local function redeliver(grant)
         local ends = max(now, j.stamp) + lease
         redis.call('SETRANGE', PREFIX .. 'job:' .. j.id, 0, job_head(j))
         redis.call('ZADD', KEYS[4], ends, j.id)
-        hand_out(j, ends)
+        hand_out(j)
       end
     end
   end
@@ -373,6 +374,15 @@ local function head_of(f, most, parts)
   return redis.call('ZRANGE', queue, '0', last)
 end
 
+-- records_of reads the records of the first most ids, in one command.
+local function records_of(ids, most)
+  local keys = {}
+  for i = 1, min(#ids, most) do
+    keys[i] = JOB .. ids[i]
+  end
+  return keys[2] and redis.call('MGET', unpack(keys)) or {}
+end
+
 -- count_again counts what is there of a queue that was deleted or evicted behind our back.
 local function count_again(f, seen)
   absent(PREFIX .. 'queue:' .. f.name)
@@ -406,13 +416,14 @@ local function plan(f, budget)
   end
   local all_seen = seen < wide or seen == f.queued
   local at, waiting, promoted_from = 1, {}, 0
+  local raws = parts == 1 and records_of(window, min(wide - 1, room)) or {}
   while #f.leave < room and drop_left > 0 do
     if at > #window and not all_seen then
       if wide == room then
         return true
       end
       wide = room -- some took no slot
-      window = head_of(f, wide, parts)
+      window, raws = head_of(f, wide, parts), {}
       all_seen = #window / parts < wide
     end
     local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
@@ -435,8 +446,10 @@ local function plan(f, budget)
     else
       local j
       if from_window then
-        local id = window[at]
-        local raw = redis.call('GET', JOB .. id)
+        local id, raw = window[at], raws[at]
+        if raw == nil then
+          raw = redis.call('GET', JOB .. id)
+        end
         j = job_waiting(raw, id) or job_of_raw(raw, id, f)
       else
         j = waiting[1]
@@ -473,7 +486,7 @@ local function plan(f, budget)
   return true
 end
 
-local ends = {} -- of the leases that carry_out gives, with their ids
+local ends, granted = {}, {} -- of the leases that carry_out gives: when they end, with their ids; ids with their epochs
 
 -- carry_out_seldom is what carry_out leaves over: what is promoted and dropped.
 local function carry_out_seldom(f)
@@ -516,7 +529,9 @@ local function carry_out(f)
       gone[#gone + 1] = j.id
       redis.call('SETRANGE', JOB .. j.id, '1', job_leased(j.epoch, j.full, j.stamp))
     end
-    hand_out(j, until_then)
+    granted[#granted + 1] = j.id
+    granted[#granted + 1] = j.epoch == 1 and ' 1\n' or format(' %d\n', j.epoch)
+    hand_out(j)
   end
   if #gone > 0 then
     redis.call('ZREM', PREFIX .. 'queue:' .. f.name, unpack(gone))
@@ -644,14 +659,9 @@ end
 if #ends > 0 then
   redis.call('ZADD', KEYS[4], unpack(ends))
 end
-if filled > 6 then
-  local text, n = { ARGV[2] }, 1
-  for at = 7, filled, 7 do
-    local epoch = reply[at + 1]
-    text[n + 1], text[n + 2], text[n + 3], text[n + 4] = '\n', reply[at], ' ', epoch == 1 and '1' or format('%d', epoch)
-    n = n + 4
-  end
-  redis.call('SET', KEYS[5], table.concat(text), 'EX', max(60, ceil(lease / 500000)))
+if granted[1] then
+  granted[#granted] = sub(granted[#granted], 1, -2)
+  redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(granted), 'EX', max(60, ceil(lease / 500000)))
   grant_counter = counter
 end
 save_touched()

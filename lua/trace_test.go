@@ -43,7 +43,7 @@ local redis = (function(real)
     if cmd ~= 'PUBLISH' and cmd ~= 'TIME' then
       local unlock = cmd == 'DEL' and #args == 1 and string.find(args[1], ':unlock$')
       if not unlock then
-        for i = 1, (cmd == 'DEL' or cmd == 'EXISTS') and #args or 1 do
+        for i = 1, (cmd == 'DEL' or cmd == 'EXISTS' or cmd == 'MGET') and #args or 1 do
           touch(cmd, args[i])
         end
         for i = 3, cmd == 'MSET' and #args or 0, 2 do

@@ -182,7 +182,7 @@ local function depart(f, stamp, cost)
     cell_move(c, cost)
   end
   f.last = stamp
-  local s = share(f, stamp)
+  local s = f.share == 0 and SHARE_ALL or share(f, stamp)
   if s == SHARE_ALL then
     f.share, f.spaced = 0, 0
   else
@@ -367,8 +367,9 @@ end
 
 -- Jobs that were admitted before their bytes were counted are counted out without harm.
 local function leave_place(f, j)
-  f.depth, f.bytes = f.depth - 1, max(0, f.bytes - j.payload)
-  clock.depth, clock.bytes = clock.depth - 1, max(0, clock.bytes - j.payload)
+  local bytes, in_all = f.bytes - j.payload, clock.bytes - j.payload
+  f.depth, f.bytes = f.depth - 1, bytes > 0 and bytes or 0
+  clock.depth, clock.bytes = clock.depth - 1, in_all > 0 and in_all or 0
 end
 
 local function tenant_of(name)
@@ -385,7 +386,7 @@ local FLOW_TALLIES = { 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead
 local CELL = '(%d+):(%d+):(%d+):(-?%d+):(%d+)'
 
 local function cell_of(limit, period, burst, tat, rem)
-  return { limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst), tat = tonumber(tat), rem = tonumber(rem) }
+  return { limit = limit + 0, period = period + 0, burst = burst + 0, tat = tat + 0, rem = rem + 0 }
 end
 
 local function cells_of(text)
