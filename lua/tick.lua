@@ -353,14 +353,14 @@ local function promote(f, waiting, stamp, from)
   return from
 end
 
--- slots is the most jobs that the paces may let leave up to now + horizon: those of a whole burst from the first stamp that may be given, and
--- one each interval from there.
+-- slots is the most jobs that the paces may let leave up to now + horizon, by their TAT: a whole burst where that is now, less by one for
+-- each interval that it is ahead.
 local function slots(f)
   local most = FLOW_JOBS_MOST
   for i = 1, #f.cells do
     local c = f.cells[i]
     local span = now + horizon + 1 - max(c.tat, now - SLACK)
-    most = min(most, max(0, floor(span * c.limit / c.period)) + c.burst)
+    most = min(most, max(0, floor(span * c.limit / c.period) + c.burst))
   end
   return most
 end
@@ -407,7 +407,8 @@ local function plan(f, budget)
   if room <= 0 then
     return false
   end
-  local wide = min(room, slots(f) + 1) -- one more, to see that it does not leave
+  local leave = slots(f)
+  local wide = min(room, leave + 1) -- one more, to see that it does not leave
   local parts = f.later_before and 2 or 1 -- sequences are of use beside what is promoted alone
   local window = head_of(f, wide, parts)
   local seen = #window / parts
@@ -416,7 +417,7 @@ local function plan(f, budget)
   end
   local all_seen = seen < wide or seen == f.queued
   local at, waiting, promoted_from = 1, {}, 0
-  local raws = parts == 1 and records_of(window, min(wide - 1, room)) or {}
+  local raws = parts == 1 and records_of(window, leave) or {}
   while #f.leave < room and drop_left > 0 do
     if at > #window and not all_seen then
       if wide == room then

@@ -23,6 +23,42 @@ const (
 	pushConnections = 64
 )
 
+// pushSide is what one side did: posts a second, and the processor time of each in this process, in the upstream and in Redis.
+type pushSide struct {
+	PerSecond float64 `json:"per_second"`
+	Here      float64 `json:"here_us"`
+	Upstream  float64 `json:"upstream_us"`
+	Redis     float64 `json:"redis_us"`
+}
+
+func (s pushSide) String() string {
+	return fmt.Sprintf("%7.0f/s %3.0f+%.0f+%.0f µs", s.PerSecond, s.Here, s.Upstream, s.Redis)
+}
+
+// pushRun is what both sides did, one after the other.
+type pushRun struct {
+	Sluice pushSide `json:"sluice"`
+	Bare   pushSide `json:"bare_client"`
+}
+
+// measured runs the posts of one side; store is nil where there is none.
+func (s *pushSide) measured(upstream *server, store *redisServer, posts func() (perSecond float64, err error)) (err error) {
+	times := func() (here, there, redis time.Duration) {
+		there, _ = cpuOf(upstream.pid()) // unknown is 0
+		if store != nil {
+			redis = store.cpu()
+		}
+		return spentHere(), there, redis
+	}
+	here, there, redis := times()
+	if s.PerSecond, err = posts(); err != nil {
+		return err
+	}
+	nowHere, nowThere, nowRedis := times()
+	s.Here, s.Upstream, s.Redis = micros(nowHere-here)/pushJobs, micros(nowThere-there)/pushJobs, micros(nowRedis-redis)/pushJobs
+	return nil
+}
+
 // measurePush compares jobs pushed to an upstream, from the queue to the end of their settling, with a bare client that posts to the same
 // one over as many connections.
 func measurePush(ctx context.Context, b *bench) ([]float64, error) {
@@ -33,21 +69,21 @@ func measurePush(ctx context.Context, b *bench) ([]float64, error) {
 	defer sink.close()
 	url := "http://" + sink.addr + "/"
 	var samples []float64
-	lines := []string{fmt.Sprintf("%-8s %12s %12s   posts/s over %d connections", "push", "sluice", "bare client", pushConnections)}
+	var runs []pushRun
+	lines := []string{fmt.Sprintf("%-8s %-26s %-26s   %d connections; processor time a post in this process + upstream + Redis", "push", "sluice", "bare client", pushConnections)}
 	for n := range b.runs {
-		bare, err := postAll(ctx, url)
-		if err != nil {
+		var r pushRun
+		if err := r.Bare.measured(sink, nil, func() (float64, error) { return postAll(ctx, url) }); err != nil {
 			return nil, err
 		}
-		ours, err := pushSluice(ctx, b, url)
-		if err != nil {
+		if err := pushSluice(ctx, b, sink, &r.Sluice); err != nil {
 			return nil, err
 		}
-		b.progress("P12: run %d of %d: sluice %.0f, bare client %.0f posts/s", n+1, b.runs, ours, bare)
-		lines = append(lines, fmt.Sprintf("run %-4d %12.0f %12.0f", n+1, ours, bare))
-		samples = append(samples, ours/bare)
+		b.progress("P12: run %d of %d: sluice %v, bare client %v", n+1, b.runs, r.Sluice, r.Bare)
+		lines = append(lines, fmt.Sprintf("run %-4d %-26v %-26v", n+1, r.Sluice, r.Bare))
+		samples, runs = append(samples, r.Sluice.PerSecond/r.Bare.PerSecond), append(runs, r)
 	}
-	b.detail("P12", lines, nil)
+	b.detail("P12", lines, runs)
 	return samples, nil
 }
 
@@ -95,37 +131,43 @@ func postTo(client *http.Client, req *http.Request) error {
 	return err
 }
 
-func pushSluice(ctx context.Context, b *bench, url string) (perSecond float64, err error) {
+func pushSluice(ctx context.Context, b *bench, upstream *server, side *pushSide) error {
 	s, err := open(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer s.close()
 	if err := s.fill(ctx, b, "push", "", pushJobs); err != nil {
-		return 0, err
+		return err
 	}
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {URL: url, Connections: pushConnections}}, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
+		Routes:      map[string]worker.Route{route: {URL: "http://" + upstream.addr + "/", Connections: pushConnections}},
+		Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
 	}
-	return s.whileWorking(ctx, cfg, func() (float64, error) {
-		start := time.Now()
-		ticker := time.NewTicker(10 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			t, err := s.Tenant(ctx, "push")
-			if err != nil {
-				return 0, err
-			}
-			if t.Depth+t.Running == 0 {
-				return pushJobs / time.Since(start).Seconds(), nil
-			}
-			select {
-			case <-ticker.C:
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			}
-		}
+	return side.measured(upstream, s.server, func() (float64, error) {
+		return s.whileWorking(ctx, cfg, func() (float64, error) { return s.emptied(ctx, "push", pushJobs) })
 	})
+}
+
+// emptied waits until the tenant's n jobs have ended, and says how many did a second.
+func (s *store) emptied(ctx context.Context, tenant string, n int) (perSecond float64, err error) {
+	start := time.Now()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		t, err := s.Tenant(ctx, tenant)
+		if err != nil {
+			return 0, err
+		}
+		if t.Depth+t.Running == 0 {
+			return float64(n) / time.Since(start).Seconds(), nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
 }
 
 // startDelays are how long it takes from a submission to an idle flow until its handler starts.
