@@ -57,8 +57,7 @@ type AdmitJob struct {
 	IdemHash    string // as the record keeps it; empty for none
 	Fingerprint string
 	Delay       time.Duration
-	MaxWaitMS   int64 // 0: the policy's
-	Cost        int64
+	MaxWaitMS   int64  // 0: the policy's
 	Rest        []byte // Record.Rest
 }
 

@@ -35,7 +35,7 @@ func (w *world) admit(r admission) {
 		}
 		job := lua.AdmitJob{
 			Flow: slices.Index(names, c.flow), Key: w.shard.Job(c.id), IdemHash: c.idem, Fingerprint: c.print, Delay: c.delay,
-			MaxWaitMS: c.maxWait.Milliseconds(), Cost: c.cost, Rest: rest,
+			MaxWaitMS: c.maxWait.Milliseconds(), Rest: rest,
 		}
 		if c.idem != "" {
 			job.IdemKey = w.shard.Idem(tenantOf(c.flow), c.idem)

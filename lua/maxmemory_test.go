@@ -50,7 +50,7 @@ func TestMaxMemory(t *testing.T) {
 			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"), Later: w.shard.Later("acme/echo"), Policy: w.shard.Policy("acme"),
 			Names: w.shard.Names("acme"), Entry: "acme",
 		}},
-		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Cost: 1, Rest: rest}},
+		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Rest: rest}},
 	}.Call())
 	refused("replay", lua.ReplayCall{
 		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",

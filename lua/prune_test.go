@@ -69,6 +69,15 @@ func TestRareFunctions(t *testing.T) {
 	}
 }
 
+// TestNoComments: what is sent has no comments, whose words the composer would take for names.
+func TestNoComments(t *testing.T) {
+	for _, s := range Commands.All() {
+		if strings.Contains(s.Source(), "-- ") {
+			t.Errorf("%s.lua is sent with comments", s.Name)
+		}
+	}
+}
+
 func TestFold(t *testing.T) {
 	const source = "local FAR = 9007199254740991\n" +
 		"local A, B = 1, 20\n" +

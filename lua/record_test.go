@@ -23,7 +23,7 @@ func admitOne(shard queue.ShardKeys, at shaper.Instant, p shaper.Policy, id stri
 			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow), Policy: shard.Policy(tenant), Names: shard.Names(tenant),
 			Entry: entryOf(r.Tenant),
 		}},
-		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Cost: r.Cost, Rest: rest}},
+		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Rest: rest}},
 	}
 	if r.Idem != "" {
 		call.Jobs[0].IdemKey, call.Jobs[0].IdemHash, call.Jobs[0].Fingerprint = shard.Idem(tenant, r.Idem), r.Idem, "print"

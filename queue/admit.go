@@ -268,7 +268,7 @@ func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
 		return lua.AdmitJob{}, Job{}, errors.New("queue: the id is not one that NewID makes for the tenant")
 	}
 	cost := max(s.Cost, 1)
-	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: s.Delay, MaxWaitMS: s.MaxWait.Milliseconds(), Cost: cost}
+	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: s.Delay, MaxWaitMS: s.MaxWait.Milliseconds()}
 	tenant := EncodeName(s.Tenant)
 	if s.IdempotencyKey != "" {
 		job.IdemHash = shortHash(s.IdempotencyKey)

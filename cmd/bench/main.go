@@ -102,12 +102,7 @@ func main() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [FIGURE…] [flags], for example: bench P11 -runs 3")
 		flag.PrintDefaults()
 	}
-	flag.Parse()
-	var names []string
-	for flag.NArg() > 0 { // flags may stand after figures, too
-		names = append(names, flag.Arg(0))
-		_ = flag.CommandLine.Parse(flag.Args()[1:]) // a mistake ends the program
-	}
+	names := figuresIn(flag.CommandLine, os.Args[1:])
 	figures := all()
 	if *list {
 		for _, f := range figures {
@@ -142,6 +137,16 @@ func main() {
 	if failed {
 		os.Exit(1)
 	}
+}
+
+// figuresIn reads flags, which may stand before, between and after the names of figures. A mistake in them ends the program.
+func figuresIn(flags *flag.FlagSet, args []string) (names []string) {
+	_ = flags.Parse(args)
+	for flags.NArg() > 0 {
+		names = append(names, flags.Arg(0))
+		_ = flags.Parse(flags.Args()[1:])
+	}
+	return names
 }
 
 func choose(figures []figure, names []string) ([]figure, error) {
