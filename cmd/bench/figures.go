@@ -113,7 +113,7 @@ func (s *store) fill(ctx context.Context, b *bench, tenant, prefix string, n int
 		if verdicts[0].Outcome != shaper.Admitted {
 			return fmt.Errorf("a job was not admitted: %s", verdicts[0].Outcome)
 		}
-		if i%100_000 == 0 {
+		if i > 0 && i%100_000 == 0 { // few jobs are admitted before anybody wonders
 			b.progress("%s: %d of %d jobs admitted", tenant, i, n)
 		}
 	}
