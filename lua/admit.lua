@@ -215,8 +215,8 @@ k = first_key
 for i = 1, count do
   local f, key, rest = jobs[i], KEYS[k], ARGV[first_arg + 2 * i - 1]
   local s, id, payload = f.flow and f, sub(key, id_at), n32(rest, 6)
-  local twin = placed[id]
-  k = k + 1
+  local twin, own = placed[id], k
+  k = k + (s and s.idem_key and 2 or 1)
   if not (s or twin) and f.plain and not full(f, atomic and f.asked or 1, atomic and f.asked_bytes or payload) then
     -- What judge does, for a job that asks for nothing but a place and has it.
     f.asked, f.asked_bytes, f.seq = f.asked - 1, f.asked_bytes - payload, f.seq + 1
@@ -231,17 +231,17 @@ for i = 1, count do
     filled = filled + 4
   else
     if not (s or twin) then
-      s = special(k - 1, ARGV[first_arg + 2 * i - 2], rest)
+      s = special(own, ARGV[first_arg + 2 * i - 2], rest)
     end
     judge = judge or judging()
     filled = filled + 1
     verdicts[filled] = twin or judge(s)
-    if s and s.idem_key then
-      k = k + 1
-    end
   end
 end
 if atomic and refusal then
+  -- It is told of the flow as it was read, for nothing of the batch is in it; was[5] of those are queued.
+  local f = flows[refusal[2]]
+  refusal[3], refusal[4], refusal[5] = f.depth_before, f.bytes_before, f.was[5] ~= 0 and refusal[5] or 0
   verdicts = {}
   for i = 1, count do
     verdicts[i] = refusal

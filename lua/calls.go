@@ -61,6 +61,9 @@ type AdmitJob struct {
 	Rest        []byte // Record.Rest
 }
 
+// PayloadBytes is how long the payload is as it is stored.
+func (j AdmitJob) PayloadBytes() int { return restPayload(j.Rest) }
+
 // Verdict is the script's answer for one job.
 type Verdict struct {
 	shaper.Admission
@@ -314,6 +317,7 @@ const (
 	CodeSettled  SettleCode = 1
 	CodeRepeated SettleCode = 2
 	CodeStale    SettleCode = 3
+	CodeDied     SettleCode = 4 // settled or repeated: the hold was not free any more and took the last attempt
 )
 
 // Call is the call in the form that is sent.

@@ -64,8 +64,7 @@ for i = 1, #jobs do
     end
   elseif redis.call('ZREM', PREFIX .. (j.state == 'q' and 'queue:' or 'later:') .. f.name, id) == 1 then
     if j.state == 'q' then
-      f.queued = f.queued - 1
-      f.cost = f.cost - j.cost
+      dequeue(f, j.cost)
     end
     redis.call('ZREM', KEYS[3], id)
     leave_place(f, j)

@@ -200,7 +200,7 @@ func TestConstants(t *testing.T) {
 		want   map[string]int64
 	}{
 		{lua.Commands.Settle, map[string]int64{
-			"SETTLED": int64(lua.CodeSettled), "REPEATED": int64(lua.CodeRepeated), "STALE": int64(lua.CodeStale),
+			"SETTLED": int64(lua.CodeSettled), "REPEATED": int64(lua.CodeRepeated), "STALE": int64(lua.CodeStale), "DIED": int64(lua.CodeDied),
 			"SLACK": shaper.Slack.Microseconds(), "FREE_LEASES": shaper.FreeLeases, "LATER_MOST": shaper.LaterMost, "FARTHEST": int64(never),
 		}},
 		{lua.Commands.Cancel, map[string]int64{

@@ -56,9 +56,11 @@ func flowsOf(jobs []candidate) (names []string) {
 func (m *model) admit(r admission) []lua.Verdict {
 	m.begin(r.at)
 	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
+	before := map[string]shaper.Admission{}
 	for _, name := range flowsOf(r.jobs) {
 		was := m.flows[name].tier
 		flows[name] = m.loadClaimed(name, r.tiers[tenantOf(name)], r.baseline)
+		before[name] = m.facts(flows[name], "")
 		touched[name] = flows[name].retuned || !flows[name].fresh && flows[name].tier != was
 	}
 	// An atomic batch asks for as many places as it has jobs that need one: neither admitted before, nor under a key known already.
@@ -73,7 +75,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 	var admitted []candidate
 	var records []*lua.Record
 	var refusal *lua.Verdict
-	turnedAway := "" // the first flow that had no place, or none in time
+	refusedBy, turnedAway := "", "" // the flow of the refusal; the first flow that had no place, or none in time
 	for i, c := range r.jobs {
 		f, v := flows[c.flow], &verdicts[i]
 		refused := false
@@ -131,11 +133,13 @@ func (m *model) admit(r admission) []lua.Verdict {
 		}
 		m.reach(string(v.Outcome))
 		if refused && refusal == nil {
-			refusal = v
+			refusal, refusedBy = v, c.flow
 		}
 	}
 	if r.atomic && refusal != nil {
 		m.reachIf(len(r.jobs) > 1, "refused whole")
+		was := before[refusedBy]
+		refusal.Depth, refusal.Bytes, refusal.Remaining, refusal.NextSlot = was.Depth, was.Bytes, was.Remaining, was.NextSlot
 		for i := range verdicts {
 			verdicts[i] = *refusal
 		}

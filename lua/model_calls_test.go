@@ -52,7 +52,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 			if !slices.Contains(touched, f) {
 				touched = append(touched, f)
 			}
-			codes = append(codes, lua.CodeSettled)
+			codes = append(codes, diedOr(lua.CodeSettled, s, j))
 			continue
 		}
 		// The outcome kept is that of the last lease that ended, which is the one before while the job is leased again.
@@ -62,7 +62,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		}
 		if ended == s.Epoch && j.Outcome == byte(s.Outcome) {
 			m.reach("repeated")
-			codes = append(codes, lua.CodeRepeated)
+			codes = append(codes, diedOr(lua.CodeRepeated, s, j))
 		} else {
 			m.reach("stale")
 			codes = append(codes, lua.CodeStale)
@@ -80,6 +80,14 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		m.save()
 	}
 	return codes
+}
+
+// diedOr is what a settlement is told: of a hold that took the last attempt, that it did.
+func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode {
+	if s.Outcome == lua.OutcomeHeld && j.State == shaper.Dead {
+		return lua.CodeDied
+	}
+	return code
 }
 
 // apply ends a current lease.

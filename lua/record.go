@@ -86,6 +86,9 @@ func (r Record) Rest() ([]byte, error) {
 	return append(b, r.Payload...), nil
 }
 
+// restPayload is the length of the payload in what Rest encoded: its bytes as they are stored.
+func restPayload(rest []byte) int { return int(binary.BigEndian.Uint32(rest[5:])) }
+
 // DecodeRecord reads a stored record, with or without its payload: a reader that left the payload out hands over head, prefix and result.
 // Payload and Result share the memory of raw.
 func DecodeRecord(raw []byte) (Record, error) {

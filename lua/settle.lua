@@ -13,14 +13,14 @@
 --   for the one kept
 --   An outcome is S succeeded, r retry, d dead, h held, R released.
 -- Reply
---   now, then per job: 1 settled, 2 repeated, 3 stale
+--   now, then per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and a hold that was not free any more has killed the job
 -- Derived keys: flow queue later policy job idem done dead expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
 --! rarely job_whole flow_whole whole_save apply policy_said retune_anew
 
-local JOB_ARGS, SETTLED, REPEATED, STALE = 5, 1, 2, 3
+local JOB_ARGS, SETTLED, REPEATED, STALE, DIED = 5, 1, 2, 3, 4
 clock_load(ARGV[1])
 local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
 retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
@@ -186,11 +186,15 @@ for k = 6, #KEYS do
       f.touched = true
       touched[#touched + 1] = f
     end
-    reply[k - 4] = SETTLED
+    reply[k - 4] = outcome == 'h' and j.state == 'd' and DIED or SETTLED
   else
     -- While a job is leased again, its last outcome is that of the lease before.
     local settled = j.state == 'l' and j.epoch - 1 or j.epoch
-    reply[k - 4] = (settled == epoch and j.outcome == outcome) and REPEATED or STALE
+    if settled ~= epoch or j.outcome ~= outcome then
+      reply[k - 4] = STALE
+    else
+      reply[k - 4] = outcome == 'h' and j.state == 'd' and DIED or REPEATED
+    end
   end
 end
 

@@ -246,8 +246,7 @@ local function expire(id, j, f)
   redis.call('ZREM', KEYS[3], id)
   if j.state == 'q' then
     redis.call('ZREM', PREFIX .. 'queue:' .. f.name, id)
-    f.queued = f.queued - 1
-    f.cost = f.cost - j.cost
+    dequeue(f, j.cost)
   elseif j.state == 's' or j.state == 'r' then
     redis.call('ZREM', PREFIX .. 'later:' .. f.name, id)
   else
@@ -467,8 +466,7 @@ local function plan(f, budget)
         table.remove(waiting, 1)
         j.gone = true
       end
-      f.queued = f.queued - 1
-      f.cost = f.cost - j.cost
+      dequeue(f, j.cost)
       leave_place(f, j)
       if j.missing then
         drop_left = drop_left - 1
@@ -495,6 +493,11 @@ local function carry_out_seldom(f)
   for i = 1, #f.promote do
     local j = f.promote[i]
     redis.call('ZREM', PREFIX .. 'later:' .. f.name, j.id)
+    if j.missing and not j.gone then -- it could not be dropped in plan any more
+      j.gone = true
+      dequeue(f, j.cost)
+      leave_place(f, j)
+    end
     if not j.gone then
       j.state = 'q'
       redis.call('ZADD', queue, j.seq, j.id)

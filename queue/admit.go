@@ -268,7 +268,7 @@ func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
 		return lua.AdmitJob{}, Job{}, errors.New("queue: the id is not one that NewID makes for the tenant")
 	}
 	cost := max(s.Cost, 1)
-	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: s.Delay, MaxWaitMS: s.MaxWait.Milliseconds()}
+	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}
 	tenant := EncodeName(s.Tenant)
 	if s.IdempotencyKey != "" {
 		job.IdemHash = shortHash(s.IdempotencyKey)
@@ -319,7 +319,7 @@ func (a *admission) answer(r lua.Reply) {
 		for i := range out {
 			out[i] = a.verdict(verdicts[at+i], a.jobs[at+i], a.call.Jobs[at+i])
 			if out[i].Outcome == shaper.Admitted {
-				a.q.store.admitted(len(p.batch[i].Payload))
+				a.q.store.admitted(a.call.Jobs[at+i].PayloadBytes())
 			}
 		}
 		at += n

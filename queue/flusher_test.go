@@ -301,3 +301,44 @@ func TestOneBadSubmissionHarmsNoOther(t *testing.T) {
 		t.Errorf("the submission after it: %+v, %v", v, err)
 	}
 }
+
+// TestOneIDPlainAndKeyed: one id is one job, also where one submission of a call has an idempotency key and the other none, and those behind
+// them are stored under keys of their own.
+func TestOneIDPlainAndKeyed(t *testing.T) {
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			g := &gate{entered: make(chan struct{}, 10), pass: make(chan struct{})}
+			q := open(t, options(t), func(o *queue.Options) { o.Shards = 1 }, g)
+			var all sync.WaitGroup
+			submit := func(s queue.Submission) {
+				all.Go(func() {
+					v, err := q.Submit(t.Context(), s)
+					if err != nil || v.Outcome != shaper.Admitted {
+						t.Errorf("%q, key %q: %+v, %v", s.ID, s.IdempotencyKey, v, err)
+					}
+					if _, err := q.Job(t.Context(), "acme", v.Job.ID); err != nil {
+						t.Errorf("%q, key %q was admitted: %v", s.ID, s.IdempotencyKey, err)
+					}
+				})
+			}
+			const atOnce = 4
+			for range atOnce {
+				submit(work())
+				<-g.entered
+			}
+			twin := work()
+			var err error
+			if twin.ID, err = q.NewID("acme"); err != nil {
+				t.Fatal(err)
+			}
+			keyed := twin
+			keyed.IdempotencyKey = "k"
+			for i, s := range []queue.Submission{twin, keyed, work()} {
+				submit(s)
+				queuetest.Await(t, "it to wait", func() bool { return q.Waiting() == i+1 })
+			}
+			close(g.pass)
+			all.Wait()
+		})
+	}
+}

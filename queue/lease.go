@@ -13,6 +13,7 @@ import (
 )
 
 const (
+	leaseMost   = 1000      // leases of one look
 	settleMost  = 500       // items of one settling or extending call
 	maxAttempts = 1<<16 - 1 // that a record can count
 )
@@ -38,7 +39,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	s := c.shard
 	call := lua.TickCall{
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Counter: c.counter, Seen: c.seen, Max: o.Max, Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
+		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Baseline: c.q.encoded(), Retention: c.q.retention,
 	}
 	sent := time.Now()
@@ -98,7 +99,7 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 	shaper.Release: lua.OutcomeReleased,
 }
 
-var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale}
+var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died}
 
 // Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty where nothing is known: send these again. A
 // shard that does not answer does not keep the others from it.

@@ -141,13 +141,14 @@ func (q *Queue) entries(ctx context.Context, shard ShardKeys, flow string, l Lis
 		key = shard.Leases()
 	}
 	var out []entry
-	for top := after; len(out) <= l.Limit; {
+	top, skip := after, int64(0) // skip: of the entries with top's score, which may be more than one step, so many were passed over
+	for len(out) <= l.Limit {
 		high := "+inf"
 		if top.ID != "" {
 			high = strconv.FormatFloat(top.Score, 'f', -1, 64)
 		}
 		const step = 500
-		found, err := q.engine.fast.ZRevRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: high, Count: step}).Result()
+		found, err := q.engine.fast.ZRevRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: high, Offset: skip, Count: step}).Result()
 		if err != nil {
 			return nil, unavailable(err)
 		}
@@ -158,9 +159,14 @@ func (q *Queue) entries(ctx context.Context, shard ShardKeys, flow string, l Lis
 				fresh = append(fresh, entry{flow: flow, score: z.Score, id: id})
 			}
 		}
-		if len(fresh) == 0 {
+		if len(fresh) == 0 && len(found) < step {
 			return out, nil
 		}
+		if len(fresh) == 0 {
+			skip += step
+			continue
+		}
+		skip = 0
 		last := fresh[len(fresh)-1]
 		top = mark{Score: last.score, ID: last.id}
 		if fresh, err = q.ofState(ctx, shard, l.State, fresh); err != nil {

@@ -84,7 +84,7 @@ func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 	sum.end()
 	t.Figures = sum.Figures
 	if sum.full && !t.Policy.Paused {
-		t.Reason = fmt.Sprintf("as many dead letters as are kept (%d): replay or purge them", q.retention.DeadCapacity)
+		t.Reason = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some", q.retention.DeadCapacity)
 	}
 	return t
 }

@@ -139,6 +139,7 @@ const (
 	Settled  SettleResult = "settled"
 	Repeated SettleResult = "repeated" // the same settlement came before: nothing changed, all is well
 	Stale    SettleResult = "stale"    // the lease is not the current one: nothing changed
+	Died     SettleResult = "died"     // settled or repeated: the hold was not free any more and took the last attempt, so the job is dead
 )
 
 // Tick is what one look at a shard brought.
@@ -165,7 +166,7 @@ const (
 
 // TickOptions are the parameters of one look.
 type TickOptions struct {
-	Max     int           // jobs to lease at the most; 0 looks without leasing
+	Max     int           // jobs to lease at the most, of which a look takes up to 1,000; 0 looks without leasing
 	Lease   time.Duration // how long each lease lasts
 	Horizon time.Duration // how far ahead of its stamp a job may be leased
 	Sweep   time.Duration // how often expired leases are looked for

@@ -25,12 +25,12 @@ const (
 
 var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale", "handed_off"}
 
-// outcomeOf is the outcome of a settlement. A retry of the last attempt leaves a dead letter.
+// outcomeOf is the outcome of a settlement. A retry of the last attempt leaves a dead letter, and so does a hold that cost it.
 func outcomeOf(s queue.Settlement, result queue.SettleResult) outcome {
 	if result == queue.Stale {
 		return outcomeStale
 	}
-	if s.Event == shaper.Retry && s.Attempt >= s.MaxAttempts {
+	if result == queue.Died || s.Event == shaper.Retry && s.Attempt >= s.MaxAttempts {
 		return outcomeDead
 	}
 	switch s.Event {

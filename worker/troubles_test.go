@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -91,5 +93,50 @@ func TestStoppedFlowIsTold(t *testing.T) {
 	}
 	if strings.Contains(text, tenant) || strings.Count(text, "jobs died") != 1 {
 		t.Error(text)
+	}
+}
+
+// TestHeldToDeath: a job whose holds are used up is a dead letter to the metrics and the log, too.
+func TestHeldToDeath(t *testing.T) {
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	policy := shaper.DefaultPolicy()
+	policy.Rate.Limit = 1000
+	q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 1, Defaults: policy, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	log := &watchedLog{want: "jobs died", came: make(chan struct{})}
+	w, err := New(q, Config{
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Routes: map[string]Route{"default": {URL: server.URL, Retry: Retry{MaxAttempts: 1, MinBackoff: time.Millisecond}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "n", Payload: []byte("1"), MaxAttempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := ended(t, q, v.Job.ID)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	held, dead := testutil.ToFloat64(w.metrics.deliveries[outcomeHeld]), testutil.ToFloat64(w.metrics.deliveries[outcomeDead])
+	if job.State != shaper.Dead || held != shaper.FreeLeases || dead != 1 || strings.Count(log.String(), "jobs died") != 1 {
+		t.Errorf("the job is %s; held %v times, dead %v times\n%s", job.State, held, dead, log)
 	}
 }

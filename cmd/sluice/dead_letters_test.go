@@ -72,7 +72,7 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 
 	// Two dead letters are as many as are kept: nothing leaves any more, and the tenant says why.
 	waiting := submit(exitOK, `"fine"`)
-	says(sluice(exitOK, "tenant", "get", "acme"), "limited by +paused", `reason +as many dead letters as are kept \(2\): replay or purge them`,
+	says(sluice(exitOK, "tenant", "get", "acme"), "limited by +paused", `reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
 		"effective rate +0/s", "depth +1", "paused +false +default", "dead +2")
 	says(sluice(exitOK, "job", "get", waiting, "--tenant", "acme"), "state +queued")
 

@@ -365,9 +365,11 @@ local function take_place(f, j)
   clock.depth, clock.bytes = clock.depth + 1, clock.bytes + j.payload
 end
 
--- Jobs that were admitted before their bytes were counted are counted out without harm.
+-- Jobs that were admitted before their bytes were counted are counted out without harm, and the last one takes with it what was counted in
+-- for a record that is lost.
 local function leave_place(f, j)
-  local bytes, in_all = f.bytes - j.payload, clock.bytes - j.payload
+  local payload = f.depth > 1 and j.payload or f.bytes
+  local bytes, in_all = f.bytes - payload, clock.bytes - payload
   f.depth, f.bytes = f.depth - 1, bytes > 0 and bytes or 0
   clock.depth, clock.bytes = clock.depth - 1, in_all > 0 and in_all or 0
 end
@@ -557,6 +559,12 @@ local function enqueue(f, cost)
   end
   f.queued = f.queued + 1
   f.cost = f.cost + cost
+end
+
+-- dequeue counts a job out of the queue. The last one leaves nothing behind, whatever was counted in for a record that is lost.
+local function dequeue(f, cost)
+  f.queued = f.queued - 1
+  f.cost = f.queued > 0 and f.cost - cost or 0
 end
 
 -- dead_left lets a flow go on that had stopped for its dead letters, when one of them has left.

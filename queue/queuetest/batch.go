@@ -15,12 +15,14 @@ var batchTests = map[string]func(*suite){
 	"an id repeated in one batch is refused":        batchSameID,
 	"a reused key refuses an atomic batch":          atomicKeyReused,
 	"a refused atomic batch is counted":             atomicRefusalCounted,
+	"a refused atomic batch tells what is there":    atomicRefusalTells,
 	"a batch has 1 to 1000 jobs of one tenant":      batchBounds,
 }
 
 var delayTests = map[string]func(*suite){
 	"a delayed job is scheduled and holds a place":     scheduled,
 	"a delayed job leaves at its time, not before":     scheduledLeaves,
+	"a delay of less than a millisecond ago is none":   scheduledBefore,
 	"a delayed job does not block the ones behind it":  scheduledBlocksNobody,
 	"a promoted job goes behind those that wait":       promotedGoesBehind,
 	"a retrying job keeps its place before later ones": retryingKeepsSequence,
@@ -70,6 +72,25 @@ func atomicBatch(s *suite) {
 		equal(s, "the outcome", v.Outcome, shaper.Admitted)
 		equal(s, "the position", v.Position, int64(i+2))
 	}
+}
+
+// atomicRefusalTells: what was counted in before the refusal is not there.
+func atomicRefusalTells(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	hasty := work()
+	hasty.MaxWait = 90 * time.Second
+	v := s.batch(true, hasty, hasty, hasty)[0]
+	equal(s, "the outcome", v.Outcome, shaper.DeadlineUnreachable)
+	equal(s, "the depth", v.Depth, 0)
+	equal(s, "the bytes", v.Bytes, 0)
+	equal(s, "the next slot", v.NextSlot, 0)
+	keyed := work()
+	keyed.IdempotencyKey = "k"
+	s.admit(keyed)
+	keyed.Payload = []byte(`{"n":2}`)
+	v = s.batch(true, work(), work(), keyed)[0]
+	equal(s, "the outcome", v.Outcome, shaper.KeyReused)
+	equal(s, "the depth", v.Depth, 1)
 }
 
 func atomicBatchOverFlows(s *suite) {
@@ -144,6 +165,16 @@ func scheduled(s *suite) {
 	if gap := full.Now.Add(full.RetryAfter).Sub(shaper.InstantOf(j.Scheduled)); gap < 0 || gap >= time.Millisecond {
 		s.Errorf("retry after ends %v after the delay, want it to be then", gap)
 	}
+}
+
+func scheduledBefore(s *suite) {
+	before := work()
+	before.Delay = -time.Millisecond / 2
+	for _, v := range s.batch(false, before, work(), before) {
+		equal(s, "the outcome", v.Outcome, shaper.Admitted)
+		equal(s, "the state", v.Job.State, shaper.Queued)
+	}
+	equal(s, "the depth", s.tenant(tenant).Depth, 3)
 }
 
 func scheduledLeaves(s *suite) {

@@ -15,6 +15,7 @@ var listTests = map[string]func(*suite){
 	"a list is of one tenant":                  listOneTenant,
 	"a list of a route has no other":           listRoute,
 	"a list's cursor must be one":              listCursor,
+	"a list goes on after many of one instant": listOneInstant,
 }
 
 // list pages through the whole list.
@@ -124,4 +125,24 @@ func listCursor(s *suite) {
 			s.Errorf("cursor %q: %+v, %v, want ErrCursor", cursor, page, err)
 		}
 	}
+}
+
+// listOneInstant has more jobs of one score than are read in one go.
+func listOneInstant(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Capacity = 2000 })
+	s.admit(work())
+	retrying := s.lease(1)[0]
+	s.settle(retrying, shaper.Retry, after(time.Minute))
+	later := work()
+	later.Delay = 2 * far
+	want := reversed(ids(s.backlog(1000, later)))
+	for _, limit := range []int{1000, 300} {
+		if got := s.list(queue.List{Tenant: tenant, State: queue.ListScheduled, Limit: limit}); !slices.Equal(got, want) {
+			s.Errorf("in pages of %d: %d jobs, want the %d scheduled ones, newest first", limit, len(got), len(want))
+		}
+	}
+	if got := s.list(queue.List{Tenant: tenant, State: queue.ListRetrying, Limit: 10}); !slices.Equal(got, []string{retrying.ID}) {
+		s.Errorf("retrying: %v, want %s", got, retrying.ID)
+	}
+	equal(s, "the count of a purge", s.purge(queue.Filter{State: queue.ListScheduled}).Count, 1000)
 }

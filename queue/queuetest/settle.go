@@ -170,8 +170,10 @@ func holdsAreFree(s *suite) {
 	equal(s, "the attempts after twenty holds", s.job(id).Attempts, 0)
 	s.settle(s.lease(1)[0], shaper.Hold)
 	equal(s, "the attempts after one more", s.job(id).Attempts, 1)
+	equal(s, "the result of the last but one", s.settle(s.lease(1)[0], shaper.Hold), queue.Settled)
+	last := s.lease(1)[0]
 	for range 2 {
-		s.settle(s.lease(1)[0], shaper.Hold)
+		equal(s, "the result of the last, also when it is sent again", s.settle(last, shaper.Hold), queue.Died)
 	}
 	equal(s, "the state after three more", s.job(id).State, shaper.Dead)
 }
