@@ -161,7 +161,7 @@ func FuzzBatch(f *testing.F) {
 }
 
 func FuzzKey(f *testing.F) {
-	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `[]`} {
+	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `{"expires_at":"9999-12-31T23:59:59-23:59"}`, `[]`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -172,7 +172,7 @@ func FuzzKey(f *testing.F) {
 			}
 			return
 		}
-		if len(k.Name) > wire.MaxKeyName || hasControl(k.Name) || !k.Expires.IsZero() && !k.Expires.After(time.Now()) {
+		if len(k.Name) > wire.MaxKeyName || hasControl(k.Name) || !k.Expires.IsZero() && !k.Expires.After(time.Now()) || k.Expires.UTC().Year() > 9999 {
 			t.Errorf("%q: %+v", body, k)
 		}
 	})
@@ -181,7 +181,7 @@ func FuzzKey(f *testing.F) {
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
 		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
-		`{"state":"leased"}`, `{"created_before":"0001-01-01T00:00:00Z"}`, `{"created_before":"2026-01-02T15:04:05,5+01:00"}`, `null`, "",
+		`{"state":"leased"}`, `{"created_before":"0001-01-01T00:00:00Z"}`, `{"created_before":"2026-01-02T15:04:05,5+01:00"}`, `{"created_before":"9999-12-31T23:59:59-00:01"}`, `null`, "",
 	} {
 		f.Add([]byte(s))
 	}
@@ -208,7 +208,7 @@ func FuzzFilter(f *testing.F) {
 			}
 			delete(said, name)
 		}
-		if len(said) > 0 || len(got.IDs) > wire.MaxFilterIDs || slices.ContainsFunc(got.IDs, func(id string) bool { return !plausibleID(id) }) {
+		if len(said) > 0 || len(got.IDs) > wire.MaxFilterIDs || slices.ContainsFunc(got.IDs, func(id string) bool { return !plausibleID(id) }) || got.CreatedBefore.UTC().Year() > 9999 {
 			t.Errorf("%q: %+v", body, got)
 		}
 	})

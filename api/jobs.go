@@ -288,10 +288,16 @@ func responseOf(r *queue.Response) *wire.Response {
 	return out
 }
 
-// utc is the time in UTC; the zero time stays zero.
+// lastTime is the last that RFC 3339 can write.
+var lastTime = time.Date(10000, 1, 1, 0, 0, 0, -1, time.UTC)
+
+// utc is the time in UTC; the zero time stays zero. What is stored may be later than lastTime, and is shown as that.
 func utc(t time.Time) time.Time {
-	if t.IsZero() {
+	switch {
+	case t.IsZero():
 		return time.Time{}
+	case t.After(lastTime):
+		return lastTime
 	}
 	return t.UTC()
 }

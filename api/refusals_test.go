@@ -174,6 +174,7 @@ func TestRefusals(t *testing.T) {
 		{"purge before a number", "POST", tenant + "/purge", nil, `{"created_before":1767225600}`, 422, "invalid-request", "created_before (number) must be a time after 1970 in RFC 3339"},
 		{"purge before a date", "POST", tenant + "/purge", nil, `{"created_before":"2026-01-01"}`, 422, "invalid-request", "created_before (string)"},
 		{"purge before all time", "POST", tenant + "/purge", nil, `{"created_before":"0001-01-01T00:00:00Z"}`, 422, "invalid-request", "after 1970"},
+		{"purge before a year of five digits in UTC", "POST", tenant + "/purge", nil, `{"created_before":"9999-12-31T23:59:59-23:59"}`, 422, "invalid-request", "in UTC before the year 10000"},
 		{"purge before null", "POST", tenant + "/purge", nil, `{"created_before":null}`, 422, "invalid-request", "created_before (null)"},
 		{"purge of a repeated field", "POST", tenant + "/purge", nil, `{"state":"dead","state":"dead"}`, 422, "invalid-request", "must not be repeated"},
 		{"purge of a long tenant name", "POST", "/v1/tenants/" + strings.Repeat("t", 256) + "/purge", nil, "", 422, "invalid-request", "path.tenant"},

@@ -112,10 +112,10 @@ func (rd *reader) state(path string, value json.RawMessage, states []queue.ListS
 	return s
 }
 
-// instant reads a time of RFC 3339.
+// instant reads a time of RFC 3339. With an offset, one of the year 9999 may be of the next in UTC, which could not be told again.
 func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
-	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || t.Unix() <= 0 {
-		rd.wrong(path, value, "must be a time after 1970 in RFC 3339, such as 2026-01-02T15:04:05Z")
+	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || t.Unix() <= 0 || t.After(lastTime) {
+		rd.wrong(path, value, "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z")
 	}
 	return t
 }
