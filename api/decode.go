@@ -99,10 +99,15 @@ func (rd *reader) array(path string, value json.RawMessage, element func(i int, 
 	return n
 }
 
-// text reads a string of least to most bytes without control characters.
+// text reads a string of least to most bytes without control characters. Halves of surrogate pairs would all be read as U+FFFD, and texts that
+// differ in them, such as idempotency keys, as one.
 func (rd *reader) text(path string, value json.RawMessage, least, most int) (s string) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &s) != nil {
 		rd.wrong(path, value, "must be a string")
+		return ""
+	}
+	if hasHalf(value) {
+		rd.wrong(path, value, "must not contain half of a surrogate pair")
 		return ""
 	}
 	if rule := textRule(s, least, most); rule != "" {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"iter"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // The functions of this file take apart JSON that json.Valid has found valid, in one pass and without a copy: what they give are parts of
@@ -50,6 +53,34 @@ func nameOf(quoted []byte) string {
 	var s string
 	_ = json.Unmarshal(quoted, &s) // it is valid
 	return s
+}
+
+// hasHalf reports whether a string with its quotes has an escape that is half of a surrogate pair, without the other half beside it.
+func hasHalf(quoted []byte) bool {
+	for at := 0; at < len(quoted); at++ {
+		if quoted[at] != '\\' {
+			continue
+		}
+		if at++; quoted[at] != 'u' {
+			continue
+		}
+		half := unitOf(quoted[at+1:])
+		at += 4
+		if !utf16.IsSurrogate(half) {
+			continue
+		}
+		if !bytes.HasPrefix(quoted[at+1:], []byte(`\u`)) || utf16.DecodeRune(half, unitOf(quoted[at+3:])) == utf8.RuneError {
+			return true
+		}
+		at += 6
+	}
+	return false
+}
+
+// unitOf is the UTF-16 code unit that the four digits of an escape stand for.
+func unitOf(digits []byte) rune {
+	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // it is valid
+	return rune(n)
 }
 
 func skipSpace(b []byte, at int) int {

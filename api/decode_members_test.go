@@ -50,3 +50,15 @@ func sameValue(t *testing.T, d *json.Decoder, got json.RawMessage) {
 		t.Fatalf("a value %s, want %s (%v)", got, want, err)
 	}
 }
+
+func TestHalvesOfSurrogatePairs(t *testing.T) {
+	for text, half := range map[string]bool{
+		`""`: false, `"\u0041"`: false, `"\ud83d\ude00"`: false, `"\uD83D\uDE00\uD83D\uDE00"`: false, `"😀"`: false, `"\ufffd"`: false, `"\\ud800"`: false, `"\\\\udc00\n"`: false, `"\ud7ff\ue000"`: false,
+		`"\ud800"`: true, `"\uDFFF"`: true, `"\udc00\ud800"`: true, `"\ud83d\u0041"`: true, `"\ud83d\\ude00"`: true, `"\ud83d \ude00"`: true, `"\ud83d\ud83d\ude00"`: true, `"\ud83d\ude00\ude00"`: true,
+		`"\\\ud800"`: true, `"\ud83d\"\ude00"`: true,
+	} {
+		if got := hasHalf([]byte(text)); got != half || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}

@@ -120,6 +120,7 @@ func FuzzSubmission(f *testing.F) {
 		plainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
 		`{"type":"\ud800","payload":[1,{"a":"}"}]}`, `{"type":"t","payload":1}{}`, `[]`, `{`, "", ` {"payload" : 1e400 , "type":"\u0000"} `,
 		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`, `{"type":"t","payload":1,"callback_url":"https://x/\u0026"}`,
+		`{"type":"\ud83d\uDE00 \\ud800 \ufffd","payload":"\udfff"}`, `{"type":"t","payload":1,"route":"\\\udc00"}`, `{"type":"\ud800\ud83d\ude00","payload":1}`, `{"type":"\ud800\u0041","payload":1}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -142,6 +143,11 @@ func FuzzSubmission(f *testing.F) {
 		if !bytes.Contains(body, got.Payload) || !json.Valid(got.Payload) {
 			t.Errorf("%q: payload %q", body, got.Payload)
 		}
+		// Halves of characters would all be read as U+FFFD, and different texts as one.
+		read, written := got.Type+got.Route+got.CallbackURL, strings.ToLower(string(body))
+		if strings.Count(read, "\ufffd") > strings.Count(written, "\ufffd")+strings.Count(written, `\ufffd`) {
+			t.Errorf("%q: %q", body, read)
+		}
 		if got.Type == "" || hasControl(got.Type) || got.DelayMS < 0 || got.MaxWaitMS < 0 || got.Cost < 0 || got.Cost > shaper.MaxCost {
 			t.Errorf("%q: %+v", body, got)
 		}
@@ -149,7 +155,7 @@ func FuzzSubmission(f *testing.F) {
 }
 
 func FuzzBatch(f *testing.F) {
-	for _, s := range []string{`{"jobs":[` + plainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[[`, `null`} {
+	for _, s := range []string{`{"jobs":[` + plainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, `{"jobs":[[`, `null`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -73,6 +73,7 @@ func TestRefusals(t *testing.T) {
 		{"jobs is an object", "POST", batch, nil, `{"jobs":{}}`, 422, "invalid-request", "must be an array"},
 		{"element is a number", "POST", batch, nil, `{"jobs":[1]}`, 422, "invalid-request", "jobs[0] (number) must be an object"},
 		{"bad element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"cost":"x"}]}`, 422, "invalid-request", "jobs[1].cost (string)"},
+		{"half a character in a key", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, 422, "invalid-request", "jobs[0].idempotency_key (string) must not contain half of a surrogate pair"},
 		{"route of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"}]}`, 404, "unknown-route", "jobs[0].route"},
 		{"element too large", "POST", batch, nil, `{"jobs":[` + big + `]}`, 413, "too-large", "jobs[0]"},
 		{"routes of elements", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"},{"type":"t","payload":1},{"type":"t","payload":1,"route":"y"}]}`, 404, "unknown-route", "jobs[2].route"},
