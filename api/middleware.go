@@ -20,6 +20,10 @@ func (s *Server) newRouter() *chi.Mux {
 	r.NotFound(unserved)
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		allowed := allowedMethods(r, req)
+		if len(allowed) == 0 { // chi did not look at the path, for it does not know the method
+			unserved(w, req)
+			return
+		}
 		p := methodNotAllowed.with("allowed: " + strings.Join(allowed, ", "))
 		p.AllowedMethods = allowed
 		p.set("Allow", strings.Join(allowed, ", ")).write(w)

@@ -112,7 +112,8 @@ func TestRefusals(t *testing.T) {
 		{"list with an empty cursor", "GET", jobs + "?state=queued&cursor=", nil, "", 422, "invalid-request", "query.cursor"},
 		{"list with everything wrong", "GET", jobs + "?state=x&route=&limit=x&cursor=", nil, "", 422, "invalid-request", "query.limit"},
 		{"list of a tenant that is none", "GET", jobs + "?state=queued", headers{"Sluice-Tenant": "\xff"}, "", 422, "invalid-request", "UTF-8"},
-		{"odd method", "BREW", jobs, nil, "", 405, "method-not-allowed", ""},
+		{"odd method", "BREW", jobs, nil, "", 405, "method-not-allowed", "GET, HEAD, POST"},
+		{"odd method of nothing", "BREW", "/v1/nothing", nil, "", 404, "not-found", ""},
 
 		{"rate zero", "PATCH", tenant, nil, `{"rate":{"limit":0,"period_ms":1000}}`, 422, "invalid-request", "rate.limit (number)"},
 		{"rate negative", "PATCH", tenant, nil, `{"rate":{"limit":-3,"period_ms":1000}}`, 422, "invalid-request", "rate.limit (number)"},
