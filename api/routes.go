@@ -55,9 +55,6 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		r.Handle(path, hurried(page))
 		r.Handle(path+"/*", hurried(page))
 	}
-	if !s.cfg.AdminSubmit { // the path is there for GET, and to submit is nothing that is not allowed: it is not there
-		r.Post(tenantJobs, unserved)
-	}
 	s.serveMetrics(r)
 	if err := serveDocument(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)

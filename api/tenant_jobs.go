@@ -57,7 +57,7 @@ func (s *Server) tenantJobOperations() []operation {
 	told := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
 	return append(operations, operation{
 		id: "submit-tenant-job", method: http.MethodPost, path: tenantJobs, tag: tag, summary: "Submit a test job for a tenant",
-		description: "As POST /v1/jobs on the intake. Only where admin.submit is on, as in sluice dev; elsewhere it is 404.",
+		description: "As POST /v1/jobs on the intake. Only where admin.submit is on, as in sluice dev; elsewhere it is 405.",
 		params:      []*huma.Param{tenantPathParam, keyParam, preferParam, traceParam},
 		body:        jsonBody(wire.Submission{}, s.cfg.MaxBody, false),
 		answers: map[int]answerDoc{

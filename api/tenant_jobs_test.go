@@ -137,7 +137,12 @@ func TestOperatorCancelsAndReplays(t *testing.T) {
 func TestOperatorSubmitsWhereItMay(t *testing.T) {
 	const path = "/v1/tenants/a%2Fb/jobs"
 	off := newBench(t)
-	off.admin.do(t, "POST", path, nil, plainJob).want(t, http.StatusNotFound, "not-found")
+	for _, method := range []string{"POST", "PUT"} {
+		r := off.admin.do(t, method, path, nil, plainJob)
+		if r.want(t, http.StatusMethodNotAllowed, "method-not-allowed"); r.Header().Get("Allow") != "GET, HEAD" {
+			t.Errorf("%s: allowed are %q", method, r.Header().Get("Allow"))
+		}
+	}
 	if off.admin.paths["/v1/tenants/{tenant}/jobs"]["post"] != nil {
 		t.Error("it is documented where it is off")
 	}
