@@ -169,7 +169,7 @@ func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 		policy, left := quotaItem(name, "q", quota), quotaItem(name, "r", d.Remaining)
 		policy.Params.Add("w", structuredInt(window))
 		next := d.Reset
-		if !d.Allowed {
+		if d.RetryAfter > 0 { // not where it is refused for good: then there is only the limit to come back to
 			next = d.RetryAfter
 		}
 		left.Params.Add("t", structuredInt(max(1, ceilSeconds(next))))
