@@ -70,6 +70,16 @@ func TestAdminWithSession(t *testing.T) {
 	}
 }
 
+// A file that the dashboard does not have is a problem as any other path that is not there, without a credential too.
+func TestNoSuchAsset(t *testing.T) {
+	for _, token := range []string{"", "s3cret"} {
+		b := newBench(t, func(c *Config) { c.AdminToken = token })
+		for _, path := range []string{"/assets/nothing", "/assets/", "/assets/index.html"} {
+			b.admin.do(t, "GET", path, nil, "").want(t, http.StatusNotFound, "not-found")
+		}
+	}
+}
+
 // A page of another maker is behind the guard with all below it.
 func TestAdminPages(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Method + " " + r.URL.Path)) })

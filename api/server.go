@@ -133,7 +133,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken); err != nil {
+	if s.board, err = dashboard.New(cfg.AdminToken, http.HandlerFunc(unserved)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

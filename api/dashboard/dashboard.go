@@ -51,19 +51,20 @@ type Dashboard struct {
 	sessions *sessions // nil: no token is in force, and nobody need sign in
 	attempts attempts
 	assets   map[string]*asset
+	unserved http.Handler // answers where there is no file
 	page     *asset
 	login    *asset
 	wrong    *asset // the login page after a wrong token
 	tooOften *asset // and after too many of them
 }
 
-// New makes the dashboard of a listener with this admin token; empty: there is none.
-func New(token string) (*Dashboard, error) {
+// New makes the dashboard of a listener with this admin token; empty: there is none. What it has no file for, the listener answers in its own way.
+func New(token string, unserved http.Handler) (*Dashboard, error) {
 	tries, err := newAttempts()
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	d := &Dashboard{attempts: tries, assets: map[string]*asset{}}
+	d := &Dashboard{attempts: tries, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
 		d.sessions = newSessions(token)
 	}
@@ -128,7 +129,7 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		a := d.assets[r.URL.Path]
 		if a == nil {
-			http.Error(w, "There is no such file.", http.StatusNotFound)
+			d.unserved.ServeHTTP(w, r)
 			return
 		}
 		protect(w)

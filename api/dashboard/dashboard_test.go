@@ -18,7 +18,7 @@ const token = "0123456789abcdef"
 
 func newDashboard(t testing.TB, token string) *Dashboard {
 	t.Helper()
-	d, err := New(token)
+	d, err := New(token, http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)
 	}
