@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -160,7 +162,7 @@ func TestSchemaLengthsAreTheDecoders(t *testing.T) {
 		schema, field string
 		decode        func(field string, value any) error
 	}{
-		{"Submission", "callback_url", submission},
+		{"Submission", "type", submission}, {"Submission", "route", submission}, {"Submission", "callback_url", submission},
 		{"Filter", "ids", filter}, {"Filter", "route", filter}, {"Filter", "error", filter},
 	} {
 		p := doc.Components.Schemas[c.schema].Properties[c.field]
@@ -172,6 +174,54 @@ func TestSchemaLengthsAreTheDecoders(t *testing.T) {
 			}
 			if err := c.decode(c.field, value); (err == nil) != legal {
 				t.Errorf("%s.%s of %d: %v, the schema says legal=%v", c.schema, c.field, n, err, legal)
+			}
+		}
+	}
+}
+
+// The same of ids, of states, and of rates, which only a PATCH may give by halves.
+func TestSchemasRefuseWhatIsRefused(t *testing.T) {
+	const tenant = "/v1/tenants/{tenant}"
+	b := newBench(t)
+	for _, c := range []struct {
+		method, path, body string
+		legal              bool
+	}{
+		{"POST", tenant + "/purge", `{"state":"queued"}`, true}, {"POST", tenant + "/purge", `{"state":"leased"}`, false},
+		{"POST", tenant + "/replay", `{"state":"dead","route":"r"}`, true}, {"POST", tenant + "/replay", `{"state":"queued"}`, false}, {"POST", tenant + "/replay", `{"states":"dead"}`, false},
+		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true}, {"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
+		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`, false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
+		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,"period_ms":1000}}}}`, true}, {"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},
+		{"PUT", tenant, `{"routes":null}`, true}, {"PUT", tenant, `{"routes":{"other":{"rate":null}}}`, true},
+		{"PUT", tenant, `{"rate":{"limit":1}}`, false}, {"PUT", tenant, `{"rate":{"period_ms":1}}`, false}, {"PUT", tenant, `{"routes":{"other":{"rate":{"limit":1}}}}`, false}, {"PUT", tenant, `{"rat":1}`, false},
+		{"PATCH", tenant, `{"rate":{"limit":1}}`, true}, {"PATCH", tenant, `{"routes":{"other":{"rate":{"period_ms":1}}}}`, true},
+	} {
+		value, err := jsonschema.UnmarshalJSON(strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.admin.schema(t, c.method, c.path, "requestBody", jsonFormat).Validate(value); (err == nil) != c.legal {
+			t.Errorf("%s %s %s: legal=%v, the schema says %v", c.method, c.path, c.body, c.legal, err)
+		}
+		status := http.StatusOK
+		if !c.legal {
+			status = http.StatusUnprocessableEntity
+		}
+		b.admin.do(t, c.method, strings.Replace(c.path, "{tenant}", "a", 1), nil, c.body).want(t, status, "")
+	}
+}
+
+// Before the program has a Server, it answers every path but /livez in its place.
+func TestEveryOperationMayBeStarting(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.AdminSubmit = true })
+	for _, d := range []document{b.intake, b.admin} {
+		for path, item := range d.paths {
+			for method, op := range item {
+				answer, _ := op.(map[string]any)["responses"].(map[string]any)["503"].(map[string]any)
+				said, _ := answer["description"].(string)
+				if strings.Contains(said, "urn:sluice:problem:starting: Starting") == (path == "/livez") {
+					t.Errorf("%s %s: 503 is documented as %q", method, path, said)
+				}
 			}
 		}
 	}

@@ -36,7 +36,8 @@ type operation struct {
 
 // body is the request body that an operation reads.
 type body struct {
-	of       any // a value of its type
+	of       any          // a value of its type
+	narrower *huma.Schema // what else must hold here, of a type that other operations take more of
 	formats  []string
 	optional bool
 	limit    int64
@@ -256,7 +257,11 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 	if op.body != nil {
 		doc.RequestBody = &huma.RequestBody{Required: !op.body.optional, Content: map[string]*huma.MediaType{}}
 		for _, f := range op.body.formats {
-			doc.RequestBody.Content[f] = &huma.MediaType{Schema: schemaOf(schemas, op.body.of)}
+			schema := schemaOf(schemas, op.body.of)
+			if op.body.narrower != nil {
+				schema = &huma.Schema{AllOf: []*huma.Schema{schema, op.body.narrower}}
+			}
+			doc.RequestBody.Content[f] = &huma.MediaType{Schema: schema}
 		}
 		doc.MaxBodyBytes = op.body.limit
 	}

@@ -58,13 +58,14 @@ var (
 	tooManyStreams     = kind{"too-many-streams", http.StatusServiceUnavailable, "The process serves no more event streams"}
 	overloaded         = kind{"overloaded", http.StatusServiceUnavailable, "The process has no memory for more large bodies"}
 	shuttingDown       = kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
+	starting           = kind{"starting", http.StatusServiceUnavailable, "Starting"} // said by the program, before it has a Server
 )
 
 // kinds lists the kinds for the OpenAPI document.
 var kinds = []kind{
 	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownGuard, unknownRoute, methodNotAllowed, stateConflict,
 	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, rateLimited, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
-	storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown,
+	storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown, starting,
 }
 
 // problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 )
 
 // tokenScheme names the admin token in the OpenAPI document.
@@ -154,12 +155,17 @@ func (s *Server) tenantOperations() []operation {
 	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
 	changes := append([]int{http.StatusPreconditionFailed}, guards...)
 	settings := jsonBody(wire.Settings{}, maxSmallBody, false)
+	wholeRate := map[string]*huma.Schema{"rate": {Required: []string{"limit", "period_ms"}}}
+	settings.narrower = &huma.Schema{Properties: map[string]*huma.Schema{
+		"rate": wholeRate["rate"], "routes": {AdditionalProperties: &huma.Schema{Properties: wholeRate}},
+	}}
 	patch := &body{of: wire.Settings{}, formats: []string{jsonFormat, patchFormat}, limit: maxSmallBody}
 	reason := jsonBody(wire.Reason{}, maxSmallBody, true)
 	tenant := map[int]answerDoc{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
 	trial := append(slices.Clip(change), dryRunParam)
-	filter := jsonBody(wire.Filter{}, maxFilterBody, true)
+	filter, deadFilter := jsonBody(wire.Filter{}, maxFilterBody, true), jsonBody(wire.Filter{}, maxFilterBody, true)
+	deadFilter.narrower = &huma.Schema{Properties: map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}}}
 	swept := map[int]answerDoc{http.StatusOK: {"What was done.", wire.Swept{}, nil}}
 	return []operation{{
 		id: "list-tenants", method: http.MethodGet, path: "/v1/tenants", tag: tag, summary: "List tenants",
@@ -206,7 +212,7 @@ func (s *Server) tenantOperations() []operation {
 	}, {
 		id: "replay-tenant", method: http.MethodPost, path: path + "/replay", tag: tag, summary: "Bring dead jobs back",
 		description: "They go through their buckets again, with fresh attempts, until one finds no place.",
-		params:      []*huma.Param{tenantPathParam}, body: filter, answers: swept, refusals: guards, handle: s.replayTenant,
+		params:      []*huma.Param{tenantPathParam}, body: deadFilter, answers: swept, refusals: guards, handle: s.replayTenant,
 	}, {
 		id: "tenant-history", method: http.MethodGet, path: path + "/history", tag: tag, summary: "List the last changes of a tenant's settings",
 		description: "Those made through the API, at most 100.",
@@ -247,6 +253,7 @@ func (s *Server) probeOperations() []operation {
 func (s *Server) versionOperation() operation {
 	return operation{
 		id: "version", method: http.MethodGet, path: "/version", tag: "Probes", summary: "Which program answers",
-		answers: map[int]answerDoc{http.StatusOK: {"The version.", wire.Version{}, nil}}, handle: s.version,
+		answers:  map[int]answerDoc{http.StatusOK: {"The version.", wire.Version{}, nil}},
+		refusals: []int{http.StatusServiceUnavailable}, handle: s.version,
 	}
 }

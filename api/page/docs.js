@@ -16,6 +16,7 @@ function table(rows) {
 }
 
 function resolve(document_, schema) {
+  if (schema && schema.allOf) return resolve(document_, schema.allOf[0]);
   if (!schema || !schema.$ref) return schema || {};
   return document_.components.schemas[schema.$ref.split("/").pop()] || {};
 }

@@ -29,7 +29,7 @@ const (
 type Submission struct {
 	Type        string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"What kind of job it is, for the receiver. At most 255 bytes, no control characters."`
 	Payload     json.RawMessage `json:"payload" doc:"Any JSON value, delivered byte for byte."`
-	Route       string          `json:"route,omitempty" example:"default" doc:"Name of a configured route; \"default\" if absent."`
+	Route       string          `json:"route,omitempty" minLength:"1" maxLength:"255" example:"default" doc:"Name of a configured route; \"default\" if absent."`
 	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Not delivered earlier than this many milliseconds from now. The job holds its place meanwhile."`
 	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires when it could not leave within this many milliseconds; 0 or absent: the tenant's max_wait_ms."`
 	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"100" doc:"How many departure intervals the job takes; 1 if absent."`
@@ -162,7 +162,7 @@ type Empty struct{}
 
 // Filter is the optional body of purge and replay: the jobs that meet all that is given; without anything, all of the tenant's.
 type Filter struct {
-	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" doc:"Only these jobs."`
+	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay takes dead jobs alone."`
 	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured any more."`
 	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
