@@ -8,10 +8,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/v2"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/7509e464/sluice/shaper"
 )
@@ -138,7 +138,13 @@ func (r *reader) yaml(content []byte) map[string]any {
 		r.problem(r.given, "more than one YAML document", "must be one document")
 		return nil
 	}
-	values, err := yaml.Parser().Unmarshal(content)
+	var document yaml.Node
+	var values map[string]any
+	err := yaml.Unmarshal(content, &document)
+	if err == nil {
+		keysAsWritten(&document)
+		err = document.Decode(&values)
+	}
 	if err != nil {
 		// Of a document that is no mapping the parser would quote the start.
 		rule := "must be YAML: " + err.Error()
@@ -148,12 +154,29 @@ func (r *reader) yaml(content []byte) map[string]any {
 		r.problem(r.given, "the file", rule)
 		return nil
 	}
-	k := koanf.New(delimiter)
-	if err := k.Load(confmap.Provider(values, ""), nil); err != nil { // makes all keys text
-		r.problem(r.given, "the file", err.Error())
-		return nil
+	if values == nil {
+		values = map[string]any{} // an empty document says nothing, but it was read
 	}
-	return k.Raw()
+	return values
+}
+
+// keysAsWritten makes the keys of all mappings below the node text: YAML reads 0042 as a number, 34 in decimal, and 2024-01-01 as an instant, but here
+// they are names. A copy takes the place of each key, for an alias elsewhere may mean the value.
+func keysAsWritten(n *yaml.Node) {
+	for i, child := range n.Content {
+		keysAsWritten(child)
+		if n.Kind != yaml.MappingNode || i%2 == 1 {
+			continue
+		}
+		if child.Kind == yaml.AliasNode {
+			child = child.Alias
+		}
+		if child.Kind == yaml.ScalarNode && child.ShortTag() != "!!merge" {
+			key := *child
+			key.Tag = "!!str"
+			n.Content[i] = &key
+		}
+	}
 }
 
 // documents counts the documents of a YAML stream. Of several the parser would read the first alone.

@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +39,30 @@ tenants:
 	}
 }
 
+// Names are what is written, also where YAML knows another reading: as a number, an instant, nothing, or by an alias.
+func TestNamesAreTakenAsWritten(t *testing.T) {
+	const names = "0042: {}\n  34: {}\n  1e3: {}\n  0x10: {}\n  1_000: {}\n  1.10: {}\n  2024-01-01: {}\n  ~: {}\n  True: {}\n  !!int 007: {}\n  \"0o7\": {}\n  acme: { routes: { 010: { rate: 5/m } } }\n"
+	want := []string{"0042", "007", "0o7", "0x10", "1.10", "1_000", "1e3", "2024-01-01", "34", "True", "acme", "~"}
+	slices.Sort(want)
+	got, err := config.LoadTenants("--file", write(t, "tenants:\n  "+names))
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if len(got["acme"].Routes) != 1 || got["acme"].Routes["010"].Rate == nil {
+		t.Errorf("%+v", got["acme"])
+	}
+	c := mustLoad(t, config.Sources{File: write(t, strings.Replace(route, "routes: {", "routes: { 010: { url: \"http://127.0.0.1:9000/\" },", 1)+"\ntenants:\n  "+names)})
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(c.Tenants.Named))); diff != "" || c.Routes["010"].URL == "" {
+		t.Errorf("%v\n%s", c.Routes, diff)
+	}
+
+	got, err = config.LoadTenants("--file", write(t, "tenants:\n  a: { burst: &n 010 }\n  *n : { burst: 3 }\n  b: &b { burst: 4 }\n  &m 020: { <<: *b, burst: *m }\n  c: { <<: *b }\n"))
+	n := func(v int64) shaper.Overrides { return shaper.Overrides{Burst: &v} }
+	if diff := cmp.Diff(map[string]shaper.Overrides{"a": n(8), "010": n(3), "b": n(4), "020": n(16), "c": n(4)}, got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+}
+
 // The wanted lines are the whole of what is reported.
 func TestProblemsOfTenantsAlone(t *testing.T) {
 	for _, c := range []struct {
@@ -49,6 +75,7 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 		{"no mapping", "- a", []string{"--file: the file: must be YAML, a mapping of sections"}},
 		{"no YAML", "tenants: {", []string{"--file: the file: must be YAML: "}},
 		{"two documents", "tenants: {}\n---\ntenants: {}", []string{"--file: more than one YAML document: must be one document"}},
+		{"a name twice", "tenants:\n  0042: {}\n  34: {}\n  0042: {}", []string{"--file: the file: must be YAML: yaml: unmarshal errors:\n  line 4: mapping key \"0042\" already defined at line 2"}},
 		{"the configuration of a server", "redis: { url: \"redis://:pw@x\" }\ntenants: { defaults: { rate: 5/s }, acme: {} }\nroutes:\ntiers: {}", []string{
 			"redis: not read here: must not be in this file", "routes: not read here", "tiers: not read here", "tenants.defaults: not read here: must not be in this file",
 		}},
