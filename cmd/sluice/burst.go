@@ -19,11 +19,11 @@ import (
 
 type burstCmd struct {
 	apiFlags
-	Tenant      string        `placeholder:"NAME" help:"Whose jobs they are [default, or that of the key]."`
+	Tenant      string        `filled:"" placeholder:"NAME" help:"Whose jobs they are [default, or that of the key]."`
 	N           int           `short:"n" default:"100" placeholder:"N" help:"How many jobs [100]."`
 	Concurrency int           `default:"16" placeholder:"N" help:"Submissions at once [16]."`
 	Type        string        `default:"burst" placeholder:"TEXT" help:"Type of the jobs [burst]."`
-	Route       string        `placeholder:"NAME" help:"Where they go [the route default]."`
+	Route       string        `filled:"" placeholder:"NAME" help:"Where they go [the route default]."`
 	Cost        int64         `placeholder:"N" help:"Departure intervals that each takes [1]."`
 	Follow      bool          `default:"true" negatable:"" help:"Wait until all accepted jobs are done; --no-follow stops after the submission."`
 	Patience    time.Duration `default:"1m" help:"Stop following when no job ends for so long [1m]."`

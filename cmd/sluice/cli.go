@@ -76,6 +76,9 @@ func run(ctx context.Context, args []string, std stdio, environ []string) (code 
 		args = []string{"--help"}
 	}
 	parsed, err := parser.Parse(args)
+	if err == nil {
+		err = filled(parsed)
+	}
 	if err != nil {
 		fmt.Fprintf(std.Err, "sluice: %v\nTry: sluice%s --help\n", err, commandOf(parser, args))
 		return exitUsage
@@ -89,6 +92,17 @@ func run(ctx context.Context, args []string, std stdio, environ []string) (code 
 		fmt.Fprintln(std.Err, next)
 	}
 	return code
+}
+
+// filled refuses a flag with the tag filled that was given empty, as by a variable that is not set: it would count as not given, and what it was to
+// choose would be everything, or another tenant's.
+func filled(parsed *kong.Context) error {
+	for _, at := range parsed.Path {
+		if f := at.Flag; f != nil && f.Tag.Has("filled") && f.Target.Len() == 0 {
+			return fmt.Errorf("--%s must not be empty: give a value or leave it out", f.Name)
+		}
+	}
+	return nil
 }
 
 // hasFlag reports whether the command that was given has this flag.

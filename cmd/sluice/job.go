@@ -30,7 +30,7 @@ Example:
 type jobFlags struct {
 	apiFlags
 	ID     string `arg:"" help:"Id of the job."`
-	Tenant string `placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
+	Tenant string `filled:"" placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
 	JSON   bool   `help:"Print the job as JSON."`
 }
 

@@ -12,8 +12,8 @@ import (
 type jobListCmd struct {
 	apiFlags
 	State  string `required:"" enum:"queued,scheduled,retrying,leased,dead,done" placeholder:"STATE" help:"queued, scheduled, retrying, leased, dead, or done: all that ended otherwise."`
-	Route  string `placeholder:"NAME" help:"Only jobs for this route."`
-	Tenant string `placeholder:"NAME" help:"Whose jobs [default, or that of the key]."`
+	Route  string `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
+	Tenant string `filled:"" placeholder:"NAME" help:"Whose jobs [default, or that of the key]."`
 	listFlags
 }
 

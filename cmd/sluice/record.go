@@ -23,7 +23,7 @@ type recordCmd struct {
 	Tenant     string        `arg:"" help:"Name of the tenant."`
 	Out        string        `required:"" placeholder:"FILE" help:"Write the arrivals there as CSV, - for standard output."`
 	For        time.Duration `default:"10m" placeholder:"DURATION" help:"How long to record; 0s is until it is interrupted [10m]."`
-	Route      string        `placeholder:"NAME" help:"Record only arrivals for this route."`
+	Route      string        `filled:"" placeholder:"NAME" help:"Record only arrivals for this route."`
 	Admin      []string      `default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"Where the admin listener is, or those of all processes that take jobs, separated by commas or given again [http://${admin}]."`
 	AdminToken string        `env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Their token, if they have one; the variable keeps it out of the list of processes."`
 	JSON       bool          `help:"Print the summary as JSON."`

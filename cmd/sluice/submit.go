@@ -15,19 +15,19 @@ type submitCmd struct {
 	apiFlags
 	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value; - or nothing reads it from standard input."`
 	Type        string        `placeholder:"TEXT" help:"What kind of job it is, for the upstream; required without --file."`
-	Tenant      string        `placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
-	Route       string        `placeholder:"NAME" help:"Where it goes [the route default]."`
-	Key         string        `placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
+	Tenant      string        `filled:"" placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
+	Route       string        `filled:"" placeholder:"NAME" help:"Where it goes [the route default]."`
+	Key         string        `filled:"" placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
 	Delay       time.Duration `help:"Do not deliver earlier than after this time."`
 	MaxWait     time.Duration `help:"Let it expire when it could not leave within this time."`
 	Cost        int64         `placeholder:"N" help:"Departure intervals that it takes [1]."`
-	CallbackURL string        `name:"callback-url" placeholder:"URL" help:"Called when it is done."`
+	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when it is done."`
 	Wait        bool          `help:"Wait until it is done."`
 	Timeout     time.Duration `default:"5m" help:"How long to wait for the end; with --file, for a server that does not work [5m]."`
 	JSON        bool          `help:"Print the job, or the summary, as JSON."`
 
 	File      string `short:"f" placeholder:"FILE" help:"Submit each line of the file, one JSON object; - is standard input."`
-	KeyPrefix string `placeholder:"TEXT" help:"With --file: lines without a key get this and their number as one."`
+	KeyPrefix string `filled:"" placeholder:"TEXT" help:"With --file: lines without a key get this and their number as one."`
 	NoWait    bool   `help:"With --file: refuse what finds the queue full instead of waiting for places."`
 }
 

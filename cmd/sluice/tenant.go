@@ -121,10 +121,10 @@ type tenantSetCmd struct {
 	CapacityBytes *int64         `placeholder:"N" help:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
 	Concurrency   *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
 	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Rates         []string       `placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
-	Tier          string         `placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
-	Route         string         `placeholder:"NAME" help:"Change what holds for this route alone."`
-	Reset         []string       `placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
+	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
+	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
+	Route         string         `filled:"" placeholder:"NAME" help:"Change what holds for this route alone."`
+	Reset         []string       `filled:"" placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
 	Reason        string         `placeholder:"TEXT" help:"Kept with the change."`
 }
 

@@ -17,9 +17,9 @@ import (
 type sweepFlags struct {
 	adminFlags
 	Name          string     `arg:"" help:"Name of the tenant."`
-	ID            []string   `name:"id" placeholder:"ID" help:"Only these jobs; may be given again."`
-	Route         string     `placeholder:"NAME" help:"Only jobs for this route."`
-	Error         string     `placeholder:"TEXT" help:"Only jobs whose last error contains this text."`
+	ID            []string   `name:"id" filled:"" placeholder:"ID" help:"Only these jobs; may be given again."`
+	Route         string     `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
+	Error         string     `filled:"" placeholder:"TEXT" help:"Only jobs whose last error contains this text."`
 	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before, such as 2026-01-02T15:04:05Z [now]."`
 	JSON          bool       `help:"Print the outcome as JSON."`
 }
