@@ -78,6 +78,11 @@ func (p *process) run(ctx context.Context) error {
 	defer fail(nil)
 	loadBallast()
 	shortenSlices()
+	reread := make(chan os.Signal, 1)
+	if p.reloader != nil { // from here on: the signal would end a process that waits for Redis, and is kept for the reloader instead
+		signal.Notify(reread, syscall.SIGHUP)
+		defer signal.Stop(reread)
+	}
 
 	admin, err := p.listen("admin", p.adminFlag, p.cfg.Admin.Listen, p.cfg.Admin.MaxConnections, fail)
 	if err != nil {
@@ -187,9 +192,6 @@ func (p *process) run(ctx context.Context) error {
 	}
 
 	if p.reloader != nil {
-		reread := make(chan os.Signal, 1)
-		signal.Notify(reread, syscall.SIGHUP)
-		defer signal.Stop(reread)
 		p.reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
 			server.SetStatusTenants(statusTenants(tenants))
 			return q.SetPolicies(ctx, b, tenants)
