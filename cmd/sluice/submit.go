@@ -54,8 +54,11 @@ func (c *submitCmd) Run(a *app) error {
 	}
 	payload := []byte(c.Payload)
 	if c.Payload == "" || c.Payload == "-" {
-		var err error
-		if payload, err = io.ReadAll(io.LimitReader(a.In, maxPayload)); err != nil {
+		err := a.interruptible(func(*app) (err error) {
+			payload, err = io.ReadAll(io.LimitReader(a.In, maxPayload))
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("read the payload: %w", err)
 		}
 	}
