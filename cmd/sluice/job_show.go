@@ -101,7 +101,7 @@ func showJob(w io.Writer, job wire.Job) error {
 	}
 	fmt.Fprintf(w, "\nresponse %d\n", r.Status)
 	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
-		fmt.Fprintf(w, "  %s: %s\n", name, r.Headers[name])
+		fmt.Fprintf(w, "  %s: %s\n", oneLine(name), oneLine(r.Headers[name]))
 	}
 	if r.Body == "" {
 		return nil

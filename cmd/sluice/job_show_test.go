@@ -24,8 +24,8 @@ func TestShowJob(t *testing.T) {
 			[]string{"created", "started, attempt 1 of 5", "failed: upstream failed (status 500)", "to be queued again, attempt 2 of 5"}},
 		{"succeeded", wire.Job{State: "succeeded", Created: at(0), Started: at(4), Finished: at(5), Attempts: 2, MaxAttempts: 5,
 			LastError: &wire.JobError{Message: "timeout", At: at(2)},
-			Response:  &wire.Response{Status: 200, Headers: map[string]string{"B": "2", "A": "1"}, Body: "one\ntwo\x1b[2J\n", BodyTruncated: true}},
-			[]string{"created", "failed: timeout\n", "started, attempt 2 of 5", "finished: succeeded", "response 200", "A: 1", "B: 2", "  one\n  two\ufffd[2J\n", "(cut off)"}},
+			Response:  &wire.Response{Status: 200, Headers: map[string]string{"B": "2\u009b31m", "A": "1"}, Body: "one\ntwo\x1b[2J\n", BodyTruncated: true}},
+			[]string{"created", "failed: timeout\n", "started, attempt 2 of 5", "finished: succeeded", "response 200", "A: 1", "B: 2\ufffd31m\n", "  one\n  two\ufffd[2J\n", "(cut off)"}},
 		{"failed more than once", wire.Job{State: "dead", Created: at(0), Started: at(4), Finished: at(5), Attempts: 2, MaxAttempts: 2,
 			LastError: &wire.JobError{Message: "no\nanswer\x1b[2J", At: at(5)},
 			AttemptLog: []wire.Attempt{
