@@ -103,6 +103,7 @@ func (r *reloader) reload(ctx context.Context) {
 	r.read = r.stat()
 	cfg, err := r.load()
 	if err != nil {
+		r.wanted = nil // what was read before is not what the file says any more
 		r.good.Set(0)
 		var problems shaper.Problems
 		if !errors.As(err, &problems) {

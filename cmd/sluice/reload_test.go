@@ -140,6 +140,22 @@ func TestPoliciesWaitForRedis(t *testing.T) {
 	r.want("6/s", 1)
 }
 
+func TestPoliciesThatWaitGiveWayToAMistake(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
+	r.write("tenants: { acme: { rate: 6/s } }")
+	r.looks(2)
+	r.want("", 0, "wait for redis")
+	r.write("tenants: { acme: { rate: fast } }")
+	r.reload(t.Context()) // as on SIGHUP
+	r.fails = nil
+	r.looks(3)
+	r.want("", 0, "stay in force")
+	r.write("tenants: { acme: { rate: 6/s } }")
+	r.looks(2)
+	r.want("6/s", 1)
+}
+
 func TestSettingsOfTheStartAreNamed(t *testing.T) {
 	r := startReloading(t, "worker: { lease: 30s }")
 	r.write("worker: { lease: 40s }\nlog: { level: warn }\ntenants: { acme: { rate: 6/s } }")
