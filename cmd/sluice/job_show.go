@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -75,7 +76,8 @@ func errorText(e wire.JobError) string {
 	return fmt.Sprintf("%s (status %d)", message, e.Status)
 }
 
-func showJob(w io.Writer, job wire.Job) error {
+func showJob(out io.Writer, job wire.Job) error {
+	w := bufio.NewWriter(out) // keeps the error of any write for its Flush
 	fmt.Fprintf(w, "job %s of %s: %s by the route %s\n%s", job.ID, job.Tenant, job.Type, job.Route, cmp.Or(job.State, "past retention"))
 	if job.Position > 0 {
 		fmt.Fprintf(w, ", position %d", job.Position)
@@ -95,16 +97,22 @@ func showJob(w io.Writer, job wire.Job) error {
 	if err := printAttempts(w, job.AttemptLog); err != nil {
 		return err
 	}
-	r := job.Response
-	if r == nil {
-		return nil
+	if r := job.Response; r != nil {
+		showResponse(w, *r)
 	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+func showResponse(w *bufio.Writer, r wire.Response) {
 	fmt.Fprintf(w, "\nresponse %d\n", r.Status)
 	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
 		fmt.Fprintf(w, "  %s: %s\n", oneLine(name), oneLine(r.Headers[name]))
 	}
 	if r.Body == "" {
-		return nil
+		return
 	}
 	note := ""
 	if r.BodyEncoding != "" {
@@ -114,6 +122,5 @@ func showJob(w io.Writer, job wire.Job) error {
 	if r.BodyTruncated {
 		cut = "  (cut off)\n"
 	}
-	_, err := fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(printable(strings.TrimRight(r.Body, "\n")), "\n", "\n  "), cut)
-	return err
+	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(printable(strings.TrimRight(r.Body, "\n")), "\n", "\n  "), cut)
 }

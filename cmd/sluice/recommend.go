@@ -152,7 +152,9 @@ func (c *recommendCmd) print(a *app, t simulate.Trace, r simulate.Recommendation
 		fmt.Fprintf(a.Err, "sluice: no rate up to %v reaches the goals: let the upstream take more, or more be refused, or waits be longer\n", r.Rate)
 		return nil
 	}
-	fmt.Fprintf(a.Out, "\n%s\n", c.command(r))
+	if _, err := fmt.Fprintf(a.Out, "\n%s\n", c.command(r)); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
 	return nil
 }
 

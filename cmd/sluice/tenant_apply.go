@@ -143,7 +143,9 @@ func (d *differences) print(a *app, asJSON bool) error {
 	}
 	for _, t := range d.Tenants {
 		for _, c := range t.Changes {
-			fmt.Fprintf(a.Out, "%s: %s\n", oneLine(t.Tenant), c)
+			if _, err := fmt.Fprintf(a.Out, "%s: %s\n", oneLine(t.Tenant), c); err != nil {
+				return fmt.Errorf("print: %w", err)
+			}
 		}
 	}
 	d.refusals(a)
