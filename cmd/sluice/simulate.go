@@ -48,6 +48,9 @@ func (c *simulateCmd) run(a *app) error {
 	if (c.Concurrency != 0) != (c.Service != 0) {
 		return usageError{"--concurrency and --service belong together: so many jobs at once, each for so long"}
 	}
+	if c.Burst < 0 {
+		return usageError{"--burst must not be negative; 0 is the default"}
+	}
 	t, err := c.load(a)
 	if err != nil {
 		return err

@@ -224,6 +224,9 @@ func parsePace(text string) (wire.Pace, error) {
 	if pace.Burst, err = strconv.ParseInt(strings.TrimSpace(burst), 10, 64); err != nil || !hasBurst {
 		return wire.Pace{}, errors.New("must be like 1000/24h or 1000/24h burst 1000")
 	}
+	if pace.Burst < 1 { // the server would take 0 for left out
+		return wire.Pace{}, errors.New("the burst must be at least 1")
+	}
 	return pace, nil
 }
 
