@@ -46,8 +46,19 @@ func invoked(arg0 string) string {
 	switch {
 	case strings.Contains(arg0, "go-build"): // where go run puts it
 		return "go run ./cmd/sluice"
-	case strings.ContainsAny(arg0, `/\`):
+	case strings.Contains(arg0, `\`): // Windows, whose shells quote in other ways
 		return arg0
+	case strings.Contains(arg0, "/"):
+		return shellWord(arg0)
 	}
 	return "sluice"
+}
+
+// shellWord is the text as one word of a POSIX shell, for commands to paste.
+func shellWord(text string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:@/+-"
+	if text != "" && strings.Trim(text, plain) == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -20,7 +20,7 @@ type recommendCmd struct {
 	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"How long 99 of 100 of those admitted may wait at most."`
 	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"What the upstream takes at most."`
 	Burst        int64         `default:"1" placeholder:"N" help:"Jobs that may leave at once after an idle stretch [1]."`
-	Tenant       string        `default:"TENANT" placeholder:"NAME" help:"Name of the tenant in the command that is printed."`
+	Tenant       string        `filled:"" default:"TENANT" placeholder:"NAME" help:"Name of the tenant in the command that is printed."`
 }
 
 func (recommendCmd) Help() string {
@@ -123,7 +123,7 @@ func (c *recommendCmd) recommendation(r simulate.Recommendation) recommendation 
 
 // command is what applies the recommendation.
 func (c *recommendCmd) command(r simulate.Recommendation) string {
-	text := fmt.Sprintf("sluice tenant set %s --rate %v --capacity %d", c.Tenant, r.Rate, r.Capacity)
+	text := fmt.Sprintf("sluice tenant set %s --rate %v --capacity %d", shellWord(c.Tenant), r.Rate, r.Capacity)
 	if c.Burst != 1 {
 		text += fmt.Sprintf(" --burst %d", c.Burst)
 	}
