@@ -236,7 +236,7 @@ func firsts[T any](list []T, n int, order func(a, b T) int) []T {
 
 func lineOut(b *queue.Brief) wire.TenantLine {
 	return wire.TenantLine{
-		Tenant: b.Name, Rate: wire.RateOf(b.Rate), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,
+		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,
 		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
 		Succeeded: b.Succeeded, Dead: b.DeadTotal,
 	}

@@ -319,6 +319,19 @@ func TestOrdersOfTenants(t *testing.T) {
 	}
 }
 
+// A line tells all rates: the effective one is the strictest of them.
+func TestLinesTellFurtherRates(t *testing.T) {
+	day := shaper.Pace{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}
+	line := lineOut(&queue.Brief{Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day}})
+	want := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
+	if len(line.Rates) != 1 || line.Rates[0] != want {
+		t.Errorf("%+v", line)
+	}
+	if line := lineOut(&queue.Brief{Name: "plain"}); line.Rates != nil {
+		t.Errorf("%+v", line)
+	}
+}
+
 // firsts is a sort that is cut.
 func TestFirsts(t *testing.T) {
 	for range 200 {

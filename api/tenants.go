@@ -242,14 +242,11 @@ func tenantOut(t queue.Tenant) wire.Tenant {
 
 func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
 	out := wire.Policy{
-		Rate: wire.RateOf(p.Rate), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
+		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
 		Paused: p.Paused, Sources: sources,
 	}
 	if out.Sources == nil {
 		out.Sources = map[string]string{}
-	}
-	for _, pace := range p.Rates {
-		out.Rates = append(out.Rates, wire.PaceOf(pace))
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 type Brief struct {
 	Name     string
 	Rate     shaper.Rate
+	Rates    []shaper.Pace // shared: nobody changes them
 	Capacity int64
 	Paused   bool
 	Figures
@@ -82,7 +83,7 @@ func (j *judge) brief(t lua.CountedTenant, now shaper.Instant) Brief {
 		sum.add(figuresOf(p, stat, now), stat)
 	}
 	sum.end()
-	return Brief{Name: tenantOfEntry(t.Entry), Rate: general.Rate, Capacity: general.Capacity, Paused: general.Paused, Figures: sum.Figures}
+	return Brief{Name: tenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity, Paused: general.Paused, Figures: sum.Figures}
 }
 
 // policy resolves a policy. What this version cannot read is taken for unsaid: the figures are worth more than the whole truth about the

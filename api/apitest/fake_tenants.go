@@ -120,7 +120,7 @@ func (f *Fake) Census(ctx context.Context, cursor string, most int) ([]queue.Bri
 		if err != nil {
 			return nil, "", err
 		}
-		part = append(part, queue.Brief{Name: name, Rate: t.Policy.Rate, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures})
+		part = append(part, queue.Brief{Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures})
 	}
 	return part, next, nil
 }

@@ -35,5 +35,14 @@ func routeOverridesOf(o shaper.Overrides) RouteOverrides {
 // PaceOf is a pace as the API tells it.
 func PaceOf(p shaper.Pace) Pace { return Pace{Rate: RateOf(p.Rate), Burst: p.Burst} }
 
+// PacesOf are paces as the API tells them; nil for none.
+func PacesOf(paces []shaper.Pace) []Pace {
+	var out []Pace
+	for _, p := range paces {
+		out = append(out, PaceOf(p))
+	}
+	return out
+}
+
 // RateOf is a rate as the API tells it.
 func RateOf(r shaper.Rate) Rate { return Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()} }

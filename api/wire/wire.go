@@ -216,7 +216,7 @@ type History struct {
 // Policy is the settings in force.
 type Policy struct {
 	Rate          Rate              `json:"rate"`
-	Rates         []Pace            `json:"rates,omitempty"`
+	Rates         []Pace            `json:"rates,omitempty" doc:"Further rates that hold beside the rate."`
 	Burst         int64             `json:"burst"`
 	Capacity      int64             `json:"capacity"`
 	CapacityBytes int64             `json:"capacity_bytes" doc:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
@@ -232,7 +232,7 @@ type Figures struct {
 	Bytes         int64   `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
 	Running       int64   `json:"running" doc:"Jobs with a worker."`
 	LimitedBy     string  `json:"limited_by" enum:"rate,concurrency,held,paused,idle" doc:"What keeps the next job from leaving now."`
-	EffectiveRate float64 `json:"effective_rate_per_s"`
+	EffectiveRate float64 `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates, less what an upstream that asked for peace has cost; 0 while paused. Of a tenant: its rate in general, as slow as its most slowed route."`
 	OldestWaitMS  int64   `json:"oldest_wait_ms"`
 	Admitted      int64   `json:"admitted_total"`
 	Rejected      int64   `json:"rejected_total"`
@@ -304,7 +304,8 @@ type TenantLines struct {
 type TenantLine struct {
 	Tenant        string  `json:"tenant"`
 	Rate          Rate    `json:"rate"`
-	EffectiveRate float64 `json:"effective_rate_per_s"`
+	Rates         []Pace  `json:"rates,omitempty" doc:"Further rates that hold beside the rate."`
+	EffectiveRate float64 `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates in general, as slow as the most slowed route; 0 while paused."`
 	Capacity      int64   `json:"capacity"`
 	Depth         int64   `json:"depth"`
 	Running       int64   `json:"running"`

@@ -36,6 +36,7 @@ type change struct {
 	rate   wire.Rate
 	before wire.Rate
 	depth  int64
+	varied bool // the rate alone does not tell how long what waits takes to leave
 }
 
 // changedNews is the end of a change.
@@ -288,7 +289,7 @@ func searchText(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255
 // subject is the tenant that a change would be of, as it was last seen.
 func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	if t := m.tenant; m.look.Tenant != "" && t != nil {
-		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Depth: t.Depth, Capacity: t.Capacity, Paused: t.Paused}, true
+		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Rates: t.Rates, Depth: t.Depth, Capacity: t.Capacity, Paused: t.Paused}, true
 	}
 	name := m.chosen
 	if m.look.Tenant != "" {
@@ -300,6 +301,19 @@ func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	return row, false
 }
 
+// routesVary reports whether a route of the tenant that is shown has rates of its own; the table does not tell.
+func (m *topModel) routesVary() bool {
+	if m.look.Tenant == "" || m.tenant == nil {
+		return false
+	}
+	for _, flow := range m.tenant.Routes {
+		if flow.Rate != m.tenant.Rate || len(flow.Rates) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // propose prepares a change; nothing is done before a yes.
 func (m *topModel) propose(action string) {
 	row, found := m.subject()
@@ -307,7 +321,7 @@ func (m *topModel) propose(action string) {
 		m.notice, m.failed = "there is no tenant to change", true
 		return
 	}
-	c := change{tenant: row.Tenant, action: action, rate: row.Rate, before: row.Rate, depth: row.Depth}
+	c := change{tenant: row.Tenant, action: action, rate: row.Rate, before: row.Rate, depth: row.Depth, varied: len(row.Rates) > 0 || m.routesVary()}
 	switch action {
 	case "faster":
 		c.action, c.rate = "rate", faster(row.Rate)
@@ -350,7 +364,13 @@ func (c change) question() string {
 	case "pause":
 		return fmt.Sprintf("Pause %s? None of its jobs leaves (%s wait); new ones are admitted while there are places.", name, count(c.depth))
 	case "resume":
+		if c.varied {
+			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at the rates that are set. A drain ends, too.", name, count(c.depth))
+		}
 		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends, too.", name, rateText(c.rate), drainText(c.depth, c.rate))
+	}
+	if c.varied {
+		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and those of single routes, stay as they are.", name, rateText(c.before), rateText(c.rate))
 	}
 	return fmt.Sprintf("Change the rate of %s from %s to %s? At that, %s.", name, rateText(c.before), rateText(c.rate), drainText(c.depth, c.rate))
 }

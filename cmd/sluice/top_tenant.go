@@ -27,7 +27,7 @@ func (m *topModel) tenantLines(height int) []string {
 	lines := []string{
 		name + ": " + state,
 		m.joined(
-			"rate "+rateText(t.Rate)+from(t.Sources["rate"]), "effective "+effectiveText(t.Rate, t.EffectiveRate), fmt.Sprintf("burst %s", count(t.Burst)),
+			"rate "+rateText(t.Rate)+from(t.Sources["rate"]), "effective "+effectiveText(t.Rate, t.Rates, t.EffectiveRate), fmt.Sprintf("burst %s", count(t.Burst)),
 			ratesPart(t.Rates), boundPart("concurrency", t.Concurrency), maxWaitPart(t.MaxWaitMS),
 		),
 	}

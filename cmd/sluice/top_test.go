@@ -275,6 +275,49 @@ func TestTopChanges(t *testing.T) {
 	}
 }
 
+// Further rates are part of what an effective rate is compared with, and what waits is not foretold by the first rate alone.
+func TestTopFurtherRates(t *testing.T) {
+	w := newTopWorld(t, 140, 30)
+	day := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
+	row := tenantAt(5, 1)
+	row.Tenant, row.Rates, row.EffectiveRate = "partner", []wire.Pace{day}, 1000.0/86_400
+	show := func() {
+		w.now = w.now.Add(time.Second)
+		w.send(linkNews{})
+		w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{row}})
+		n := tenantNews{At: w.now}
+		n.Tenant.Tenant, n.Rate, n.Rates, n.EffectiveRate, n.Depth = row.Tenant, row.Rate, row.Rates, row.EffectiveRate, row.Depth
+		n.Routes = map[string]wire.Flow{"default": {Policy: n.Policy}}
+		if len(row.Rates) == 0 {
+			n.Routes["login"] = wire.Flow{Policy: wire.Policy{Rate: wire.Rate{Limit: 5, PeriodMS: 60_000}}}
+		}
+		w.send(n)
+	}
+	says := func(frame string, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(frame, part) {
+				t.Errorf("%q is missing:\n%s", part, frame)
+			}
+		}
+	}
+	show()
+	says(w.frame(), "10/s+ 100%")
+	w.keys("r")
+	says(w.foot(), "Resume partner? Its jobs (600 wait) leave at the rates that are set.")
+	w.keys("n", "+")
+	says(w.foot(), "from 10/s to 13/s? Further rates, and those of single routes, stay as they are.")
+	w.keys("n", "enter")
+	row.EffectiveRate /= 2
+	show()
+	says(w.frame(), "rate 10/s, effective 50%", "and 1000/d burst 1000")
+
+	row.Rates, row.EffectiveRate = nil, 10
+	show()
+	w.keys("r")
+	says(w.foot(), "Its jobs (600 wait) leave at the rates that are set.") // a route has one of its own
+}
+
 func TestTopLooks(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	w.pass(2, 30)

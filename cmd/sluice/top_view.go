@@ -198,8 +198,8 @@ func (m *topModel) columns() []column {
 	trend := column{title: "TREND", cells: 8, toLeft: true, least: 80, text: func(_ wire.TenantLine, k *track) string { return "" }}
 	all := []column{
 		{title: "TENANT", cells: 0, toLeft: true, text: func(r wire.TenantLine, _ *track) string { return plain(r.Tenant) }},
-		{title: "RATE", cells: 8, text: func(r wire.TenantLine, _ *track) string { return rateText(r.Rate) }},
-		{title: "EFF", cells: 4, least: 120, text: func(r wire.TenantLine, _ *track) string { return effectiveText(r.Rate, r.EffectiveRate) }, style: slowedStyle},
+		{title: "RATE", cells: 8, text: func(r wire.TenantLine, _ *track) string { return rateText(r.Rate) + beside(r.Rates) }},
+		{title: "EFF", cells: 4, least: 120, text: func(r wire.TenantLine, _ *track) string { return effectiveText(r.Rate, r.Rates, r.EffectiveRate) }, style: slowedStyle},
 		{title: "BY", cells: 6, toLeft: true, least: 64, text: func(r wire.TenantLine, _ *track) string { return limitText(r) }, style: limitStyle},
 		{title: "FILL", cells: 8, toLeft: true, least: 72, text: func(r wire.TenantLine, _ *track) string { return gauge(fillOf(r), 8) }, style: fillStyle},
 		{title: "DEPTH", cells: 6, text: func(r wire.TenantLine, _ *track) string { return short(float64(r.Depth)) }},
@@ -280,17 +280,33 @@ func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	return lipgloss.NewStyle()
 }
 
-// effectiveText is what is left of a rate.
-func effectiveText(r wire.Rate, perSecond float64) string {
-	return fmt.Sprintf("%.0f%%", 100*effective(r, perSecond))
+// beside marks a rate that others hold beside.
+func beside(further []wire.Pace) string {
+	if len(further) == 0 {
+		return ""
+	}
+	return "+"
 }
 
-func effective(r wire.Rate, perSecond float64) float64 {
-	return perSecond * float64(r.PeriodMS) / 1000 / float64(max(r.Limit, 1))
+// effectiveText is what is left of the rates.
+func effectiveText(r wire.Rate, further []wire.Pace, perSecond float64) string {
+	return fmt.Sprintf("%.0f%%", 100*effective(r, further, perSecond))
 }
+
+// effective is what an effective rate is of the strictest of the rates, which it is told of.
+func effective(r wire.Rate, further []wire.Pace, perSecond float64) float64 {
+	left := perSecond * interval(r)
+	for _, p := range further {
+		left = max(left, perSecond*interval(p.Rate))
+	}
+	return left
+}
+
+// interval is the time between two departures at the rate, in seconds.
+func interval(r wire.Rate) float64 { return float64(r.PeriodMS) / 1000 / float64(max(r.Limit, 1)) }
 
 func slowedStyle(r wire.TenantLine, _ *track) lipgloss.Style {
-	if effective(r.Rate, r.EffectiveRate) < 0.99 {
+	if effective(r.Rate, r.Rates, r.EffectiveRate) < 0.99 {
 		return styleWarn
 	}
 	return lipgloss.NewStyle()
@@ -412,7 +428,7 @@ func (m *topModel) helpLines() []string {
 		{"+ -", "raise and lower its rate; asks first"},
 		{"q", "quit"},
 		{"", ""},
-		{"RATE, EFF", "what is set; what is left of it after the upstream asked for peace"},
+		{"RATE, EFF", "what is set, + with further rates beside it; what is left of them after the upstream asked for peace"},
 		{"BY", "what keeps the next job from leaving: rate, concur(rency), held (the upstream asked for peace, or is not there), paused, idle"},
 		{"FILL, CAP", "how much of the capacity is taken; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -48,12 +49,12 @@ func (s *suite) agree(names ...string) {
 	all := s.census(10)
 	for _, name := range names {
 		got, t := all[name], s.tenant(name)
-		want := queue.Brief{Name: name, Rate: t.Policy.Rate, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures}
+		want := queue.Brief{Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures}
 		if got.OldestWait > want.OldestWait || (got.OldestWait == 0) != (want.OldestWait == 0) {
 			s.Errorf("%s: the oldest wait is %v in the census, %v after it", name, got.OldestWait, want.OldestWait)
 		}
 		got.OldestWait, want.OldestWait = 0, 0
-		if got != want {
+		if !reflect.DeepEqual(got, want) {
 			s.Errorf("%s is %+v in the census, want %+v", name, got, want)
 		}
 	}
