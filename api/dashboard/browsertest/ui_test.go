@@ -321,12 +321,50 @@ func TestSubmitting(t *testing.T) {
 	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "not JSON"))
 }
 
+// inView reports whether the reader sees the whole of the element, with nothing above it.
+func inView(selector string) string {
+	return fmt.Sprintf(`(() => {
+  const r = document.querySelector(%s)?.getBoundingClientRect();
+  return r && r.top >= 0 && r.bottom <= innerHeight && document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)?.closest(%[1]s);
+})()`, Quote(selector))
+}
+
+// find has the table show one tenant alone.
+func find(t *testing.T, p *Page, name string) {
+	t.Helper()
+	must(t, p.Fill("#tenant-search", name))
+	must(t, p.Wait(`[...document.querySelectorAll("tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
+}
+
+// A click leads to the top of a view, where the header tells how the connection fares.
+func TestAViewBeginsAtItsTop(t *testing.T) {
+	must(t, program.Submit(t.Context(), "top", 40))
+	for _, width := range []int64{360, 1280} {
+		p := open(t, width, 780, "light", "#/")
+		find(t, p, "top")
+		must(t, p.Click("tbody th a"))
+		must(t, p.WaitText("h1", "top"))
+		must(t, p.Wait(`document.querySelector("#rate")?.value === "20"`)) // it is as long as it gets
+		if at := eval[float64](t, p, "scrollY"); at != 0 || !eval[bool](t, p, "Boolean("+inView(".top")+")") {
+			t.Errorf("%d px wide: the header is out of view, %.0f px further up", width, at)
+		}
+		if !eval[bool](t, p, `document.activeElement.id === "view"`) {
+			t.Errorf("%d px wide: the view has not the focus", width)
+		}
+	}
+}
+
 func TestReconnects(t *testing.T) {
 	must(t, program.Submit(t.Context(), "restart", 400))
 	p := open(t, 1000, 800, "light", "#/tenant/restart")
 	must(t, p.WaitText(".headline .pill", "at the rate"))
+	must(t, p.Wait(painted+` > 200`))
+	eval[bool](t, p, `(scrollTo(0, 500), true)`)
+	must(t, p.Wait(`scrollY > 300`))
 	must(t, program.Stop())
 	must(t, p.WaitText("#banner", "was lost at"))
+	must(t, p.Wait(inView("#banner .notice")))
+	keep(t, p, "lost")
 	must(t, p.Wait(`document.querySelector("#pulse").dataset.phase === "lost"`))
 	must(t, program.Run(t.Context()))
 	must(t, p.WaitText("#banner", "Connected again after"))

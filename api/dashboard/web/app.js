@@ -85,7 +85,7 @@ function show(first) {
   stream.want(view.want());
   if (!first) {
     scrollTo(0, 0);
-    place.focus();
+    place.focus({ preventScroll: true }); // else it would scroll the top of the page away, the word of the connection with it
   }
 }
 
