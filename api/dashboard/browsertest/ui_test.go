@@ -374,6 +374,37 @@ func TestReconnects(t *testing.T) {
 	p.Complaints() // of the time without a server
 }
 
+// The labels of an axis are whole, and there are two of them at least, however low the chart.
+func TestAxes(t *testing.T) {
+	p := open(t, 360, 780, "light", "#/")
+	const plot = `(async (height, most) => {
+  const { Plot, area, fromZero, timeAxis, valueAxis } = await import("/assets/chart.js"), { duration } = await import("/assets/format.js");
+  const host = document.querySelector("main").appendChild(document.createElement("div")), now = Date.now() / 1000;
+  const plot = new Plot(host, { height, seconds: 300, series: [area("--accent", 0.1)], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "" });
+  plot.draw(now, [[now - 60, now], [most, most]]);
+  await new Promise((done) => setTimeout(done, 100));
+  const axis = plot.u.axes[1], said = axis._values.filter(Boolean);
+  plot.u.ctx.font = axis.font[0];
+  const wide = Math.max(...said.map((s) => plot.u.ctx.measureText(s).width / devicePixelRatio));
+  plot.destroy();
+  host.remove();
+  return { said, cut: wide + axis.gap > axis._size };
+})`
+	type seen struct {
+		Said []string
+		Cut  bool
+	}
+	for _, c := range []struct {
+		height int
+		most   float64 // ms
+	}{{170, 0.3}, {170, 59_000}, {170, 230_000}, {170, 90_000_000}, {84, 0.4}, {84, 0.5}, {84, 1.7}, {84, 7}, {84, 19}} {
+		got := eval[seen](t, p, fmt.Sprintf(`%s(%d, %g)`, plot, c.height, c.most))
+		if got.Cut || len(got.Said) < 2 {
+			t.Errorf("%d px high, up to %v ms: %+v", c.height, c.most, got)
+		}
+	}
+}
+
 // A frame costs the browser about as much whether something is drawn in it or not, and three dashboards must leave the processor to others.
 func TestEachFrameIsDrawn(t *testing.T) {
 	must(t, program.Submit(t.Context(), "frames", 200))

@@ -27,7 +27,19 @@ export const timeAxis = (show = true) => axis({
   }),
 });
 
-export const valueAxis = (say, size = 54) => axis({ size, gap: 6, space: 34, values: (_, splits) => splits.map((v) => (v === null ? "" : say(v))) });
+const labelGap = 6, leastAxis = 54; // px
+
+// wideEnough is the width of an axis that cuts off none of its labels, which are not known at first.
+function wideEnough(u, labels, i) {
+  if (!labels) return leastAxis;
+  u.ctx.font = u.axes[i].font[0];
+  return Math.max(leastAxis, ...labels.map((said) => Math.ceil(u.ctx.measureText(said).width / devicePixelRatio) + labelGap + 2));
+}
+
+// valueAxis is as wide as its labels ask for, or of the given size. However low the chart, it has room for two, or nobody could tell its scale.
+export const valueAxis = (say, size = wideEnough) => axis({
+  size, gap: labelGap, space: (u, i, low, high, px) => Math.min(34, px / 2), values: (_, splits) => splits.map((v) => (v === null ? "" : say(v))),
+});
 
 // fromZero leaves some air above the highest value and never makes nothing look like much.
 export function fromZero(least) {
