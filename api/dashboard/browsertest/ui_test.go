@@ -374,6 +374,22 @@ func TestReconnects(t *testing.T) {
 	p.Complaints() // of the time without a server
 }
 
+// Who looks in the night from a telephone learns why and by whom, too.
+func TestHistoryOnAPhone(t *testing.T) {
+	const name = "history"
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 3, PeriodMS: 1000}, "reason": "their warehouse is slow"}, nil)
+	for _, width := range []int64{360, 700, 1280} {
+		p := open(t, width, 780, "light", "#/tenant/"+name)
+		must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "their warehouse is slow"))
+		said := eval[string](t, p, `document.querySelector("section[aria-labelledby=history-title] tbody").innerText`)
+		if strings.Count(said, "their warehouse is slow") != 1 || strings.Count(said, "api from") != 1 {
+			t.Errorf("%d px wide: %s", width, said)
+		}
+		eval[bool](t, p, `(document.querySelector("section[aria-labelledby=history-title]").scrollIntoView(), true)`)
+		keep(t, p, fmt.Sprint("history-", width))
+	}
+}
+
 // The labels of an axis are whole, and there are two of them at least, however low the chart.
 func TestAxes(t *testing.T) {
 	p := open(t, 360, 780, "light", "#/")

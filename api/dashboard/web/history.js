@@ -50,7 +50,8 @@ export class History {
   }
 
   row(e) {
-    return el("tr", null, el("td", null, moment(e.at)), el("td", { class: "wide" }, changes(e.before, e.after).join(", ") || "the same settings again"),
+    return el("tr", null, el("td", null, moment(e.at)), el("td", { class: "wide" }, changes(e.before, e.after).join(", ") || "the same settings again",
+        e.reason && el("span", { class: "also p1" }, e.reason), e.actor && el("span", { class: "also p2" }, `by ${e.actor}`)),
       el("td", { class: "p1 wide" }, e.reason || none), el("td", { class: "p2" }, e.actor || none), el("td", { class: "num p3" }, e.revision));
   }
 }
