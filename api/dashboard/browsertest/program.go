@@ -73,9 +73,10 @@ func Start(ctx context.Context, binary, dir, policies string) (*Program, error) 
 api: { listen: %q }
 admin: { listen: %q, token: %q, submit: true }
 routes:
-  default: { url: %q }
+  default: { url: %[5]q }
+  login: { url: %[5]q }
 tenants:
-%s
+%[6]s
 `, filepath.Join(dir, "data"), ports[0], ports[1], Token, p.upstream.URL, policies)
 	if err := os.WriteFile(filepath.Join(dir, "sluice.yaml"), []byte(config), 0o600); err != nil {
 		p.upstream.Close()

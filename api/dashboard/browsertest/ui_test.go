@@ -374,6 +374,25 @@ func TestReconnects(t *testing.T) {
 	p.Complaints() // of the time without a server
 }
 
+// Further rates are told beside the rate, and what is left of a rate is measured by the strictest of them.
+func TestFurtherRates(t *testing.T) {
+	const name = "partner"
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{
+		"rate": wire.Rate{Limit: 10, PeriodMS: 1000}, "rates": []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}}, "reason": "their contract",
+	}, nil)
+	must(t, program.Submit(t.Context(), name, 300))
+	p := open(t, 1280, 900, "light", "#/")
+	find(t, p, name)
+	must(t, p.Wait(`document.querySelector("tbody td.num.p2[title]")?.textContent === "10/s +1"`))
+	must(t, p.Click("tbody th a"))
+	must(t, p.WaitText(".lane-head .aside", "rate 10/s and 1,000/d burst 1,000"))
+	must(t, p.WaitText(".knob small", "and 1,000/d burst 1,000, set here"))
+	must(t, p.WaitText(".figures dt", "Effective, strictest"))
+	must(t, p.Wait(`[...document.querySelectorAll(".charted")].find((n) => n.textContent.startsWith("Effective")).textContent.split("0.0116/s").length === 3`)) // both of them
+	must(t, p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 10) < 1`))
+	keep(t, p, "further-rates")
+}
+
 // Who looks in the night from a telephone learns why and by whom, too.
 func TestHistoryOnAPhone(t *testing.T) {
 	const name = "history"

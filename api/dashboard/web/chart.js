@@ -114,7 +114,8 @@ export class ChartCard {
     for (const swatch of legend.querySelectorAll(".swatch")) swatch.style.setProperty("--c", `var(${swatch.dataset.c})`);
     const host = el("div", { class: "chart" });
     this.nothing = empty && el("p", { class: "nothing", hidden: true }, empty);
-    this.node = el("section", { class: "card charted" }, el("header", null, el("h2", null, title), note && el("small", null, note)), legend, host, this.nothing);
+    this.note = note !== undefined && el("small", null, note);
+    this.node = el("section", { class: "card charted" }, el("header", null, el("h2", null, title), this.note), legend, host, this.nothing);
     this.start = () => {
       this.plot = new Plot(host, {
         height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least),

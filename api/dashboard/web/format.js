@@ -42,6 +42,20 @@ export function policyRate(rate) {
 
 export const ratePerSecond = (rate) => (rate ? rate.limit * 1000 / rate.period_ms : NaN);
 
+// furtherRates are those that hold beside the rate: 1,000/d burst 1,000. Empty if there are none.
+export const furtherRates = (rates) => (rates || []).map((r) => `${policyRate(r)}${r.burst > 1 ? ` burst ${count(r.burst)}` : ""}`).join(", ");
+
+export const allRates = (p) => [policyRate(p.rate), furtherRates(p.rates)].filter(Boolean).join(" and ");
+
+// strictest is the lowest of the rates, per second. It is what effective_rate_per_s is a part of.
+export const strictest = (p) => Math.min(...[p.rate, ...(p.rates || [])].map(ratePerSecond));
+
+// leftOf is the part of its rate that a flow has, less than 1 while an upstream asks for peace.
+export const leftOf = (p) => p.effective_rate_per_s / strictest(p);
+
+// rateNow says the rate, and before it what is left where that is less. said is how to say the rate.
+export const rateNow = (p, said) => (leftOf(p) < 0.99 ? `${figure(leftOf(p) * p.rate.limit)} of ${said}` : said);
+
 export function duration(ms) {
   if (!Number.isFinite(ms)) return none;
   if (ms < 0) return "0 ms";

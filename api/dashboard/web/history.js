@@ -1,13 +1,13 @@
 // Who has changed what of a tenant, when and why.
 import { el } from "./dom.js";
 import { get, tenantPath } from "./api.js";
-import { count, duration, moment, none, policyRate } from "./format.js";
+import { count, duration, furtherRates, moment, none, policyRate } from "./format.js";
 
 const shown = 20;
 
 const say = {
   rate: policyRate,
-  rates: (rates) => rates.map((r) => `${policyRate(r)}${r.burst > 1 ? ` burst ${r.burst}` : ""}`).join(", ") || "none",
+  rates: (rates) => furtherRates(rates) || "none",
   max_wait_ms: duration,
 };
 

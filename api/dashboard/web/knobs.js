@@ -2,7 +2,7 @@
 // would have made of the last hour's arrivals. A change that somebody else has made in between is never overwritten unseen.
 import { el, text, attribute } from "./dom.js";
 import { patch, post, tenantPath } from "./api.js";
-import { count, duration, plural, policyRate, timeOfDay } from "./format.js";
+import { count, duration, furtherRates, plural, policyRate, timeOfDay } from "./format.js";
 
 const units = [[1000, "per second"], [60000, "per minute"], [3600000, "per hour"], [86400000, "per day"]];
 const patience = 350; // ms without a change before a forecast is asked for
@@ -77,6 +77,7 @@ export class Knobs {
       concurrency: new Knob({ id: "concurrency", label: "Concurrency", least: 0, most: 1e6, high: 256, say: (n) => (n === 0 ? "no cap" : plural(n, "delivery at once", "deliveries at once")), changed }),
     };
     for (const [setting, knob] of Object.entries(this.knobs)) Object.assign(knob, { setting, owner: this });
+    this.knobs.rate.node.append(this.further = el("small", { hidden: true }));
     this.period.addEventListener("change", () => {
       this.knobs.rate.mark();
       this.edited("rate");
@@ -107,6 +108,8 @@ export class Knobs {
       text(knob.from, `${now}, ${sourceText(source)}`);
       knob.reset.hidden = source !== "api";
     }
+    this.further.hidden = !t.rates?.length;
+    text(this.further, `and ${furtherRates(t.rates)}, ${sourceText(t.sources?.rates)}`);
     this.fill();
     if (this.base && t.revision !== this.base.revision && !this.busy && !this.warned) {
       this.warned = true;

@@ -20,7 +20,7 @@ export class Picture {
   constructor({ title, note, whose, lanes = new Lanes(seconds), limit = "Rate set" }) {
     this.lanes = lanes;
     this.whose = whose;
-    this.limits = []; // {t, value} of the rate that the departures keep
+    this.limits = new Map(); // time to {rate, further} that the departures keep to
     this.arrived = el("span", { class: "value" }, "–");
     this.refused = el("span", { class: "aside" });
     this.left = el("span", { class: "value" }, "–");
@@ -42,21 +42,22 @@ export class Picture {
     const size = narrow.matches ? 42 : 62;
     const say = narrow.matches ? figure : perSecond;
     this.in = new Plot(this.hostIn, {
-      seconds, label: `Chart: arrivals of ${this.whose}, each second of the last minute`,
+      seconds, label: `Chart: arrivals of ${this.whose}, each half second of the last minute`,
       series: [columns("--refused"), columns("--arrivals"), columns("--recorded")], axes: [timeAxis(false), valueAxis(say, size)], range: fromZero(4), hover: (i) => { this.at = i; this.tell(); },
     });
     this.out = new Plot(this.hostOut, {
       seconds, label: `Chart: departures of ${this.whose}, each second of the last minute`,
-      series: [area("--departures", 0.14, { width: 2.5 }), dashed("--edge")], axes: [timeAxis(), valueAxis(say, size)], range: fromZero(1.5),
+      series: [area("--departures", 0.14, { width: 2.5 }), dashed("--edge"), dashed("--edge", { dash: [2, 4] })], axes: [timeAxis(), valueAxis(say, size)], range: fromZero(1.5),
     });
     this.bucket = new Bucket(this.canvas);
   }
 
-  // show draws a look: totals that only grow, and the state of the bucket {depth, rim, rate, closed}; rate is what departures keep to, if anything.
+  // show draws a look: totals that only grow, and the state of the bucket {depth, rim, rate, further, closed}; rate is what departures keep to, if
+  // anything, and further a stricter rate that holds as well.
   show(t, totals, state) {
     if (!this.out) this.start();
     const before = this.lanes.now;
-    const seen = this.see(t, totals, state.rate);
+    const seen = this.see(t, totals, state);
     this.rates = this.lanes.rates();
     this.state = state;
     this.paint(t);
@@ -66,13 +67,16 @@ export class Picture {
   }
 
   // see remembers a look without drawing it, and tells what has happened since the last one.
-  see(t, totals, rate) {
+  see(t, totals, { rate, further }) {
     const seen = this.lanes.add(t, totals);
     if (rate !== undefined) {
       if (this.rate !== undefined && Math.abs(rate - this.rate) > 0.03 * this.rate) this.lanes.meter.turn();
       this.rate = rate;
-      this.limits.push({ t, value: rate });
-      while (this.limits[0].t < t - seconds - 2) this.limits.shift();
+      this.limits.set(t, { rate, further });
+      for (const at of this.limits.keys()) {
+        if (at >= t - seconds - 2) break;
+        this.limits.delete(at);
+      }
     }
     return seen;
   }
@@ -80,9 +84,9 @@ export class Picture {
   paint(t) {
     this.in.draw(t, this.lanes.arrivals());
     const [xs, ys] = this.lanes.departures();
-    const known = new Map(this.limits.map((l) => [l.t, l.value]));
-    let limit = null;
-    this.out.draw(t, [xs, ys, xs.map((x) => (limit = known.get(x) ?? limit))]);
+    let limit = { rate: null, further: null };
+    const limits = xs.map((x) => (limit = this.limits.get(x) ?? limit));
+    this.out.draw(t, [xs, ys, limits.map((l) => l.rate), limits.map((l) => l.further)]);
   }
 
   gap() { this.lanes.gap(); }

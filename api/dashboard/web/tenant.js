@@ -9,9 +9,15 @@ import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
 import { Submit } from "./submit.js";
 import { drain, pause, purge, resume } from "./actions.js";
-import { count, duration, figure, limitedBy, none, perSecond, policyRate, ratePerSecond, short } from "./format.js";
+import { allRates, count, duration, leftOf, limitedBy, none, perSecond, rateNow, ratePerSecond, short, strictest } from "./format.js";
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
+
+// limitsOf are what departures keep to: the rate, as much of it as there is now, and a further rate that is stricter, if any.
+function limitsOf(e) {
+  const rate = e.paused ? 0 : leftOf(e) * ratePerSecond(e.rate), least = strictest(e);
+  return { rate, further: least < rate ? least : null };
+}
 
 export class TenantView {
   // seen is what the table has shown of the tenant: {t, item}, the earliest first.
@@ -30,8 +36,8 @@ export class TenantView {
         title: "Wait", note: "of jobs that ended lately", data: pick("p50", "p95", "p99"), say: duration, least: 10, empty: "No job has ended lately.",
         series: [{ label: "median", colour: "--departures", draw: line("--departures") }, { label: "95 %", colour: "--violet", draw: line("--violet") }, { label: "99 %", colour: "--warn", draw: line("--warn") }],
       }),
-      new ChartCard({
-        title: "Effective against configured rate", data: pick("effective", "set"), say: perSecond, least: 1,
+      this.rates = new ChartCard({
+        title: "Effective against configured rate", note: "", data: pick("effective", "set"), say: perSecond, least: 1,
         series: [{ label: "effective", colour: "--departures", draw: area("--departures", 0.14) }, { label: "configured", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
       new ChartCard({
@@ -85,17 +91,17 @@ export class TenantView {
       this.picture.gap();
       this.series.gap();
     }
-    this.picture.see(t, totalsOf(e), e.paused ? 0 : e.effective_rate_per_s);
-    this.series.add(t, { depth: e.depth, capacity: e.capacity, effective: e.effective_rate_per_s, set: ratePerSecond(e.rate), running: e.running });
+    this.picture.see(t, totalsOf(e), limitsOf(e));
+    this.series.add(t, { depth: e.depth, capacity: e.capacity, effective: e.effective_rate_per_s, set: strictest(e), running: e.running });
   }
 
   show(e) {
     const t = Date.parse(e.at) / 1000;
     this.now = e;
-    const set = ratePerSecond(e.rate);
+    const set = strictest(e), further = e.rates?.length > 0;
     const closed = e.paused || e.limited_by === "paused" || e.limited_by === "held";
     this.picture.show(t, totalsOf(e),
-      { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, rate: e.paused ? 0 : e.effective_rate_per_s, pace: `rate ${policyRate(e.rate)}`, closed });
+      { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, ...limitsOf(e), pace: `rate ${allRates(e)}`, closed });
     const news = this.series.add(t, {
       depth: e.depth, capacity: e.capacity, p50: e.wait_p50_ms || null, p95: e.wait_p95_ms || null, p99: e.wait_p99_ms || null, effective: e.effective_rate_per_s, set, running: e.running, cap: e.concurrency || null,
     });
@@ -108,12 +114,14 @@ export class TenantView {
     text(f.oldest, e.depth > 0 ? duration(e.oldest_wait_ms) : none);
     text(f.running, e.concurrency ? `${short(e.running)} of ${short(e.concurrency)}` : short(e.running));
     text(f.effective, perSecond(e.effective_rate_per_s));
+    text(f.effective.previousSibling, further ? "Effective, strictest" : "Effective rate");
+    text(this.rates.note, further ? "of the strictest of its rates" : "");
     text(f.admitted, short(e.admitted_total));
     text(f.rejected, short(e.rejected_total));
     text(f.departed, short(e.departed_total));
     text(f.succeeded, short(e.succeeded_total));
     text(f.dead, short(e.dead_total));
-    this.showRoutes(e.routes || {});
+    this.showRoutes(e);
   }
 
   showState(e) {
@@ -136,9 +144,10 @@ export class TenantView {
     text(this.reason, explained.join(" "));
   }
 
-  showRoutes(routes) {
-    const items = Object.entries(routes).map(([route, flow]) => ({ route, ...flow })).sort((a, b) => (a.route < b.route ? -1 : 1));
-    this.routes.hidden = items.length < 2;
+  // showRoutes says nothing of a single route that is as the tenant is.
+  showRoutes(e) {
+    const items = Object.entries(e.routes || {}).map(([route, flow]) => ({ route, ...flow })).sort((a, b) => (a.route < b.route ? -1 : 1));
+    this.routes.hidden = items.length < 2 && items.every((r) => allRates(r) === allRates(e));
     if (this.routes.hidden) return;
     keyed(this.routesBody, items, (r) => r.route, (r) => {
       const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" });
@@ -147,8 +156,7 @@ export class TenantView {
       return row;
     }, (row, r) => {
       const { cells, pill } = row.cellsOf, { says, tone, why } = limitedBy(r);
-      const slowed = r.effective_rate_per_s < ratePerSecond(r.rate) * 0.99;
-      [slowed ? `${figure(r.effective_rate_per_s)} of ${policyRate(r.rate)}` : policyRate(r.rate), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
+      [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
       text(pill, says);
       attribute(pill, "title", why);
       attribute(pill, "data-tone", tone || null);

@@ -2,7 +2,7 @@
 import { el, text, attribute, keyed } from "./dom.js";
 import { tenantLink } from "./api.js";
 import { Meter } from "./meter.js";
-import { count, duration, limitedBy, none, perSecond, policyRate, ratePerSecond, short, figure } from "./format.js";
+import { allRates, count, duration, limitedBy, none, perSecond, policyRate, rateNow, short } from "./format.js";
 
 const rememberLooks = 6; // of a tenant, for its rates
 const typing = 250; // ms without a key before the server is asked
@@ -114,8 +114,9 @@ export class TenantTable {
     text(c.oldest, item.depth > 0 ? duration(item.oldest_wait_ms) : none);
     figureCell(c.arrivals, look.arrivals === null ? none : perSecond(look.arrivals), look.arrivals);
     figureCell(c.departures, look.departures === null ? none : perSecond(look.departures), look.departures);
-    const set = ratePerSecond(item.rate), slowed = item.effective_rate_per_s < set * 0.99;
-    text(c.rate, slowed ? `${figure(item.effective_rate_per_s)} of ${policyRate(item.rate)}` : policyRate(item.rate));
+    const further = item.rates?.length;
+    text(c.rate, rateNow(item, further ? `${policyRate(item.rate)} +${further}` : policyRate(item.rate)));
+    attribute(c.rate, "title", further ? allRates(item) : null);
     text(c.total, short(item.rejected_total));
     text(c.now, look.refused > 0 ? `${perSecond(look.refused)} · ` : "");
     c.refused.classList.toggle("bad", look.refused > 0);
