@@ -391,6 +391,37 @@ func TestFurtherRates(t *testing.T) {
 	must(t, p.Wait(`[...document.querySelectorAll(".charted")].find((n) => n.textContent.startsWith("Effective")).textContent.split("0.0116/s").length === 3`)) // both of them
 	must(t, p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 10) < 1`))
 	keep(t, p, "further-rates")
+	asks(t, p, "Drain", "will leave at 10/s and 1,000/d burst 1,000.")
+}
+
+// asks opens a dialog of the tenant, looks for what it says, and cancels.
+func asks(t *testing.T, p *Page, button, want string) {
+	t.Helper()
+	must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.disabled); b?.click(); return b; })()`, Quote(button))))
+	if said := eval[string](t, p, `document.querySelector("dialog").innerText`); !strings.Contains(said, want) {
+		t.Errorf("%q is not in %s", want, said)
+	}
+	must(t, p.Press(kb.Escape))
+	must(t, p.Wait(`!document.querySelector("dialog")`))
+}
+
+// What is asked before a change foretells by the rates of the routes that jobs wait in.
+func TestDialogsKnowTheRoutes(t *testing.T) {
+	const name = "routes"
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"routes": map[string]any{"login": map[string]any{"rate": wire.Rate{Limit: 5, PeriodMS: 60_000}}}}, nil)
+	submit := func(route string) {
+		call(t, "POST", "/v1/tenants/"+name+"/jobs", map[string]any{"type": "test", "payload": 1, "route": route}, nil)
+	}
+	for range 4 {
+		submit("login")
+	}
+	p := open(t, 1280, 900, "dark", "#/tenant/"+name)
+	must(t, p.WaitText("section[aria-labelledby=routes-title] tbody", "login"))
+	asks(t, p, "Drain", "will leave at 5/m.")
+	call(t, "POST", "/v1/tenants/"+name+"/pause", nil, nil)
+	submit("default")
+	must(t, p.Wait(`[...document.querySelectorAll("section[aria-labelledby=routes-title] tbody tr")].filter((row) => !row.cells[2].textContent.startsWith("0")).length === 2`))
+	asks(t, p, "Resume", "will leave at the rates of their routes, without a burst.")
 }
 
 // Who looks in the night from a telephone learns why and by whom, too.

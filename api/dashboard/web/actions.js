@@ -2,7 +2,17 @@
 import { el } from "./dom.js";
 import { ask } from "./dialog.js";
 import { post, tenantPath } from "./api.js";
-import { count, duration, plural, policyRate } from "./format.js";
+import { allRates, count, duration, plural } from "./format.js";
+
+// leaving says at what rate the jobs of these flows leave: at that of each, for each has its own.
+function leaving(t, flows) {
+  const rates = new Set((flows.length ? flows : [t]).map(allRates));
+  if (rates.size > 1) return "at the rates of their routes";
+  return `at ${[...rates][0]}${flows.length > 1 ? " from each route" : ""}`;
+}
+
+const flowsOf = (t) => Object.values(t.routes || {});
+const waiting = (t) => leaving(t, flowsOf(t).filter((f) => f.depth > 0));
 
 const reasonBody = (reason) => (reason ? { reason } : {});
 
@@ -25,7 +35,7 @@ export function resume(t) {
   ask({
     title: `Resume ${t.tenant}?`, confirm: "Resume", reason: true,
     lines: [
-      t.depth > 0 ? `${plural(t.depth, "waiting job")} will leave at ${policyRate(t.rate)}, without a burst.` : "Jobs leave again as they come.",
+      t.depth > 0 ? `${plural(t.depth, "waiting job")} will leave ${waiting(t)}, without a burst.` : "Jobs leave again as they come.",
       t.draining && "New jobs are admitted again.",
     ].filter(Boolean),
     run: async (reason) => {
@@ -40,7 +50,7 @@ export function drain(t) {
     title: `Drain ${t.tenant}?`, confirm: "Drain", reason: true,
     lines: [
       "New jobs are refused with 503 until the tenant is resumed, and dead letters cannot be replayed.",
-      `${plural(t.depth, "waiting job")} will leave at ${policyRate(t.rate)}.`,
+      `${plural(t.depth, "waiting job")} will leave ${waiting(t)}.`,
       t.paused && "The tenant is paused as well: nothing leaves before it is resumed.",
     ].filter(Boolean),
     run: async (reason) => {
@@ -108,7 +118,7 @@ export function replayAll(t, done) {
   ask({
     title: `Replay all dead letters of ${t.tenant}?`, confirm: "Replay all",
     lines: [
-      `They go back through the bucket with fresh attempts and leave at ${policyRate(t.rate)}.`,
+      `They go back through the bucket with fresh attempts and leave ${leaving(t, flowsOf(t))}.`,
       `There is room for ${count(Math.max(0, t.capacity - t.depth))}; the first that finds no place ends it.`,
     ],
     extra: el("div", { class: "field" }, el("label", { for: "replay-error" }, "Only those whose last error contains"), error),
