@@ -18,7 +18,7 @@ import (
 
 // EngineOptions say where Redis is.
 type EngineOptions struct {
-	URL         string // redis://, rediss://, unix://; empty: a private redis-server, or the embedded engine
+	URL         string // as ParseURL reads it; empty: a private redis-server, or the embedded engine
 	DataDir     string // of the private redis-server
 	Embedded    bool   // in-process miniredis: jobs are lost on exit
 	NoChild     bool   // refuse a private redis-server: the roles are split over processes
