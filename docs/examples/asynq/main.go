@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/7509e464/sluice/api"
@@ -54,21 +55,23 @@ func run(ctx context.Context, redisURL, intake, admin string) error {
 	defer engine.Close()
 	policy := shaper.DefaultPolicy()
 	policy.Rate = shaper.Rate{Limit: 5, Period: time.Second}
-	q, err := queue.Open(ctx, engine, queue.Options{Defaults: policy})
+	metrics := prometheus.NewRegistry() // of all parts, for /metrics of the admin listener
+	q, err := queue.Open(ctx, engine, queue.Options{Defaults: policy, Registerer: metrics})
 	if err != nil {
 		return err
 	}
 	defer q.Close()
 
-	server, err := api.New(q, api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
+	server, err := api.New(q, api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Registerer: metrics, Gatherer: metrics})
 	if err != nil {
 		return err
 	}
 	worker.ReserveProcessor()
-	w, err := worker.New(q, worker.Config{Handler: handlers(), Routes: map[string]worker.Route{"default": {Handler: true}}})
+	w, err := worker.New(q, worker.Config{Handler: handlers(), Routes: map[string]worker.Route{"default": {Handler: true}}, Registerer: metrics})
 	if err != nil {
 		return err
 	}
+	server.Remember() // the dashboard begins with the minutes before it was opened
 
 	// Whatever fails ends the rest. The end has an order: no new jobs, then the worker with what it runs, then the listeners.
 	all, ctx := errgroup.WithContext(ctx)

@@ -57,6 +57,17 @@ func TestRun(t *testing.T) {
 		}
 		break
 	}
+	resp, err := client.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	for _, name := range []string{"sluice_http_requests_total", "sluice_deliveries_total", "sluice_script_"} {
+		if err != nil || !strings.Contains(string(told), name) {
+			t.Errorf("%d %v: the metrics lack %s", resp.StatusCode, err, name)
+		}
+	}
 	client.CloseIdleConnections()
 	stop()
 	if err := <-ended; err != nil {
