@@ -55,12 +55,15 @@ func (c *submitCmd) Run(a *app) error {
 	payload := []byte(c.Payload)
 	if c.Payload == "" || c.Payload == "-" {
 		err := a.interruptible(func(*app) (err error) {
-			payload, err = io.ReadAll(io.LimitReader(a.In, maxPayload))
+			payload, err = io.ReadAll(io.LimitReader(a.In, maxPayload+1))
 			return err
 		})
 		if err != nil {
 			return fmt.Errorf("read the payload: %w", err)
 		}
+	}
+	if len(payload) > maxPayload {
+		return usageError{fmt.Sprintf("the payload must have at most %d MiB", maxPayload>>20)}
 	}
 	if !json.Valid(payload) {
 		return usageError{"the payload must be one JSON value"}

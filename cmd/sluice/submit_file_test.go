@@ -344,3 +344,13 @@ func FuzzReadSubmission(f *testing.F) {
 		}
 	})
 }
+
+// TestSubmitTooMuch: a payload that is too long is said to be that, though what is read of it is no JSON.
+func TestSubmitTooMuch(t *testing.T) {
+	var out, errs strings.Builder
+	in := strings.NewReader(`"` + strings.Repeat("x", maxPayload) + `"`)
+	code := run(t.Context(), []string{"submit", "--type", "t"}, stdio{In: in, Out: &out, Err: &errs}, nil)
+	if code != exitUsage || !strings.Contains(errs.String(), "the payload must have at most 16 MiB") {
+		t.Errorf("exit code %d, %s", code, errs.String())
+	}
+}
