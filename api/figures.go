@@ -35,12 +35,11 @@ const (
 // figureOperations show the figures in motion.
 func (s *Server) figureOperations() []operation {
 	const tag = "Figures"
-	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
 	low, most := 0.0, float64(maxLines)
 	return []operation{{
 		id: "get-stats", method: http.MethodGet, path: "/v1/stats", tag: tag, summary: "Read the figures of all tenants together",
 		description: "Also while the store is away: it is not ok, then. They are at most a quarter of a second old.",
-		answers:     map[int]answerDoc{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, refusals: guards, handle: s.getStats,
+		answers:     map[int]answerDoc{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, refusals: operatorKinds, handle: s.getStats,
 	}, {
 		id: "stream-figures", method: http.MethodGet, path: "/v1/stream", tag: tag, summary: "Follow the figures",
 		description: "Server-sent events: first `history`, what is known of the minutes before; `overview` four times a second; `tenants` once a second, less often where there are so many that reading them would " +
@@ -57,7 +56,7 @@ func (s *Server) figureOperations() []operation {
 				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},
 		},
 		answers:  map[int]answerDoc{http.StatusOK: {"The events.", figureStream{}, []string{"X-Accel-Buffering"}}},
-		refusals: guards, handle: s.streamFigures,
+		refusals: append([]kind{tooManyStreams, shuttingDown}, operatorKinds...), handle: s.streamFigures,
 	}}
 }
 

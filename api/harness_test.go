@@ -156,7 +156,7 @@ func (d document) send(t testing.TB, r *http.Request) reply {
 	return out
 }
 
-// check holds one answer against the document: the status is documented, and the body fits the schema.
+// check holds one answer against the document: the status is documented, and so is the kind of a problem, and the body fits the schema.
 func (d document) check(t testing.TB, r *http.Request, got reply) {
 	t.Helper()
 	body := got.Body.Bytes()
@@ -178,6 +178,12 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 	if !documented {
 		t.Errorf("%s %s: status %d is not documented: %s", r.Method, path, got.Code, body)
 		return
+	}
+	if got.Code >= 400 {
+		var p wire.Problem
+		if err := json.Unmarshal(body, &p); err != nil || !names(response, p.Type) {
+			t.Errorf("%s %s: problem %q is not documented under %d: %v", r.Method, path, p.Type, got.Code, response["description"])
+		}
 	}
 	content, _ := response["content"].(map[string]any)
 	if len(body) == 0 {
@@ -217,6 +223,12 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 			t.Errorf("%s %s: %d: header %s is not documented", r.Method, path, got.Code, name)
 		}
 	}
+}
+
+// names reports whether the documented response names the type of problem.
+func names(response map[string]any, problemType string) bool {
+	description, _ := response["description"].(string)
+	return problemType != "" && strings.Contains(". "+description, ". "+problemType+": ")
 }
 
 // event is one server-sent event, read as an EventSource does.

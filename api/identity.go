@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -83,11 +84,15 @@ func (s *Server) security() []map[string][]string {
 func (s *Server) guarded(operations []operation) []operation {
 	for i := range operations {
 		operations[i].identifies = true
-		operations[i].refusals = append(operations[i].refusals, s.guardRefusals(operations[i].id)...)
+		refusals := slices.Concat(operations[i].refusals, s.guardRefusals(operations[i].id)) // a copy: several operations share theirs
 		if s.cfg.Auth != nil {
 			operations[i].security = s.security()
-			operations[i].refusals = append(operations[i].refusals, http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable)
+			refusals = append(refusals, unauthorized, tenantMismatch)
+			if s.cfg.Auth.Takes(auth.JWT) {
+				refusals = append(refusals, issuerUnavailable)
+			}
 		}
+		operations[i].refusals = refusals
 	}
 	return operations
 }

@@ -190,10 +190,10 @@ func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) e
 	return nil
 }
 
-// guardRefusals are the statuses that the operation may be answered with because of guards.
-func (s *Server) guardRefusals(operation string) []int {
+// guardRefusals are the problems that the operation may be answered with because of guards.
+func (s *Server) guardRefusals(operation string) []kind {
 	if slices.ContainsFunc(s.guards, func(g *intakeGuard) bool { return g.covers(operation) }) {
-		return []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}
+		return []kind{rateLimited, storageUnavailable}
 	}
 	return nil
 }
@@ -201,12 +201,11 @@ func (s *Server) guardRefusals(operation string) []int {
 // guardOperations are the part of the control plane that is about guards.
 func (s *Server) guardOperations() []operation {
 	const tag, path = "Guards", "/v1/guards"
-	refusals := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
-	unknown := append([]int{http.StatusNotFound}, refusals...)
+	unknown := append([]kind{unknownGuard, storageUnavailable}, operatorKinds...)
 	return []operation{{
 		id: "list-guards", method: http.MethodGet, path: path, tag: tag, summary: "List the guards",
 		description: "Limiters in front of the intake, as the configuration has them.",
-		answers:     map[int]answerDoc{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, refusals: refusals, handle: s.listGuards,
+		answers:     map[int]answerDoc{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, refusals: operatorKinds, handle: s.listGuards,
 	}, {
 		id: "list-blocked", method: http.MethodGet, path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
 		description: "Keys that overflowed and are refused for a while, those that are free soonest first.",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -31,6 +32,8 @@ func newAPI(router chi.Router, title, version string) huma.API {
 	cfg := huma.DefaultConfig(title, cmp.Or(version, "unversioned"))
 	cfg.CreateHooks = nil // would add $schema members to the bodies
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "", "", ""
+	cfg.Info.Description = "Where there is no operation, the answer is a problem too. " + describeKinds(http.StatusNotFound, routerKinds) + ". " +
+		describeKinds(http.StatusMethodNotAllowed, routerKinds) + "."
 	return humachi.New(router, cfg)
 }
 
@@ -126,11 +129,11 @@ func problemHeaders(status int) map[string]*huma.Param {
 	return out
 }
 
-// describeKinds lists the kinds of problem that have the status.
-func describeKinds(status int) string {
+// describeKinds lists those of the kinds of problem that have the status.
+func describeKinds(status int, of []kind) string {
 	var lines []string
 	for _, k := range kinds {
-		if k.status == status {
+		if k.status == status && slices.Contains(of, k) {
 			lines = append(lines, problemURN+k.name+": "+k.title)
 		}
 	}

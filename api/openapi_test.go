@@ -2,15 +2,20 @@ package api
 
 import (
 	"encoding/json"
+	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -223,6 +228,80 @@ func TestEveryOperationMayBeStarting(t *testing.T) {
 					t.Errorf("%s %s: 503 is documented as %q", method, path, said)
 				}
 			}
+		}
+	}
+}
+
+// What some operations answer with is not said of the others. That each documents all of its own is for document.check to see.
+func TestOperationsDocumentTheirKinds(t *testing.T) {
+	const submit, batch, test = "POST /v1/jobs", "POST /v1/jobs/batch", "POST /v1/tenants/{tenant}/jobs"
+	b := newGuarded(t, []auth.Mode{auth.Keys, auth.JWT}, func(c *Config) { c.AdminSubmit = true })
+	by := map[string][]string{} // the operations that document a kind
+	said := map[string][]string{}
+	for _, d := range []document{b.intake, b.admin} {
+		for path, item := range d.paths {
+			for method, op := range item {
+				name := strings.ToUpper(method) + " " + path
+				for status, response := range op.(map[string]any)["responses"].(map[string]any) {
+					for _, k := range kinds {
+						if !names(response.(map[string]any), problemURN+k.name) || slices.Contains(by[k.name], name) { // probes are on both
+							continue
+						}
+						by[k.name], said[name] = append(by[k.name], name), append(said[name], k.name)
+						if strconv.Itoa(k.status) != status {
+							t.Errorf("%s: %s is documented under %s", name, k.name, status)
+						}
+					}
+				}
+			}
+		}
+		text := d.do(t, http.MethodGet, "/openapi.json", nil, "").Body.String()
+		for _, k := range routerKinds {
+			if !strings.Contains(text, problemURN+k.name+": "+k.title) {
+				t.Errorf("the document does not name %s", k.name)
+			}
+		}
+	}
+	for _, k := range kinds {
+		if (len(by[k.name]) > 0) == slices.Contains(routerKinds, k) {
+			t.Errorf("%s is documented by the operations %v", k.name, by[k.name])
+		}
+	}
+	for kind, want := range map[string][]string{
+		"deadline-unreachable": {submit, batch, test}, "idempotency-key-reused": {submit, batch, test}, "store-full": {submit, batch, test},
+		"too-many-keys": {"POST /v1/tenants/{tenant}/keys"}, "unknown-key": {"DELETE /v1/tenants/{tenant}/keys/{key}"},
+		"too-many-streams": {"GET /v1/jobs/{id}/events", "GET /v1/stream", "GET /v1/tenants/{tenant}/arrivals"},
+	} {
+		slices.Sort(by[kind])
+		slices.Sort(want)
+		if !slices.Equal(by[kind], want) {
+			t.Errorf("%s is documented by %v, want %v", kind, by[kind], want)
+		}
+	}
+	for name, want := range map[string][]string{
+		"GET /livez":   {"internal", "invalid-request", "too-large", "unreadable-body"},
+		"GET /version": {"internal", "invalid-request", "starting", "too-large", "unreadable-body"},
+		"POST /v1/tenants/{tenant}/pause": {
+			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "revision-mismatch", "starting", "too-large", "unauthorized", "unavailable",
+			"unreadable-body", "unsupported-media-type",
+		},
+	} {
+		slices.Sort(said[name])
+		if !slices.Equal(said[name], want) {
+			t.Errorf("%s documents %v, want %v", name, said[name], want)
+		}
+	}
+}
+
+// Probes have neither body nor query, and refuse them as everything does.
+func TestProbesAnswerWhatTheyDocument(t *testing.T) {
+	b := newBench(t)
+	for _, d := range []document{b.intake, b.admin} {
+		for _, path := range []string{"/livez", "/readyz"} {
+			d.do(t, http.MethodGet, path+"?x=1", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
+			d.do(t, http.MethodGet, path, nil, strings.Repeat("x", maxSmallBody+1)).want(t, http.StatusRequestEntityTooLarge, "too-large")
+			r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, iotest.ErrReader(io.ErrUnexpectedEOF))
+			d.send(t, r).want(t, http.StatusBadRequest, "unreadable-body")
 		}
 	}
 }

@@ -28,7 +28,7 @@ type operation struct {
 	params           []*huma.Param // every query parameter that is taken
 	body             *body
 	answers          map[int]answerDoc // on success
-	refusals         []int             // further statuses of problems; see common
+	refusals         []kind            // further problems that it may answer with; see kinds
 	identifies       bool              // the caller must be somebody: call.who
 	security         []map[string][]string
 	handle           func(*call) (*answer, error)
@@ -279,10 +279,11 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 		}
 		doc.Responses[strconv.Itoa(status)] = r
 	}
-	for _, status := range op.statuses() {
-		doc.Responses[strconv.Itoa(status)] = &huma.Response{
-			Description: describeKinds(status),
-			Headers:     problemHeaders(status),
+	all := op.kinds()
+	for _, k := range all {
+		doc.Responses[strconv.Itoa(k.status)] = &huma.Response{ // the same again for each kind of the status
+			Description: describeKinds(k.status, all),
+			Headers:     problemHeaders(k.status),
 			Content: map[string]*huma.MediaType{
 				"application/problem+json": {Schema: schemaOf(schemas, wire.Problem{})},
 			},
@@ -291,13 +292,14 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 	return doc
 }
 
-// statuses are those of all problems that the operation may answer with.
-func (op operation) statuses() []int {
-	all := append([]int{
-		http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusBadRequest, http.StatusRequestEntityTooLarge,
-	}, op.refusals...)
+// kinds are those of all problems that the operation may answer with. Where no body and no query belong, both are looked at all the same.
+func (op operation) kinds() []kind {
+	all := append([]kind{unreadableBody, tooLarge, invalidRequest, internalFault}, op.refusals...)
 	if op.body != nil {
-		all = append(all, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable)
+		all = append(all, malformedJSON, unsupportedMedia, overloaded)
+	}
+	if op.id != "livez" { // which the program answers from its start
+		all = append(all, starting)
 	}
 	return all
 }

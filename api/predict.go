@@ -19,7 +19,6 @@ const predictMost = 1_000_000
 // arrivalOperations are the part of the control plane that is about what came.
 func (s *Server) arrivalOperations() []operation {
 	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
-	refusals := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
 	return []operation{{
 		id: "follow-arrivals", method: http.MethodGet, path: path + "/arrivals", tag: tag, summary: "Follow a tenant's arrivals",
 		description: "Server-sent events: submissions that this process has asked the store to admit, from now on, as soon as they are judged and at most ten events a " +
@@ -28,13 +27,13 @@ func (s *Server) arrivalOperations() []operation {
 			tenantPathParam, {Name: "route", In: "query", Description: "Only arrivals for this route.", Schema: textSchema(1, wire.MaxTenantBytes)},
 		},
 		answers:  map[int]answerDoc{http.StatusOK: {"The events.", eventStream{data: wire.Arrivals{}, event: arrivalsEvent}, []string{"X-Accel-Buffering"}}},
-		refusals: refusals, handle: s.followArrivals,
+		refusals: append([]kind{tooManyStreams}, operatorKinds...), handle: s.followArrivals,
 	}, {
 		id: "predict-tenant", method: http.MethodPost, path: path + "/predict", tag: tag, summary: "Try settings on the last hour's arrivals",
 		description: "Replays what came to this process for the tenant in the last hour, at most a million arrivals, through the simulator: with the settings " +
 			"in force, and with the body, a JSON merge patch as PATCH takes it, laid over them. Nothing is changed.",
 		params: []*huma.Param{tenantPathParam}, body: &body{of: wire.Settings{}, formats: []string{jsonFormat, patchFormat}, limit: maxSmallBody},
-		answers: map[int]answerDoc{http.StatusOK: {"What would have become of them.", wire.Prediction{}, nil}}, refusals: refusals, handle: s.predictTenant,
+		answers: map[int]answerDoc{http.StatusOK: {"What would have become of them.", wire.Prediction{}, nil}}, refusals: append([]kind{storageUnavailable}, operatorKinds...), handle: s.predictTenant,
 	}}
 }
 

@@ -26,7 +26,7 @@ type kind struct {
 	title  string
 }
 
-// Every kind of problem. The OpenAPI document lists them by status.
+// Every kind of problem. The OpenAPI document lists by status those that an operation can answer with.
 var (
 	malformedJSON      = kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
 	unreadableBody     = kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
@@ -61,12 +61,26 @@ var (
 	starting           = kind{"starting", http.StatusServiceUnavailable, "Starting"} // said by the program, before it has a Server
 )
 
-// kinds lists the kinds for the OpenAPI document.
+// kinds are all of them, in the order in which the OpenAPI document lists those of one status.
 var kinds = []kind{
 	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownGuard, unknownRoute, methodNotAllowed, stateConflict,
 	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, rateLimited, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
 	storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown, starting,
 }
+
+// Kinds that several operations answer with; see also operation.kinds.
+var (
+	// operatorKinds are of the control plane.
+	operatorKinds = []kind{unauthorized, forbidden}
+	// admissionKinds are of what brings new jobs.
+	admissionKinds = []kind{
+		unknownRoute, deadlineFarAway, keyReused, queueFull, queueBytesFull, storeFull, tenantDraining, storageUnavailable, shuttingDown,
+	}
+	// replayKinds are of what brings a dead job back. It has its room in the store, and no deadline.
+	replayKinds = []kind{unknownJob, stateConflict, queueFull, queueBytesFull, tenantDraining, storageUnavailable}
+	// routerKinds are of requests that reach no operation.
+	routerKinds = []kind{notFound, methodNotAllowed}
+)
 
 // problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.
 type problem struct {

@@ -93,7 +93,7 @@ func (s *Server) jobOperations() []operation {
 			http.StatusAccepted: {"Stored, and will be delivered.", wire.Job{}, admitted},
 			http.StatusOK:       {"Done within the preferred wait.", wire.Job{}, []string{"Location", "Preference-Applied", "Idempotent-Replayed"}},
 		},
-		refusals: []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		refusals: admissionKinds,
 		handle:   s.postJob,
 	}, {
 		id: "submit-batch", method: http.MethodPost, path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
@@ -101,21 +101,21 @@ func (s *Server) jobOperations() []operation {
 		params:      []*huma.Param{tenantParam, traceParam},
 		body:        jsonBody(wire.Batch{}, maxBatchBody, false),
 		answers:     map[int]answerDoc{http.StatusOK: {"One verdict per job, in order.", wire.BatchResult{}, nil}},
-		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		refusals:    admissionKinds,
 		handle:      s.postBatch,
 	}, {
 		id: "list-jobs", method: http.MethodGet, path: "/v1/jobs", tag: tag, summary: "List jobs",
 		description: "A tenant's jobs in one state, newest first, page by page. A job that moves meanwhile may be missing.",
 		params:      listParams(),
 		answers:     map[int]answerDoc{http.StatusOK: {"One page.", wire.JobList{}, nil}},
-		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		refusals:    []kind{unknownRoute, rateLimited, storageUnavailable},
 		handle:      s.listJobs,
 	}, {
 		id: "get-job", method: http.MethodGet, path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
 		description: "With Prefer: wait=N the answer is held until the job is done or N seconds are over.",
 		params:      []*huma.Param{jobParam, tenantParam, preferParam},
 		answers:     map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.Job{}, []string{"Preference-Applied"}}},
-		refusals:    []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		refusals:    []kind{unknownJob, rateLimited, storageUnavailable},
 		handle:      s.getJob,
 	}, {
 		id: "stream-job", method: http.MethodGet, path: "/v1/jobs/{id}/events", tag: tag, summary: "Follow a job's state",
@@ -127,14 +127,14 @@ func (s *Server) jobOperations() []operation {
 			http.StatusOK:        {"The events.", eventStream{data: wire.Job{}}, []string{"X-Accel-Buffering"}},
 			http.StatusNoContent: {"The event of the final state was received before.", nil, nil},
 		},
-		refusals: []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		refusals: []kind{unknownJob, rateLimited, tooManyStreams, storageUnavailable},
 		handle:   s.streamJob,
 	}, {
 		id: "cancel-job", method: http.MethodDelete, path: "/v1/jobs/{id}", tag: tag, summary: "Cancel a waiting job",
 		description: "Cancelling it again is answered in the same way.",
 		params:      []*huma.Param{jobParam, tenantParam},
 		answers:     map[int]answerDoc{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
-		refusals:    []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
+		refusals:    []kind{unknownJob, stateConflict, storageUnavailable},
 		handle:      s.deleteJob,
 	}, {
 		id: "replay-job", method: http.MethodPost, path: "/v1/jobs/{id}/replay", tag: tag, summary: "Bring a dead job back",
@@ -144,7 +144,7 @@ func (s *Server) jobOperations() []operation {
 		answers: map[int]answerDoc{
 			http.StatusAccepted: {"Queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
 		},
-		refusals: []int{http.StatusNotFound, http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+		refusals: append([]kind{shuttingDown}, replayKinds...),
 		handle:   s.replayJob,
 	}}
 }
@@ -152,8 +152,8 @@ func (s *Server) jobOperations() []operation {
 // tenantOperations are the control plane.
 func (s *Server) tenantOperations() []operation {
 	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
-	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
-	changes := append([]int{http.StatusPreconditionFailed}, guards...)
+	guards := append([]kind{storageUnavailable}, operatorKinds...)
+	changes := append([]kind{revisionMismatch}, guards...)
 	settings := jsonBody(wire.Settings{}, maxSmallBody, false)
 	wholeRate := map[string]*huma.Schema{"rate": {Required: []string{"limit", "period_ms"}}}
 	settings.narrower = &huma.Schema{Properties: map[string]*huma.Schema{
@@ -223,7 +223,7 @@ func (s *Server) tenantOperations() []operation {
 		description: "The key is shown once. A tenant may have 100 that have not expired.",
 		params:      []*huma.Param{tenantPathParam}, body: jsonBody(wire.KeyRequest{}, maxSmallBody, true),
 		answers:  map[int]answerDoc{http.StatusCreated: {"The key.", wire.NewKey{}, nil}},
-		refusals: append([]int{http.StatusConflict}, guards...), handle: s.createKey,
+		refusals: append([]kind{tooManyKeys}, guards...), handle: s.createKey,
 	}, {
 		id: "list-keys", method: http.MethodGet, path: path + "/keys", tag: keyTag, summary: "List a tenant's API keys",
 		description: "Without what opens anything.",
@@ -233,7 +233,7 @@ func (s *Server) tenantOperations() []operation {
 		id: "revoke-key", method: http.MethodDelete, path: path + "/keys/{key}", tag: keyTag, summary: "Revoke an API key",
 		description: "From a second later on it opens nothing.",
 		params:      []*huma.Param{tenantPathParam, keyPathParam}, answers: map[int]answerDoc{http.StatusNoContent: {"Revoked.", nil, nil}},
-		refusals: append([]int{http.StatusNotFound}, guards...), handle: s.revokeKey,
+		refusals: append([]kind{unknownKey}, guards...), handle: s.revokeKey,
 	}}
 }
 
@@ -245,7 +245,7 @@ func (s *Server) probeOperations() []operation {
 		{id: "livez", method: http.MethodGet, path: "/livez", tag: tag, summary: "Whether the process runs", answers: fine, handle: s.livez},
 		{
 			id: "readyz", method: http.MethodGet, path: "/readyz", tag: tag, summary: "Whether work would be taken", answers: fine,
-			refusals: []int{http.StatusServiceUnavailable}, handle: s.readyz,
+			refusals: []kind{storageUnavailable, shuttingDown}, handle: s.readyz,
 		},
 	}
 }
@@ -253,7 +253,6 @@ func (s *Server) probeOperations() []operation {
 func (s *Server) versionOperation() operation {
 	return operation{
 		id: "version", method: http.MethodGet, path: "/version", tag: "Probes", summary: "Which program answers",
-		answers:  map[int]answerDoc{http.StatusOK: {"The version.", wire.Version{}, nil}},
-		refusals: []int{http.StatusServiceUnavailable}, handle: s.version,
+		answers: map[int]answerDoc{http.StatusOK: {"The version.", wire.Version{}, nil}}, handle: s.version,
 	}
 }

@@ -23,9 +23,9 @@ const tenantJobs = "/v1/tenants/{tenant}/jobs"
 // the operator has no credential of the tenant's, spends none of its reads (api.status_rate), and no limiter guard stands before them.
 func (s *Server) tenantJobOperations() []operation {
 	const tag = "Jobs of tenants"
-	guards := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusServiceUnavailable}
-	unknown := append([]int{http.StatusNotFound}, guards...)
-	conflicts := append([]int{http.StatusConflict}, unknown...)
+	guards := append([]kind{storageUnavailable}, operatorKinds...)
+	unknown := append([]kind{unknownJob}, guards...)
+	conflicts := append([]kind{stateConflict}, unknown...)
 	job := []*huma.Param{tenantPathParam, jobParam}
 	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
 	operations := []operation{{
@@ -49,7 +49,7 @@ func (s *Server) tenantJobOperations() []operation {
 		answers: map[int]answerDoc{
 			http.StatusAccepted: {"Queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
 		},
-		refusals: append([]int{http.StatusTooManyRequests}, conflicts...), handle: s.ofTenant(s.replayJob),
+		refusals: slices.Concat(operatorKinds, replayKinds), handle: s.ofTenant(s.replayJob),
 	}}
 	if !s.cfg.AdminSubmit {
 		return operations
@@ -64,7 +64,7 @@ func (s *Server) tenantJobOperations() []operation {
 			http.StatusAccepted: {"Stored, and will be delivered.", wire.Job{}, append(told, limitHeaderNames...)},
 			http.StatusOK:       {"Done within the preferred wait.", wire.Job{}, told},
 		},
-		refusals: append([]int{http.StatusTooManyRequests}, unknown...), handle: s.ofTenant(s.submitTenantJob),
+		refusals: slices.Concat(operatorKinds, admissionKinds), handle: s.ofTenant(s.submitTenantJob),
 	})
 }
 

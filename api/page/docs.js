@@ -85,7 +85,7 @@ async function show() {
   operations.append(...models(document_));
   document.getElementById("contents").append(contents);
   document.getElementById("summary").replaceChildren(
-    document_.info.title + ", version " + document_.info.version + ". The same as a document: ",
+    document_.info.title + ", version " + document_.info.version + ". " + document_.info.description + " The same as a document: ",
     el("a", { href: "/openapi.json" }, "/openapi.json"), ".");
   document.title = document_.info.title;
 }
