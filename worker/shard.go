@@ -119,8 +119,9 @@ func (s *shard) run() {
 	}
 	if s.d.stop.Err() == nil {
 		// The last look may have planned another, on which the scripts rely before they wake anybody. At the end of the worker its
-		// leaving says the same for all shards.
-		s.probe.report(s.consumer.Resign(s.d.work))
+		// leaving says the same for all shards. Whether it was heard tells nothing of the next look, for which alone the probe is: another
+		// loop may have begun by now, and without one nobody would ever report that Redis is back.
+		_ = s.consumer.Resign(s.d.work)
 	}
 }
 
