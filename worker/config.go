@@ -50,10 +50,13 @@ type AsynqRoute struct {
 
 // Retry says how often and how fast a failed delivery is tried again. The zero value of a field means its default.
 type Retry struct {
-	MaxAttempts int           // default 5
+	MaxAttempts int           // at most 65,535; default 5
 	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
 	MaxBackoff  time.Duration // default 1h
 }
+
+// maxAttempts is as far as a job's record counts: the queue refuses settlements that speak of more.
+const maxAttempts = 1<<16 - 1
 
 // Breaker says when an upstream that is unavailable is left alone. Unavailable means: no answer at all, 502, 504, or 503 without
 // Retry-After. Jobs that would leave meanwhile hold their flow and spend no attempt, up to 20 times each; what each worker knows
@@ -154,7 +157,7 @@ func (c Config) validate() error {
 		check(len(kinds) == 1, strings.TrimSuffix(at, "."), cmp.Or(strings.Join(kinds, ", "), "nothing"), "must have exactly one of url, handler and asynq")
 		check(r.Timeout > 0, at+"timeout", r.Timeout, "must be positive")
 		check(r.Connections > 0, at+"connections", r.Connections, "must be positive")
-		check(r.Retry.MaxAttempts > 0, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be positive")
+		check(r.Retry.MaxAttempts > 0 && r.Retry.MaxAttempts <= maxAttempts, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be 1 to 65535")
 		check(r.Retry.MinBackoff > 0, at+"retry.min_backoff", r.Retry.MinBackoff, "must be positive")
 		check(r.Retry.MaxBackoff >= r.Retry.MinBackoff, at+"retry.max_backoff", r.Retry.MaxBackoff, "must be at least min_backoff")
 		check(r.Breaker.Failures >= 0, at+"breaker.failures", r.Breaker.Failures, "must not be negative")

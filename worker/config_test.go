@@ -58,6 +58,8 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		{"handler without one", Route{Handler: true}, Config{}, []string{"routes.r.handler: true: needs Config.Handler"}},
 		{"blank queue", Route{Asynq: &AsynqRoute{Queue: " "}}, Config{AsynqClient: client}, []string{`routes.r.asynq.queue: " ": `}},
 		{"reports sooner than the lease", Route{Asynq: &AsynqRoute{Queue: "q", ReportWithin: time.Second}}, Config{AsynqClient: client}, []string{"routes.r.asynq.report_within: 1s: "}},
+		{"most attempts", Route{URL: "http://host/", Retry: Retry{MaxAttempts: 65_535}}, Config{}, nil},
+		{"more attempts than are counted", Route{URL: "http://host/", Retry: Retry{MaxAttempts: 65_536}}, Config{}, []string{"routes.r.retry.max_attempts: 65536: must be 1 to 65535"}},
 		{"breaker", Route{URL: "http://host/", Breaker: Breaker{Failures: 3, Delay: time.Hour}}, Config{}, nil},
 		{"breaker out of bounds", Route{URL: "http://host/", Breaker: Breaker{Failures: -1, Delay: time.Hour + 1}}, Config{}, []string{
 			"routes.r.breaker.failures: -1: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
