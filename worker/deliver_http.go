@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -28,13 +27,14 @@ const (
 	maxDrain       = 64 << 10 // read and thrown away so that the connection can be used again
 )
 
-// httpDeliverer sends jobs to one HTTP upstream. It follows no redirect, obeys no proxy variable and decompresses nothing: the
-// upstream gets exactly one request per attempt, and cannot make the worker call anything else.
+// httpDeliverer sends jobs to one HTTP upstream. It obeys no proxy variable and decompresses nothing; a transport by itself follows no
+// redirect, does not even read where one leads, and keeps no cookies. So the upstream gets exactly one request per attempt, and cannot make the
+// worker call anything else.
 type httpDeliverer struct {
-	route   Route
-	client  *http.Client
-	signers []*webhooks.Webhook
-	now     func() time.Time // the wall clock, which receivers compare the signature's timestamp with
+	route     Route
+	transport *http.Transport
+	signers   []*webhooks.Webhook
+	now       func() time.Time // the wall clock, which receivers compare the signature's timestamp with
 }
 
 func newHTTPDeliverer(r Route) (*httpDeliverer, error) {
@@ -48,23 +48,20 @@ func newHTTPDeliverer(r Route) (*httpDeliverer, error) {
 	}
 	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
 	dialer := &net.Dialer{Timeout: r.Timeout, KeepAlive: 30 * time.Second}
-	d.client = &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  nil,
-			DialContext:            dialer.DialContext,
-			TLSHandshakeTimeout:    r.Timeout,
-			DisableCompression:     true,
-			MaxConnsPerHost:        r.Connections,
-			MaxIdleConnsPerHost:    r.Connections,
-			IdleConnTimeout:        90 * time.Second,
-			MaxResponseHeaderBytes: maxHeaderBytes,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	d.transport = &http.Transport{
+		Proxy:                  nil,
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    r.Timeout,
+		DisableCompression:     true,
+		MaxConnsPerHost:        r.Connections,
+		MaxIdleConnsPerHost:    r.Connections,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: maxHeaderBytes,
 	}
 	return d, nil
 }
 
-func (d *httpDeliverer) close() { d.client.CloseIdleConnections() }
+func (d *httpDeliverer) close() { d.transport.CloseIdleConnections() }
 
 // Deliver makes one request and judges the answer; see judge for the outcomes.
 func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
@@ -77,7 +74,7 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 	if seeded.Is("settled-before-2xx") {
 		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed}
 	}
-	resp, err := d.client.Do(req)
+	resp, err := d.transport.RoundTrip(req)
 	if err != nil {
 		return d.route.Retry.again(l, d.describe(ctx, limited, err), 0)
 	}
@@ -100,6 +97,10 @@ func (d *httpDeliverer) request(ctx context.Context, l queue.Lease) (*http.Reque
 	h.Set("Sluice-Attempt", strconv.Itoa(l.Attempt))
 	h.Set("Sluice-Tenant", percentEncode(l.Tenant))
 	h.Set("Sluice-Job-Type", percentEncode(l.Type))
+	if u := req.URL.User; u != nil {
+		password, _ := u.Password()
+		req.SetBasicAuth(u.Username(), password)
+	}
 	if l.TraceParent != "" {
 		h.Set("traceparent", l.TraceParent)
 	}
@@ -121,15 +122,11 @@ func (d *httpDeliverer) request(ctx context.Context, l queue.Lease) (*http.Reque
 // answer that echoes the payload, are told in words of our own.
 func (d *httpDeliverer) describe(parent, limited context.Context, err error) string {
 	var (
-		outer   *url.Error // names the URL, which may hold a password
 		timeout net.Error
 		dial    *net.OpError
 		cert    *tls.CertificateVerificationError
 		alert   tls.AlertError
 	)
-	if errors.As(err, &outer) {
-		err = outer.Err
-	}
 	switch {
 	case parent.Err() != nil:
 		return "the worker stopped before the upstream had answered"

@@ -137,6 +137,40 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
+// TestRedirectsAreDeadWhereverTheyLead: the upstream has answered, so the attempt is over and the breaker has nothing to count.
+func TestRedirectsAreDeadWhereverTheyLead(t *testing.T) {
+	for _, location := range []string{"", "/ok", "/%zz", "://%zz", "http://[::1", "http://a b/", "http://upstream.test:port/"} {
+		for _, status := range []int{301, 302, 303, 307, 308} {
+			s := deliverTo(t, Route{}, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Location", location)
+				w.WriteHeader(status)
+			})
+			if s.Event != shaper.Die || s.Error.Status != status || s.Response.Headers["location"] != location || unavailable(s) {
+				t.Errorf("%d to %q: %s, %+v, %+v", status, location, s.Event, s.Error, s.Response)
+			}
+		}
+	}
+}
+
+// TestUserInformationIsBasicAuthentication: what stands in the route's URL, percent-encoded there.
+func TestUserInformationIsBasicAuthentication(t *testing.T) {
+	var user, password string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() }))
+	defer server.Close()
+	for _, want := range []*url.Userinfo{url.UserPassword("me", "hunter2"), url.UserPassword("a@b", "p:/%"), url.User("token")} {
+		u, err := url.Parse(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = want
+		user, password = "", ""
+		s := deliver(t, t.Context(), Route{URL: u.String()})
+		if p, _ := want.Password(); s.Event != shaper.Succeed || user != want.Username() || password != p {
+			t.Errorf("%s: %s, sent %q and %q", want, s.Event, user, password)
+		}
+	}
+}
+
 func TestProxyVariablesAreIgnored(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
@@ -145,7 +179,7 @@ func TestProxyVariablesAreIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Loopback is never proxied, so the transport is asked instead of a server.
-	if d.client.Transport.(*http.Transport).Proxy != nil {
+	if d.transport.Proxy != nil {
 		t.Error("a proxy is looked for")
 	}
 }
