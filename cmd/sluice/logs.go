@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"time"
@@ -11,16 +13,32 @@ import (
 )
 
 // newLogger writes for a person when w is a terminal, in colours unless NO_COLOR is set, else one JSON object a line. level is one of the
-// setting log.level.
+// setting log.level. What the standard library says of its own accord comes to the same place at debug.
 func newLogger(w io.Writer, level string) *slog.Logger {
+	logger := slog.New(newHandler(w, level))
+	log.SetFlags(0) // a line has its time already
+	log.SetOutput(overheard{logger})
+	return logger
+}
+
+func newHandler(w io.Writer, level string) slog.Handler {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
 		least = slog.LevelInfo
 	}
 	if terminal(w) {
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""}))
+		return tint.NewHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""})
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least}))
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least})
+}
+
+// overheard is where package log writes. net/http tells there of what an upstream sends unasked, and quotes it: that may be a payload.
+type overheard struct{ to *slog.Logger }
+
+func (o overheard) Write(line []byte) (int, error) {
+	said, _, _ := bytes.Cut(line, []byte("starting with"))
+	o.to.Debug("the standard library says", "text", string(bytes.TrimSpace(said)))
+	return len(line), nil
 }
 
 // terminal reports whether a person is at the other end.
