@@ -1,12 +1,15 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,6 +148,92 @@ func TestOutboxInsists(t *testing.T) {
 			t.Errorf("%d handed over, %d left, %d claims", len(to.taken), q.left(), len(q.claims))
 		}
 	})
+}
+
+// hungOutbox does not answer for a shard until its client gives up.
+type hungOutbox struct {
+	*fakeOutbox
+	hung atomic.Int64 // the shard
+}
+
+func (f *hungOutbox) hang(ctx context.Context, shard int) error {
+	if int64(shard) != f.hung.Load() {
+		return nil
+	}
+	sleep(ctx, hungCall)
+	return queue.ErrUnavailable
+}
+
+func (f *hungOutbox) Completions(ctx context.Context, shard int, name string, most int, lease time.Duration) ([]queue.Completion, bool, error) {
+	if err := f.hang(ctx, shard); err != nil {
+		return nil, false, err
+	}
+	return f.fakeOutbox.Completions(ctx, shard, name, most, lease)
+}
+
+func (f *hungOutbox) HandedOver(ctx context.Context, shard int, list []queue.Completion) error {
+	if err := f.hang(ctx, shard); err != nil {
+		return err
+	}
+	return f.fakeOutbox.HandedOver(ctx, shard, list)
+}
+
+// TestOutboxOfAShardThatHangsHoldsUpNoOthers: theirs wait for one call at the most, and few of them for that; its own are handed over once
+// it is back, whether it hung before the claim or after.
+func TestOutboxOfAShardThatHangsHoldsUpNoOthers(t *testing.T) {
+	for _, claimed := range []bool{false, true} {
+		t.Run(fmt.Sprint("claimed ", claimed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := &hungOutbox{fakeOutbox: &fakeOutbox{shards: map[int][]string{0: {"hung"}}, leased: map[string]time.Time{}, claims: map[string][]string{}}}
+				to := &fakeCallbacks{}
+				q.hung.Store(-1)
+				if claimed {
+					to.refuse = func(string) bool {
+						q.hung.CompareAndSwap(-1, 0)
+						return false
+					}
+				} else {
+					q.hung.Store(0)
+				}
+				var log bytes.Buffer
+				o := newOutbox("w", q, to, (&health{log: slog.New(slog.NewTextHandler(&log, nil))}).probe())
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { o.run(ctx) })
+				o.add(0)
+				pass(time.Millisecond)
+				late := 0
+				for i := range 600 {
+					id := fmt.Sprint("other ", i)
+					q.fakeOutbox.mu.Lock()
+					q.shards[1] = append(q.shards[1], id)
+					q.fakeOutbox.mu.Unlock()
+					o.add(1)
+					pass(100 * time.Millisecond)
+					to.mu.Lock()
+					if !slices.Contains(to.taken, id) {
+						late++
+					}
+					to.mu.Unlock()
+				}
+				if late > 600/outboxRest {
+					t.Errorf("%d of 600 completions of another shard were handed over late", late)
+				}
+				q.hung.Store(-2)
+				pass(claimLease)
+				if n := q.left(); n != 0 || len(to.taken) != 601 || len(o.open) != 0 {
+					t.Errorf("once it is back: %d handed over, %d left, %d shards not answered", len(to.taken), n, len(o.open))
+				}
+				for _, line := range []string{"redis is away", "redis is back"} {
+					if n := strings.Count(log.String(), line); n != 1 {
+						t.Errorf("%q was logged %d times for one outage:\n%s", line, n, &log)
+					}
+				}
+				stop()
+				running.Wait()
+			})
+		})
+	}
 }
 
 // TestOutboxRefused: what cannot be handed over stays, and comes again when its lease has ended.
