@@ -18,6 +18,9 @@ const (
 	leastRest = 2 * time.Millisecond
 	// helpEvery is how often an owner without capacity asks for help, and how long it must have had some to stop asking.
 	helpEvery = time.Second
+	// lookPatience is how long a look that is not answered keeps room in the window and places from other shards. A node that hangs would take
+	// all of both, for go-redis gives up after 20 s only.
+	lookPatience = 250 * time.Millisecond
 )
 
 // shard is one shard as this worker sees it: its loop, if it owns the shard or helps its owner, and what the loop knows.
@@ -38,21 +41,27 @@ type shard struct {
 	// Of the loop alone.
 	clock      relation
 	pause      pauses
-	unanswered bool   // the last look failed: it may have leased jobs, and must be repeated until it is answered
-	wanted     int    // places to reserve
-	due        bool   // the last look left jobs that could be leased now
-	raised     bool   // the help flag is up, as far as the owner knows
-	raisedAt   moment // when it was last raised
-	dryAt      moment // when capacity was last missing
-	emptyAt    moment // when the shard was last looked at without capacity
+	unanswered bool // the last look failed: it may have leased jobs, and must be repeated until it is answered
+	wanted     int  // places to reserve
+	reserved   int  // places that the look under way holds
+	hangs      *time.Timer
+	yielded    chan struct{} // holds a token once the look under way has outlasted the timer
+	due        bool          // the last look left jobs that could be leased now
+	raised     bool          // the help flag is up, as far as the owner knows
+	raisedAt   moment        // when it was last raised
+	dryAt      moment        // when capacity was last missing
+	emptyAt    moment        // when the shard was last looked at without capacity
 }
 
 func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
-	return &shard{
+	s := &shard{
 		n: n, d: d, consumer: c, probe: p,
-		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast,
+		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast, yielded: make(chan struct{}, 1),
 		raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
+	s.hangs = time.AfterFunc(safetyLook, s.yield)
+	s.hangs.Stop() // until there is a look
+	return s
 }
 
 // own starts or ends the ownership of the shard. A gained shard is looked at at once.
@@ -155,8 +164,8 @@ func (s *shard) look() plan {
 	if !ok {
 		return plan{at: s.d.watch.now()}
 	}
-	took, leased := time.Duration(0), 0
-	defer func() { s.d.window.leave(took, leased) }()
+	took, leased, yielded := time.Duration(0), 0, false
+	defer func() { s.d.window.leave(took, leased, yielded) }()
 	now := s.d.watch.now()
 	owner, helper := s.role()
 	leasing := (owner || helper) && s.d.stop.Err() == nil
@@ -179,10 +188,15 @@ func (s *shard) look() plan {
 	o.Max = reserved
 	o.Helper = !owner
 	o.Help = s.signal(now, owner, leasing, reserved)
+	s.reserved = reserved
+	s.hangs.Reset(lookPatience)
 	t, err := s.consumer.Tick(s.d.work, o)
+	if yielded = !s.hangs.Stop(); yielded {
+		<-s.yielded
+	}
 	took = s.d.watch.now().since(now)
 	if err != nil {
-		s.d.capacity.give(reserved)
+		s.d.capacity.give(s.reserved)
 		s.unanswered = true
 		if s.d.work.Err() == nil {
 			s.probe.report(err)
@@ -194,12 +208,21 @@ func (s *shard) look() plan {
 	s.unanswered = false
 	s.pause.reset()
 	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received))
-	s.take(t, reserved)
+	s.take(t, s.reserved)
 	if t.Outbox {
 		s.d.outbox.add(s.n)
 	}
 	s.noteHelp(t, o.Help, now, owner, helper)
 	return s.plan(t, now, reserved)
+}
+
+// yield gives back what a look that lasts too long holds. What it brings nevertheless is charged.
+func (s *shard) yield() {
+	s.d.window.yield()
+	s.d.capacity.forget(s.seat) // a look without a place may have been worth it: those granted during it would lie idle
+	s.d.capacity.give(s.reserved)
+	s.reserved = 0
+	s.yielded <- struct{}{}
 }
 
 // mayLookEmpty reports whether to look without capacity: to ask for help when jobs are due, and otherwise once in a while, for
@@ -226,7 +249,7 @@ func (s *shard) signal(now moment, owner, leasing bool, reserved int) queue.Help
 }
 
 // take hands the leases on and squares them with the places that were reserved. An answer to a repeated look may bring more:
-// it is the one that an earlier, larger reservation asked for.
+// it is the one that an earlier, larger reservation asked for. So does one that comes after the places were given back.
 func (s *shard) take(t queue.Tick, reserved int) {
 	s.wanted = min(lookMost, max(lookLeast, 2*len(t.Leases)))
 	if n := len(t.Leases); n > reserved {

@@ -67,12 +67,22 @@ func (w *window) enter(done <-chan struct{}) (most int, ok bool) {
 	return w.most, true
 }
 
-// leave ends a look that took so long, 0 for one that did not come about, and leased so many jobs. Late answers to looks for many jobs
-// are Redis's work; to looks for few, the way and the machine may be slow.
-func (w *window) leave(took time.Duration, leased int) {
+// yield gives the room of a look back before it has ended.
+func (w *window) yield() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.out--
+	w.next()
+}
+
+// leave ends a look that took so long, 0 for one that did not come about, and leased so many jobs; yielded if its room is another's by now. Late
+// answers to looks for many jobs are Redis's work; to looks for few, the way and the machine may be slow.
+func (w *window) leave(took time.Duration, leased int, yielded bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !yielded {
+		w.out--
+	}
 	defer w.next()
 	if took <= 0 {
 		return

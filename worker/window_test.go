@@ -14,7 +14,7 @@ func TestWindowShrinksAndGrows(t *testing.T) {
 		if !ok {
 			t.Fatal("no look may begin")
 		}
-		w.leave(took, leased)
+		w.leave(took, leased, false)
 		return most
 	}
 	look(time.Millisecond, 1)
@@ -43,7 +43,7 @@ func TestWindowOnALongWay(t *testing.T) {
 	w := newWindow(10 * time.Millisecond)
 	for range 3000 {
 		w.enter(nil)
-		w.leave(50*time.Millisecond, 100)
+		w.leave(50*time.Millisecond, 100, false)
 	}
 	if w.size != windowMost || w.most != lookMost {
 		t.Errorf("%.1f looks at once, %d jobs a look", w.size, w.most)
@@ -56,7 +56,7 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow(10 * time.Millisecond)
 		w.enter(nil)
-		w.leave(time.Millisecond, 1) // so it knows what is late
+		w.leave(time.Millisecond, 1, false) // so it knows what is late
 		for range windowStart {
 			w.enter(nil)
 		}
@@ -79,19 +79,19 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 		}
 		close(done)
 		synctest.Wait()
-		w.leave(time.Hour, 1) // late: the window is smaller than before
+		w.leave(time.Hour, 1, false) // late: the window is smaller than before
 		synctest.Wait()
 		if len(begun) != 0 {
 			t.Fatal("a look began although the window has become smaller")
 		}
 		for len(begun) == 0 && w.out > 0 {
-			w.leave(time.Millisecond, 1)
+			w.leave(time.Millisecond, 1, false)
 			synctest.Wait()
 		}
 		if len(begun) != 1 || <-begun != 0 {
 			t.Fatal("the look that waits longest must begin first")
 		}
-		w.leave(time.Millisecond, 1)
+		w.leave(time.Millisecond, 1, false)
 		synctest.Wait()
 		if len(begun) != 1 || <-begun != 2 || len(w.waiting) != 0 {
 			t.Error("the look of which nobody waits any more stands in the way")

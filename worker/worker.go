@@ -2,7 +2,8 @@
 // each one at its stamp and delivers it to its route.
 //
 // What it promises: a job leaves neither before its stamp, as well as the shard's clock is known here, nor more than a
-// horizon after it; a job whose lease cannot be kept does not leave at all; at most Config.Concurrency jobs are held at once; a delivery that has ended is settled even if
+// horizon after it; a job whose lease cannot be kept does not leave at all; at most Config.Concurrency jobs are held at once, but for those that a
+// look brings which took Redis longer than 250 ms; a shard that does not answer holds up no other; a delivery that has ended is settled even if
 // Redis was away meanwhile, as long as the process lives; and an idle worker costs one look per shard in fifteen seconds.
 //
 // What it leaves to others: the rate. The scripts stamp every departure, so any number of workers may look at one shard
