@@ -3,10 +3,13 @@ package queue
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
@@ -102,7 +105,7 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died}
 
 // Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty where nothing is known: send these again. A
-// shard that does not answer does not keep the others from it.
+// shard that does not answer does not keep the others from it, but the call waits for it until ctx ends.
 func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
 	groups := q.byShard(len(batch), func(i int) string { return batch[i].ID })
 	calls, sent := make([]lua.SettleCall, len(groups)), make([]lua.Call, len(groups))
@@ -125,7 +128,7 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 	for i := range results {
 		results[i] = Stale // of ids that cannot be ours
 	}
-	for n, r := range lua.RunAll(ctx, q.engine.patient, q.observe, sent) {
+	for n, r := range lua.RunAll(ctx, keepsAnswers{q.engine.patient}, q.observe, sent) {
 		codes, failed := []lua.SettleCode(nil), r.Err
 		if failed == nil {
 			codes, failed = calls[n].Decode(r.Values)
@@ -205,7 +208,7 @@ func (e *Unanswered) Error() string { return e.Err.Error() }
 func (e *Unanswered) Unwrap() error { return e.Err }
 
 // Extend makes leases last for another lease duration from now; lost lists those that are not current any more. The error is of type
-// *Unanswered.
+// *Unanswered. Where a shard does not answer, the call waits for it until ctx ends.
 func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
 	for _, l := range leases {
 		if _, ok := shardOfID(l.ID, q.keys.Len()); !ok {
@@ -224,7 +227,7 @@ func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Durati
 		sent[n] = calls[n].Call()
 	}
 	var unanswered Unanswered
-	for n, r := range lua.RunAll(ctx, q.engine.patient, q.observe, sent) {
+	for n, r := range lua.RunAll(ctx, keepsAnswers{q.engine.patient}, q.observe, sent) {
 		codes, failed := []int64(nil), r.Err
 		if failed == nil {
 			codes, failed = calls[n].Decode(r.Values)
@@ -245,6 +248,23 @@ func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Durati
 		return lost, &unanswered
 	}
 	return lost, nil
+}
+
+// keepsAnswers is a client whose pipelines bring what was answered even if their context ends first. When it does while go-redis waits to ask one
+// node of a cluster again, that error takes the place of all the other nodes' answers.
+type keepsAnswers struct{ redis.UniversalClient }
+
+func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error) {
+	cmds, err := c.UniversalClient.Pipelined(ctx, fn)
+	if ctx.Err() == nil {
+		return cmds, err
+	}
+	for _, cmd := range cmds {
+		if c, ok := cmd.(*redis.Cmd); ok && c.Val() != nil && errors.Is(c.Err(), ctx.Err()) {
+			c.SetErr(nil)
+		}
+	}
+	return cmds, err
 }
 
 // group is the indices of items of one shard, at most settleMost of them.

@@ -134,6 +134,17 @@ func (c *Cluster) URL() string {
 	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)
 }
 
+// Hang stops a node in its tracks until thaw is called. The other one goes on with its own slots, as if only the clients' way were cut.
+func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		c.do(n.client.ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())
+		c.do(n.client.ConfigSet(ctx, "cluster-node-timeout", "600000").Err())
+	}
+	c.nodes[node].Freeze()
+	return c.nodes[node].Thaw
+}
+
 // Slots are those of both nodes that have keys, with how many.
 func (c *Cluster) Slots(ctx context.Context) [2]map[int]int {
 	c.t.Helper()
