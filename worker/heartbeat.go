@@ -1,17 +1,23 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
 )
 
-// extendMost bounds one call, as the scripts' steps are bounded.
-const extendMost = 500
+const (
+	// extendMost bounds one call, as the scripts' steps are bounded.
+	extendMost = 500
+	// extendWithin and a tenth of the lease are how long a call waits for Redis.
+	extendWithin = 3 * time.Second
+)
 
 // heartbeat keeps the leases of the jobs that wait in the pacer or run.
 type heartbeat struct {
@@ -38,22 +44,26 @@ func (h *heartbeat) run(ctx context.Context) {
 	}
 }
 
-// beat extends every lease that is due for it, in bounded calls.
+// beat extends every lease that is due for it, in bounded calls side by side: one that concerns a shard which does not answer lasts as long as
+// it may, and leases must not wait for more than one of those.
 func (h *heartbeat) beat(ctx context.Context) {
 	aging := h.ledger.endingBefore(h.watch.now().add(h.lease * 2 / 3))
-	if len(aging) == 0 {
-		h.probe.report(nil) // the leases that could not be extended are over: nothing is amiss here any more
+	limited, cancel := context.WithTimeout(ctx, min(extendWithin, h.lease/10))
+	defer cancel()
+	errs := make([]error, (len(aging)+extendMost-1)/extendMost)
+	var calls sync.WaitGroup
+	for i := range errs {
+		calls.Go(func() { errs[i] = h.extend(limited, aging[i*extendMost:min((i+1)*extendMost, len(aging))]) })
 	}
-	for jobs := range slices.Chunk(aging, extendMost) {
-		if !h.extend(ctx, jobs) {
-			return
-		}
+	calls.Wait()
+	if ctx.Err() == nil {
+		h.probe.report(cmp.Or(errs...)) // with none, the leases that could not be extended are over: nothing is amiss here any more
 	}
 }
 
 // extend makes one call and notes what it brought. Of leases that were not answered nothing is known, and their deadlines stay as they
-// were. It reports whether any was answered.
-func (h *heartbeat) extend(ctx context.Context, jobs []*job) bool {
+// were.
+func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 	refs := make([]queue.LeaseRef, len(jobs))
 	for i, j := range jobs {
 		refs[i] = j.lease.LeaseRef
@@ -61,9 +71,6 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) bool {
 	// The new deadline is counted from before the call: it may be earlier than the true one, never later.
 	sent := h.watch.now()
 	lost, err := h.broker.Extend(ctx, refs, h.lease)
-	if ctx.Err() != nil && err != nil {
-		return false
-	}
 	unknown := refs
 	var partly *queue.Unanswered
 	switch {
@@ -73,7 +80,6 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) bool {
 		unknown = partly.Leases
 	}
 	crash.At("at-heartbeat")
-	h.probe.report(err)
 	for i, j := range jobs {
 		switch {
 		case slices.Contains(unknown, refs[i]):
@@ -84,5 +90,5 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) bool {
 			j.deadline.Store(int64(sent.add(h.lease)))
 		}
 	}
-	return len(unknown) < len(refs)
+	return err
 }
