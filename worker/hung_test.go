@@ -1,9 +1,12 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -152,5 +155,163 @@ func TestALookThatOutlastsItsPatienceIsSquared(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// hungNode is a queue of which one node hangs. Calls that concern it take until their context ends, or hungCall; the rest of them takes effect
+// at once. Jobs whose ids begin with "hung" are on it.
+type hungNode struct {
+	*fakeQueue
+	thawed  atomic.Bool
+	ends    map[string]time.Time // when leases end that can be extended
+	late    map[string]bool      // those that were extended too late
+	settled map[string]time.Time
+}
+
+func (q *hungNode) hangs(id string) bool { return strings.HasPrefix(id, "hung") && !q.thawed.Load() }
+
+func (q *hungNode) Extend(ctx context.Context, refs []queue.LeaseRef, lease time.Duration) ([]queue.LeaseRef, error) {
+	unanswered := &queue.Unanswered{Err: queue.ErrUnavailable}
+	q.set(func() {
+		for _, r := range refs {
+			if q.hangs(r.ID) {
+				unanswered.Leases = append(unanswered.Leases, r)
+				continue
+			}
+			if time.Now().After(q.ends[r.ID]) {
+				q.late[r.ID] = true
+			}
+			q.ends[r.ID] = time.Now().Add(lease)
+		}
+	})
+	if len(unanswered.Leases) > 0 {
+		sleep(ctx, hungCall)
+		return nil, unanswered
+	}
+	return nil, nil
+}
+
+func (q *hungNode) Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error) {
+	results = make([]queue.SettleResult, len(batch))
+	q.set(func() {
+		for i, s := range batch {
+			if q.hangs(s.ID) {
+				err = queue.ErrUnavailable
+				continue
+			}
+			results[i] = queue.Repeated
+			if q.settled[s.ID].IsZero() {
+				results[i], q.settled[s.ID] = queue.Settled, time.Now()
+			}
+		}
+	})
+	if err != nil {
+		sleep(ctx, hungCall)
+	}
+	return results, err
+}
+
+// TestLeasesAreExtendedWhileANodeHangs: those of the shards that answer in time, however many jobs the worker has.
+func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
+	for _, n := range []int{256, 1000, 4000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const lease = 30 * time.Second
+				q := &hungNode{fakeQueue: newFakeQueue(1), ends: map[string]time.Time{}, late: map[string]bool{}}
+				var log bytes.Buffer
+				h := &heartbeat{
+					broker: q, ledger: newLedger(), watch: stopwatch{start: time.Now()}, lease: lease, every: time.Second,
+					probe: (&health{log: slog.New(slog.NewTextHandler(&log, nil))}).probe(),
+				}
+				for i := range n {
+					id := fmt.Sprint(i)
+					if i%64 == 0 { // one shard of 64
+						id = "hung" + id
+					}
+					j := &job{lease: queue.Lease{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}}}
+					left := lease - time.Duration(i)*lease/3/time.Duration(n) // as they are at any time: 20 to 30 s
+					j.deadline.Store(int64(h.watch.now().add(left)))
+					q.ends[id] = time.Now().Add(left)
+					h.ledger.add([]*job{j})
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { h.run(ctx) })
+				pass(2 * time.Minute)
+				q.thawed.Store(true)
+				pass(time.Minute)
+				cancel()
+				running.Wait()
+				over := 0
+				for _, end := range q.ends {
+					if time.Now().After(end) {
+						over++
+					}
+				}
+				hung := (n + 63) / 64
+				if len(q.late) != hung || over > 0 { // those on the node that hung came too late for the fake: it forgives that
+					t.Errorf("%d of %d leases were extended too late, %d of them on the node that hung; %d are over", len(q.late), n, hung, over)
+				}
+				for _, line := range []string{"redis is away", "redis is back"} {
+					if n := strings.Count(log.String(), line); n != 1 {
+						t.Errorf("%q was logged %d times for one outage:\n%s", line, n, &log)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestEndingsAreSettledWhileANodeHangs: those of the shards that answer soon, though deliveries for the others keep ending; and those once their
+// node is back.
+func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &hungNode{fakeQueue: newFakeQueue(1), settled: map[string]time.Time{}}
+		log := slog.New(slog.DiscardHandler)
+		ended := map[string]int{}
+		var mu sync.Mutex
+		s := &settler{broker: q, health: &health{log: log}, log: log, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
+		s.settled = func(batch []ending, _ []queue.SettleResult) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range batch {
+				ended[e.settlement.ID]++
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.run(ctx) })
+		put := func(id string) {
+			s.add(ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+		}
+		added := map[string]time.Time{}
+		for i := range 600 { // a minute
+			if i%10 == 5 && i < 300 {
+				put(fmt.Sprint("hung", i))
+				pass(5 * time.Millisecond)
+			}
+			id := fmt.Sprint(i)
+			added[id] = time.Now()
+			put(id)
+			pass(100 * time.Millisecond)
+		}
+		for id, at := range added {
+			if d := q.settled[id].Sub(at); d < 0 || d > settleWithin {
+				t.Errorf("ending %s was settled after %v", id, d)
+			}
+			if ended[id] != 1 {
+				t.Errorf("ending %s has come to its end %d times", id, ended[id])
+			}
+		}
+		if n := len(ended) - len(added); n != 0 {
+			t.Errorf("%d endings have come to their end on a node that hangs", n)
+		}
+		q.thawed.Store(true)
+		pass(2 * hungCall)
+		if n := len(ended); n != 630 || len(q.settled) != n {
+			t.Errorf("%d of 630 endings have come to their end, %d are settled", n, len(q.settled))
+		}
+		cancel()
+		running.Wait()
 	})
 }

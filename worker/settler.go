@@ -17,6 +17,9 @@ const (
 	flushers = 4
 	// settleMost bounds a batch, as the scripts' steps are bounded.
 	settleMost = 500
+	// settleWithin is how long a flusher waits for Redis. Then its batch is the one's that sends again, whose patience has no end: the answer to a
+	// settlement that has arrived after all is that it is repeated.
+	settleWithin = 500 * time.Millisecond
 	// refusals is how often a batch may fail for another reason than Redis being away before it is taken apart.
 	refusals = 5
 )
@@ -59,7 +62,7 @@ func (s *settler) run(ctx context.Context) {
 	var g sync.WaitGroup
 	turns := turn.New()
 	for range flushers {
-		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns}).run(ctx, s.kick) })
+		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns, within: settleWithin}).run(ctx, s.kick) })
 	}
 	g.Go(func() {
 		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), probe: s.health.probe()}).run(ctx, s.again)
@@ -70,11 +73,12 @@ func (s *settler) run(ctx context.Context) {
 // flusher sends one batch at a time; its slices are used again.
 type flusher struct {
 	*settler
-	from  *[]ending // of the settler
-	turns *turn.Turns
-	probe *probe // of the one that sends again, which alone knows when Redis is back
-	batch []ending
-	wire  []queue.Settlement
+	from   *[]ending // of the settler
+	turns  *turn.Turns
+	within time.Duration // bounds a call; 0 for the one that sends again
+	probe  *probe        // of the one that sends again, which alone knows when Redis is back
+	batch  []ending
+	wire   []queue.Settlement
 }
 
 // run sends what there is whenever there is a token, until ctx ends. One token may stand for many endings, and many tokens for one.
@@ -130,7 +134,7 @@ func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 	}
 	var pause pauses
 	for refused := 0; ctx.Err() == nil; {
-		results, err := f.broker.Settle(ctx, f.wire)
+		results, err := f.settle(ctx)
 		if err == nil {
 			crash.At("after-settle")
 			f.report(nil)
@@ -154,6 +158,16 @@ func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 		sleep(ctx, pause.next())
 	}
 	return answered
+}
+
+// settle makes one call.
+func (f *flusher) settle(ctx context.Context) ([]queue.SettleResult, error) {
+	if f.within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.within)
+		defer cancel()
+	}
+	return f.broker.Settle(ctx, f.wire)
 }
 
 func (f *flusher) report(err error) {
