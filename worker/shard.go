@@ -41,11 +41,11 @@ type shard struct {
 	// Of the loop alone.
 	clock      relation
 	pause      pauses
-	unanswered bool // the last look failed: it may have leased jobs, and must be repeated until it is answered
-	wanted     int  // places to reserve
-	reserved   int  // places that the look under way holds
-	hangs      *time.Timer
-	yielded    chan struct{} // holds a token once the look under way has outlasted the timer
+	unanswered bool          // the last look failed: it may have leased jobs, and must be repeated until it is answered
+	wanted     int           // places to reserve
+	reserved   int           // places that the look under way holds, or its timer has given back
+	hangs      *time.Timer   // runs during a look, and then yields
+	yielded    chan struct{} // holds a token once it has
 	due        bool          // the last look left jobs that could be leased now
 	raised     bool          // the help flag is up, as far as the owner knows
 	raisedAt   moment        // when it was last raised
@@ -59,7 +59,7 @@ func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
 		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast, yielded: make(chan struct{}, 1),
 		raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
-	s.hangs = time.AfterFunc(safetyLook, s.yield)
+	s.hangs = time.AfterFunc(time.Hour, s.yield)
 	s.hangs.Stop() // until there is a look
 	return s
 }
