@@ -91,15 +91,9 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 	}
 	start, swept := time.Now(), Swept{CreatedBefore: f.CreatedBefore}
 	if swept.CreatedBefore.IsZero() {
-		shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
-		call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded()}
-		values, err := q.run(ctx, call.Call())
+		stat, err := q.stat(ctx, tenant)
 		if err != nil {
 			return swept, err
-		}
-		stat, err := call.Decode(values)
-		if err != nil {
-			return swept, unavailable(err)
 		}
 		swept.CreatedBefore = stat.Now.Time().Add(time.Microsecond) // a job of this very instant exists
 	}

@@ -38,15 +38,9 @@ func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 
 // describe reads a tenant as it is or, with other API overrides, as it would be.
 func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Overrides) (Tenant, error) {
-	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
-	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded()}
-	values, err := q.run(ctx, call.Call())
+	stat, err := q.stat(ctx, tenant)
 	if err != nil {
 		return Tenant{}, err
-	}
-	stat, err := call.Decode(values)
-	if err != nil {
-		return Tenant{}, unavailable(err)
 	}
 	s := stated{revision: stat.Revision}
 	if s.API, err = readOverrides(stat.API); err != nil {
@@ -62,6 +56,18 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 		s.API = *instead
 	}
 	return q.tenantOf(tenant, s, stat), nil
+}
+
+// stat is what is kept of a tenant, at the instant of its shard's clock.
+func (q *Queue) stat(ctx context.Context, tenant string) (lua.Stat, error) {
+	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
+	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded()}
+	values, err := q.run(ctx, call.Call())
+	if err != nil {
+		return lua.Stat{}, err
+	}
+	stat, err := call.Decode(values)
+	return stat, unavailable(err)
 }
 
 // tenantOf joins what is said of a tenant with the figures of its flows.
