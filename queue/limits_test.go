@@ -36,13 +36,13 @@ func (o oneByOne) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Redis without a log on disk: none of these tests restarts it, and they send much.
+// unlogged is a Redis that does not wait for the disk: no test of these ends it, and they send much.
 func unlogged(t *testing.T) queue.EngineOptions {
 	return queue.EngineOptions{URL: redistest.Start(t, "--appendfsync", "no").URL()}
 }
 
 func TestLimitsConformance(t *testing.T) {
-	for name, options := range map[string]func(t *testing.T) queue.EngineOptions{"redis": unlogged, "embedded": engines["embedded"]} {
+	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
 			limitertest.Run(t, func(t *testing.T) limiter.Store { return open(t, options(t), defaults).Limits() })
 		})

@@ -13,7 +13,6 @@ import (
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -82,7 +81,7 @@ func (l *lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func TestConformanceSentTwice(t *testing.T) {
 	t.Parallel()
 	queuetest.Run(t, func(t *testing.T) *queue.Engine {
-		e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: redistest.Start(t).URL()})
+		e, err := queue.OpenEngine(t.Context(), unlogged(t))
 		if err != nil {
 			t.Fatalf("OpenEngine: %v", err)
 		}
@@ -97,7 +96,7 @@ func TestConformanceSentTwice(t *testing.T) {
 }
 
 var engines = map[string]func(t *testing.T) queue.EngineOptions{
-	"redis":    func(t *testing.T) queue.EngineOptions { return queue.EngineOptions{URL: redistest.Start(t).URL()} },
+	"redis":    unlogged,
 	"embedded": func(*testing.T) queue.EngineOptions { return queue.EngineOptions{Embedded: true} },
 }
 
