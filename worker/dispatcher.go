@@ -24,6 +24,7 @@ type dispatcher struct {
 	outbox   *outbox // may be nil
 	watch    stopwatch
 	accept   func([]*job)
+	quiet    func(near moment, slack time.Duration) moment // when to look so that no departure is disturbed
 	log      *slog.Logger
 	probe    *probe
 	options  queue.TickOptions // of every look; Max and Help are set by the shard
@@ -39,7 +40,7 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
-		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(w.cfg.Horizon / 2), outbox: w.outbox, watch: w.watch, accept: w.accept, log: w.log,
+		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(w.cfg.Horizon / 2), outbox: w.outbox, watch: w.watch, accept: w.accept, quiet: w.pacer.quiet, log: w.log,
 		probe:   w.health.probe(),
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		every:   w.cfg.beat(),

@@ -7,10 +7,8 @@ import (
 	"github.com/7509e464/sluice/queue/crash"
 )
 
-// waiter is how the pacer sleeps. Only wake may be called from another goroutine than the pacer's, and never after close.
+// waiter is how the pacer sleeps. Only wake may be called while another goroutine waits, and nothing after close.
 type waiter interface {
-	// attach is called first, on the goroutine that will wait.
-	attach()
 	// wait returns after d, or when wake is called or was called since wait last returned; it may return early for no
 	// reason. A negative d waits for wake alone.
 	wait(d time.Duration)
@@ -18,7 +16,9 @@ type waiter interface {
 	close()
 }
 
-// pacer holds leased jobs until their stamps. It is one goroutine that sleeps until the earliest one.
+// pacer holds leased jobs until their stamps. One goroutine sleeps until the earliest one. It is awake at that instant, and so delivers a job
+// that leaves alone itself; another one takes its place, and has until the next stamp to come onto a thread (leader and followers: Schmidt et al.,
+// 2000). Waking a second thread for the delivery took longer than waking the first.
 //
 // A job leaves at its stamp or up to a horizon later, and only if its lease has at least margin left; any other is handed
 // to drop instead. Jobs of the same stamp leave in the order in which they were added.
@@ -27,8 +27,10 @@ type pacer struct {
 	waiter  waiter
 	horizon time.Duration
 	margin  time.Duration
-	depart  func(*job) // neither may block
-	drop    func(*job)
+	deliver func(*job) // on a goroutine that is the job's
+	drop    func(*job) // must not block
+	ended   chan struct{}
+	due     []*job // of the goroutine whose turn it is
 
 	mu     sync.Mutex
 	heap   releases
@@ -37,8 +39,10 @@ type pacer struct {
 	closed bool
 }
 
-func newPacer(watch stopwatch, w waiter, horizon, margin time.Duration, depart, drop func(*job)) *pacer {
-	return &pacer{watch: watch, waiter: w, horizon: horizon, margin: margin, depart: depart, drop: drop, asleep: longAgo}
+func newPacer(watch stopwatch, w waiter, horizon, margin time.Duration, deliver, drop func(*job)) *pacer {
+	return &pacer{
+		watch: watch, waiter: w, horizon: horizon, margin: margin, deliver: deliver, drop: drop, ended: make(chan struct{}), asleep: longAgo,
+	}
 }
 
 // add takes jobs in. It takes none and returns false when the pacer was stopped.
@@ -61,6 +65,28 @@ func (p *pacer) add(jobs []*job) bool {
 	return true
 }
 
+// crowd is how many jobs the pacer may hold for quiet to look for a gap between them: they are those of about a horizon, and with more of them no
+// gap is worth it.
+const crowd = 64
+
+// quiet is the moment midway between the two departures around the one given, or up to slack away from it: then something else disturbs neither.
+func (p *pacer) quiet(near moment, slack time.Duration) moment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.heap) > crowd {
+		return near
+	}
+	before, after := near.add(-2*slack), near.add(2*slack)
+	for _, r := range p.heap {
+		if r.at <= near {
+			before = max(before, r.at)
+		} else {
+			after = min(after, r.at)
+		}
+	}
+	return before + (after-before)/2
+}
+
 // stop ends the pacer and returns the jobs that it still held.
 func (p *pacer) stop() []*job {
 	p.mu.Lock()
@@ -78,25 +104,25 @@ func (p *pacer) stop() []*job {
 	return jobs
 }
 
-// run releases jobs until stop.
+// run releases jobs until stop, and then closes ended; until then it may return because another goroutine has taken over.
 func (p *pacer) run() {
-	p.waiter.attach()
-	defer p.waiter.close()
-	var due []*job
 	for {
 		p.mu.Lock()
 		if p.closed {
 			p.mu.Unlock()
+			p.waiter.close()
+			close(p.ended)
 			return
 		}
 		now := p.watch.now()
-		due = due[:0]
+		clear(p.due)
+		p.due = p.due[:0]
 		for len(p.heap) > 0 && p.heap[0].at <= now {
-			due = append(due, p.heap.pop().job)
+			p.due = append(p.due, p.heap.pop().job)
 		}
 		p.asleep = longAgo
 		sleep := time.Duration(-1)
-		if len(due) == 0 {
+		if len(p.due) == 0 {
 			p.asleep = never
 			if len(p.heap) > 0 {
 				p.asleep = p.heap[0].at
@@ -105,33 +131,43 @@ func (p *pacer) run() {
 		}
 		p.mu.Unlock()
 
-		if len(due) == 0 {
+		switch len(p.due) {
+		case 0:
 			p.waiter.wait(sleep)
-			continue
+		case 1:
+			if j := p.due[0]; p.mayLeave(j, now) {
+				go p.run()
+				p.deliver(j)
+				return
+			}
+		default:
+			p.release(now)
 		}
-		// Outside the lock, so that a shard which brings new jobs does not wait for the departures.
-		for _, j := range due {
-			p.release(j, now)
-		}
-		if len(due) > 1 {
-			// The runtime runs the goroutine that was started last before the others; with this one they run in order.
-			go func() {}()
-		}
-		clear(due)
 	}
 }
 
-// release lets a due job leave, or not. One that is too late has lost its slot: were it to leave now, it would come close to the
+// release lets the due jobs leave side by side. It is called outside the lock, so that a shard which brings new jobs does not wait for them.
+func (p *pacer) release(now moment) {
+	for _, j := range p.due {
+		if p.mayLeave(j, now) {
+			go p.deliver(j)
+		}
+	}
+	// The runtime runs the goroutine that was started last before the others; with this one they run in order.
+	go func() {}()
+}
+
+// mayLeave drops a due job that must not leave. One that is too late has lost its slot: were it to leave now, it would come close to the
 // one behind it. One whose lease is nearly over may be leased by another worker before it has been delivered.
-func (p *pacer) release(j *job, now moment) {
+func (p *pacer) mayLeave(j *job, now moment) bool {
 	tooLate := now.since(j.at) > p.horizon
 	lapsing := moment(j.deadline.Load()).since(now) < p.margin
 	if tooLate || lapsing {
 		p.drop(j)
-		return
+		return false
 	}
 	crash.At("at-departure")
-	p.depart(j)
+	return true
 }
 
 // release is a job in the heap.
@@ -195,8 +231,6 @@ func newTimerWaiter() waiter {
 	t.Stop()
 	return &timerWaiter{timer: t, woken: make(chan struct{}, 1)}
 }
-
-func (w *timerWaiter) attach() {}
 
 func (w *timerWaiter) wait(d time.Duration) {
 	if d < 0 {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelWaiter sleeps in the kernel on a thread of its own, with a timer slack of a nanosecond: it wakes some 50 µs after
-// the instant, ten times closer than the runtime's timers. An eventfd cuts the sleep short.
+// kernelWaiter sleeps in the kernel, with a timer slack of a nanosecond: it wakes some 50 µs after the instant, ten times closer than the
+// runtime's timers. An eventfd cuts the sleep short.
 type kernelWaiter struct {
 	event int
 	poll  [1]unix.PollFd
@@ -36,19 +36,14 @@ func newWaiter() waiter {
 	return &kernelWaiter{event: event, poll: [1]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}}
 }
 
-// attach takes the thread for good: it ends with the goroutine, because its slack is no longer what others expect.
-func (w *kernelWaiter) attach() {
-	runtime.LockOSThread()
-	// Refused in some sandboxes; the default slack of 50 µs is the only harm.
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-}
-
 func (w *kernelWaiter) wait(d time.Duration) {
 	var timeout *unix.Timespec
 	if d >= 0 {
 		ts := unix.NsecToTimespec(int64(d))
 		timeout = &ts
 	}
+	// The slack is the thread's, which may be another each time. Refused in some sandboxes; the default of 50 µs is the only harm.
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	// An error is a signal of the runtime that came between: the pacer looks at the clock again and comes back.
 	n, err := unix.Ppoll(w.poll[:], timeout, nil)
 	if err == nil && n > 0 {

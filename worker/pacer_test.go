@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,6 @@ import (
 // pacerRig is a pacer that notes what it does with its jobs.
 type pacerRig struct {
 	*pacer
-	done chan struct{}
 
 	mu       sync.Mutex
 	departed []string
@@ -24,7 +24,7 @@ type pacerRig struct {
 }
 
 func startPacer(w waiter, horizon, margin time.Duration) *pacerRig {
-	r := &pacerRig{done: make(chan struct{})}
+	r := &pacerRig{}
 	r.pacer = newPacer(stopwatch{start: time.Now()}, w, horizon, margin, func(j *job) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -35,10 +35,7 @@ func startPacer(w waiter, horizon, margin time.Duration) *pacerRig {
 		defer r.mu.Unlock()
 		r.dropped = append(r.dropped, j.lease.ID)
 	})
-	go func() {
-		defer close(r.done)
-		r.run()
-	}()
+	go r.run()
 	return r
 }
 
@@ -50,15 +47,19 @@ func (r *pacerRig) job(id string, d, lease time.Duration) *job {
 	return j
 }
 
-func TestPacerReleasesInOrder(t *testing.T) {
+func TestPacerReleasesAtTheInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
 		want := make([]string, 200)
 		batches := make([][]*job, 50)
 		for i := range want {
-			// Four of each instant: they leave in the order in which they came.
+			// Up to four of each instant: those leave side by side.
 			want[i] = fmt.Sprintf("%03d", i)
-			batches[i/4] = append(batches[i/4], r.job(want[i], time.Duration(1+i/4)*time.Millisecond, time.Minute))
+			at := time.Duration(1+i/4) * time.Millisecond
+			if i < len(want)/2 {
+				at = time.Duration(1+i) * 100 * time.Microsecond
+			}
+			batches[i/4] = append(batches[i/4], r.job(want[i], at, time.Minute))
 		}
 		for _, i := range rand.Perm(len(batches)) {
 			r.add(batches[i])
@@ -66,14 +67,88 @@ func TestPacerReleasesInOrder(t *testing.T) {
 		}
 		pass(time.Second)
 		r.stop()
-		<-r.done
-		if !slices.Equal(r.departed, want) {
+		<-r.ended
+		if slices.Sort(r.departed); !slices.Equal(r.departed, want) {
 			t.Errorf("departed %v", r.departed)
 		}
 		if late := slices.Max(r.late); late != 0 {
 			t.Errorf("the latest departure was %v late", late)
 		}
 	})
+}
+
+// TestReleasesInOrder: by instant, and first come, first served within one.
+func TestReleasesInOrder(t *testing.T) {
+	var h releases
+	for i, at := range rand.Perm(200) {
+		h.push(release{at: moment(at / 4), order: uint64(i)})
+	}
+	for last := h.pop(); len(h) > 0; {
+		next := h.pop()
+		if !last.before(next) {
+			t.Fatalf("%v came before %v", last, next)
+		}
+		last = next
+	}
+}
+
+// TestPacerGoesOnBesideADelivery: a delivery that takes long keeps no other from leaving at its stamp.
+func TestPacerGoesOnBesideADelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
+		note := r.deliver
+		r.deliver = func(j *job) {
+			note(j)
+			pass(time.Minute)
+		}
+		var jobs []*job
+		for i := range 10 {
+			jobs = append(jobs, r.job(fmt.Sprint(i), time.Duration(1+i)*time.Millisecond, time.Hour))
+		}
+		r.add(jobs)
+		pass(time.Second)
+		if r.mu.Lock(); len(r.departed) != len(jobs) || slices.Max(r.late) != 0 {
+			t.Errorf("departed %v, late by %v", r.departed, r.late)
+		}
+		r.mu.Unlock()
+		r.stop()
+		<-r.ended
+		pass(time.Hour) // the deliveries end
+	})
+}
+
+// TestQuiet: what may wait or come a little earlier is done midway between two departures.
+func TestQuiet(t *testing.T) {
+	const ms = moment(time.Millisecond)
+	many := make([]moment, crowd+1)
+	for i := range many {
+		many[i] = moment(i) * ms
+	}
+	for _, c := range []struct {
+		name string
+		held []moment
+		near moment
+		want moment
+	}{
+		{"nothing is held", nil, 100 * ms, 100 * ms},
+		{"at a departure of a slow flow", []moment{100 * ms}, 100 * ms, 102 * ms},
+		{"just before a departure of a slow flow", []moment{100*ms + 1}, 100 * ms, 98*ms + 1/2},
+		{"at one of a flow that departs every 3 ms", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100 * ms, 101*ms + ms/2},
+		{"just before one of them", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100*ms - 2, 98*ms + ms/2},
+		{"midway", []moment{99 * ms, 101 * ms}, 100 * ms, 100 * ms},
+		{"far from all", []moment{10 * ms, 200 * ms}, 100 * ms, 100 * ms},
+		{"in a crowd", many, 30 * ms, 30 * ms},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPacer(stopwatch{}, nil, 0, 0, nil, nil)
+			for _, at := range c.held {
+				p.heap.push(release{at: at})
+			}
+			if got := p.quiet(c.near, 2*time.Millisecond); got != c.want {
+				t.Errorf("%v, want %v", time.Duration(got), time.Duration(c.want))
+			}
+		})
+	}
 }
 
 func TestPacerDropsWhatIsTooLate(t *testing.T) {
@@ -97,7 +172,7 @@ func TestPacerDropsWhatIsTooLate(t *testing.T) {
 				r.add([]*job{r.job("x", tt.at, tt.lease)})
 				pass(time.Second)
 				r.stop()
-				<-r.done
+				<-r.ended
 				if departed := len(r.departed) == 1; departed != tt.departs || len(r.departed)+len(r.dropped) != 1 {
 					t.Errorf("departed %v, dropped %v", r.departed, r.dropped)
 				}
@@ -123,7 +198,7 @@ func TestPacerStopGivesBackWhatIsLeft(t *testing.T) {
 		r.add([]*job{r.job("soon", time.Millisecond, time.Minute), r.job("later", time.Hour, time.Minute)})
 		pass(time.Second)
 		left := r.stop()
-		<-r.done
+		<-r.ended
 		if len(left) != 1 || left[0].lease.ID != "later" || len(r.departed) != 1 {
 			t.Errorf("left %v, departed %v", left, r.departed)
 		}
@@ -136,7 +211,7 @@ func TestPacerStopGivesBackWhatIsLeft(t *testing.T) {
 	})
 }
 
-// TestSystemWaiter runs the pacer as in production: nothing leaves before its instant or out of order, an earlier job cuts the
+// TestSystemWaiter runs the pacer as in production: nothing leaves before its instant, an earlier job cuts the
 // sleep short, and an idle pacer ends at once. How late it is depends on the machine and is for the benchmarks.
 func TestSystemWaiter(t *testing.T) {
 	r := startPacer(newWaiter(), time.Hour, 0)
@@ -152,11 +227,11 @@ func TestSystemWaiter(t *testing.T) {
 	}
 	rand.Shuffle(len(jobs), func(i, k int) { jobs[i], jobs[k] = jobs[k], jobs[i] })
 	all := make(chan struct{})
-	depart := r.depart
-	n := 0
-	r.depart = func(j *job) {
-		depart(j)
-		if n++; n == len(jobs) {
+	note := r.deliver
+	var n atomic.Int64
+	r.deliver = func(j *job) {
+		note(j)
+		if n.Add(1) == int64(len(jobs)) {
 			close(all)
 		}
 	}
@@ -167,7 +242,7 @@ func TestSystemWaiter(t *testing.T) {
 	if left := r.stop(); len(left) != 1 || left[0] != far {
 		t.Errorf("left over: %v", left)
 	}
-	<-r.done
+	<-r.ended
 	if early := slices.Min(r.late); early < 0 {
 		t.Errorf("a job left %v too early", -early)
 	}

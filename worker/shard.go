@@ -312,7 +312,9 @@ func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 		// Everything that could be leased was, so this is another event, such as an expiry: it is of no use before its time.
 		at = min(at, max(s.clock.moment(t.Next), now.add(leastRest)))
 	default:
-		at = min(at, s.clock.moment(t.Next).add(-horizon/2))
+		// The next stamp is a multiple of the flow's interval after those of the jobs that this look brought, and so is often the moment
+		// half a horizon before it: the look would take the processor, and Redis, from a job that is to leave just then.
+		at = min(at, s.d.quiet(s.clock.moment(t.Next).add(-horizon/2), horizon/8))
 	}
 	if s.raised {
 		at = min(at, max(s.dryAt.add(helpEvery), now.add(leastRest)))

@@ -201,8 +201,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.metrics.load.window.Store(d.window)
 	w.metrics.load.settler.Store(w.settler)
 
-	var pacing, talking sync.WaitGroup
-	pacing.Go(w.pacer.run)
+	var talking sync.WaitGroup
+	go w.pacer.run()
 	talking.Go(func() { w.settler.run(talk) })
 	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
 	talking.Go(func() { hb.run(talk) })
@@ -236,7 +236,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	left := w.finish(work)
 	hangUp()
-	pacing.Wait()
+	<-w.pacer.ended
 	talking.Wait()
 	w.troubles.end()
 	for _, release := range w.closers {
@@ -279,13 +279,13 @@ func (w *Worker) accept(jobs []*job) {
 	}
 }
 
-// depart sends a job on its way. It is called by the pacer and must not block.
+// depart sends a job on its way and returns at the end of the delivery.
 func (w *Worker) depart(j *job) {
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)
 		return
 	}
-	go w.deliver(j)
+	w.deliver(j)
 }
 
 // release gives a job back that has not departed.

@@ -65,6 +65,39 @@ func TestJobsLeaveAtTheirStamps(t *testing.T) {
 	})
 }
 
+// TestLooksAreBetweenDepartures: a look at the instant of a departure would take the processor from it. One is planned half a horizon before the next
+// stamp, which for most rates is itself one.
+func TestLooksAreBetweenDepartures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{}, succeed)
+		pass(time.Second)
+		const every = 5 * time.Millisecond
+		first := time.Now().Add(100 * time.Millisecond)
+		for i := range 200 {
+			q.put(0, fmt.Sprintf("job-%03d", i), time.Until(first)+time.Duration(i)*every)
+		}
+		q.wakes <- queue.Wake{Shard: 0}
+		q.set(func() { q.ticks = nil })
+		pass(2 * time.Second)
+		r.end(t)
+		looks := 0
+		for _, tick := range q.ticks {
+			since := tick.at.Sub(first)
+			if since < 10*time.Millisecond || since > 199*every {
+				continue
+			}
+			looks++
+			if off := since % every; min(off, every-off) < 2*time.Millisecond {
+				t.Errorf("a look %v after a departure", off)
+			}
+		}
+		if looks < 20 || looks > 200 {
+			t.Errorf("%d looks for 200 jobs in a second", looks)
+		}
+	})
+}
+
 func TestIdleWorkerLooksOnceInFifteenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(64)
