@@ -361,6 +361,27 @@ func (c HeartbeatCall) Decode(values []any) ([]int64, error) {
 	return decodeCodes[int64](values, len(c.Jobs))
 }
 
+// ClockCall asks what a shard's clock says: a heartbeat for no lease, which is answered as soon as the way allows.
+type ClockCall struct {
+	At            At
+	Clock, Leases string // keys
+}
+
+// Call is the call in the form that is sent.
+func (c ClockCall) Call() Call {
+	return HeartbeatCall{At: c.At, Clock: c.Clock, Leases: c.Leases}.Call()
+}
+
+// Decode reads the answer.
+func (c ClockCall) Decode(values []any) (shaper.Instant, error) {
+	r := reader{values: values}
+	now := shaper.Instant(r.int())
+	if r.more() {
+		r.fail("more than an instant")
+	}
+	return now, r.err
+}
+
 func decodeCodes[T ~int64](values []any, n int) ([]T, error) {
 	r := reader{values: values}
 	r.int()

@@ -45,11 +45,9 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Baseline: c.q.encoded(), Retention: c.q.retention,
 	}
-	sent := time.Now()
-	values, err := lua.Run(ctx, c.q.engine.patient, c.q.observe, call.Call())
-	received := time.Now()
+	values, reading, err := c.run(ctx, call.Call())
 	if err != nil {
-		return Tick{}, unavailable(err)
+		return Tick{}, err
 	}
 	grant, err := call.Decode(values)
 	if err != nil {
@@ -59,7 +57,8 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	if grant.Counter != 0 {
 		c.seen = grant.Counter
 	}
-	tick := Tick{Now: grant.Now, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox, Sent: sent, Received: received}
+	reading.Now = grant.Now
+	tick := Tick{Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
 		if err != nil {
@@ -70,6 +69,26 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		tick.Leases = append(tick.Leases, lease)
 	}
 	return tick, nil
+}
+
+// Clock reads the shard's clock. Its answer comes sooner than that of a look which leases jobs, and so says more exactly when it was read: about
+// midway.
+func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
+	call := lua.ClockCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()}
+	values, reading, err := c.run(ctx, call.Call())
+	if err != nil {
+		return Reading{}, err
+	}
+	reading.Now, err = call.Decode(values)
+	return reading, unavailable(err)
+}
+
+// run makes a call and notes when; the clock's instant is left to the caller.
+func (c *Consumer) run(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
+	r.Sent = time.Now()
+	values, err = lua.Run(ctx, c.q.engine.patient, c.q.observe, call)
+	r.Received = time.Now()
+	return values, r, unavailable(err)
 }
 
 // Resign tells the shard's other workers that this one will not look at it any more, so that none relies on the look it had planned.

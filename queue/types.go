@@ -142,16 +142,20 @@ const (
 	Died     SettleResult = "died"     // settled or repeated: the hold was not free any more and took the last attempt, so the job is dead
 )
 
+// Reading is what the clock of a shard said at some moment between two of this process.
+type Reading struct {
+	Now            shaper.Instant
+	Sent, Received time.Time
+}
+
 // Tick is what one look at a shard brought.
 type Tick struct {
-	Now    shaper.Instant // the shard's clock during the look
-	Next   shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
-	More   bool           // a bounded step ended with work left: look again at once
-	Help   bool           // the shard's owner asks others to lease beside it
-	Outbox bool           // completions wait to be handed over now
-	Leases []Lease        // in the order of their stamps per flow
-	// The shard's clock read Now between these two moments of this process.
-	Sent, Received time.Time
+	Reading                // during the look
+	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
+	More    bool           // a bounded step ended with work left: look again at once
+	Help    bool           // the shard's owner asks others to lease beside it
+	Outbox  bool           // completions wait to be handed over now
+	Leases  []Lease        // in the order of their stamps per flow
 }
 
 // HelpSignal is what the owner of a shard says about its free capacity.

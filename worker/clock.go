@@ -41,9 +41,9 @@ const (
 // the shortest one is kept, as in NTP's clock filter (RFC 5905, section 10), its error growing with age. The zero value
 // knows nothing.
 //
-// NTP takes the middle of the round trip. A look's clock is read before it does its work, so the reading comes earlier than
-// that: at 0.15 of the round trip in the median over a local socket, close to the middle over a slow network. A third
-// is between the two.
+// NTP takes the middle of the round trip, and so is taken that of a reading. A look's clock is read before it does its work, so it comes
+// earlier than that: at 0.15 of the round trip in the median over a local socket, close to the middle over a slow network. A third is
+// between the two.
 type relation struct {
 	known   bool
 	instant shaper.Instant
@@ -51,23 +51,31 @@ type relation struct {
 	err     time.Duration // at most, when the sample was taken
 }
 
-// observe takes a look into account: the shard's clock during the look, and when it was sent and answered.
-func (r *relation) observe(instant shaper.Instant, sent, received moment) {
+// ofLook and ofReading are the parts of a round trip after which the clock is taken to have been read.
+const ofLook, ofReading = 3, 2
+
+// observe takes a look, or a reading, into account: what the shard's clock said, and when it was sent and answered.
+func (r *relation) observe(instant shaper.Instant, sent, received moment, part time.Duration) {
 	trip := received.since(sent)
 	// Instants are whole microseconds, hence the one more.
-	sample := relation{known: true, instant: instant, at: sent.add(trip / 3), err: trip - trip/3 + time.Microsecond}
+	sample := relation{known: true, instant: instant, at: sent.add(trip / part), err: trip - trip/part + time.Microsecond}
 	if !r.known {
 		*r = sample
 		return
 	}
 	age := time.Duration(sample.at - r.at)
-	grown := r.err + time.Duration(age.Seconds()*float64(driftPerSecond))
+	grown := r.wrong(sample.at)
 	gap := time.Duration(r.moment(instant) - sample.at).Abs()
 	// Two samples that cannot both be true mean that the shard's clock has stepped, and the older one is void.
 	stepped := gap > grown+sample.err
 	if stepped || sample.err <= grown || age >= sampleAge {
 		*r = sample
 	}
+}
+
+// wrong is by how much the relation may be off at a moment.
+func (r relation) wrong(at moment) time.Duration {
+	return r.err + time.Duration(time.Duration(at-r.at).Seconds()*float64(driftPerSecond))
 }
 
 // moment is when the shard's clock says i.

@@ -14,6 +14,7 @@ func TestRelation(t *testing.T) {
 		sent  time.Duration
 		trip  time.Duration
 		early float64       // part of the trip before the clock was read
+		alone bool          // a reading
 		skew  time.Duration // 0: an hour
 	}
 	hour := func(l look) look {
@@ -31,6 +32,8 @@ func TestRelation(t *testing.T) {
 		{"one look", []look{{trip: 2 * ms, early: 1. / 3}}, time.Hour, 2 * time.Microsecond},
 		{"one lopsided look", []look{{trip: 2 * ms, early: 1}}, time.Hour, 4*ms/3 + time.Microsecond},
 		{"the shortest trip wins", []look{{trip: 40 * ms, early: .95}, {sent: 100 * ms, trip: ms / 5, early: .9}, {sent: 200 * ms, trip: 30 * ms, early: .1}}, time.Hour, ms / 5},
+		{"a reading is taken to be from midway", []look{{trip: 2 * ms, early: .5, alone: true}}, time.Hour, 2 * time.Microsecond},
+		{"it wins over a look that takes as long", []look{{trip: 2 * ms, early: .1}, {sent: 10 * ms, trip: 2 * ms, early: .5, alone: true}, {sent: 20 * ms, trip: 2 * ms, early: .1}}, time.Hour, 2 * time.Microsecond},
 		{"age brings in a longer trip", []look{{trip: ms / 5, early: .5}, {sent: 11 * time.Second, trip: 2 * ms, early: .5}}, time.Hour, ms},
 		{"a step forward is followed at once", []look{{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 20 * ms, early: .4, skew: 2 * time.Hour}}, 2 * time.Hour, 10 * ms},
 		{"a small step too", []look{{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 2 * ms, early: .5, skew: time.Hour - 5*ms}}, time.Hour - 5*ms, ms},
@@ -42,7 +45,11 @@ func TestRelation(t *testing.T) {
 			for _, l := range tt.looks {
 				l = hour(l)
 				read := l.sent + time.Duration(float64(l.trip)*l.early)
-				r.observe(epoch.Add(read+l.skew), moment(l.sent), moment(l.sent+l.trip))
+				part := time.Duration(ofLook)
+				if l.alone {
+					part = ofReading
+				}
+				r.observe(epoch.Add(read+l.skew), moment(l.sent), moment(l.sent+l.trip), part)
 			}
 			at := 30 * time.Second
 			got := r.moment(epoch.Add(at + tt.skew))

@@ -24,8 +24,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeQueue is a queue in memory whose jobs bring their stamps with them. Its clock is skewed against the process's, and a
 // call takes a round trip of the bubble's time.
 type fakeQueue struct {
-	skew time.Duration
-	trip time.Duration
+	skew  time.Duration
+	trip  time.Duration
+	early float64 // part of it that is over when a call has its effect; 0: a third
 
 	mu       sync.Mutex
 	away     bool                          // every call fails
@@ -39,6 +40,7 @@ type fakeQueue struct {
 	ticks    []fakeTick
 	settled  []fakeSettled
 	batches  int // calls of Settle
+	readings int // of a shard's clock alone
 	extended map[queue.LeaseRef]int
 	left     []time.Time
 	told     []queue.Lateness
@@ -95,7 +97,7 @@ func (q *fakeQueue) set(change func()) {
 }
 
 func (q *fakeQueue) call(ctx context.Context) error {
-	sleep(ctx, q.trip/3)
+	sleep(ctx, q.there())
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -105,6 +107,13 @@ func (q *fakeQueue) call(ctx context.Context) error {
 		return queue.ErrUnavailable
 	}
 	return nil
+}
+
+// there is how long a call is on its way.
+func (q *fakeQueue) there() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return time.Duration(float64(q.trip) * cmp.Or(q.early, 1./3))
 }
 
 func (q *fakeQueue) Shards() int { return len(q.shards) }
@@ -242,7 +251,7 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 		}
 		leases[i].Deadline = now.Add(o.Lease)
 	}
-	t := queue.Tick{Now: now, Help: s.help, Leases: leases, Sent: sent}
+	t := queue.Tick{Reading: queue.Reading{Now: now, Sent: sent}, Help: s.help, Leases: leases}
 	if len(s.jobs) > 0 {
 		t.Next = s.jobs[0].Stamp
 	}
@@ -256,7 +265,7 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 	}
 	c.grant = nil
 	q.mu.Unlock()
-	sleep(ctx, q.trip-q.trip/3)
+	sleep(ctx, q.trip-q.there())
 	t.Received = time.Now()
 	return t, nil
 }
@@ -375,6 +384,21 @@ func (q *fakeQueue) helpSignals(h queue.HelpSignal) (at []time.Time) {
 		}
 	}
 	return at
+}
+
+func (c *fakeConsumer) Clock(ctx context.Context) (r queue.Reading, err error) {
+	r.Sent = time.Now()
+	sleep(ctx, c.q.trip/2)
+	r.Now = c.q.now()
+	sleep(ctx, c.q.trip-c.q.trip/2)
+	r.Received = time.Now()
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.q.readings++
+	if c.q.away || ctx.Err() != nil {
+		return queue.Reading{}, queue.ErrUnavailable
+	}
+	return r, nil
 }
 
 func (c *fakeConsumer) Resign(context.Context) error { return nil }

@@ -18,6 +18,11 @@ const (
 	leastRest = 2 * time.Millisecond
 	// helpEvery is how often an owner without capacity asks for help, and how long it must have had some to stop asking.
 	helpEvery = time.Second
+	// A shard from which jobs leave has its clock read for itself where the looks alone do not tell it to exactness, at most readMost times in
+	// readEvery: some of the answers come fast, and the best one counts.
+	exactness = 100 * time.Microsecond
+	readEvery = 5 * time.Second
+	readMost  = 8
 	// lookPatience is how long a look that is not answered keeps room in the window and places from other shards. A node that hangs would take
 	// all of both, for go-redis gives up after 20 s only.
 	lookPatience = 250 * time.Millisecond
@@ -40,8 +45,11 @@ type shard struct {
 
 	// Of the loop alone.
 	clock      relation
+	readAt     moment // when the clock was last read for itself
+	readings   int
 	pause      pauses
 	unanswered bool          // the last look failed: it may have leased jobs, and must be repeated until it is answered
+	brought    bool          // the last look brought jobs
 	wanted     int           // places to reserve
 	reserved   int           // places that the look under way holds, or its timer has given back
 	hangs      *time.Timer   // runs during a look, and then yields
@@ -57,7 +65,7 @@ func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
 	s := &shard{
 		n: n, d: d, consumer: c, probe: p,
 		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast, yielded: make(chan struct{}, 1),
-		raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
+		readAt: longAgo, raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
 	s.hangs = time.AfterFunc(time.Hour, s.yield)
 	s.hangs.Stop() // until there is a look
@@ -123,6 +131,7 @@ func (s *shard) run() {
 	timer := time.NewTimer(safetyLook)
 	defer timer.Stop()
 	for s.goOn() {
+		s.readClock()
 		p := s.look()
 		s.rest(p, timer)
 	}
@@ -165,6 +174,7 @@ func (s *shard) look() plan {
 		return plan{at: s.d.watch.now()}
 	}
 	took, leased, yielded := time.Duration(0), 0, false
+	s.brought = false
 	defer func() { s.d.window.leave(took, leased, yielded) }()
 	now := s.d.watch.now()
 	owner, helper := s.role()
@@ -204,16 +214,38 @@ func (s *shard) look() plan {
 		return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 	}
 	leased = len(t.Leases)
+	s.brought = leased > 0
 	s.probe.report(nil)
 	s.unanswered = false
 	s.pause.reset()
-	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received))
+	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received), ofLook)
 	s.take(t, s.reserved)
 	if t.Outbox {
 		s.d.outbox.add(s.n)
 	}
 	s.noteHelp(t, o.Help, now, owner, helper)
 	return s.plan(t, now, reserved)
+}
+
+// readClock reads the shard's clock for itself if jobs are to leave by it and what is known of it is poor. It comes before a look, not after one:
+// the jobs that a look has brought do not wait for it, nor its answer for their departures.
+func (s *shard) readClock() {
+	now := s.d.watch.now()
+	if !s.brought || s.clock.wrong(now) <= exactness {
+		return
+	}
+	if now.since(s.readAt) >= readEvery {
+		s.readAt, s.readings = now, 0
+	}
+	if s.readings == readMost {
+		return
+	}
+	s.readings++
+	r, err := s.consumer.Clock(s.d.work)
+	if err != nil {
+		return // the next look will tell of it
+	}
+	s.clock.observe(r.Now, s.d.watch.at(r.Sent), s.d.watch.at(r.Received), ofReading)
 }
 
 // yield gives back what a look that lasts too long holds. What it brings nevertheless is charged.

@@ -75,6 +75,7 @@ type broker interface {
 // answered.
 type consumer interface {
 	Tick(ctx context.Context, o queue.TickOptions) (queue.Tick, error)
+	Clock(ctx context.Context) (queue.Reading, error)
 	Resign(ctx context.Context) error
 }
 

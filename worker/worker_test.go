@@ -65,6 +65,47 @@ func TestJobsLeaveAtTheirStamps(t *testing.T) {
 	})
 }
 
+// TestLongLooksDoNotShiftDepartures: over a slow network nobody knows when during a look the clock was read. It is read for itself then, though
+// not while nothing leaves, and not often.
+func TestLongLooksDoNotShiftDepartures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(2)
+		q.trip = 3 * time.Millisecond
+		var mu sync.Mutex
+		var late []time.Duration
+		r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
+			mu.Lock()
+			defer mu.Unlock()
+			late = append(late, q.now().Sub(l.Stamp))
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		pass(time.Minute)
+		q.set(func() { q.early = 0.05 }) // of a look's trip; a reading's clock is read midway
+		if q.readings != 0 {
+			t.Errorf("%d readings while nothing left", q.readings)
+		}
+		for i := range 1200 {
+			q.put(0, fmt.Sprintf("job-%04d", i), time.Duration(100+10*i)*time.Millisecond)
+		}
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(20 * time.Second)
+		r.end(t)
+		if len(late) != 1200 {
+			t.Fatalf("%d deliveries, want 1200", len(late))
+		}
+		// Those of the first look leave by what it alone told.
+		if most := slices.Max(late[5:]); most > 30*time.Microsecond {
+			t.Errorf("jobs left up to %v after their stamps", most)
+		}
+		if least := slices.Min(late[5:]); least < -30*time.Microsecond {
+			t.Errorf("jobs left up to %v before their stamps", -least)
+		}
+		if q.readings < readMost || q.readings > 3*readMost {
+			t.Errorf("%d readings in 12 s, want up to %d in five", q.readings, readMost)
+		}
+	})
+}
+
 // TestLooksAreBetweenDepartures: a look at the instant of a departure would take the processor from it. One is planned half a horizon before the next
 // stamp, which for most rates is itself one.
 func TestLooksAreBetweenDepartures(t *testing.T) {

@@ -15,6 +15,7 @@ var leaseTests = map[string]func(*suite){
 	"a look without room leases nothing":             leaseNone,
 	"a look with nothing to do says when":            nextLook,
 	"an idle shard has nothing planned":              idleShard,
+	"a shard's clock is the one that looks go by":    readClock,
 	"no job is leased beyond the horizon":            horizonHolds,
 	"the concurrency cap holds over workers":         concurrencyCap,
 	"a throttled flow does not block another":        throttledFlow,
@@ -94,6 +95,22 @@ func nextLook(s *suite) {
 	equal(s, "more", tick.More, false)
 	if tick.Now == 0 || tick.Sent.IsZero() || tick.Received.Before(tick.Sent) {
 		s.Errorf("the look's times are %+v", tick)
+	}
+}
+
+func readClock(s *suite) {
+	s.none()
+	before := s.look("w", looking(1, near))
+	r, err := s.consumer("w").Clock(s.ctx)
+	if err != nil {
+		s.Fatalf("Clock: %v", err)
+	}
+	after := s.look("w", looking(1, near))
+	if r.Now < before.Now || r.Now > after.Now {
+		s.Errorf("the clock says %d between looks at %d and %d", r.Now, before.Now, after.Now)
+	}
+	if r.Sent.Before(before.Received) || r.Received.Before(r.Sent) || r.Received.After(after.Sent) {
+		s.Errorf("the reading's times are %v and %v", r.Sent, r.Received)
 	}
 }
 

@@ -142,16 +142,21 @@ func looking(most int, horizon time.Duration) queue.TickOptions {
 // look is one tick of shard 0 by the worker.
 func (s *suite) look(worker string, o queue.TickOptions) queue.Tick {
 	s.Helper()
+	tick, err := s.consumer(worker).Tick(s.ctx, o)
+	if err != nil {
+		s.Fatalf("Tick: %v", err)
+	}
+	return tick
+}
+
+// consumer is the worker's of shard 0.
+func (s *suite) consumer(worker string) *queue.Consumer {
 	c := s.consumers[worker]
 	if c == nil {
 		c = s.q.Consumer(fmt.Sprint(worker, s.restarts), 0)
 		s.consumers[worker] = c
 	}
-	tick, err := c.Tick(s.ctx, o)
-	if err != nil {
-		s.Fatalf("Tick: %v", err)
-	}
-	return tick
+	return c
 }
 
 // leaseUpTo looks until nothing is left to do or most jobs are leased.
