@@ -1,9 +1,6 @@
 package worker
 
 import (
-	"os"
-	"runtime"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,17 +12,6 @@ type kernelWaiter struct {
 	event int
 	poll  [1]unix.PollFd
 }
-
-// ReserveProcessor gives the Go runtime one processor (GOMAXPROCS) more than it has, once, unless the environment says how many. A program
-// that runs a Worker on few cores calls it at its start: while a worker's pacer sleeps in the kernel, the runtime keeps a processor for its
-// thread for up to ten milliseconds, so that of two only one was left for deliveries and replies.
-func ReserveProcessor() { reserve() }
-
-var reserve = sync.OnceFunc(func() {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
-	}
-})
 
 // newWaiter is the best waiter that the system can give.
 func newWaiter() waiter {

@@ -4,6 +4,3 @@ package worker
 
 // newWaiter is the best waiter that the system can give.
 func newWaiter() waiter { return newTimerWaiter() }
-
-// ReserveProcessor does nothing here: this pacer sleeps by the runtime's timers.
-func ReserveProcessor() {}

@@ -131,8 +131,8 @@ func (s *shard) run() {
 	timer := time.NewTimer(safetyLook)
 	defer timer.Stop()
 	for s.goOn() {
-		s.readClock()
 		p := s.look()
+		s.readClock(p)
 		s.rest(p, timer)
 	}
 	if s.d.stop.Err() == nil {
@@ -227,11 +227,10 @@ func (s *shard) look() plan {
 	return s.plan(t, now, reserved)
 }
 
-// readClock reads the shard's clock for itself if jobs are to leave by it and what is known of it is poor. It comes before a look, not after one:
-// the jobs that a look has brought do not wait for it, nor its answer for their departures.
-func (s *shard) readClock() {
+// readClock reads the shard's clock for itself if jobs are to leave by it, what is known of it is poor, and there is time before the next look.
+func (s *shard) readClock(next plan) {
 	now := s.d.watch.now()
-	if !s.brought || s.clock.wrong(now) <= exactness {
+	if !s.brought || s.clock.wrong(now) <= exactness || next.at.since(now) < s.d.options.Horizon/4 {
 		return
 	}
 	if now.since(s.readAt) >= readEvery {

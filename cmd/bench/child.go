@@ -168,6 +168,8 @@ func asChild(args []string) bool {
 		err = runFloor(args[1])
 	case asynqChild:
 		err = runAsynq(args[1])
+	case crowdChild:
+		err = runCrowd(args[1])
 	case stallsChild:
 		err = runStalls()
 	default:

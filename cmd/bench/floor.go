@@ -19,41 +19,49 @@ import (
 // Arguments that make a process of the bench the floor, or one that watches for stalls.
 const floorChild, stallsChild = "child-floor", "child-stalls"
 
-// floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid and lets a POST of the payload leave then.
-// Nothing that a queue does is in it.
+// floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid and starts a goroutine then. Nothing that a
+// queue does is in it.
 type floor struct {
-	URL      string        `json:"url"`
+	URL      string        `json:"url"` // where the goroutine posts the payload; empty: it only notes how late it is
 	Jobs     int           `json:"jobs"`
 	Interval time.Duration `json:"interval_ns"`
 }
 
 var (
 	floorReady = regexp.MustCompile(`(?m)^ready`)
-	floorDone  = regexp.MustCompile(`(?m)^done`)
+	floorDone  = regexp.MustCompile(`(?m)^done (.*)$`)
 )
 
-// pace runs the floor in a process of its own and returns when all its requests have been answered.
-func (f floor) pace(ctx context.Context, dir string) error {
+// pace runs the floor in a process of its own and returns when all goroutines have ended, with how late they started.
+func (f floor) pace(ctx context.Context) (late lateRun, err error) {
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err != nil {
+		return late, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
 	orders, err := json.Marshal(f)
 	if err != nil {
-		return err
+		return late, err
 	}
 	c, err := self(dir, "floor", floorChild, orders)
 	if err != nil {
-		return err
+		return late, err
 	}
 	defer c.end()
 	if _, err := c.says(ctx, floorReady); err != nil {
-		return err
+		return late, err
 	}
 	if _, err := fmt.Fprintln(c.stdin, "go"); err != nil {
-		return err
+		return late, err
 	}
 	if err := pass(ctx, time.Duration(f.Jobs)*f.Interval); err != nil {
-		return err
+		return late, err
 	}
-	_, err = c.says(ctx, floorDone)
-	return err
+	done, err := c.says(ctx, floorDone)
+	if err != nil {
+		return late, err
+	}
+	return late, json.Unmarshal([]byte(done[0]), &late)
 }
 
 // runFloor is the process.
@@ -68,10 +76,16 @@ func runFloor(orders string) error {
 	sharpen()
 	var answered sync.WaitGroup
 	failed := make(chan error, f.Jobs)
+	late := make([]time.Duration, f.Jobs)
 	start := time.Now().Add(20 * time.Millisecond)
 	for i := range f.Jobs {
-		nap(start.Add(time.Duration(i) * f.Interval))
+		due := start.Add(time.Duration(i) * f.Interval)
+		nap(due)
 		answered.Go(func() {
+			late[i] = time.Since(due)
+			if f.URL == "" {
+				return
+			}
 			if err := post(http.DefaultClient, f.URL); err != nil {
 				failed <- err
 			}
@@ -82,8 +96,9 @@ func runFloor(orders string) error {
 	case err := <-failed:
 		return err
 	default:
-		fmt.Println("done")
-		return nil
+		said, err := json.Marshal(lateOf(late))
+		fmt.Printf("done %s\n", said)
+		return err
 	}
 }
 

@@ -118,7 +118,7 @@ func (c circumstance) measure(ctx context.Context, b *bench) ([]pacedRun, error)
 		if err != nil {
 			return nil, err
 		}
-		err = floor{URL: sink.url + "/floor", Jobs: c.floor, Interval: r.Period / time.Duration(r.Limit)}.pace(ctx, p.dir)
+		_, err = floor{URL: sink.url + "/floor", Jobs: c.floor, Interval: r.Period / time.Duration(r.Limit)}.pace(ctx)
 		seen, failed := watch()
 		if err := errors.Join(err, failed); err != nil {
 			return nil, err

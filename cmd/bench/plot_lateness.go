@@ -26,7 +26,7 @@ func (b *bench) lateness(c crowd, runs []lateRun) {
 		s = spread{name: "20,000 flows at 1/s", target: 20, color: vermillion}
 	}
 	for _, r := range runs {
-		for i, n := range r.histogram {
+		for i, n := range r.Histogram {
 			s.counts[i] += n
 		}
 	}

@@ -26,7 +26,7 @@ func pictures() *bench {
 		for i := range 1000 {
 			h.add(time.Duration(i) * 100 * time.Microsecond)
 		}
-		b.lateness(c, []lateRun{{histogram: h}, {}})
+		b.lateness(c, []lateRun{{Histogram: h}, {}})
 	}
 	b.scale([]scaleCell{{Tenants: 1, Waiting: 10, Admit: 30, Drain: 20}, {Tenants: 1, Waiting: 1000, Admit: 31, Drain: 22}, {Tenants: 100_000, Waiting: 1_000_000, Admit: 35, Drain: 60}})
 	return b

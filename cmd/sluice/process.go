@@ -77,7 +77,7 @@ func (p *process) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	loadBallast()
-	shortenSlices()
+	worker.ShortenTurns()
 	reread := make(chan os.Signal, 1)
 	if p.reloader != nil { // from here on: the signal would end a process that waits for Redis, and is kept for the reloader instead
 		signal.Notify(reread, syscall.SIGHUP)

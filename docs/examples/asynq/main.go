@@ -67,6 +67,7 @@ func run(ctx context.Context, redisURL, intake, admin string) error {
 		return err
 	}
 	worker.ReserveProcessor()
+	worker.ShortenTurns()
 	w, err := worker.New(q, worker.Config{Handler: handlers(), Routes: map[string]worker.Route{"default": {Handler: true}}, Registerer: metrics})
 	if err != nil {
 		return err

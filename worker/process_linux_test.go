@@ -1,4 +1,4 @@
-package main
+package worker
 
 import (
 	"testing"
@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestShortenSlices(t *testing.T) {
+func TestShortenTurns(t *testing.T) {
 	before, err := unix.SchedGetAttr(0, 0)
-	shortenSlices()
+	ShortenTurns()
 	if err != nil {
 		return // a sandbox that does not tell: all that is asked for is that it does no harm
 	}
