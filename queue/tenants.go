@@ -99,13 +99,13 @@ func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 type tally struct {
 	Figures
 	now     shaper.Instant
-	paused  bool    // by its policy
+	general shaper.Policy
 	slowest float64 // pace of a flow
 	full    bool    // one has as many dead letters as are kept
 }
 
 func newTally(general shaper.Policy, now shaper.Instant) tally {
-	return tally{Figures: figuresOf(general, lua.FlowStat{Pace: 1}, now), now: now, paused: general.Paused, slowest: 1}
+	return tally{Figures: figuresOf(general, lua.FlowStat{Pace: 1}, now), now: now, general: general, slowest: 1}
 }
 
 func (t *tally) add(f Figures, stat lua.FlowStat) {
@@ -114,13 +114,20 @@ func (t *tally) add(f Figures, stat lua.FlowStat) {
 }
 
 func (t *tally) end() {
-	t.EffectiveRate *= t.slowest
-	switch {
-	case t.paused:
-		t.LimitedBy = limitedPaused
-	case t.full:
+	if t.general.Paused || t.full {
 		t.LimitedBy, t.EffectiveRate = limitedPaused, 0
+		return
 	}
+	t.EffectiveRate = effectiveRate(t.general, t.slowest)
+}
+
+// effectiveRate is how many jobs a second may leave where so much of the rate is in force. Holds slow the rate alone, not the further ones.
+func effectiveRate(p shaper.Policy, pace float64) float64 {
+	effective := p.Rate.PerSecond() * pace
+	for _, further := range p.Rates {
+		effective = min(effective, further.Rate.PerSecond())
+	}
+	return effective
 }
 
 func flowOf(b shaper.Baseline, s shaper.Statements, route string, stat lua.FlowStat, now shaper.Instant) Flow {
@@ -148,11 +155,7 @@ func figuresOf(p shaper.Policy, stat lua.FlowStat, now shaper.Instant) Figures {
 		f.OldestWait = max(0, now.Sub(stat.Oldest))
 	}
 	if f.LimitedBy != limitedPaused {
-		f.EffectiveRate = p.Rate.PerSecond()
-		for _, pace := range p.Rates {
-			f.EffectiveRate = min(f.EffectiveRate, pace.Rate.PerSecond())
-		}
-		f.EffectiveRate *= stat.Pace
+		f.EffectiveRate = effectiveRate(p, stat.Pace)
 	}
 	return f
 }

@@ -13,6 +13,7 @@ import (
 var figureTests = map[string]func(*suite){
 	"a tenant never seen has the defaults":      tenantNeverSeen,
 	"figures are sums over flows":               figuresSum,
+	"the effective rate is the strictest":       effectiveRate,
 	"what limits a flow":                        limits,
 	"the oldest wait grows from admission":      oldestWait,
 	"totals are sums over shards":               totals,
@@ -45,6 +46,20 @@ func tenantNeverSeen(s *suite) {
 	if err != nil || len(names) != 0 {
 		s.Errorf("reading listed %q, %v", names, err)
 	}
+}
+
+// effectiveRate: a hold slows the rate, not the further ones; the strictest of what is then in force is told.
+func effectiveRate(s *suite) {
+	s.policy(func(p *shaper.Policy) {
+		p.Rate = shaper.Rate{Limit: 10, Period: time.Second}
+		p.Rates = []shaper.Pace{{Rate: shaper.Rate{Limit: 4, Period: time.Second}, Burst: 1}}
+	})
+	s.backlog(2, work())
+	equal(s, "the effective rate", s.tenant(tenant).EffectiveRate, 4)
+	s.settle(s.lease(1)[0], shaper.Hold, after(time.Hour))
+	equal(s, "the effective rate with half of the rate in force", s.tenant(tenant).EffectiveRate, 4)
+	s.tune(func(o *shaper.Overrides) { o.Rates = &[]shaper.PaceJSON{{Limit: 6, PeriodMS: 1000}} })
+	equal(s, "the same below a further rate that is less strict", s.tenant(tenant).EffectiveRate, 5)
 }
 
 func figuresSum(s *suite) {
