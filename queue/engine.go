@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,6 +52,8 @@ type Engine struct {
 	fast     redis.UniversalClient
 	patient  redis.UniversalClient
 	stop     func() error
+	closing  sync.Once
+	closed   error
 }
 
 // Kind is where the data lives.
@@ -62,13 +65,15 @@ func (e *Engine) String() string { return e.describe }
 // Client is the patient client, for tools that look at Redis itself.
 func (e *Engine) Client() redis.UniversalClient { return e.patient }
 
-// Close ends the connections and what this process started.
+// Close ends the connections, under whoever uses them, and what this process started. Called again, it says the same.
 func (e *Engine) Close() error {
-	err := errors.Join(e.fast.Close(), e.patient.Close())
-	if e.stop != nil {
-		err = errors.Join(err, e.stop())
-	}
-	return err
+	e.closing.Do(func() {
+		e.closed = errors.Join(e.fast.Close(), e.patient.Close())
+		if e.stop != nil {
+			e.closed = errors.Join(e.closed, e.stop())
+		}
+	})
+	return e.closed
 }
 
 // OpenEngine connects to, or starts, the engine that the options ask for. It fails with ErrUnsafe or ErrNoEngine and a message that says

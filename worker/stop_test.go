@@ -57,6 +57,23 @@ func TestStopReleasesWhatHasNotDepartedAndFinishesTheRest(t *testing.T) {
 	})
 }
 
+// TestStopSignsOffOrNot: with a Redis that does not answer, the stop does not wait for the grace to say that the worker leaves.
+func TestStopSignsOffOrNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{}, succeed)
+		pass(time.Second)
+		q.set(func() { q.trip = time.Hour })
+		at := time.Now()
+		r.stop()
+		<-r.stopped
+		if d := time.Since(at); d > leaveWithin+time.Second {
+			t.Errorf("the stop took %v", d)
+		}
+		r.end(t)
+	})
+}
+
 func TestStopCutsOffAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

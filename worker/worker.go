@@ -59,6 +59,9 @@ import (
 // settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
 const settleTail = 500 * time.Millisecond
 
+// leaveWithin bounds the signing off.
+const leaveWithin = 2 * time.Second
+
 // broker is what the worker needs of the queue beside its consumers. Every method may be called again after an error; see
 // queue.Queue for the contracts.
 type broker interface {
@@ -232,7 +235,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.release(j)
 	}
 	<-dispatching
-	if err := w.broker.Leave(work, w.id); err != nil {
+	if err := w.leave(work); err != nil {
 		w.log.Warn("the worker could not sign off; others take its shards when its last beat is too old", "error", err)
 	}
 	left := w.finish(work)
@@ -249,6 +252,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	w.log.Info("worker stopped")
 	return nil
+}
+
+// leave signs off. A Redis that does not answer is not waited for long: without it the others take the shards a little later.
+func (w *Worker) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
+	return w.broker.Leave(ctx, w.id)
 }
 
 // finish waits until every lease is settled, at most until half a second after work has ended, and returns how many are not.

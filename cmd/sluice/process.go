@@ -33,9 +33,12 @@ import (
 
 const (
 	deliveryGrace = 20 * time.Second // running deliveries may take so long to end after the stop
-	listenerGrace = 3 * time.Second  // requests may take so long to end once the worker has ended
-	patience      = 5 * time.Second  // between two log lines while Redis is away at the start
-	maxTenants    = 100              // of the file that get gauges of their own, for the sake of the metrics' size
+	// After so long the connections to Redis are closed under whatever still waits for an answer: go-redis ends a read with its context only
+	// where that has a deadline, and a frozen Redis would keep the process for some seconds more.
+	storeGrace    = deliveryGrace + 750*time.Millisecond
+	listenerGrace = 3 * time.Second // requests may take so long to end once the worker has ended
+	patience      = 5 * time.Second // between two log lines while Redis is away at the start
+	maxTenants    = 100             // of the file that get gauges of their own, for the sake of the metrics' size
 
 	scrapeConnections = 100 // to the listener of metrics
 )
@@ -206,6 +209,8 @@ func (p *process) run(ctx context.Context) error {
 	p.log.Info("stopping")
 	server.Drain()
 	stopWorker()
+	hangUp := time.AfterFunc(storeGrace, func() { _ = engine.Close() })
+	defer hangUp.Stop()
 	err = <-worked
 	if intake != nil {
 		intake.shutdown()
