@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -45,8 +46,8 @@ type shard struct {
 
 	// Of the loop alone.
 	clock      relation
-	readAt     moment // when the clock was last read for itself
-	readings   int
+	readAt     moment // when the clock was first read for itself in the last readEvery
+	readings   int    // since then
 	pause      pauses
 	unanswered bool          // the last look failed: it may have leased jobs, and must be repeated until it is answered
 	brought    bool          // the last look brought jobs
@@ -230,7 +231,11 @@ func (s *shard) look() plan {
 // readClock reads the shard's clock for itself if jobs are to leave by it, what is known of it is poor, and there is time before the next look.
 func (s *shard) readClock(next plan) {
 	now := s.d.watch.now()
-	if !s.brought || s.clock.wrong(now) <= exactness || next.at.since(now) < s.d.options.Horizon/4 {
+	if !s.brought || s.clock.wrong(now) <= exactness || s.d.stop.Err() != nil {
+		return
+	}
+	room := min(next.at.since(now), lookPatience)
+	if room < max(s.d.options.Horizon/4, 2*s.clock.err) { // twice the error is more than the round trip that it comes from
 		return
 	}
 	if now.since(s.readAt) >= readEvery {
@@ -240,7 +245,9 @@ func (s *shard) readClock(next plan) {
 		return
 	}
 	s.readings++
-	r, err := s.consumer.Clock(s.d.work)
+	ctx, cancel := context.WithTimeout(s.d.work, room)
+	defer cancel()
+	r, err := s.consumer.Clock(ctx)
 	if err != nil {
 		return // the next look will tell of it
 	}
@@ -344,7 +351,8 @@ func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 		at = min(at, max(s.clock.moment(t.Next), now.add(leastRest)))
 	default:
 		// The next stamp is a multiple of the flow's interval after those of the jobs that this look brought, and so is often the moment
-		// half a horizon before it: the look would take the processor, and Redis, from a job that is to leave just then.
+		// half a horizon before it: the look would take the processor, and Redis, from a job that is to leave just then. An expiry is looked for at its own
+		// instant, and may for that be found half a horizon late.
 		at = min(at, s.d.quiet(s.clock.moment(t.Next).add(-horizon/2), horizon/8))
 	}
 	if s.raised {

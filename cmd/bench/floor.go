@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"sync"
 	"time"
+
+	"github.com/7509e464/sluice/worker"
 )
 
 // Arguments that make a process of the bench the floor, or one that watches for stalls.
@@ -61,7 +63,8 @@ func (f floor) pace(ctx context.Context) (late lateRun, err error) {
 	if err != nil {
 		return late, err
 	}
-	return late, json.Unmarshal([]byte(done[0]), &late)
+	err = json.Unmarshal([]byte(done[0]), &late)
+	return late, err
 }
 
 // runFloor is the process.
@@ -73,6 +76,7 @@ func runFloor(orders string) error {
 	if err := awaitGo(); err != nil {
 		return err
 	}
+	worker.ShortenTurns() // as serve does
 	sharpen()
 	var answered sync.WaitGroup
 	failed := make(chan error, f.Jobs)

@@ -138,14 +138,17 @@ func (c crowd) apart(ctx context.Context) (r lateRun, err error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, crowdChild, c.id)
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, os.Stderr   // it shows its progress there
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr // it shows its progress there
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 40 * time.Second           // to clear away
 	if _, err := cmd.StdinPipe(); err != nil { // closed at the latest when the bench ends
 		return r, err
 	}
 	if err := cmd.Run(); err != nil {
 		return r, fmt.Errorf("%s in a process of its own: %w", c.id, errors.Join(err, ctx.Err()))
 	}
-	return r, json.Unmarshal(out.Bytes(), &r)
+	err = json.Unmarshal(out.Bytes(), &r)
+	return r, err
 }
 
 // runCrowd is the process. It ends with its input.
@@ -344,7 +347,7 @@ func (c crowd) table(runs []lateRun) []string {
 			r.What, r.Run, r.Count, r.P50, r.P99, r.P999, r.Max, slowest, r.Stalls, r.Longest))
 	}
 	if floors > 0 {
-		lines = append(lines, fmt.Sprintf("the floor itself kept the target in %d of %d runs: what it misses, nothing here could keep at the time", kept, floors))
+		lines = append(lines, fmt.Sprintf("the floor itself kept the target in %d of %d runs: what it misses, too, is the machine's", kept, floors))
 	}
 	return lines
 }

@@ -213,7 +213,7 @@ func floorLine(runs []pacedRun) string {
 			tau++
 		}
 	}
-	return fmt.Sprintf("the floor itself kept the target of the gaps in %d of %d runs, those of τ* in %d: what it misses, nothing here could keep at the time", gaps, all, tau)
+	return fmt.Sprintf("the floor itself kept the target of the gaps in %d of %d runs, those of τ* in %d: what it misses, too, is the machine's", gaps, all, tau)
 }
 
 var collectionsLine = regexp.MustCompile(`(?m)^go_gc_duration_seconds_count (\d+)`)

@@ -210,8 +210,8 @@ func (p *process) run(ctx context.Context) error {
 	server.Drain()
 	stopWorker()
 	hangUp := time.AfterFunc(storeGrace, func() { _ = engine.Close() })
-	defer hangUp.Stop()
 	err = <-worked
+	hangUp.Stop()
 	if intake != nil {
 		intake.shutdown()
 	}
