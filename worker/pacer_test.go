@@ -132,7 +132,7 @@ func TestQuiet(t *testing.T) {
 	}{
 		{"nothing is held", nil, 100 * ms, 100 * ms},
 		{"at a departure of a slow flow", []moment{100 * ms}, 100 * ms, 102 * ms},
-		{"just before a departure of a slow flow", []moment{100*ms + 1}, 100 * ms, 98*ms + 1/2},
+		{"just before a departure of a slow flow", []moment{100*ms + 1}, 100 * ms, 98 * ms},
 		{"at one of a flow that departs every 3 ms", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100 * ms, 101*ms + ms/2},
 		{"just before one of them", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100*ms - 2, 98*ms + ms/2},
 		{"midway", []moment{99 * ms, 101 * ms}, 100 * ms, 100 * ms},
