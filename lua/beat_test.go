@@ -16,6 +16,7 @@ func TestBeat(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
 			e := kind.start(t)
+			var latest shaper.Instant
 			for _, s := range []struct {
 				at     time.Duration
 				worker string
@@ -39,11 +40,15 @@ func TestBeat(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				live, err := call.Decode(values)
+				now, live, err := call.Decode(values)
 				slices.Sort(live)
 				if err != nil || !slices.Equal(live, s.live) {
 					t.Errorf("%v %s leave %v: %v, %v; want %v", s.at, s.worker, s.leave, live, err, s.live)
 				}
+				if latest = max(latest, start.Add(s.at)); now < latest {
+					t.Errorf("%v: the clock says %v, and said %v before", s.at, now, latest)
+				}
+				latest = now
 			}
 		})
 	}

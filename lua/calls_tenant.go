@@ -104,13 +104,12 @@ func (c BeatCall) Call() Call {
 	return Call{Commands.Beat, []string{c.Clock, c.Workers}, []any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)}}
 }
 
-// Decode reads the answer: the live workers.
-func (c BeatCall) Decode(values []any) ([]string, error) {
+// Decode reads the answer: what the clock says, and the live workers.
+func (c BeatCall) Decode(values []any) (now shaper.Instant, live []string, err error) {
 	r := reader{values: values}
-	r.int()
-	var live []string
+	now = shaper.Instant(r.int())
 	for r.more() {
 		live = append(live, r.text())
 	}
-	return live, r.err
+	return now, live, r.err
 }

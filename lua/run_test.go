@@ -126,7 +126,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"stat":      func(v []any) error { _, err := lua.StatCall{}.Decode(v); return err },
 		"survey":    func(v []any) error { _, err := lua.SurveyCall{}.Decode(v); return err },
 		"census":    func(v []any) error { _, err := lua.CensusCall{}.Decode(v); return err },
-		"beat":      func(v []any) error { _, err := lua.BeatCall{}.Decode(v); return err },
+		"beat":      func(v []any) error { _, _, err := lua.BeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{
 			nil, {"text"}, {one, []any{[]any{one}}}, {one, []any{[]any{int64(9), one, one, one, one, one, one, one, one, "", ""}}}, {one, nil, "x"},

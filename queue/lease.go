@@ -45,7 +45,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Baseline: c.q.encoded(), Retention: c.q.retention,
 	}
-	values, reading, err := c.run(ctx, call.Call())
+	values, reading, err := c.q.timed(ctx, call.Call())
 	if err != nil {
 		return Tick{}, err
 	}
@@ -75,7 +75,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 // midway.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 	call := lua.ClockCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()}
-	values, reading, err := c.run(ctx, call.Call())
+	values, reading, err := c.q.timed(ctx, call.Call())
 	if err != nil {
 		return Reading{}, err
 	}
@@ -83,10 +83,10 @@ func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 	return reading, unavailable(err)
 }
 
-// run makes a call and notes when; the clock's instant is left to the caller.
-func (c *Consumer) run(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
+// timed makes a call and notes when; the clock's instant is left to the caller.
+func (q *Queue) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	values, err = lua.Run(ctx, c.q.engine.patient, c.q.observe, call)
+	values, err = lua.Run(ctx, q.engine.patient, q.observe, call)
 	r.Received = time.Now()
 	return values, r, unavailable(err)
 }
@@ -311,8 +311,8 @@ func (q *Queue) byShard(n int, id func(int) string) []group {
 	return groups
 }
 
-// Beat records that the worker lives and returns the workers heard of within ttl, itself included, sorted.
-func (q *Queue) Beat(ctx context.Context, worker string, ttl time.Duration) (live []string, err error) {
+// Beat records that the worker lives and returns the workers heard of within ttl, itself included.
+func (q *Queue) Beat(ctx context.Context, worker string, ttl time.Duration) (Beat, error) {
 	return q.beat(ctx, lua.BeatCall{Clock: workersClock, Workers: workersKey, Worker: worker, TTL: ttl})
 }
 
@@ -323,12 +323,13 @@ func (q *Queue) Leave(ctx context.Context, worker string) error {
 	return err
 }
 
-func (q *Queue) beat(ctx context.Context, call lua.BeatCall) ([]string, error) {
-	values, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+func (q *Queue) beat(ctx context.Context, call lua.BeatCall) (b Beat, err error) {
+	values, reading, err := q.timed(ctx, call.Call())
 	if err != nil {
-		return nil, unavailable(err)
+		return Beat{}, err
 	}
-	live, err := call.Decode(values)
-	slices.Sort(live)
-	return live, unavailable(err)
+	b.Reading = reading
+	b.Now, b.Live, err = call.Decode(values)
+	slices.Sort(b.Live)
+	return b, unavailable(err)
 }

@@ -185,6 +185,12 @@ func (q *Queue) Ping(ctx context.Context) error {
 // Shards is the number of shards.
 func (q *Queue) Shards() int { return q.keys.Len() }
 
+// OneNode reports whether all shards are on one node of Redis, and so have its clock, which for a shard that saw it set back is ahead of the others'.
+func (q *Queue) OneNode() bool {
+	_, cluster := q.engine.patient.(*redis.ClusterClient)
+	return !cluster
+}
+
 // run sends one script with the client of impatient callers.
 func (q *Queue) run(ctx context.Context, call lua.Call) ([]any, error) {
 	values, err := lua.Run(ctx, q.engine.fast, q.observe, call)

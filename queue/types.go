@@ -148,6 +148,12 @@ type Reading struct {
 	Sent, Received time.Time
 }
 
+// Beat is what one beat of a worker told.
+type Beat struct {
+	Reading          // of the clock of the list of workers, which is that of all shards if they are OneNode
+	Live    []string // workers, sorted
+}
+
 // Tick is what one look at a shard brought.
 type Tick struct {
 	Reading                // during the look

@@ -73,6 +73,17 @@ func (r *relation) observe(instant shaper.Instant, sent, received moment, part t
 	}
 }
 
+// adopt takes over what is known of another clock if that is more, and as far as is known the two may be the same.
+func (r *relation) adopt(other relation, now moment) {
+	ours, theirs := r.wrong(now), other.wrong(now)
+	if !other.known || theirs >= ours {
+		return
+	}
+	if gap := time.Duration(r.moment(other.instant) - other.at).Abs(); gap <= ours+theirs {
+		*r = other
+	}
+}
+
 // wrong is by how much the relation may be off at a moment.
 func (r relation) wrong(at moment) time.Duration {
 	return r.err + time.Duration(time.Duration(at-r.at).Seconds()*float64(driftPerSecond))

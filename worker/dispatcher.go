@@ -30,8 +30,12 @@ type dispatcher struct {
 	options  queue.TickOptions // of every look; Max and Help are set by the shard
 	every    time.Duration     // between two beats
 
-	shards  []*shard
-	live    []string      // as of the last beat
+	shards []*shard
+	live   []string // as of the last beat
+
+	mu    sync.Mutex
+	clock relation // by the beats, where all shards are on the node that answers them
+
 	beatNow chan struct{} // a worker has come or gone
 	loops   sync.WaitGroup
 	stop    context.Context // ended: no further leases
@@ -59,10 +63,29 @@ func (d *dispatcher) run(stop, work context.Context) {
 	d.stop, d.work = stop, work
 	var following sync.WaitGroup
 	following.Go(func() { d.follow(stop) })
+	d.warmUp(stop)
 	d.beat(stop)
 	following.Wait()
 	// Nothing starts a loop any more, so the count can only fall.
 	d.loops.Wait()
+}
+
+// warmUp makes the connections of the first looks before there are any: a look that has to make one answers late, and what it leases leaves late.
+func (d *dispatcher) warmUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	var readings sync.WaitGroup
+	for _, s := range d.shards[:min(len(d.shards), windowStart)] {
+		readings.Go(func() { _, _ = s.consumer.Clock(ctx) }) // the first beat will tell why not
+	}
+	readings.Wait()
+}
+
+// clockOfBeats is what the beats tell of the clocks of all shards; nothing where they are on several nodes.
+func (d *dispatcher) clockOfBeats() relation {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.clock
 }
 
 // beat tells the others that this worker lives and follows who else does.
@@ -77,7 +100,7 @@ func (d *dispatcher) beat(ctx context.Context) {
 		case <-timer.C:
 		case <-d.beatNow:
 		}
-		live, err := d.broker.Beat(ctx, d.worker, 3*d.every)
+		b, err := d.broker.Beat(ctx, d.worker, 3*d.every)
 		if ctx.Err() != nil {
 			return
 		}
@@ -88,7 +111,12 @@ func (d *dispatcher) beat(ctx context.Context) {
 			continue
 		}
 		pause.reset()
-		d.assign(live)
+		if d.broker.OneNode() {
+			d.mu.Lock()
+			d.clock.observe(b.Now, d.watch.at(b.Sent), d.watch.at(b.Received), ofReading)
+			d.mu.Unlock()
+		}
+		d.assign(b.Live)
 		timer.Reset(d.every)
 	}
 }

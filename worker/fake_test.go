@@ -24,9 +24,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeQueue is a queue in memory whose jobs bring their stamps with them. Its clock is skewed against the process's, and a
 // call takes a round trip of the bubble's time.
 type fakeQueue struct {
-	skew  time.Duration
-	trip  time.Duration
-	early float64 // part of it that is over when a call has its effect; 0: a third
+	skew    time.Duration
+	trip    time.Duration
+	cluster bool    // the shards are on several nodes
+	early   float64 // part of it that is over when a call has its effect; 0: a third
 
 	mu       sync.Mutex
 	away     bool                          // every call fails
@@ -118,13 +119,16 @@ func (q *fakeQueue) there() time.Duration {
 
 func (q *fakeQueue) Shards() int { return len(q.shards) }
 
-func (q *fakeQueue) Beat(ctx context.Context, worker string, _ time.Duration) ([]string, error) {
-	if err := q.call(ctx); err != nil {
-		return nil, err
+func (q *fakeQueue) OneNode() bool { return !q.cluster }
+
+func (q *fakeQueue) Beat(ctx context.Context, worker string, _ time.Duration) (queue.Beat, error) {
+	r, err := q.read(ctx)
+	if err != nil {
+		return queue.Beat{}, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.Sorted(slices.Values(append([]string{worker}, q.others...))), nil
+	return queue.Beat{Reading: r, Live: slices.Sorted(slices.Values(append([]string{worker}, q.others...)))}, nil
 }
 
 func (q *fakeQueue) TellLateness(ctx context.Context, _ string, l queue.Lateness) error {
@@ -386,16 +390,23 @@ func (q *fakeQueue) helpSignals(h queue.HelpSignal) (at []time.Time) {
 	return at
 }
 
-func (c *fakeConsumer) Clock(ctx context.Context) (r queue.Reading, err error) {
-	r.Sent = time.Now()
-	sleep(ctx, c.q.trip/2)
-	r.Now = c.q.now()
-	sleep(ctx, c.q.trip-c.q.trip/2)
-	r.Received = time.Now()
+func (c *fakeConsumer) Clock(ctx context.Context) (queue.Reading, error) {
 	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
 	c.q.readings++
-	if c.q.away || ctx.Err() != nil {
+	c.q.mu.Unlock()
+	return c.q.read(ctx)
+}
+
+// read makes a call that only reads the clock, midway.
+func (q *fakeQueue) read(ctx context.Context) (r queue.Reading, err error) {
+	r.Sent = time.Now()
+	sleep(ctx, q.trip/2)
+	r.Now = q.now()
+	sleep(ctx, q.trip-q.trip/2)
+	r.Received = time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.away || ctx.Err() != nil {
 		return queue.Reading{}, queue.ErrUnavailable
 	}
 	return r, nil

@@ -45,7 +45,7 @@ func TestLoadMetrics(t *testing.T) {
 		r.gauges(t, "idle", `
 			sluice_worker_places 10
 			sluice_worker_places_taken 0
-			sluice_look_window 32
+			sluice_look_window 12
 			sluice_looks_under_way 0
 			sluice_look_jobs 250
 			sluice_settle_unanswered 0`)

@@ -36,24 +36,29 @@ type pacer struct {
 	heap   releases
 	added  uint64
 	asleep moment // until when the goroutine sleeps; longAgo while it is awake
-	closed bool
+	end    moment // nothing leaves after it; never until stop
 }
 
 func newPacer(watch stopwatch, w waiter, horizon, margin time.Duration, deliver, drop func(*job)) *pacer {
 	return &pacer{
-		watch: watch, waiter: w, horizon: horizon, margin: margin, deliver: deliver, drop: drop, ended: make(chan struct{}), asleep: longAgo,
+		watch: watch, waiter: w, horizon: horizon, margin: margin, deliver: deliver, drop: drop, ended: make(chan struct{}), asleep: longAgo, end: never,
 	}
 }
 
-// add takes jobs in. It takes none and returns false when the pacer was stopped.
-func (p *pacer) add(jobs []*job) bool {
+// add takes jobs in and returns those that it does not take, because they leave after the end.
+func (p *pacer) add(jobs []*job) (refused []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return false
+	end := p.end
+	if end <= p.watch.now() {
+		end = longAgo // it has ended, or is about to
 	}
 	first := never
 	for _, j := range jobs {
+		if j.at > end {
+			refused = append(refused, j)
+			continue
+		}
 		p.heap.push(release{at: j.at, order: p.added, job: j})
 		p.added++
 		first = min(first, j.at)
@@ -62,7 +67,7 @@ func (p *pacer) add(jobs []*job) bool {
 		p.asleep = first // the next jobs need not wake it again
 		p.waiter.wake()
 	}
-	return true
+	return refused
 }
 
 // crowd is how many jobs the pacer may hold for quiet to look for a gap between them: they are those of about a horizon, and with more of them no
@@ -87,33 +92,28 @@ func (p *pacer) quiet(near moment, slack time.Duration) moment {
 	return before + (after-before)/2
 }
 
-// stop ends the pacer and returns the jobs that it still held.
-func (p *pacer) stop() []*job {
+// stop has the pacer end in a while, and returns the jobs that it holds and that leave later than that. It is called once.
+func (p *pacer) stop(in time.Duration) (later []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil
-	}
-	p.closed = true
-	jobs := make([]*job, len(p.heap))
-	for i, r := range p.heap {
-		jobs[i] = r.job
-	}
+	p.end = p.watch.now().add(in)
+	held := p.heap
 	p.heap = nil
+	for _, r := range held {
+		if r.at > p.end {
+			later = append(later, r.job)
+		} else {
+			p.heap.push(r)
+		}
+	}
 	p.waiter.wake()
-	return jobs
+	return later
 }
 
-// run releases jobs until stop, and then closes ended; until then it may return because another goroutine has taken over.
+// run releases jobs until the end, and then closes ended; until then it may return because another goroutine has taken over.
 func (p *pacer) run() {
 	for {
 		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			p.waiter.close()
-			close(p.ended)
-			return
-		}
 		now := p.watch.now()
 		clear(p.due)
 		p.due = p.due[:0]
@@ -123,9 +123,17 @@ func (p *pacer) run() {
 		p.asleep = longAgo
 		sleep := time.Duration(-1)
 		if len(p.due) == 0 {
-			p.asleep = never
+			if p.end <= now { // all that was taken has left
+				p.mu.Unlock()
+				p.waiter.close()
+				close(p.ended)
+				return
+			}
+			p.asleep = p.end
 			if len(p.heap) > 0 {
 				p.asleep = p.heap[0].at
+			}
+			if p.asleep < never {
 				sleep = p.asleep.since(now)
 			}
 		}

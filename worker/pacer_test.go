@@ -66,7 +66,7 @@ func TestPacerReleasesAtTheInstant(t *testing.T) {
 			synctest.Wait() // asleep until the earliest job so far: an earlier one must wake it
 		}
 		pass(time.Second)
-		r.stop()
+		r.stop(0)
 		<-r.ended
 		if slices.Sort(r.departed); !slices.Equal(r.departed, want) {
 			t.Errorf("departed %v", r.departed)
@@ -111,7 +111,7 @@ func TestPacerGoesOnBesideADelivery(t *testing.T) {
 			t.Errorf("departed %v, late by %v", r.departed, r.late)
 		}
 		r.mu.Unlock()
-		r.stop()
+		r.stop(0)
 		<-r.ended
 		pass(time.Hour) // the deliveries end
 	})
@@ -171,7 +171,7 @@ func TestPacerDropsWhatIsTooLate(t *testing.T) {
 				r := startPacer(newTimerWaiter(), horizon, margin)
 				r.add([]*job{r.job("x", tt.at, tt.lease)})
 				pass(time.Second)
-				r.stop()
+				r.stop(0)
 				<-r.ended
 				if departed := len(r.departed) == 1; departed != tt.departs || len(r.departed)+len(r.dropped) != 1 {
 					t.Errorf("departed %v, dropped %v", r.departed, r.dropped)
@@ -192,21 +192,30 @@ func TestMargin(t *testing.T) {
 	}
 }
 
-func TestPacerStopGivesBackWhatIsLeft(t *testing.T) {
+// TestPacerStop: what leaves before the end still does, though it comes after the stop, and only that.
+func TestPacerStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
-		r.add([]*job{r.job("soon", time.Millisecond, time.Minute), r.job("later", time.Hour, time.Minute)})
+		r.add([]*job{r.job("left", time.Millisecond, time.Minute), r.job("later", time.Hour, time.Minute), r.job("soon", 1030*time.Millisecond, time.Minute)})
 		pass(time.Second)
-		left := r.stop()
+		if left := r.stop(50 * time.Millisecond); len(left) != 1 || left[0].lease.ID != "later" {
+			t.Errorf("given back: %v", left)
+		}
+		refused := r.add([]*job{r.job("in time", 40*time.Millisecond, time.Minute), r.job("too late", 60*time.Millisecond, time.Minute)})
+		if len(refused) != 1 || refused[0].lease.ID != "too late" {
+			t.Errorf("refused: %v", refused)
+		}
+		begun := time.Now()
 		<-r.ended
-		if len(left) != 1 || left[0].lease.ID != "later" || len(r.departed) != 1 {
-			t.Errorf("left %v, departed %v", left, r.departed)
+		if d := time.Since(begun); d != 50*time.Millisecond {
+			t.Errorf("ended after %v", d)
 		}
-		if r.add(left) {
-			t.Error("a stopped pacer took a job")
+		synctest.Wait()
+		if late := slices.Max(r.late); !slices.Equal(r.departed, []string{"left", "soon", "in time"}) || late != 0 {
+			t.Errorf("departed %v, late by up to %v", r.departed, late)
 		}
-		if again := r.stop(); again != nil {
-			t.Errorf("a second stop gave back %v", again)
+		if overdue := r.add([]*job{r.job("overdue", -time.Second, time.Minute)}); len(overdue) != 1 {
+			t.Error("a pacer that has ended took a job")
 		}
 	})
 }
@@ -239,7 +248,7 @@ func TestSystemWaiter(t *testing.T) {
 		r.add(batch)
 	}
 	<-all
-	if left := r.stop(); len(left) != 1 || left[0] != far {
+	if left := r.stop(0); len(left) != 1 || left[0] != far {
 		t.Errorf("left over: %v", left)
 	}
 	<-r.ended
@@ -253,7 +262,7 @@ func BenchmarkPacer(b *testing.B) {
 	var w sync.WaitGroup
 	p := newPacer(stopwatch{start: time.Now()}, newWaiter(), time.Hour, 0, func(*job) { w.Done() }, nil)
 	go p.run()
-	defer p.stop()
+	defer p.stop(0)
 	b.ReportAllocs()
 	j := &job{}
 	j.deadline.Store(int64(never))

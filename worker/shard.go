@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,7 +135,9 @@ func (s *shard) run() {
 	defer timer.Stop()
 	for s.goOn() {
 		p := s.look()
-		s.readClock(p)
+		if s.brought {
+			s.readClock(p.at)
+		}
 		s.rest(p, timer)
 	}
 	if s.d.stop.Err() == nil {
@@ -220,6 +224,11 @@ func (s *shard) look() plan {
 	s.unanswered = false
 	s.pause.reset()
 	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received), ofLook)
+	s.clock.adopt(s.d.clockOfBeats(), s.d.watch.now())
+	if s.brought {
+		first := slices.MinFunc(t.Leases, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) }).Stamp
+		s.readClock(s.clock.moment(first))
+	}
 	s.take(t, s.reserved)
 	if t.Outbox {
 		s.d.outbox.add(s.n)
@@ -228,14 +237,15 @@ func (s *shard) look() plan {
 	return s.plan(t, now, reserved)
 }
 
-// readClock reads the shard's clock for itself if jobs are to leave by it, what is known of it is poor, and there is time before the next look.
-func (s *shard) readClock(next plan) {
+// readClock reads the shard's clock for itself if what is known of it is poor, and there is ample time before the moment. It is for shards from
+// which jobs leave: best before those of a look are placed on this process's clock, else before the next look.
+func (s *shard) readClock(before moment) {
 	now := s.d.watch.now()
-	if !s.brought || s.clock.wrong(now) <= exactness || s.d.stop.Err() != nil {
+	if s.clock.wrong(now) <= exactness || s.d.stop.Err() != nil {
 		return
 	}
-	room := min(next.at.since(now), lookPatience)
-	if room < max(s.d.options.Horizon/4, 2*s.clock.err) { // twice the error is more than the round trip that it comes from
+	room := min(before.since(now)-s.d.options.Horizon/8, lookPatience)
+	if room < 2*s.clock.err { // twice the error is more than the round trip that it comes from
 		return
 	}
 	if now.since(s.readAt) >= readEvery {

@@ -12,10 +12,11 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-func TestStopReleasesWhatHasNotDepartedAndFinishesTheRest(t *testing.T) {
+// TestStop: what leaves within a handover leaves on its instant, what leaves later is given back, and what runs ends.
+func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Lease: 3 * time.Second}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{Lease: 3 * time.Second, Horizon: 200 * time.Millisecond}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
 			sleep(ctx, 8*time.Second)
 			if ctx.Err() != nil {
 				t.Error("the delivery was cut off within the grace")
@@ -24,7 +25,8 @@ func TestStopReleasesWhatHasNotDepartedAndFinishesTheRest(t *testing.T) {
 		})
 		pass(time.Second)
 		q.put(0, "running", 0)
-		q.put(0, "held", 19*time.Millisecond)
+		q.put(0, "next", 40*time.Millisecond)
+		q.put(0, "held", 100*time.Millisecond)
 		q.put(0, "queued", time.Minute)
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(5 * time.Millisecond)
@@ -32,8 +34,8 @@ func TestStopReleasesWhatHasNotDepartedAndFinishesTheRest(t *testing.T) {
 		r.stop()
 		<-r.stopped
 		synctest.Wait()
-		want := map[string]shaper.Event{"held": shaper.Release, "running": shaper.Succeed}
-		if len(q.settled) != 2 {
+		want := map[string]shaper.Event{"held": shaper.Release, "running": shaper.Succeed, "next": shaper.Succeed}
+		if len(q.settled) != 3 {
 			t.Fatalf("settled %+v", q.settled)
 		}
 		for _, s := range q.settled {

@@ -8,8 +8,8 @@ import (
 // Bounds of the window of looks: how many may be under way, and how many jobs one may lease at the least.
 const (
 	windowMost  = 64
-	windowStart = 32
-	windowLeast = 12 // of looks for few jobs: fewer would wait for one another's way to Redis and back
+	windowLeast = 12          // of looks for few jobs: fewer would wait for one another's way to Redis and back
+	windowStart = windowLeast // each of the first looks makes a connection, and a worker that starts beside others must not take the processor from them
 	leastLook   = 8
 )
 

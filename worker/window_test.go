@@ -55,9 +55,10 @@ func TestWindowOnALongWay(t *testing.T) {
 func TestWindowKeepsOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow(10 * time.Millisecond)
+		w.size = 32
 		w.enter(nil)
 		w.leave(time.Millisecond, 1, false) // so it knows what is late
-		for range windowStart {
+		for range 32 {
 			w.enter(nil)
 		}
 		begun := make(chan int, 3)
@@ -79,7 +80,7 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 		}
 		close(done)
 		synctest.Wait()
-		w.leave(time.Hour, 1, false) // late: the window is smaller than before
+		w.leave(time.Hour, lookLeast, false) // late: the window is smaller than before
 		synctest.Wait()
 		if len(begun) != 0 {
 			t.Fatal("a look began although the window has become smaller")

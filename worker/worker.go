@@ -59,6 +59,9 @@ import (
 // settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
 const settleTail = 500 * time.Millisecond
 
+// handover is about what it takes the others to hear that a worker has left, and to look at its shards. Its own jobs leave meanwhile.
+const handover = 50 * time.Millisecond
+
 // leaveWithin bounds the signing off.
 const leaveWithin = 2 * time.Second
 
@@ -66,7 +69,8 @@ const leaveWithin = 2 * time.Second
 // queue.Queue for the contracts.
 type broker interface {
 	Shards() int
-	Beat(ctx context.Context, worker string, ttl time.Duration) (live []string, err error)
+	OneNode() bool
+	Beat(ctx context.Context, worker string, ttl time.Duration) (queue.Beat, error)
 	Leave(ctx context.Context, worker string) error
 	Wakes(ctx context.Context) <-chan queue.Wake
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
@@ -181,9 +185,9 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 //
 // It stops in this order, and for these reasons:
 //
-//  1. The shard loops end and the pacer gives back what has not departed, which is settled as released at once: other
-//     workers can send those jobs on time. Looks that Redis has not answered yet are repeated until they are, because they
-//     may have leased jobs that nobody else knows of.
+//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could be told in time to send them on
+//     their instants. Those that leave later are settled as released at once. Looks that Redis has not answered yet are repeated
+//     until they are, because they may have leased jobs that nobody else knows of.
 //  2. The worker leaves the list of live workers, so that its shards have new owners while its last deliveries still run.
 //  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being extended. Those that
 //     have not are cut off and settled as failed attempts.
@@ -231,7 +235,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.log.Info("worker is stopping", "leases", w.ledger.len())
 	grace := time.AfterFunc(w.cfg.Grace, cutOff)
 	defer grace.Stop()
-	for _, j := range w.pacer.stop() {
+	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
 		w.release(j)
 	}
 	<-dispatching
@@ -278,15 +282,12 @@ func (w *Worker) finish(work context.Context) int {
 	return w.ledger.len()
 }
 
-// accept takes over jobs that were just leased, their places being reserved. Jobs that come after the stop, from a look that
-// was still under way, go back at once.
+// accept takes over jobs that were just leased, their places being reserved. Those that would leave after the end of the pacer go back at once.
 func (w *Worker) accept(jobs []*job) {
 	w.ledger.add(jobs)
 	w.metrics.leases.Add(float64(len(jobs)))
-	if !w.pacer.add(jobs) {
-		for _, j := range jobs {
-			w.release(j)
-		}
+	for _, j := range w.pacer.add(jobs) {
+		w.release(j)
 	}
 }
 

@@ -68,41 +68,69 @@ func TestJobsLeaveAtTheirStamps(t *testing.T) {
 // TestLongLooksDoNotShiftDepartures: over a slow network nobody knows when during a look the clock was read. It is read for itself then, though
 // not while nothing leaves, and not often.
 func TestLongLooksDoNotShiftDepartures(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newFakeQueue(2)
+			q.trip, q.cluster = 3*time.Millisecond, cluster
+			var mu sync.Mutex
+			var late []time.Duration
+			r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
+				mu.Lock()
+				defer mu.Unlock()
+				late = append(late, q.now().Sub(l.Stamp))
+				return queue.Settlement{Event: shaper.Succeed}
+			})
+			pass(time.Minute)
+			q.set(func() { q.early = 0.05 }) // of a look's trip; a reading's clock is read midway
+			warmUp := len(q.shards)
+			if q.readings != warmUp {
+				t.Errorf("%d readings while nothing left, want %d", q.readings, warmUp)
+			}
+			for i := range 1200 {
+				q.put(0, fmt.Sprintf("job-%04d", i), time.Duration(100+10*i)*time.Millisecond)
+			}
+			q.wakes <- queue.Wake{Shard: 0}
+			pass(20 * time.Second)
+			r.end(t)
+			if len(late) != 1200 {
+				t.Fatalf("%d deliveries, want 1200", len(late))
+			}
+			if most := slices.Max(late); most > 30*time.Microsecond {
+				t.Errorf("cluster %v: jobs left up to %v after their stamps", cluster, most)
+			}
+			if least := slices.Min(late); least < -30*time.Microsecond {
+				t.Errorf("cluster %v: jobs left up to %v before their stamps", cluster, -least)
+			}
+			if n := q.readings - warmUp; n < readMost || n > 3*readMost {
+				t.Errorf("%d readings in 12 s, want up to %d in five", n, readMost)
+			}
+		})
+	}
+}
+
+// TestBeatsTellTheClock: a shard that was just gained, and a job of it that is due, leave no time to read its clock; a beat has told what it is.
+func TestBeatsTellTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newFakeQueue(2)
-		q.trip = 3 * time.Millisecond
-		var mu sync.Mutex
-		var late []time.Duration
+		q := newFakeQueue(1)
+		var late time.Duration
 		r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
-			mu.Lock()
-			defer mu.Unlock()
-			late = append(late, q.now().Sub(l.Stamp))
+			late = q.now().Sub(l.Stamp)
 			return queue.Settlement{Event: shaper.Succeed}
 		})
-		pass(time.Minute)
-		q.set(func() { q.early = 0.05 }) // of a look's trip; a reading's clock is read midway
-		if q.readings != 0 {
-			t.Errorf("%d readings while nothing left", q.readings)
+		others := []string{"other-0"}
+		for owner(append(others, r.id), 0) == r.id {
+			others = append(others, fmt.Sprintf("other-%d", len(others)))
 		}
-		for i := range 1200 {
-			q.put(0, fmt.Sprintf("job-%04d", i), time.Duration(100+10*i)*time.Millisecond)
-		}
-		q.wakes <- queue.Wake{Shard: 0}
+		q.set(func() { q.others = others })
 		pass(20 * time.Second)
+		q.set(func() { q.trip, q.early, q.others = 12*time.Millisecond, 1, nil })
+		q.put(0, "job", 30*time.Millisecond)
+		q.wakes <- queue.Wake{Shard: queue.AllShards}
+		pass(time.Second)
+		if late.Abs() > 30*time.Microsecond {
+			t.Errorf("the job left %v after its stamp", late)
+		}
 		r.end(t)
-		if len(late) != 1200 {
-			t.Fatalf("%d deliveries, want 1200", len(late))
-		}
-		// Those of the first look leave by what it alone told.
-		if most := slices.Max(late[5:]); most > 30*time.Microsecond {
-			t.Errorf("jobs left up to %v after their stamps", most)
-		}
-		if least := slices.Min(late[5:]); least < -30*time.Microsecond {
-			t.Errorf("jobs left up to %v before their stamps", -least)
-		}
-		if q.readings < readMost || q.readings > 3*readMost {
-			t.Errorf("%d readings in 12 s, want up to %d in five", q.readings, readMost)
-		}
 	})
 }
 

@@ -20,14 +20,14 @@ type circumstance struct {
 	env     []string // of the workers
 	jobs    int
 	floor   int // jobs of the floor
-	during  func(ctx context.Context, p *program) error
+	during  func(ctx context.Context, p *program) error // beside Sluice, and beside the floor
 }
 
 var (
 	twoWorkers = circumstance{id: "P6", workers: 2, jobs: 2000, floor: 2000}
 	// The garbage collector runs about every time that 400 kB were allocated.
 	collecting = circumstance{id: "P6-gc", workers: 2, jobs: 2000, floor: 1000, env: []string{"GOGC=10"}}
-	coming     = circumstance{id: "P6-fleet", workers: 1, jobs: 2800, floor: 1000, during: comeAndGo}
+	coming     = circumstance{id: "P6-fleet", workers: 1, jobs: 2800, floor: 2800, during: comeAndGo}
 )
 
 // pacingFigures are all that say how evenly jobs leave.
@@ -118,7 +118,16 @@ func (c circumstance) measure(ctx context.Context, b *bench) ([]pacedRun, error)
 		if err != nil {
 			return nil, err
 		}
+		beside := make(chan error, 1)
+		go func() {
+			if c.during == nil {
+				beside <- nil
+				return
+			}
+			beside <- c.during(ctx, p)
+		}()
 		_, err = floor{URL: sink.url + "/floor", Jobs: c.floor, Interval: r.Period / time.Duration(r.Limit)}.pace(ctx)
+		err = errors.Join(err, <-beside)
 		seen, failed := watch()
 		if err := errors.Join(err, failed); err != nil {
 			return nil, err

@@ -38,11 +38,11 @@ var watchTests = map[string]func(*suite){
 
 func (s *suite) beat(worker string, ttl time.Duration) []string {
 	s.Helper()
-	live, err := s.q.Beat(s.ctx, worker, ttl)
+	b, err := s.q.Beat(s.ctx, worker, ttl)
 	if err != nil {
 		s.Fatalf("Beat: %v", err)
 	}
-	return live
+	return b.Live
 }
 
 func beat(s *suite) {
