@@ -19,7 +19,7 @@ type circumstance struct {
 	workers int      // at the beginning
 	env     []string // of the workers
 	jobs    int
-	floor   int // jobs of the floor
+	floor   int                                         // jobs of the floor
 	during  func(ctx context.Context, p *program) error // beside Sluice, and beside the floor
 }
 
