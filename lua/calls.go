@@ -327,6 +327,10 @@ func (c SettleCall) Call() Call {
 	args = append(args, c.Retention.args()...)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)
+		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 {
+			args = append(args, "S"+strconv.FormatInt(s.Epoch, 10))
+			continue
+		}
 		args = append(args, s.Epoch, string(rune(s.Outcome)), s.Delay.Microseconds(), s.MaxAttempts, s.Result)
 	}
 	return Call{Commands.Settle, keys, args}
@@ -334,7 +338,20 @@ func (c SettleCall) Call() Call {
 
 // Decode reads the answer: one code per item, in order.
 func (c SettleCall) Decode(values []any) ([]SettleCode, error) {
-	return decodeCodes[SettleCode](values, len(c.Items))
+	r := reader{values: values}
+	r.int() // the instant
+	text := r.text()
+	if r.more() || len(text) != len(c.Items) {
+		r.fail("not a code per item")
+		return nil, r.err
+	}
+	codes := make([]SettleCode, len(text))
+	for i := range codes {
+		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeDied {
+			r.fail("an unknown code")
+		}
+	}
+	return codes, r.err
 }
 
 // HeartbeatCall extends leases of one shard.

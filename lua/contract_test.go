@@ -72,20 +72,20 @@ var (
 	indexed     = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
 	derivedKey  = regexp.MustCompile(`PREFIX \.\. '([a-z]+)`)
 	channel     = regexp.MustCompile(`'(sluice:[a-z]+)`)
-	constantsOf = regexp.MustCompile(`(?m)^local ([A-Z_]+(?:, [A-Z_]+)*) = (\d+(?:, \d+)*)`)
+	constantsOf = regexp.MustCompile(`(?m)^local ([A-Z_]+(?:, [A-Z_]+)*) = ('?\d+'?(?:, '?\d+'?)*)`)
 	// What the embedded engine lacks, or what newer servers alone have.
 	forbidden = regexp.MustCompile(`\btostring\b|\bcmsgpack\b|\bstruct\.|\bbit\.|#!|\bredis\.(setresp|register_function|pcall|breakpoint|replicate_commands)\b|FUNCTION`)
 	// Redis writes a number that is joined to a text with 14 digits; an instant has 16.
 	joined = regexp.MustCompile(`\b(now|stamp|at|ends|deadline|created|eligible|due|last|ready|held|swept|grace|off|look|until_then|start|again)\s*\.\.|\.\.\s*(\w+\.)?(now|stamp|at|ends|deadline|created|eligible|due|last|ready|held|swept|grace|off|look|until_then|start|again)(?:[^\w\[.(]|$)`)
 )
 
-// constants are the numbers that a script or a part of lib names in capitals.
+// constants are the numbers, or texts of digits, that a script or a part of lib names in capitals.
 func constants(source string) map[string]int64 {
 	out := map[string]int64{}
 	for _, found := range constantsOf.FindAllStringSubmatch(source, -1) {
 		names, values := strings.Split(found[1], ", "), strings.Split(found[2], ", ")
 		for i := range names {
-			if n, err := strconv.ParseInt(values[i], 10, 64); err == nil && len(names) == len(values) {
+			if n, err := strconv.ParseInt(strings.Trim(values[i], "'"), 10, 64); err == nil && len(names) == len(values) {
 				out[names[i]] = n
 			}
 		}

@@ -217,6 +217,10 @@ func (w *world) drawSettle() {
 		if !ok {
 			return
 		}
+		if rapid.Bool().Draw(w.T, "plainly") {
+			r.items = append(r.items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded})
+			continue
+		}
 		s := lua.SettleItem{
 			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
 			Outcome: rapid.SampledFrom([]lua.Outcome{

@@ -137,4 +137,9 @@ func TestDecodeRefuses(t *testing.T) {
 			}
 		}
 	}
+	for _, codes := range []string{"", "1", "111", "15", "0a"} {
+		if _, err := (lua.SettleCall{Items: make([]lua.SettleItem, 2)}).Decode([]any{one, codes}); !errors.Is(err, lua.ErrReply) {
+			t.Errorf("settle takes the codes %q for two jobs (%v)", codes, err)
+		}
+	}
 }

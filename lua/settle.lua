@@ -9,18 +9,20 @@
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 baseline
 --   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys   7 most dead letters of a flow
---   then per job: epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts (0 keeps them), result or ''
---   for the one kept
+--   then per job: S and the epoch, as one argument, where it succeeded and nothing else is to be said; otherwise
+--   epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts (0 keeps them), result or '' for the one kept
 --   An outcome is S succeeded, r retry, d dead, h held, R released.
 -- Reply
---   now, then per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and a hold that was not free any more has killed the job
+--   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and a hold that was not free any more has
+--   killed the job
 -- Derived keys: flow queue later policy job idem done dead expires outbox unlock
 -- Channels: sluice:wake sluice:done
 
 --! include record clock flow finish
 --! rarely job_whole flow_whole whole_save apply policy_said retune_anew
 
-local JOB_ARGS, SETTLED, REPEATED, STALE, DIED = 5, 1, 2, 3, 4
+local JOB_ARGS, PLAIN = 5, 83 -- S
+local SETTLED, REPEATED, STALE, DIED = '1', '2', '3', '4'
 clock_load(ARGV[1])
 local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
 retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
@@ -35,14 +37,17 @@ end
 
 -- Read.
 local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
+local said, next_said = {}, 8 -- where in ARGV what is said of a job begins
 -- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
 local settled_baseline = clock.baseline == baseline and clock.looked == '0'
 local id_at = #PREFIX + 5
 for k = 6, #KEYS do
   local key = KEYS[k]
   local id = sub(key, id_at)
-  ids[k] = id
-  local succeeds = ARGV[7 + (k - 6) * JOB_ARGS + 2] == 'S'
+  local plain = byte(ARGV[next_said]) == PLAIN
+  ids[k], said[k] = id, next_said
+  local succeeds = plain or ARGV[next_said + 1] == 'S'
+  next_said = next_said + (plain and 1 or JOB_ARGS)
   if not succeeds and read[id] == 'part' then
     read[id] = nil
   end
@@ -163,37 +168,43 @@ local function succeed(key, id, j, f, most, result)
   end
   j.state, j.outcome, j.attempts = 'S', 'S', j.attempts + 1
   ended_now = ended_now or u56(now) .. ZERO7
-  redis.call('SET', key, job_ended(j, ended_now, result, most > 0 and most or byte(raw, 58) * 256 + byte(raw, 59)), 'EX', expiry)
+  redis.call('SET', key, job_ended(j, ended_now, result, most), 'EX', expiry)
   f.ended = f.ended or {}
   f.ended[#f.ended + 1] = id
   redis.call('PUBLISH', 'sluice:done:' .. id, 'S')
 end
 
-local reply = { now }
+local codes = {}
 for k = 6, #KEYS do
-  local a, id = 7 + (k - 6) * JOB_ARGS, ids[k]
-  local epoch, outcome, j = ARGV[a + 1] + 0, ARGV[a + 2], jobs[id]
+  local a, id = said[k], ids[k]
+  local first, j = ARGV[a], jobs[id]
+  local epoch, outcome, delay, most, result
+  if byte(first) == PLAIN then
+    epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
+  else
+    epoch, outcome, delay, most, result = first + 0, ARGV[a + 1], ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+  end
   if not j then
-    reply[k - 4] = STALE
+    codes[k - 5] = STALE
   elseif j.state == 'l' and j.epoch == epoch then
     local f = flows[j.flow]
     if read[id] == 'part' then
-      succeed(KEYS[k], id, j, f, ARGV[a + 4] + 0, ARGV[a + 5])
+      succeed(KEYS[k], id, j, f, most, result)
     else
-      apply(id, outcome, ARGV[a + 3] + 0, ARGV[a + 4] + 0, ARGV[a + 5], j, f)
+      apply(id, outcome, delay, most, result, j, f)
     end
     if not f.touched then
       f.touched = true
       touched[#touched + 1] = f
     end
-    reply[k - 4] = outcome == 'h' and j.state == 'd' and DIED or SETTLED
+    codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or SETTLED
   else
     -- While a job is leased again, its last outcome is that of the lease before.
     local settled = j.state == 'l' and j.epoch - 1 or j.epoch
     if settled ~= epoch or j.outcome ~= outcome then
-      reply[k - 4] = STALE
+      codes[k - 5] = STALE
     else
-      reply[k - 4] = outcome == 'h' and j.state == 'd' and DIED or REPEATED
+      codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or REPEATED
     end
   end
 end
@@ -222,4 +233,4 @@ due_flush()
 if #touched > 0 then
   clock_save()
 end
-return reply
+return { now, table.concat(codes) }

@@ -369,8 +369,11 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 // away would let settlements pile up without bound.
 func (w *Worker) settle(j *job, s queue.Settlement) {
 	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
-	if s.MaxAttempts == 0 {
+	switch {
+	case s.MaxAttempts == 0:
 		s.MaxAttempts = j.lease.MaxAttempts
+	case s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts:
+		s.MaxAttempts = 0 // as they are: then there is nothing to say but that it succeeded
 	}
 	j.ended.Store(true)
 	// The payload may be large, and a settlement may have to wait for Redis.

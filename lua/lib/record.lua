@@ -194,12 +194,13 @@ local function job_leased(epoch, raw, stamp)
   return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4, (low - s2 * 256 - s3) / 65536, s2, s3)
 end
 
--- job_ended is the record of a job that ends without its payload; ended is its instant and no deadline, encoded. It takes what job_succeeding
--- has read, too.
+-- job_ended is the record of a job that ends without its payload; ended is its instant and no deadline, encoded, most its max attempts, 0 for
+-- those it has. It takes what job_succeeding has read, too.
 local function job_ended(j, ended, result, most)
   local raw, attempts = j.raw, j.attempts
   local low = attempts % 256
   return '1' .. j.state .. sub(raw, 3, 6) .. char((attempts - low) / 256, low, j.free or byte(raw, 9)) .. j.outcome .. sub(raw, 11, 21) .. ended
-    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(#result) .. sub(raw, 45, 57) .. u16(most) .. sub(raw, 60, 61) .. ZERO4
+    .. (j.seq and u48(j.seq) or sub(raw, 36, 41)) .. u24(#result)
+    .. (most > 0 and sub(raw, 45, 57) .. u16(most) .. sub(raw, 60, 61) or sub(raw, 45, 61)) .. ZERO4
     .. sub(raw, HEAD + 1, j.prefix) .. result
 end
