@@ -221,6 +221,7 @@ type Grant struct {
 	Help    bool
 	Counter int64 // of the grant that Leases are; 0 when there is none
 	Outbox  bool  // completions are to be handed over
+	Lot     int64 // the number of the leases among all that were given in the shard; 0 for none, and for those that are handed over again
 	Leases  []LeasedJob
 }
 
@@ -259,7 +260,7 @@ func (c TickCall) Call() Call {
 // Decode reads the answer.
 func (c TickCall) Decode(values []any) (Grant, error) {
 	r := reader{values: values}
-	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1}
+	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1, Lot: r.int()}
 	if n := (len(values) - r.at) / 3; n > 0 {
 		g.Leases = make([]LeasedJob, 0, n)
 	}

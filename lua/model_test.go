@@ -75,6 +75,7 @@ type clock struct {
 	last, off, wake, swept, grace shaper.Instant
 	depth, bytes, running, help   int64
 	admitted, rejected, departed  int64
+	lots                          int64
 	baseline                      string
 	lapsed, dead                  int64
 	looked                        shaper.Instant // always 0: a model looks at all tenants at once

@@ -329,7 +329,8 @@ func (l *looking) leaseAll() (more bool) {
 			g.leases = append(g.leases, leaseRef{leased.ID, leased.Epoch})
 		}
 		l.grants[l.worker] = g
-		l.grant.Counter = l.counter
+		l.clock.lots++
+		l.grant.Counter, l.grant.Lot = l.counter, l.clock.lots
 	}
 	l.storeAll(l.touched, l.helper)
 	return more && budget > 0

@@ -36,7 +36,7 @@ func (m *model) snapshot() snapshot {
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
 			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked), "bytes": text(c.bytes),
 			"lapsed": text(c.lapsed), "dead": text(c.dead),
-			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed),
+			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed), "lots": text(c.lots),
 		})
 	}
 	sorted("due", m.due)

@@ -19,7 +19,7 @@
 --   15 '1' when the worker hands completions over: it is told of them
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
---   1 if completions are to be handed over,
+--   1 if completions are to be handed over, the number of the lot of jobs in the order of lots (0 none, or handed over again),
 --   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over again, with the lease it has. The lease
 --   ends its time after the stamp, or after now if that is later
 -- Derived keys: flow queue later policy flows job idem done dead expires outbox unlock
@@ -77,7 +77,7 @@ local function head(key)
 end
 
 local changed = false -- whether anything was written
-local reply, filled, grant_counter = { now, 0, 0, 0, 0, 0 }, 6, 0
+local reply, filled, grant_counter, lot = { now, 0, 0, 0, 0, 0, 0 }, 7, 0, 0
 
 -- hand_out puts a leased job into the reply.
 local function hand_out(j)
@@ -128,7 +128,7 @@ local function answer(more)
   if help == 1 then
     redis.call('PUBLISH', 'sluice:wake', 'help ' .. KEYS[1])
   end
-  reply[2], reply[3], reply[4], reply[5], reply[6] = next_due, more and 1 or 0, clock.help, grant_counter, to_hand_over
+  reply[2], reply[3], reply[4], reply[5], reply[6], reply[7] = next_due, more and 1 or 0, clock.help, grant_counter, to_hand_over, lot
   return reply
 end
 
@@ -592,7 +592,7 @@ local grant = redis.call('GET', KEYS[5])
 if grant then
   local given = tonumber(string.match(grant, '^%d+'))
   if given > counter then
-    return { now, 0, 0, clock.help, 0, 0 } -- an old sending that comes after newer ones
+    return { now, 0, 0, clock.help, 0, 0, 0 } -- an old sending that comes after newer ones
   end
   if given ~= seen then
     redeliver(grant)
@@ -666,7 +666,8 @@ end
 if granted[1] then
   granted[#granted] = sub(granted[#granted], 1, -2)
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(granted), 'EX', max(60, ceil(lease / 500000)))
-  grant_counter = counter
+  clock.lots = clock.lots + 1
+  grant_counter, lot = counter, clock.lots
 end
 save_touched()
 return answer(more and budget > 0)

@@ -58,7 +58,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		c.seen = grant.Counter
 	}
 	reading.Now = grant.Now
-	tick := Tick{Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox}
+	tick := Tick{Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Lot: grant.Lot, Outbox: grant.Outbox}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
 		if err != nil {

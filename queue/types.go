@@ -160,6 +160,7 @@ type Tick struct {
 	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
 	More    bool           // a bounded step ended with work left: look again at once
 	Help    bool           // the shard's owner asks others to lease beside it
+	Lot     int64          // the number of the leases among all looks that leased jobs in the shard; 0 where that is not known
 	Outbox  bool           // completions wait to be handed over now
 	Leases  []Lease        // in the order of their stamps per flow
 }

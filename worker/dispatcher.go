@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -31,7 +32,8 @@ type dispatcher struct {
 	every    time.Duration     // between two beats
 
 	shards []*shard
-	live   []string // as of the last beat
+	full   atomic.Int32 // of them, those whose last look was full
+	live   []string     // as of the last beat
 
 	mu    sync.Mutex
 	clock relation // by the beats, where all shards are on the node that answers them
@@ -52,8 +54,8 @@ func newDispatcher(w *Worker) *dispatcher {
 		beatNow: make(chan struct{}, 1),
 	}
 	for n := range d.shards {
-		// The consumer lives as long as the worker: it numbers its looks, and a number must not come twice.
-		d.shards[n] = newShard(d, n, w.consumers(w.id, n), w.health.probe())
+		// Consumers live as long as the worker: they number their looks, and a number must not come twice.
+		d.shards[n] = newShards(d, n, w.consumers, w.health)
 	}
 	return d
 }

@@ -51,6 +51,7 @@ type fakeShard struct {
 	jobs      []queue.Lease // by stamp
 	help      bool
 	loseReply int // so many looks have their effect, but their answer is lost
+	lots      int64
 }
 
 type fakeTick struct {
@@ -258,6 +259,10 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 	t := queue.Tick{Reading: queue.Reading{Now: now, Sent: sent}, Help: s.help, Leases: leases}
 	if len(s.jobs) > 0 {
 		t.Next = s.jobs[0].Stamp
+	}
+	if len(leases) > 0 && !c.open {
+		s.lots++
+		t.Lot = s.lots
 	}
 	q.ticks = append(q.ticks, fakeTick{c.shard, o, time.Now(), len(leases)})
 	c.open = s.loseReply > 0

@@ -37,6 +37,9 @@ type shard struct {
 	n        int
 	d        *dispatcher
 	consumer consumer
+	loop     int    // 0, or 1 of a second loop, which looks at the same shard while looks are full
+	second   *shard // that one; nil of itself
+	lots     *lots  // of both
 	probe    *probe
 	woken    chan struct{} // look now
 	seat     *seat         // to wait for capacity
@@ -53,6 +56,7 @@ type shard struct {
 	pause      pauses
 	unanswered bool          // the last look failed: it may have leased jobs, and must be repeated until it is answered
 	brought    bool          // the last look brought jobs
+	full       bool          // it brought as many as it might
 	wanted     int           // places to reserve
 	reserved   int           // places that the look under way holds, or its timer has given back
 	hangs      *time.Timer   // runs during a look, and then yields
@@ -67,11 +71,19 @@ type shard struct {
 func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
 	s := &shard{
 		n: n, d: d, consumer: c, probe: p,
-		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast, yielded: make(chan struct{}, 1),
+		woken: make(chan struct{}, 1), seat: newSeat(), lots: newLots(), wanted: lookLeast, yielded: make(chan struct{}, 1),
 		readAt: longAgo, raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
 	s.hangs = time.AfterFunc(time.Hour, s.yield)
 	s.hangs.Stop() // until there is a look
+	return s
+}
+
+// newShards is newShard with a second loop.
+func newShards(d *dispatcher, n int, consumers func(worker string, shard int) consumer, h *health) *shard {
+	s := newShard(d, n, consumers(d.worker, n), h.probe())
+	s.second = newShard(d, n, consumers(d.worker+"2", n), h.probe())
+	s.second.loop, s.second.lots = 1, s.lots
 	return s
 }
 
@@ -140,7 +152,7 @@ func (s *shard) run() {
 		}
 		s.rest(p, timer)
 	}
-	if s.d.stop.Err() == nil {
+	if s.d.stop.Err() == nil && s.second != nil {
 		// The last look may have planned another, on which the scripts rely before they wake anybody. At the end of the worker its
 		// leaving says the same for all shards. Whether it was heard tells nothing of the next look, for which alone the probe is: another
 		// loop may have begun by now, and without one nobody would ever report that Redis is back.
@@ -161,6 +173,7 @@ func (s *shard) goOn() bool {
 	// Under the lock: whoever gains the shard from here on starts a new loop.
 	s.running, s.helping = false, false
 	s.due, s.raised = false, false
+	s.noteFull(false)
 	s.d.capacity.forget(s.seat)
 	return false
 }
@@ -193,6 +206,7 @@ func (s *shard) look() plan {
 	}
 	if leasing && reserved == 0 {
 		s.dryAt = now
+		s.overlap(false)
 		if !s.unanswered && !s.mayLookEmpty(now, owner) {
 			return plan{at: s.emptyAt.add(helpEvery), room: true}
 		}
@@ -205,10 +219,12 @@ func (s *shard) look() plan {
 	o.Help = s.signal(now, owner, leasing, reserved)
 	s.reserved = reserved
 	s.hangs.Reset(lookPatience)
+	s.lots.ask(s.loop)
 	t, err := s.consumer.Tick(s.d.work, o)
 	if yielded = !s.hangs.Stop(); yielded {
 		<-s.yielded
 	}
+	s.lots.answer(s.loop, t.Lot)
 	took = s.d.watch.now().since(now)
 	if err != nil {
 		s.d.capacity.give(s.reserved)
@@ -229,11 +245,14 @@ func (s *shard) look() plan {
 		first := slices.MinFunc(t.Leases, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) }).Stamp
 		s.readClock(s.clock.moment(first))
 	}
+	s.lots.enter(s.loop)
 	s.take(t, s.reserved)
+	s.lots.leave(s.loop)
 	if t.Outbox {
 		s.d.outbox.add(s.n)
 	}
 	s.noteHelp(t, o.Help, now, owner, helper)
+	s.overlap(reserved >= lookLeast && leased >= reserved)
 	return s.plan(t, now, reserved)
 }
 
@@ -266,6 +285,7 @@ func (s *shard) readClock(before moment) {
 
 // yield gives back what a look that lasts too long holds. What it brings nevertheless is charged.
 func (s *shard) yield() {
+	s.lots.answer(s.loop, 0)
 	s.d.window.yield()
 	s.d.capacity.forget(s.seat) // a look without a place may have been worth it: those granted during it would lie idle
 	s.d.capacity.give(s.reserved)
@@ -326,11 +346,40 @@ func (s *shard) noteHelp(t queue.Tick, sent queue.HelpSignal, now moment, owner,
 	case owner && t.Help && !s.raised:
 		// Raised by a former owner: it is now this one's to clear.
 		s.raised, s.dryAt = true, now
-	case helper && !owner && !t.Help:
-		s.mu.Lock()
-		s.helping = false
-		s.mu.Unlock()
+	case helper && !owner && !t.Help && s.second != nil:
+		s.endHelp()
 	}
+}
+
+// overlap has a second loop look at the shard while its looks are full and those of no other shard are: one look then waits in Redis while what
+// another has brought is handed on, and Redis is never idle. The second loop is a helper that nobody asked.
+func (s *shard) overlap(full bool) {
+	if s.second != nil {
+		s.noteFull(full)
+	}
+	switch alone := full && s.d.full.Load() == 1; {
+	case s.second != nil && alone:
+		s.second.help()
+	case s.second == nil && !alone:
+		s.endHelp()
+	}
+}
+
+// noteFull counts the shards whose last look was full, by their first loops.
+func (s *shard) noteFull(full bool) {
+	switch {
+	case full && !s.full:
+		s.d.full.Add(1)
+	case s.full && !full:
+		s.d.full.Add(-1)
+	}
+	s.full = full
+}
+
+func (s *shard) endHelp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.helping = false
 }
 
 // plan is when to look again after t, which was asked with room for reserved jobs.

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] is always the clock hash: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
 -- look, 0 for none; depth, bytes and running are sums over the shard's flows; admitted, rejected and departed count what its flows count,
--- those that are forgotten included; swept is when expired leases were last looked for, grace
+-- those that are forgotten included; lots counts the looks that leased jobs; swept is when expired leases were last looked for, grace
 -- until when none is taken back; help says that the owner asks others to lease beside it; baseline is the one that flows were last
 -- looked at with, and looked where a look at all of them is to go on, 0 when it is done. lapsed and dead only ever grow: leases that were
 -- taken back, and jobs that became dead; who counts one adds to them directly.
@@ -10,7 +10,7 @@
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
-local CLOCK_NUMBERS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'admitted', 'rejected', 'departed' }
+local CLOCK_NUMBERS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'admitted', 'rejected', 'departed', 'lots' }
 
 local clock
 local clock_was -- what is stored of CLOCK_NUMBERS
@@ -51,14 +51,15 @@ end
 
 local function clock_load(injected)
   local v = redis.call('HMGET', KEYS[1], 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes',
-    'admitted', 'rejected', 'departed', 'last', 'baseline', 'looked')
-  numbers(v, 12)
+    'admitted', 'rejected', 'departed', 'lots', 'last', 'baseline', 'looked')
+  numbers(v, 13)
   clock_was = v
   clock = {
     off = v[1], wake = v[2], depth = v[3], running = v[4], swept = v[5], grace = v[6], help = v[7], bytes = v[8],
-    admitted = v[9], rejected = v[10], departed = v[11], last = v[12], baseline = v[13] or '', looked = v[14] or '0', stepped = false,
+    admitted = v[9], rejected = v[10], departed = v[11], lots = v[12], last = v[13], baseline = v[14] or '',
+    looked = v[15] or '0', stepped = false,
   }
-  v[12], v[13], v[14] = nil, nil, nil -- now as CLOCK_NUMBERS
+  v[13], v[14], v[15] = nil, nil, nil -- now as CLOCK_NUMBERS
   local t = tonumber(injected)
   if not t then
     local time = redis.call('TIME')
