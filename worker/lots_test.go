@@ -87,14 +87,15 @@ func TestFullLooksOverlap(t *testing.T) {
 		name   string
 		shards int // with jobs
 		jobs   int // of each
+		places int
 		least  int // looks of second loops
 		most   int
-	}{{"one shard", 1, 5000, 8, 100}, {"few jobs", 1, lookLeast - 1, 0, 0}, {"many shards", 8, 2000, 0, 8}} {
+	}{{"one shard", 1, 5000, 4000, 8, 100}, {"few jobs", 1, lookLeast - 1, 4000, 0, 0}, {"few places", 1, 2000, 40, 0, 2000}, {"many shards", 8, 2000, 4000, 0, 24}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := newFakeQueue(8)
 				q.trip = 3 * time.Millisecond
-				r := startRig(t, q, Config{Concurrency: 4000}, succeed)
+				r := startRig(t, q, Config{Concurrency: tt.places}, succeed)
 				pass(time.Second)
 				for n := range tt.shards {
 					for i := range tt.jobs {
@@ -121,6 +122,9 @@ func TestFullLooksOverlap(t *testing.T) {
 				pass(14 * time.Second)
 				if looks := q.looks(); looks[0] > 1 {
 					t.Errorf("%d looks at a shard in which nothing is left", looks[0])
+				}
+				if n := len(r.capacity.waiting); n != 0 {
+					t.Errorf("%d loops wait for places though nothing is left", n)
 				}
 				r.end(t)
 			})

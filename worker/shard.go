@@ -207,6 +207,9 @@ func (s *shard) look() plan {
 	if leasing && reserved == 0 {
 		s.dryAt = now
 		s.overlap(false)
+		if !s.unanswered && s.second == nil {
+			return plan{at: now} // it has ended, and must not wait for places that others could use
+		}
 		if !s.unanswered && !s.mayLookEmpty(now, owner) {
 			return plan{at: s.emptyAt.add(helpEvery), room: true}
 		}
