@@ -160,3 +160,41 @@ func checkFocus(t *testing.T, p *Page) {
 	}
 	t.Log(fmt.Sprint(steps, " of ", want, " controls by the Tab key"))
 }
+
+// What has the focus stays in sight while figures and rows above it come and go, until the reader scrolls away from it.
+func TestFocusStaysInSight(t *testing.T) {
+	must(t, program.Submit(t.Context(), "sight", 40))
+	p := open(t, 1280, 900, "light", "#/")
+	must(t, p.Wait(`document.querySelector("tbody th a")`))
+	reach := func() {
+		t.Helper()
+		for range 100 {
+			if eval[bool](t, p, `document.activeElement.matches("tbody th a")`) {
+				return
+			}
+			must(t, p.Press(kb.Tab))
+		}
+		t.Fatal("the Tab key does not reach the table")
+	}
+	grow := func(height int) {
+		t.Helper()
+		eval[bool](t, p, fmt.Sprintf(`new Promise((drawn) => {
+  document.getElementById("view").style.paddingTop = "%dpx";
+  requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => drawn(true))));
+})`, height))
+	}
+	reach()
+	must(t, p.Wait(focused+`.visible`))
+	for _, height := range []int{1500, 0, 2500} {
+		grow(height)
+		must(t, p.Wait(focused+`.visible`))
+	}
+	eval[bool](t, p, `(scrollTo(0, 0), true)`)
+	must(t, p.Wait(`!`+focused+`.visible`))
+	for _, height := range []int{2600, 2700} {
+		grow(height)
+		if at := eval[float64](t, p, "scrollY"); at != 0 {
+			t.Errorf("the page is scrolled back by %.0f px although the reader went away", at)
+		}
+	}
+}

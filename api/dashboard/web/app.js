@@ -1,6 +1,7 @@
 // Puts the page together: one stream, one view at a time by the part of the address after #, and word of how the connection fares.
 import { attribute, el, text } from "./dom.js";
 import { get } from "./api.js";
+import { keepInSight } from "./focus.js";
 import { duration, timeOfDay } from "./format.js";
 import { Stream } from "./stream.js";
 import { themeButton } from "./theme.js";
@@ -111,6 +112,7 @@ document.getElementById("skip").addEventListener("click", (e) => {
 });
 document.getElementById("logout").hidden = document.body.dataset.session !== "cookie";
 themeButton(document.getElementById("theme"));
+keepInSight();
 comeBack();
 addEventListener("hashchange", () => show(false));
 show(true);
