@@ -101,10 +101,11 @@ func noBody(w http.ResponseWriter, r *http.Request) error {
 
 // bodyProblem is the problem of a body that could not be read, nil if it could. What is left of it is not worth reading.
 func bodyProblem(w http.ResponseWriter, err error) error {
+	if err == nil {
+		return nil
+	}
 	var size *http.MaxBytesError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &size):
 		return err
 	case errors.Is(err, errNoRoom):

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,21 @@ type metrics struct {
 	refusals   *prometheus.CounterVec
 	tooOften   prometheus.Counter
 	figures    *figures
+
+	admitting map[string]prometheus.Counter // of admissions, by outcome
+	series    sync.Map                      // of requests and duration: requestSeries by requestLabels
+}
+
+// requestLabels are what requests are told apart by; class is the first digit of the status.
+type requestLabels struct {
+	method, route string
+	class         int
+}
+
+// requestSeries are what requests of the same labels are counted in. To look for both of them each time took as long as to count.
+type requestSeries struct {
+	count    prometheus.Counter
+	duration prometheus.Observer
 }
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
@@ -65,8 +81,9 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 			Name: "sluice_reads_refused_total", Help: "Reads of jobs that were refused because their tenant reads too often.",
 		}),
 	}
+	m.admitting = map[string]prometheus.Counter{}
 	for _, o := range outcomes {
-		m.admissions.WithLabelValues(o)
+		m.admitting[o] = m.admissions.WithLabelValues(o)
 	}
 	for _, k := range alarming {
 		m.refusals.WithLabelValues(k.name)
@@ -96,7 +113,7 @@ func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }
 
 // admitted counts several admissions with one outcome.
 func (m *metrics) admitted(outcome string, n int64) {
-	m.admissions.WithLabelValues(outcome).Add(float64(n))
+	m.admitting[outcome].Add(float64(n))
 }
 
 // refused counts a credential that was refused.
@@ -113,6 +130,14 @@ func (m *metrics) request(method, route string, status int, took time.Duration) 
 	default:
 		method = "other"
 	}
-	m.requests.WithLabelValues(method, route, strconv.Itoa(status/100)+"xx").Inc()
-	m.duration.WithLabelValues(method, route).Observe(took.Seconds())
+	of := requestLabels{method, route, status / 100}
+	found, known := m.series.Load(of)
+	if !known {
+		found, _ = m.series.LoadOrStore(of, requestSeries{
+			m.requests.WithLabelValues(method, route, strconv.Itoa(of.class)+"xx"), m.duration.WithLabelValues(method, route),
+		})
+	}
+	series := found.(requestSeries)
+	series.count.Inc()
+	series.duration.Observe(took.Seconds())
 }

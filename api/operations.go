@@ -70,12 +70,12 @@ type answer struct {
 
 func ok(body any) *answer { return &answer{status: http.StatusOK, body: body} }
 
-// set adds a header.
+// set adds a header, by its canonical name.
 func (a *answer) set(name, value string) *answer {
 	if a.header == nil {
 		a.header = http.Header{}
 	}
-	a.header[http.CanonicalHeaderKey(name)] = []string{value}
+	a.header[name] = []string{value}
 	return a
 }
 
@@ -190,13 +190,23 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *proble
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
+// Values of headers that many answers share. Nobody changes them: net/http copies what it sends.
+var (
+	notStored = []string{"no-store"}
+	inJSON    = []string{jsonFormat}
+	noSniff   = []string{"nosniff"}
+)
+
+// countedBody is from how many bytes on an answer tells its own length: net/http counts those that are shorter.
+const countedBody = 2048
+
 // write sends the answer in one piece.
 func (a *answer) write(w http.ResponseWriter) {
 	h := w.Header()
 	for name, values := range a.header {
 		h[name] = values
 	}
-	h.Set("Cache-Control", "no-store")
+	h["Cache-Control"] = notStored
 	if a.body == nil {
 		w.WriteHeader(a.status)
 		if a.stream != nil {
@@ -216,11 +226,13 @@ func (a *answer) write(w http.ResponseWriter) {
 			panic(err) // wire types always encode; answered as an internal fault
 		}
 	}
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(buf.Len()))
+	h["Content-Type"] = inJSON
+	if buf.Len() >= countedBody {
+		h["Content-Length"] = []string{strconv.Itoa(buf.Len())}
+	}
 	hurry(w, buf.Len())
 	w.WriteHeader(a.status)
-	_, _ = io.Copy(w, buf) // a client that is gone cannot be told so
+	_, _ = w.Write(buf.Bytes()) // a client that is gone cannot be told so
 }
 
 // hurry bounds the time to take an answer of so many bytes, from now on; each bodyStep is worth another second.

@@ -219,7 +219,7 @@ func (p *problem) write(w http.ResponseWriter) {
 		h[name] = values
 	}
 	h.Set("Content-Type", "application/problem+json")
-	h.Set("Cache-Control", "no-store")
+	h["Cache-Control"] = notStored
 	within(w, refuseTimeout)
 	w.WriteHeader(p.Status)
 	// A client that is gone cannot be told so.

@@ -31,20 +31,25 @@ const (
 // limitHeaders tells the client where its queue stands. retryAfter is the Retry-After of a refusal in seconds, 0 otherwise.
 func (m HeaderMode) limitHeaders(h http.Header, a shaper.Admission, retryAfter int64) {
 	next := nextPlace(a)
+	values := make([]string, 5)
+	set := func(name, value string) {
+		values[0] = value
+		h[name], values = values[:1:1], values[1:]
+	}
 	if m == HeadersIETF || m == HeadersBoth {
 		if text := policyText(quota{a.Capacity, a.Rate}); text != "" {
-			h["Ratelimit-Policy"] = []string{text}
+			set("Ratelimit-Policy", text)
 		}
-		h["Ratelimit"] = []string{queueLeft(a.Remaining, next)}
+		set("Ratelimit", queueLeft(a.Remaining, next))
 	}
 	if m == HeadersLegacy || m == HeadersBoth {
 		wait := retryAfter
 		if wait == 0 && a.Remaining == 0 {
 			wait = next
 		}
-		h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(a.Capacity, 10)}
-		h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(a.Remaining, 10)}
-		h["X-Ratelimit-Retry-After"] = []string{strconv.FormatInt(wait, 10)}
+		set("X-Ratelimit-Limit", strconv.FormatInt(a.Capacity, 10))
+		set("X-Ratelimit-Remaining", strconv.FormatInt(a.Remaining, 10))
+		set("X-Ratelimit-Retry-After", strconv.FormatInt(wait, 10))
 	}
 }
 

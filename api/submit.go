@@ -157,7 +157,7 @@ func (s *Server) refusal(a shaper.Admission, size, bytes int64) error {
 		return nil
 	case shaper.Full:
 		p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
-		p.Depth, p.Capacity = &a.Depth, &a.Capacity
+		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
 		never := ""
 		if size > a.Capacity {
 			never = strconv.FormatInt(size, 10) + " at once can never fit"
@@ -165,7 +165,7 @@ func (s *Server) refusal(a shaper.Admission, size, bytes int64) error {
 		return s.full(p, a, never)
 	case shaper.FullOfBytes:
 		p := queueBytesFull.with("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
-		p.Bytes, p.CapacityBytes = &a.Bytes, &a.CapacityBytes
+		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
 		never := ""
 		if bytes > a.CapacityBytes {
 			never = "so many at once can never fit"

@@ -18,6 +18,7 @@ import (
 const (
 	flushers   = 4
 	flushMost  = 128
+	flushLeast = 16 // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
 	maxPayload = 16 << 20
 )
@@ -33,11 +34,11 @@ func (q *Queue) NewID(tenant string) (string, error) {
 // Submit asks for admission of one job. Concurrent calls are gathered into few script calls, without a wait when there is nothing to
 // gather. The error wraps ErrUnavailable or is the context's; a refusal is no error, it is the verdict's outcome.
 func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
-	verdicts, err := q.flusher.submit(ctx, []Submission{s}, false)
+	v, err := q.flusher.submitOne(ctx, s)
 	if err != nil {
 		return Verdict{}, err
 	}
-	return q.complete(ctx, s, verdicts[0]), nil
+	return q.complete(ctx, s, v), nil
 }
 
 // SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic step. If atomic, either all are admitted
@@ -79,16 +80,21 @@ func (q *Queue) complete(ctx context.Context, s Submission, v Verdict) Verdict {
 
 // pending is a call of Submit or SubmitBatch on its way.
 type pending struct {
-	ctx    context.Context
-	batch  []Submission
-	atomic bool
-	answer chan answer
+	ctx      context.Context
+	batch    []Submission
+	atomic   bool
+	verdicts []Verdict // of the batch, once it is answered without an error
+	answer   chan error
 }
 
-type answer struct {
-	verdicts []Verdict
-	err      error
+// single is a pending call of one job, in one piece, for another call to use it after this one.
+type single struct {
+	pending
+	job     [1]Submission
+	verdict [1]Verdict
 }
+
+var singles = sync.Pool{New: func() any { return &single{pending: pending{answer: make(chan error, 1)}} }}
 
 // flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is its turn, so that requests are gathered
 // while the exchange before them is under way and nobody waits for company.
@@ -114,22 +120,51 @@ func (f *flusher) close() {
 	f.done.Wait()
 }
 
+func (f *flusher) submitOne(ctx context.Context, s Submission) (Verdict, error) {
+	one := singles.Get().(*single)
+	one.ctx, one.job[0] = ctx, s
+	one.batch, one.verdicts = one.job[:], one.verdict[:]
+	answered, err := f.await(&one.pending)
+	if !answered {
+		return Verdict{}, err // a flusher may still write to it
+	}
+	v := one.verdict[0]
+	one.ctx, one.job[0], one.verdict[0] = nil, Submission{}, Verdict{}
+	singles.Put(one)
+	return v, err
+}
+
 func (f *flusher) submit(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
-	p := &pending{ctx: ctx, batch: batch, atomic: atomic, answer: make(chan answer, 1)}
+	p := &pending{ctx: ctx, batch: slices.Clone(batch), atomic: atomic, verdicts: make([]Verdict, len(batch)), answer: make(chan error, 1)}
+	if _, err := f.await(p); err != nil {
+		return nil, err
+	}
+	return p.verdicts, nil
+}
+
+// await returns when the call is answered, or when nobody waits for the answer any more.
+func (f *flusher) await(p *pending) (answered bool, err error) {
 	select {
 	case f.queue <- p:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-f.closed:
-		return nil, errClosed
+	default: // a select of several takes time, and there is nearly always room
+		select {
+		case f.queue <- p:
+		case <-p.ctx.Done():
+			return false, p.ctx.Err()
+		case <-f.closed:
+			return false, errClosed
+		}
+	}
+	if len(f.queue) >= flushLeast {
+		f.turns.Share()
 	}
 	select {
-	case a := <-p.answer:
-		return a.verdicts, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case err := <-p.answer:
+		return true, err
+	case <-p.ctx.Done():
+		return false, p.ctx.Err()
 	case <-f.closed:
-		return nil, errClosed
+		return false, errClosed
 	}
 }
 
@@ -139,7 +174,7 @@ func (f *flusher) run() {
 	for {
 		select {
 		case p := <-f.queue:
-			gathered = append(gathered[:0], p)
+			gathered = append(gathered, p)
 		case <-f.closed:
 			return
 		}
@@ -159,13 +194,15 @@ func (f *flusher) run() {
 				break gather
 			}
 		}
-		f.flush(gathered)
+		f.flush(gathered, jobs)
 		end()
+		clear(gathered)
+		gathered = gathered[:0]
 	}
 }
 
-// flush sends what was gathered in one exchange: one call per shard, and one of its own per batch.
-func (f *flusher) flush(gathered []*pending) {
+// flush sends what was gathered, so many jobs, in one exchange: one call per shard, and one of its own per batch.
+func (f *flusher) flush(gathered []*pending, jobs int) {
 	noBytes, noTenants := f.q.store.closed(context.Background())
 	var calls []*admission
 	byShard := map[int]*admission{}
@@ -176,7 +213,11 @@ func (f *flusher) flush(gathered []*pending) {
 		shard := f.q.keys.ShardOf(p.batch[0].Tenant)
 		a := byShard[shard.Index]
 		if a == nil || p.atomic || len(p.batch) > 1 {
-			a = f.q.newAdmission(shard, p.atomic)
+			room := len(p.batch)
+			if !p.atomic && room == 1 {
+				room = jobs / (len(byShard) + 1) // all of it, where it is of one shard
+			}
+			a = f.q.newAdmission(shard, p.atomic, room)
 			a.call.NoBytes, a.call.NoTenants = noBytes, noTenants
 			calls = append(calls, a)
 			if !p.atomic && len(p.batch) == 1 {
@@ -184,7 +225,7 @@ func (f *flusher) flush(gathered []*pending) {
 			}
 		}
 		if err := a.add(p); err != nil {
-			p.answer <- answer{err: err}
+			p.answer <- err
 		}
 	}
 	sent := make([]lua.Call, 0, len(calls))
@@ -210,39 +251,35 @@ type admission struct {
 	call  lua.AdmitCall
 	flows map[string]int
 	who   []*pending
-	jobs  []Job // as they are when admitted, but for state, place and times
 }
 
-func (q *Queue) newAdmission(shard ShardKeys, atomic bool) *admission {
-	return &admission{q: q, shard: shard, flows: map[string]int{}, call: lua.AdmitCall{
+// newAdmission has room for so many jobs, and grows beyond.
+func (q *Queue) newAdmission(shard ShardKeys, atomic bool, room int) *admission {
+	return &admission{q: q, shard: shard, flows: map[string]int{}, who: make([]*pending, 0, room), call: lua.AdmitCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic, Baseline: q.encoded(),
+		Jobs: make([]lua.AdmitJob, 0, room),
 	}}
 }
 
 // add appends the jobs of p, all or none.
 func (a *admission) add(p *pending) error {
-	jobs := make([]lua.AdmitJob, 0, len(p.batch))
-	seen := make([]Job, 0, len(p.batch))
-	for _, s := range p.batch {
-		flow, err := a.flow(s)
+	before := len(a.call.Jobs)
+	for i := range p.batch {
+		job, err := a.job(&p.batch[i])
 		if err != nil {
+			a.call.Jobs = a.call.Jobs[:before]
 			return err
 		}
-		job, view, err := a.job(s, flow)
-		if err != nil {
-			return err
-		}
-		jobs, seen = append(jobs, job), append(seen, view)
+		a.call.Jobs = append(a.call.Jobs, job)
 	}
-	a.call.Jobs, a.jobs, a.who = append(a.call.Jobs, jobs...), append(a.jobs, seen...), append(a.who, p)
+	a.who = append(a.who, p)
 	return nil
 }
 
-func (a *admission) flow(s Submission) (int, error) {
-	name := flowName(s.Tenant, s.Route)
+func (a *admission) flow(name string, s *Submission) int {
 	if i, ok := a.flows[name]; ok {
 		a.call.Flows[i].Tier = s.Tier
-		return i, nil
+		return i
 	}
 	tenant := EncodeName(s.Tenant)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
@@ -250,40 +287,39 @@ func (a *admission) flow(s Submission) (int, error) {
 		Tier: s.Tier, Entry: tenantEntry(s.Tenant),
 	})
 	a.flows[name] = len(a.call.Flows) - 1
-	return a.flows[name], nil
+	return a.flows[name]
 }
 
-func (a *admission) job(s Submission, flow int) (lua.AdmitJob, Job, error) {
-	id := s.ID
-	if id == "" {
+// job is the submission as the script takes it. A submission without an id gets one.
+func (a *admission) job(s *Submission) (lua.AdmitJob, error) {
+	if s.ID == "" {
 		var err error
-		if id, err = newID(a.shard.Index); err != nil {
-			return lua.AdmitJob{}, Job{}, err
+		if s.ID, err = newID(a.shard.Index); err != nil {
+			return lua.AdmitJob{}, err
 		}
 	}
 	if err := s.validate(); err != nil {
-		return lua.AdmitJob{}, Job{}, err
+		return lua.AdmitJob{}, err
 	}
-	if shard, ok := shardOfID(id, a.q.keys.Len()); !ok || shard != a.shard.Index {
-		return lua.AdmitJob{}, Job{}, errors.New("queue: the id is not one that NewID makes for the tenant")
+	if shard, ok := shardOfID(s.ID, a.q.keys.Len()); !ok || shard != a.shard.Index {
+		return lua.AdmitJob{}, errors.New("queue: the id is not one that NewID makes for the tenant")
 	}
-	cost := max(s.Cost, 1)
-	job := lua.AdmitJob{Flow: flow, Key: a.shard.Job(id), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}
-	tenant := EncodeName(s.Tenant)
+	cost, flow := max(s.Cost, 1), flowName(s.Tenant, s.Route)
+	job := lua.AdmitJob{Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}
 	if s.IdempotencyKey != "" {
 		job.IdemHash = shortHash(s.IdempotencyKey)
-		job.IdemKey = a.shard.Idem(tenant, job.IdemHash)
+		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
 		job.Fingerprint = shortHash(string(s.Payload), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
 	}
 	rest, err := lua.Record{
-		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flowName(s.Tenant, s.Route), Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,
+		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,
 		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.compress(s.Payload),
 	}.Rest()
 	if err != nil {
-		return lua.AdmitJob{}, Job{}, fmt.Errorf("queue: %w", err)
+		return lua.AdmitJob{}, fmt.Errorf("queue: %w", err)
 	}
 	job.Rest = rest
-	return job, Job{ID: id, Tenant: s.Tenant, Route: s.Route, Type: s.Type, MaxAttempts: s.MaxAttempts}, nil
+	return job, nil
 }
 
 // validate finds what the stored record cannot hold. The API has its own, stricter rules for clients.
@@ -310,25 +346,25 @@ func (a *admission) answer(r lua.Reply) {
 	}
 	at := 0
 	for _, p := range a.who {
-		n := len(p.batch)
 		if err != nil {
-			p.answer <- answer{err: unavailable(err)}
+			p.answer <- unavailable(err)
 			continue
 		}
-		out := make([]Verdict, n)
-		for i := range out {
-			out[i] = a.verdict(verdicts[at+i], a.jobs[at+i], a.call.Jobs[at+i])
-			if out[i].Outcome == shaper.Admitted {
+		for i := range p.batch {
+			p.verdicts[i] = verdictOf(&verdicts[at+i], &p.batch[i])
+			if verdicts[at+i].Outcome == shaper.Admitted {
 				a.q.store.admitted(a.call.Jobs[at+i].PayloadBytes())
 			}
 		}
-		at += n
-		p.answer <- answer{verdicts: out}
+		at += len(p.batch)
+		p.answer <- nil
 	}
 }
 
-func (a *admission) verdict(v lua.Verdict, j Job, sent lua.AdmitJob) Verdict {
+// verdictOf is the script's answer to a submission.
+func verdictOf(v *lua.Verdict, s *Submission) Verdict {
 	out := Verdict{Admission: v.Admission}
+	j := Job{ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, MaxAttempts: s.MaxAttempts}
 	switch v.Outcome {
 	case shaper.Admitted:
 		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()
@@ -336,7 +372,7 @@ func (a *admission) verdict(v lua.Verdict, j Job, sent lua.AdmitJob) Verdict {
 			j.EstimatedStart = v.Start.Time()
 		}
 		if j.State == shaper.Scheduled {
-			j.Scheduled = v.Created.Add(sent.Delay).Time()
+			j.Scheduled = v.Created.Add(max(0, s.Delay)).Time()
 		}
 		out.Job = j
 	case shaper.Replayed:

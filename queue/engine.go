@@ -135,6 +135,10 @@ func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
+// protocol is the version of Redis's. Nothing here needs what version 3 adds, and go-redis would look for its push messages before every
+// answer and in every connection that it takes from the pool.
+const protocol = 2
+
 // clientFor reads the URL and returns a function that makes a client, so that reading has no effect.
 func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error) {
 	scheme, rest, _ := strings.Cut(redisURL, "://")
@@ -148,7 +152,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 			return nil, errors.New("a Redis URL needs a host")
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
-		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
 		opt.MaxRetryBackoff, opt.Dialer = 100*time.Millisecond, dialer(p, opt.TLSConfig)
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return func() redis.UniversalClient { return redis.NewClient(opt) }, nil
@@ -158,7 +162,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 			return nil, hideURL(err)
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
-		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
 		opt.Dialer = dialer(p, opt.TLSConfig)
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		return func() redis.UniversalClient { return redis.NewClusterClient(opt) }, nil
@@ -168,7 +172,7 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 			return nil, hideURL(err)
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
-		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity = p.retries, p.pool, true, true
+		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
 		opt.Dialer = dialer(p, opt.TLSConfig)
 		return func() redis.UniversalClient { return redis.NewFailoverClient(opt) }, nil
 	}
@@ -250,7 +254,8 @@ func local(connect func(ctx context.Context) (net.Conn, error), p patience) *red
 		Addr:        "local",
 		Dialer:      byName.orUnconnected(),
 		DialTimeout: p.dial, ReadTimeout: p.answer, WriteTimeout: p.answer, PoolTimeout: p.answer,
-		MaxRetries: p.retries, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, MaxRetryBackoff: 100 * time.Millisecond,
+		MaxRetries: p.retries, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, Protocol: protocol,
+		MaxRetryBackoff:          100 * time.Millisecond,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }

@@ -43,6 +43,44 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestShare: the turn is passed on before its exchange is over, to one more sender at a time.
+func TestShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := turn.New()
+		turns.Share() // there is nothing to share
+		first, _ := turns.Take(nil)
+		taken, waits := make(chan func(), 3), make(chan struct{})
+		for range 3 {
+			go func() {
+				if end, ok := turns.Take(waits); ok {
+					taken <- end
+				}
+			}()
+		}
+		under := func(want int) {
+			t.Helper()
+			turns.Share()
+			synctest.Wait()
+			if len(taken) != want {
+				t.Fatalf("%d more exchanges are under way, want %d", len(taken), want)
+			}
+		}
+		under(1)
+		under(1) // two are enough
+		first()
+		synctest.Wait()
+		if len(taken) != 1 {
+			t.Fatal("the end of an exchange whose turn was passed on has passed on another's")
+		}
+		under(2)
+		(<-taken)()
+		(<-taken)()
+		synctest.Wait()
+		(<-taken)()
+		close(waits)
+	})
+}
+
 // TestTakeEnds: who waits for a turn stops when it is told to.
 func TestTakeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
