@@ -119,6 +119,7 @@ func (m *model) paused(f *flow) shaper.Policy {
 
 type grant struct {
 	counter int64
+	lot     int64
 	leases  []leaseRef
 }
 

@@ -157,7 +157,7 @@ func (l *looking) give(id string, ends shaper.Instant, found lua.Record) {
 
 // redeliver hands over a grant that its worker has not seen.
 func (l *looking) redeliver(g grant) {
-	l.changed, l.grant.Counter = true, g.counter
+	l.changed, l.grant.Counter, l.grant.Lot = true, g.counter, g.lot
 	byFlow := map[string][]string{}
 	for _, ref := range g.leases {
 		if j := l.jobs[ref.id]; j != nil && j.State == shaper.Leased && j.Epoch == ref.epoch {
@@ -324,13 +324,13 @@ func (l *looking) leaseAll() (more bool) {
 		budget -= left
 	}
 	if len(l.grant.Leases) > 0 {
-		g := grant{counter: l.counter}
+		l.clock.lots++
+		g := grant{counter: l.counter, lot: l.clock.lots}
 		for _, leased := range l.grant.Leases {
 			g.leases = append(g.leases, leaseRef{leased.ID, leased.Epoch})
 		}
 		l.grants[l.worker] = g
-		l.clock.lots++
-		l.grant.Counter, l.grant.Lot = l.counter, l.clock.lots
+		l.grant.Counter, l.grant.Lot = g.counter, g.lot
 	}
 	l.storeAll(l.touched, l.helper)
 	return more && budget > 0

@@ -105,7 +105,7 @@ func (m *model) snapshot() snapshot {
 		}
 	}
 	for worker, g := range m.grants {
-		lines := []string{text(g.counter)}
+		lines := []string{text(g.counter) + " " + text(g.lot)}
 		for _, ref := range g.leases {
 			lines = append(lines, ref.id+" "+text(ref.epoch))
 		}

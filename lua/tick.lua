@@ -19,7 +19,7 @@
 --   15 '1' when the worker hands completions over: it is told of them
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
---   1 if completions are to be handed over, the number of the lot of jobs in the order of lots (0 none, or handed over again),
+--   1 if completions are to be handed over, the number of the lot of jobs in the order of lots (0 none),
 --   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over again, with the lease it has. The lease
 --   ends its time after the stamp, or after now if that is later
 -- Derived keys: flow queue later policy flows job idem done dead expires outbox unlock
@@ -590,13 +590,14 @@ end
 
 local grant = redis.call('GET', KEYS[5])
 if grant then
-  local given = tonumber(string.match(grant, '^%d+'))
+  local given, of = string.match(grant, '^(%d+) ?(%d*)') -- a former version kept no lot
+  given = tonumber(given)
   if given > counter then
     return { now, 0, 0, clock.help, 0, 0, 0 } -- an old sending that comes after newer ones
   end
   if given ~= seen then
     redeliver(grant)
-    grant_counter = given
+    grant_counter, lot = given, tonumber(of) or 0
     return answer(true)
   end
 end
@@ -665,9 +666,9 @@ if #ends > 0 then
 end
 if granted[1] then
   granted[#granted] = sub(granted[#granted], 1, -2)
-  redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(granted), 'EX', max(60, ceil(lease / 500000)))
   clock.lots = clock.lots + 1
   grant_counter, lot = counter, clock.lots
+  redis.call('SET', KEYS[5], ARGV[2] .. format(' %d\n', lot) .. table.concat(granted), 'EX', max(60, ceil(lease / 500000)))
 end
 save_touched()
 return answer(more and budget > 0)

@@ -55,7 +55,7 @@ func newDispatcher(w *Worker) *dispatcher {
 	}
 	for n := range d.shards {
 		// Consumers live as long as the worker: they number their looks, and a number must not come twice.
-		d.shards[n] = newShards(d, n, w.consumers, w.health)
+		d.shards[n] = newShard(d, n, w.consumers, w.health)
 	}
 	return d
 }
@@ -64,8 +64,8 @@ func newDispatcher(w *Worker) *dispatcher {
 func (d *dispatcher) run(stop, work context.Context) {
 	d.stop, d.work = stop, work
 	var following sync.WaitGroup
-	following.Go(func() { d.follow(stop) })
 	d.warmUp(stop)
+	following.Go(func() { d.follow(stop) })
 	d.beat(stop)
 	following.Wait()
 	// Nothing starts a loop any more, so the count can only fall.

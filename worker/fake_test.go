@@ -50,7 +50,8 @@ type fakeQueue struct {
 type fakeShard struct {
 	jobs      []queue.Lease // by stamp
 	help      bool
-	loseReply int // so many looks have their effect, but their answer is lost
+	loseReply int  // so many looks have their effect, but their answer is lost
+	hangs     bool // no look is answered
 	lots      int64
 }
 
@@ -223,6 +224,7 @@ type fakeConsumer struct {
 	q     *fakeQueue
 	shard int
 	grant []queue.Lease // of a look whose answer was lost
+	lot   int64         // its number
 	open  bool
 }
 
@@ -233,6 +235,11 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 		return queue.Tick{}, err
 	}
 	q.mu.Lock()
+	if s.hangs {
+		q.mu.Unlock()
+		<-ctx.Done()
+		return queue.Tick{}, queue.ErrUnavailable
+	}
 	switch o.Help {
 	case queue.HelpRaise:
 		s.help = true
@@ -262,7 +269,10 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 	}
 	if len(leases) > 0 && !c.open {
 		s.lots++
-		t.Lot = s.lots
+		c.lot = s.lots
+	}
+	if len(leases) > 0 {
+		t.Lot = c.lot
 	}
 	q.ticks = append(q.ticks, fakeTick{c.shard, o, time.Now(), len(leases)})
 	c.open = s.loseReply > 0

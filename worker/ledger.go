@@ -17,10 +17,9 @@ type job struct {
 	lost     atomic.Bool  // its lease is not the current one any more
 }
 
-// newJob places a lease on this process's clock.
-func newJob(l queue.Lease, r relation) *job {
-	j := &job{lease: l, at: r.moment(l.Stamp)}
-	j.deadline.Store(int64(r.moment(l.Deadline)))
+func newJob(l queue.Lease, at, deadline moment) *job {
+	j := &job{lease: l, at: at}
+	j.deadline.Store(int64(deadline))
 	return j
 }
 

@@ -11,6 +11,7 @@ type lots struct {
 	loops   [2]struct {
 		asking bool  // a look is under way, and may bring any lot
 		lot    int64 // is to be let in; 0: none
+		behind bool  // the other loop's look that was under way when this lot came may bring an earlier one
 	}
 }
 
@@ -31,7 +32,10 @@ func (l *lots) ask(loop int) {
 func (l *lots) answer(loop int, lot int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.loops[loop].asking, l.loops[loop].lot = false, lot
+	mine, other := &l.loops[loop], &l.loops[1-loop]
+	mine.asking, mine.lot = false, lot
+	mine.behind = other.asking && lot > l.last+1
+	other.behind = false
 	l.changed.Broadcast()
 }
 
@@ -39,8 +43,8 @@ func (l *lots) answer(loop int, lot int64) {
 func (l *lots) enter(loop int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lot, other := l.loops[loop].lot, &l.loops[1-loop]
-	for lot > 0 && (other.lot > 0 && other.lot < lot || other.asking && lot != l.last+1) {
+	mine, other := &l.loops[loop], &l.loops[1-loop]
+	for mine.lot > 0 && (mine.behind || other.lot > 0 && other.lot < mine.lot) {
 		l.changed.Wait()
 	}
 }
@@ -49,7 +53,9 @@ func (l *lots) enter(loop int) {
 func (l *lots) leave(loop int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last = max(l.last, l.loops[loop].lot)
+	if lot := l.loops[loop].lot; lot > 0 {
+		l.last = lot // or fewer than before, where Redis has forgotten its count
+	}
 	l.loops[loop].lot = 0
 	l.changed.Broadcast()
 }

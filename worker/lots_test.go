@@ -80,6 +80,59 @@ func TestAHangingLookKeepsNoLotOut(t *testing.T) {
 	})
 }
 
+// TestLotsWaitForNoLaterLook: where lots between two are another worker's, a lot waits for the look that was under way when it came, not for the next
+// one of the same loop, which can only bring a later one.
+func TestLotsWaitForNoLaterLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLots()
+		enter := func(loop int) chan struct{} {
+			in := make(chan struct{})
+			go func() {
+				l.enter(loop)
+				l.leave(loop)
+				close(in)
+			}()
+			synctest.Wait()
+			return in
+		}
+		closed := func(in chan struct{}) bool {
+			select {
+			case <-in:
+				return true
+			default:
+				return false
+			}
+		}
+		l.ask(0)
+		l.ask(1)
+		l.answer(1, 9)
+		later := enter(1)
+		if closed(later) {
+			t.Error("a lot did not wait for the look that may bring an earlier one")
+		}
+		l.answer(0, 7)
+		if !closed(enter(0)) {
+			t.Error("the earlier lot waits")
+		}
+		l.ask(0)
+		synctest.Wait()
+		if !closed(later) {
+			t.Error("a lot waits for a look that began after it came")
+		}
+		l.answer(0, 3) // Redis has forgotten how many there were
+		if !closed(enter(0)) {
+			t.Error("a lot waits while no other look is under way")
+		}
+		l.ask(0)
+		l.ask(1)
+		l.answer(1, 4)
+		if !closed(enter(1)) {
+			t.Error("a lot waits though none can be missing between the last and it")
+		}
+		l.answer(0, 0)
+	})
+}
+
 // TestFullLooksOverlap: while looks are full and those of no other shard are, a second one waits in Redis. When the first look of many shards is
 // answered, those of the others are still under way.
 func TestFullLooksOverlap(t *testing.T) {

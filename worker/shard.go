@@ -37,9 +37,10 @@ type shard struct {
 	n        int
 	d        *dispatcher
 	consumer consumer
-	loop     int    // 0, or 1 of a second loop, which looks at the same shard while looks are full
-	second   *shard // that one; nil of itself
-	lots     *lots  // of both
+	loop     int     // 0, or 1 of a second loop, which looks at the same shard while looks are full
+	second   *shard  // that one; nil of itself
+	lots     *lots   // of both
+	placer   *placer // of both
 	probe    *probe
 	woken    chan struct{} // look now
 	seat     *seat         // to wait for capacity
@@ -50,7 +51,6 @@ type shard struct {
 	running bool
 
 	// Of the loop alone.
-	clock      relation
 	readAt     moment // when the clock was first read for itself in the last readEvery
 	readings   int    // since then
 	pause      pauses
@@ -68,10 +68,18 @@ type shard struct {
 	emptyAt    moment        // when the shard was last looked at without capacity
 }
 
-func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
+// newShard is a shard with a second loop, which has no other.
+func newShard(d *dispatcher, n int, consumers func(worker string, shard int) consumer, h *health) *shard {
+	lots, p := newLots(), &placer{}
+	s := newLoop(d, n, 0, consumers(d.worker, n), h.probe(), lots, p)
+	s.second = newLoop(d, n, 1, consumers(d.worker+"2", n), h.probe(), lots, p)
+	return s
+}
+
+func newLoop(d *dispatcher, n, loop int, c consumer, h *probe, l *lots, p *placer) *shard {
 	s := &shard{
-		n: n, d: d, consumer: c, probe: p,
-		woken: make(chan struct{}, 1), seat: newSeat(), lots: newLots(), wanted: lookLeast, yielded: make(chan struct{}, 1),
+		n: n, d: d, consumer: c, loop: loop, lots: l, placer: p, probe: h,
+		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast, yielded: make(chan struct{}, 1),
 		readAt: longAgo, raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
 	s.hangs = time.AfterFunc(time.Hour, s.yield)
@@ -79,13 +87,8 @@ func newShard(d *dispatcher, n int, c consumer, p *probe) *shard {
 	return s
 }
 
-// newShards is newShard with a second loop.
-func newShards(d *dispatcher, n int, consumers func(worker string, shard int) consumer, h *health) *shard {
-	s := newShard(d, n, consumers(d.worker, n), h.probe())
-	s.second = newShard(d, n, consumers(d.worker+"2", n), h.probe())
-	s.second.loop, s.second.lots = 1, s.lots
-	return s
-}
+// isSecond reports whether it is the second loop of a shard, a helper that nobody asked.
+func (s *shard) isSecond() bool { return s.loop == 1 }
 
 // own starts or ends the ownership of the shard. A gained shard is looked at at once.
 func (s *shard) own(mine bool) {
@@ -152,7 +155,7 @@ func (s *shard) run() {
 		}
 		s.rest(p, timer)
 	}
-	if s.d.stop.Err() == nil && s.second != nil {
+	if s.d.stop.Err() == nil && !s.isSecond() {
 		// The last look may have planned another, on which the scripts rely before they wake anybody. At the end of the worker its
 		// leaving says the same for all shards. Whether it was heard tells nothing of the next look, for which alone the probe is: another
 		// loop may have begun by now, and without one nobody would ever report that Redis is back.
@@ -202,12 +205,12 @@ func (s *shard) look() plan {
 	}
 	reserved := 0
 	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, min(most, s.wanted), s.due)
+		reserved = s.d.capacity.reserve(s.seat, min(most, s.wanted), s.due || s.isSecond())
 	}
 	if leasing && reserved == 0 {
 		s.dryAt = now
 		s.overlap(false)
-		if !s.unanswered && s.second == nil {
+		if !s.unanswered && s.isSecond() {
 			return plan{at: now} // it has ended, and must not wait for places that others could use
 		}
 		if !s.unanswered && !s.mayLookEmpty(now, owner) {
@@ -221,8 +224,8 @@ func (s *shard) look() plan {
 	o.Helper = !owner
 	o.Help = s.signal(now, owner, leasing, reserved)
 	s.reserved = reserved
-	s.hangs.Reset(lookPatience)
 	s.lots.ask(s.loop)
+	s.hangs.Reset(lookPatience)
 	t, err := s.consumer.Tick(s.d.work, o)
 	if yielded = !s.hangs.Stop(); yielded {
 		<-s.yielded
@@ -232,6 +235,7 @@ func (s *shard) look() plan {
 	if err != nil {
 		s.d.capacity.give(s.reserved)
 		s.unanswered = true
+		s.overlap(false) // the jobs of this look are to leave before those of later ones
 		if s.d.work.Err() == nil {
 			s.probe.report(err)
 		}
@@ -242,11 +246,13 @@ func (s *shard) look() plan {
 	s.probe.report(nil)
 	s.unanswered = false
 	s.pause.reset()
-	s.clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received), ofLook)
-	s.clock.adopt(s.d.clockOfBeats(), s.d.watch.now())
+	s.placer.learn(s.d.watch.now(), func(clock *relation) {
+		clock.observe(t.Now, s.d.watch.at(t.Sent), s.d.watch.at(t.Received), ofLook)
+		clock.adopt(s.d.clockOfBeats(), s.d.watch.now())
+	})
 	if s.brought {
 		first := slices.MinFunc(t.Leases, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) }).Stamp
-		s.readClock(s.clock.moment(first))
+		s.readClock(s.placer.known().moment(first))
 	}
 	s.lots.enter(s.loop)
 	s.take(t, s.reserved)
@@ -255,19 +261,20 @@ func (s *shard) look() plan {
 		s.d.outbox.add(s.n)
 	}
 	s.noteHelp(t, o.Help, now, owner, helper)
-	s.overlap(reserved >= lookLeast && leased >= reserved)
-	return s.plan(t, now, reserved)
+	p := s.plan(t, now, reserved)
+	s.overlap(reserved >= lookLeast && s.due)
+	return p
 }
 
 // readClock reads the shard's clock for itself if what is known of it is poor, and there is ample time before the moment. It is for shards from
 // which jobs leave: best before those of a look are placed on this process's clock, else before the next look.
 func (s *shard) readClock(before moment) {
-	now := s.d.watch.now()
-	if s.clock.wrong(now) <= exactness || s.d.stop.Err() != nil {
+	now, clock := s.d.watch.now(), s.placer.known()
+	if clock.wrong(now) <= exactness || s.d.stop.Err() != nil {
 		return
 	}
 	room := min(before.since(now)-s.d.options.Horizon/8, lookPatience)
-	if room < 2*s.clock.err { // twice the error is more than the round trip that it comes from
+	if room < 2*clock.err { // twice the error is more than the round trip that it comes from
 		return
 	}
 	if now.since(s.readAt) >= readEvery {
@@ -283,7 +290,9 @@ func (s *shard) readClock(before moment) {
 	if err != nil {
 		return // the next look will tell of it
 	}
-	s.clock.observe(r.Now, s.d.watch.at(r.Sent), s.d.watch.at(r.Received), ofReading)
+	s.placer.learn(s.d.watch.now(), func(clock *relation) {
+		clock.observe(r.Now, s.d.watch.at(r.Sent), s.d.watch.at(r.Received), ofReading)
+	})
 }
 
 // yield gives back what a look that lasts too long holds. What it brings nevertheless is charged.
@@ -332,11 +341,7 @@ func (s *shard) take(t queue.Tick, reserved int) {
 		return
 	}
 	crash.At("after-lease")
-	jobs := make([]*job, len(t.Leases))
-	for i, l := range t.Leases {
-		jobs[i] = newJob(l, s.clock)
-	}
-	s.d.accept(jobs)
+	s.d.accept(s.placer.place(t.Leases))
 }
 
 // noteHelp keeps up with the help flag.
@@ -349,21 +354,21 @@ func (s *shard) noteHelp(t queue.Tick, sent queue.HelpSignal, now moment, owner,
 	case owner && t.Help && !s.raised:
 		// Raised by a former owner: it is now this one's to clear.
 		s.raised, s.dryAt = true, now
-	case helper && !owner && !t.Help && s.second != nil:
+	case helper && !owner && !t.Help && !s.isSecond():
 		s.endHelp()
 	}
 }
 
 // overlap has a second loop look at the shard while its looks are full and those of no other shard are: one look then waits in Redis while what
-// another has brought is handed on, and Redis is never idle. The second loop is a helper that nobody asked.
+// another has brought is handed on, and Redis is never idle.
 func (s *shard) overlap(full bool) {
-	if s.second != nil {
+	if !s.isSecond() {
 		s.noteFull(full)
 	}
 	switch alone := full && s.d.full.Load() == 1; {
-	case s.second != nil && alone:
+	case alone && !s.isSecond():
 		s.second.help()
-	case s.second == nil && !alone:
+	case !alone && s.isSecond():
 		s.endHelp()
 	}
 }
@@ -389,7 +394,7 @@ func (s *shard) endHelp() {
 func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 	horizon := s.d.options.Horizon
 	soon := t.Next != 0 && t.Next <= t.Now.Add(horizon)
-	now := s.d.watch.now()
+	now, clock := s.d.watch.now(), s.placer.known()
 	if reserved == 0 {
 		s.due = t.More || soon
 		if s.due {
@@ -410,12 +415,12 @@ func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 	case t.Next == 0:
 	case soon:
 		// Everything that could be leased was, so this is another event, such as an expiry: it is of no use before its time.
-		at = min(at, max(s.clock.moment(t.Next), now.add(leastRest)))
+		at = min(at, max(clock.moment(t.Next), now.add(leastRest)))
 	default:
 		// The next stamp is a multiple of the flow's interval after those of the jobs that this look brought, and so is often the moment
 		// half a horizon before it: the look would take the processor, and Redis, from a job that is to leave just then. An expiry is looked for at its own
 		// instant, and may for that be found half a horizon late.
-		at = min(at, s.d.quiet(s.clock.moment(t.Next).add(-horizon/2), horizon/8))
+		at = min(at, s.d.quiet(clock.moment(t.Next).add(-horizon/2), horizon/8))
 	}
 	if s.raised {
 		at = min(at, max(s.dryAt.add(helpEvery), now.add(leastRest)))

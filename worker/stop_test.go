@@ -76,6 +76,24 @@ func TestStopSignsOffOrNot(t *testing.T) {
 	})
 }
 
+// TestStopBesideAHungNode: the shards of the nodes that answer have new owners at once.
+func TestStopBesideAHungNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(4)
+		q.cluster = true
+		r := startRig(t, q, Config{Grace: 10 * time.Second}, succeed)
+		pass(time.Second)
+		q.set(func() { q.shards[2].hangs = true })
+		q.wakes <- queue.Wake{Shard: 2}
+		pass(time.Second)
+		at := time.Now()
+		r.end(t)
+		if len(q.left) != 1 || q.left[0].Sub(at) > lookPatience+5*time.Millisecond {
+			t.Errorf("signed off at %v, stop at %v", q.left, at)
+		}
+	})
+}
+
 func TestStopCutsOffAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

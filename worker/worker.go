@@ -59,7 +59,8 @@ import (
 // settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
 const settleTail = 500 * time.Millisecond
 
-// handover is about what it takes the others to hear that a worker has left, and to look at its shards. Its own jobs leave meanwhile.
+// handover is at most what a worker that stops still sends of what it holds, where the horizon is longer: about what it takes the others to hear
+// that it has left, and to look at its shards.
 const handover = 50 * time.Millisecond
 
 // leaveWithin bounds the signing off.
@@ -188,7 +189,8 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 //  1. The shard loops end. Jobs that leave within a handover still do: no other worker could be told in time to send them on
 //     their instants. Those that leave later are settled as released at once. Looks that Redis has not answered yet are repeated
 //     until they are, because they may have leased jobs that nobody else knows of.
-//  2. The worker leaves the list of live workers, so that its shards have new owners while its last deliveries still run.
+//  2. The worker leaves the list of live workers, so that its shards have new owners while its last deliveries still run. It does not
+//     wait for looks that a node leaves unanswered.
 //  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being extended. Those that
 //     have not are cut off and settled as failed attempts.
 //  4. Completions are handed over and callbacks sent until ctx ends; what is left then, other workers see to, or the next start.
@@ -238,10 +240,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
 		w.release(j)
 	}
-	<-dispatching
+	answered := time.NewTimer(lookPatience)
+	defer answered.Stop()
+	select {
+	case <-dispatching:
+	case <-answered.C: // a node hangs; the shards of others are not to wait for it
+	}
 	if err := w.leave(work); err != nil {
 		w.log.Warn("the worker could not sign off; others take its shards when its last beat is too old", "error", err)
 	}
+	<-dispatching
 	left := w.finish(work)
 	hangUp()
 	<-w.pacer.ended

@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TestPlacerKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before an earlier one whose job is still to leave, none
+// later than any of the latest knowledge would, and once what was put by other knowledge has left, the latest alone counts.
+func TestPlacerKeepsOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const horizon = 20 * time.Millisecond
+		type placed struct {
+			stamp shaper.Instant
+			at    moment
+		}
+		var (
+			p       placer
+			now     = moment(time.Hour)
+			epoch   = shaper.Instant(1_700_000_000_000_000)
+			pending []placed
+			settled = longAgo // from when on the latest knowledge alone counts
+		)
+		micros := func(from, to int, label string) time.Duration {
+			return time.Duration(rapid.IntRange(from, to).Draw(t, label)) * time.Microsecond
+		}
+		instant := func() shaper.Instant { return epoch.Add(time.Duration(now)) } // of the shard, but for the error of what is known of it
+		learn := func() {
+			off := micros(-3000, 3000, "off")
+			p.learn(now, func(r *relation) { *r = relation{known: true, instant: instant(), at: now.add(off)} })
+			for _, one := range pending {
+				settled = max(settled, one.at)
+			}
+		}
+		learn()
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.add(micros(0, 9000, "pause"))
+			for i := 0; i < len(pending); i++ {
+				if pending[i].at < now {
+					pending = append(pending[:i], pending[i+1:]...)
+					i--
+				}
+			}
+			if rapid.IntRange(0, 3).Draw(t, "kind") == 0 {
+				learn()
+				continue
+			}
+			var leases []queue.Lease
+			for range rapid.IntRange(1, 5).Draw(t, "jobs") {
+				leases = append(leases, queue.Lease{Stamp: instant().Add(micros(0, int(horizon.Microseconds()), "ahead"))})
+			}
+			for i, j := range p.place(leases) {
+				for _, one := range pending {
+					if one.stamp <= leases[i].Stamp && one.at > j.at {
+						t.Fatalf("stamp %d is put at %v, before %d at %v", leases[i].Stamp, j.at, one.stamp, one.at)
+					}
+				}
+				plain := p.known().moment(leases[i].Stamp)
+				if j.at < plain || j.at > plain && j.at > settled.add(6*time.Millisecond) {
+					t.Fatalf("stamp %d is put at %v, by what is known at %v; what was put before has left at %v", leases[i].Stamp, j.at, plain, settled)
+				}
+				pending = append(pending, placed{leases[i].Stamp, j.at})
+			}
+		}
+	})
+}
