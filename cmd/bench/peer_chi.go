@@ -29,6 +29,7 @@ var servers = map[string]func(socket string) http.Handler{
 		return shopIntake(func(context.Context, string, submitted) error { return nil })
 	},
 	"chi-asynq": func(socket string) http.Handler { return shopIntake(enqueueWith(socket)) },
+	"chi-floor": func(socket string) http.Handler { return shopIntake(storeWith(socket)) },
 }
 
 // peerOrders say which peer a child is.
@@ -165,6 +166,47 @@ func enqueueWith(socket string) func(context.Context, string, submitted) error {
 	return func(ctx context.Context, id string, s submitted) error {
 		_, err := c.EnqueueContext(ctx, asynq.NewTask(s.Type, s.Payload), asynq.TaskID(id), asynq.MaxRetry(4))
 		return err
+	}
+}
+
+// stored is a job on its way into Redis.
+type stored struct {
+	id      string
+	payload []byte
+	done    chan error
+}
+
+// storeWith is the least that keeps a job in Redis, for a floor: concurrent ones are gathered into one pipeline, each as a string and a member of a sorted
+// set. There is no bound, no rate, no policy, no script.
+func storeWith(socket string) func(context.Context, string, submitted) error {
+	c := redis.NewClient(&redis.Options{Network: "unix", Addr: socket, Protocol: 2})
+	jobs := make(chan stored, 1024)
+	for range 2 { // one pipeline is gathered while another is under way
+		go func() {
+			ctx := context.Background()
+			for j := range jobs {
+				batch := []stored{j}
+				for len(jobs) > 0 {
+					batch = append(batch, <-jobs)
+				}
+				pipe := c.Pipeline()
+				queued := make([]redis.Z, len(batch))
+				for i, j := range batch {
+					pipe.Set(ctx, "job:"+j.id, j.payload, 0)
+					queued[i] = redis.Z{Score: float64(time.Now().UnixMicro()), Member: j.id}
+				}
+				pipe.ZAdd(ctx, "queue", queued...)
+				_, err := pipe.Exec(ctx)
+				for _, j := range batch {
+					j.done <- err
+				}
+			}
+		}()
+	}
+	return func(_ context.Context, id string, s submitted) error {
+		j := stored{id: id, payload: s.Payload, done: make(chan error, 1)}
+		jobs <- j
+		return <-j.done
 	}
 }
 
