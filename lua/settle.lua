@@ -71,11 +71,10 @@ end
 local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 
 -- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run. It stays where it is filed, unless it had
--- to wait for one of them to end; then the answer is nil.
-local function flow_counts(name)
+-- to wait for one of them to end; then the answer is nil. due is where it is filed.
+local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'running', 'succeeded', 'depth')
-  local due = redis.call('ZSCORE', KEYS[2], name)
   if not v[1] or not (due or v[3] == '0') then
     return nil
   end
@@ -90,9 +89,10 @@ local function flow_whole(name)
   return f
 end
 
+local dues = names[1] and redis.call('ZMSCORE', KEYS[2], unpack(names))
 for i = 1, #names do
   local name = names[i]
-  flows[name] = not whole[name] and flow_counts(name) or flow_whole(name)
+  flows[name] = not whole[name] and flow_counts(name, dues[i]) or flow_whole(name)
 end
 redis.call('EXISTS', unpack(reach))
 
@@ -221,7 +221,7 @@ for i = 1, #touched do
   local f = touched[i]
   finish_save(f)
   if f.counts then
-    redis.call('HSET', f.key, 'running', format('%d', f.running), 'succeeded', format('%d', f.succeeded))
+    redis.call('HSET', f.key, 'running', SMALL[f.running] or format('%d', f.running), 'succeeded', format('%d', f.succeeded))
     if f.due then
       wake_for(f.due, horizon)
     end
