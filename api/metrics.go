@@ -39,8 +39,7 @@ type metrics struct {
 	tooOften   prometheus.Counter
 	figures    *figures
 
-	admitting map[string]prometheus.Counter // of admissions, by outcome
-	series    sync.Map                      // of requests and duration: requestSeries by requestLabels
+	series sync.Map // of requests and duration: requestSeries by requestLabels
 }
 
 // requestLabels are what requests are told apart by; class is the first digit of the status.
@@ -81,9 +80,8 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 			Name: "sluice_reads_refused_total", Help: "Reads of jobs that were refused because their tenant reads too often.",
 		}),
 	}
-	m.admitting = map[string]prometheus.Counter{}
 	for _, o := range outcomes {
-		m.admitting[o] = m.admissions.WithLabelValues(o)
+		m.admissions.WithLabelValues(o)
 	}
 	for _, k := range alarming {
 		m.refusals.WithLabelValues(k.name)
@@ -113,7 +111,7 @@ func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }
 
 // admitted counts several admissions with one outcome.
 func (m *metrics) admitted(outcome string, n int64) {
-	m.admitting[outcome].Add(float64(n))
+	m.admissions.WithLabelValues(outcome).Add(float64(n))
 }
 
 // refused counts a credential that was refused.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/7509e464/sluice/queue"
@@ -12,9 +13,14 @@ import (
 type placer struct {
 	mu     sync.Mutex
 	clock  relation
-	before relation       // that put stamps later than clock does, up to until
-	until  shaper.Instant // the latest stamp of then
-	last   shaper.Instant // the latest stamp of all
+	last   shaper.Instant // the latest stamp that was put by clock; 0: none
+	before []placed
+}
+
+// placed is what was known of the clock while stamps up to until were put.
+type placed struct {
+	clock relation
+	until shaper.Instant
 }
 
 // known is what is known of the shard's clock.
@@ -28,18 +34,13 @@ func (p *placer) known() relation {
 func (p *placer) learn(now moment, change func(*relation)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.before.moment(p.until) < now {
-		p.before = relation{} // what it put has left
-	}
 	was := p.clock
 	change(&p.clock)
-	if !was.known || p.clock.moment(p.last) >= was.moment(p.last) {
-		return
+	if p.clock != was && p.last != 0 {
+		p.before = append(p.before, placed{was, p.last})
+		p.last = 0
 	}
-	if !p.before.known || p.before.moment(p.last) < was.moment(p.last) {
-		p.before = was
-	}
-	p.until = p.last
+	p.before = slices.DeleteFunc(p.before, func(b placed) bool { return b.clock.moment(b.until) < now }) // its jobs have left
 }
 
 // place makes jobs of leases.
@@ -49,8 +50,8 @@ func (p *placer) place(leases []queue.Lease) []*job {
 	jobs := make([]*job, len(leases))
 	for i, l := range leases {
 		at := p.clock.moment(l.Stamp)
-		if p.before.known {
-			at = max(at, p.before.moment(min(l.Stamp, p.until)))
+		for _, b := range p.before {
+			at = max(at, b.clock.moment(min(l.Stamp, b.until)))
 		}
 		jobs[i] = newJob(l, at, p.clock.moment(l.Deadline))
 		p.last = max(p.last, l.Stamp)

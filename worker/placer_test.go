@@ -10,12 +10,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestPlacerKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before an earlier one whose job is still to leave, none
-// later than any of the latest knowledge would, and once what was put by other knowledge has left, the latest alone counts.
+// TestPlacerKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before an earlier one whose job is still to leave, and none
+// later than by the latest knowledge but for the sake of such a job.
 func TestPlacerKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const horizon = 20 * time.Millisecond
-		type placed struct {
+		type leaving struct {
 			stamp shaper.Instant
 			at    moment
 		}
@@ -23,8 +23,7 @@ func TestPlacerKeepsOrder(t *testing.T) {
 			p       placer
 			now     = moment(time.Hour)
 			epoch   = shaper.Instant(1_700_000_000_000_000)
-			pending []placed
-			settled = longAgo // from when on the latest knowledge alone counts
+			pending []leaving
 		)
 		micros := func(from, to int, label string) time.Duration {
 			return time.Duration(rapid.IntRange(from, to).Draw(t, label)) * time.Microsecond
@@ -33,9 +32,6 @@ func TestPlacerKeepsOrder(t *testing.T) {
 		learn := func() {
 			off := micros(-3000, 3000, "off")
 			p.learn(now, func(r *relation) { *r = relation{known: true, instant: instant(), at: now.add(off)} })
-			for _, one := range pending {
-				settled = max(settled, one.at)
-			}
 		}
 		learn()
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -54,17 +50,20 @@ func TestPlacerKeepsOrder(t *testing.T) {
 			for range rapid.IntRange(1, 5).Draw(t, "jobs") {
 				leases = append(leases, queue.Lease{Stamp: instant().Add(micros(0, int(horizon.Microseconds()), "ahead"))})
 			}
+			latest := now // of those that are still to leave
+			for _, one := range pending {
+				latest = max(latest, one.at)
+			}
 			for i, j := range p.place(leases) {
 				for _, one := range pending {
 					if one.stamp <= leases[i].Stamp && one.at > j.at {
 						t.Fatalf("stamp %d is put at %v, before %d at %v", leases[i].Stamp, j.at, one.stamp, one.at)
 					}
 				}
-				plain := p.known().moment(leases[i].Stamp)
-				if j.at < plain || j.at > plain && j.at > settled.add(6*time.Millisecond) {
-					t.Fatalf("stamp %d is put at %v, by what is known at %v; what was put before has left at %v", leases[i].Stamp, j.at, plain, settled)
+				if plain := p.known().moment(leases[i].Stamp); j.at < plain || j.at > max(plain, latest) {
+					t.Fatalf("stamp %d is put at %v, by what is known at %v; all others have left at %v", leases[i].Stamp, j.at, plain, latest)
 				}
-				pending = append(pending, placed{leases[i].Stamp, j.at})
+				pending = append(pending, leaving{leases[i].Stamp, j.at})
 			}
 		}
 	})
