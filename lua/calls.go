@@ -221,7 +221,7 @@ type Grant struct {
 	Help    bool
 	Counter int64 // of the grant that Leases are; 0 when there is none
 	Outbox  bool  // completions are to be handed over
-	Lot     int64 // the number of the leases among all that were given in the shard; 0 for none, and for those that are handed over again
+	Lot     int64 // the number of the leases among all that were given in the shard; 0 for none, and for those that a former version gave
 	Leases  []LeasedJob
 }
 

@@ -194,15 +194,15 @@ func (f *flusher) run() {
 				break gather
 			}
 		}
-		f.flush(gathered, jobs)
+		f.flush(gathered)
 		end()
 		clear(gathered)
 		gathered = gathered[:0]
 	}
 }
 
-// flush sends what was gathered, so many jobs, in one exchange: one call per shard, and one of its own per batch.
-func (f *flusher) flush(gathered []*pending, jobs int) {
+// flush sends what was gathered in one exchange: one call per shard, and one of its own per batch.
+func (f *flusher) flush(gathered []*pending) {
 	noBytes, noTenants := f.q.store.closed(context.Background())
 	var calls []*admission
 	byShard := map[int]*admission{}
@@ -215,7 +215,7 @@ func (f *flusher) flush(gathered []*pending, jobs int) {
 		if a == nil || p.atomic || len(p.batch) > 1 {
 			room := len(p.batch)
 			if !p.atomic && room == 1 {
-				room = jobs / (len(byShard) + 1) // all of it, where it is of one shard
+				room = len(gathered) / (len(byShard) + 1) // for all of it, where it is of one shard
 			}
 			a = f.q.newAdmission(shard, p.atomic, room)
 			a.call.NoBytes, a.call.NoTenants = noBytes, noTenants
