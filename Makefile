@@ -15,7 +15,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: redis ## run every test with the race detector (installs redis-server where it is missing)
+test: redis promtool ## run every test with the race detector (installs redis-server and promtool where they are missing)
 	$(GO) test -race -shuffle=on -timeout 10m ./...
 
 .PHONY: test-ui
@@ -48,7 +48,7 @@ fuzz: redis ## run every fuzz target for FUZZTIME (10s)
 	done
 
 .PHONY: battery
-battery: redis ## break Sluice on purpose and check what it promises (5 minutes; see go run ./cmd/battery -h)
+battery: redis ## break Sluice on purpose and check what it promises (seven minutes; see go run ./cmd/battery -h)
 	$(GO) run ./cmd/battery -quick -keep
 
 .PHONY: seeded
@@ -90,3 +90,13 @@ chromium:
 	  if command -v apt-get >/dev/null; then \
 	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-inter >/dev/null; \
 	  else echo "install chromium, then run make again" >&2; exit 1; fi; }
+
+# The tests of the alerts evaluate them by Prometheus's own tool; a running Prometheus is not needed.
+.PHONY: promtool
+promtool:
+	@command -v promtool >/dev/null || { \
+	  echo "installing promtool"; \
+	  if command -v apt-get >/dev/null; then \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null; \
+	  elif command -v brew >/dev/null; then brew install prometheus; \
+	  else echo "install promtool, which comes with Prometheus, then run make again" >&2; exit 1; fi; }

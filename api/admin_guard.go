@@ -9,7 +9,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/dashboard"
 )
 
@@ -20,13 +22,18 @@ var openPaths = []string{"/livez", "/readyz", "/version", "/openapi.json", "/doc
 // for it; without one, who reaches the listener by a loopback name and not from a page of another site. The files of the dashboard are
 // as open as the documents.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
-	check := s.sameSite
-	if s.cfg.AdminToken != "" {
-		want := sha256.Sum256([]byte(s.cfg.AdminToken))
-		check = func(r *http.Request) *problem { return s.credential(r, want) }
-	}
+	check := s.operator()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !slices.Contains(openPaths, r.URL.Path) && !dashboard.Open(r.URL.Path) {
+		switch open := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path); {
+		case isReserved(r.Context()) && !isProbe(r):
+			w.Header().Set("Connection", "close")
+			if check(r) != nil {
+				noPlace().write(w)
+				return
+			}
+		case isReserved(r.Context()):
+			w.Header().Set("Connection", "close")
+		case !open:
 			if p := check(r); p != nil {
 				p.write(w)
 				return
@@ -36,17 +43,76 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	})
 }
 
+// operator makes the function that tells why a request is not an operator's; nil if it is.
+func (s *Server) operator() func(*http.Request) *problem {
+	if s.cfg.AdminToken == "" {
+		return func(r *http.Request) *problem { return sameSite(r, s.cfg.AdminHosts) }
+	}
+	want := sha256.Sum256([]byte(s.cfg.AdminToken))
+	return func(r *http.Request) *problem { return s.credential(r, want) }
+}
+
+// keepPlaces answers probes alone on the reserved places of the intake.
+func keepPlaces(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isReserved(r.Context()) {
+			w.Header().Set("Connection", "close")
+			if !isProbe(r) {
+				noPlace().write(w)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func isProbe(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
+
+// noPlace is the problem of a client that found no place but one that is reserved.
+func noPlace() *problem {
+	return overloaded.with("all connections, or those of the client's address, are in use").retry(retryAfterSeconds(time.Second))
+}
+
 // credential takes the token, or a session. A browser sends a session's cookie by itself, so it is believed only of requests that no other
 // site's page has made: those must not change anything, and gain nothing by reading either.
+//
+// The right token is taken however many wrong ones came from its address: who guesses must not lock operators out.
 func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem {
 	p := bearer(r, want)
-	if p == nil || r.Header.Get("Authorization") != "" || !s.board.SignedIn(r) {
+	switch {
+	case p == nil:
+		return nil
+	case r.Header.Get("Authorization") != "":
+		if many := s.cfg.Guesses.Wrong(auth.AddressOf(r.RemoteAddr)); many != nil {
+			return problemOf(many)
+		}
 		return p
-	}
-	if dashboard.CrossOrigin(r) {
+	case !s.board.SignedIn(r):
+		return p
+	case dashboard.CrossOrigin(r):
 		return forbidden.with("requests from pages of another origin are refused")
 	}
 	return nil
+}
+
+// localOnly reports whether the intake listens on loopback and has no authentication. It then
+// trusts the tenant that a request names.
+func (s *Server) localOnly() bool { return s.cfg.LocalOnly && s.cfg.Auth == nil }
+
+// keepLocal refuses what a page of another site makes a browser on this machine send to the intake.
+func (s *Server) keepLocal(next http.Handler) http.Handler {
+	if !s.localOnly() {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isProbe(r) {
+			if p := sameSite(r, s.cfg.Hosts); p != nil {
+				p.write(w)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // bearer compares digests, so that the time taken tells neither content nor length of the token.
@@ -60,16 +126,23 @@ func bearer(r *http.Request, want [sha256.Size]byte) *problem {
 }
 
 // sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding) and requests that a browser
-// makes on behalf of a page of another origin.
-func (s *Server) sameSite(r *http.Request) *problem {
-	host := hostname(r.Host)
-	known := func(name string) bool { return strings.EqualFold(name, host) || strings.EqualFold(name, r.Host) }
-	if !loopback(host) && !slices.ContainsFunc(s.cfg.AdminHosts, known) {
-		return forbidden.with("without an admin token only loopback names and the configured hosts are answered")
+// makes on behalf of a page of another origin. hosts are names beside those of loopback; pages of theirs may ask, too.
+func sameSite(r *http.Request, hosts []string) *problem {
+	listed := func(host string) bool {
+		return slices.ContainsFunc(hosts, func(name string) bool {
+			return strings.EqualFold(name, hostname(host)) || strings.EqualFold(name, host)
+		})
 	}
-	if origin := r.Header.Get("Origin"); origin != "" {
+	if !loopback(hostname(r.Host)) && !listed(r.Host) {
+		return forbidden.with("without authentication only loopback names and the configured hosts are answered")
+	}
+	origin := r.Header.Get("Origin")
+	if origin != "" {
 		u, err := url.Parse(origin)
-		if err != nil || !strings.EqualFold(u.Host, r.Host) {
+		switch {
+		case err == nil && u.Host != "" && listed(u.Host):
+			return nil
+		case err != nil || !strings.EqualFold(u.Host, r.Host):
 			return forbidden.with("requests from pages of another origin are refused")
 		}
 	}

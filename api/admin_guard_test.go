@@ -1,10 +1,15 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/7509e464/sluice/api/auth"
 )
 
 func TestAdminWithToken(t *testing.T) {
@@ -135,5 +140,98 @@ func TestVersion(t *testing.T) {
 	r := b.admin.do(t, "GET", "/version", nil, "")
 	if got := strings.TrimSpace(r.Body.String()); got != `{"version":"1.2.3","commit":"abc","go":"go1.26"}` {
 		t.Errorf("%s", got)
+	}
+}
+
+// Guesses of the admin token are rate-limited, by header and by form together. The same address can
+// still use the right token.
+func TestGuessedAdminTokens(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.AdminToken = "s3cret" })
+	for n := range auth.GuessLimit {
+		b.admin.do(t, "GET", "/v1/tenants", bearing(fmt.Sprint("guess", n)), "").want(t, http.StatusUnauthorized, "unauthorized")
+	}
+	r := b.admin.do(t, "GET", "/v1/tenants", bearing("guess"), "")
+	r.want(t, http.StatusTooManyRequests, "rate-limited")
+	if r.Header().Get("Retry-After") == "" {
+		t.Error("without Retry-After")
+	}
+	b.admin.do(t, "GET", "/v1/tenants", bearing("s3cret"), "").want(t, http.StatusOK, "")
+	b.admin.do(t, "GET", "/v1/tenants", nil, "").want(t, http.StatusUnauthorized, "unauthorized") // no guess
+	if status := signIn(b, "wrong").Code; status != http.StatusTooManyRequests {
+		t.Errorf("by the form: %d", status)
+	}
+	if status := signIn(b, "s3cret").Code; status != http.StatusSeeOther {
+		t.Errorf("the right one by the form: %d", status)
+	}
+}
+
+// signIn shows the token to the form.
+func signIn(b *bench, token string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("POST", "http://localhost/login", strings.NewReader("token="+token))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	b.s.Admin().ServeHTTP(w, r)
+	return w
+}
+
+// A stream of figures ends with the session that opened it.
+func TestStreamOfFiguresEndsWithItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.AdminToken = "s3cret" })
+		defer b.s.End()
+		cookie := signIn(b, "s3cret").Result().Cookies()[0]
+		ended := make(chan struct{})
+		r := httptest.NewRequest("GET", "http://localhost/v1/stream", nil)
+		r.AddCookie(cookie)
+		go func() {
+			defer close(ended)
+			b.s.Admin().ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		<-time.After(time.Minute)
+		select {
+		case <-ended:
+			t.Fatal("it ends by itself")
+		default:
+		}
+		out := httptest.NewRequest("POST", "http://localhost/logout", nil)
+		out.AddCookie(cookie)
+		b.s.Admin().ServeHTTP(httptest.NewRecorder(), out)
+		select {
+		case <-ended:
+		case <-time.After(streamBeat + time.Second):
+			t.Error("it goes on after the session has ended")
+		}
+	})
+}
+
+// An intake that takes everybody on this machine does not take pages of other sites for them.
+func TestLocalIntake(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.LocalOnly, c.Hosts = true, []string{"jobs.example", "ops:9000"} })
+	for _, tt := range []struct {
+		host, origin, site string
+		status             int
+	}{
+		{"localhost:8080", "", "", 202}, {"127.0.0.1:8080", "", "", 202}, {"[::1]:8080", "", "", 202},
+		{"localhost:8080", "http://localhost:8080", "same-origin", 202},
+		{"jobs.example", "", "", 202}, {"ops:9000", "", "", 202}, {"127.0.0.1:8080", "https://jobs.example", "cross-site", 202},
+		{"evil.example:8080", "", "", 403}, {"evil.example", "http://evil.example", "same-origin", 403}, {"ops:9001", "", "", 403},
+		{"127.0.0.1:8080", "https://evil.example", "cross-site", 403}, {"localhost:8080", "null", "", 403}, {"localhost:8080", "", "cross-site", 403},
+	} {
+		h := headers{"Host": tt.host, "Origin": tt.origin, "Sec-Fetch-Site": tt.site}
+		if r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob); r.Code != tt.status {
+			t.Errorf("%+v: %d %s", tt, r.Code, r.Body)
+		}
+		if r := b.intake.do(t, "GET", "/readyz", h, ""); r.Code != http.StatusOK {
+			t.Errorf("probe, %+v: %d", tt, r.Code)
+		}
+	}
+	for name, change := range map[string]func(*Config){"public": func(c *Config) {}, "guarded": nil} {
+		b := newBench(t)
+		if change == nil {
+			b = newGuarded(t, []auth.Mode{auth.Guest}, func(c *Config) { c.LocalOnly = true })
+		}
+		if r := b.intake.do(t, "POST", "/v1/jobs", headers{"Host": "jobs.example"}, plainJob); r.Code != http.StatusAccepted {
+			t.Errorf("%s: %d %s", name, r.Code, r.Body)
+		}
 	}
 }

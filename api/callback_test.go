@@ -52,8 +52,8 @@ func TestRefusedCallbackURL(t *testing.T) {
 		fields     []string
 	}{
 		{"/v1/jobs", bad, []string{"callback_url"}},
-		{"/v1/jobs/batch", `{"jobs":[` + good + `,` + bad + `,` + bad + `]}`, []string{"jobs[1].callback_url", "jobs[2].callback_url"}},
-		{"/v1/jobs/batch", `{"jobs":[` + bad + strings.Repeat(`,`+bad, 99) + `]}`, nil},
+		{"/v1/jobs/batch", `{"jobs":[` + good + `,` + bad + `,` + bad + `],"atomic":true}`, []string{"jobs[1].callback_url", "jobs[2].callback_url"}},
+		{"/v1/jobs/batch", `{"jobs":[` + bad + strings.Repeat(`,`+bad, 99) + `],"atomic":true}`, nil},
 	} {
 		r := b.intake.do(t, "POST", c.path, nil, c.body)
 		r.want(t, http.StatusUnprocessableEntity, "invalid-request")

@@ -20,16 +20,21 @@ func decodeSubmission(body []byte) (wire.Submission, error) {
 	return s, rd.err()
 }
 
-// decodeBatch reads the body of POST /v1/jobs/batch. A payload may be as large as in a single submission, not larger.
-func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
-	var b wire.Batch
+// decodeBatch reads the body of POST /v1/jobs/batch. wrong has a problem for each job that cannot be submitted, at its index, and is nil
+// where there is none; of an atomic batch they are one error. A payload may be as large as in a single submission, not larger.
+func decodeBatch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem, err error) {
 	value, err := oneValue(body)
 	if err != nil {
-		return b, err
+		return b, nil, err
 	}
 	var rd reader
-	var large []wire.FieldError // elements with a payload that is too large
 	jobs := json.RawMessage(nil)
+	refuse := func(i int, p *problem) {
+		for len(wrong) <= i {
+			wrong = append(wrong, nil)
+		}
+		wrong[i] = p
+	}
 	rd.object("", value, func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "jobs":
@@ -39,9 +44,15 @@ func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
 					return
 				}
 				var job wire.BatchJob
-				rd.submission(path, value, &job.Submission, &job.IdempotencyKey)
-				if int64(len(value)) > maxPayload && len(large) < maxFieldErrors {
-					large = append(large, wire.FieldError{Field: path, Kind: kindOf(value), Rule: fmt.Sprintf("must be at most %d bytes", maxPayload)})
+				var one reader
+				one.submission("", value, &job.Submission, &job.IdempotencyKey)
+				switch {
+				case len(one.errs) > 0:
+					refuse(i, invalidFields(one.errs))
+				case int64(len(value)) > maxPayload:
+					p := tooLargeBody("the job", maxPayload)
+					p.Errors = []wire.FieldError{{Field: "body", Kind: kindOf(value), Rule: fmt.Sprintf("must be at most %d bytes", maxPayload)}}
+					refuse(i, p)
 				}
 				b.Jobs = append(b.Jobs, job)
 			})
@@ -59,14 +70,44 @@ func decodeBatch(body []byte, maxPayload int64) (wire.Batch, error) {
 		rd.wrong("jobs", nil, "is required")
 	}
 	if err := rd.err(); err != nil {
-		return b, err
+		return b, nil, err
 	}
-	if len(large) > 0 {
-		p := tooLargeBody(large[0].Field, maxPayload)
-		p.Errors = large
-		return b, p
+	if b.Atomic {
+		return b, nil, together(wrong)
 	}
-	return b, nil
+	return b, wrong, nil
+}
+
+// together merges the problems of the jobs of an atomic batch into one, nil if no job has a
+// problem. It takes the type of the first problem and the field errors of all problems of that
+// type. Each field gets the index of its job.
+func together(wrong []*problem) error {
+	var all *problem
+	for i, p := range wrong {
+		if p == nil || all != nil && p.Type != all.Type {
+			continue
+		}
+		if all == nil {
+			all = &problem{Problem: p.Problem}
+			all.Errors = nil
+		}
+		for _, e := range p.Errors {
+			if e.Field == "body" {
+				e.Field = elementPath("jobs", i)
+			} else {
+				e.Field = elementPath("jobs", i) + "." + e.Field
+			}
+			if len(all.Errors) < maxFieldErrors {
+				all.Errors = append(all.Errors, e)
+			}
+		}
+	}
+	if all == nil {
+		return nil
+	}
+	first := all.Errors[0]
+	all.Detail = fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule)
+	return all
 }
 
 // submission reads one job; key, if not nil, takes the idempotency key that a job of a batch may carry.

@@ -68,12 +68,11 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err := s.reading(tenant); err != nil {
 		return nil, err
 	}
-	select {
-	case s.streams <- struct{}{}:
-	default:
-		return nil, tooManyStreams.with("the process has as many event streams as it serves at once; poll the job instead").retry(retryAfterSeconds(5 * time.Second))
+	holder := owner{tenant, s.addressOf(c.r)}
+	if full := s.streams.take(holder, 1); full != unbound {
+		return nil, tooManyStreams.with(full.blame("event streams") + "; poll the job instead").retry(retryAfterSeconds(5 * time.Second))
 	}
-	release := func() { <-s.streams }
+	release := func() { s.streams.give(holder, 1) }
 	taken := false
 	defer func() {
 		if !taken {

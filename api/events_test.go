@@ -122,8 +122,8 @@ func TestEventStreams(t *testing.T) {
 				if !slices.Equal(notes, tt.want) || took != tt.took {
 					t.Errorf("%q after %v, want %q after %v", notes, took, tt.want, tt.took)
 				}
-				if n := b.queue.Watching(); n != 0 || len(b.s.streams) != 0 {
-					t.Errorf("%d watches and %d streams left", n, len(b.s.streams))
+				if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 {
+					t.Errorf("%d watches and %d streams left", n, b.s.streams.count())
 				}
 				<-time.After(time.Minute) // whatever is still to happen
 			})
@@ -152,7 +152,7 @@ func TestEventStreamEndsWithTheClient(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1100*time.Millisecond)
 		defer cancel()
 		_, took, _ := b.follow(ctx, b.submit(plainJob, nil).job.ID, nil)
-		if took != 1100*time.Millisecond || b.queue.Watching() != 0 || len(b.s.streams) != 0 {
+		if took != 1100*time.Millisecond || b.queue.Watching() != 0 || b.s.streams.count() != 0 {
 			t.Errorf("after %v, %d watches left", took, b.queue.Watching())
 		}
 	})
@@ -175,14 +175,14 @@ func TestEventStreamAfterTheEnd(t *testing.T) {
 	if r := b.intake.do(t, "HEAD", path, nil, ""); r.Code != http.StatusOK || r.Body.Len() != 0 || r.Header().Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: %d %v %s", r.Code, r.Header(), r.Body)
 	}
-	if n := b.queue.Watching(); n != 0 || len(b.s.streams) != 0 {
-		t.Errorf("%d watches and %d streams left", n, len(b.s.streams))
+	if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 {
+		t.Errorf("%d watches and %d streams left", n, b.s.streams.count())
 	}
 }
 
 func TestEventStreamsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.MaxStreams = 2 })
+		b := newBench(t, func(c *Config) { c.MaxStreams, c.TenantShare, c.AddressShare = 2, 100, 100 })
 		id := b.submit(plainJob, nil).job.ID
 		for range 2 {
 			go b.follow(t.Context(), id, nil)
@@ -254,13 +254,50 @@ func TestEventStreamToADeafClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if len(b.s.streams) != 1 {
-			t.Fatalf("%d streams", len(b.s.streams))
+		if b.s.streams.count() != 1 {
+			t.Fatalf("%d streams", b.s.streams.count())
 		}
 		<-time.After(streamPatience)
 		synctest.Wait()
-		if n := b.queue.Watching(); n != 0 || len(b.s.streams) != 0 {
-			t.Errorf("%d watches and %d streams left", n, len(b.s.streams))
+		if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 {
+			t.Errorf("%d watches and %d streams left", n, b.s.streams.count())
+		}
+	})
+}
+
+// One tenant does not take the event streams of all, and neither does one address with many names.
+func TestEventStreamsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.MaxStreams = 8 }) // 2 of a tenant, 4 of an address
+		follow := func(tenant string) {
+			id := b.submit(plainJob, headers{"Sluice-Tenant": tenant}).job.ID
+			go b.follow(t.Context(), id, headers{"Sluice-Tenant": tenant})
+			synctest.Wait()
+		}
+		ask := func(tenant, address string) reply {
+			id := b.submit(plainJob, headers{"Sluice-Tenant": tenant}).job.ID
+			r := httptest.NewRequest("GET", "http://localhost/v1/jobs/"+id+"/events", nil)
+			r.Header.Set("Sluice-Tenant", tenant)
+			r.RemoteAddr = address
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			time.AfterFunc(time.Second, cancel)
+			return b.intake.send(t, r.WithContext(ctx))
+		}
+		const here, elsewhere = "192.0.2.1:1234", "192.0.2.9:1"
+		follow("a")
+		follow("a")
+		ask("a", elsewhere).want(t, http.StatusServiceUnavailable, "too-many-streams")
+		follow("b")
+		follow("c")
+		ask("quiet", here).want(t, http.StatusServiceUnavailable, "too-many-streams")
+		ask("quiet", elsewhere).want(t, http.StatusOK, "")
+		for _, id := range b.queue.IDs() {
+			b.queue.Finish(id, shaper.Succeeded, nil, nil)
+		}
+		synctest.Wait()
+		if n := b.s.streams.count(); n != 0 {
+			t.Errorf("%d streams left", n)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -22,7 +23,9 @@ import (
 const (
 	liveStreams = 100 // streams of figures of one process at once: each chooses and orders its tenants itself
 	maxLines    = 500 // tenants in one event
-	maxSearch   = 255 // bytes of what a tenant's name is to contain
+	// overviewRoutes are the routes in an overview, which is sent four times a second.
+	overviewRoutes = 50
+	maxSearch      = 255 // bytes of what a tenant's name is to contain
 )
 
 // Events of a stream of figures.
@@ -41,29 +44,37 @@ func (s *Server) figureOperations() []operation {
 		description: "Also while the store is away: it is not ok, then. They are at most a quarter of a second old.",
 		answers:     map[int]answerDoc{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, refusals: operatorKinds, handle: s.getStats,
 	}, {
+		id: "list-routes", method: http.MethodGet, path: "/v1/routes", tag: tag, summary: "List the routes with their circuit breakers",
+		description: "Over all workers that were heard of in the last 3 seconds: the state of the circuit breaker, deliveries under way, and how many failed in the last minute. The routes of this " +
+			"process's configuration are always there. While the store is away they are as they were before.",
+		answers: map[int]answerDoc{http.StatusOK: {"The routes.", wire.RouteList{}, nil}}, refusals: operatorKinds, handle: s.listRoutes,
+	}, {
 		id: "stream-figures", method: http.MethodGet, path: "/v1/stream", tag: tag, summary: "Follow the figures",
-		description: "Server-sent events: first `history`, what is known of the minutes before; `overview` four times a second; `tenants` once a second, less often where there are so many that reading them would " +
-			"be felt; `tenant`, if one is named, four times a second. A client that is too slow misses events, never gets old ones later. The stream ends after 10 " +
-			"minutes and when the server has stopped working; open it again. While nobody follows, only the figures of all tenants " +
-			"together are read, every ten seconds, for the history. A process serves " +
+		description: "Server-sent events. `history` comes once, before the first `overview`, and has the minutes " +
+			"before. `overview` comes four times a second. `tenants` comes once a second, less often where there " +
+			"are too many tenants to read at that rate. With the parameter tenant, `tenant_history` comes once, " +
+			"then `tenant` four times a second. A slow client misses events and never gets old ones later. The " +
+			"stream ends after 10 minutes, and when the server has stopped working; open it again. While no " +
+			"client is connected, the server still samples for the history: all tenants together up to once a " +
+			"second, and each tenant every five seconds while it has traffic. A process serves " +
 			strconv.Itoa(liveStreams) + " such streams at once.",
 		params: []*huma.Param{
-			{Name: "tenant", In: "query", Description: "To be told of in detail.", Schema: textSchema(1, 255)},
+			{Name: "tenant", In: "query", Description: "The tenant of the `tenant` events.", Schema: textSchema(1, 255)},
 			{Name: "q", In: "query", Description: "Only tenants whose name contains this, in upper or lower case.", Schema: textSchema(0, maxSearch)},
 			{Name: "sort", In: "query", Description: "Which tenants come first: those with the most jobs waiting, the longest wait, the most refusals, or by name; depth if absent.",
 				Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"depth", "oldest_wait", "refused", "name"}}},
 			{Name: "limit", In: "query", Description: "Tenants in an event; 50 if absent. With 0 there are no such events.",
 				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},
 		},
-		answers:  map[int]answerDoc{http.StatusOK: {"The events.", figureStream{}, []string{"X-Accel-Buffering"}}},
+		answers:  map[int]answerDoc{http.StatusOK: {"The events.", figureEvents{}, []string{"X-Accel-Buffering"}}},
 		refusals: append([]kind{tooManyStreams, shuttingDown}, operatorKinds...), handle: s.streamFigures,
 	}}
 }
 
-// figureStream documents the events of a stream of figures.
-type figureStream struct{}
+// figureEvents documents the events of a stream of figures.
+type figureEvents struct{}
 
-func (figureStream) schema(schemas huma.Registry) *huma.Schema {
+func (figureEvents) schema(schemas huma.Registry) *huma.Schema {
 	event := func(name string, data any) *huma.Schema {
 		return &huma.Schema{
 			Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
@@ -73,7 +84,8 @@ func (figureStream) schema(schemas huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
 		Items: &huma.Schema{OneOf: []*huma.Schema{
-			event(historyEvent, wire.FigureHistory{}), event(overviewEvent, wire.Overview{}), event(tenantsEvent, wire.TenantLines{}), event(tenantEvent, wire.TenantNow{}),
+			event(historyEvent, wire.FigureHistory{}), event(overviewEvent, wire.Overview{}), event(tenantsEvent, wire.TenantLines{}),
+			event(tenantHistoryEvent, wire.TenantHistory{}), event(tenantEvent, wire.TenantNow{}),
 		}},
 	}
 }
@@ -148,36 +160,49 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 		defer watch.Close()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		out := newEventWriter(w)
-		if out.add(historyEvent, s.historyOut(view.Tenant, time.Now())) == nil {
-			sendFigures(c.r.Context(), out, watch, t)
+		allowed := s.operator()
+		f := figureStream{
+			server: s, out: newEventWriter(w), watch: watch, table: t, allowed: func() bool { return allowed(c.r) == nil },
 		}
+		f.send(c.r.Context())
 	}
 	return a, nil
 }
 
-// sendFigures sends what is new until the client is gone, the stream has lived its time, or the hub ends. While a write waits for the
+// figureStream is one stream of figures.
+type figureStream struct {
+	server *Server
+	out    *eventWriter
+	watch  *live.Watch
+	table  table
+
+	allowed func() bool // whether the client is still authorized; its session may have ended
+
+	past, tenantPast bool // whether that history was sent
+}
+
+// send sends what is new until the client is gone, the stream has lived its time, or the hub ends. While a write waits for the
 // client, what comes replaces what came before.
-func sendFigures(ctx context.Context, out *eventWriter, watch *live.Watch, t table) {
+func (f *figureStream) send(ctx context.Context) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
-	defer out.extend()      // for the end of the answer
-	if out.flush() != nil { // the client learns that it is served, also where there is nothing to tell yet
+	defer f.out.extend()      // for the end of the answer
+	if f.out.flush() != nil { // the client learns that it is served, also where there is nothing to tell yet
 		return
 	}
 	for {
 		select {
-		case <-watch.News():
-			if ctx.Err() != nil || out.addNews(watch.Take(), t) != nil || out.flush() != nil {
+		case <-f.watch.News():
+			if ctx.Err() != nil || f.add(f.watch.Take()) != nil || f.out.flush() != nil {
 				return
 			}
 		case <-beat.C:
-			if out.beat() != nil {
+			if !f.allowed() || f.out.beat() != nil {
 				return
 			}
-		case <-watch.Ended():
+		case <-f.watch.Ended():
 			return
 		case <-life.C:
 			return
@@ -187,17 +212,26 @@ func sendFigures(ctx context.Context, out *eventWriter, watch *live.Watch, t tab
 	}
 }
 
-// addNews adds the events of what is new.
-func (e *eventWriter) addNews(n live.News, t table) error {
+// add writes the events for n. It sends the history right before the first figures that continue
+// it. The history ends where those begin, so nothing is missing in between or sent twice.
+func (f *figureStream) add(n live.News) error {
 	var errs []error
 	if n.Overview != nil {
-		errs = append(errs, e.add(overviewEvent, overviewOut(*n.Overview)))
+		if !f.past {
+			f.past = true
+			errs = append(errs, f.out.add(historyEvent, f.server.historyOut(n.Overview)))
+		}
+		errs = append(errs, f.out.add(overviewEvent, overviewOut(*n.Overview)))
 	}
 	if n.Census != nil {
-		errs = append(errs, e.add(tenantsEvent, t.lines(n.Census)))
+		errs = append(errs, f.out.add(tenantsEvent, f.table.lines(n.Census)))
 	}
 	if n.Tenant != nil {
-		errs = append(errs, e.add(tenantEvent, tenantNow(n.Tenant)))
+		if !f.tenantPast {
+			f.tenantPast = true
+			errs = append(errs, f.out.add(tenantHistoryEvent, f.server.tenantHistoryOut(n.Tenant)))
+		}
+		errs = append(errs, f.out.add(tenantEvent, tenantNow(n.Tenant)))
 	}
 	return errors.Join(errs...)
 }
@@ -237,17 +271,18 @@ func lineOut(b *queue.Brief) wire.TenantLine {
 	return wire.TenantLine{
 		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,
 		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
-		Succeeded: b.Succeeded, Dead: b.DeadTotal,
+		Succeeded: b.Succeeded, DeadLetters: b.Dead, Dead: b.DeadTotal,
+		HeldUntil: heldUntil(b.Figures), HeldBy: b.HeldBy.By, HeldStatus: b.HeldBy.Status,
 	}
 }
 
 func overviewOut(o live.Overview) wire.Overview {
 	out := wire.Overview{
 		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
-		Workers: o.Workers.Live,
+		Workers: o.Workers.Live, Dead: o.Dead, Routes: firsts(routesOut(o.Workers.Routes), overviewRoutes, byTrouble),
 		Store: wire.StoreState{
 			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping), UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
-			Version: o.Store.Version,
+			Version: o.Store.Version, Differing: o.Store.Differing,
 		},
 	}
 	if o.Workers.Lateness.Sum() > 0 {
@@ -257,6 +292,55 @@ func overviewOut(o live.Overview) wire.Overview {
 		out.Store.Error = storeError(o.Err)
 	}
 	return out
+}
+
+// watched is where the figures come from: the store, with the routes that are configured, and what the surveys found.
+type watched struct {
+	Backend
+	routes  map[string]RouteInfo
+	figures *figures
+}
+
+// Workers tells of every configured route, also of those that have nothing to tell.
+func (w watched) Workers(ctx context.Context) (queue.Workers, error) {
+	workers, err := w.Backend.Workers(ctx)
+	routes := make(map[string]queue.RouteLoad, len(w.routes))
+	for name := range w.routes {
+		routes[name] = queue.RouteLoad{}
+	}
+	maps.Copy(routes, workers.Routes)
+	workers.Routes = routes
+	return workers, err
+}
+
+// DeadLetters implements live.Source.
+func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.figures.deadLetters(ctx) }
+
+// breakerNames are the states of circuit breakers in the API.
+var breakerNames = map[queue.BreakerState]string{queue.BreakerClosed: "closed", queue.BreakerHalfOpen: "half-open", queue.BreakerOpen: "open"}
+
+func routesOut(routes map[string]queue.RouteLoad) []wire.RouteLine {
+	out := make([]wire.RouteLine, 0, len(routes))
+	for name, l := range routes {
+		out = append(out, wire.RouteLine{Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended, Failed: l.Failed})
+	}
+	return out
+}
+
+// byTrouble orders routes, those first that need a look.
+func byTrouble(a, b wire.RouteLine) int {
+	states := []string{"open", "half-open", "closed"}
+	return cmp.Or(
+		cmp.Compare(slices.Index(states, a.Breaker), slices.Index(states, b.Breaker)), cmp.Compare(b.Failed, a.Failed),
+		cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Route, b.Route),
+	)
+}
+
+// listRoutes is GET /v1/routes.
+func (s *Server) listRoutes(c *call) (*answer, error) {
+	routes := routesOut(s.live.Overview(c.r.Context()).Workers.Routes)
+	slices.SortFunc(routes, byTrouble)
+	return ok(wire.RouteList{Items: routes}), nil
 }
 
 // fineMS is a time in milliseconds with three digits after the point: these are often below one.

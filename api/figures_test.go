@@ -104,7 +104,7 @@ func TestStreamOfFigures(t *testing.T) {
 		b.queue.Finish(done, shaper.Succeeded, nil, nil)
 		r := b.rollFor(1100*time.Millisecond, "?tenant=other&q=ACME&sort=name&limit=1", 0)
 		want := []string{
-			"0s history", "0s overview", "0s tenant", "0s tenants", "250ms overview", "250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
+			"0s history", "0s overview", "0s tenant_history", "0s tenant", "0s tenants", "250ms overview", "250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
 			"1s overview", "1s tenant", "1s tenants",
 		}
 		// What comes at one instant comes in any order.
@@ -393,5 +393,41 @@ func TestStreamOfFiguresOverAConnection(t *testing.T) {
 	}
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHeldDeadAndRoutes: until when a tenant is held and why, how many dead letters there are now, and how the routes are.
+func TestHeldDeadAndRoutes(t *testing.T) {
+	b := newBench(t)
+	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("", 3600))
+	b.queue.Hold("acme", queue.Figures{HeldUntil: until, HeldBy: queue.HoldCause{By: queue.HeldByBreaker, Status: 502}, Dead: 317, DeadTotal: 564})
+	held := `"held_until":"2026-03-01T11:00:00Z","held_by":"breaker","held_status":502`
+	for _, part := range []string{held, `"dead":317,"dead_total":564`} {
+		for _, path := range []string{"/v1/tenants/acme", "/v1/tenants"} {
+			if r := b.admin.do(t, "GET", path, nil, ""); !strings.Contains(r.Body.String(), part) {
+				t.Errorf("%s lacks %s: %s", path, part, r.Body)
+			}
+		}
+	}
+	load := func(state queue.BreakerState, flying, ended, failed int64) queue.RouteLoad {
+		return queue.RouteLoad{Breaker: state, InFlight: flying, Ended: ended, Failed: failed}
+	}
+	b.queue.Work(queue.Workers{Live: 2, Routes: map[string]queue.RouteLoad{
+		"default": load(queue.BreakerClosed, 3, 10, 0), "gone": load(queue.BreakerHalfOpen, 0, 1, 0), "away": load(queue.BreakerOpen, 0, 0, 0),
+	}})
+	routes := `[{"route":"away","breaker":"open","in_flight":0,"ended":0,"failed":0},{"route":"gone","breaker":"half-open","in_flight":0,"ended":1,"failed":0},` +
+		`{"route":"default","breaker":"closed","in_flight":3,"ended":10,"failed":0},{"route":"other","breaker":"closed","in_flight":0,"ended":0,"failed":0}]`
+	if r := b.admin.do(t, "GET", "/v1/routes", nil, ""); strings.TrimSpace(r.Body.String()) != `{"items":`+routes+`}` {
+		t.Errorf("the routes are %s", r.Body)
+	}
+	if r := b.admin.do(t, "GET", "/v1/stats", nil, ""); !strings.Contains(r.Body.String(), `"routes":`+routes) || !strings.Contains(r.Body.String(), `"dead":317`) {
+		t.Errorf("the overview is %s", r.Body)
+	}
+	b.admin.do(t, "POST", "/v1/tenants/acme/unhold", nil, `{"reason":"mended"}`)
+	if r := b.admin.do(t, "GET", "/v1/tenants/acme", nil, ""); strings.Contains(r.Body.String(), "held_until") || strings.Contains(r.Body.String(), "mended") {
+		t.Errorf("after the end of the hold: %s", r.Body)
+	}
+	if r := b.admin.do(t, "GET", "/v1/tenants/acme/history", nil, ""); !strings.Contains(r.Body.String(), `"action":"unhold","reason":"mended"`) {
+		t.Errorf("the history is %s", r.Body)
 	}
 }

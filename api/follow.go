@@ -45,13 +45,14 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 		defer f.Stop()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		s.sendArrivals(c.r.Context(), newEventWriter(w), f)
+		allowed := s.operator()
+		s.sendArrivals(c.r.Context(), newEventWriter(w), f, func() bool { return allowed(c.r) == nil })
 	}
 	return a, nil
 }
 
-// sendArrivals sends what comes until the client is gone or the server drains; then what has come by then.
-func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals.Follower) {
+// sendArrivals sends what comes until the client is gone, or allowed no longer, or the server drains; then what has come by then.
+func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals.Follower, allowed func() bool) {
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
@@ -63,7 +64,7 @@ func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals
 		select {
 		case <-f.News():
 		case <-beat.C:
-			if out.beat() != nil {
+			if !allowed() || out.beat() != nil {
 				return
 			}
 			continue
@@ -113,4 +114,5 @@ func (s *Server) noteArrival(sub queue.Submission, v queue.Verdict) {
 		a.At = shaper.InstantOf(v.Job.Created) // earlier, if the call was sent again
 	}
 	s.arrivals.Note(sub.Tenant, a)
+	s.live.Stir()
 }

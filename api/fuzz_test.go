@@ -159,9 +159,14 @@ func FuzzBatch(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b, err := decodeBatch(body, 1<<10)
-		if err == nil && (len(b.Jobs) < 1 || len(b.Jobs) > wire.MaxBatch) {
-			t.Errorf("%q: %d jobs", body, len(b.Jobs))
+		b, wrong, err := decodeBatch(body, 1<<10)
+		if err == nil && (len(b.Jobs) < 1 || len(b.Jobs) > wire.MaxBatch || len(wrong) > len(b.Jobs)) {
+			t.Errorf("%q: %d jobs, %d wrong", body, len(b.Jobs), len(wrong))
+		}
+		for i, p := range wrong {
+			if p != nil && (len(p.Errors) == 0 || b.Atomic || b.Jobs[i].Type == "" && p.Detail == "") {
+				t.Errorf("%q: job %d: %+v", body, i, p)
+			}
 		}
 	})
 }
@@ -238,7 +243,7 @@ func FuzzTraceParent(f *testing.F) {
 func FuzzSettings(f *testing.F) {
 	for _, s := range []string{
 		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,
-		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`, `{"rates":[{}]}`, `{"rat":1}`,
+		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`, `{"rates":[{}]}`, `{"rat":1}`, `{"rate":"5/24h","rates":[{"rate":"1/s","burst":3}]}`,
 		`{"tier":"pro","routes":{"login":{"rate":{"limit":5}},"gone":null}}`, `{"routes":null,"tier":null}`, `{"routes":{"login":{"tier":"pro"}}}`,
 	} {
 		f.Add([]byte(s))

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,7 +13,7 @@ import (
 )
 
 // limits are what a tenant can be limited by.
-var limits = []string{"rate", "concurrency", "held", "paused", "idle"}
+var limits = queue.LimitCauses
 
 // figures are gauges of the store.
 type figures struct {
@@ -25,11 +26,14 @@ type figures struct {
 		capacity, rate, effective, ratio       *prometheus.Desc
 		limitedBy                              *prometheus.Desc
 		admittedTotal, rejected, departedTotal *prometheus.Desc
+		succeededTotal                         *prometheus.Desc
 	}
 
 	mu     sync.Mutex // of what follows
 	shown  *shown
 	survey survey
+
+	found atomic.Pointer[findings] // of the last survey; nil before the first has ended
 }
 
 func newFigures(b Backend, s *shown) *figures {
@@ -39,14 +43,14 @@ func newFigures(b Backend, s *shown) *figures {
 	f.totals.bytes = f.Desc("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
 	f.totals.tenants = f.Desc("tenants", "Tenants with jobs, or active in the last ten minutes.")
 	f.totals.running = f.Desc("running", "Jobs with a worker, of all tenants.")
-	f.totals.oldest = f.Desc("oldest_wait_seconds", "How long the job has waited that could have left first, of all tenants, 0 where none is queued.")
+	f.totals.oldest = f.Desc("oldest_wait_seconds", "How long ago the oldest job that waits could have left at first, through retries and holds, of all tenants; 0 for none.")
 	f.totals.dead = f.Desc("dead_letters", "Dead letters that can be replayed, of all tenants.")
 	one := func(name, help string, labels ...string) *prometheus.Desc {
 		return f.Desc("tenant_"+name, help, append([]string{"tenant"}, labels...)...)
 	}
 	f.tenant.depth = one("depth", "Jobs scheduled, queued and retrying, of each tenant that is shown, and of all others together.")
 	f.tenant.running = one("running", "Jobs with a worker, of each tenant that is shown, and of all others together.")
-	f.tenant.oldest = one("oldest_wait_seconds", "How long the job has waited that could have left first, of each tenant that is shown, and of all others together.")
+	f.tenant.oldest = one("oldest_wait_seconds", "How long ago the oldest job that waits could have left at first, through retries and holds, of each tenant that is shown, and of all others together.")
 	f.tenant.dead = one("dead_letters", "Dead letters that can be replayed, of each tenant that is shown, and of all others together.")
 	f.tenant.capacity = one("capacity", "Jobs that may wait, of each tenant that is shown.")
 	f.tenant.rate = one("rate_per_second", "Departures per second that the settings of a shown tenant allow: the strictest of its rates.")
@@ -56,6 +60,7 @@ func newFigures(b Backend, s *shown) *figures {
 	f.tenant.admittedTotal = one("admitted_total", "Jobs of a shown tenant that were admitted, counted anew when its idle flows are forgotten.")
 	f.tenant.rejected = one("rejected_total", "Jobs of a shown tenant that were refused for its queue or its settings, counted anew when its idle flows are forgotten.")
 	f.tenant.departedTotal = one("departed_total", "Departures of a shown tenant, counted anew when its idle flows are forgotten.")
+	f.tenant.succeededTotal = one("succeeded_total", "Jobs of a shown tenant that succeeded, counted anew when its idle flows are forgotten.")
 	return f
 }
 
@@ -64,6 +69,19 @@ func (f *figures) show(tenants []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.shown.name(tenants)
+}
+
+// deadLetters counts the dead letters of all tenants, by the last survey; not known before the first has ended.
+func (f *figures) deadLetters(ctx context.Context) (n int64, known bool) {
+	if f.mu.TryLock() { // else a scrape goes on with the survey
+		defer f.mu.Unlock()
+		f.found.Store(f.survey.goOn(ctx, f.shown.tenants(), liveBudget))
+	}
+	found := f.found.Load()
+	if found == nil {
+		return 0, false
+	}
+	return found.dead, true
 }
 
 func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
@@ -82,7 +100,8 @@ func (f *figures) fetch(ctx context.Context) []prometheus.Metric {
 		gauge(t.depth, float64(totals.Depth)), gauge(t.bytes, float64(totals.Bytes)), gauge(t.tenants, float64(totals.Tenants)),
 		gauge(t.running, float64(totals.Running)),
 	}
-	found := f.survey.goOn(ctx, f.shown.tenants())
+	found := f.survey.goOn(ctx, f.shown.tenants(), scrapeBudget)
+	f.found.Store(found)
 	if found != nil {
 		f.shown.choose(found, time.Now())
 		out = append(out, gauge(t.oldest, found.oldest().Seconds()), gauge(t.dead, float64(found.dead)))
@@ -136,6 +155,7 @@ func (f *figures) describe(t queue.Tenant, label string) []prometheus.Metric {
 		gauge(f.tenant.oldest, t.OldestWait.Seconds(), label), gauge(f.tenant.capacity, float64(t.Policy.Capacity), label),
 		gauge(f.tenant.rate, rate, label), gauge(f.tenant.effective, t.EffectiveRate, label), gauge(f.tenant.ratio, t.EffectiveRate/rate, label),
 		count(f.tenant.admittedTotal, t.Admitted), count(f.tenant.rejected, t.Rejected), count(f.tenant.departedTotal, t.Departed),
+		count(f.tenant.succeededTotal, t.Succeeded),
 	}
 	for _, by := range limits {
 		is := 0.0

@@ -62,7 +62,7 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 		}
 		store.Fail(nil)
 		<-time.After(scrape.Age)
-		if n := gather(); n != 18 {
+		if n := gather(); n != 19 {
 			t.Errorf("%d figures", n)
 		}
 	})
@@ -249,7 +249,7 @@ func TestSurveyIsSpread(t *testing.T) {
 			if m.steps != want.steps || known != want.known || known && dead != 95 {
 				t.Errorf("scrape %d: %d steps, %v dead (known: %v)", i, m.steps, dead, known)
 			}
-			if took := time.Since(begin); took > surveyBudget+m.step {
+			if took := time.Since(begin); took > scrapeBudget+m.step {
 				t.Errorf("scrape %d took %v", i, took)
 			}
 			<-time.After(2 * time.Second)

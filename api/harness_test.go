@@ -107,7 +107,7 @@ func (d document) do(t testing.TB, method, target string, h headers, body string
 		}
 	}
 	out := d.send(t, r)
-	if out.Code < 300 && body != "" {
+	if out.Code < 300 && body != "" && !strings.Contains(out.Body.String(), problemURN) { // a batch is answered although jobs of it are malformed
 		d.checkTaken(t, r, body)
 	}
 	return out

@@ -125,7 +125,7 @@ func TestLimitHeaders(t *testing.T) {
 		t.Errorf("the last place taken: %v", h)
 	}
 	h = http.Header{}
-	HeadersBoth.limitHeaders(h, shaper.Admission{Capacity: 1}, pausedRetryAfter)
+	HeadersBoth.limitHeaders(h, shaper.Admission{Capacity: 1}, 30)
 	if h.Get("RateLimit") != `"queue";r=0` || h.Get("RateLimit-Policy") != `"queue";q=1` || h.Get("X-RateLimit-Retry-After") != "30" {
 		t.Errorf("nothing known but the capacity: %v", h)
 	}

@@ -25,7 +25,11 @@ func (s *Server) readyz(c *call) (*answer, error) {
 		s.log.Debug("not ready", "error", err)
 		return nil, p
 	}
-	return ok(wire.Health{Status: "ok"}), nil
+	h := wire.Health{Status: "ok"}
+	if !s.backend.Agreement().InForce {
+		h.Detail = "the policies of this process's configuration file are not in force: another process put others into force since"
+	}
+	return ok(h), nil
 }
 
 // version is GET /version.

@@ -26,6 +26,11 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 		var refusal *auth.Refusal
 		if errors.As(err, &refusal) {
 			s.metrics.refused(string(refusal.Class))
+			if refusal.Shown() {
+				if many := s.cfg.Guesses.Wrong(s.addressOf(r)); many != nil {
+					return auth.Principal{}, many
+				}
+			}
 		}
 		return auth.Principal{}, err
 	}
@@ -40,6 +45,12 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 		return auth.Principal{}, tenantMismatch.with(tenantHeader + " names another tenant than the credential's; leave it out")
 	}
 	return who, nil
+}
+
+// addressOf tells clients apart by address; empty where there is none.
+func (s *Server) addressOf(r *http.Request) string {
+	address, _ := s.clientAddress(r)
+	return address
 }
 
 // unidentified is the 401 of a refused credential.
@@ -84,13 +95,17 @@ func (s *Server) security() []map[string][]string {
 func (s *Server) guarded(operations []operation) []operation {
 	for i := range operations {
 		operations[i].identifies = true
-		refusals := slices.Concat(operations[i].refusals, s.guardRefusals(operations[i].id)) // a copy: several operations share theirs
+		// A copy, because several operations share theirs.
+		refusals := slices.Concat(operations[i].refusals, []kind{rateLimited}, s.guardRefusals(operations[i].id))
 		if s.cfg.Auth != nil {
 			operations[i].security = s.security()
 			refusals = append(refusals, unauthorized, tenantMismatch)
 			if s.cfg.Auth.Takes(auth.JWT) {
 				refusals = append(refusals, issuerUnavailable)
 			}
+		}
+		if s.localOnly() {
+			refusals = append(refusals, forbidden)
 		}
 		operations[i].refusals = refusals
 	}

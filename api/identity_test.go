@@ -36,14 +36,15 @@ func newGuarded(t testing.TB, modes []auth.Mode, change ...func(*Config)) *bench
 		t.Fatal(err)
 	}
 	store := &lateStore{}
+	guesses := auth.NewGuesses()
 	a, err := auth.New(t.Context(), auth.Config{
-		Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler), Guest: auth.GuestConfig{Tier: "free"},
+		Guesses: guesses, Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler), Guest: auth.GuestConfig{Tier: "free"},
 		JWT: auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, append(change, func(c *Config) { c.Auth = a })...)
+	b := newBench(t, append(change, func(c *Config) { c.Auth, c.Guesses = a, guesses })...)
 	store.KeyStore = b.queue
 	return b
 }
@@ -443,4 +444,41 @@ func TestKeysOfARealQueue(t *testing.T) {
 			t.Fatal("the revoked key opens for good")
 		}
 	}
+}
+
+// Guessed keys are refused without a question to the store once there are many, and lock out nobody
+// who has a good one: neither one that was in use, nor one that was made meanwhile.
+func TestGuessedKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuarded(t, []auth.Mode{auth.Keys})
+		good, fresh := b.key("quiet", ""), b.key("new", "")
+		guess := func(n int) headers {
+			return bearing(auth.NewSecret().Key(fmt.Sprintf("%s%04d", good.Key.ID[:24], n)))
+		}
+		for n := range auth.GuessLimit {
+			b.intake.do(t, "POST", "/v1/jobs", guess(n), plainJob).want(t, http.StatusUnauthorized, "unauthorized")
+		}
+		r := b.intake.do(t, "POST", "/v1/jobs", guess(100), plainJob)
+		r.want(t, http.StatusTooManyRequests, "rate-limited")
+		if r.Header().Get("Retry-After") == "" {
+			t.Error("without Retry-After")
+		}
+		before := b.queue.Found()
+		var all sync.WaitGroup
+		for n := range 500 {
+			all.Go(func() {
+				b.intake.do(t, "POST", "/v1/jobs", guess(1000+n), plainJob).want(t, http.StatusTooManyRequests, "rate-limited")
+			})
+		}
+		all.Wait()
+		if asked := b.queue.Found() - before; asked > 40 {
+			t.Errorf("500 guesses asked the store %d times", asked)
+		}
+		for _, key := range []wire.NewKey{good, fresh} {
+			b.intake.do(t, "POST", "/v1/jobs", bearing(key.Secret), plainJob).want(t, http.StatusAccepted, "")
+		}
+		b.intake.do(t, "POST", "/v1/jobs", nil, plainJob).want(t, http.StatusUnauthorized, "unauthorized") // no guess
+		time.Sleep(time.Minute)
+		b.intake.do(t, "POST", "/v1/jobs", guess(2), plainJob).want(t, http.StatusUnauthorized, "unauthorized")
+	})
 }

@@ -26,17 +26,16 @@ func (s *Server) guardJob(c *call, job queue.Submission) error {
 	if len(s.guards) == 0 { // most have none, and this is the way of every job
 		return nil
 	}
-	_, err := s.guardJobs(c, []queue.Submission{job}, true)
-	return err
+	return s.guardJobs(c, []queue.Submission{job}, make([]*problem, 1), true)
 }
 
 // guardJobs asks the guards that count jobs for those of a request, once it is known where they go and before any is admitted. A job of a batch
-// counts as one that comes alone: of those with the same key as many pass as may, the first ones, and refused has a problem for each of the
-// others. Together they pass all or none, and the error is the refusal; while a guard that then refuses cannot ask its store, so is it of
-// every request. refused is nil where all pass.
+// counts as one that comes alone: of those with the same key as many pass as may, the first ones, and refused gets a problem for each of the
+// others. Those that are refused already are not counted. Together they pass all or none, and the error is the refusal; while a guard that
+// then refuses cannot ask its store, so is it of every request.
 //
 // What came from the admin listener is not counted: its operations are others.
-func (s *Server) guardJobs(c *call, jobs []queue.Submission, together bool) (refused []*problem, err error) {
+func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem, together bool) error {
 	for _, g := range s.guards {
 		if !g.ofJobs || !slices.Contains(JobEndpoints(), c.op) || !g.covers(c.op) {
 			continue
@@ -49,24 +48,21 @@ func (s *Server) guardJobs(c *call, jobs []queue.Submission, together bool) (ref
 			case p == nil:
 				continue
 			case together || p.Status != http.StatusTooManyRequests:
-				return nil, p
-			}
-			if refused == nil {
-				refused = make([]*problem, len(jobs))
+				return p
 			}
 			for _, i := range group[passed:] {
 				refused[i] = p
 			}
 		}
 	}
-	return refused, nil
+	return nil
 }
 
 // group finds the places of the jobs that the guard counts and no guard before has refused, by key; keys are in the order of their first jobs.
 func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem) (keys []string, groups map[string][]int) {
 	groups = map[string][]int{}
 	for i, job := range jobs {
-		if refused != nil && refused[i] != nil || !g.counts(job) {
+		if refused[i] != nil || !g.counts(job) {
 			continue
 		}
 		key, counted := g.key(c.r, c.op, &c.who, job)

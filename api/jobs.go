@@ -100,7 +100,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	if err := s.refusal(v.Admission, 1, 0); err != nil {
+	if err := s.refusal(v.Admission, flowName(tenant, job.Route), 1, 0); err != nil {
 		return nil, err
 	}
 	a := &answer{status: http.StatusAccepted, body: jobOf(v.Job)}
@@ -119,30 +119,30 @@ func (s *Server) attempts(job queue.Job) int {
 
 // postBatch is POST /v1/jobs/batch.
 func (s *Server) postBatch(c *call) (*answer, error) {
-	body, err := decodeBatch(c.body, s.cfg.MaxBody)
+	body, wrong, err := decodeBatch(c.body, s.cfg.MaxBody)
 	if err != nil {
 		return nil, err
 	}
+	held := make([]*problem, len(body.Jobs)) // why a job is not submitted
+	copy(held, wrong)
 	batch := make([]queue.Submission, len(body.Jobs))
-	var nowhere []string // fields that name no configured route
-	var rd reader
 	for i, job := range body.Jobs {
+		if held[i] != nil {
+			continue
+		}
 		var known bool
 		if batch[i], known = s.submission(c.who, job.IdempotencyKey, job.Submission); !known {
-			nowhere = append(nowhere, elementPath("jobs", i)+".route")
+			held[i] = unknownRouteAt("route")
+		} else if rule := s.callbackRule(job.CallbackURL); rule != "" {
+			held[i] = invalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
 		}
-		if rule := s.callbackRule(job.CallbackURL); rule != "" {
-			rd.note(elementPath("jobs", i)+".callback_url", "string", rule)
+	}
+	if body.Atomic {
+		if err := together(held); err != nil {
+			return nil, err
 		}
 	}
-	if len(nowhere) > 0 {
-		return nil, unknownRouteAt(nowhere...)
-	}
-	if err := rd.err(); err != nil {
-		return nil, err
-	}
-	held, err := s.guardJobs(c, batch, body.Atomic)
-	if err != nil {
+	if err := s.guardJobs(c, batch, held, body.Atomic); err != nil {
 		return nil, err
 	}
 	verdicts, err := s.submitPassed(c, batch, held, body.Atomic)
@@ -158,17 +158,18 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	}
 	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(batch))}
 	for i := range batch {
-		if held != nil && held[i] != nil {
+		if held[i] != nil {
 			s.metrics.refusal(held[i])
 			out.Items[i].Problem = held[i].Problem
 			continue
 		}
 		v := verdicts[0]
 		verdicts = verdicts[1:]
+		flow := flowName(batch[i].Tenant, batch[i].Route)
 		if !body.Atomic {
-			bytes = int64(len(batch[i].Payload))
+			flow, bytes = "", int64(len(batch[i].Payload))
 		}
-		refused := s.refusal(v.Admission, places, bytes)
+		refused := s.refusal(v.Admission, flow, places, bytes)
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: jobOf(v.Job), Replayed: v.Outcome == shaper.Replayed}
@@ -183,15 +184,12 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	return ok(out), nil
 }
 
-// submitPassed asks for admission of the jobs of a batch that guards have let pass; the verdicts are theirs alone, in order.
+// submitPassed asks for admission of the jobs of a batch that are not held; the verdicts are theirs alone, in order.
 func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem, atomic bool) ([]queue.Verdict, error) {
-	passed := batch
-	if held != nil {
-		passed = nil
-		for i, job := range batch {
-			if held[i] == nil {
-				passed = append(passed, job)
-			}
+	passed := make([]queue.Submission, 0, len(batch))
+	for i, job := range batch {
+		if held[i] == nil {
+			passed = append(passed, job)
 		}
 	}
 	if len(passed) == 0 {
@@ -260,6 +258,15 @@ func jobOf(j queue.Job) *wire.Job {
 	}
 	if r := j.Response; r != nil {
 		out.Response = responseOf(r)
+	}
+	return out
+}
+
+// operatorJob is the job as operators see it: with what its upstream's clients must not learn.
+func operatorJob(j queue.Job) *wire.Job {
+	out := jobOf(j)
+	if j.LastError != nil {
+		out.LastError.Detail = j.LastError.Detail
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -155,7 +156,7 @@ func TestFullQueue(t *testing.T) {
 	b.admin.do(t, "POST", "/v1/tenants/b/pause", nil, "")
 	r = b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 	r.want(t, http.StatusTooManyRequests, "queue-full")
-	if r.Header().Get("Retry-After") != "30" || strings.Contains(r.Body.String(), "retry_after_ms") || strings.Contains(r.Header().Get("RateLimit"), "t=") {
+	if after, _ = strconv.Atoi(r.Header().Get("Retry-After")); after < 30 || after > 36 || strings.Contains(r.Body.String(), "retry_after_ms") || strings.Contains(r.Header().Get("RateLimit"), "t=") {
 		t.Errorf("while paused: %v %s", r.Header(), r.Body)
 	}
 
@@ -179,7 +180,7 @@ func TestRetryAfterIsNotEarlierThanT(t *testing.T) {
 		{0, 0, 1, 30}, {0, time.Second, 11, 0},
 	} {
 		a := shaper.Admission{Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next}
-		h := problemOf(b.s.refusal(a, tt.size, 0)).header
+		h := problemOf(b.s.refusal(a, "flow", tt.size, 0)).header
 		got, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
 		if got < tt.least || (tt.least == 0 && got != 0) {
 			t.Errorf("%+v: %v", tt, h)
@@ -321,7 +322,7 @@ func TestBatch(t *testing.T) {
 		return b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+strings.Join(jobs, ",")+`],"atomic":`+strconv.FormatBool(atomic)+`}`)
 	}
 	r := send(8, true)
-	r.want(t, http.StatusTooManyRequests, "queue-full")
+	r.want(t, http.StatusTooManyRequests, "never-fits")
 	if r.Header().Get("Retry-After") != "" || r.Header().Get("RateLimit") != `"queue";r=5` {
 		t.Errorf("8 into 5 can never fit: %v", r.Header())
 	}
@@ -341,6 +342,69 @@ func TestBatch(t *testing.T) {
 	if r := send(3, true); r.Code != 429 || r.Header().Get("Retry-After") == "" {
 		t.Errorf("%d %v", r.Code, r.Header())
 	}
+}
+
+// A job that cannot be submitted has a verdict of its own, and the others are admitted. An atomic batch is refused for it.
+func TestBatchWithMalformedJobs(t *testing.T) {
+	b := newBench(t)
+	good, large := `{"type":"t","payload":1}`, `{"type":"t","payload":"`+strings.Repeat("x", 300<<10)+`"}`
+	jobs := []string{good, `{"payload":1}`, `7`, `{"type":"t","payload":1,"cost":0,"typo":1}`, `{"type":"t","payload":1,"route":"nowhere"}`, large, good,
+		`{"type":"t","payload":1,"callback_url":"http://x/"}`}
+	send := func(atomic bool) reply {
+		return b.intake.do(t, "POST", "/v1/jobs/batch", nil, fmt.Sprintf(`{"jobs":[%s],"atomic":%v}`, strings.Join(jobs, ","), atomic))
+	}
+	r := send(false)
+	var got wire.BatchResult
+	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || r.Code != http.StatusOK || len(got.Items) != len(jobs) {
+		t.Fatalf("%d %s", r.Code, r.Body)
+	}
+	for i, want := range []struct {
+		status       int
+		kind, fields string
+	}{
+		{202, "", ""}, {422, "invalid-request", "type"}, {422, "invalid-request", "body"}, {422, "invalid-request", "cost typo"}, {404, "unknown-route", "route"},
+		{413, "too-large", "body"}, {202, "", ""}, {422, "invalid-request", "callback_url"},
+	} {
+		v := got.Items[i]
+		var fields []string
+		for _, e := range v.Errors {
+			fields = append(fields, e.Field)
+		}
+		if v.Status != want.status || strings.TrimPrefix(v.Type, problemURN) != want.kind || strings.Join(fields, " ") != want.fields || (v.Job != nil) != (v.Status == 202) {
+			t.Errorf("job %d: %d %s %v, want %+v", i, v.Status, v.Type, fields, want)
+		}
+	}
+	if n := len(b.queue.IDs()); n != 2 {
+		t.Errorf("%d jobs were admitted, want 2", n)
+	}
+	if r = send(true); len(b.queue.IDs()) != 2 {
+		t.Errorf("of an atomic batch some were admitted: %s", r.Body)
+	}
+	r.want(t, http.StatusUnprocessableEntity, "invalid-request")
+	if !strings.HasPrefix(r.problem.Detail, "jobs[1].type (nothing) is required") || len(r.problem.Errors) != 4 {
+		t.Errorf("%s", r.Body)
+	}
+}
+
+// What is larger than the queue never fits, and is not to be tried again.
+func TestNeverFits(t *testing.T) {
+	b := newBench(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/b", nil, `{"capacity":5,"capacity_bytes":1000}`)
+	h := headers{"Sluice-Tenant": "b"}
+	large := `{"type":"t","payload":"` + strings.Repeat("x", 1200) + `"}`
+	six := strings.TrimSuffix(strings.Repeat(`{"type":"t","payload":1},`, 6), ",")
+	for _, c := range []struct{ what, path, body, detail string }{
+		{"a batch", "/v1/jobs/batch", `{"jobs":[` + six + `],"atomic":true}`, "a batch of 6 jobs can never fit into a queue of 5: send fewer at once, or raise the capacity"},
+		{"a payload", "/v1/jobs", large, "payloads of 1202 bytes at once can never fit into a queue of 1000"},
+	} {
+		r := b.intake.do(t, "POST", c.path, h, c.body)
+		r.want(t, http.StatusTooManyRequests, "never-fits")
+		if !strings.Contains(r.problem.Detail, c.detail) || r.Header().Get("Retry-After") != "" || r.problem.RetryAfterMS != 0 {
+			t.Errorf("%s: %s, Retry-After %q", c.what, r.Body, r.Header().Get("Retry-After"))
+		}
+	}
+	b.admin.do(t, "PATCH", "/v1/tenants/b", nil, `{"capacity":0}`)
+	b.intake.do(t, "POST", "/v1/jobs", h, `{"type":"t","payload":1}`).want(t, http.StatusTooManyRequests, "queue-full")
 }
 
 func TestBatchKeys(t *testing.T) {

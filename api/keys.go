@@ -26,6 +26,7 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.cfg.Guesses.Right(k.ID)
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key created", slog.String("key", k.ID))
 	return &answer{status: http.StatusCreated, body: wire.NewKey{Key: keyOut(k), Secret: secret.Key(k.ID)}}, nil
 }

@@ -40,14 +40,14 @@ func TestListByState(t *testing.T) {
 	add("retrying", plainJob, shaper.Retrying)
 	add("leased", plainJob, shaper.Leased)
 	add("dead", plainJob, shaper.Dead)
-	add("done", plainJob, shaper.Succeeded)
-	add("done", plainJob, shaper.Cancelled)
-	add("done", plainJob, shaper.Expired)
+	add("succeeded", plainJob, shaper.Succeeded)
+	add("cancelled", plainJob, shaper.Cancelled)
+	add("expired", plainJob, shaper.Expired)
 	for _, state := range stateNames(queue.ListStates()) {
 		_, got := b.intake.do(t, "GET", "/v1/jobs?state="+state, nil, "").list(t)
 		var want []string
 		for id, list := range jobs {
-			if list == state {
+			if list == state || state == "all" {
 				want = append(want, id)
 			}
 		}
@@ -57,7 +57,11 @@ func TestListByState(t *testing.T) {
 			t.Errorf("%s: %v, want %v", state, got, want)
 		}
 	}
-	for query, n := range map[string]int{"&route=other": 1, "&route=default": 1, "": 2} {
+	b.submit(`{"type":"rare","payload":1}`, headers{"Idempotency-Key": "k&1"})
+	for query, n := range map[string]int{
+		"&route=other": 1, "&route=default": 2, "": 3, "&type=rare": 1, "&type=rar": 0, "&idempotency_key=k%261": 1, "&idempotency_key=k": 0,
+		"&created_after=2000-01-02T15:04:05Z&created_before=2000-01-03T15:04:05Z": 0, "&created_before=2000-01-03T15:04:05%2B01:00": 0, "&created_after=1990-01-02T15:04:05.5Z": 3,
+	} {
 		if _, ids := b.intake.do(t, "GET", "/v1/jobs?state=queued"+query, nil, "").list(t); len(ids) != n {
 			t.Errorf("%q: %v, want %d", query, ids, n)
 		}

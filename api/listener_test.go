@@ -6,8 +6,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,19 +24,19 @@ type limited struct {
 	held    chan struct{} // one element for each request to /hold
 }
 
-func newLimited(t *testing.T, most int) *limited {
+func newLimited(t *testing.T, limits Limits) *limited {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &limited{t: t, l: Limit(socket, "api", most), release: make(chan struct{}), held: make(chan struct{}, 100)}
-	srv := HTTPServer("", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s := &limited{t: t, l: Limit(socket, "api", limits), release: make(chan struct{}), held: make(chan struct{}, 100)}
+	srv := HTTPServer("", keepPlaces(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
 			s.held <- struct{}{}
 			<-s.release
 		}
-	}), nil)
+	})), nil)
 	s.l.Attend(srv)
 	ended := make(chan error)
 	go func() { ended <- srv.Serve(s.l) }()
@@ -50,10 +52,11 @@ func newLimited(t *testing.T, most int) *limited {
 	return s
 }
 
-// dial opens a connection and sends the requests for the paths, of which none is read.
-func (s *limited) dial(paths ...string) net.Conn {
+// dialFrom is dial from another address of this machine.
+func (s *limited) dialFrom(address string, paths ...string) net.Conn {
 	s.t.Helper()
-	conn, err := net.Dial("tcp", s.l.Addr().String())
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	conn, err := dialer.Dial("tcp", s.l.Addr().String())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -64,6 +67,12 @@ func (s *limited) dial(paths ...string) net.Conn {
 	return conn
 }
 
+// dial opens a connection and sends a request for each path. It reads no answer.
+func (s *limited) dial(paths ...string) net.Conn {
+	s.t.Helper()
+	return s.dialFrom("127.0.0.1", paths...)
+}
+
 func (s *limited) ask(conn net.Conn, path string) {
 	s.t.Helper()
 	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -71,11 +80,17 @@ func (s *limited) ask(conn net.Conn, path string) {
 	}
 }
 
-// answered reads one answer.
-func (s *limited) answered(conn net.Conn) bool {
+// answered reads one answer and reports whether it is a 200.
+func (s *limited) answered(conn net.Conn) bool { return s.status(conn) == http.StatusOK }
+
+// status reads one answer; 0 if there is none.
+func (s *limited) status(conn net.Conn) int {
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	return err == nil && r.Body.Close() == nil && r.StatusCode == http.StatusOK
+	if err != nil || r.Body.Close() != nil {
+		return 0
+	}
+	return r.StatusCode
 }
 
 // closed reports whether the connection ends without a byte.
@@ -99,7 +114,7 @@ func (s *limited) want(figures ...float64) {
 	}
 }
 
-// waitIdle waits until so many connections are idle, which the server says a moment after the answer.
+// waitIdle waits until n connections are idle. The server reports that a moment after the answer.
 func (s *limited) waitIdle(n int) {
 	s.t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
@@ -115,15 +130,21 @@ func (s *limited) waitIdle(n int) {
 	}
 }
 
-func TestBusyListenerClosesNewConnections(t *testing.T) {
-	s := newLimited(t, 2)
+// When all connections are busy, probes are still answered and other requests get 503.
+func TestBusyListenerKeepsPlacesForProbes(t *testing.T) {
+	s := newLimited(t, Limits{Connections: 2})
 	one, two := s.dial("/hold"), s.dial("/hold")
 	<-s.held
 	<-s.held
-	if !closed(s.dial()) || !closed(s.dial()) {
-		t.Error("taken although there is no place")
+	if status := s.status(s.dial("/")); status != http.StatusServiceUnavailable {
+		t.Errorf("answered %d although there is no place", status)
 	}
-	s.want(2, 2, 0)
+	for _, path := range []string{"/livez", "/readyz"} {
+		if conn := s.dial(path); !s.answered(conn) || !closed(conn) {
+			t.Errorf("%s is not answered, or the connection stays", path)
+		}
+	}
+	s.want(2, 0, 0)
 	close(s.release)
 	if !s.answered(one) || !s.answered(two) {
 		t.Error("those that were there are not answered")
@@ -132,11 +153,67 @@ func TestBusyListenerClosesNewConnections(t *testing.T) {
 	if !s.answered(s.dial("/")) { // in the place of an idle one
 		t.Error("not taken although a connection is idle")
 	}
-	s.want(2, 2, 1)
+	s.want(2, 0, 1)
+}
+
+// One address does not take the connections of all; what it has beyond its share makes room for itself alone.
+func TestAddressesShareConnections(t *testing.T) {
+	s := newLimited(t, Limits{Connections: 4, PerAddress: 2, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}})
+	quiet := s.dialFrom("127.0.0.2", "/")
+	if !s.answered(quiet) {
+		t.Fatal("not answered")
+	}
+	s.waitIdle(1)
+	s.dial("/hold")
+	s.dial("/hold")
+	<-s.held
+	<-s.held
+	if status := s.status(s.dial("/")); status != http.StatusServiceUnavailable {
+		t.Errorf("beyond its share: %d", status)
+	}
+	s.want(3, 0, 0)
+	if s.ask(quiet, "/"); !s.answered(quiet) {
+		t.Error("the idle connection of another address made room")
+	}
+	s.waitIdle(1)
+	for range 3 { // clients behind one proxy
+		if !s.answered(s.dialFrom("127.0.0.9", "/")) {
+			t.Error("a proxy's connection is not answered")
+		}
+	}
+	close(s.release)
+}
+
+// Connections that say nothing hold the reserved places for a second at most.
+func TestReservedPlacesMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit(nil, "api", Limits{Connections: 1})
+		next := func() (admitted bool, victim *limitedConn) {
+			victim, admitted = l.admit(&limitedConn{of: l, since: time.Now()})
+			return admitted, victim
+		}
+		for range 1 + reservedPlaces {
+			if admitted, victim := next(); !admitted || victim != nil {
+				t.Fatal("not admitted")
+			}
+		}
+		if admitted, _ := next(); admitted {
+			t.Error("a place of less than a second was taken")
+		}
+		<-time.After(reservedFor)
+		for range reservedPlaces {
+			if admitted, victim := next(); !admitted || victim == nil || !victim.gone {
+				t.Error("an old connection kept its reserved place")
+			}
+		}
+		if admitted, _ := next(); admitted || l.Open() != 1+reservedPlaces {
+			t.Errorf("admitted %v, open %d", admitted, l.Open())
+		}
+	})
 }
 
 func TestIdleConnectionsMakeRoom(t *testing.T) {
-	s := newLimited(t, 3)
+	s := newLimited(t, Limits{Connections: 3})
 	silent, idle := s.dial(), s.dial("/")
 	if !s.answered(idle) {
 		t.Fatal("not answered")
@@ -160,7 +237,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 }
 
 func TestPlacesComeBack(t *testing.T) {
-	s := newLimited(t, 2)
+	s := newLimited(t, Limits{Connections: 2})
 	for range 20 {
 		conn := s.dial("/")
 		if !s.answered(conn) {
@@ -174,7 +251,7 @@ func TestPlacesComeBack(t *testing.T) {
 func TestListenersShareARegistry(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for _, name := range []string{"api", "admin"} {
-		if err := registry.Register(Limit(nil, name, 1)); err != nil {
+		if err := registry.Register(Limit(nil, name, Limits{Connections: 1})); err != nil {
 			t.Fatal(err)
 		}
 	}

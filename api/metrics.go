@@ -19,13 +19,14 @@ const unavailableOutcome = "unavailable"
 
 // outcomes are what submissions are counted by. A series that is there before its first event is not missed by whoever looks at its rise.
 var outcomes = []string{
-	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes), string(shaper.StoreFull), string(shaper.Draining),
+	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes), string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
 	string(shaper.DeadlineUnreachable), string(shaper.KeyReused), unavailableOutcome,
 }
 
 // alarming are the refusals whose series are there from the start.
 var alarming = []kind{
 	unauthorized, rateLimited, queueFull, queueBytesFull, deadlineFarAway, tenantDraining, storeFull, storageUnavailable, overloaded, shuttingDown, internalFault,
+	storedDamaged,
 }
 
 // metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns, classes of statuses.
@@ -37,7 +38,10 @@ type metrics struct {
 	auth       *prometheus.CounterVec
 	refusals   *prometheus.CounterVec
 	tooOften   prometheus.Counter
-	figures    *figures
+
+	evictedBodies prometheus.Counter
+
+	figures *figures
 
 	series sync.Map // of requests and duration: requestSeries by requestLabels
 }
@@ -80,6 +84,9 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 			Name: "sluice_reads_refused_total", Help: "Reads of jobs that were refused because their tenant reads too often.",
 		}),
 	}
+	m.evictedBodies = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_bodies_evicted_total", Help: "Large bodies that came too slowly and made room for others.",
+	})
 	for _, o := range outcomes {
 		m.admissions.WithLabelValues(o)
 	}
@@ -95,7 +102,7 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.figures}
+	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies, m.figures}
 	for i, c := range collectors {
 		if err := cfg.Registerer.Register(c); err != nil {
 			for _, done := range collectors[:i] {

@@ -14,7 +14,8 @@ import (
 )
 
 // newRouter is a router whose every answer, errors included, is counted, safe to show and a problem where it is an error.
-func (s *Server) newRouter() *chi.Mux {
+func (s *Server) newRouter(where string) *chi.Mux {
+	unserved := nothingAt(where)
 	r := chi.NewRouter()
 	r.Use(s.observe, s.survive, middleware.GetHead)
 	r.NotFound(unserved)
@@ -31,10 +32,17 @@ func (s *Server) newRouter() *chi.Mux {
 	return r
 }
 
-// unserved answers where there is nothing.
-func unserved(w http.ResponseWriter, _ *http.Request) {
-	notFound.with("see /docs for what there is").write(w)
+// nothingAt answers where there is nothing.
+func nothingAt(where string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { notFound.with(where).write(w) }
 }
+
+// Details of a 404 by listener: the request may have been meant for the other one.
+const (
+	onIntake  = "this is the listener of the API, for jobs (api.listen); tenants, keys, metrics and the dashboard are on the admin listener (admin.listen); /docs has what there is here"
+	onAdmin   = "this is the admin listener, for tenants, keys, metrics and the dashboard (admin.listen); jobs are submitted and read on the listener of the API (api.listen); /docs has what there is here"
+	onMetrics = "this is the listener of metrics (metrics.listen), which has /metrics alone"
+)
 
 // allowedMethods are those that the request's path has a route for. chi tells them only to its own handler.
 func allowedMethods(router chi.Routes, r *http.Request) []string {

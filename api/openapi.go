@@ -74,6 +74,18 @@ func serveDocument(router chi.Router, api huma.API) error {
 	return nil
 }
 
+// allowRateText documents that a rate may be a text, and a further rate have one.
+func allowRateText(schemas huma.Registry, of any) {
+	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
+	low := 1.0
+	text := &huma.Schema{Type: "string", Pattern: "^[1-9][0-9]*/([1-9][0-9]*)?(ms|s|m|h|d)$", Examples: []any{"10/s", "5/24h"}}
+	s.Properties["rate"] = &huma.Schema{AnyOf: []*huma.Schema{s.Properties["rate"], text}}
+	rates := s.Properties["rates"]
+	rates.Items = &huma.Schema{AnyOf: []*huma.Schema{rates.Items, {
+		Type: "object", Properties: map[string]*huma.Schema{"rate": text, "burst": {Type: "integer", Minimum: &low}}, Required: []string{"rate"}, AdditionalProperties: false,
+	}}}
+}
+
 // allowNull documents that null resets each of the settings, and each member of those that are maps.
 func allowNull(schemas huma.Registry, of any) {
 	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
@@ -156,6 +168,8 @@ var (
 		Description: "Change only if the settings have one of these revisions."}
 	dryRunParam = &huma.Param{Name: "dry_run", In: "query", Schema: &huma.Schema{Type: "boolean"},
 		Description: "Change nothing: check the change, and answer with the tenant as it would be."}
+	createParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: true},
+		Description: "false: answer 404 unknown-tenant where nothing was said of the tenant and it has sent no jobs lately, as when the name is misspelt."}
 	jobParam        = pathParam("id", "Id of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "Id of the API key.")

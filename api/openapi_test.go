@@ -28,11 +28,11 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 		},
 		&b.admin: {
 			"DELETE /v1/guards/{guard}/blocked/{blocked}", "DELETE /v1/tenants/{tenant}", "DELETE /v1/tenants/{tenant}/jobs/{id}", "DELETE /v1/tenants/{tenant}/keys/{key}", "GET /livez", "GET /readyz",
-			"GET /v1/guards", "GET /v1/guards/{guard}/blocked", "GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
+			"GET /v1/guards", "GET /v1/guards/{guard}/blocked", "GET /v1/jobs/{id}", "GET /v1/routes", "GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
 			"GET /v1/tenants/{tenant}/arrivals", "GET /v1/tenants/{tenant}/history", "GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}", "GET /v1/tenants/{tenant}/keys", "GET /version",
 			"PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/drain", "POST /v1/tenants/{tenant}/jobs/{id}/replay", "POST /v1/tenants/{tenant}/keys",
 			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/predict", "POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay", "POST /v1/tenants/{tenant}/resume",
-			"PUT /v1/tenants/{tenant}",
+			"POST /v1/tenants/{tenant}/unhold", "PUT /v1/tenants/{tenant}",
 		},
 	} {
 		var got []string
@@ -197,10 +197,13 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true}, {"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
 		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`, false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
 		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,"period_ms":1000}}}}`, true}, {"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},
+		{"PUT", tenant, `{"rate":"10/s","rates":[{"rate":"1000/24h","burst":100},{"rate":"5/s"}],"routes":{"other":{"rate":"5/m"}}}`, true}, {"PATCH", tenant, `{"rate":"10/s"}`, true},
+		{"PATCH", tenant, `{"rate":"10/w"}`, false}, {"PATCH", tenant, `{"rates":[{"burst":1}]}`, false}, {"PATCH", tenant, `{"rates":[{"rate":"1/s","limit":1}]}`, false},
 		{"PUT", tenant, `{"routes":null}`, true}, {"PUT", tenant, `{"routes":{"other":{"rate":null}}}`, true},
 		{"PUT", tenant, `{"rate":{"limit":1}}`, false}, {"PUT", tenant, `{"rate":{"period_ms":1}}`, false}, {"PUT", tenant, `{"routes":{"other":{"rate":{"limit":1}}}}`, false}, {"PUT", tenant, `{"rat":1}`, false},
 		{"PATCH", tenant, `{"rate":{"limit":1}}`, true}, {"PATCH", tenant, `{"routes":{"other":{"rate":{"period_ms":1}}}}`, true},
 	} {
+		b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{}`) // or there would be no such tenant
 		value, err := jsonschema.UnmarshalJSON(strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
@@ -280,10 +283,10 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 	}
 	for name, want := range map[string][]string{
 		"GET /livez":   {"internal", "invalid-request", "too-large", "unreadable-body"},
-		"GET /version": {"internal", "invalid-request", "starting", "too-large", "unreadable-body"},
+		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
 		"POST /v1/tenants/{tenant}/pause": {
-			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "revision-mismatch", "starting", "too-large", "unauthorized", "unavailable",
-			"unreadable-body", "unsupported-media-type",
+			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "rate-limited", "revision-mismatch", "starting", "stored-data-damaged", "too-large", "unauthorized", "unavailable",
+			"unknown-tenant", "unreadable-body", "unsupported-media-type",
 		},
 	} {
 		slices.Sort(said[name])

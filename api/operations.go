@@ -52,11 +52,13 @@ type answerDoc struct {
 
 // call is one request to one operation.
 type call struct {
-	op    string // id of the operation
-	r     *http.Request
-	body  []byte // the whole of it, if the operation reads one
-	param func(name string) string
-	who   auth.Principal // of operations that identify
+	op      string // id of the operation
+	r       *http.Request
+	body    []byte // the whole of it, if the operation reads one
+	param   func(name string) string
+	who     auth.Principal // of operations that identify
+	counted bool           // in Server.requests
+	taken   func()         // says that the body is needed no longer, of an operation that goes on for long
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream writes what follows the
@@ -96,7 +98,11 @@ func (s *Server) mount(api huma.API, op operation, intake bool) {
 	refuseWhenDraining := intake && op.method == http.MethodPost
 	api.Adapter().Handle(doc, func(ctx huma.Context) {
 		r, w := humachi.Unwrap(ctx)
-		out, err := s.run(op, w, &call{op: op.id, r: r, param: ctx.Param}, known, refuseWhenDraining)
+		c := &call{op: op.id, r: r, param: ctx.Param}
+		out, err := s.run(op, w, c, known, refuseWhenDraining)
+		if c.counted { // to the end of the answer, which may be a stream
+			defer s.requests.give(owner{tenant: c.who.Tenant}, 1)
+		}
 		if err != nil {
 			if p := s.fail(w, r, err); op.identifies {
 				s.metrics.refusal(p)
@@ -123,6 +129,10 @@ func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[str
 		if c.who, err = s.identify(c.r); err != nil {
 			return nil, err
 		}
+		if full := s.requests.take(owner{tenant: c.who.Tenant}, 1); full != unbound {
+			return nil, rateLimited.with(full.blame("requests under way")).retry(retryAfterSeconds(time.Second))
+		}
+		c.counted = true
 		if err = s.guard(c.r, op.id, &c.who); err != nil {
 			return nil, err
 		}
@@ -136,12 +146,12 @@ func (s *Server) run(op operation, w http.ResponseWriter, c *call, known map[str
 		}
 		return op.handle(c)
 	}
-	content, held, err := op.body.read(w, c.r, &s.bodies)
-	defer s.bodies.give(held)
+	content, done, err := op.body.read(w, c.r, s.bodies, func() owner { return owner{c.who.Tenant, s.addressOf(c.r)} })
+	defer done()
 	if err != nil {
 		return nil, err
 	}
-	c.body = content
+	c.body, c.taken = content, func() { c.body = nil; done() }
 	return op.handle(c)
 }
 
@@ -307,11 +317,18 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 // kinds are those of all problems that the operation may answer with. Where no body and no query belong, both are looked at all the same.
 func (op operation) kinds() []kind {
 	all := append([]kind{unreadableBody, tooLarge, invalidRequest, internalFault}, op.refusals...)
-	if op.body != nil {
-		all = append(all, malformedJSON, unsupportedMedia, overloaded)
+	if slices.Contains(op.refusals, storageUnavailable) {
+		all = append(all, storedDamaged)
 	}
-	if op.id != "livez" { // which the program answers from its start
+	if op.body != nil {
+		all = append(all, malformedJSON, unsupportedMedia)
+	}
+	switch op.id {
+	case "livez": // which the program answers from its start
+	case "readyz":
 		all = append(all, starting)
+	default:
+		all = append(all, starting, overloaded)
 	}
 	return all
 }

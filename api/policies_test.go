@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -176,5 +177,27 @@ func TestDryRun(t *testing.T) {
 	}
 	if got := b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=false", nil, `{}`).tenant(t); got.Revision != 2 || !slices.Equal([]string{got.Sources["capacity"]}, []string{"default"}) {
 		t.Errorf("not changed: %+v", got)
+	}
+}
+
+// A rate is taken as a text, too, as the configuration file and the command line write it.
+func TestRateAsText(t *testing.T) {
+	b := tiered(t)
+	for _, step := range []struct{ method, body, general, other string }{
+		{"PATCH", `{"rate":"30/s","routes":{"other":{"rate":"5/m"}}}`, "30/s", "5/m"},
+		{"PATCH", `{"rate":{"limit":40}}`, "40/s", "5/m"},
+		{"PUT", `{"rate":"5/24h","rates":[{"rate":"1000/24h","burst":100},{"rate":"1/s"},{"limit":7,"period_ms":1000}]}`, "5/d 1000/d burst 100 1/s burst 1 7/s burst 1", "5/d"},
+	} {
+		got := b.admin.do(t, step.method, "/v1/tenants/a", nil, step.body).tenant(t)
+		text := func(r wire.Rate) string {
+			return (shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}).String()
+		}
+		general := text(got.Rate)
+		for _, p := range got.Rates {
+			general += fmt.Sprintf(" %s burst %d", text(p.Rate), p.Burst)
+		}
+		if other := text(got.Routes["other"].Rate); general != step.general || other != step.other {
+			t.Errorf("%s %s: %s, other %s, want %s, other %s", step.method, step.body, general, other, step.general, step.other)
+		}
 	}
 }

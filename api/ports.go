@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"time"
 
+	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -22,9 +23,11 @@ type Admitter interface {
 type Jobs interface {
 	// Job reads one job.
 	Job(ctx context.Context, tenant, id string) (queue.Job, error)
+	// Find reads one job of any tenant by its id alone.
+	Find(ctx context.Context, id string) (queue.Job, error)
 	// Payload reads what a job delivers, nil if that is more than most bytes; its size is 0 where the job has ended and kept none.
 	Payload(ctx context.Context, tenant, id string, most int) (payload []byte, size int, err error)
-	// List reads a page of the tenant's jobs in one state. queue.ErrCursor if it gave no such cursor.
+	// List reads a page of the tenant's jobs. queue.ErrCursor if it gave no such cursor.
 	List(ctx context.Context, l queue.List) (queue.Page, error)
 	// Cancel ends a waiting job; queue.ErrConflict comes with the job as it is.
 	Cancel(ctx context.Context, tenant, id string) (queue.Job, error)
@@ -68,6 +71,8 @@ type KeyRing interface {
 type Health interface {
 	// Ping reports whether the store answers and is ready to work.
 	Ping(ctx context.Context) error
+	// Agreement reports whether the policies of this process's configuration file are in force.
+	Agreement() queue.Agreement
 	// Totals sums over all tenants.
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Survey reads what waits of some tenants; next is the cursor of the following step, "" starts and ends.
@@ -82,7 +87,8 @@ type Figures interface {
 	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
 
-// Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps queue.ErrUnavailable.
+// Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps queue.ErrUnavailable or
+// queue.ErrScript.
 type Backend interface {
 	Admitter
 	Jobs
@@ -91,6 +97,7 @@ type Backend interface {
 	KeyRing
 	Health
 	Figures
+	dashboard.Store
 }
 
 var _ Backend = (*queue.Queue)(nil)

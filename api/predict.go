@@ -103,7 +103,7 @@ const serviceSample = 100
 
 // serviceTime is how long the last deliveries of a flow took that went well, on average; 0 if there are none.
 func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Duration, error) {
-	page, err := s.backend.List(ctx, queue.List{Tenant: tenant, State: queue.ListDone, Route: route, Limit: serviceSample})
+	page, err := s.backend.List(ctx, queue.List{Tenant: tenant, State: queue.ListSucceeded, Route: route, Limit: serviceSample})
 	if err != nil {
 		return 0, err
 	}

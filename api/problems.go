@@ -35,6 +35,7 @@ var (
 	forbidden          = kind{"forbidden", http.StatusForbidden, "The request is not allowed from there"}
 	notFound           = kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
 	unknownJob         = kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	unknownTenant      = kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
 	unknownKey         = kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
 	unknownGuard       = kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it knows no such key"}
 	unknownRoute       = kind{"unknown-route", http.StatusNotFound, "There is no such route"}
@@ -47,34 +48,36 @@ var (
 	invalidRequest     = kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
 	deadlineFarAway    = kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
 	keyReused          = kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
-	rateLimited        = kind{"rate-limited", http.StatusTooManyRequests, "Too many requests, or reads of jobs"}
+	rateLimited        = kind{"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials"}
 	queueFull          = kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	neverFits          = kind{"never-fits", http.StatusTooManyRequests, "So much at once can never fit into the queue"}
 	queueBytesFull     = kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's queue holds as many bytes as it may"}
 	storeFull          = kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
 	tenantDraining     = kind{"draining", http.StatusServiceUnavailable, "The tenant takes no jobs"}
 	internalFault      = kind{"internal", http.StatusInternalServerError, "Something went wrong in the server"}
+	storedDamaged      = kind{"stored-data-damaged", http.StatusInternalServerError, "What is stored for this request cannot be worked with"}
 	storageUnavailable = kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
 	issuerUnavailable  = kind{"issuer-unavailable", http.StatusServiceUnavailable, "The keys that verify tokens cannot be fetched yet"}
 	tooManyStreams     = kind{"too-many-streams", http.StatusServiceUnavailable, "The process serves no more event streams"}
-	overloaded         = kind{"overloaded", http.StatusServiceUnavailable, "The process has no memory for more large bodies"}
+	overloaded         = kind{"overloaded", http.StatusServiceUnavailable, "The process has no room for more connections or large bodies"}
 	shuttingDown       = kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
 	starting           = kind{"starting", http.StatusServiceUnavailable, "Starting"} // said by the program, before it has a Server
 )
 
 // kinds are all of them, in the order in which the OpenAPI document lists those of one status.
 var kinds = []kind{
-	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownKey, unknownGuard, unknownRoute, methodNotAllowed, stateConflict,
-	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, rateLimited, queueFull, queueBytesFull, storeFull, tenantDraining, internalFault,
-	storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown, starting,
+	malformedJSON, unreadableBody, unauthorized, tenantMismatch, forbidden, notFound, unknownJob, unknownTenant, unknownKey, unknownGuard, unknownRoute, methodNotAllowed, stateConflict,
+	tooManyKeys, revisionMismatch, tooLarge, unsupportedMedia, invalidRequest, deadlineFarAway, keyReused, rateLimited, queueFull, queueBytesFull, neverFits, storeFull, tenantDraining, internalFault,
+	storedDamaged, storageUnavailable, issuerUnavailable, tooManyStreams, overloaded, shuttingDown, starting,
 }
 
 // Kinds that several operations answer with; see also operation.kinds.
 var (
 	// operatorKinds are of the control plane.
-	operatorKinds = []kind{unauthorized, forbidden}
+	operatorKinds = []kind{unauthorized, forbidden, rateLimited}
 	// admissionKinds are of what brings new jobs.
 	admissionKinds = []kind{
-		unknownRoute, deadlineFarAway, keyReused, queueFull, queueBytesFull, storeFull, tenantDraining, storageUnavailable, shuttingDown,
+		unknownRoute, deadlineFarAway, keyReused, queueFull, queueBytesFull, neverFits, storeFull, tenantDraining, storageUnavailable, shuttingDown,
 	}
 	// replayKinds are of what brings a dead job back. It has its room in the store, and no deadline.
 	replayKinds = []kind{unknownJob, stateConflict, queueFull, queueBytesFull, tenantDraining, storageUnavailable}
@@ -156,6 +159,7 @@ func problemOf(err error) *problem {
 	var settings shaper.Problems
 	var size *http.MaxBytesError
 	var refusal *auth.Refusal
+	var guesses *auth.TooManyGuesses
 	answer := func(k kind, detail string) *problem {
 		p := k.with(detail)
 		p.cause = err
@@ -170,6 +174,8 @@ func problemOf(err error) *problem {
 		return tooLargeBody("the body", size.Limit)
 	case errors.As(err, &refusal):
 		return unidentified(refusal)
+	case errors.As(err, &guesses):
+		return rateLimited.with(guesses.Error() + "; a valid one is still taken").retry(retryAfterSeconds(guesses.Wait))
 	case errors.Is(err, auth.ErrNoKeys):
 		return answer(issuerUnavailable, "send the same request again").retry(1)
 	case errors.Is(err, queue.ErrUnknownKey):
@@ -184,6 +190,8 @@ func problemOf(err error) *problem {
 		return answer(revisionMismatch, "the revision named in If-Match is not the current one")
 	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return answer(storageUnavailable, "nothing is known to have changed; send the same request again").retry(retryAfterSeconds(time.Second))
+	case errors.Is(err, queue.ErrScript):
+		return answer(storedDamaged, "the same request fails again until an operator has repaired the stored data; the cause is in the server's log")
 	default:
 		return answer(internalFault, "the cause is in the server's log")
 	}

@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	pausedRetryAfter = 30                  // seconds; nobody knows when a pause ends
+	pausedRetryAfter = 30 * time.Second    // nobody knows when a pause ends
 	maxStructuredInt = 999_999_999_999_999 // of an integer in a structured field (RFC 9651)
 )
 

@@ -66,7 +66,7 @@ func TestRefusalsSayOneThing(t *testing.T) {
 			}
 			a.Depth = max(0, a.Capacity+rapid.Int64Range(-3, 3).Draw(t, "over"))
 			a.Remaining = max(0, a.Capacity-a.Depth)
-			p = s.refusal(a, rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem)
+			p = s.refusal(a, "flow", rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem)
 			rate, exact = a.Rate, a.RetryAfter
 		case "reads":
 			s.reads = newReadBudget(anyRate(t))

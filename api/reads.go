@@ -4,51 +4,41 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/time/rate"
 
 	"github.com/7509e464/sluice/shaper"
 )
 
-// maxReaders bounds the tenants that a readBudget remembers in each of its two halves.
+// maxReaders bounds the tenants that a readBudget remembers. It evicts the least recently used one, so a
+// flood of invented names does not refill the bucket of a tenant that keeps reading.
 const maxReaders = 10_000
 
 // readBudget bounds how often one tenant may read jobs from this process, so that polling cannot take Redis away from the rest. It is a
 // token bucket for each tenant, in memory: n processes let through n times as much.
-//
-// A bucket that has not been asked for as long as it takes to fill is full, and to forget it changes nothing. Therefore there are two
-// generations: who reads is in the young one, and when its time is over, or when a flood of names has filled it, it becomes
-// the old one, and what was the old one is forgotten. Who reads all the time is never forgotten, however many names are made up meanwhile.
 type readBudget struct {
 	shown shaper.Rate // as configured
 	limit rate.Limit
 	burst int
-	life  time.Duration // in which any bucket fills
 
-	mu         sync.Mutex
-	young, old map[string]*rate.Limiter
-	since      time.Time // when young was begun
+	mu      sync.Mutex
+	readers *simplelru.LRU[string, *rate.Limiter]
 }
 
 // newReadBudget lets each tenant read at the rate, and a second's worth of it, at least one, at once.
 func newReadBudget(r shaper.Rate) *readBudget {
-	b := &readBudget{shown: r, limit: rate.Limit(r.PerSecond()), burst: max(1, int(r.PerSecond())), young: map[string]*rate.Limiter{}}
-	b.life = max(time.Second, time.Duration(float64(b.burst)/r.PerSecond()*float64(time.Second)))
-	return b
+	readers, _ := simplelru.NewLRU[string, *rate.Limiter](maxReaders, nil) // fails only for sizes below 1
+	return &readBudget{shown: r, limit: rate.Limit(r.PerSecond()), burst: max(1, int(r.PerSecond())), readers: readers}
 }
 
 // take spends one read of the tenant. Where there is none left it spends nothing and says in how long there is.
 func (b *readBudget) take(tenant string, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now.Sub(b.since) > b.life || len(b.young) >= maxReaders {
-		b.old, b.young, b.since = b.young, map[string]*rate.Limiter{}, now
-	}
-	l := b.young[tenant]
-	if l == nil {
-		if l = b.old[tenant]; l == nil {
-			l = rate.NewLimiter(b.limit, b.burst)
-		}
-		b.young[tenant] = l
+	l, known := b.readers.Get(tenant)
+	if !known {
+		l = rate.NewLimiter(b.limit, b.burst)
+		b.readers.Add(tenant, l)
 	}
 	reservation := l.ReserveN(now, 1)
 	if wait = reservation.DelayFrom(now); wait > 0 {

@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Every way to be refused for what was sent. The harness also checks that each status is documented.
@@ -39,7 +41,7 @@ func TestRefusals(t *testing.T) {
 		{"empty callback_url", "POST", jobs, nil, `{"type":"t","payload":1,"callback_url":""}`, 422, "invalid-request", "callback_url (string) must be 1 to 1024 bytes"},
 		{"long callback_url", "POST", jobs, nil, `{"type":"t","payload":1,"callback_url":"https://x/` + strings.Repeat("p", 1015) + `"}`, 422, "invalid-request", "1 to 1024 bytes"},
 		{"control character in callback_url", "POST", jobs, nil, `{"type":"t","payload":1,"callback_url":"https://x/\u000a"}`, 422, "invalid-request", "control"},
-		{"callback_url of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"callback_url":"http://x/"}]}`, 422, "invalid-request", "jobs[1].callback_url (string) must be absent"},
+		{"callback_url of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"callback_url":"http://x/"}],"atomic":true}`, 422, "invalid-request", "jobs[1].callback_url (string) must be absent"},
 		{"key in the body", "POST", jobs, nil, `{"type":"t","payload":1,"idempotency_key":"k"}`, 422, "invalid-request", "idempotency_key"},
 		{"another case", "POST", jobs, nil, `{"Type":"t","payload":1}`, 422, "invalid-request", "Type (string) is not a known field"},
 		{"repeated field", "POST", jobs, nil, `{"type":"t","payload":1,"type":"u"}`, 422, "invalid-request", "must not be repeated"},
@@ -71,13 +73,13 @@ func TestRefusals(t *testing.T) {
 		{"batch of too many", "POST", batch, nil, `{"jobs":[` + strings.Repeat(`{"type":"t","payload":1},`, 1000) + `{"type":"t","payload":1}]}`, 422, "invalid-request", "1 to 1000 elements"},
 		{"batch without jobs", "POST", batch, nil, `{}`, 422, "invalid-request", "jobs (nothing) is required"},
 		{"jobs is an object", "POST", batch, nil, `{"jobs":{}}`, 422, "invalid-request", "must be an array"},
-		{"element is a number", "POST", batch, nil, `{"jobs":[1]}`, 422, "invalid-request", "jobs[0] (number) must be an object"},
-		{"bad element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"cost":"x"}]}`, 422, "invalid-request", "jobs[1].cost (string)"},
-		{"half a character in a key", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, 422, "invalid-request", "jobs[0].idempotency_key (string) must not contain half of a surrogate pair"},
-		{"route of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"}]}`, 404, "unknown-route", "jobs[0].route"},
-		{"element too large", "POST", batch, nil, `{"jobs":[` + big + `]}`, 413, "too-large", "jobs[0]"},
-		{"routes of elements", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"},{"type":"t","payload":1},{"type":"t","payload":1,"route":"y"}]}`, 404, "unknown-route", "jobs[2].route"},
-		{"second element too large", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},` + big + `]}`, 413, "too-large", `"field":"jobs[1]"`},
+		{"element is a number", "POST", batch, nil, `{"jobs":[1],"atomic":true}`, 422, "invalid-request", "jobs[0] (number) must be an object"},
+		{"bad element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"cost":"x"}],"atomic":true}`, 422, "invalid-request", "jobs[1].cost (string)"},
+		{"half a character in a key", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}],"atomic":true}`, 422, "invalid-request", "jobs[0].idempotency_key (string) must not contain half of a surrogate pair"},
+		{"route of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"}],"atomic":true}`, 404, "unknown-route", "jobs[0].route"},
+		{"element too large", "POST", batch, nil, `{"jobs":[` + big + `],"atomic":true}`, 413, "too-large", "jobs[0]"},
+		{"routes of elements", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"route":"x"},{"type":"t","payload":1},{"type":"t","payload":1,"route":"y"}],"atomic":true}`, 404, "unknown-route", "jobs[2].route"},
+		{"second element too large", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1},` + big + `],"atomic":true}`, 413, "too-large", `"field":"jobs[1]"`},
 		{"atomic is a number", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1}],"atomic":1}`, 422, "invalid-request", "atomic (number)"},
 
 		{"unknown id", "GET", jobs + "/nope", nil, "", 404, "unknown-job", ""},
@@ -95,8 +97,13 @@ func TestRefusals(t *testing.T) {
 		{"wrong method", "PUT", jobs, nil, `{}`, 405, "method-not-allowed", "GET, HEAD, POST"},
 
 		{"list without a state", "GET", jobs, nil, "", 422, "invalid-request", "query.state (nothing) is required"},
-		{"list of no state", "GET", jobs + "?state=", nil, "", 422, "invalid-request", "query.state (string) must be one of queued, scheduled"},
-		{"list of a state that cannot be listed", "GET", jobs + "?state=succeeded", nil, "", 422, "invalid-request", "query.state"},
+		{"list of no state", "GET", jobs + "?state=", nil, "", 422, "invalid-request", "query.state (string) must be one of all, queued, scheduled"},
+		{"list of a state that cannot be listed", "GET", jobs + "?state=done", nil, "", 422, "invalid-request", "query.state"},
+		{"list of an empty type", "GET", jobs + "?state=all&type=", nil, "", 422, "invalid-request", "query.type (string) must be 1 to 255 bytes"},
+		{"list of an empty key", "GET", jobs + "?state=all&idempotency_key=", nil, "", 422, "invalid-request", "query.idempotency_key"},
+		{"list since no time", "GET", jobs + "?state=all&created_after=yesterday", nil, "", 422, "invalid-request", "query.created_after (string) must be a time after 1970 in RFC 3339"},
+		{"list before 1970", "GET", jobs + "?state=all&created_before=1900-01-02T15:04:05Z", nil, "", 422, "invalid-request", "query.created_before"},
+		{"list of no span", "GET", jobs + "?state=all&created_after=2026-01-02T15:04:05Z&created_before=2026-01-02T15:04:05Z", nil, "", 422, "invalid-request", "query.created_before (string) must be later than created_after"},
 		{"list of a state in another case", "GET", jobs + "?state=Queued", nil, "", 422, "invalid-request", "query.state"},
 		{"list of two states", "GET", jobs + "?state=queued&state=dead", nil, "", 422, "invalid-request", "repeated"},
 		{"list with an unknown parameter", "GET", jobs + "?state=queued&ordre=1", nil, "", 422, "invalid-request", "query.ordre"},
@@ -122,7 +129,11 @@ func TestRefusals(t *testing.T) {
 		{"capacity with a fraction", "PATCH", tenant, nil, `{"capacity":1.5}`, 422, "invalid-request", "capacity (number)"},
 		{"huge rate", "PATCH", tenant, nil, `{"rate":{"limit":99999999999999,"period_ms":1}}`, 422, "invalid-request", "rate.limit"},
 		{"rate above the most", "PATCH", tenant, nil, `{"rate":{"limit":1001,"period_ms":1}}`, 422, "invalid-request", "1000000"},
-		{"rate is text", "PATCH", tenant, nil, `{"rate":"10/s"}`, 422, "invalid-request", "rate (string) must be an object"},
+		{"rate without a period", "PATCH", tenant, nil, `{"rate":"10"}`, 422, "invalid-request", "rate (string) not a rate: want LIMIT/PERIOD, such as 10/s"},
+		{"rate is a number", "PATCH", tenant, nil, `{"rate":10}`, 422, "invalid-request", "rate (number) must be an object with limit and period_ms, or a text such as 10/s"},
+		{"rate twice in a further one", "PATCH", tenant, nil, `{"rates":[{"rate":"10/s","limit":5}]}`, 422, "invalid-request", "rates[0] (object) must have rate, or limit and period_ms, not both"},
+		{"further rate without a unit", "PATCH", tenant, nil, `{"rates":[{"rate":"10/5"}]}`, 422, "invalid-request", "rates[0].rate (string) not a rate: the unit"},
+		{"further rate is a number", "PATCH", tenant, nil, `{"rates":[{"rate":10}]}`, 422, "invalid-request", "rates[0].rate (number) must be a string"},
 		{"unknown member of rate", "PATCH", tenant, nil, `{"rate":{"limit":1,"period":1}}`, 422, "invalid-request", "rate.period"},
 		{"half a rate", "PUT", tenant, nil, `{"rate":{"limit":1}}`, 422, "invalid-request", "limit and period_ms"},
 		{"burst too long", "PATCH", tenant, nil, `{"burst":9007199254740991}`, 422, "invalid-request", "burst (number)"},
@@ -312,5 +323,21 @@ func TestPanicIsAnInternalFault(t *testing.T) {
 	r.want(t, http.StatusInternalServerError, "internal")
 	if strings.Contains(r.Body.String(), "nil pointer") {
 		t.Errorf("internals are told: %s", r.Body)
+	}
+}
+
+// TestOverShare: a flow with as much stored as it may have is the client's to wait for, with the bytes of both.
+func TestOverShare(t *testing.T) {
+	s := &Server{}
+	err := s.refusal(shaper.Admission{Outcome: shaper.OverShare, Stored: 5000, Share: 4000, Capacity: 10, Rate: shaper.Rate{Limit: 1, Period: time.Second}}, "flow", 1, 100)
+	var p *problem
+	if !errors.As(err, &p) || p.Status != http.StatusTooManyRequests || p.Type != problemURN+"queue-bytes-full" || p.header.Get("Retry-After") == "" {
+		t.Fatalf("refused by %+v", err)
+	}
+	if p.StoredBytes == nil || *p.StoredBytes != 5000 || p.ShareBytes == nil || *p.ShareBytes != 4000 || p.Bytes != nil {
+		t.Errorf("the problem is %+v", p.Problem)
+	}
+	if refusalKinds[shaper.OverShare] != queueBytesFull {
+		t.Error("such a refusal is not logged")
 	}
 }

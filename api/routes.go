@@ -19,7 +19,8 @@ const tokenScheme = "token"
 
 // intakeRouter serves the data plane.
 func (s *Server) intakeRouter() (http.Handler, error) {
-	r := s.newRouter()
+	r := s.newRouter(onIntake)
+	r.Use(keepPlaces, s.keepLocal)
 	api := newAPI(r, "Sluice intake", s.cfg.Version.Version)
 	s.secure(api)
 	for _, op := range append(s.guarded(s.jobOperations()), s.probeOperations()...) {
@@ -33,7 +34,7 @@ func (s *Server) intakeRouter() (http.Handler, error) {
 
 // adminRouter serves the control plane.
 func (s *Server) adminRouter() (http.Handler, error) {
-	r := s.newRouter()
+	r := s.newRouter(onAdmin)
 	r.Use(s.guardAdmin)
 	api := newAPI(r, "Sluice admin", s.cfg.Version.Version)
 	if s.cfg.AdminToken != "" {
@@ -43,8 +44,10 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	for _, op := range append(operations, s.versionOperation()) {
 		s.mount(api, op, false)
 	}
-	allowNull(api.OpenAPI().Components.Schemas, wire.Settings{})
-	allowNull(api.OpenAPI().Components.Schemas, wire.RouteSettings{})
+	for _, settings := range []any{wire.Settings{}, wire.RouteSettings{}} {
+		allowRateText(api.OpenAPI().Components.Schemas, settings)
+		allowNull(api.OpenAPI().Components.Schemas, settings)
+	}
 	page := hurried(s.board)
 	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
 		r.Method(http.MethodGet, path, page)
@@ -65,7 +68,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 
 // metricsRouter serves metrics and nothing else.
 func (s *Server) metricsRouter() http.Handler {
-	r := s.newRouter()
+	r := s.newRouter(onMetrics)
 	s.serveMetrics(r)
 	return r
 }
@@ -97,7 +100,7 @@ func (s *Server) jobOperations() []operation {
 		handle:   s.postJob,
 	}, {
 		id: "submit-batch", method: http.MethodPost, path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
-		description: "Judges up to 1,000 jobs of one tenant in order, in one step: each for itself, or all or none if atomic. Each payload may be as large as in a single submission.",
+		description: "Judges up to 1,000 jobs of one tenant in order, in one step: each for itself, or all or none if atomic. A job that cannot be submitted has its own verdict; of an atomic batch it is the answer. Each payload may be as large as in a single submission.",
 		params:      []*huma.Param{tenantParam, traceParam},
 		body:        jsonBody(wire.Batch{}, maxBatchBody, false),
 		answers:     map[int]answerDoc{http.StatusOK: {"One verdict per job, in order.", wire.BatchResult{}, nil}},
@@ -105,7 +108,7 @@ func (s *Server) jobOperations() []operation {
 		handle:      s.postBatch,
 	}, {
 		id: "list-jobs", method: http.MethodGet, path: "/v1/jobs", tag: tag, summary: "List jobs",
-		description: "A tenant's jobs in one state, newest first, page by page. A job that moves meanwhile may be missing.",
+		description: listDescription,
 		params:      listParams(),
 		answers:     map[int]answerDoc{http.StatusOK: {"One page.", wire.JobList{}, nil}},
 		refusals:    []kind{unknownRoute, rateLimited, storageUnavailable},
@@ -154,6 +157,8 @@ func (s *Server) tenantOperations() []operation {
 	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
 	guards := append([]kind{storageUnavailable}, operatorKinds...)
 	changes := append([]kind{revisionMismatch}, guards...)
+	known := append([]kind{unknownTenant}, guards...)
+	makes := append([]kind{unknownTenant}, changes...)
 	settings := jsonBody(wire.Settings{}, maxSmallBody, false)
 	wholeRate := map[string]*huma.Schema{"rate": {Required: []string{"limit", "period_ms"}}}
 	settings.narrower = &huma.Schema{Properties: map[string]*huma.Schema{
@@ -163,7 +168,8 @@ func (s *Server) tenantOperations() []operation {
 	reason := jsonBody(wire.Reason{}, maxSmallBody, true)
 	tenant := map[int]answerDoc{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
-	trial := append(slices.Clip(change), dryRunParam)
+	making := append(slices.Clip(change), createParam)
+	trial := append(slices.Clip(making), dryRunParam)
 	filter, deadFilter := jsonBody(wire.Filter{}, maxFilterBody, true), jsonBody(wire.Filter{}, maxFilterBody, true)
 	deadFilter.narrower = &huma.Schema{Properties: map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}}}
 	swept := map[int]answerDoc{http.StatusOK: {"What was done.", wire.Swept{}, nil}}
@@ -183,11 +189,11 @@ func (s *Server) tenantOperations() []operation {
 	}, {
 		id: "put-tenant", method: http.MethodPut, path: path, tag: tag, summary: "Replace a tenant's overrides",
 		description: "Settings that the body does not name are left to the configuration file and the defaults.",
-		params:      trial, body: settings, answers: tenant, refusals: changes, handle: s.putTenant,
+		params:      trial, body: settings, answers: tenant, refusals: makes, handle: s.putTenant,
 	}, {
 		id: "patch-tenant", method: http.MethodPatch, path: path, tag: tag, summary: "Change some of a tenant's settings",
 		description: "A JSON merge patch (RFC 7396): null resets a setting. The backlog obeys at once.",
-		params:      trial, body: patch, answers: tenant, refusals: changes, handle: s.patchTenant,
+		params:      trial, body: patch, answers: tenant, refusals: makes, handle: s.patchTenant,
 	}, {
 		id: "delete-tenant", method: http.MethodDelete, path: path, tag: tag, summary: "Drop a tenant's overrides",
 		description: "The jobs stay; the configuration file and the defaults hold again.",
@@ -196,23 +202,28 @@ func (s *Server) tenantOperations() []operation {
 	}, {
 		id: "pause-tenant", method: http.MethodPost, path: path + "/pause", tag: tag, summary: "Pause a tenant",
 		description: "Nothing leaves, admission goes on.",
-		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.pauseTenant,
+		params:      making, body: reason, answers: tenant, refusals: makes, handle: s.pauseTenant,
 	}, {
 		id: "resume-tenant", method: http.MethodPost, path: path + "/resume", tag: tag, summary: "Resume a tenant",
 		description: "Ends a pause and a drain. The backlog leaves at the rate, without a burst.",
-		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.resumeTenant,
+		params:      making, body: reason, answers: tenant, refusals: makes, handle: s.resumeTenant,
+	}, {
+		id: "unhold-tenant", method: http.MethodPost, path: path + "/unhold", tag: tag, summary: "End the holds of a tenant",
+		description: "Its flows are held no longer. They go on at the part of their rate that the hold had left, and the rest comes back by a twentieth a second. A circuit breaker that is open still " +
+			"holds a flow again as soon as a job of it is due. The history tells of it.",
+		params: change, body: reason, answers: tenant, refusals: changes, handle: s.unholdTenant,
 	}, {
 		id: "drain-tenant", method: http.MethodPost, path: path + "/drain", tag: tag, summary: "Drain a tenant",
 		description: "No job is admitted or replayed any more; what waits leaves at the rate.",
-		params:      change, body: reason, answers: tenant, refusals: changes, handle: s.drainTenant,
+		params:      making, body: reason, answers: tenant, refusals: makes, handle: s.drainTenant,
 	}, {
 		id: "purge-tenant", method: http.MethodPost, path: path + "/purge", tag: tag, summary: "Cancel waiting jobs and delete dead ones",
 		description: "Jobs that a worker has are let be.",
-		params:      []*huma.Param{tenantPathParam}, body: filter, answers: swept, refusals: guards, handle: s.purgeTenant,
+		params:      []*huma.Param{tenantPathParam}, body: filter, answers: swept, refusals: known, handle: s.purgeTenant,
 	}, {
 		id: "replay-tenant", method: http.MethodPost, path: path + "/replay", tag: tag, summary: "Bring dead jobs back",
 		description: "They go through their buckets again, with fresh attempts, until one finds no place.",
-		params:      []*huma.Param{tenantPathParam}, body: deadFilter, answers: swept, refusals: guards, handle: s.replayTenant,
+		params:      []*huma.Param{tenantPathParam}, body: deadFilter, answers: swept, refusals: known, handle: s.replayTenant,
 	}, {
 		id: "tenant-history", method: http.MethodGet, path: path + "/history", tag: tag, summary: "List the last changes of a tenant's settings",
 		description: "Those made through the API, at most 100.",

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,8 +53,19 @@ type Config struct {
 	Limits limiter.Store
 	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default simulate.Horizon.
 	Horizon time.Duration
-	// TrustedProxies are those whose X-Forwarded-For is believed by guards that count by address.
+	// TrustedProxies are the proxies whose X-Forwarded-For is trusted for the address of a client.
 	TrustedProxies []netip.Prefix
+	// Guesses counts wrong credentials of both listeners; Auth should have the same. Default: one of its own.
+	Guesses *auth.Guesses
+	// LocalOnly says that the intake listens on loopback. Without authentication it then answers to
+	// loopback names and to Hosts only, so that pages of other sites cannot reach it through a browser.
+	LocalOnly bool
+	Hosts     []string
+	// MaxRequests are the requests of clients that the intake may have under way at once; default 10000.
+	MaxRequests int
+	// TenantShare and AddressShare are what one tenant and one address may hold of requests, event streams
+	// and the memory of large bodies; 100 is no bound of their own.
+	TenantShare, AddressShare Percent
 }
 
 // RouteInfo is what the intake must know of a route.
@@ -71,6 +83,8 @@ const (
 	maxBatchBody   = 8 << 20
 	maxSmallBody   = 64 << 10 // of settings, reasons and empty bodies
 	maxFilterBody  = 128 << 10
+
+	defaultRequests = 10_000
 )
 
 // Server answers the HTTP API.
@@ -81,9 +95,11 @@ type Server struct {
 	metrics  *metrics
 	troubles *troubles
 	draining chan struct{}
-	streams  chan struct{} // one element for each event stream
-	bodies   bodyBudget
+	streams  shares // event streams
+	requests shares // requests of tenants under way
+	bodies   *bodyBudget
 	reads    *readBudget // nil: no bound
+	turns    *turns
 	live     *live.Hub
 	guards   []*intakeGuard
 	board    *dashboard.Dashboard
@@ -91,6 +107,8 @@ type Server struct {
 	intake   http.Handler
 	admin    http.Handler
 	scrape   http.Handler
+
+	clientAddress func(*http.Request) (address string, ok bool)
 
 	arrivals   *arrivals.Log
 	predicting chan struct{} // has an element while there is a prediction in the making
@@ -110,6 +128,12 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = defaultStreams
 	}
+	if cfg.Guesses == nil {
+		cfg.Guesses = auth.NewGuesses()
+	}
+	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, defaultRequests)
+	cfg.TenantShare = cmp.Or(cfg.TenantShare, DefaultTenantShare)
+	cfg.AddressShare = cmp.Or(cfg.AddressShare, DefaultAddressShare)
 	if cfg.Horizon == 0 {
 		cfg.Horizon = simulate.Horizon
 	}
@@ -120,8 +144,11 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}), streams: make(chan struct{}, cfg.MaxStreams),
-		arrivals: arrivals.New(), predicting: make(chan struct{}, 1), live: live.New(b, liveStreams),
+		backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
+		streams:  newShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
+		requests: newShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
+		turns:    newTurns(),
+		arrivals: arrivals.New(), predicting: make(chan struct{}, 1),
 	}
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = newReadBudget(cfg.StatusRate)
@@ -130,10 +157,15 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.metrics, err = newMetrics(b, cfg); err != nil {
 		return nil, err
 	}
+	s.live = live.New(watched{b, cfg.Routes, s.metrics.figures}, liveStreams)
+	if s.clientAddress, err = auth.ClientAddress(cfg.TrustedProxies...); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	s.bodies = newBodyBudget(cfg.TenantShare, cfg.AddressShare, s.metrics.evictedBodies)
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken, http.HandlerFunc(unserved)); err != nil {
+	if s.board, err = dashboard.New(cfg.AdminToken, b, cfg.Guesses, nothingAt(onAdmin)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {
@@ -159,6 +191,14 @@ func (c Config) validate() error {
 	}
 	if c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("api: max streams: %d: must not be negative", c.MaxStreams))
+	}
+	if c.MaxRequests < 0 {
+		errs = append(errs, fmt.Errorf("api: max requests: %d: must not be negative", c.MaxRequests))
+	}
+	for name, p := range map[string]Percent{"tenant share": c.TenantShare, "address share": c.AddressShare} {
+		if p < 1 || p > 100 {
+			errs = append(errs, fmt.Errorf("api: %s: %d: must be from 1 to 100 percent", name, p))
+		}
 	}
 	if c.TopTenants < 0 || c.TopTenants > maxShown {
 		errs = append(errs, fmt.Errorf("api: top tenants: %d: must be from 0 to %d", c.TopTenants, maxShown))

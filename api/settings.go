@@ -184,10 +184,38 @@ const (
 	maxPerTime = shaper.MaxPerSecond * wire.MaxMillis / 1000
 )
 
-// rate reads the rate, whose members merge one by one.
+// rateRule is the validation rule of a rate. Its text form is that of the configuration file.
+const rateRule = "must be an object with limit and period_ms, or a text such as 10/s or 5/24h"
+
+// rateText reads a rate that is a text; ok is false where that is noted as wrong.
+func (rd *reader) rateText(path string, value json.RawMessage) (r shaper.Rate, ok bool) {
+	before := len(rd.errs)
+	text := rd.text(path, value, 0, wire.MaxTypeBytes)
+	if len(rd.errs) > before {
+		return r, false
+	}
+	r, err := shaper.ParseRate(text)
+	if err != nil {
+		rd.wrong(path, value, err.Error())
+	}
+	return r, err == nil
+}
+
+// rate reads the rate: a text, or an object whose members merge one by one.
 func (p *settingsPatch) rate(rd *reader, to *overridesPatch, path string, value json.RawMessage) {
 	if isNull(value) {
 		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = nil; return nil })
+		return
+	}
+	switch kindOf(value) {
+	case "string":
+		if r, ok := rd.rateText(path, value); ok {
+			*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = &r; return nil })
+		}
+		return
+	case "object":
+	default:
+		rd.wrong(path, value, rateRule)
 		return
 	}
 	var limit, period *int64
@@ -236,8 +264,13 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 	n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
 		pace := shaper.PaceJSON{Burst: 1}
 		before := len(rd.errs)
+		var text *shaper.Rate
 		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
 			switch name {
+			case "rate":
+				if r, ok := rd.rateText(path, value); ok {
+					text = &r
+				}
 			case "limit":
 				pace.Limit = rd.whole(path, value, 1, maxPerTime)
 			case "period_ms":
@@ -251,6 +284,14 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 		})
 		if len(rd.errs) > before {
 			return
+		}
+		switch {
+		case text == nil:
+		case pace.Limit != 0 || pace.PeriodMS != 0:
+			rd.wrong(path, value, "must have rate, or limit and period_ms, not both")
+			return
+		default:
+			pace.Limit, pace.PeriodMS = text.Limit, text.Period.Milliseconds()
 		}
 		if _, err := shaper.RateOf(pace.Limit, pace.PeriodMS); err != nil {
 			rd.wrong(path, value, err.Error())

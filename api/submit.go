@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -37,7 +36,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	submission.TraceParent = traceParentOf(c.r.Header)
-	return s.submit(c.r.Context(), submission, preferOf(c.r.Header))
+	return s.submit(c, submission, preferOf(c.r.Header))
 }
 
 // submission is what the queue is asked for, if the route is known.
@@ -75,7 +74,8 @@ func (s *Server) callbackRule(url string) string {
 
 // submit asks for admission and, if the client prefers, waits for the job's end. The watch begins before the submission, so
 // that no end can be missed however fast it comes.
-func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer preference) (*answer, error) {
+func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answer, error) {
+	ctx := c.r.Context()
 	var err error
 	if sub.ID, err = s.backend.NewID(sub.Tenant); err != nil {
 		return nil, err
@@ -99,11 +99,13 @@ func (s *Server) submit(ctx context.Context, sub queue.Submission, prefer prefer
 		return nil, err
 	}
 	s.judged(sub, v)
-	if err := s.refusal(v.Admission, 1, int64(len(sub.Payload))); err != nil {
+	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err
 	}
 	job := v.Job
+	sub.Payload = nil
+	c.taken() // a wait must not hold the memory of a large body
 	switch {
 	case prefer.wait <= 0 || jobOf(job).Done:
 		stop()
@@ -150,27 +152,45 @@ func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
 	}
 }
 
-// refusal is the problem of an admission of size jobs at once, with payloads of so many bytes, that was refused; nil if it was not.
-func (s *Server) refusal(a shaper.Admission, size, bytes int64) error {
+// flowName is unique among the flows of all tenants.
+func flowName(tenant, route string) string { return tenant + "\x00" + route }
+
+// refusal returns the problem of a rejected admission, nil if the jobs were admitted. size is the
+// number of jobs in the submission, bytes the sum of their payloads. For a full queue, Retry-After
+// is the next turn of the flow. flow is empty where the answer has no headers.
+func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) error {
 	switch a.Outcome {
 	case shaper.Admitted, shaper.Replayed:
 		return nil
 	case shaper.Full:
 		p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
 		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
-		never := ""
-		if size > a.Capacity {
-			never = strconv.FormatInt(size, 10) + " at once can never fit"
+		switch {
+		case size <= a.Capacity:
+			return s.full(p, a, s.turns.take(flow, a, size))
+		case size == 1: // a capacity of 0
+			p.Detail += "; the tenant takes none until its capacity is raised"
+			return s.full(p, a, never)
 		}
-		return s.full(p, a, never)
+		return s.full(p.never("a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a queue of "+strconv.FormatInt(a.Capacity, 10)+
+			": send fewer at once, or raise the capacity"), a, never)
 	case shaper.FullOfBytes:
 		p := queueBytesFull.with("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
 		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
-		never := ""
 		if bytes > a.CapacityBytes {
-			never = "so many at once can never fit"
+			return s.full(p.never("payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can never fit into a queue of "+
+				strconv.FormatInt(a.CapacityBytes, 10)+": send less at once, or raise capacity_bytes"), a, never)
 		}
-		return s.full(p, a, never)
+		return s.full(p, a, s.turns.take(flow, a, size))
+	case shaper.OverShare:
+		p := queueBytesFull.with("what is stored of the route's jobs, dead letters and answers has " + strconv.FormatInt(a.Stored, 10) +
+			" bytes, and may have " + strconv.FormatInt(a.Share, 10) + " now")
+		p.StoredBytes, p.ShareBytes = new(a.Stored), new(a.Share)
+		p.header = http.Header{}
+		seconds := retryAfterSeconds(storeRetryAfter)
+		p.retry(seconds)
+		s.cfg.Headers.limitHeaders(p.header, a, seconds)
+		return p
 	case shaper.StoreFull:
 		return storeFull.with("there is room again when jobs have left, or tenants have been idle for ten minutes").retry(retryAfterSeconds(storeRetryAfter))
 	case shaper.DeadlineUnreachable:
@@ -182,7 +202,7 @@ func (s *Server) refusal(a shaper.Admission, size, bytes int64) error {
 		}
 		return p
 	case shaper.Draining:
-		return tenantDraining.with("it takes jobs again when it is resumed").retry(retryAfterSeconds(pausedRetryAfter * time.Second))
+		return tenantDraining.with("it takes jobs again when it is resumed").retry(retryAfterSeconds(pausedRetryAfter))
 	case shaper.KeyReused:
 		return keyReused.with("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
 	default:
@@ -199,21 +219,30 @@ func (e errUnknownOutcome) Error() string { return "api: no answer for the outco
 // storeRetryAfter is a guess: nobody knows which tenant's jobs leave next.
 const storeRetryAfter = 5 * time.Second
 
-// full completes the 429 p. Its Retry-After is never earlier than the t of RateLimit. While paused nobody knows when a place frees;
-// never says why there will never be enough, empty if there may be.
-func (s *Server) full(p *problem, a shaper.Admission, never string) error {
+// never makes the refusal by a full queue a permanent one: there will never be as many places.
+func (p *problem) never(detail string) *problem {
+	kind := neverFits.with(detail)
+	kind.Depth, kind.Capacity, kind.Bytes, kind.CapacityBytes = p.Depth, p.Capacity, p.Bytes, p.CapacityBytes
+	return kind
+}
+
+// never is the turn of a request that never fits: it has no Retry-After.
+const never time.Duration = -1
+
+// full completes the 429 p. turn is how long the client should wait, 0 if unknown, as while paused.
+// Retry-After is never earlier than the t of RateLimit.
+func (s *Server) full(p *problem, a shaper.Admission, turn time.Duration) error {
 	p.header = http.Header{}
-	p.RetryAfterMS = wholeMillis(a.RetryAfter)
 	var seconds int64
-	switch wait := max(a.RetryAfter, a.NextSlot); {
-	case never != "":
-		p.Detail += "; " + never
-	case wait > 0:
-		seconds = retryAfterSeconds(wait)
+	switch {
+	case turn == never:
+	case turn > 0:
+		seconds = ceilSeconds(turn)
 	default:
-		seconds = pausedRetryAfter
+		seconds = retryAfterSeconds(max(a.NextSlot, pausedRetryAfter))
 	}
-	if seconds > 0 {
+	if turn != never {
+		p.RetryAfterMS = wholeMillis(a.RetryAfter)
 		p.retry(seconds)
 	}
 	s.cfg.Headers.limitHeaders(p.header, a, seconds)

@@ -10,11 +10,12 @@ import (
 	"github.com/7509e464/sluice/queue/scrape"
 )
 
-// Bounds of a survey of all tenants. A scrape goes on with it for so long and leaves the rest to the next one; after its end the store is left
-// in peace for so many times as long as it took.
+// Bounds of a survey of all tenants. When the budget is used up, the next scrape or reading
+// continues it.
 const (
-	surveyBudget = 200 * time.Millisecond
-	surveyRest   = 20
+	scrapeBudget = 200 * time.Millisecond // of a scrape
+	liveBudget   = 50 * time.Millisecond  // of a reading for event streams
+	surveyRest   = 20                     // pause after a survey, as a multiple of its duration
 )
 
 // survey looks at what waits of all tenants, over several scrapes where there are many. It is used by one goroutine at a time.
@@ -30,7 +31,7 @@ type survey struct {
 
 // goOn goes on with the survey, or begins another where it is time for it, and returns what the last one found; nil before the end of the
 // first. wanted are tenants of which the next one is to tell whatever their depth.
-func (s *survey) goOn(ctx context.Context, wanted []string) *findings {
+func (s *survey) goOn(ctx context.Context, wanted []string, budget time.Duration) *findings {
 	if s.gather == nil {
 		if s.done != nil && time.Since(s.endedAt) < s.rest {
 			return s.done
@@ -38,7 +39,7 @@ func (s *survey) goOn(ctx context.Context, wanted []string) *findings {
 		s.gather, s.spent = newFindings(wanted), 0
 	}
 	begin := time.Now()
-	for time.Since(begin) < surveyBudget {
+	for time.Since(begin) < budget {
 		some, next, err := s.backend.Survey(ctx, s.cursor)
 		if err != nil {
 			break // the next scrape goes on from there

@@ -21,7 +21,7 @@ var (
 
 // purgeTenant is POST /v1/tenants/{tenant}/purge.
 func (s *Server) purgeTenant(c *call) (*answer, error) {
-	swept, err := sweep(c, purgeable, s.backend.Purge)
+	swept, err := s.sweep(c, purgeable, s.backend.Purge)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (s *Server) purgeTenant(c *call) (*answer, error) {
 
 // replayTenant is POST /v1/tenants/{tenant}/replay. That a job finds no place is no error here: others came back before it.
 func (s *Server) replayTenant(c *call) (*answer, error) {
-	swept, err := sweep(c, replayable, func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
+	swept, err := s.sweep(c, replayable, func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
 		return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
 	})
 	s.metrics.admitted(string(shaper.Admitted), swept.Count) // also of what was done before an error
@@ -44,13 +44,16 @@ func (s *Server) replayTenant(c *call) (*answer, error) {
 }
 
 // sweep reads tenant and filter and hands them to do.
-func sweep(c *call, states []queue.ListState, do func(context.Context, string, queue.Filter) (queue.Swept, error)) (queue.Swept, error) {
+func (s *Server) sweep(c *call, states []queue.ListState, do func(context.Context, string, queue.Filter) (queue.Swept, error)) (queue.Swept, error) {
 	tenant, err := pathTenant(c)
 	if err != nil {
 		return queue.Swept{}, err
 	}
 	f, err := decodeFilter(c.body, states)
 	if err != nil {
+		return queue.Swept{}, err
+	}
+	if err := s.mustKnow(c.r.Context(), tenant); err != nil {
 		return queue.Swept{}, err
 	}
 	return do(c.r.Context(), tenant, f)
@@ -114,11 +117,16 @@ func (rd *reader) state(path string, value json.RawMessage, states []queue.ListS
 
 // instant reads a time of RFC 3339. With an offset, one of the year 9999 may be of the next in UTC, which could not be told again.
 func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
-	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || t.Unix() <= 0 || t.After(lastTime) {
-		rd.wrong(path, value, "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z")
+	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || !isInstant(t) {
+		rd.wrong(path, value, instantRule)
 	}
 	return t
 }
+
+const instantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z"
+
+// isInstant reports whether the time is one that a client may give, and can be told again.
+func isInstant(t time.Time) bool { return t.Unix() > 0 && !t.After(lastTime) }
 
 // tenantHistory is GET /v1/tenants/{tenant}/history.
 func (s *Server) tenantHistory(c *call) (*answer, error) {
@@ -133,7 +141,7 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 	out := wire.History{Items: make([]wire.HistoryEntry, len(entries))}
 	for i, e := range entries {
 		out.Items[i] = wire.HistoryEntry{
-			At: utc(e.At), Revision: e.Revision, Actor: e.Actor, Reason: e.Reason, Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
+			At: utc(e.At), Revision: e.Revision, Actor: e.Actor, Action: e.Action, Reason: e.Reason, Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
 		}
 	}
 	return ok(out), nil

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -30,9 +31,14 @@ func (s *Server) tenantJobOperations() []operation {
 	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
 	operations := []operation{{
 		id: "list-tenant-jobs", method: http.MethodGet, path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
-		description: "Those in one state, newest first, page by page. A job that moves meanwhile may be missing. The route need not be configured any more.",
+		description: listDescription + " The route need not be configured.",
 		params:      append([]*huma.Param{tenantPathParam}, list...), answers: map[int]answerDoc{http.StatusOK: {"One page.", wire.JobList{}, nil}},
 		refusals: guards, handle: s.listTenantJobs,
+	}, {
+		id: "find-job", method: http.MethodGet, path: "/v1/jobs/{id}", tag: tag, summary: "Find a job by its id alone",
+		description: "Finds the job of any tenant. The answer names the tenant.",
+		params:      []*huma.Param{jobParam}, answers: map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
+		refusals: unknown, handle: s.findJob,
 	}, {
 		id: "get-tenant-job", method: http.MethodGet, path: tenantJobs + "/{id}", tag: tag, summary: "Read a job and its payload",
 		params: job, answers: map[int]answerDoc{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
@@ -99,7 +105,7 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = name
-	return s.page(c.r.Context(), asked)
+	return s.page(c.r.Context(), asked, operatorJob)
 }
 
 // getTenantJob is GET /v1/tenants/{tenant}/jobs/{id}.
@@ -112,16 +118,39 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 	if !plausibleID(id) {
 		return nil, queue.ErrNotFound
 	}
-	// The payload first: a job that ends in between is shown as done, with what it had.
-	payload, size, err := s.backend.Payload(c.r.Context(), name, id, wire.MaxPayload)
-	if err != nil && !errors.Is(err, queue.ErrNotFound) {
-		return nil, err
+	return s.jobDetail(c.r.Context(), name, id)
+}
+
+// findJob is GET /v1/jobs/{id} on the admin listener.
+func (s *Server) findJob(c *call) (*answer, error) {
+	id := c.param("id")
+	if !plausibleID(id) {
+		return nil, noSuchJob
 	}
-	job, err := s.backend.Job(c.r.Context(), name, id)
+	job, err := s.backend.Find(c.r.Context(), id)
+	if errors.Is(err, queue.ErrNotFound) {
+		return nil, noSuchJob
+	}
 	if err != nil {
 		return nil, err
 	}
-	out := wire.JobDetail{Job: *jobOf(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload}
+	return s.jobDetail(c.r.Context(), job.Tenant, id)
+}
+
+var noSuchJob = unknownJob.with("no tenant has a job with this id: it may be past retention")
+
+// jobDetail answers with the job of the tenant and its payload.
+func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error) {
+	// The payload first: a job that ends in between is shown as done, with what it had.
+	payload, size, err := s.backend.Payload(ctx, name, id, wire.MaxPayload)
+	if err != nil && !errors.Is(err, queue.ErrNotFound) {
+		return nil, err
+	}
+	job, err := s.backend.Job(ctx, name, id)
+	if err != nil {
+		return nil, err
+	}
+	out := wire.JobDetail{Job: *operatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload}
 	switch {
 	case len(payload) == 0:
 	case json.Valid(payload):

@@ -48,7 +48,7 @@ func TestOperatorListsJobs(t *testing.T) {
 		}
 	}
 	for query, field := range map[string]string{
-		"": "query.state", "?state=all": "query.state", "?state=dead&limit=0": "query.limit", "?state=dead&cursor=": "query.cursor",
+		"": "query.state", "?state=done": "query.state", "?state=dead&limit=0": "query.limit", "?state=dead&cursor=": "query.cursor",
 		"?state=dead&cursor=nowhere": "query.cursor", "?state=dead&route=": "query.route", "?state=dead&tenant=x": "query.tenant",
 	} {
 		r := b.admin.do(t, "GET", "/v1/tenants/acme/jobs"+query, nil, "")
@@ -166,4 +166,31 @@ func TestOperatorSubmitsWhereItMay(t *testing.T) {
 	b.s.Drain()
 	b.admin.do(t, "POST", path, token, plainJob).want(t, http.StatusServiceUnavailable, "shutting-down")
 	b.admin.do(t, "GET", path+"?state=queued", token, "").want(t, http.StatusOK, "")
+}
+
+// What names hosts and addresses of the operator's network is for operators alone.
+func TestDetailOfAnErrorIsForOperators(t *testing.T) {
+	b := newBench(t)
+	id := b.submit(plainJob, headers{"Sluice-Tenant": "acme"}).job.ID
+	const detail = "dial tcp 10.0.0.7:80: connect: connection refused"
+	b.queue.Finish(id, shaper.Dead, nil, &queue.JobError{Message: "connection failed", Detail: detail})
+	told, err := JobJSON(queue.Job{ID: id, State: shaper.Dead, LastError: &queue.JobError{Message: "connection failed", Detail: detail}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string]string{
+		"a callback": string(told),
+		"the job":    b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Sluice-Tenant": "acme"}, "").Body.String(),
+		"the list":   b.intake.do(t, "GET", "/v1/jobs?state=dead", headers{"Sluice-Tenant": "acme"}, "").Body.String(),
+		"the events": b.intake.do(t, "GET", "/v1/jobs/"+id+"/events", headers{"Sluice-Tenant": "acme"}, "").Body.String(),
+	} {
+		if strings.Contains(text, "10.0.0.7") || !strings.Contains(text, `"connection failed"`) {
+			t.Errorf("%s: %s", what, text)
+		}
+	}
+	for _, path := range []string{"/v1/tenants/acme/jobs/" + id, "/v1/tenants/acme/jobs?state=dead"} {
+		if text := b.admin.do(t, "GET", path, nil, "").Body.String(); !strings.Contains(text, detail) {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
@@ -46,7 +47,7 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 		return nil, err
 	}
 	if patch.partial {
-		return nil, invalid("rate", "object", "must have limit and period_ms")
+		return nil, invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
 	}
 	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
 		return patch.apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: resume ends it
@@ -95,6 +96,15 @@ func (s *Server) resumeTenant(c *call) (*answer, error) {
 	return s.switchTenant(c, func(o *shaper.Overrides) { o.Paused, o.Draining = new(false), nil })
 }
 
+// unholdTenant is POST /v1/tenants/{tenant}/unhold. It changes no setting.
+func (s *Server) unholdTenant(c *call) (*answer, error) {
+	reason, err := decodeReason(c.body)
+	if err != nil {
+		return nil, err
+	}
+	return s.change(c, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }, Reason: reason, EndHolds: true})
+}
+
 // switchTenant changes the tenant for the reason in the body.
 func (s *Server) switchTenant(c *call, edit func(*shaper.Overrides)) (*answer, error) {
 	reason, err := decodeReason(c.body)
@@ -107,8 +117,13 @@ func (s *Server) switchTenant(c *call, edit func(*shaper.Overrides)) (*answer, e
 	})
 }
 
-// tune changes the tenant in the path under the condition in If-Match.
+// tune changes the settings of the tenant in the path.
 func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shaper.Overrides, error)) (*answer, error) {
+	return s.change(c, queue.Change{Edit: edit, Reason: reason})
+}
+
+// change changes the tenant in the path under the condition in If-Match.
+func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 	name, err := pathTenant(c)
 	if err != nil {
 		return nil, err
@@ -117,8 +132,11 @@ func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shape
 	if err != nil {
 		return nil, err
 	}
-	change := queue.Change{Edit: edit, Reason: reason, Actor: actor(c.r)}
+	change.Actor = actor(c.r)
 	if change.DryRun, err = dryRun(c.r.URL.Query()); err != nil {
+		return nil, err
+	}
+	if err := s.mayCreate(c, name); err != nil {
 		return nil, err
 	}
 	if change.IfRevision, err = s.expected(c.r.Context(), name, match); err != nil {
@@ -131,18 +149,38 @@ func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shape
 	return tenantAnswer(t), nil
 }
 
+// mayCreate refuses the change of a tenant that nobody has heard of where create is false: its name is misspelt.
+func (s *Server) mayCreate(c *call, name string) error {
+	create, err := truthParam(c.r.URL.Query(), "create", true)
+	if err != nil || create {
+		return err
+	}
+	return s.mustKnow(c.r.Context(), name)
+}
+
+// mustKnow is unknown-tenant for a tenant that nobody has heard of.
+func (s *Server) mustKnow(ctx context.Context, name string) error {
+	t, err := s.backend.Tenant(ctx, name)
+	if err == nil && !t.Known {
+		err = unknownTenant.with("nothing was said of a tenant of this name, and it has sent no jobs lately")
+	}
+	return err
+}
+
 // dryRun reads the parameter of that name, which only some changes take.
-func dryRun(query url.Values) (bool, error) {
-	switch query.Get("dry_run") {
+func dryRun(query url.Values) (bool, error) { return truthParam(query, "dry_run", false) }
+
+func truthParam(query url.Values, name string, otherwise bool) (bool, error) {
+	switch query.Get(name) {
 	case "true":
 		return true, nil
 	case "false":
 		return false, nil
 	}
-	if query.Has("dry_run") {
-		return false, invalid("query.dry_run", "string", "must be true or false")
+	if query.Has(name) {
+		return false, invalid("query."+name, "string", "must be true or false")
 	}
-	return false, nil
+	return otherwise, nil
 }
 
 // expected is the revision that the change is bound to, nil for any. Of several listed ones it is the current one.
@@ -226,7 +264,7 @@ func tenantAnswer(t queue.Tenant) *answer {
 func tenantOut(t queue.Tenant) wire.Tenant {
 	out := wire.Tenant{
 		Tenant: t.Name, Tier: t.Tier, Policy: policyOut(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
-		Figures: figuresOut(t.Figures),
+		Figures: figuresOut(t.Figures), StoredBytes: t.Stored, DeadBytes: t.DeadBytes,
 	}
 	if !t.API.Empty() {
 		out.Overrides = new(wire.OverridesOf(t.API))
@@ -251,9 +289,18 @@ func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
 	return out
 }
 
+// heldUntil is when the hold ends, zero where there is none.
+func heldUntil(f queue.Figures) time.Time {
+	if f.HeldUntil.IsZero() {
+		return time.Time{}
+	}
+	return f.HeldUntil.UTC()
+}
+
 func figuresOut(f queue.Figures) wire.Figures {
 	return wire.Figures{
 		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
-		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, Dead: f.DeadTotal,
+		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, DeadLetters: f.Dead, Dead: f.DeadTotal,
+		HeldUntil: heldUntil(f), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
 	}
 }

@@ -171,3 +171,46 @@ func TestTenantsPageByPage(t *testing.T) {
 		t.Errorf("none: %s", r.Body)
 	}
 }
+
+// A change with create=false makes no tenant; neither do a purge and a replay of all, which have nothing to find there.
+func TestUnknownTenants(t *testing.T) {
+	b := newBench(t)
+	change := []struct{ method, path, body string }{
+		{"PATCH", "?create=false", `{"capacity":5}`}, {"PUT", "?create=false", `{"capacity":5}`}, {"PATCH", "?create=false&dry_run=true", `{"capacity":5}`},
+		{"POST", "/pause?create=false", ""}, {"POST", "/drain?create=false", ""}, {"POST", "/resume?create=false", ""}, {"POST", "/purge", ""}, {"POST", "/replay", ""},
+	}
+	for _, c := range change {
+		b.admin.do(t, c.method, "/v1/tenants/acmee"+c.path, nil, c.body).want(t, http.StatusNotFound, "unknown-tenant")
+	}
+	if got := b.admin.do(t, "GET", "/v1/tenants/acmee", nil, "").tenant(t); got.Revision != 0 {
+		t.Errorf("a tenant was made: %+v", got)
+	}
+	b.admin.do(t, "PATCH", "/v1/tenants/acmee?create=maybe", nil, `{"capacity":5}`).want(t, http.StatusUnprocessableEntity, "invalid-request")
+	b.submit(plainJob, headers{"Sluice-Tenant": "submits"})
+	b.admin.do(t, "PATCH", "/v1/tenants/stated?create=true", nil, `{"capacity":5}`)
+	for _, name := range []string{"submits", "stated"} {
+		for _, c := range change {
+			if r := b.admin.do(t, c.method, "/v1/tenants/"+name+c.path, nil, c.body); r.Code != http.StatusOK {
+				t.Errorf("%s: %s %s: %d %s", name, c.method, c.path, r.Code, r.Body)
+			}
+		}
+	}
+}
+
+// A 404 names the listener that answered, and the one that may serve the path.
+func TestTheOtherListener(t *testing.T) {
+	b := newBench(t)
+	for _, c := range []struct {
+		d            document
+		path         string
+		here, theres string
+	}{
+		{b.intake, "/v1/tenants", "this is the listener of the API", "admin.listen"}, {b.intake, "/", "this is the listener of the API", "admin.listen"},
+		{b.admin, "/v1/jobs", "this is the admin listener", "api.listen"},
+	} {
+		r := c.d.do(t, http.MethodGet, c.path, nil, "")
+		if r.want(t, http.StatusNotFound, "not-found"); !strings.Contains(r.problem.Detail, c.here) || !strings.Contains(r.problem.Detail, c.theres) {
+			t.Errorf("%s: %s", c.path, r.Body)
+		}
+	}
+}

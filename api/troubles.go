@@ -38,7 +38,7 @@ func newTroubles(log *slog.Logger) *troubles {
 // refusalKinds are the kinds of problems of refused jobs. A key that is used for another job is the client's mistake, and nothing that an
 // operator could mend.
 var refusalKinds = map[shaper.Outcome]kind{
-	shaper.Full: queueFull, shaper.FullOfBytes: queueBytesFull, shaper.StoreFull: storeFull, shaper.DeadlineUnreachable: deadlineFarAway, shaper.Draining: tenantDraining,
+	shaper.Full: queueFull, shaper.FullOfBytes: queueBytesFull, shaper.OverShare: queueBytesFull, shaper.StoreFull: storeFull, shaper.DeadlineUnreachable: deadlineFarAway, shaper.Draining: tenantDraining,
 }
 
 // judged notes what became of a submission.

@@ -46,6 +46,9 @@ func TestTroubles(t *testing.T) {
 		time.Sleep(time.Second)
 		tr.worked()
 		tr.worked()
+		if p := problemOf(fmt.Errorf("%w: WRONGTYPE", queue.ErrScript)); p.Status != 500 || p.Type != problemURN+"stored-data-damaged" || p.header != nil {
+			t.Errorf("damaged data is answered with %+v", p)
+		}
 		tr.fault(problemOf(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'", queue.ErrUnavailable)))
 		tr.fault(problemOf(errors.New("a fault")))
 		tr.end()

@@ -8,7 +8,7 @@
 --   1 instant in µs, or '' for the server's   2 worker   3 time to live in µs   4 '1' to leave
 -- Reply
 --   now, then the live workers by their last beat
--- Derived keys: unlock
+-- Derived keys: unlock tenants
 -- Channels: sluice:wake
 
 --! include record clock

@@ -21,11 +21,11 @@ type Retention struct {
 	Dead        time.Duration
 	Idempotency time.Duration // keys, after their job has ended
 
-	DeadCapacity int64 // dead letters of a flow, at least 1
+	DeadCapacity, DeadBytes int64 // dead letters of a flow and their bytes, at least 1
 }
 
 func (r Retention) args() []any {
-	return []any{seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency), max(1, r.DeadCapacity)}
+	return []any{seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency), max(1, r.DeadCapacity), max(1, r.DeadBytes)}
 }
 
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
@@ -38,6 +38,8 @@ type AdmitCall struct {
 	Atomic                       bool
 	Baseline                     string // EncodeBaseline
 	NoBytes, NoTenants           bool   // the store takes no more of them
+	Share                        int64  // bytes that may be stored of a flow; 0: no bound
+	Retention                    Retention
 	Flows                        []AdmitFlow
 	Jobs                         []AdmitJob
 }
@@ -61,8 +63,8 @@ type AdmitJob struct {
 	Rest        []byte // Record.Rest
 }
 
-// PayloadBytes is how long the payload is as it is stored.
-func (j AdmitJob) PayloadBytes() int { return restPayload(j.Rest) }
+// StoredBytes is what the job takes in Redis, about.
+func (j AdmitJob) StoredBytes() int64 { return recordBytes + recordScript + int64(len(j.Rest)) }
 
 // Verdict is the script's answer for one job.
 type Verdict struct {
@@ -83,14 +85,14 @@ type KnownJob struct {
 }
 
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
-	7: shaper.FullOfBytes, 8: shaper.StoreFull}
+	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare}
 
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
-	args := make([]any, 0, 6+2*len(c.Flows)+2*len(c.Jobs))
+	args := make([]any, 0, 7+2*len(c.Flows)+2*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
-	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline, c.closed())
+	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline, c.closed(), c.share())
 	for _, f := range c.Flows {
 		keys = append(keys, f.Flow, f.Queue, f.Later, f.Policy, f.Names)
 		args = append(args, f.Tier, f.Entry)
@@ -129,6 +131,15 @@ func (c AdmitCall) closed() string {
 	return closed
 }
 
+// share is what over_share of the script goes by.
+func (c AdmitCall) share() string {
+	if c.Share <= 0 {
+		return ""
+	}
+	r := c.Retention
+	return fmt.Sprintf("%d %d %d %d", c.Share, seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency))
+}
+
 // Decode reads the answer: one verdict per job, in order.
 func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	r := reader{values: values}
@@ -138,12 +149,16 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 		return nil, r.err
 	}
 	admitted := make([]Verdict, len(flows)) // of a flow, by what all its jobs have in common
+	stored := make([]int64, len(flows))
 	for i, item := range flows {
 		fields, _ := item.([]any)
 		f, v := reader{values: fields}, &admitted[i]
 		v.Outcome, v.State, v.Now, v.Created = shaper.Admitted, shaper.Queued, now, now
 		v.Rate = shaper.Rate{Limit: f.int(), Period: micros(f.int())}
 		v.Capacity, v.CapacityBytes, v.NextSlot = f.int(), f.int(), micros(f.int())
+		if f.more() {
+			stored[i] = f.int()
+		}
 		if f.err != nil {
 			return nil, f.err
 		}
@@ -153,9 +168,12 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 		v := &out[i]
 		if fields, ok := answers.array(); ok {
 			a := reader{values: fields}
-			*v = readVerdict(&a, now, admitted)
-			if a.err != nil {
+			var of int
+			if *v, of = readVerdict(&a, now, admitted); a.err != nil {
 				return nil, a.err
+			}
+			if v.Outcome == shaper.OverShare {
+				v.Stored, v.Share = stored[of], c.Share
 			}
 		} else {
 			if j.Flow < len(admitted) {
@@ -171,9 +189,8 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	return out, answers.err
 }
 
-// readVerdict reads an array that may end early.
-func readVerdict(r *reader, now shaper.Instant, flows []Verdict) Verdict {
-	var v Verdict
+// readVerdict reads an array that may end early. It returns the index of the flow, too.
+func readVerdict(r *reader, now shaper.Instant, flows []Verdict) (v Verdict, flow int) {
 	v.Now = now
 	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
 		v.Outcome = outcomes[code]
@@ -181,7 +198,8 @@ func readVerdict(r *reader, now shaper.Instant, flows []Verdict) Verdict {
 		r.fail("no such outcome")
 	}
 	if n := r.int(); n >= 1 && n <= int64(len(flows)) {
-		of := flows[n-1]
+		flow = int(n - 1)
+		of := flows[flow]
 		v.Rate, v.Capacity, v.CapacityBytes = of.Rate, of.Capacity, of.CapacityBytes
 	} else {
 		r.fail("no such flow")
@@ -210,7 +228,7 @@ func readVerdict(r *reader, now shaper.Instant, flows []Verdict) Verdict {
 	if r.more() {
 		v.Known = ParseKnown(r.text())
 	}
-	return v
+	return v, flow
 }
 
 // Grant is what one tick leased, or nothing.
@@ -219,9 +237,11 @@ type Grant struct {
 	Next    shaper.Instant // the earliest instant at which something is due; 0 for none
 	More    bool
 	Help    bool
-	Counter int64 // of the grant that Leases are; 0 when there is none
-	Outbox  bool  // completions are to be handed over
-	Lot     int64 // the number of the leases among all that were given in the shard; 0 for none, and for those that a former version gave
+	Counter int64    // of the grant that Leases are; 0 when there is none
+	Outbox  bool     // completions are to be handed over
+	Lot     int64    // the number of the leases among all that were given in the shard; 0 for none, and for those that a former version gave
+	Damaged []string // what could not be worked with and was set aside, each with its error
+	Kept    int64    // flows that were put off because of the bounds
 	Leases  []LeasedJob
 }
 
@@ -242,25 +262,42 @@ type TickCall struct {
 	Clock, Due, Expires, Leases, Grant, Tenants, Outbox string // keys
 	Counter, Seen                                       int64  // of this call; of the last grant seen
 	Max                                                 int
-	Lease, Horizon, Sweep                               time.Duration
+	Lease, Horizon, Lead, Sweep                         time.Duration
 	Help                                                int  // 0 keep, 1 raise, 2 clear
 	Helper                                              bool // not the shard's owner
 	HandsOver                                           bool // the worker hands completions over
 	Baseline                                            string
 	Retention                                           Retention
+	Bounds                                              []Bound
+}
+
+// Bound is one of the bounds of what a poll may lease.
+type Bound struct {
+	Name   string // of a route or of a flow, as in keys
+	Places int    // of a route: that it may take; of a flow: that it holds
 }
 
 // Call is the call in the form that is sent.
 func (c TickCall) Call() Call {
-	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, append([]any{
+	args := append([]any{
 		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Baseline,
-	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver))...)}
+	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds())...)
+	for _, b := range c.Bounds {
+		args = append(args, b.Name, b.Places)
+	}
+	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, args}
 }
 
 // Decode reads the answer.
 func (c TickCall) Decode(values []any) (Grant, error) {
 	r := reader{values: values}
 	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1, Lot: r.int()}
+	if damaged := r.text(); damaged != "" {
+		g.Damaged = strings.Split(damaged, "\n")
+	}
+	if len(c.Bounds) > 0 {
+		g.Kept = r.int()
+	}
 	if n := (len(values) - r.at) / 3; n > 0 {
 		g.Leases = make([]LeasedJob, 0, n)
 	}
@@ -296,6 +333,7 @@ type SettleItem struct {
 	Delay       time.Duration // Retry: until eligible; Held: how long the flow is held
 	MaxAttempts int           // 0 keeps those of the job
 	Result      []byte        // empty keeps the one there is
+	Cause       string        // Held: why, without blanks; empty for nothing known
 }
 
 // Outcome is how a lease ended, as the record keeps it.
@@ -305,9 +343,11 @@ type Outcome byte
 const (
 	OutcomeSucceeded Outcome = 'S'
 	OutcomeRetry     Outcome = 'r'
+	OutcomeOverload  Outcome = 'o' // a retry that the upstream refused as too much: it slows the flow
 	OutcomeDead      Outcome = 'd'
 	OutcomeHeld      Outcome = 'h'
 	OutcomeReleased  Outcome = 'R'
+	OutcomeMissed    Outcome = 'm' // released because it came too late to leave at its stamp
 )
 
 // SettleCode is the script's answer for one lease.
@@ -324,7 +364,7 @@ const (
 // Call is the call in the form that is sent.
 func (c SettleCall) Call() Call {
 	keys := append(make([]string, 0, 5+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases, c.Outbox)
-	args := append(make([]any, 0, 7+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Baseline)
+	args := append(make([]any, 0, 8+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Baseline)
 	args = append(args, c.Retention.args()...)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)
@@ -332,7 +372,7 @@ func (c SettleCall) Call() Call {
 			args = append(args, "S"+strconv.FormatInt(s.Epoch, 10))
 			continue
 		}
-		args = append(args, s.Epoch, string(rune(s.Outcome)), s.Delay.Microseconds(), s.MaxAttempts, s.Result)
+		args = append(args, s.Epoch, string(rune(s.Outcome))+s.Cause, s.Delay.Microseconds(), s.MaxAttempts, s.Result)
 	}
 	return Call{Commands.Settle, keys, args}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/7509e464/sluice/shaper"
 )
@@ -11,9 +12,10 @@ import (
 // CensusCall reads the figures of some of a shard's tenants.
 type CensusCall struct {
 	At             At
-	Clock, Tenants string // keys
-	Cursor         string // "0" begins
-	Most           int    // tenants to look at, about
+	Clock, Tenants string        // keys
+	Cursor         string        // "0" begins
+	Most           int           // tenants to look at, about
+	Dead           time.Duration // retention of dead letters
 }
 
 // Census is a part of a shard's tenants.
@@ -39,7 +41,7 @@ type CountedFlow struct {
 
 // Call is the call in the form that is sent.
 func (c CensusCall) Call() Call {
-	return Call{Commands.Census, []string{c.Clock, c.Tenants}, []any{string(c.At), c.Cursor, c.Most}}
+	return Call{Commands.Census, []string{c.Clock, c.Tenants}, []any{string(c.At), c.Cursor, c.Most, seconds(c.Dead)}}
 }
 
 // Decode reads the answer.
@@ -86,9 +88,11 @@ func parseCounted(text string) (f CountedFlow, err error) {
 	f.HeldUntil, f.FullUntil = f.Bucket.HeldUntil, instant()
 	f.Depth, f.Queued, f.Running, f.Bytes = number(), number(), number(), number()
 	f.Admitted, f.Rejected, f.Departed, f.Succeeded, f.Dead = number(), number(), number(), number(), number()
+	f.Cause = known(next())
 	cells := next()
+	f.Hindered = parseHindrance(next())
 	tier, told := strings.CutPrefix(next(), "=")
-	f.Tier, f.Oldest = tier, instant()
+	f.Tier, f.Oldest, f.Letters = tier, instant(), number()
 	if err == nil && (f.Flow == "" || !told || rest != "") {
 		err = fmt.Errorf("%w: not a flow", ErrReply)
 	}

@@ -52,13 +52,13 @@ type ReplayCall struct {
 	Horizon                          time.Duration
 	Tag                              uint32 // not 0; the same when the call is sent again, another for another call
 	MaxAttempts                      int
-	DeadCapacity                     int64
+	DeadCapacity, DeadBytes          int64
 }
 
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
 	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
-		[]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity)}}
+		[]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity), max(1, c.DeadBytes)}}
 }
 
 // Decode reads the answer; the admission is set for JobDone, JobFull, JobFullOfBytes and JobDraining.

@@ -26,7 +26,7 @@ type Survey struct {
 type TenantBacklog struct {
 	Entry                string // in the index of tenants
 	Depth, Running, Dead int64
-	Oldest               shaper.Instant // eligible time of the oldest queued job; 0 for none
+	Oldest               shaper.Instant // since when the oldest job could have left; 0 for none
 }
 
 // Call is the call in the form that is sent.

@@ -15,6 +15,7 @@ func (w *world) admit(r admission) {
 	call := lua.AdmitCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(),
 		Horizon: horizon, Atomic: r.atomic, Baseline: lua.EncodeBaseline(r.baseline), NoBytes: r.noBytes, NoTenants: r.noTenants,
+		Share: r.share, Retention: w.retention(),
 	}
 	names := flowsOf(r.jobs)
 	for _, name := range names {
@@ -69,8 +70,8 @@ func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 	w.note("%v learnt %v", r, learnt)
 	call := lua.TickCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
-		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon,
-		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(),
+		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
+		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(), Bounds: r.bounds,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	want, wantRecords := w.m.tick(r)
@@ -136,7 +137,7 @@ func (w *world) settle(r settlement) {
 	got, err := call.Decode(w.run(call.Call()))
 	w.same("settle", got, w.m.settle(r), err)
 	for i, s := range r.items {
-		if got[i] == lua.CodeSettled && s.Outcome == lua.OutcomeReleased {
+		if got[i] == lua.CodeSettled && (s.Outcome == lua.OutcomeReleased || s.Outcome == lua.OutcomeMissed) {
 			w.left[leaseRef{s.Key, s.Epoch}] = nil
 		}
 	}
@@ -163,7 +164,7 @@ func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
 // retention is that of all histories, with the theme's bound on dead letters.
 func (w *world) retention() lua.Retention {
 	r := retention
-	r.DeadCapacity = int64(w.m.deadCapacity)
+	r.DeadCapacity, r.DeadBytes = int64(w.m.deadCapacity), w.m.deadBytes
 	return r
 }
 
@@ -215,7 +216,7 @@ func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
 	call := lua.ReplayCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
-		Baseline: lua.EncodeBaseline(r.baseline), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
+		Baseline: lua.EncodeBaseline(r.baseline), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity), DeadBytes: w.m.deadBytes,
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)
@@ -229,7 +230,7 @@ func (w *world) tune(r tuning) {
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant), History: w.shard.History(r.tenant),
 		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Baseline: lua.EncodeBaseline(r.baseline),
 		Name: r.name, Expected: r.expected, Source: r.source, Says: r.says, Effective: r.effective(), Reason: r.reason, HistoryEntry: r.historyEntry,
-		Entry: r.entry,
+		Entry: r.entry, EndHolds: r.endHolds,
 	}
 	changed, revision, err := call.Decode(w.run(call.Call()))
 	wantChanged, wantRevision := w.m.tune(r)
@@ -254,6 +255,7 @@ func (w *world) stat(at shaper.Instant, tenant string) {
 	w.note("stat %d %s", at, tenant)
 	call := lua.StatCall{
 		At: lua.AtInstant(at), Clock: w.shard.Clock(), Policy: w.shard.Policy(tenant), Names: w.shard.Names(tenant), Baseline: lua.EncodeBaseline(w.baseline),
+		Dead: retention.Dead,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	slices.SortFunc(got.Flows, func(a, b lua.FlowStat) int { return strings.Compare(a.Flow, b.Flow) })
@@ -278,4 +280,12 @@ func (w *world) survey(at shaper.Instant) {
 		call.Cursor = s.Next
 	}
 	w.same("survey", got, w.m.survey(at), nil)
+}
+
+// declare puts a baseline into force.
+func (w *world) declare(at shaper.Instant, revision int64, b shaper.Baseline) {
+	call := lua.DeclareCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Revision: revision, Baseline: lua.EncodeBaseline(b)}
+	w.note("declare %d revision %d %q", at, revision, call.Baseline)
+	got, err := call.Decode(w.run(call.Call()))
+	w.same("declare", got, w.m.declare(at, revision, b), err)
 }

@@ -8,19 +8,19 @@
 --   then per job: job
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 '1' to delete dead jobs
---   6, 7, 8 retention in s: of finished jobs, of dead letters, of idempotency keys   9 most dead letters of a flow
+--   6, 7, 8 retention in s: of finished jobs, of dead letters, of idempotency keys   9, 10 most dead letters of a flow, and of how many bytes
 -- Reply
 --   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its state
--- Derived keys: flow queue later policy job idem done dead outbox unlock
+-- Derived keys: flow queue later returned policy job idem done dead outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock flow finish
+--! include record clock policy bucket stored flow finish
 --! rarely policy_said retune_anew
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])
 local tenant, baseline, horizon, delete_dead = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
-retention_of(ARGV[6], ARGV[7], ARGV[8], ARGV[9])
+retention_of(ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
 
 -- Read.
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
@@ -40,6 +40,10 @@ for k = 5, #KEYS do
   if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
     if not flows[j.flow] then
       local f = flow_load(j.flow, baseline, nil, {})
+      if code == CANCELLED then
+        flow_known(f)
+        later_known(f)
+      end
       flow_reach(f)
       flows[j.flow] = f
       touched[#touched + 1] = f
@@ -60,7 +64,7 @@ for i = 1, #jobs do
   if jobs[i].code == DELETED then
     if redis.call('DEL', jobs[i].key) == 1 then -- an id may stand in a call twice
       redis.call('ZREM', PREFIX .. 'dead:' .. f.name, id)
-      dead_left(f, retention.dead_capacity)
+      dead_left(f, j, retention.dead_capacity, retention.dead_bytes)
     end
   elseif redis.call('ZREM', PREFIX .. (j.state == 'q' and 'queue:' or 'later:') .. f.name, id) == 1 then
     if j.state == 'q' then

@@ -14,7 +14,7 @@ import (
 )
 
 // whole is a flow as the script census tells it.
-const whole = "acme/echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 200:1000000:1:16:17,5:60000000:3:18:-19 =gold 20"
+const whole = "acme/echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 breaker:502 200:1000000:1:16:17,5:60000000:3:18:-19 21:upstream =gold 20 22"
 
 // counted decodes an answer of the census that tells of one flow.
 func counted(flow string) (lua.Census, error) {
@@ -33,7 +33,7 @@ func TestCensusTellsAFlow(t *testing.T) {
 		Entry: "acme", API: `{"capacity":5}`, Flows: []lua.CountedFlow{{
 			FlowStat: lua.FlowStat{
 				Flow: "acme/echo", Depth: 7, Queued: 8, Running: 9, HeldUntil: 3, Admitted: 11, Rejected: 12, Departed: 13, Succeeded: 14, Dead: 15, Oldest: 20,
-				FullUntil: 6, Tier: "gold", Bytes: 10,
+				FullUntil: 6, Tier: "gold", Bytes: 10, Hindered: lua.Hindrance{Cause: "upstream", Until: 21}, Letters: 22, Cause: "breaker:502",
 			},
 			Bucket: shaper.Bucket{
 				Last: 1, Ready: 2, HeldUntil: 3, Share: 4, Spaced: 5,
@@ -44,15 +44,15 @@ func TestCensusTellsAFlow(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	bare, err := counted("acme/echo 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0")
-	if f := bare.Tenants[0].Flows[0]; err != nil || f.Tier != "" || f.Bucket.Cells != nil {
+	bare, err := counted("acme/echo 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0 0")
+	if f := bare.Tenants[0].Flows[0]; err != nil || f.Tier != "" || f.Hindered != (lua.Hindrance{}) || f.Bucket.Cells != nil {
 		t.Errorf("a flow that was never touched is %+v, %v", f, err)
 	}
 }
 
 func TestCensusRefuses(t *testing.T) {
 	for _, bad := range []string{
-		"", " ", whole + " 1", strings.TrimSuffix(whole, " 20"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
+		"", " ", whole + " 1", strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
 		strings.Replace(whole, ":16:17", ":16", 1), strings.Replace(whole, ":17", ":17:1", 1), strings.Replace(whole, "200:", "0:", 1),
 		strings.Replace(whole, "acme/echo", "", 1),
 	} {
@@ -70,8 +70,8 @@ func TestCensusRefuses(t *testing.T) {
 // FuzzCensus: whatever a flow is told as, it is read or refused, and what is read can be judged.
 func FuzzCensus(f *testing.F) {
 	f.Add(whole)
-	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0")
-	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1:1:1:1:1, = 0")
+	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0 0")
+	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1:1:1:1:1, x: = 0 0")
 	f.Fuzz(func(t *testing.T, flow string) {
 		census, err := counted(flow)
 		if err != nil {

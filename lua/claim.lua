@@ -9,7 +9,7 @@
 --   1 instant in µs, or '' for the server's   2 name of the call   3 most jobs   4 lease in µs
 -- Reply
 --   now, 1 if others wait to be handed over, then per job: id, record without its payload
--- Derived keys: job unlock
+-- Derived keys: job unlock tenants
 -- Channels: (none)
 
 --! include record clock

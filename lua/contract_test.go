@@ -201,8 +201,9 @@ func TestConstants(t *testing.T) {
 	}{
 		{lua.Commands.Settle, map[string]int64{
 			"SETTLED": int64(lua.CodeSettled), "REPEATED": int64(lua.CodeRepeated), "STALE": int64(lua.CodeStale), "DIED": int64(lua.CodeDied),
-			"SLACK": shaper.Slack.Microseconds(), "FREE_LEASES": shaper.FreeLeases, "LATER_MOST": shaper.LaterMost, "FARTHEST": int64(never),
+			"SLACK": shaper.Slack.Microseconds(), "FREE_LEASES": shaper.FreeLeases, "FARTHEST": int64(never),
 		}},
+		{lua.Commands.Admit, map[string]int64{"LATER_MOST": shaper.LaterMost}},
 		{lua.Commands.Cancel, map[string]int64{
 			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "DELETED": int64(lua.JobDeleted), "CONFLICT": int64(lua.JobConflict),
 		}},
@@ -212,7 +213,8 @@ func TestConstants(t *testing.T) {
 		{lua.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{lua.Commands.Tick, map[string]int64{
 			"SWEEP_MOST": sweepMost, "EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost, "PROMOTE_MOST": promoteMost,
-			"IDLE_MOST": idleMost, "IDLE": idleAfter.Microseconds(), "OVERRIDDEN": overriddenAgain.Microseconds(),
+			"IDLE_MOST": idleMost, "IDLE": idleAfter.Microseconds(), "OVERRIDDEN": overriddenAgain.Microseconds(), "HINDERED": hindered.Microseconds(),
+			"PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
 		}},
 	} {
 		found := constants(written(t, tt.script.Name))
@@ -254,7 +256,7 @@ func TestOutcomeCodes(t *testing.T) {
 		t.Fatal("settle's header lists no outcomes")
 	}
 	want := map[string]lua.Outcome{
-		"succeeded": lua.OutcomeSucceeded, "retry": lua.OutcomeRetry, "dead": lua.OutcomeDead, "held": lua.OutcomeHeld, "released": lua.OutcomeReleased,
+		"succeeded": lua.OutcomeSucceeded, "retry": lua.OutcomeRetry, "overloaded": lua.OutcomeOverload, "dead": lua.OutcomeDead, "held": lua.OutcomeHeld, "released": lua.OutcomeReleased, "missed": lua.OutcomeMissed,
 	}
 	entries := strings.Split(letters[1], ", ")
 	if len(entries) != len(want) {

@@ -11,7 +11,7 @@
 --   then per job: epoch, state
 -- Reply
 --   now, then per job: 1 taken out, 0 not in the outbox with this end
--- Derived keys: unlock
+-- Derived keys: unlock tenants
 -- Channels: (none)
 
 --! include record clock

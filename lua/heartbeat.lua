@@ -10,7 +10,7 @@
 --   then per lease: epoch
 -- Reply
 --   now, then per lease: 1 extended, 0 not current any more
--- Derived keys: unlock
+-- Derived keys: unlock tenants
 -- Channels: (none)
 
 --! include record clock

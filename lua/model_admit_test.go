@@ -16,7 +16,8 @@ type admission struct {
 	baseline shaper.Baseline
 	tiers    map[string]string // claimed, by tenant as in keys
 
-	noBytes, noTenants bool // the store takes no more of them
+	noBytes, noTenants bool  // the store takes no more of them
+	share              int64 // bytes that may be stored of a flow; 0: no bound
 	atomic             bool
 	jobs               []candidate
 }
@@ -36,7 +37,7 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v by %q claiming %v, closed %v %v:", r.at, r.atomic, lua.EncodeBaseline(r.baseline), r.tiers, r.noBytes, r.noTenants)
+	fmt.Fprintf(&b, "admit %d atomic %v by %q claiming %v, closed %v %v, share %d:", r.at, r.atomic, lua.EncodeBaseline(r.baseline), r.tiers, r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
 		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
@@ -56,11 +57,13 @@ func flowsOf(jobs []candidate) (names []string) {
 func (m *model) admit(r admission) []lua.Verdict {
 	m.begin(r.at)
 	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
-	before := map[string]shaper.Admission{}
+	before, stored := map[string]shaper.Admission{}, map[string]int64{}
 	for _, name := range flowsOf(r.jobs) {
 		was := m.flows[name].tier
 		flows[name] = m.loadClaimed(name, r.tiers[tenantOf(name)], r.baseline)
 		before[name] = m.facts(flows[name], "")
+		flows[name].Stored = m.storedOf(flows[name])
+		stored[name] = flows[name].Stored
 		touched[name] = flows[name].retuned || !flows[name].fresh && flows[name].tier != was
 	}
 	// An atomic batch asks for as many places as it has jobs that need one: neither admitted before, nor under a key known already.
@@ -110,12 +113,16 @@ func (m *model) admit(r admission) []lua.Verdict {
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{
 					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: r.noBytes || unknown,
+					Stored: jobBytes(m.record(c, 0, 0)), Share: r.share,
 				}, instants(m.laters[c.flow]))
 			touched[c.flow] = !unknown
 			if refused = v.Outcome != shaper.Admitted; refused {
 				f.rejected++
 				if !unknown {
 					m.clock.rejected++
+				}
+				if v.Outcome == shaper.OverShare {
+					v.Stored = stored[c.flow]
 				}
 				if turnedAway == "" {
 					turnedAway = c.flow
@@ -183,6 +190,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 			m.idem[tenantOf(c.flow)+":"+c.idem] = made[tenantOf(c.flow)+":"+c.idem]
 		}
 		m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
+		m.live(f, jobBytes(j))
 	}
 	for _, name := range flowsOf(r.jobs) {
 		if touched[name] {

@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,7 +22,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	m.begin(r.at)
 	whole := map[string]bool{} // flows of which something else happens than that plain jobs succeed
 	for _, s := range r.items {
-		if j := m.jobs[s.Key]; j != nil {
+		if j := m.jobs[s.Key]; j != nil && j.State == shaper.Leased {
 			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || j.Idem != "" || j.CallbackURL != ""
 		}
 	}
@@ -30,7 +31,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
 			f, known := m.flows[j.Flow]
 			_, filed := m.due[j.Flow]
-			stay := m.clock.baseline == lua.EncodeBaseline(r.baseline) && !whole[j.Flow] && known && (filed || f.Depth == 0)
+			stay := m.clock.inForce != nil && !m.clock.scan && !whole[j.Flow] && known && (filed || f.Depth == 0)
 			flows[j.Flow] = &f
 			if !stay {
 				flows[j.Flow] = m.load(j.Flow, r.baseline)
@@ -99,16 +100,27 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	if s.MaxAttempts > 0 {
 		j.MaxAttempts = s.MaxAttempts
 	}
-	die := false
+	die, again := false, s.Outcome == lua.OutcomeRetry || s.Outcome == lua.OutcomeOverload
 	switch s.Outcome {
-	case lua.OutcomeSucceeded, lua.OutcomeDead, lua.OutcomeRetry:
+	case lua.OutcomeSucceeded, lua.OutcomeDead, lua.OutcomeRetry, lua.OutcomeOverload:
 		j.Attempts++
-		die = s.Outcome == lua.OutcomeDead || s.Outcome == lua.OutcomeRetry && j.Attempts >= j.MaxAttempts
+		die = s.Outcome == lua.OutcomeDead || again && j.Attempts >= j.MaxAttempts
+		if s.Outcome == lua.OutcomeOverload {
+			share := f.Share
+			f.Bucket, f.trial = f.Refuse(f.trial, f.departed, m.now)
+			m.reachIf(f.Share != share, "slowed by refusals")
+		}
 	case lua.OutcomeHeld:
 		m.reach("held")
+		if m.now.Add(s.Delay) >= f.HeldUntil {
+			f.cause = cmp.Or(s.Cause, "0")
+		}
 		f.Bucket = f.Hold(m.now.Add(s.Delay), m.now)
 		die = chargeFree(j)
-	case lua.OutcomeReleased:
+	case lua.OutcomeReleased, lua.OutcomeMissed:
+		if s.Outcome == lua.OutcomeMissed {
+			f.hindered = lua.Hindrance{Cause: "late", Until: m.now.Add(2 * hindered)}
+		}
 		m.reachIf(j.Stamp == f.Last, "refunded")
 		m.reachIf(j.Stamp != f.Last, "slot gone")
 		f.Bucket = f.Refund(j.Stamp, j.Cost)
@@ -117,6 +129,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	}
 	m.reachIf(die && s.Outcome != lua.OutcomeDead, "out of attempts")
 	if !die && s.Outcome != lua.OutcomeSucceeded && len(s.Result) > 0 {
+		m.live(f, int64(len(s.Result)-len(j.Result)))
 		j.Result = s.Result
 	}
 	switch {
@@ -126,8 +139,9 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	case s.Outcome == lua.OutcomeSucceeded:
 		f.succeeded++
 		m.finish(s.Key, f, shaper.Succeed, s.Result)
-	case s.Outcome == lua.OutcomeRetry:
+	case again:
 		become(j, shaper.Retry)
+		m.cameBack(s.Key, f)
 		j.At = m.now.Add(s.Delay)
 		set(m.laters, f.name, s.Key, int64(j.At))
 		if j.Deadline > 0 {
@@ -136,7 +150,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		f.later = min(f.later, j.At)
 		m.takePlace(f, j)
 	default:
-		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release}[s.Outcome])
+		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release, lua.OutcomeMissed: shaper.Release}[s.Outcome])
 	}
 }
 
@@ -201,7 +215,7 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 			m.deleted[id] = true
 			delete(m.jobs, id)
 			delete(m.deads[f.name], id)
-			m.deadLeft(f)
+			m.deadLeft(f, jobBytes(j))
 			continue
 		}
 		m.leave(id, f)
@@ -312,7 +326,8 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	delete(m.deads[f.name], r.id)
 	delete(m.outbox, r.id)
-	m.deadLeft(f)
+	m.deadLeft(f, jobBytes(j))
+	m.live(f, jobBytes(j))
 	after, a = ask()
 	f.Flow = after
 	become(j, shaper.Replay)
@@ -347,6 +362,7 @@ type tuning struct {
 	file, api     shaper.Overrides // in force after the change
 	reason        string
 	historyEntry  string
+	endHolds      bool
 }
 
 func (r tuning) effective() string {
@@ -382,7 +398,9 @@ func (m *model) tune(r tuning) (changed bool, revision int64) {
 	p.fields["eff"], p.fields[r.source] = r.effective(), r.says
 	switch {
 	case r.source == "api":
-		p.fields["reason"] = r.reason
+		if !r.endHolds {
+			p.fields["reason"] = r.reason
+		}
 		p.history = append([]string{r.historyEntry}, p.history...)
 		p.history = p.history[:min(len(p.history), historyKept)]
 	case r.says != "":
@@ -394,12 +412,16 @@ func (m *model) tune(r tuning) (changed bool, revision int64) {
 	m.tenants[r.entry] = int64(m.now)
 	for _, f := range flows {
 		wasPaused := f.policy.Paused
-		f.policy = p.of(r.baseline, f.tier, f.name)
+		f.policy = p.of(m.baseline(r.baseline), f.tier, f.name)
 		before := f.segment
 		m.retune(f)
 		m.reachIf(f.segment != before, "retuned by a change")
 		if wasPaused && !f.policy.Paused {
 			f.Bucket = f.MarkReady(m.now)
+		}
+		if r.endHolds {
+			m.reachIf(f.HeldUntil > m.now, "hold ended")
+			f.HeldUntil = min(f.HeldUntil, m.now)
 		}
 	}
 	m.storeAll(flows, true)
@@ -438,18 +460,30 @@ func (m *model) stat(at shaper.Instant, baseline shaper.Baseline, tenant string)
 		figures := lua.FlowStat{
 			Flow: name, Depth: f.Depth, Queued: f.Queued, Running: f.Running, Earliest: f.Earliest(), HeldUntil: f.HeldUntil,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead, Pace: f.Pace(m.now),
-			Tier: f.tier, Bytes: f.Bytes,
+			Tier: f.tier, Bytes: f.Bytes, Hindered: f.hindered, Letters: m.letters(name),
+			Live: f.live, DeadBytes: m.deadAlive(f), Answers: f.answers, Keys: f.keys,
+		}
+		if f.HeldUntil > m.now && f.cause != "0" {
+			figures.Cause = f.cause
 		}
 		m.reachIf(figures.Pace < 1, "slowed")
 		if f.full > m.now {
 			figures.FullUntil = f.full
 		}
-		if queue := m.queue[name].list(); len(queue) > 0 {
-			figures.Oldest = m.jobs[queue[0].Name].At
-		}
+		figures.Oldest = m.oldest(name)
 		s.Flows = append(s.Flows, figures)
 	}
 	return s
+}
+
+// letters counts the dead letters that can be replayed.
+func (m *model) letters(flow string) (n int64) {
+	for _, died := range m.deads[flow] {
+		if shaper.Instant(died) >= m.now.Add(-retention.Dead) {
+			n++
+		}
+	}
+	return n
 }
 
 // survey answers by the entries of the tenants.
@@ -462,15 +496,9 @@ func (m *model) survey(at shaper.Instant) map[string]lua.TenantBacklog {
 		for name := range m.names[tenant] {
 			f := m.flows[name]
 			b.Depth, b.Running = b.Depth+f.Depth, b.Running+f.Running
-			for _, died := range m.deads[name] {
-				if shaper.Instant(died) >= m.now.Add(-retention.Dead) {
-					b.Dead++
-				}
-			}
-			if queue := m.queue[name].list(); len(queue) > 0 {
-				if oldest := m.jobs[queue[0].Name].At; b.Oldest == 0 || oldest < b.Oldest {
-					b.Oldest = oldest
-				}
+			b.Dead += m.letters(name)
+			if oldest := m.oldest(name); oldest > 0 && (b.Oldest == 0 || oldest < b.Oldest) {
+				b.Oldest = oldest
 			}
 		}
 		out[entry] = b

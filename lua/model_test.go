@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -74,11 +75,13 @@ func (z zset) rank(name string) int64 {
 type clock struct {
 	last, off, wake, swept, grace shaper.Instant
 	depth, bytes, running, help   int64
+	stored                        int64 // live and dead bytes of all flows
 	admitted, rejected, departed  int64
 	lots                          int64
-	baseline                      string
+	inForce                       *shaper.Baseline // nil: that of the caller
+	revision                      int64            // of inForce
+	scan                          bool             // all flows are to be made due
 	lapsed, dead                  int64
-	looked                        shaper.Instant // always 0: a model looks at all tenants at once
 }
 
 // policy is what is kept of a tenant's settings.
@@ -107,6 +110,11 @@ type flow struct {
 	full                                          shaper.Instant // stopped by its dead letters until then
 	tier                                          string         // that the credential claimed last
 	hadTier                                       bool
+	hindered                                      lua.Hindrance
+	trial                                         shaper.Trial
+	cause                                         string // of the hold that ends last; empty before the first
+	live, deadBytes                               int64  // stored: of waiting and leased jobs, of dead letters
+	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
 }
 
@@ -152,6 +160,7 @@ type model struct {
 	flows                         map[string]flow
 	names                         map[string]map[string]bool // tenant → its flows
 	queue, laters, deads          map[string]zset            // by flow
+	returned                      map[string]zset            // by flow: jobs that came back from a worker, by since when they could have left
 	done                          map[string][]string        // by flow, latest first
 	jobs                          map[string]*lua.Record
 	idem                          map[string]string // tenant:hash → what is kept
@@ -161,6 +170,7 @@ type model struct {
 	claimed                       claimed
 	deleted                       map[string]bool // jobs
 	deadCapacity                  int
+	deadBytes                     int64
 
 	segments, stamps int
 	stamped          map[string]stamping // by job
@@ -171,9 +181,9 @@ type model struct {
 func newModel() *model {
 	return &model{
 		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, filed: map[string]bool{}, flows: map[string]flow{},
-		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{},
+		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000, stamped: map[string]stamping{}, reached: map[string]bool{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
 	}
 }
 
@@ -185,6 +195,8 @@ var situations = []string{
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
 	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes", "store_full", "in a tier",
+	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
+	"over_share", "full of bytes of dead letters", "dead letters past retention",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }
@@ -230,6 +242,33 @@ func (m *model) wakeFor(due shaper.Instant) {
 	}
 }
 
+// baseline is the one in force for a caller with this one.
+func (m *model) baseline(of shaper.Baseline) shaper.Baseline {
+	if m.clock.inForce != nil {
+		return *m.clock.inForce
+	}
+	return of
+}
+
+// declare is the command of that name.
+func (m *model) declare(at shaper.Instant, revision int64, b shaper.Baseline) bool {
+	m.begin(at)
+	if revision < m.clock.revision {
+		m.reach("declared too late")
+		return false
+	}
+	same := m.clock.inForce != nil && lua.EncodeBaseline(*m.clock.inForce) == lua.EncodeBaseline(b)
+	if revision == m.clock.revision && same {
+		return true
+	}
+	m.clock.revision = revision
+	if !same {
+		m.clock.inForce, m.clock.scan = &b, true
+	}
+	m.save()
+	return true
+}
+
 // load is a copy of a flow under its policy of now, retuned if that has changed.
 func (m *model) load(name string, baseline shaper.Baseline) *flow {
 	return m.loadClaimed(name, m.flows[name].tier, baseline)
@@ -239,7 +278,7 @@ func (m *model) load(name string, baseline shaper.Baseline) *flow {
 func (m *model) loadClaimed(name, tier string, baseline shaper.Baseline) *flow {
 	f, known := m.flows[name]
 	f.name, f.fresh, f.retuned, f.tier = name, !known, false, tier
-	f.policy = m.policies[tenantOf(name)].of(baseline, f.tier, name)
+	f.policy = m.policies[tenantOf(name)].of(m.baseline(baseline), f.tier, name)
 	if known {
 		m.retune(&f)
 	} else {
@@ -324,27 +363,36 @@ func become(j *lua.Record, event shaper.Event) {
 // finish ends a job of the flow; an empty result keeps the one it has.
 func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 	j := m.jobs[id]
+	m.live(f, -jobBytes(j))
 	become(j, event)
 	if j.CallbackURL != "" {
 		m.reach("to be called back")
 		m.outbox[id] = int64(m.now)
 		m.wakeFor(m.now.Add(horizon / 2))
 	}
+	delete(m.returned[f.name], id)
 	j.At, j.Deadline = m.now, 0
 	if len(result) > 0 {
 		j.Result = result
 	}
 	if j.State == shaper.Dead {
 		m.clock.dead++
+		m.dead(f, m.deadAlive(f)-f.deadBytes)
+		m.dead(f, jobBytes(j))
 		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool { return at <= int64(m.now.Add(-retention.Dead)) })
 		set(m.deads, j.Flow, id, int64(m.now))
-		if len(m.deads[j.Flow]) >= m.deadCapacity {
-			m.reach("full of dead letters")
+		if len(m.deads[j.Flow]) >= m.deadCapacity || f.deadBytes >= m.deadBytes {
+			m.reachIf(len(m.deads[j.Flow]) >= m.deadCapacity, "full of dead letters")
+			m.reachIf(len(m.deads[j.Flow]) < m.deadCapacity, "full of bytes of dead letters")
 			f.full = m.deads[j.Flow].head().Add(retention.Dead)
 			f.Bucket = f.MarkReady(f.full)
 		}
 	} else {
 		j.Payload = nil
+		f.answers = f.answers.Add(m.now, retention.Finished, jobBytes(j)-keyBytes(j))
+		if j.Idem != "" {
+			f.keys = f.keys.Add(m.now, retention.Idempotency, keyBytes(j))
+		}
 		list := append([]string{id}, m.done[j.Flow]...)
 		m.done[j.Flow] = list[:min(len(list), 1000)]
 	}
@@ -361,6 +409,7 @@ func idAndPrint(known string) string { return strings.Join(strings.Fields(known)
 func (m *model) giveBack(id string, f *flow, event shaper.Event) {
 	j := m.jobs[id]
 	become(j, event)
+	m.cameBack(id, f)
 	j.At = m.now
 	m.enqueue(f, j.Cost)
 	m.takePlace(f, j)
@@ -370,17 +419,94 @@ func (m *model) giveBack(id string, f *flow, event shaper.Event) {
 	}
 }
 
+// cameBack keeps since when a job could have left at the first time.
+func (m *model) cameBack(id string, f *flow) {
+	if _, before := m.returned[f.name][id]; !before {
+		set(m.returned, f.name, id, int64(m.jobs[id].At))
+	}
+}
+
+// oldest is since when the oldest job of the flow could have left, 0 for none.
+func (m *model) oldest(name string) shaper.Instant {
+	since := m.returned[name].head()
+	if queue := m.queue[name].list(); len(queue) > 0 {
+		since = min(since, m.jobs[queue[0].Name].At)
+	}
+	if due := m.laters[name].head(); due <= m.now {
+		since = min(since, due)
+	}
+	if since == never {
+		return 0
+	}
+	return since
+}
+
 // takePlace counts in a job that holds a place again.
 func (m *model) takePlace(f *flow, j *lua.Record) {
 	f.Depth, f.Bytes = f.Depth+1, f.Bytes+size(j)
 	m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
 }
 
+// live counts bytes of waiting and leased jobs, dead those of dead letters.
+func (m *model) live(f *flow, bytes int64) {
+	f.live += bytes
+	m.clock.stored += bytes
+}
+
+func (m *model) dead(f *flow, bytes int64) {
+	f.deadBytes += bytes
+	m.clock.stored += bytes
+}
+
+// deadAlive is what is left of the dead letters: those past retention count for their part.
+func (m *model) deadAlive(f *flow) int64 {
+	all, left := len(m.deads[f.name]), 0
+	for _, at := range m.deads[f.name] {
+		if at > int64(m.now.Add(-retention.Dead)) {
+			left++
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	m.reachIf(left < all, "dead letters past retention")
+	return int64(math.Floor(float64(f.deadBytes) * (float64(left) / float64(all))))
+}
+
+// storedOf is all that is stored of a flow.
+func (m *model) storedOf(f *flow) int64 {
+	return f.live + m.deadAlive(f) + f.answers.Left(m.now, retention.Finished) + f.keys.Left(m.now, retention.Idempotency)
+}
+
+// What Redis keeps beside the texts of a record and of an idempotency key.
+const recordBytes, idempotencyBytes = 256, 256
+
+func keyBytes(j *lua.Record) int64 {
+	if j.Idem == "" {
+		return 0
+	}
+	return idempotencyBytes + int64(len(j.Flow))
+}
+
+// jobBytes is what a job takes in the store.
+func jobBytes(j *lua.Record) int64 {
+	const written = 56 // by the script, before what Rest encodes
+	rest, err := j.Rest()
+	if err != nil {
+		panic(err)
+	}
+	return int64(recordBytes+written+len(rest)+len(j.Result)) + keyBytes(j)
+}
+
 func size(j *lua.Record) int64 { return int64(len(j.Payload)) }
 
-// deadLeft lets a flow go on that had stopped for its dead letters.
-func (m *model) deadLeft(f *flow) {
-	if f.full != 0 && len(m.deads[f.name]) < m.deadCapacity {
+// deadLeft counts out a dead letter that has left, and lets a flow go on that had stopped for them.
+func (m *model) deadLeft(f *flow, bytes int64) {
+	if len(m.deads[f.name]) == 0 {
+		bytes = f.deadBytes
+	}
+	m.dead(f, -min(bytes, f.deadBytes))
+	if f.full != 0 && len(m.deads[f.name]) < m.deadCapacity && f.deadBytes < m.deadBytes {
 		m.reach("went on after a dead letter left")
 		f.full, f.Ready = 0, m.now
 	}

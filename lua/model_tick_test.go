@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 250, 200, 64
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
+	hindered                                                              = time.Second
+	leftMost                                                              = 65536
 )
 
 // look is one call of tick.
@@ -26,11 +29,13 @@ type look struct {
 	help          int
 	helper        bool
 	handsOver     bool
+	lead          time.Duration
 	baseline      shaper.Baseline
+	bounds        []lua.Bound
 }
 
 func (r look) String() string {
-	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v hands over %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, lua.EncodeBaseline(r.baseline))
+	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds, lua.EncodeBaseline(r.baseline))
 }
 
 // looking is a look under way.
@@ -44,12 +49,19 @@ type looking struct {
 	// How many jobs of all flows the look may still promote, and drop because they are overdue.
 	promotable, droppable int
 	records               []lua.Record // of the leases, as the look found them
+	bounds                map[string]int
 }
+
+// earliest is the earliest stamp that the look gives.
+func (l *looking) earliest() shaper.Instant { return l.now.Add(l.lead) }
 
 // tick answers the grant and, beside it, the records of its leases.
 func (m *model) tick(r look) (lua.Grant, []lua.Record) {
 	m.begin(r.at)
-	l := &looking{model: m, look: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost}
+	l := &looking{model: m, look: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost, bounds: map[string]int{}}
+	for _, b := range r.bounds {
+		l.bounds[b.Name] = b.Places
+	}
 	l.grant = lua.Grant{Now: m.now}
 	more, answered := l.step()
 	if !answered {
@@ -88,9 +100,9 @@ func (l *looking) step() (more, answered bool) {
 		l.expireAll(l.expires.upTo(l.now, expireMost))
 		return true, false
 	}
-	if baseline := lua.EncodeBaseline(l.baseline); l.clock.baseline != baseline {
-		l.lookAtAll()
-		l.clock.baseline, l.changed = baseline, true
+	scans := l.clock.scan || l.clock.inForce == nil
+	if scans && (l.due.head() > l.now.Add(horizon) || l.most <= 0) {
+		l.scan()
 		return true, false
 	}
 	if l.due.head() > l.now.Add(horizon) {
@@ -103,7 +115,8 @@ func (l *looking) step() (more, answered bool) {
 	if l.most <= 0 {
 		return false, false
 	}
-	return l.leaseAll(), false
+	more = l.leaseAll(scans)
+	return scans || more, false
 }
 
 func (l *looking) answer(more bool) {
@@ -140,7 +153,7 @@ func (l *looking) answer(more bool) {
 // touch loads a flow that the look may change.
 func (l *looking) touch(name string) *flow {
 	if l.flows[name] == nil {
-		l.flows[name] = l.load(name, l.baseline)
+		l.flows[name] = l.load(name, l.look.baseline)
 		l.touched = append(l.touched, l.flows[name])
 	}
 	return l.flows[name]
@@ -168,7 +181,7 @@ func (l *looking) redeliver(g grant) {
 	for _, f := range l.touched {
 		ids := byFlow[f.name]
 		first, last := l.jobs[ids[0]].Stamp, l.jobs[ids[len(ids)-1]].Stamp
-		late := first < l.now.Add(-shaper.Slack)
+		late := first < l.earliest().Add(-shaper.Slack)
 		anew := late && last == f.Last
 		back := late && !anew
 		if anew {
@@ -185,7 +198,7 @@ func (l *looking) redeliver(g grant) {
 			j := l.jobs[id]
 			found := *j
 			if anew {
-				stamp := f.Stamp(j.At, l.now)
+				stamp := f.Stamp(j.At, l.earliest())
 				if back = back || f.policy.Paused || stamp > l.now.Add(horizon); back {
 					j.Stamp = max(f.Last, j.Stamp)
 					f.Bucket = f.Depart(j.Stamp, j.Cost)
@@ -258,14 +271,18 @@ func (l *looking) expireAll(ids []string) {
 	l.storeAll(l.touched, l.helper)
 }
 
-// lookAtAll makes every flow due, so that the next looks judge it by the new baseline.
-func (l *looking) lookAtAll() {
-	l.reachIf(l.clock.baseline != "", "looked at all")
+// scan makes every flow due, so that the next looks judge it by the baseline in force.
+func (l *looking) scan() {
+	l.reachIf(l.clock.inForce != nil, "looked at all")
+	if l.clock.inForce == nil {
+		l.clock.inForce = &l.look.baseline
+	}
 	for entry := range l.tenants {
 		for name := range l.names[tenantOfEntry(entry)] {
 			l.due[name] = int64(l.now)
 		}
 	}
+	l.clock.scan, l.changed = false, true
 }
 
 func tenantOfEntry(entry string) string {
@@ -279,19 +296,23 @@ func (l *looking) forgetIdle(entries []string) {
 	for _, entry := range entries {
 		tenant := tenantOfEntry(entry)
 		overridden := l.policies[tenant].fields["api"] != ""
-		idle := !overridden
+		idle, left := !overridden, int64(0)
 		for name := range l.names[tenant] {
-			f := l.load(name, l.baseline)
+			f := l.load(name, l.look.baseline)
 			idle = idle && f.Depth == 0 && f.Running == 0 && max(f.seen, f.Last, f.HeldUntil) < l.now.Add(-idleAfter)
 			idle = idle && len(l.deads[name]) == 0
 			for _, c := range f.Cells {
 				idle = idle && c.TAT < l.now
 			}
+			left += f.answers.Left(l.now, retention.Finished) + f.keys.Left(l.now, retention.Idempotency)
 		}
+		l.reachIf(idle && left > leftMost, "kept for what it has stored")
 		switch {
-		case idle:
+		case idle && left <= leftMost:
 			l.reach("forgotten")
 			for name := range l.names[tenant] {
+				f := l.model.flows[name]
+				l.dead(&f, -f.deadBytes)
 				delete(l.model.flows, name)
 			}
 			delete(l.names, tenant)
@@ -307,7 +328,7 @@ func (l *looking) forgetIdle(entries []string) {
 }
 
 // leaseAll leases what is stamped up to the horizon, the flow that is due first at first.
-func (l *looking) leaseAll() (more bool) {
+func (l *looking) leaseAll(scans bool) (more bool) {
 	l.changed = true
 	names := l.due.upTo(l.now.Add(horizon), flowsMost)
 	more = len(names) == flowsMost
@@ -332,6 +353,10 @@ func (l *looking) leaseAll() (more bool) {
 		l.grants[l.worker] = g
 		l.grant.Counter, l.grant.Lot = g.counter, g.lot
 	}
+	if scans {
+		l.scan()
+		l.reach("scanned beside leasing")
+	}
 	l.storeAll(l.touched, l.helper)
 	return more && budget > 0
 }
@@ -347,6 +372,16 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 	if f.policy.Paused || room <= 0 {
 		return 0, false
 	}
+	if route, bounded := l.bounds[routeOf(f.name)]; bounded {
+		defer func() { l.bounds[routeOf(f.name)] -= left }()
+		share := min(route, int(math.Ceil(float64(3*route-l.bounds[f.name])/4)))
+		if share <= 0 {
+			l.putOff(f)
+			return 0, false
+		}
+		l.reachIf(share < room, "bounded")
+		room = min(room, share)
+	}
 	line := l.queue[f.name].list() // who is in view, by sequence
 	unseen := len(line) > room
 	inView := min(len(line), room) // of those that waited in the queue already
@@ -361,7 +396,7 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		if inView == 0 && unseen {
 			return left, true
 		}
-		next := f.Stamp(0, l.now)
+		next := f.Stamp(0, l.earliest())
 		if len(line) == 0 {
 			if f.later == never {
 				return left, false
@@ -369,7 +404,7 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 			if l.promotable == 0 {
 				return left, true
 			}
-			next = f.Stamp(f.later, l.now)
+			next = f.Stamp(f.later, l.earliest())
 		}
 		if next > limit {
 			return left, false
@@ -386,7 +421,7 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		}
 		id := line[0].Name
 		j := l.jobs[id]
-		stamp := f.Stamp(j.At, l.now)
+		stamp := f.Stamp(j.At, l.earliest())
 		if stamp > limit {
 			return left, false
 		}
@@ -415,6 +450,14 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		left++
 	}
 	return left, true
+}
+
+// putOff delays a flow that may take no place of the worker.
+func (l *looking) putOff(f *flow) {
+	l.reach("put off")
+	f.Bucket = f.PutOff(l.now, horizon)
+	f.hindered = lua.Hindrance{Cause: "upstream", Until: f.Ready.Add(hindered)}
+	l.grant.Kept++
 }
 
 // promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying one to its old place.

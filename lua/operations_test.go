@@ -32,10 +32,11 @@ var operations = []struct {
 	{"claim", (*world).drawClaim},
 	{"handed", (*world).drawHanded},
 	{"tune", (*world).drawTune},
-	{"baseline", func(w *world) {
+	{"other file", func(w *world) { // of the callers that come, which changes nothing once a baseline is in force
 		w.baseline = drawBaseline(w.T, w.th)
-		w.note("baseline %q", lua.EncodeBaseline(w.baseline))
+		w.note("baseline of the callers %q", lua.EncodeBaseline(w.baseline))
 	}},
+	{"declare", (*world).drawDeclare},
 	{"status", (*world).drawStatus},
 	{"stat", (*world).drawStat},
 	{"survey", (*world).drawSurvey},
@@ -132,6 +133,7 @@ func (w *world) drawAdmit() {
 	case 11:
 		r.noTenants = true
 	}
+	r.share = rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 1 << 40, 1 << 40, 20_000, 3_000, 400}).Draw(w.T, "share")
 	w.admit(r)
 	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
 		r.at = w.wall.Add(3 * time.Millisecond)
@@ -189,12 +191,30 @@ func (w *world) drawTick(learnt bool) {
 	w.pass()
 	c := w.drawWorker()
 	r := w.lookOf(c, rapid.SampledFrom([]int{200, 5, 2, 1, 0}).Draw(w.T, "most"))
+	r.lead = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, shaper.Slack, horizon}).Draw(w.T, "lead")
 	r.help = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(w.T, "help")
+	r.bounds = w.drawBounds()
 	if learnt && rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
 		w.tick(c, r, false)
 		r.at = w.wall.Add(3 * time.Millisecond)
 	}
 	w.tick(c, r, learnt)
+}
+
+// drawBounds bounds a route, and perhaps the flows of it.
+func (w *world) drawBounds() (bounds []lua.Bound) {
+	room := rapid.SampledFrom([]int{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 3, -7}).Draw(w.T, "room of a route")
+	if room == -1 {
+		return nil
+	}
+	route := rapid.SampledFrom(w.th.routes).Draw(w.T, "bounded route")
+	bounds = []lua.Bound{{Name: route, Places: room}}
+	for _, tenant := range w.th.tenants {
+		if holds := rapid.SampledFrom([]int{0, 1, 3}).Draw(w.T, "places held"); holds > 0 {
+			bounds = append(bounds, lua.Bound{Name: queue.EncodeName(tenant) + "/" + route, Places: holds})
+		}
+	}
+	return bounds
 }
 
 // oldTick is an early sending of a look that arrives after later ones; nobody hears its answer.
@@ -224,10 +244,13 @@ func (w *world) drawSettle() {
 		s := lua.SettleItem{
 			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
 			Outcome: rapid.SampledFrom([]lua.Outcome{
-				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeReleased, lua.OutcomeDead, lua.OutcomeHeld,
+				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeOverload, lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeHeld,
 			}).Draw(w.T, "outcome"),
 			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
 			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),
+		}
+		if s.Outcome == lua.OutcomeHeld {
+			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503"}).Draw(w.T, "cause")
 		}
 		r.items = append(r.items, s)
 	}
@@ -364,6 +387,16 @@ func (w *world) drawReplay() {
 // tierNames are the tiers that there may be, and none.
 var tierNames = []string{"", "", "free", "pro"}
 
+func (w *world) drawDeclare() {
+	revision := max(1, w.m.stored.revision+rapid.SampledFrom([]int64{1, 1, 1, 0, -1}).Draw(w.T, "revision"))
+	b := drawBaseline(w.T, w.th)
+	if w.m.stored.inForce != nil && rapid.IntRange(0, 4).Draw(w.T, "the same") == 4 {
+		b = *w.m.stored.inForce
+	}
+	w.declare(w.wall, revision, b)
+	w.remember(func(at shaper.Instant) { w.declare(at, revision, b) })
+}
+
 // drawBaseline draws the defaults and, one time in three, what is said of a route and of tiers.
 func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 	b := shaper.Baseline{Defaults: drawPolicy(t, th)}
@@ -468,6 +501,7 @@ func (w *world) drawTune() {
 		}
 		r.expected = &revision
 	}
+	r.endHolds = rapid.IntRange(0, 2).Draw(w.T, "end holds") == 0
 	w.tune(r)
 	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
 		w.tune(r)

@@ -30,7 +30,8 @@ type theme struct {
 	rates   []string
 	flood   bool // batches beyond the bounds of one look
 	traced  bool
-	deads   int // dead letters that a flow may have; 0: as many as it likes
+	deads   int   // dead letters that a flow may have; 0: as many as it likes
+	letters int64 // bytes of them; 0: as many as it likes
 }
 
 var oddRates = []string{"7/3s", "5/24h", "1000000/s", "3/7ms", "10/s", "200/s", "50/s", "1/s", "999/m"}
@@ -40,7 +41,7 @@ var themes = []theme{
 	{name: "flows and tenants", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates},
 	{
 		name: "policies change", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates,
-		weights: map[string]int{"tune": 8, "baseline": 3},
+		weights: map[string]int{"tune": 8, "declare": 3},
 	},
 	{
 		name: "answers get lost", tenants: []string{"acme"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s", "3/7ms", "7/3s"},
@@ -51,6 +52,10 @@ var themes = []theme{
 	},
 	{
 		name: "dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, deads: 2,
+		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6, "claim": 6},
+	},
+	{
+		name: "bytes of dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, letters: 900,
 		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6},
 	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
@@ -153,6 +158,9 @@ func newWorld(t rapid.TB, e engine, th theme, history int) *world {
 	if th.deads > 0 {
 		w.m.deadCapacity = th.deads
 	}
+	if th.letters > 0 {
+		w.m.deadBytes = th.letters
+	}
 	for _, name := range []string{"w1", "w2"} {
 		w.workers = append(w.workers, &consumer{name: name, counter: 1})
 	}
@@ -227,7 +235,7 @@ func (w *world) compare() snapshot {
 func (w *world) live(length int) {
 	weights := map[string]int{
 		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
-		"stat": 1, "survey": 1, "again": 3, "later": 6, "baseline": 1, "old tick": 1, "back": 1, "jump": 1,
+		"stat": 1, "survey": 1, "again": 3, "later": 6, "declare": 1, "other file": 1, "old tick": 1, "back": 1, "jump": 1,
 	}
 	for name, n := range w.th.weights {
 		weights[name] = n

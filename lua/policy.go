@@ -9,7 +9,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// EncodePolicy writes every setting of a policy in the form that policy_of in lib/flow.lua reads, for example
+// EncodePolicy writes every setting of a policy in the form that policy_of in lib/policy.lua reads, for example
 // "l10:1000000 b1 r c1000 y0 k64 w0 p0 d0".
 func EncodePolicy(p shaper.Policy) string {
 	return strings.Join([]string{
@@ -19,7 +19,7 @@ func EncodePolicy(p shaper.Policy) string {
 	}, " ")
 }
 
-// EncodeBaseline writes the settings that hold for tenants of which nothing is said, in the form that policy_of in lib/flow.lua reads: a
+// EncodeBaseline writes the settings that hold for tenants without overrides, in the form that policy_of in lib/policy.lua reads: a
 // line of the defaults as in EncodePolicy, then a line for each route and tier of which something is said.
 func EncodeBaseline(b shaper.Baseline) string {
 	lines := append([]string{EncodePolicy(b.Defaults)}, routeLines("/", b.Routes)...)

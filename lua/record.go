@@ -42,6 +42,7 @@ const (
 	recordScript = 56 // the bytes at the front that the admitting script writes
 	maxPrefix    = 2111
 	maxURL       = 1024 // bytes of a callback URL
+	recordBytes  = 256  // that Redis keeps beside the record, about
 )
 
 // callbackField is the place of the callback URL among the fields of the prefix: its length takes two bytes.
@@ -85,9 +86,6 @@ func (r Record) Rest() ([]byte, error) {
 	}
 	return append(b, r.Payload...), nil
 }
-
-// restPayload is the length of the payload in what Rest encoded: its bytes as they are stored.
-func restPayload(rest []byte) int { return int(binary.BigEndian.Uint32(rest[5:])) }
 
 // DecodeRecord reads a stored record, with or without its payload: a reader that left the payload out hands over head, prefix and result.
 // Payload and Result share the memory of raw.

@@ -7,14 +7,14 @@
 --   1 clock   2 due   3 expires   4 job   5 outbox
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 call tag, 1 to 2^32 - 1
---   6 max attempts   7 most dead letters of a flow
+--   6 max attempts   7, 8 most dead letters of a flow, and of how many bytes
 -- Reply
 --   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining, 6 full of bytes; then, but for 0 and 3:
 --   position, estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in bytes
--- Derived keys: flow queue later policy idem dead
+-- Derived keys: flow queue later policy idem dead tenants
 -- Channels: sluice:wake
 
---! include record clock flow
+--! include record clock policy bucket stored flow admission
 
 local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING, FULL_OF_BYTES = 0, 1, 3, 4, 5, 6
 clock_load(ARGV[1])
@@ -44,20 +44,24 @@ end
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5], queue, dead, PREFIX .. 'later:' .. f.name)
 local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
 local known = j.idem ~= '' and redis.call('GET', idem_key)
-local later = later_head(f)
+local later = later_known(f)
 if p.draining then
   return reply(DRAINING, 0, 0, 0)
 end
+-- drained is when all that are queued have left.
+local function drained()
+  return paused(f) and 0 or start_after(f, f.cost)
+end
 local of, departures = full(f, 1, j.payload)
 if of then
-  return reply(of == 'jobs' and FULL or FULL_OF_BYTES, 0, 0, departures and retry_after(f, departures) or 0)
+  return reply(of == 'jobs' and FULL or FULL_OF_BYTES, 0, drained(), departures and retry_after(f, departures) or 0)
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
 redis.call('ZREM', dead, id)
 redis.call('ZREM', KEYS[5], id)
-dead_left(f, tonumber(ARGV[7]))
-local start = paused(f) and 0 or start_after(f, f.cost)
+dead_left(f, j, tonumber(ARGV[7]), tonumber(ARGV[8]))
+local start = drained() -- now, for a flow that had too many dead letters may leave again
 f.seq = f.seq + 1
 j.seq, j.state, j.at, j.attempts, j.free, j.tag, j.max = f.seq, 'q', now, 0, 0, tag, tonumber(ARGV[6])
 if j.wait > 0 then
@@ -67,6 +71,7 @@ if j.wait > 0 then
 end
 enqueue(f, j.cost)
 take_place(f, j)
+stored_add(f, 'live', job_bytes(j))
 redis.call('SETRANGE', KEYS[4], 0, job_head(j))
 redis.call('PERSIST', KEYS[4])
 redis.call('ZADD', queue, j.seq, id)

@@ -26,7 +26,7 @@ func TestRunFallsBack(t *testing.T) {
 				return lua.Call{Script: s, Keys: []string{"{x}"}, Args: []any{arg}}
 			}
 			var seen []string
-			observe := func(script string, took time.Duration) {
+			observe := func(script string, took time.Duration, _ error) {
 				if took <= 0 {
 					t.Errorf("%s took %v", script, took)
 				}
@@ -122,6 +122,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"cancel":    func(v []any) error { _, err := lua.CancelCall{}.Decode(v); return err },
 		"replay":    func(v []any) error { _, _, err := lua.ReplayCall{}.Decode(v); return err },
 		"tune":      func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },
+		"declare":   func(v []any) error { _, err := lua.DeclareCall{}.Decode(v); return err },
+		"mend":      func(v []any) error { _, err := lua.MendCall{}.Decode(v); return err },
 		"status":    func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
 		"stat":      func(v []any) error { _, err := lua.StatCall{}.Decode(v); return err },
 		"survey":    func(v []any) error { _, err := lua.SurveyCall{}.Decode(v); return err },

@@ -1,5 +1,5 @@
 // Package lua holds the scripts that run inside Redis: their sources, how they are sent, and the typed form of what they take and
-// answer. One file is one command; its header is its contract, and a test reads it. The arithmetic in lib/flow.lua is that of
+// answer. One file is one command; its header is its contract, and a test reads it. The arithmetic in lib/bucket.lua is that of
 // package shaper, step for step; a parity test holds the two together.
 //
 // The scripts are plain Lua 5.1 and use nothing that the embedded engine lacks. What several of them need stands once, in lib, and is put
@@ -18,8 +18,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/7509e464/sluice/lua/seeded"
 )
 
 //go:embed *.lua lib/*.lua
@@ -54,7 +52,7 @@ func (s *Script) SHA() string {
 
 // Scripts are all the commands.
 type Scripts struct {
-	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Survey, Census, Beat *Script
+	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Survey, Census, Beat, Declare, Mend *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
@@ -63,7 +61,7 @@ type Scripts struct {
 var Commands = Scripts{
 	Admit: command("admit"), Tick: command("tick"), Settle: command("settle"), Heartbeat: command("heartbeat"),
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"), Tune: command("tune"), Status: command("status"),
-	Stat: command("stat"), Survey: command("survey"), Census: command("census"), Beat: command("beat"),
+	Stat: command("stat"), Survey: command("survey"), Census: command("census"), Beat: command("beat"), Declare: command("declare"), Mend: command("mend"),
 
 	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"), SlidingCounter: command("sliding_counter"),
 	TokenBucket: command("token_bucket"), LeakyMeter: command("leaky_meter"),
@@ -74,7 +72,7 @@ func command(name string) *Script { return newScript(name, func() string { retur
 // All lists the scripts.
 func (s Scripts) All() []*Script {
 	return []*Script{
-		s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Survey, s.Census, s.Beat,
+		s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Survey, s.Census, s.Beat, s.Declare, s.Mend,
 		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
 	}
 }
@@ -112,7 +110,7 @@ func code(file string) (text string, includes, rare []string) {
 	}
 	var out strings.Builder
 	out.Grow(len(raw))
-	for line := range strings.Lines(seeded.Script(file, string(raw))) {
+	for line := range strings.Lines(string(raw)) {
 		trimmed := strings.TrimSpace(line)
 		switch {
 		case strings.HasPrefix(trimmed, includeMark):
@@ -148,8 +146,8 @@ type Client interface {
 	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
 }
 
-// Observer is told how long a script call took; calls of one pipeline are told the time of the whole pipeline.
-type Observer func(script string, took time.Duration)
+// Observer is called after each script call with its duration and error. Calls of one pipeline have the duration of the whole pipeline.
+type Observer func(script string, took time.Duration, err error)
 
 // Load makes all scripts known to the server, so that the first calls need not send their sources. In a cluster it loads them where
 // the client sends keyless commands; the other nodes learn them by the fallback of Run.
@@ -171,7 +169,7 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	}
 	r := decode(call, cmd)
 	if observe != nil {
-		observe(call.Script.Name, time.Since(start))
+		observe(call.Script.Name, time.Since(start), r.Err)
 	}
 	return r.Values, r.Err
 }
@@ -216,8 +214,8 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 	}
 	if observe != nil {
 		took := time.Since(start)
-		for _, call := range calls {
-			observe(call.Script.Name, took)
+		for i, call := range calls {
+			observe(call.Script.Name, took, replies[i].Err)
 		}
 	}
 	return replies

@@ -8,24 +8,27 @@
 --   then per job: job
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 baseline
---   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys   7 most dead letters of a flow
+--   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys   7, 8 most dead letters of a flow, and of how many bytes
 --   then per job: S and the epoch, as one argument, where it succeeded and nothing else is to be said; otherwise
---   epoch, outcome, delay in µs (retry: until eligible; held: how long), max attempts (0 keeps them), result or '' for the one kept
---   An outcome is S succeeded, r retry, d dead, h held, R released.
+--   epoch, outcome, delay in µs (retry, overloaded: until eligible; held: how long), max attempts (0 keeps them), result or '' for the one kept
+--   An outcome is S succeeded, r retry, o overloaded, d dead, h held, R released, m missed.
+--   After h follows the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed is a release of a job that came
+--   too late to leave at its stamp.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and a hold that was not free any more has
 --   killed the job
--- Derived keys: flow queue later policy job idem done dead expires outbox unlock
+-- Derived keys: flow queue later returned policy job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock flow finish
---! rarely job_whole flow_whole whole_save apply policy_said retune_anew
+--! include record clock policy bucket stored flow finish
+--! rarely refuse job_whole flow_whole whole_save apply policy_said retune_anew
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
+local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
 local SETTLED, REPEATED, STALE, DIED = '1', '2', '3', '4'
 clock_load(ARGV[1])
 local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
-retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
 
 local function job_whole(raw)
   local j = job_read(raw)
@@ -37,10 +40,11 @@ end
 
 -- Read.
 local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
-local said, next_said = {}, 8 -- where in ARGV what is said of a job begins
+local said, next_said = {}, 9 -- where in ARGV what is said of a job begins
 -- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
-local settled_baseline = clock.baseline == baseline and clock.looked == '0'
+local settled_baseline = clock.baseline ~= '' and clock.looked == '0'
 local id_at = #PREFIX + 5
+local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 for k = 6, #KEYS do
   local key = KEYS[k]
   local id = sub(key, id_at)
@@ -56,36 +60,44 @@ for k = 6, #KEYS do
     local j = succeeds and job_succeeding(raw)
     read[id] = j and 'part' or 'whole'
     j = j or job_whole(raw)
-    if j then
+    if j and j.state == 'l' then -- the flow of any other is not looked at, and may be forgotten
       local name = j.flow
       if whole[name] == nil then
         whole[name] = not settled_baseline
         names[#names + 1] = name
       end
       whole[name] = whole[name] or read[id] == 'whole'
+      if j.epoch > 1 then
+        reach[#reach + 1] = PREFIX .. 'returned:' .. name
+      end
     end
     jobs[id] = j
   end
 end
 
-local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
+local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at' }
 
--- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run. It stays where it is filed, unless it had
--- to wait for one of them to end; then the answer is nil. due is where it is filed.
+-- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run, and what is stored. It stays where it is
+-- filed, unless it had to wait for one of them to end; then the answer is nil. due is where it is filed.
 local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'running', 'succeeded', 'depth')
-  if not v[1] or not (due or v[3] == '0') then
+  local v = redis.call('HMGET', key, 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth')
+  if not v[1] or not (due or v[7] == '0') then
     return nil
   end
   reach[#reach + 1] = PREFIX .. 'done:' .. name
-  return { name = name, key = key, running = tonumber(v[1]), succeeded = tonumber(v[2]) or 0, due = due and tonumber(due), counts = true }
+  numbers(v, 6)
+  return {
+    name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4], answers_before = v[5], answers_at = v[6], was = v,
+    due = due and tonumber(due), counts = true,
+  }
 end
 
 local function flow_whole(name)
   local f = flow_load(name, baseline, nil, reach)
+  flow_known(f)
   flow_reach(f)
-  f.later_before = later_head(f)
+  f.later_before = later_known(f)
   return f
 end
 
@@ -99,17 +111,20 @@ redis.call('EXISTS', unpack(reach))
 -- Write.
 unlock()
 
-local function keep_result(id, j, result)
+local function keep_result(id, j, f, result)
   if result ~= '' then
-    j.result = #result
-    redis.call('SETRANGE', PREFIX .. 'job:' .. id, j.prefix + j.payload, result)
+    stored_add(f, 'live', #result - j.result)
+    job_store(PREFIX .. 'job:' .. id, j, result)
   end
 end
 
 local function retry_later(id, j, f, delay, result)
-  keep_result(id, j, result)
+  came_back(id, j)
   j.state, j.at = 'r', now + delay
-  redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
+  if result == '' then
+    redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
+  end
+  keep_result(id, j, f, result)
   redis.call('ZADD', PREFIX .. 'later:' .. f.name, j.at, id)
   if j.deadline > 0 then
     redis.call('ZADD', KEYS[3], j.deadline, id)
@@ -121,20 +136,26 @@ end
 local ended = {} -- ids of the leases
 
 -- apply settles a current lease.
-local function apply(id, outcome, delay, most, result, j, f)
-  local dead = outcome == 'd'
+local function apply(id, outcome, cause, delay, most, result, j, f)
+  local dead, again = outcome == 'd', outcome == 'r' or outcome == 'o'
   if most > 0 then
     j.max = most
   end
-  if outcome == 'S' or outcome == 'r' or dead then
+  if outcome == 'S' or again or dead then
     j.attempts = j.attempts + 1
-    dead = dead or (outcome == 'r' and j.attempts >= j.max)
+    dead = dead or (again and j.attempts >= j.max)
+  end
+  if outcome == 'o' then
+    refuse(f)
   end
   j.outcome = outcome
   ended[#ended + 1] = id
   f.running = f.running - 1
   clock.running = clock.running - 1
   if outcome == 'h' then
+    if now + delay >= f.held then
+      redis.call('HSET', f.key, 'cause', cause == '' and '0' or cause)
+    end
     hold(f, now + delay)
     dead = charge_free(j)
   end
@@ -144,14 +165,17 @@ local function apply(id, outcome, delay, most, result, j, f)
   elseif outcome == 'S' then
     f.succeeded = f.succeeded + 1
     finish(id, j, f, 'S', result)
-  elseif outcome == 'r' then
+  elseif again then
     retry_later(id, j, f, delay, result)
   else
-    if outcome == 'R' then
+    if outcome == 'm' then
+      hinder(f, 'late', now + LATE)
+    end
+    if outcome ~= 'h' then
       refund(f, j.stamp, j.cost)
       f.departed, clock.departed = f.departed - 1, clock.departed - 1
     end
-    keep_result(id, j, result)
+    keep_result(id, j, f, result)
     give_back(id, j, f)
   end
 end
@@ -160,15 +184,19 @@ end
 local function succeed(key, id, j, f, most, result)
   local raw = j.raw
   ended[#ended + 1] = id
+  if j.epoch > 1 then
+    redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
+  end
   f.running, f.succeeded, clock.running = f.running - 1, f.succeeded + 1, clock.running - 1
-  local kept = result == '' and n24(raw, 42) or 0
-  if kept > 0 then
-    local from = j.prefix + n32(raw, 62)
-    result = redis.call('GETRANGE', key, from, from + kept - 1)
+  local kept, text = n24(raw, 42), j.prefix + n32(raw, 62) -- bytes of the result, and before it
+  if kept > 0 and result == '' then
+    result = redis.call('GETRANGE', key, text, text + kept - 1)
   end
   j.state, j.outcome, j.attempts = 'S', 'S', j.attempts + 1
   ended_now = ended_now or u56(now) .. ZERO7
-  redis.call('SET', key, job_ended(j, ended_now, result, most), 'EX', expiry)
+  local record = job_ended(j, ended_now, result, most)
+  redis.call('SET', key, record, 'EX', expiry)
+  f.gone, f.kept = (f.gone or 0) + RECORD_BYTES + text + kept, (f.kept or 0) + RECORD_BYTES + #record
   f.ended = f.ended or {}
   f.ended[#f.ended + 1] = id
   redis.call('PUBLISH', 'sluice:done:' .. id, 'S')
@@ -178,11 +206,12 @@ local codes = {}
 for k = 6, #KEYS do
   local a, id = said[k], ids[k]
   local first, j = ARGV[a], jobs[id]
-  local epoch, outcome, delay, most, result
+  local epoch, outcome, cause, delay, most, result
   if byte(first) == PLAIN then
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
-    epoch, outcome, delay, most, result = first + 0, ARGV[a + 1], ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+    local said_outcome = ARGV[a + 1]
+    epoch, outcome, cause, delay, most, result = first + 0, sub(said_outcome, 1, 1), sub(said_outcome, 2), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE
@@ -191,7 +220,7 @@ for k = 6, #KEYS do
     if read[id] == 'part' then
       succeed(KEYS[k], id, j, f, most, result)
     else
-      apply(id, outcome, delay, most, result, j, f)
+      apply(id, outcome, cause, delay, most, result, j, f)
     end
     if not f.touched then
       f.touched = true
@@ -220,8 +249,12 @@ end
 for i = 1, #touched do
   local f = touched[i]
   finish_save(f)
+  if f.gone then
+    stored_add(f, 'live', -f.gone)
+    answer_add(f, f.kept)
+  end
   if f.counts then
-    redis.call('HSET', f.key, 'running', SMALL[f.running] or format('%d', f.running), 'succeeded', format('%d', f.succeeded))
+    redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, f, f.was)))
     if f.due then
       wake_for(f.due, horizon)
     end

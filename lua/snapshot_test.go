@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // snapshot is a whole shard, by the part of each key after the hash tag: hashes as map[string]string, sorted sets as []member, sets and
@@ -32,9 +33,16 @@ func (m *model) snapshot() snapshot {
 	}
 	c := m.stored
 	if c != (clock{}) {
+		baseline, looked := "", ""
+		if c.inForce != nil {
+			baseline = lua.EncodeBaseline(*c.inForce)
+		}
+		if c.scan {
+			looked = "00"
+		}
 		s.Keys["clock"] = present(map[string]string{
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
-			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": c.baseline, "looked": text(c.looked), "bytes": text(c.bytes),
+			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": baseline, "looked": looked, "revision": text(c.revision), "bytes": text(c.bytes), "stored": text(c.stored),
 			"lapsed": text(c.lapsed), "dead": text(c.dead),
 			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed), "lots": text(c.lots),
 		})
@@ -70,9 +78,21 @@ func (m *model) snapshot() snapshot {
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
+			"live": text(f.live), "dead_bytes": text(f.deadBytes),
+			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before), "answers_at": text(f.answers.Since),
+			"keys": text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
+		}
+		if f.trial != (shaper.Trial{}) {
+			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)
 		}
 		if f.hadTier {
 			fields["tier"] = f.tier
+		}
+		if f.hindered.Cause != "" {
+			fields["hindered"] = text(f.hindered.Until) + ":" + f.hindered.Cause
+		}
+		if f.cause != "" {
+			fields["cause"] = f.cause
 		}
 		s.Keys["flow:"+name] = present(fields)
 	}
@@ -81,6 +101,9 @@ func (m *model) snapshot() snapshot {
 	}
 	for name, z := range m.laters {
 		sorted("later:"+name, z)
+	}
+	for name, z := range m.returned {
+		sorted("returned:"+name, z)
 	}
 	for name, z := range m.deads {
 		sorted("dead:"+name, z)
@@ -126,7 +149,7 @@ func keysOf(set map[string]bool) (list []string) {
 
 // present is a hash without the fields that say what a missing one says.
 func present(fields map[string]string) map[string]string {
-	maps.DeleteFunc(fields, func(name, value string) bool { return value == "0" || name == "baseline" && value == "" })
+	maps.DeleteFunc(fields, func(name, value string) bool { return value == "0" || value == "" && name != "tier" })
 	return fields
 }
 
@@ -145,8 +168,8 @@ func bare(r lua.Record) lua.Record {
 var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmder{
 	"clock": hash, "flow": hash, "policy": hash,
 	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
-	"outbox": sortedSet,
-	"filed":  plainSet, "flows": plainSet,
+	"outbox": sortedSet, "returned": sortedSet,
+	"filed": plainSet, "flows": plainSet,
 	"history": list, "done": list,
 	"job": plain, "idem": plain, "grant": plain, "claim": plain,
 }

@@ -8,10 +8,10 @@
 --   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline
 -- Reply
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0 unknown), record without its payload
--- Derived keys: flow queue policy
+-- Derived keys: flow queue policy tenants
 -- Channels: (none)
 
---! include record clock flow
+--! include record clock policy bucket flow
 
 clock_load(ARGV[1])
 local raw = redis.call('GETRANGE', KEYS[2], '0', UP_TO_PAYLOAD)

@@ -79,6 +79,26 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 	})
 }
 
+// TestStoredOutlivesIdleness: a tenant that has left much in the store is known until it is gone, so that it gets no new share by waiting.
+func TestStoredOutlivesIdleness(t *testing.T) {
+	tell(t, "1000000/s", func(w *world) {
+		w.submit(220, 0)
+		w.lookUntilIdle()
+		w.settleAll(lua.OutcomeSucceeded, 0)
+		known := func() bool { return len(w.m.names["acme"]) > 0 }
+		w.wall = w.wall.Add(idleAfter + time.Second)
+		w.lookUntilIdle()
+		if !known() {
+			w.fail("forgotten while its answers are stored")
+		}
+		w.wall = w.wall.Add(2 * retention.Finished)
+		w.lookUntilIdle()
+		if known() {
+			w.fail("not forgotten after them")
+		}
+	})
+}
+
 // TestPromotionIsBounded: invariant 11. However many jobs become eligible at once, a look moves a bounded number of them.
 func TestPromotionIsBounded(t *testing.T) {
 	const jobs = 1000
@@ -122,7 +142,6 @@ func TestOverdueAtItsStamp(t *testing.T) {
 			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.submit(2, 0)
-		one() // takes note of the default policy
 		one()
 		w.settleAll(lua.OutcomeHeld, 12*time.Millisecond)
 		w.wall = start.Add(5 * time.Millisecond)
@@ -192,5 +211,19 @@ func TestExpiredAtItsPromotion(t *testing.T) {
 		w.submit(1, 0)
 		w.wall = w.wall.Add(10*time.Millisecond + 331*time.Microsecond)
 		w.lookUntilIdle()
+	})
+}
+
+// TestSettledAgainAfterForgotten: a settlement that is sent again is answered although the tenant is forgotten.
+func TestSettledAgainAfterForgotten(t *testing.T) {
+	tell(t, "10/s", func(w *world) {
+		w.submit(1, 0)
+		w.lookUntilIdle()
+		held := w.held
+		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.wall = w.wall.Add(idleAfter + time.Second)
+		w.lookUntilIdle()
+		w.held = held
+		w.settleAll(lua.OutcomeSucceeded, 0)
 	})
 }

@@ -8,11 +8,11 @@
 --   1 instant in µs, or '' for the server's   2 cursor, '0' to begin   3 about how many tenants   4 retention of dead letters in s
 -- Reply
 --   now, the next cursor ('0' at the end), then per tenant: its entry in the index, depth, running, dead letters,
---   eligible time of its oldest queued job (0 none)
--- Derived keys: flows flow queue job dead
+--   since when its oldest job could have left (0 none)
+-- Derived keys: flows flow queue later returned job dead tenants
 -- Channels: (none)
 
---! include record clock flow
+--! include record clock oldest
 
 clock_load(ARGV[1])
 local kept_since = now - tonumber(ARGV[4]) * 1000000
@@ -33,16 +33,13 @@ for i = 1, #entries, 2 do
     end
     numbers(v, 4)
     depth, running = depth + v[1], running + v[3]
-    if v[4] > 0 then
-      dead = dead + redis.call('ZCOUNT', PREFIX .. 'dead:' .. names[n], kept_since, '+inf')
+    dead = dead + letters_of(names[n], v[4], kept_since)
+    local since, missing = oldest_of(names[n], v[1], v[2], v[3])
+    if missing then
+      absent(missing)
     end
-    if v[2] > 0 then
-      local at, missing = oldest_of(names[n])
-      if missing then
-        absent(missing)
-      elseif oldest == 0 or at < oldest then
-        oldest = at
-      end
+    if since > 0 and (oldest == 0 or since < oldest) then
+      oldest = since
     end
   end
   local filled = #reply

@@ -1,53 +1,89 @@
 -- tick: one look at a shard by one worker.
 --
 -- Guarantee: one call does one of these things, the first that there is to do: hand over again what an earlier call leased but
--- its worker never saw; take back expired leases; expire jobs that waited too long; look at every flow anew after the baseline
--- changed; lease what is stamped up to now + horizon, in order, within each flow's paces and cap (invariants 2, 3, 6), promoting
--- scheduled and retrying jobs that are eligible by the stamp being given; forget tenants idle for ten minutes. So everything a call
--- writes is read before its first write. A call that finds nothing to do writes nothing, unless the wall clock has been set back.
+-- its worker never saw; take back expired leases; expire jobs that waited too long; lease what is stamped up to now + horizon, in order, within each flow's paces and cap (invariants 2, 3, 6), promoting
+-- scheduled and retrying jobs that are eligible by the stamp being given; forget tenants idle for ten minutes. After the baseline has changed, calls also go through all flows and make them due, a part in each
+-- call and beside leasing. Everything a call writes is read before its first write. A call that finds nothing to do writes nothing, unless the wall clock has been set back.
 -- Each call carries the worker's counter and the counter of the last grant it has seen. A stored grant that it has not seen is handed
--- over again (invariant 7): unchanged while its first stamp of a flow is at most slack ago, else stamped anew in order, or given back
+-- over again (invariant 7): unchanged while its first stamp of a flow is at most slack before now + lead, else stamped anew in order, or given back
 -- to the queue if later stamps were given since, or if the flow has become too slow, held or paused for that.
+--
+-- A flow, job or tenant that cannot be read, because somebody changed its keys, is reported and set aside; the others go on.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants   7 outbox
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 counter   3 counter of the last grant seen   4 most jobs to lease
 --   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 baseline
---   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys   13 most dead letters of a flow
---   14 '1' when the worker is not the shard's owner: what it plans is then no promise to look
---   15 '1' when the worker hands completions over: it is told of them
+--   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys   13, 14 most dead letters of a flow, and of how many bytes
+--   15 '1' when the worker is not the shard's owner: what it plans is then no promise to look
+--   16 '1' when the worker hands completions over: the reply then says whether there are any
+--   17 lead in µs: the least time from now to a stamp, so that the answer reaches the worker before it
+--   then, where the worker bounds what it leases, pairs of a name and a number: a route and how many more places its jobs
+--   may take; a flow of such a route and how many places it holds. A flow may hold up to three times the places that it
+--   leaves to its route. One that may lease nothing is put off.
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
 --   1 if completions are to be handed over, the number of the lot of jobs in the order of lots (0 none),
+--   what is damaged, a line for each item with its error,
+--   where the worker bounds what it leases: how many flows were put off,
 --   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over again, with the lease it has. The lease
 --   ends its time after the stamp, or after now if that is later
--- Derived keys: flow queue later policy flows job idem done dead expires outbox unlock
+-- Derived keys: flow queue later returned policy flows job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock flow finish
---! rarely redeliver take_back expire_all look_at_all job_of_raw promote count_again carry_out_seldom forget_idle policy_said retune_anew
+--! include record clock policy bucket stored flow finish
+--! rarely set_aside redeliver take_back expire_all scan_flows scan_write job_of_raw promote carry_out_seldom forget_idle policy_said retune_anew
 
 local SWEEP_MOST, EXPIRE_MOST, FLOWS_MOST, FLOW_JOBS_MOST, PROMOTE_MOST, IDLE_MOST, TENANTS_MOST = 100, 200, 64, 250, 200, 64, 200
 local JOB = PREFIX .. 'job:'
+local ASIDE = 10000000 -- µs for which an item that cannot be worked with is set aside
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
+local LEFT_MOST = 65536 -- bytes of answers and keys that an idle tenant leaves without being remembered for them
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
+local HINDERED = 1000000 -- µs for which a flow counts as hindered after it could have been leased again
 
 clock_load(ARGV[1])
 local counter, seen, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, horizon, sweep, help = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local baseline = ARGV[9]
-retention_of(ARGV[10], ARGV[11], ARGV[12], ARGV[13])
-local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
+retention_of(ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
+local helper, hands_over = ARGV[15] == '1', ARGV[16] == '1'
+local from = now + tonumber(ARGV[17]) -- the earliest stamp that this call gives
+local bounds -- by route and by flow; nil without any
+for i = 18, #ARGV, 2 do
+  bounds = bounds or {}
+  bounds[ARGV[i]] = tonumber(ARGV[i + 1])
+end
+local kept = 0 -- flows that were put off
+
+-- attempt calls a function that only reads, and returns whether it succeeded, and its result. An error about what is
+-- stored is noted as damage of the item. An error about the state of Redis fails the look.
+local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING', 'executing the script', 'ACL failure' }
+local damaged = {}
+local function attempt(item, read, ...)
+  local ok, result = pcall(read, ...)
+  if not ok then
+    local text = type(result) == 'table' and result.err or result
+    for i = 1, #PASSING do
+      if string.find(text, PASSING[i], 1, true) then
+        error(result, 0)
+      end
+    end
+    damaged[#damaged + 1] = string.gsub(item .. ': ' .. sub(text, 1, 200), '%c', ' ')
+  end
+  return ok, result
+end
 
 local flows, touched, unseen = {}, {}, {}
 local function flow(name)
   local f = flows[name]
   if not f then
     f = flow_brief(name, baseline, unseen)
+    flow_known(f)
     if f.depth > f.queued then
       flow_tally(f) -- what is promoted gets a sequence
-      f.later_before = later_head(f)
+      f.later_before = later_known(f)
     end
     flows[name], touched[#touched + 1] = f, f
   end
@@ -77,7 +113,10 @@ local function head(key)
 end
 
 local changed = false -- whether anything was written
-local reply, filled, grant_counter, lot = { now, 0, 0, 0, 0, 0, 0 }, 7, 0, 0
+local reply, filled, grant_counter, lot = { now, 0, 0, 0, 0, 0, 0, '' }, 8, 0, 0
+if bounds then
+  reply[9], filled = 0, 9
+end
 
 -- hand_out puts a leased job into the reply.
 local function hand_out(j)
@@ -129,6 +168,12 @@ local function answer(more)
     redis.call('PUBLISH', 'sluice:wake', 'help ' .. KEYS[1])
   end
   reply[2], reply[3], reply[4], reply[5], reply[6], reply[7] = next_due, more and 1 or 0, clock.help, grant_counter, to_hand_over, lot
+  if damaged[1] then
+    reply[8] = table.concat(damaged, '\n')
+  end
+  if bounds then
+    reply[9] = kept
+  end
   return reply
 end
 
@@ -140,18 +185,24 @@ local function job_of(id)
   return job_read(raw)
 end
 
+-- record_of returns the record of a job, and false where there is none or something else stands in its place.
+local function record_of(id)
+  local ok, raw = attempt('job ' .. id, redis.call, 'GET', JOB .. id)
+  return ok and raw
+end
+
 -- redeliver hands over a grant that its worker has not seen, without the jobs that are not leased under it any more.
 local function redeliver(grant)
   local by_flow, order = {}, {}
   for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
-    local raw = redis.call('GET', PREFIX .. 'job:' .. id)
+    local raw = record_of(id)
     if not raw then
       absent(PREFIX .. 'job:' .. id)
     end
     local j = job_read(raw)
-    if j and j.state == 'l' and j.epoch == tonumber(epoch) then
+    -- The lease of a job of a damaged flow runs out.
+    if j and j.state == 'l' and j.epoch == tonumber(epoch) and attempt('flow ' .. j.flow, flow_reached, j.flow) then
       j.id, j.full = id, raw
-      flow_reached(j.flow)
       if not by_flow[j.flow] then
         by_flow[j.flow] = {}
         order[#order + 1] = j.flow
@@ -167,7 +218,7 @@ local function redeliver(grant)
     for i = 1, #list do
       cost = cost + list[i].cost
     end
-    local late = first < now - SLACK
+    local late = first < from - SLACK
     local anew = late and last == f.last
     local back = late and not anew
     if anew then
@@ -176,7 +227,7 @@ local function redeliver(grant)
     for i = 1, #list do
       local j = list[i]
       if anew then
-        local stamp = stamp_of(f, j.at)
+        local stamp = stamp_of(f, j.at, from)
         back = back or f.policy.paused or stamp > now + horizon
         -- Should this be an old sending that comes after its answer, the job has departed: its slot stays spent.
         j.stamp = back and max(f.last, j.stamp) or stamp
@@ -200,25 +251,35 @@ local function redeliver(grant)
   save_touched()
 end
 
--- jobs_to_change reads the jobs, their flows and what finish writes; from then on there is writing.
-local function jobs_to_change(ids)
-  local jobs = {}
-  for i = 1, #ids do
-    local j = job_of(ids[i])
-    if j then
-      flow_reached(j.flow)
-      finish_reads(j)
+-- jobs_to_change reads the jobs that an index is due for, their flows and what finish writes; from then on there is writing.
+-- A job without a record is false. Those of a damaged flow are taken out of ids, and the index is due for them later.
+local function jobs_to_change(ids, index)
+  local jobs, later = {}, {}
+  for i = #ids, 1, -1 do
+    local ok, j = attempt('job ' .. ids[i], job_of, ids[i])
+    j = ok and j or false
+    if j and not attempt('flow ' .. j.flow, flow_reached, j.flow) then
+      later[#later + 1], later[#later + 2] = now + ASIDE, table.remove(ids, i)
+    else
+      if j then
+        attempt('idempotency key of job ' .. ids[i], finish_reads, j) -- else the job ends without it
+      end
+      table.insert(jobs, 1, j)
     end
-    jobs[i] = j
   end
   start_writing()
+  if later[1] then
+    redis.call('ZADD', index, unpack(later))
+  end
   return jobs
 end
 
 -- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
 local function take_back(ids)
-  local jobs, lapsed = jobs_to_change(ids), 0
-  redis.call('ZREM', KEYS[4], unpack(ids))
+  local jobs, lapsed = jobs_to_change(ids, KEYS[4]), 0
+  if ids[1] then
+    redis.call('ZREM', KEYS[4], unpack(ids))
+  end
   for i = 1, #ids do
     local id, j = ids[i], jobs[i]
     if j and j.state == 'l' then
@@ -257,7 +318,7 @@ local function expire(id, j, f)
 end
 
 local function expire_all(ids)
-  local jobs = jobs_to_change(ids)
+  local jobs = jobs_to_change(ids, KEYS[3])
   for i = 1, #ids do
     if jobs[i] then
       expire(ids[i], jobs[i], flows[jobs[i].flow])
@@ -271,27 +332,35 @@ local function expire_all(ids)
   save_touched()
 end
 
--- look_at_all makes every flow of some tenants due at once, so that each is judged by the baseline of now. It goes through the tenants
--- by a cursor, which the shard keeps between two looks.
-local function look_at_all()
-  local found = redis.call('ZSCAN', KEYS[6], clock.baseline == baseline and clock.looked or '0', 'COUNT', TENANTS_MOST)
+-- scan_flows reads the flows of the next tenants that are to obey a baseline that has changed. The shard keeps the
+-- cursor between two looks.
+local function scan_flows()
+  local found = redis.call('ZSCAN', KEYS[6], clock.looked, 'COUNT', TENANTS_MOST)
   local entries, names = found[2], {}
   for i = 1, #entries, 2 do
     local flows_of = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
-    local of_tenant = redis.call('SMEMBERS', flows_of)
+    local ok, of_tenant = attempt(flows_of, redis.call, 'SMEMBERS', flows_of)
+    of_tenant = ok and of_tenant or {}
     if #of_tenant == 0 then
       absent(flows_of)
     end
     names[#names + 1] = of_tenant
   end
-  start_writing()
-  for i = 1, #names do
-    for n = 1, #names[i] do
-      redis.call('ZADD', KEYS[2], now, names[i][n])
+  return { names = names, cursor = found[1] }
+end
+
+-- scan_write makes the flows that were read due at once, so that a look retunes each.
+local function scan_write(scan)
+  for i = 1, #scan.names do
+    for n = 1, #scan.names[i] do
+      redis.call('ZADD', KEYS[2], now, scan.names[i][n])
     end
   end
-  clock.baseline, clock.looked = baseline, found[1]
-  redis.call('HSET', KEYS[1], 'baseline', baseline, 'looked', found[1])
+  if clock.baseline == '' then
+    clock.baseline = baseline -- of a shard that has none yet
+  end
+  clock.looked = scan.cursor
+  redis.call('HSET', KEYS[1], 'baseline', clock.baseline, 'looked', clock.looked)
 end
 
 -- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
@@ -329,7 +398,7 @@ local function promote(f, waiting, stamp, from)
   local later = PREFIX .. 'later:' .. f.name
   local due = redis.call('ZRANGEBYSCORE', later, '-inf', stamp, 'WITHSCORES', 'LIMIT', from, promote_left)
   for i = 1, #due, 2 do
-    local j = job_of_raw(redis.call('GET', JOB .. due[i]), due[i], f)
+    local j = job_of_raw(record_of(due[i]), due[i], f)
     j.at, j.promoted = tonumber(due[i + 1]), true
     if j.state == 's' then
       f.seq = f.seq + 1
@@ -358,7 +427,7 @@ local function slots(f)
   local most = FLOW_JOBS_MOST
   for i = 1, #f.cells do
     local c = f.cells[i]
-    local span = now + horizon + 1 - max(c.tat, now - SLACK)
+    local span = now + horizon + 1 - max(c.tat, from - SLACK)
     most = min(most, max(0, floor(span * c.limit / c.period) + c.burst))
   end
   return most
@@ -382,13 +451,10 @@ local function records_of(ids, most)
   return keys[2] and redis.call('MGET', unpack(keys)) or {}
 end
 
--- count_again counts what is there of a queue that was deleted or evicted behind our back.
-local function count_again(f, seen)
-  absent(PREFIX .. 'queue:' .. f.name)
-  local lost = f.queued - seen
-  local bytes = floor(f.bytes * lost / max(1, f.depth))
-  f.bytes, clock.bytes = f.bytes - bytes, clock.bytes - bytes
-  f.depth, clock.depth, f.queued, f.cost = f.depth - lost, clock.depth - lost, seen, seen
+-- share_of is how many jobs of the flow the worker's bounds let leave, nil where they do not bound it.
+local function share_of(f)
+  local route = bounds[route_of(f.name)]
+  return route and min(route, ceil((3 * route - (bounds[f.name] or 0)) / 4))
 end
 
 -- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and f.promote. True when it stopped
@@ -406,15 +472,26 @@ local function plan(f, budget)
   if room <= 0 then
     return false
   end
+  local share = bounds and share_of(f)
+  if share then
+    if share <= 0 then
+      put_off(f, horizon)
+      f.kept, kept = true, kept + 1
+      return false
+    end
+    room = min(room, share)
+  end
   local leave = slots(f)
   local wide = min(room, leave + 1) -- one more, to see that it does not leave
   local parts = f.later_before and 2 or 1 -- sequences are of use beside what is promoted alone
   local window = head_of(f, wide, parts)
   local seen = #window / parts
   if seen < wide and seen < f.queued then
-    count_again(f, seen)
+    absent(PREFIX .. 'queue:' .. f.name)
+    error('DAMAGED flow ' .. f.name)
   end
-  local all_seen = seen < wide or seen == f.queued
+  local queued = f.queued -- before anything is dropped or promoted
+  local all_seen = seen < wide or seen == queued
   local at, waiting, promoted_from = 1, {}, 0
   local raws = parts == 1 and records_of(window, leave) or {}
   while #f.leave < room and drop_left > 0 do
@@ -424,7 +501,7 @@ local function plan(f, budget)
       end
       wide = room -- some took no slot
       window, raws = head_of(f, wide, parts), {}
-      all_seen = #window / parts < wide
+      all_seen = #window / parts < wide or #window / parts == queued
     end
     local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
     local eligible = 0
@@ -437,7 +514,7 @@ local function plan(f, budget)
       end
       eligible = f.later_before
     end
-    local stamp = stamp_of(f, eligible)
+    local stamp = stamp_of(f, eligible, from)
     if stamp > now + horizon then
       return false
     end
@@ -448,14 +525,14 @@ local function plan(f, budget)
       if from_window then
         local id, raw = window[at], raws[at]
         if raw == nil then
-          raw = redis.call('GET', JOB .. id)
+          raw = record_of(id)
         end
         j = job_waiting(raw, id) or job_of_raw(raw, id, f)
       else
         j = waiting[1]
       end
       if j.at >= stamp then
-        stamp = stamp_of(f, j.at) -- else it is the same
+        stamp = stamp_of(f, j.at, from) -- else it is the same
         if stamp > now + horizon then
           return false
         end
@@ -472,7 +549,7 @@ local function plan(f, budget)
         drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
       elseif (j.deadline or 0) > 0 and j.deadline < stamp then
-        finish_reads(j)
+        attempt('idempotency key of job ' .. j.id, finish_reads, j)
         drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
       else
@@ -510,7 +587,9 @@ local function carry_out_seldom(f)
     local j = f.drop[i]
     redis.call('ZREM', queue, j.id)
     redis.call('ZREM', KEYS[3], j.id)
-    if not j.missing then
+    if j.missing then
+      redis.call('ZREM', PREFIX .. 'returned:' .. f.name, j.id)
+    else
       finish(j.id, j, f, 'x', '')
     end
   end
@@ -543,39 +622,54 @@ local function carry_out(f)
   if f.promote[1] or f.drop[1] then
     carry_out_seldom(f)
   end
+  if f.kept then
+    hinder(f, 'upstream', f.ready + HINDERED)
+  end
   f.running = f.running + #f.leave
   f.departed = f.departed + #f.leave
   clock.running, clock.departed = clock.running + #f.leave, clock.departed + #f.leave
 end
 
--- forget_idle deletes what is known of tenants of which nothing is waiting, running, dead and kept, remembered by an API override or
--- charged to the future. The others are looked at again in ten minutes, or in a day when an API override keeps them anyway.
+-- idle_keys returns the keys of a tenant of which nothing is waiting, running, dead and kept, remembered by an API override, charged to
+-- the future, or stored beyond LEFT_MOST bytes; nil for any other, and whether an API override keeps that one anyway.
+local function idle_keys(tenant)
+  local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
+  local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
+  local names = redis.call('SMEMBERS', keys[1])
+  if #names == 0 then
+    absent(keys[1])
+  end
+  for n = 1, #names do
+    local f = flow_load(names[n], baseline)
+    idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
+    idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
+    for c = 1, #f.cells do
+      idle = idle and f.cells[c].tat < now
+    end
+    left = left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
+      + aged_sum(f, IDEMPOTENCY, max(retention.succeeded, retention.idempotency) * 1000000)
+    dead = dead + f.dead_bytes
+    keys[#keys + 1] = PREFIX .. 'flow:' .. names[n]
+  end
+  idle = idle and left <= LEFT_MOST
+  return { keys = idle and keys, overrides = overrides, dead = dead }
+end
+
+-- forget_idle deletes what is known of idle tenants. The others are looked at again in ten minutes, or in a day when an API override
+-- keeps them anyway.
 local function forget_idle(entries)
   local gone, kept, keys = {}, {}, {}
   for i = 1, #entries do
     local tenant = string.match(entries[i], '^%S+')
-    local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
-    local idle = not overrides
-    local names = redis.call('SMEMBERS', PREFIX .. 'flows:' .. tenant)
-    if #names == 0 then
-      absent(PREFIX .. 'flows:' .. tenant)
-    end
-    for n = 1, #names do
-      local f = flow_load(names[n], baseline)
-      idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
-      idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
-      for c = 1, #f.cells do
-        idle = idle and f.cells[c].tat < now
-      end
-    end
-    if idle then
+    local ok, found = attempt('tenant ' .. tenant, idle_keys, tenant)
+    if ok and found.keys then
       gone[#gone + 1] = entries[i]
-      keys[#keys + 1] = PREFIX .. 'flows:' .. tenant
-      for n = 1, #names do
-        keys[#keys + 1] = PREFIX .. 'flow:' .. names[n]
+      clock.stored = max(0, clock.stored - found.dead)
+      for n = 1, #found.keys do
+        keys[#keys + 1] = found.keys[n]
       end
     else
-      kept[#kept + 1] = { entry = entries[i], again = overrides and now + OVERRIDDEN or now }
+      kept[#kept + 1] = { entry = entries[i], again = ok and found.overrides and now + OVERRIDDEN or now }
     end
   end
   start_writing()
@@ -588,12 +682,35 @@ local function forget_idle(entries)
   end
 end
 
+-- plan_of plans a flow.
+local function plan_of(name, budget)
+  local f = flow(name)
+  local more = plan(f, budget)
+  if f.drop[1] then
+    flow_reach(f)
+    if not f.tallies then
+      flow_tally(f)
+    end
+  end
+  return more
+end
+
+-- set_aside forgets what was planned for a flow and counted out for it, and returns when it is due again.
+local function set_aside(name, depth, bytes)
+  if flows[name] then
+    flows[name], touched[#touched] = nil, nil
+  end
+  clock.depth, clock.bytes = depth, bytes
+  return format('%d', now + ASIDE)
+end
+
 local grant = redis.call('GET', KEYS[5])
 if grant then
   local given, of = string.match(grant, '^(%d+) ?(%d*)') -- a former version kept no lot
   given = tonumber(given)
   if given > counter then
-    return { now, 0, 0, clock.help, 0, 0, 0 } -- an old sending that comes after newer ones
+    reply[4] = clock.help
+    return reply -- an old sending that comes after newer ones
   end
   if given ~= seen then
     redeliver(grant)
@@ -622,8 +739,11 @@ if expires_head <= now then
   return answer(true)
 end
 
-if clock.baseline ~= baseline or clock.looked ~= '0' then
-  look_at_all()
+local scanning = clock.looked ~= '0' or clock.baseline == ''
+if scanning and (due_head > now + horizon or most <= 0) then
+  local scan = scan_flows()
+  start_writing()
+  scan_write(scan)
   return answer(true)
 end
 
@@ -639,22 +759,34 @@ if most <= 0 then
 end
 
 local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now + horizon, 'LIMIT', 0, FLOWS_MOST)
-local more, budget = #names == FLOWS_MOST, most
+local more, budget, aside = #names == FLOWS_MOST, most, {}
 for i = 1, #names do
   if budget <= 0 then
     break
   end
-  local f = flow(names[i])
-  if plan(f, budget) then
-    more = true
+  local name, depth, bytes = names[i], clock.depth, clock.bytes
+  local ok, left = attempt('flow ' .. name, plan_of, name, budget)
+  if ok then
+    more = more or left
+    local leaving, route = #flows[name].leave, bounds and route_of(name)
+    budget = budget - leaving
+    if route and bounds[route] then
+      bounds[route] = bounds[route] - leaving
+    end
+  else
+    aside[#aside + 1] = set_aside(name, depth, bytes)
+    aside[#aside + 1] = name
   end
-  if f.drop[1] then
-    flow_reach(f)
-  end
-  budget = budget - #f.leave
 end
+local scan = scanning and scan_flows()
 redis.call('EXISTS', KEYS[4], unpack(unseen))
 start_writing()
+if aside[1] then
+  redis.call('ZADD', KEYS[2], unpack(aside))
+end
+if scan then
+  scan_write(scan)
+end
 if clock.running == 0 then
   clock.swept = now
 end
@@ -671,4 +803,4 @@ if granted[1] then
   redis.call('SET', KEYS[5], ARGV[2] .. format(' %d\n', lot) .. table.concat(granted), 'EX', max(60, ceil(lease / 500000)))
 end
 save_touched()
-return answer(more and budget > 0)
+return answer(scanning or more and budget > 0)

@@ -10,12 +10,13 @@
 --   1 instant in µs, or '' for the server's   2 horizon in µs   3 baseline   4 name of the call
 --   5 revision expected, '' for any   6 source: 'api' or 'file'   7 what the source says, '' for nothing
 --   8 the settings of all sources as in policy_of   9 reason   10 entry for the history   11 entry in tenants and filed
+--   12 '1' ends the holds of the tenant's flows; then the settings keep the reason of their last change
 -- Reply
 --   now, 1 changed or 0 another revision, revision in force
--- Derived keys: flow later policy unlock
+-- Derived keys: flow later policy unlock tenants
 -- Channels: sluice:wake
 
---! include record clock flow
+--! include record clock policy bucket flow
 --! rarely policy_said retune_anew
 
 local HISTORY_KEPT, CALLS_KEPT = 100, 16
@@ -33,7 +34,8 @@ redis.call('EXISTS', KEYS[2], KEYS[4], KEYS[6], KEYS[7])
 local flows, names = {}, redis.call('SMEMBERS', KEYS[5])
 for i = 1, #names do
   flows[i] = flow_load(names[i], ARGV[3])
-  flows[i].later_before = later_head(flows[i])
+  flow_known(flows[i])
+  flows[i].later_before = later_known(flows[i])
 end
 
 -- recent is the list of the last calls with this one before them: one of them may be sent again after others came between.
@@ -50,7 +52,9 @@ end
 unlock()
 redis.call('HSET', KEYS[3], 'revision', revision + 1, 'calls', recent(calls), 'eff', ARGV[8], ARGV[6], ARGV[7])
 if ARGV[6] == 'api' then
-  redis.call('HSET', KEYS[3], 'reason', ARGV[9])
+  if ARGV[12] ~= '1' then
+    redis.call('HSET', KEYS[3], 'reason', ARGV[9])
+  end
   redis.call('LPUSH', KEYS[4], ARGV[10])
   redis.call('LTRIM', KEYS[4], 0, HISTORY_KEPT - 1)
 elseif ARGV[7] ~= '' then
@@ -66,6 +70,9 @@ for i = 1, #flows do
   retune(f)
   if was_paused and not f.policy.paused then
     f.ready = max(f.ready, now)
+  end
+  if ARGV[12] == '1' then
+    f.held = min(f.held, now)
   end
   flow_save(f)
   due_save(f, f.later_before, horizon)

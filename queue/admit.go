@@ -94,20 +94,20 @@ type single struct {
 	verdict [1]Verdict
 }
 
-var singles = sync.Pool{New: func() any { return &single{pending: pending{answer: make(chan error, 1)}} }}
-
 // flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is its turn, so that requests are gathered
 // while the exchange before them is under way and nobody waits for company.
 type flusher struct {
-	q      *Queue
-	turns  *turn.Turns
-	queue  chan *pending
-	closed chan struct{}
-	done   sync.WaitGroup
+	q       *Queue
+	turns   *turn.Turns
+	queue   chan *pending
+	closed  chan struct{}
+	done    sync.WaitGroup
+	singles sync.Pool // of *single
 }
 
 func newFlusher(q *Queue) *flusher {
 	f := &flusher{q: q, turns: turn.New(), queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{})}
+	f.singles.New = func() any { return &single{pending: pending{answer: make(chan error, 1)}} }
 	for range flushers {
 		f.done.Add(1)
 		go f.run()
@@ -121,7 +121,7 @@ func (f *flusher) close() {
 }
 
 func (f *flusher) submitOne(ctx context.Context, s Submission) (Verdict, error) {
-	one := singles.Get().(*single)
+	one := f.singles.Get().(*single)
 	one.ctx, one.job[0] = ctx, s
 	one.batch, one.verdicts = one.job[:], one.verdict[:]
 	answered, err := f.await(&one.pending)
@@ -130,7 +130,7 @@ func (f *flusher) submitOne(ctx context.Context, s Submission) (Verdict, error) 
 	}
 	v := one.verdict[0]
 	one.ctx, one.job[0], one.verdict[0] = nil, Submission{}, Verdict{}
-	singles.Put(one)
+	f.singles.Put(one)
 	return v, err
 }
 
@@ -203,7 +203,7 @@ func (f *flusher) run() {
 
 // flush sends what was gathered in one exchange: one call per shard, and one of its own per batch.
 func (f *flusher) flush(gathered []*pending) {
-	noBytes, noTenants := f.q.store.closed(context.Background())
+	room := f.q.store.room(context.Background())
 	var calls []*admission
 	byShard := map[int]*admission{}
 	for _, p := range gathered {
@@ -213,12 +213,12 @@ func (f *flusher) flush(gathered []*pending) {
 		shard := f.q.keys.ShardOf(p.batch[0].Tenant)
 		a := byShard[shard.Index]
 		if a == nil || p.atomic || len(p.batch) > 1 {
-			room := len(p.batch)
-			if !p.atomic && room == 1 {
-				room = len(gathered) / (len(byShard) + 1) // for all of it, where it is of one shard
+			size := len(p.batch)
+			if !p.atomic && size == 1 {
+				size = len(gathered) / (len(byShard) + 1) // for all of it, where it is of one shard
 			}
-			a = f.q.newAdmission(shard, p.atomic, room)
-			a.call.NoBytes, a.call.NoTenants = noBytes, noTenants
+			a = f.q.newAdmission(shard, p.atomic, size)
+			a.call.NoBytes, a.call.NoTenants, a.call.Share = room.noBytes, room.noTenants, room.share
 			calls = append(calls, a)
 			if !p.atomic && len(p.batch) == 1 {
 				byShard[shard.Index] = a
@@ -228,19 +228,30 @@ func (f *flusher) flush(gathered []*pending) {
 			p.answer <- err
 		}
 	}
-	sent := make([]lua.Call, 0, len(calls))
 	// A call whose only submissions could not be encoded has nothing to say.
 	calls = slices.DeleteFunc(calls, func(a *admission) bool { return len(a.who) == 0 })
-	for _, a := range calls {
-		sent = append(sent, a.call.Call())
-	}
-	if len(sent) == 0 {
-		return
-	}
-	// The requests' own contexts end single waits; the exchange they share is bounded by the client's timeouts.
-	replies := lua.RunAll(context.Background(), f.q.engine.fast, f.q.observe, sent)
-	for i, a := range calls {
-		a.answer(replies[i])
+	f.exchange(calls)
+}
+
+// exchange sends the calls and answers them. The submissions of a call that fails at damaged data are sent once more, each by itself: one
+// whose flow or key is damaged does not fail the others.
+func (f *flusher) exchange(calls []*admission) {
+	for len(calls) > 0 {
+		sent := make([]lua.Call, len(calls))
+		for i, a := range calls {
+			sent[i] = a.call.Call()
+		}
+		// The requests' own contexts end single waits; the exchange they share is bounded by the client's timeouts.
+		replies := f.q.exec(context.Background(), f.q.engine.fast, sent)
+		var apart []*admission
+		for i, a := range calls {
+			if len(a.who) > 1 && FaultOf(replies[i].Err) == FaultScript {
+				apart = append(apart, a.apart()...)
+				continue
+			}
+			a.answer(replies[i])
+		}
+		calls = apart
 	}
 }
 
@@ -257,7 +268,8 @@ type admission struct {
 func (q *Queue) newAdmission(shard ShardKeys, atomic bool, room int) *admission {
 	return &admission{q: q, shard: shard, flows: map[string]int{}, who: make([]*pending, 0, room), call: lua.AdmitCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic, Baseline: q.encoded(),
-		Jobs: make([]lua.AdmitJob, 0, room),
+		Retention: q.retention,
+		Jobs:      make([]lua.AdmitJob, 0, room),
 	}}
 }
 
@@ -274,6 +286,21 @@ func (a *admission) add(p *pending) error {
 	}
 	a.who = append(a.who, p)
 	return nil
+}
+
+// apart is a call for each of the submissions.
+func (a *admission) apart() []*admission {
+	calls := make([]*admission, 0, len(a.who))
+	for _, p := range a.who {
+		one := a.q.newAdmission(a.shard, false, len(p.batch))
+		one.call.NoBytes, one.call.NoTenants = a.call.NoBytes, a.call.NoTenants
+		if err := one.add(p); err != nil { // which it did not when it was added before
+			p.answer <- err
+			continue
+		}
+		calls = append(calls, one)
+	}
+	return calls
 }
 
 func (a *admission) flow(name string, s *Submission) int {
@@ -344,6 +371,9 @@ func (a *admission) answer(r lua.Reply) {
 	if r.Err != nil {
 		err = r.Err
 	}
+	if err != nil && len(a.call.Flows) == 1 {
+		err = fmt.Errorf("%s: %w", a.call.Flows[0].Flow, err)
+	}
 	at := 0
 	for _, p := range a.who {
 		if err != nil {
@@ -353,7 +383,7 @@ func (a *admission) answer(r lua.Reply) {
 		for i := range p.batch {
 			p.verdicts[i] = verdictOf(&verdicts[at+i], &p.batch[i])
 			if verdicts[at+i].Outcome == shaper.Admitted {
-				a.q.store.admitted(a.call.Jobs[at+i].PayloadBytes())
+				a.q.store.admitted(a.call.Jobs[at+i].StoredBytes())
 			}
 		}
 		at += len(p.batch)

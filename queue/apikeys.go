@@ -146,8 +146,8 @@ func (q *Queue) dropKey(ctx context.Context, shard ShardKeys, tenant, id string)
 	return unavailable(err)
 }
 
-// FindKey reads a key, whoever's it is, also one that has expired. An id that was never made costs no question to Redis. Errors:
-// ErrUnknownKey, ErrUnavailable.
+// FindKey reads a key of any tenant, also one that has expired. An id of the wrong format costs no
+// round trip. Errors: ErrUnknownKey, ErrUnavailable.
 func (q *Queue) FindKey(ctx context.Context, id string) (Key, error) {
 	shard, ok := shardOfID(id, q.keys.Len())
 	if !ok {

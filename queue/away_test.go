@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -319,4 +321,45 @@ func TestFullMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	admit(t, q)
+}
+
+// TestIntakeReserve: intake ends before Redis is full, so that what is there can drain, and begins again by itself.
+func TestIntakeReserve(t *testing.T) {
+	t.Parallel()
+	s, q := one(t)
+	admit(t, q)
+	c := client(t, s.URL())
+	piece := strings.Repeat("x", 64<<10)
+	for range 320 {
+		if err := c.RPush(t.Context(), "ballast", piece).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := c.InfoMap(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := strconv.Atoi(info["Memory"]["used_memory"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(used/92*100)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	reserving := func() *queue.Queue { // it reads anew how much is free
+		return open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Store.FlowShare = 1, 50 })
+	}
+	reserved := reserving()
+	if v, err := reserved.Submit(t.Context(), work()); err != nil || v.Outcome != shaper.StoreFull {
+		t.Errorf("Submit within the reserve: %+v, %v", v, err)
+	}
+	for _, l := range leaseAll(t, reserved.Consumer("w", 0)) {
+		if results, err := reserved.Settle(t.Context(), []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Die}}); err != nil || results[0] != queue.Settled {
+			t.Errorf("Settle within the reserve: %v, %v", results, err)
+		}
+	}
+	if err := c.Del(t.Context(), "ballast").Err(); err != nil {
+		t.Fatal(err)
+	}
+	admit(t, reserving())
 }

@@ -29,7 +29,7 @@ func (q *Queue) Census(ctx context.Context, cursor string, most int) (part []Bri
 		return nil, "", err
 	}
 	shard := q.keys.Shard(n)
-	call := lua.CensusCall{Clock: shard.Clock(), Tenants: shard.Tenants(), Cursor: strconv.FormatInt(from, 10), Most: max(1, most)}
+	call := lua.CensusCall{Clock: shard.Clock(), Tenants: shard.Tenants(), Cursor: strconv.FormatInt(from, 10), Most: max(1, most), Dead: q.retention.Dead}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return nil, "", err

@@ -40,6 +40,7 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 	t.Helper()
 	s := redistest.Start(t, "--appendfsync", "no")
 	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, slow })
+	q.StopKeeping()
 	var ids []string
 	for loaded := 0; loaded < depth; {
 		verdicts, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, min(1000, depth-loaded)), false)

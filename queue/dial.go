@@ -14,8 +14,11 @@ import (
 type dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // dialer dials like go-redis itself.
-func dialer(p patience, secure *tls.Config) dial {
-	return dial(redis.NewDialer(&redis.Options{DialTimeout: p.dial, TLSConfig: secure})).orUnconnected()
+func dialer(p patience, secure *tls.Config) dial { return plain(p, secure).orUnconnected() }
+
+// plain is a dialer that fails where there is no connection.
+func plain(p patience, secure *tls.Config) dial {
+	return redis.NewDialer(&redis.Options{DialTimeout: p.dial, TLSConfig: secure})
 }
 
 // orUnconnected makes a connection that cannot be had one whose first use fails. Otherwise go-redis stops dialling after as many failures

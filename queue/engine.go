@@ -48,9 +48,11 @@ var ErrNoEngine = errors.New("queue: no redis")
 type Engine struct {
 	kind     EngineKind
 	describe string
+	scheme   string // of the URL; empty for the other engines
 	version  string // of Redis, as found at the start; empty in process
 	fast     redis.UniversalClient
 	patient  redis.UniversalClient
+	child    *child // of the private engine
 	stop     func() error
 	closing  sync.Once
 	closed   error
@@ -64,6 +66,14 @@ func (e *Engine) String() string { return e.describe }
 
 // Client is the patient client, for tools that look at Redis itself.
 func (e *Engine) Client() redis.UniversalClient { return e.patient }
+
+// Failed receives an error when the private redis-server has ended and cannot be started again. It never does for other engines.
+func (e *Engine) Failed() <-chan error {
+	if e.child == nil {
+		return nil
+	}
+	return e.child.failed
+}
 
 // Close ends the connections, under whoever uses them, and what this process started. Called again, it says the same.
 func (e *Engine) Close() error {
@@ -126,9 +136,10 @@ func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{kind: EngineRedis, fast: fast(), patient: patient()}
-	version, err := check(ctx, e.patient, o.AllowUnsafe, o.Logger)
+	e.scheme, _, _ = strings.Cut(o.URL, "://")
+	version, err := check(ctx, e.patient, !strings.Contains(e.scheme, "+"), o.AllowUnsafe, o.Logger)
 	if err != nil {
-		return nil, errors.Join(err, e.Close())
+		return nil, errors.Join(e.setup(err), e.Close())
 	}
 	e.version = version
 	e.describe = fmt.Sprintf("redis %s at %s", version, address(o.URL))
@@ -163,9 +174,13 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		}
 		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
 		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
-		opt.Dialer = dialer(p, opt.TLSConfig)
 		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		return func() redis.UniversalClient { return redis.NewClusterClient(opt) }, nil
+		// A dead master redirects nobody, and a hanging one does not answer. So the map of the cluster is never old,
+		// the wait for an answer is bounded, and it ends with a takeover. The client of a node does not retry: the
+		// client of the cluster does, and looks the node up again, though not for its first retry.
+		opt.ClusterStateReloadInterval, opt.ReadTimeout, opt.MaxRetries = clusterMap, min(p.answer, clusterAnswer), -1
+		dials := plain(p, opt.TLSConfig)
+		return func() redis.UniversalClient { return newClusterClient(opt, dials) }, nil
 	case "redis+sentinel", "rediss+sentinel":
 		opt, err := redis.ParseFailoverURL(strings.TrimSuffix(scheme, "+sentinel") + "://" + rest)
 		if err != nil {
@@ -201,8 +216,9 @@ func address(redisURL string) string {
 // leastRedis is the oldest version that has every command the scripts use (ZADD GT).
 var leastRedis = [2]int{6, 2}
 
-// check refuses a Redis that would lose or drop jobs, and returns its version.
-func check(ctx context.Context, c redis.UniversalClient, allowUnsafe bool, log *slog.Logger) (version string, err error) {
+// check refuses a Redis that would lose or drop jobs, and returns its version. One that is addressed alone must be neither a node of a
+// cluster nor a replica.
+func check(ctx context.Context, c redis.UniversalClient, alone, allowUnsafe bool, log *slog.Logger) (version string, err error) {
 	info, err := c.Info(ctx, "everything").Result()
 	if err != nil {
 		return "", unavailable(err)
@@ -212,6 +228,9 @@ func check(ctx context.Context, c redis.UniversalClient, allowUnsafe bool, log *
 	major, minor := versionOf(version)
 	if major < leastRedis[0] || major == leastRedis[0] && minor < leastRedis[1] {
 		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed", ErrUnsafe, version, leastRedis[0], leastRedis[1])
+	}
+	if err := wrongMode(fields); alone && err != nil {
+		return version, err
 	}
 	var problems []string
 	if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
@@ -237,14 +256,6 @@ func versionOf(text string) (major, minor int) {
 		minor, _ = strconv.Atoi(parts[1])
 	}
 	return major, minor
-}
-
-// unavailable marks an error of Redis or of the way to it as ErrUnavailable; a context's own end stays what it is.
-func unavailable(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // local returns a client that dials with the given function, for the engines that run on this machine.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -45,37 +44,25 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 	if len(socket) > maxSocketPath {
 		return nil, errors.Join(errors.New("the path of the temporary directory is too long for a socket: set TMPDIR to a shorter one"), cleanUp())
 	}
-	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
-		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
-	cmd.SysProcAttr = subprocess.Attributes(syscall.SIGTERM)
-	exited := make(chan error, 1)
-	started := make(chan error, 1)
-	go func() {
-		// The child is told of the end of the thread that started it, so that thread must live as long as this process.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			exited <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	c, err := startChild(o.Logger, func() *exec.Cmd {
+		cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
+			"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
+		cmd.SysProcAttr = subprocess.Attributes(syscall.SIGTERM)
+		return cmd
+	})
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), cleanUp())
 	}
 	dial := func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
-	e := &Engine{kind: EnginePrivate, fast: local(dial, failFast), patient: local(dial, longTimed)}
-	e.stop = func() error {
-		err := stopChild(cmd, exited)
-		return errors.Join(err, cleanUp())
-	}
-	if err := awaitChild(ctx, e, exited, dir); err != nil {
+	e := &Engine{kind: EnginePrivate, fast: local(dial, failFast), patient: local(dial, longTimed), child: c}
+	e.stop = func() error { return errors.Join(c.end(), cleanUp()) }
+	if err := awaitChild(ctx, e, dir); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	version, err := check(ctx, e.patient, o.AllowUnsafe, o.Logger)
+	version, err := check(ctx, e.patient, true, o.AllowUnsafe, o.Logger)
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -85,36 +72,23 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 }
 
 // awaitChild waits until the child answers, ends, or the time is up.
-func awaitChild(ctx context.Context, e *Engine, exited chan error, dir string) error {
+func awaitChild(ctx context.Context, e *Engine, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		if e.patient.Ping(ctx).Err() == nil {
+			e.child.answered.Store(true)
 			return nil
 		}
 		select {
-		case err := <-exited:
-			exited <- err // for stopChild
-			return fmt.Errorf("%w: redis-server ended at start (%v): see %s", ErrUnavailable, err, filepath.Join(dir, "redis.log"))
+		case err := <-e.child.failed:
+			return fmt.Errorf("%w: redis-server ended at start (%w): see %s", ErrNoEngine, err, filepath.Join(dir, "redis.log"))
 		case <-ctx.Done():
 			return fmt.Errorf("%w: redis-server did not answer in time: see %s", ErrUnavailable, filepath.Join(dir, "redis.log"))
 		case <-ticker.C:
 		}
-	}
-}
-
-// stopChild asks the child to write everything and end, and insists after a while.
-func stopChild(cmd *exec.Cmd, exited chan error) error {
-	_ = cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended already
-	select {
-	case <-exited:
-		return nil
-	case <-time.After(stopLimit):
-		_ = cmd.Process.Kill()
-		<-exited
-		return errors.New("redis-server did not stop in time and was killed")
 	}
 }
 

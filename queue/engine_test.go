@@ -104,8 +104,8 @@ func TestAuthentication(t *testing.T) {
 	}
 	for _, user := range []string{"", ":wrong" + secret + "@", "nobody:" + secret + "@"} {
 		_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: "unix://" + user + socket})
-		if !errors.Is(err, queue.ErrUnavailable) || strings.Contains(err.Error(), secret) {
-			t.Errorf("with %q: %v, want ErrUnavailable without the password", user, err)
+		if err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("with %q: %v, want an error without the password", user, err)
 		}
 	}
 }

@@ -1,6 +1,18 @@
 package queue
 
-import "github.com/redis/go-redis/v9"
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// HasteRestarts shortens the pauses before the private redis-server is started again, until the end of the test.
+func HasteRestarts(t *testing.T) {
+	before := childPause
+	childPause = time.Millisecond
+	t.Cleanup(func() { childPause = before })
+}
 
 // AddHook puts a hook round everything that the engine's clients send.
 func (e *Engine) AddHook(h redis.Hook) {
@@ -10,3 +22,6 @@ func (e *Engine) AddHook(h redis.Hook) {
 
 // Waiting is the number of submissions that no exchange has taken yet.
 func (q *Queue) Waiting() int { return len(q.flusher.queue) }
+
+// StopKeeping ends what the queue compares by itself now and then.
+func (q *Queue) StopKeeping() { q.keeper.close() }

@@ -22,7 +22,12 @@ func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	call := lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: EncodeName(tenant), Baseline: q.encoded()}
+	return q.status(ctx, shard, EncodeName(tenant), id)
+}
+
+// status reads one job of the tenant, which is named as in keys.
+func (q *Queue) status(ctx context.Context, shard ShardKeys, tenant, id string) (Job, error) {
+	call := lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant, Baseline: q.encoded()}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return Job{}, err

@@ -7,8 +7,6 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
-
-	"github.com/7509e464/sluice/lua/seeded"
 )
 
 // This file builds every key there is. Client text never enters one raw: see EncodeName.
@@ -17,7 +15,9 @@ const (
 	metaKey        = "sluice:meta"
 	workersKey     = "sluice:{workers}:live"
 	workersClock   = "sluice:{workers}:clock"
-	latenessPrefix = "sluice:{workers}:late:" // and the id of the worker
+	latenessPrefix = "sluice:{workers}:late:"     // and the id of the worker
+	differingKey   = "sluice:{workers}:differing" // processes whose policies are not in force, by when they last said so
+	routesPrefix   = "sluice:{workers}:routes:"   // and the id of the worker
 	wakeChannel    = "sluice:wake"
 	doneChannel    = "sluice:done:" // and the id of the job
 	clusterSlots   = 16384
@@ -81,9 +81,6 @@ func clusterSlot(tag string) uint16 {
 // EncodeName makes a tenant or route fit for a key: [A-Za-z0-9._-]{1,64} stays as it is, anything else becomes ~ and the hex SHA-256.
 func EncodeName(name string) string {
 	plain := name != "" && len(name) <= maxPlainLength
-	if seeded.Is("raw-tenant-key") {
-		return name
-	}
 	for i := 0; plain && i < len(name); i++ {
 		c := name[i]
 		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
@@ -114,6 +111,9 @@ func tenantOfEntry(entry string) string {
 	}
 	return entry
 }
+
+// sessionKey is where an operator's session is kept.
+func sessionKey(id [sha256.Size]byte) string { return "sluice:session:" + hex.EncodeToString(id[:]) }
 
 // shortHash is 128 bits of a SHA-256 in 22 characters, each part told from its neighbours by its length.
 func shortHash(parts ...string) string {
@@ -146,6 +146,7 @@ func (s ShardKeys) Names(tenant string) string   { return s.prefix + "flows:" + 
 func (s ShardKeys) Flow(flow string) string      { return s.prefix + "flow:" + flow }
 func (s ShardKeys) Queue(flow string) string     { return s.prefix + "queue:" + flow }
 func (s ShardKeys) Later(flow string) string     { return s.prefix + "later:" + flow }
+func (s ShardKeys) Returned(flow string) string  { return s.prefix + "returned:" + flow }
 func (s ShardKeys) Dead(flow string) string      { return s.prefix + "dead:" + flow }
 func (s ShardKeys) Done(flow string) string      { return s.prefix + "done:" + flow }
 func (s ShardKeys) Job(id string) string         { return s.prefix + "job:" + id }

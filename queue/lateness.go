@@ -90,10 +90,11 @@ func (q *Queue) TellLateness(ctx context.Context, worker string, l Lateness) err
 	return unavailable(q.engine.patient.Set(ctx, latenessPrefix+worker, l.encode(), latenessKept).Err())
 }
 
-// Workers are the live workers, and how late the departures of all of them were in the last seconds.
+// Workers are the live workers, how late the departures of all of them were in the last seconds, and how their routes are.
 type Workers struct {
 	Live     int
 	Lateness Lateness
+	Routes   map[string]RouteLoad // by name; what is not there has nothing to tell, or no worker
 }
 
 // workerTTL is how long a worker counts as live without having been heard of; those with short leases call each other gone sooner.
@@ -124,16 +125,21 @@ func (q *Queue) Workers(ctx context.Context) (Workers, error) {
 	var keys []string
 	for _, b := range beats.Val() {
 		if name, _ := b.Member.(string); int64(b.Score) > now-workerTTL.Microseconds() {
-			keys = append(keys, latenessPrefix+name)
+			keys = append(keys, latenessPrefix+name, routesPrefix+name)
 		}
 	}
-	if w.Live = len(keys); w.Live == 0 {
+	if w.Live = len(keys) / 2; w.Live == 0 {
 		return w, nil
 	}
 	texts, err := q.engine.fast.MGet(ctx, keys...).Result()
-	for _, t := range texts {
+	w.Routes = map[string]RouteLoad{}
+	for i, t := range texts {
 		text, _ := t.(string) // nil of a worker that is idle
-		w.Lateness.add(text)
+		if i%2 == 0 {
+			w.Lateness.add(text)
+		} else {
+			addRoutes(w.Routes, text)
+		}
 	}
 	return w, unavailable(err)
 }

@@ -42,12 +42,12 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	s := c.shard
 	call := lua.TickCall{
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
-		Baseline: c.q.encoded(), Retention: c.q.retention,
+		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
+		Baseline: c.q.encoded(), Retention: c.q.retention, Bounds: boundsOf(o.Bounds),
 	}
 	values, reading, err := c.q.timed(ctx, call.Call())
 	if err != nil {
-		return Tick{}, err
+		return Tick{}, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
 	grant, err := call.Decode(values)
 	if err != nil {
@@ -58,17 +58,37 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		c.seen = grant.Counter
 	}
 	reading.Now = grant.Now
-	tick := Tick{Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Lot: grant.Lot, Outbox: grant.Outbox}
+	tick := Tick{
+		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Lot: grant.Lot, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
+	}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
 		if err != nil {
 			// The lease runs out and the job is taken up again; one job that cannot be read must not stop the others.
-			c.q.log.Error("a stored job cannot be read", "id", l.ID, "error", err)
+			tick.Damaged = append(tick.Damaged, fmt.Sprintf("job %s: %v", l.ID, err))
 			continue
 		}
 		tick.Leases = append(tick.Leases, lease)
 	}
+	if c.q.mender.mendAside(ctx, s, tick.Damaged) {
+		tick.Damaged, tick.More = nil, true // what is left of it, the next look sets aside
+	}
+	c.q.setAside("tick", len(tick.Damaged))
 	return tick, nil
+}
+
+func boundsOf(bounds []Bound) []lua.Bound {
+	if len(bounds) == 0 {
+		return nil
+	}
+	out := make([]lua.Bound, len(bounds))
+	for i, b := range bounds {
+		out[i] = lua.Bound{Name: EncodeName(b.Route), Places: b.Places}
+		if b.Tenant != "" {
+			out[i].Name = flowName(b.Tenant, b.Route)
+		}
+	}
+	return out
 }
 
 // Clock reads the shard's clock. Its answer comes sooner than that of a look which leases jobs, and so says more exactly when it was read: about
@@ -86,9 +106,9 @@ func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 // timed makes a call and notes when; the clock's instant is left to the caller.
 func (q *Queue) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	values, err = lua.Run(ctx, q.engine.patient, q.observe, call)
+	reply := q.exec(ctx, q.engine.patient, []lua.Call{call})[0]
 	r.Received = time.Now()
-	return values, r, unavailable(err)
+	return reply.Values, r, unavailable(reply.Err)
 }
 
 // Resign tells the shard's other workers that this one will not look at it any more, so that none relies on the look it had planned.
@@ -123,44 +143,95 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 
 var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died}
 
-// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty where nothing is known: send these again. A
-// shard that does not answer does not keep the others from it, but the call waits for it until ctx ends.
+// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty where nothing is known. After ErrUnavailable send
+// these again; ErrScript is of these settlements alone, for each was sent by itself at last. A shard that does not answer does not keep the others
+// from it, but the call waits for it until ctx ends.
 func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
-	groups := q.byShard(len(batch), func(i int) string { return batch[i].ID })
-	calls, sent := make([]lua.SettleCall, len(groups)), make([]lua.Call, len(groups))
-	for n, g := range groups {
-		s := q.keys.Shard(g.shard)
-		calls[n] = lua.SettleCall{
-			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon, Baseline: q.encoded(),
-			Retention: q.retention,
-		}
-		for _, i := range g.items {
-			item, err := settleItem(s, batch[i])
-			if err != nil {
-				return nil, err
-			}
-			calls[n].Items = append(calls[n].Items, item)
-		}
-		sent[n] = calls[n].Call()
-	}
 	results = make([]SettleResult, len(batch))
 	for i := range results {
 		results[i] = Stale // of ids that cannot be ours
 	}
-	for n, r := range lua.RunAll(ctx, keepsAnswers{q.engine.patient}, q.observe, sent) {
-		codes, failed := []lua.SettleCode(nil), r.Err
-		if failed == nil {
-			codes, failed = calls[n].Decode(r.Values)
-		}
-		for k, i := range groups[n].items {
-			if failed != nil {
-				results[i], err = "", unavailable(failed)
-			} else {
-				results[i] = settleResults[codes[k]]
+	items := make([]lua.SettleItem, len(batch))
+	groups := q.byShard(len(batch), func(i int) string { return batch[i].ID })
+	for _, g := range groups {
+		for _, i := range g.items {
+			if items[i], err = settleItem(q.keys.Shard(g.shard), batch[i]); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return results, err
+	failed := q.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
+		s := q.keys.Shard(g.shard)
+		call := lua.SettleCall{
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon, Baseline: q.encoded(),
+			Retention: q.retention, Items: make([]lua.SettleItem, len(g.items)),
+		}
+		for k, i := range g.items {
+			call.Items[k] = items[i]
+		}
+		return call.Call(), func(values []any) error {
+			codes, err := call.Decode(values)
+			if err != nil {
+				return err
+			}
+			for k, i := range g.items {
+				results[i] = settleResults[codes[k]]
+			}
+			return nil
+		}
+	})
+	for _, f := range failed {
+		for _, i := range f.items {
+			results[i] = ""
+		}
+	}
+	return results, errorOf(failed)
+}
+
+// failure is a group with unknown results.
+type failure struct {
+	group
+	err error
+}
+
+// errorOf returns the error of a call with these failed groups. It prefers ErrUnavailable, which
+// permits the caller to send the items of the failed groups again.
+func errorOf(failed []failure) (err error) {
+	for _, f := range failed {
+		if err == nil || errors.Is(f.err, ErrUnavailable) {
+			err = f.err
+		}
+	}
+	return err
+}
+
+// runGroups makes one call per group and returns those that failed; call makes it, with what reads its answer. The items of a group that fails
+// at damaged data are sent once more, each by itself, so that one damaged item does not concern the others.
+func (q *Queue) runGroups(ctx context.Context, groups []group, call func(group) (lua.Call, func([]any) error)) (failed []failure) {
+	for len(groups) > 0 {
+		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
+		for n, g := range groups {
+			calls[n], decode[n] = call(g)
+		}
+		var apart []group
+		for n, r := range q.exec(ctx, keepsAnswers{q.engine.patient}, calls) {
+			g, err := groups[n], r.Err
+			if err == nil {
+				err = decode[n](r.Values)
+			}
+			switch err = unavailable(err); {
+			case err == nil:
+			case errors.Is(err, ErrScript) && len(g.items) > 1:
+				for _, i := range g.items {
+					apart = append(apart, group{g.shard, []int{i}})
+				}
+			default:
+				failed = append(failed, failure{g, err})
+			}
+		}
+		groups = apart
+	}
+	return failed
 }
 
 func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
@@ -169,8 +240,17 @@ func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
 	}
 	delay := min(max(t.Delay, 0), shaper.MaxPeriod)
 	item := lua.SettleItem{Key: s.Job(t.ID), Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
+	if t.Event == shaper.Hold {
+		item.Cause = t.Cause.encode()
+	}
 	if item.Outcome == 0 {
 		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
+	}
+	if t.Event == shaper.Retry && t.Overload {
+		item.Outcome = lua.OutcomeOverload
+	}
+	if t.Event == shaper.Release && t.Missed {
+		item.Outcome = lua.OutcomeMissed
 	}
 	// A release is no attempt: it leaves what is known as it is.
 	if t.Event != shaper.Release && (t.Error != nil || t.Response != nil || len(t.Log) > 0) {
@@ -218,7 +298,7 @@ func (t Settlement) log() []Attempt {
 // Unanswered is the error of Extend when shards did not answer. What Extend says of the leases that are not listed here holds.
 type Unanswered struct {
 	Leases []LeaseRef
-	Err    error // wraps ErrUnavailable
+	Err    error // wraps ErrUnavailable or ErrScript
 }
 
 func (e *Unanswered) Error() string { return e.Err.Error() }
@@ -235,38 +315,36 @@ func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Durati
 		}
 	}
 	groups := q.byShard(len(leases), func(i int) string { return leases[i].ID })
-	calls, sent := make([]lua.HeartbeatCall, len(groups)), make([]lua.Call, len(groups))
-	for n, g := range groups {
+	failed := q.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
 		s := q.keys.Shard(g.shard)
-		calls[n] = lua.HeartbeatCall{Clock: s.Clock(), Leases: s.Leases(), Lease: lease}
+		call := lua.HeartbeatCall{Clock: s.Clock(), Leases: s.Leases(), Lease: lease}
 		for _, i := range g.items {
-			calls[n].Jobs = append(calls[n].Jobs, s.Job(leases[i].ID))
-			calls[n].Epochs = append(calls[n].Epochs, leases[i].Epoch)
+			call.Jobs = append(call.Jobs, s.Job(leases[i].ID))
+			call.Epochs = append(call.Epochs, leases[i].Epoch)
 		}
-		sent[n] = calls[n].Call()
-	}
-	var unanswered Unanswered
-	for n, r := range lua.RunAll(ctx, keepsAnswers{q.engine.patient}, q.observe, sent) {
-		codes, failed := []int64(nil), r.Err
-		if failed == nil {
-			codes, failed = calls[n].Decode(r.Values)
-		}
-		for k, i := range groups[n].items {
-			switch {
-			case failed != nil:
-				unanswered.Leases = append(unanswered.Leases, leases[i])
-			case codes[k] == 0:
-				lost = append(lost, leases[i])
+		return call.Call(), func(values []any) error {
+			codes, err := call.Decode(values)
+			if err != nil {
+				return err
 			}
+			for k, i := range g.items {
+				if codes[k] == 0 {
+					lost = append(lost, leases[i])
+				}
+			}
+			return nil
 		}
-		if failed != nil && unanswered.Err == nil {
-			unanswered.Err = unavailable(failed)
+	})
+	if len(failed) == 0 {
+		return lost, nil
+	}
+	unanswered := &Unanswered{Err: errorOf(failed)}
+	for _, f := range failed {
+		for _, i := range f.items {
+			unanswered.Leases = append(unanswered.Leases, leases[i])
 		}
 	}
-	if unanswered.Err != nil {
-		return lost, &unanswered
-	}
-	return lost, nil
+	return lost, unanswered
 }
 
 // keepsAnswers is a client whose pipelines bring what was answered even if their context ends first. When it does while go-redis waits to ask one

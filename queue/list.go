@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,107 +19,231 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// ListState is what jobs can be listed by: a waiting or leased state, "dead", or "done" for all that ended otherwise.
+// ListState is what jobs can be listed by: one of the states of a job, or ListAll.
 type ListState string
 
 // The states of a list.
 const (
+	ListAll       ListState = "all"
 	ListQueued    ListState = "queued"
 	ListScheduled ListState = "scheduled"
 	ListRetrying  ListState = "retrying"
 	ListLeased    ListState = "leased"
+	ListSucceeded ListState = "succeeded"
 	ListDead      ListState = "dead"
-	ListDone      ListState = "done"
+	ListCancelled ListState = "cancelled"
+	ListExpired   ListState = "expired"
 )
 
 // ListStates are all of them.
 func ListStates() []ListState {
-	return []ListState{ListQueued, ListScheduled, ListRetrying, ListLeased, ListDead, ListDone}
+	return []ListState{ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired}
 }
 
-// List asks for a page of a tenant's jobs.
+// List asks for a page of a tenant's jobs. What is empty or zero does not restrict it.
 type List struct {
-	Tenant string
-	State  ListState
-	Route  string // empty: every route
-	Limit  int    // 1 to 1,000
-	Cursor string // Next of the page before; empty starts
+	Tenant         string
+	State          ListState
+	Route          string
+	Type           string
+	IdempotencyKey string
+	CreatedAfter   time.Time // at this instant, too
+	CreatedBefore  time.Time
+	Limit          int    // 1 to 1,000
+	Cursor         string // Next of the page before; empty starts
 }
 
-// Page is jobs, newest first per route; Next is empty on the last page.
+// Page is jobs, newest first per route and state; Next is empty on the last page. Of a list of all states, a job that moves between
+// two pages may be on both. A page of a list by type or time may have
+// fewer jobs than the limit, even none, and be followed by others: the jobs that one call looks at are bounded.
 type Page struct {
 	Jobs []Job
 	Next string
 }
 
-// mark is how far the list of one flow has been read: the last entry given.
+// looked bounds the jobs that a list by type or time looks at in one call.
+const looked = 2000
+
+// place is where jobs of a flow are kept: several states may share one.
+type place struct {
+	flow  string
+	holds ListState // ListQueued, ListScheduled (and retrying), ListLeased, ListDead or ListSucceeded (and all that ended otherwise)
+}
+
+// mark is the place as a cursor names it.
+func (p place) mark() string { return string(p.holds) + ":" + p.flow }
+
+// placesOf are the places in which jobs of the state may be.
+func placesOf(state ListState) []ListState {
+	switch state {
+	case ListAll:
+		return []ListState{ListQueued, ListScheduled, ListLeased, ListDead, ListSucceeded}
+	case ListRetrying:
+		return []ListState{ListScheduled}
+	case ListCancelled, ListExpired:
+		return []ListState{ListSucceeded}
+	}
+	return []ListState{state}
+}
+
+// mark is how far the list of one place has been read: the last entry given.
 type mark struct {
 	Score float64 `json:"s"`
 	ID    string  `json:"i"`
 	End   bool    `json:"e,omitempty"` // nothing is left
 }
 
-// entry is one job of a flow in the order of a list.
+// entry is one job of a place in the order of a list.
 type entry struct {
-	flow  string
+	place place
 	score float64
 	id    string
 }
 
-// List lists jobs by state. It reads several keys one after another, so a job that moves meanwhile may be missing; one that is listed was in
-// the state when it was read. Errors: ErrCursor, ErrUnavailable.
+// List lists jobs by state and the other fields of l. It reads several keys one after another, so a job that moves meanwhile may be
+// missing; one that is listed was in the state when it was read. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	marks, err := readMarks(l.Cursor)
 	if err != nil {
 		return Page{}, err
 	}
-	shard, tenant := q.keys.ShardOf(l.Tenant), EncodeName(l.Tenant)
-	flows := []string{flowName(l.Tenant, l.Route)}
-	if l.Route == "" {
-		if flows, err = q.engine.fast.SMembers(ctx, shard.Names(tenant)).Result(); err != nil {
-			return Page{}, unavailable(err)
-		}
-		slices.Sort(flows)
+	if l.IdempotencyKey != "" {
+		return q.listKey(ctx, l)
 	}
-	unread := map[string][]entry{} // of each flow, in its own order
-	for _, flow := range flows {
-		if marks[flow].End {
-			continue
-		}
-		if unread[flow], err = q.entries(ctx, shard, flow, l, marks[flow]); err != nil {
+	shard := q.keys.ShardOf(l.Tenant)
+	places, err := q.places(ctx, shard, l)
+	if err != nil {
+		return Page{}, err
+	}
+	size := l.Limit // jobs of one step
+	if l.sifts() {
+		size = max(size, 500)
+	}
+	page, more := Page{}, true
+	given := map[string]bool{} // a job that moves meanwhile is found in two places
+	for seen := 0; more && len(page.Jobs) < l.Limit && seen < looked; {
+		var found []entry
+		var unread map[place][]entry
+		if found, unread, err = q.step(ctx, shard, places, l, marks, size); err != nil {
 			return Page{}, err
 		}
-	}
-	var given []entry
-	for len(given) < l.Limit {
-		e, ok := newest(unread)
-		if !ok {
-			break
+		jobs, err := q.read(ctx, shard, l.Tenant, found)
+		if err != nil {
+			return Page{}, err
 		}
-		given = append(given, e)
-		unread[e.flow] = unread[e.flow][1:]
-		marks[e.flow] = mark{Score: e.score, ID: e.id}
+		used := 0
+		for _, e := range found {
+			if len(page.Jobs) == l.Limit {
+				break
+			}
+			used++
+			unread[e.place] = unread[e.place][1:]
+			marks[e.place.mark()] = mark{Score: e.score, ID: e.id}
+			if len(jobs) > 0 && jobs[0].ID == e.id { // those that are gone are left out
+				if l.takes(jobs[0]) && !given[e.id] {
+					given[e.id] = true
+					page.Jobs = append(page.Jobs, jobs[0])
+				}
+				jobs = jobs[1:]
+			}
+		}
+		seen += max(used, 1)
+		more = false
+		for p, rest := range unread {
+			m := marks[p.mark()]
+			m.End = len(rest) == 0
+			marks[p.mark()] = m
+			more = more || !m.End
+		}
+		if !l.sifts() {
+			break // a job that moved meanwhile is missing, and no other takes its place
+		}
 	}
-	more := false
-	for flow, rest := range unread {
-		m := marks[flow]
-		m.End = len(rest) == 0
-		marks[flow] = m
-		more = more || !m.End
-	}
-	page := Page{}
 	if more {
-		if page.Next, err = writeMarks(marks); err != nil {
-			return Page{}, err
-		}
+		page.Next, err = writeMarks(marks)
 	}
-	page.Jobs, err = q.read(ctx, shard, l.Tenant, given)
-	page.Jobs = slices.DeleteFunc(page.Jobs, func(j Job) bool { return !l.State.holds(j.State) })
 	return page, err
 }
 
-// newest is the entry with the latest id among the heads of the flows' lists; ids sort by the time they were made.
-func newest(unread map[string][]entry) (best entry, ok bool) {
+// places are where the list has to look, in the order of the flows.
+func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []place, err error) {
+	flows := []string{flowName(l.Tenant, l.Route)}
+	if l.Route == "" {
+		if flows, err = q.engine.fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
+			return nil, unavailable(err)
+		}
+		slices.Sort(flows)
+	}
+	for _, flow := range flows {
+		for _, holds := range placesOf(l.State) {
+			places = append(places, place{flow: flow, holds: holds})
+		}
+	}
+	return places, nil
+}
+
+// step finds the next entries, at most size, and what was read of each place that has more: these and what follows them.
+func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark, size int) (next []entry, unread map[place][]entry, err error) {
+	unread = map[place][]entry{}
+	for _, p := range places {
+		if m := marks[p.mark()]; !m.End {
+			if unread[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	heads := maps.Clone(unread)
+	for len(next) < size {
+		e, ok := newest(heads)
+		if !ok {
+			break
+		}
+		next = append(next, e)
+		heads[e.place] = heads[e.place][1:]
+	}
+	return next, unread, nil
+}
+
+// listKey lists the job that the idempotency key stands for. A job past retention has only what the key still knows.
+func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
+	key := q.keys.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), shortHash(l.IdempotencyKey))
+	text, err := q.engine.fast.Get(ctx, key).Result()
+	if errors.Is(err, redis.Nil) {
+		return Page{}, nil
+	}
+	if err != nil {
+		return Page{}, unavailable(err)
+	}
+	known := lua.ParseKnown(text)
+	job, err := q.Job(ctx, l.Tenant, known.ID)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		job = Job{
+			ID: known.ID, Tenant: l.Tenant, State: known.State, Attempts: known.Attempts, MaxAttempts: known.MaxAttempts,
+			Created: known.Created.Time(), Finished: known.Finished.Time(),
+		}
+	case err != nil:
+		return Page{}, err
+	}
+	if !l.takes(job) || l.Route != "" && job.Route != l.Route {
+		return Page{}, nil
+	}
+	return Page{Jobs: []Job{job}}, nil
+}
+
+// sifts reports whether the list leaves out jobs that only their records tell apart.
+func (l List) sifts() bool {
+	return l.Type != "" || !l.CreatedAfter.IsZero() || !l.CreatedBefore.IsZero()
+}
+
+// takes reports whether the job, which is of the list's tenant and route, belongs to the list.
+func (l List) takes(j Job) bool {
+	return (l.State == ListAll || j.State.String() == string(l.State)) && (l.Type == "" || j.Type == l.Type) &&
+		!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore))
+}
+
+// newest is the entry with the latest id among the heads of the places' lists; ids sort by the time they were made.
+func newest(unread map[place][]entry) (best entry, ok bool) {
 	for _, list := range unread {
 		if len(list) > 0 && list[0].id > best.id {
 			best, ok = list[0], true
@@ -125,24 +252,24 @@ func newest(unread map[string][]entry) (best entry, ok bool) {
 	return best, ok
 }
 
-// entries reads up to limit + 1 entries of a flow after the mark, in the order of the list.
-func (q *Queue) entries(ctx context.Context, shard ShardKeys, flow string, l List, after mark) ([]entry, error) {
+// entries reads up to limit + 1 entries of a place after the mark, in the order of the list.
+func (q *Queue) entries(ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark) ([]entry, error) {
 	var key string
-	switch l.State {
-	case ListDone:
-		return q.doneEntries(ctx, shard.Done(flow), flow, l.Limit, after)
+	switch p.holds {
+	case ListSucceeded:
+		return q.doneEntries(ctx, shard, p, state, limit, after)
 	case ListQueued:
-		key = shard.Queue(flow)
-	case ListScheduled, ListRetrying:
-		key = shard.Later(flow)
+		key = shard.Queue(p.flow)
+	case ListScheduled:
+		key = shard.Later(p.flow)
 	case ListDead:
-		key = shard.Dead(flow)
+		key = shard.Dead(p.flow)
 	case ListLeased:
 		key = shard.Leases()
 	}
 	var out []entry
 	top, skip := after, int64(0) // skip: of the entries with top's score, which may be more than one step, so many were passed over
-	for len(out) <= l.Limit {
+	for len(out) <= limit {
 		high := "+inf"
 		if top.ID != "" {
 			high = strconv.FormatFloat(top.Score, 'f', -1, 64)
@@ -156,7 +283,7 @@ func (q *Queue) entries(ctx context.Context, shard ShardKeys, flow string, l Lis
 		for _, z := range found {
 			id, _ := z.Member.(string)
 			if top.ID == "" || z.Score < top.Score || z.Score == top.Score && id < top.ID {
-				fresh = append(fresh, entry{flow: flow, score: z.Score, id: id})
+				fresh = append(fresh, entry{place: p, score: z.Score, id: id})
 			}
 		}
 		if len(fresh) == 0 && len(found) < step {
@@ -169,25 +296,22 @@ func (q *Queue) entries(ctx context.Context, shard ShardKeys, flow string, l Lis
 		skip = 0
 		last := fresh[len(fresh)-1]
 		top = mark{Score: last.score, ID: last.id}
-		if fresh, err = q.ofState(ctx, shard, l.State, fresh); err != nil {
+		if fresh, err = q.ofState(ctx, shard, state, fresh); err != nil {
 			return nil, err
 		}
-		out = append(out, fresh[:min(len(fresh), l.Limit+1-len(out))]...)
+		out = append(out, fresh[:min(len(fresh), limit+1-len(out))]...)
 	}
 	return out, nil
 }
 
-// ofState keeps the entries whose job is in the wanted state and flow, where a key holds others too.
+// ofState keeps the entries of one place whose job is in the wanted state and flow, where the place holds others too.
 func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, entries []entry) ([]entry, error) {
-	var want shaper.State
-	switch state {
-	case ListScheduled:
-		want = shaper.Scheduled
-	case ListRetrying:
-		want = shaper.Retrying
-	case ListLeased:
-		want = shaper.Leased
-	default:
+	if len(entries) == 0 {
+		return entries, nil
+	}
+	switch p := entries[0].place; {
+	case p.holds == ListLeased: // of the whole shard
+	case p.holds == ListQueued, p.holds == ListDead, state == ListAll:
 		return entries, nil
 	}
 	const head = 254 // of a record: it holds the state and the flow
@@ -202,7 +326,8 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	}
 	kept := entries[:0]
 	for i, e := range entries {
-		if state, flow, ok := lua.PeekRecord([]byte(cmds[i].Val())); ok && state == want && flow == e.flow {
+		has, flow, ok := lua.PeekRecord([]byte(cmds[i].Val()))
+		if ok && flow == e.place.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
 			kept = append(kept, e)
 		}
 	}
@@ -210,8 +335,8 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 }
 
 // doneEntries reads the list of recent terminal ids, whose order is its own.
-func (q *Queue) doneEntries(ctx context.Context, key, flow string, limit int, after mark) ([]entry, error) {
-	ids, err := q.engine.fast.LRange(ctx, key, 0, -1).Result()
+func (q *Queue) doneEntries(ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark) ([]entry, error) {
+	ids, err := q.engine.fast.LRange(ctx, shard.Done(p.flow), 0, -1).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -222,11 +347,40 @@ func (q *Queue) doneEntries(ctx context.Context, key, flow string, limit int, af
 		}
 		ids = ids[i+1:]
 	}
-	out := make([]entry, 0, min(len(ids), limit+1))
-	for _, id := range ids[:min(len(ids), limit+1)] {
-		out = append(out, entry{flow: flow, id: id})
+	var out []entry
+	for some := range slices.Chunk(ids, limit+1) {
+		entries := make([]entry, 0, len(some))
+		for _, id := range some {
+			entries = append(entries, entry{place: p, id: id})
+		}
+		if entries, err = q.ofState(ctx, shard, state, entries); err != nil {
+			return nil, err
+		}
+		if out = append(out, entries...); len(out) > limit {
+			return out[:limit+1], nil
+		}
 	}
 	return out, nil
+}
+
+// Find reads a job of any tenant by its id alone. ErrNotFound, ErrUnavailable.
+func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
+	i, ok := shardOfID(id, q.keys.Len())
+	if !ok {
+		return Job{}, ErrNotFound
+	}
+	shard := q.keys.Shard(i)
+	const head = 254
+	start, err := q.engine.fast.GetRange(ctx, shard.Job(id), 0, head).Result()
+	if err != nil {
+		return Job{}, unavailable(err)
+	}
+	_, flow, ok := lua.PeekRecord([]byte(start))
+	if !ok {
+		return Job{}, ErrNotFound
+	}
+	tenant, _, _ := strings.Cut(flow, "/")
+	return q.status(ctx, shard, tenant, id)
 }
 
 // read reads jobs of the tenant in one exchange, without those that are gone.
@@ -258,13 +412,6 @@ func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, entrie
 		jobs = append(jobs, j)
 	}
 	return jobs, nil
-}
-
-func (s ListState) holds(state shaper.State) bool {
-	if s == ListDone {
-		return state.Done() && state != shaper.Dead
-	}
-	return state.String() == string(s)
 }
 
 func readMarks(cursor string) (map[string]mark, error) {

@@ -20,24 +20,56 @@ import (
 // liveBeat is how old a worker's last beat may be: workers beat every second, or more often, and are gone after three missed beats.
 const liveBeat = 3 * time.Second
 
-// scriptMetrics registers the duration of script calls, seen from here.
-func scriptMetrics(r prometheus.Registerer) (lua.Observer, error) {
+// scriptMetrics registers the duration and the errors of script calls, seen from here. setAside counts items that a script has set aside
+// as damaged.
+func scriptMetrics(r prometheus.Registerer) (observe lua.Observer, setAside func(script string, items int), err error) {
 	if r == nil {
-		return nil, nil
+		return nil, func(string, int) {}, nil
 	}
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_script_duration_seconds",
 		Help:    "Time from sending a script to its answer; calls sent together count the whole exchange.",
 		Buckets: []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1},
 	}, []string{"script"})
-	if err := r.Register(h); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+	failed := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_script_errors_total",
+		Help: "Script calls that failed, by fault: transport (no answer), state (Redis cannot serve now), script (stored data is damaged; items that a call set aside count, too).",
+	}, []string{"script", "fault"})
+	for _, c := range []prometheus.Collector{h, failed} {
+		if err := r.Register(c); err != nil {
+			return nil, nil, fmt.Errorf("register metrics: %w", err)
+		}
 	}
 	observers := map[string]prometheus.Observer{}
 	for _, s := range lua.Commands.All() {
 		observers[s.Name] = h.WithLabelValues(s.Name)
+		for _, fault := range []Fault{FaultTransport, FaultState, FaultScript} {
+			failed.WithLabelValues(s.Name, string(fault)) // 0 from the start: an alert sees the first one
+		}
 	}
-	return func(script string, took time.Duration) { observers[script].Observe(took.Seconds()) }, nil
+	observe = func(script string, took time.Duration, err error) {
+		observers[script].Observe(took.Seconds())
+		if fault := FaultOf(err); fault != "" {
+			failed.WithLabelValues(script, string(fault)).Inc()
+		}
+	}
+	setAside = func(script string, items int) {
+		failed.WithLabelValues(script, string(FaultScript)).Add(float64(items))
+	}
+	return observe, setAside, nil
+}
+
+// restartsOf counts the restarts of the private redis-server.
+func restartsOf(e *Engine) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "sluice_redis_restarts_total",
+		Help: "Restarts of the private redis-server of this process after it ended by itself; 0 with a Redis of yours.",
+	}, func() float64 {
+		if e.child == nil {
+			return 0
+		}
+		return float64(e.child.restarts.Load())
+	})
 }
 
 // poolMetrics are the connection pools of the engine's clients, which are read without asking Redis.
@@ -83,7 +115,8 @@ type storeMetrics struct {
 	client redis.UniversalClient
 	keys   Keyspace
 
-	up, ping, used, limit, written         *prometheus.Desc
+	up, ping, used, limit, intake, written *prometheus.Desc
+	stored                                 *prometheus.Desc
 	workers, lapsed, dead, setBack, outbox *prometheus.Desc
 }
 
@@ -94,6 +127,8 @@ func newStoreMetrics(e *Engine, keys Keyspace) *storeMetrics {
 	m.ping = m.Desc("redis_ping_seconds", "Time until Redis answered a PING.")
 	m.used = m.Desc("redis_memory_used_bytes", "Memory that Redis uses, of a cluster that of its fullest master.")
 	m.limit = m.Desc("redis_memory_max_bytes", "Memory that Redis may use, of a cluster that of its fullest master; 0 is no bound.")
+	m.intake = m.Desc("redis_memory_intake_bytes", "Memory that Redis may use for jobs to be taken in, of a cluster that of its fullest master; 0 is no bound.")
+	m.stored = m.Desc("stored_bytes", "Bytes of the jobs that are waiting, delivered or dead, with what Redis keeps beside them.")
 	m.written = m.Desc("redis_aof_ok", "1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file.")
 	m.workers = m.Desc("workers", "Workers that beat within the last three seconds, in all processes.")
 	m.lapsed = m.Desc("leases_expired_total", "Leases that ran out and were taken back, in all processes since the store is there.")
@@ -120,10 +155,12 @@ func (m *storeMetrics) fetch(ctx context.Context) (out []prometheus.Metric) {
 		add(m.dead, prometheus.CounterValue, float64(s.dead))
 		add(m.setBack, prometheus.GaugeValue, s.setBack.Seconds())
 		add(m.outbox, prometheus.GaugeValue, float64(s.outbox))
+		add(m.stored, prometheus.GaugeValue, float64(s.stored))
 	}
 	if n, known := m.fullest(ctx); known { // the embedded engine does not know
 		add(m.used, prometheus.GaugeValue, n.used)
 		add(m.limit, prometheus.GaugeValue, n.limit)
+		add(m.intake, prometheus.GaugeValue, n.intake)
 		add(m.written, prometheus.GaugeValue, n.aof)
 	}
 	return out
@@ -132,6 +169,7 @@ func (m *storeMetrics) fetch(ctx context.Context) (out []prometheus.Metric) {
 // storeSums are what the shards count, summed, and the live workers.
 type storeSums struct {
 	lapsed, dead, outbox int64
+	stored               int64
 	workers              int
 	setBack              time.Duration
 }
@@ -144,7 +182,7 @@ func (m *storeMetrics) sums(ctx context.Context) (s storeSums, err error) {
 	if _, err = m.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		now, off, beats = p.Time(ctx), p.HGet(ctx, workersClock, "off"), p.ZRangeWithScores(ctx, workersKey, 0, -1)
 		for i := range clocks {
-			clocks[i] = p.HMGet(ctx, m.keys.Shard(i).Clock(), "lapsed", "dead", "off")
+			clocks[i] = p.HMGet(ctx, m.keys.Shard(i).Clock(), "lapsed", "dead", "off", "stored")
 			outboxes[i] = p.ZCard(ctx, m.keys.Shard(i).Outbox())
 		}
 		return nil
@@ -156,12 +194,14 @@ func (m *storeMetrics) sums(ctx context.Context) (s storeSums, err error) {
 			Lapsed int64 `redis:"lapsed"`
 			Dead   int64 `redis:"dead"`
 			Off    int64 `redis:"off"`
+			Stored int64 `redis:"stored"`
 		}
 		if err := cmd.Scan(&counts); err != nil {
 			return s, unavailable(err)
 		}
 		s.lapsed += counts.Lapsed
 		s.dead += counts.Dead
+		s.stored += counts.Stored
 		s.setBack = max(s.setBack, time.Duration(counts.Off)*time.Microsecond)
 		s.outbox += outboxes[i].Val()
 	}
@@ -179,7 +219,7 @@ func (m *storeMetrics) sums(ctx context.Context) (s storeSums, err error) {
 }
 
 // redisNode is what one Redis tells of itself.
-type redisNode struct{ used, limit, aof float64 }
+type redisNode struct{ used, limit, intake, aof float64 }
 
 // fullest is the Redis, of a cluster the master, that has the least memory left for its size; false where none tells.
 func (m *storeMetrics) fullest(ctx context.Context) (fullest redisNode, known bool) {
@@ -234,6 +274,7 @@ func askNode(ctx context.Context, c *redis.Client) (n redisNode, err error) {
 	if n.limit, err = strconv.ParseFloat(fields["maxmemory"], 64); err != nil {
 		return n, unavailable(fmt.Errorf("maxmemory: %w", err))
 	}
+	n.intake = float64(memoryOf(fields).intakeMost())
 	if fields["aof_enabled"] == "1" && fields["aof_last_write_status"] == "ok" {
 		n.aof = 1
 	}

@@ -66,7 +66,7 @@ func TestStoreMetrics(t *testing.T) {
 	got := scrape(t, registry)
 	for name, want := range map[string]float64{
 		"sluice_redis_up": 1, "sluice_redis_memory_max_bytes": 64 << 20, "sluice_redis_aof_ok": 1, "sluice_workers": 0, "sluice_leases_expired_total": 0,
-		"sluice_jobs_dead_total": 0, "sluice_redis_clock_set_back_seconds": 0, "sluice_callbacks_outbox": 0, "sluice_redis_pool_timeouts_total intake": 0,
+		"sluice_jobs_dead_total": 0, "sluice_redis_clock_set_back_seconds": 0, "sluice_callbacks_outbox": 0, "sluice_redis_memory_intake_bytes": 64 << 20 / 100 * 85, "sluice_stored_bytes": 0, "sluice_redis_pool_timeouts_total intake": 0,
 	} {
 		if v, there := got[name]; !there || v != want {
 			t.Errorf("%s is %v (there: %v), want %v", name, v, there, want)

@@ -1,12 +1,19 @@
 package queue_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
@@ -141,8 +148,8 @@ func TestPrivateEngineSaysWhyNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: dir})
-		if !errors.Is(err, queue.ErrUnavailable) || !strings.Contains(err.Error(), "redis.log") {
-			t.Errorf("OpenEngine: %v, want ErrUnavailable with the log to read", err)
+		if !errors.Is(err, queue.ErrNoEngine) || errors.Is(err, queue.ErrUnavailable) || !strings.Contains(err.Error(), "redis.log") {
+			t.Errorf("OpenEngine: %v, want ErrNoEngine with the log to read", err)
 		}
 		if left := entries(t, temp); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
@@ -150,21 +157,90 @@ func TestPrivateEngineSaysWhyNot(t *testing.T) {
 	})
 }
 
-// TestPrivateEngineDies: the child is killed behind our back; calls fail, and Close does not hang.
-func TestPrivateEngineDies(t *testing.T) {
-	o := queue.EngineOptions{DataDir: t.TempDir()}
-	shortTemp(t)
-	before := children(t)
-	q := open(t, o, defaults)
-	for _, field := range strings.Fields(children(t)) {
+// childOf returns the process that was started since the children were those before, empty for none.
+func childOf(t *testing.T, before string) string {
+	t.Helper()
+	for field := range strings.FieldsSeq(children(t)) {
 		if !strings.Contains(" "+before+" ", " "+field+" ") {
-			kill(t, field)
+			return field
 		}
 	}
-	queuetest.Await(t, "calls to fail", func() bool {
-		_, err := q.Submit(t.Context(), work())
-		return errors.Is(err, queue.ErrUnavailable)
-	})
+	return ""
+}
+
+// TestPrivateEngineDies: the child is killed behind our back, twice. It is started again on the same data, which is logged and counted.
+func TestPrivateEngineDies(t *testing.T) {
+	var log bytes.Buffer
+	o := queue.EngineOptions{DataDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	shortTemp(t)
+	before := children(t)
+	registry := prometheus.NewRegistry()
+	e, err := queue.OpenEngine(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := queue.Open(t.Context(), e, queue.Options{Registerer: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := q.Submit(t.Context(), work())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		pid := childOf(t, before)
+		kill(t, pid)
+		queuetest.Await(t, "another child with the job", func() bool {
+			j, err := q.Job(t.Context(), "acme", v.Job.ID)
+			return err == nil && j.State == shaper.Queued && childOf(t, before) != pid
+		})
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`# HELP sluice_redis_restarts_total Restarts of the private redis-server of this process after it ended by itself; 0 with a Redis of yours.
+# TYPE sluice_redis_restarts_total counter
+sluice_redis_restarts_total %d
+`, i+1)), "sluice_redis_restarts_total"); err != nil {
+			t.Error(err)
+		}
+		if _, err := q.Submit(t.Context(), work()); err != nil {
+			t.Errorf("Submit after a restart: %v", err)
+		}
+	}
+	if err := errors.Join(q.Close(), e.Close()); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if now := children(t); now != before {
+		t.Errorf("children are %q, before the start they were %q", now, before)
+	}
+	if n := strings.Count(log.String(), "the private redis-server ended and is started again"); n != 2 {
+		t.Errorf("logged %d times, want twice:\n%s", n, &log)
+	}
+}
+
+// TestPrivateEngineCannotBeStartedAgain: Failed tells, and Close does not hang.
+func TestPrivateEngineCannotBeStartedAgain(t *testing.T) {
+	o := queue.EngineOptions{DataDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
+	shortTemp(t)
+	queue.HasteRestarts(t)
+	before := children(t)
+	e, err := queue.OpenEngine(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest := filepath.Join(o.DataDir, "appendonlydir", "appendonly.aof.manifest")
+	if err := os.WriteFile(manifest, []byte("nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, childOf(t, before))
+	select {
+	case err := <-e.Failed():
+		if err == nil || !strings.Contains(err.Error(), "cannot be started again") {
+			t.Errorf("Failed: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("nothing tells that the child cannot be started again")
+	}
+	if err := e.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
 }
 
 func kill(t *testing.T, pid string) {

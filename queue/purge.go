@@ -26,7 +26,7 @@ type Filter struct {
 	IDs           []string  // at most 1,000
 	State         ListState // of Purge: ListQueued, ListScheduled, ListRetrying or ListDead
 	Route         string
-	Error         string    // the message of the last error contains it
+	Error         string    // the message of the last error contains it, or its detail
 	CreatedBefore time.Time // zero: jobs that exist when the call begins
 }
 
@@ -104,7 +104,7 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 		page = slices.DeleteFunc(page, func(j Job) bool {
 			return !slices.Contains(states, ListState(j.State.String())) || f.State != "" && j.State.String() != string(f.State) ||
 				f.Route != "" && j.Route != f.Route || !j.Created.Before(swept.CreatedBefore) ||
-				f.Error != "" && (j.LastError == nil || !strings.Contains(j.LastError.Message, f.Error))
+				f.Error != "" && (j.LastError == nil || !strings.Contains(j.LastError.Message, f.Error) && !strings.Contains(j.LastError.Detail, f.Error))
 		})
 		for some := range slices.Chunk(page, size) {
 			count, refusal, err := do(some)
@@ -181,6 +181,6 @@ func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead boo
 func (q *Queue) replayCall(shard ShardKeys, tenant, id string, attempts int) lua.ReplayCall {
 	return lua.ReplayCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Job: shard.Job(id), Tenant: EncodeName(tenant), Baseline: q.encoded(),
-		Outbox: shard.Outbox(), Horizon: q.horizon, Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts, DeadCapacity: q.retention.DeadCapacity,
+		Outbox: shard.Outbox(), Horizon: q.horizon, Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts, DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
 	}
 }

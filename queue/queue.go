@@ -3,7 +3,8 @@
 // this package alone. Everything that must be atomic is one script of package lua; what is here sends it, at most a few times over, and
 // turns its answer into words.
 //
-// Every method is safe for concurrent use unless it says otherwise, and every error of Redis wraps ErrUnavailable.
+// Every method is safe for concurrent use unless it says otherwise, and every error of Redis wraps ErrUnavailable or
+// ErrScript.
 package queue
 
 import (
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,21 +48,27 @@ type Retention struct {
 	Succeeded   time.Duration // also cancelled and expired jobs; default 1h
 	Dead        time.Duration // default 168h
 	Idempotency time.Duration // after the job has ended; default 24h
-	// DeadCapacity is how many dead letters a flow keeps; at the bound it pauses itself, none is trimmed. Default 10,000.
-	DeadCapacity int64
+	// DeadCapacity is how many dead letters a flow keeps, and DeadBytes how many bytes of them; at either bound it pauses itself, none is
+	// trimmed. Default 10,000, and 64 MiB.
+	DeadCapacity, DeadBytes int64
 }
 
 // Queue is the Redis side of Sluice.
 type Queue struct {
 	engine       *Engine
 	keys         Keyspace
-	policies     atomic.Pointer[filePolicies]
+	policies     atomic.Pointer[filePolicies] // in force
+	file         atomic.Pointer[policyFile]   // of this process, in force or not; nil of a reporter
+	agreement    atomic.Pointer[Agreement]
 	reporter     bool
 	compressOver int
-	publish      sync.Mutex // held while the policies of the file are stated
+	publish      sync.Mutex // held while policies are put into force or taken over
+	keeper       *keeper
+	mender       *mender
 	retention    lua.Retention
 	horizon      time.Duration
 	observe      lua.Observer
+	setAside     func(script string, items int) // counts what a script has set aside as damaged
 	log          *slog.Logger
 	flusher      *flusher
 	watcher      *watcher
@@ -103,83 +111,113 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 			Dead:        or(o.Retention.Dead, 7*24*time.Hour),
 			Idempotency: or(o.Retention.Idempotency, 24*time.Hour),
 
-			DeadCapacity: or(o.Retention.DeadCapacity, 10_000),
+			DeadCapacity: or(o.Retention.DeadCapacity, 10_000), DeadBytes: or(o.Retention.DeadBytes, 64<<20),
 		},
 		horizon: o.Horizon, log: o.Logger,
 	}
-	observe, err := scriptMetrics(o.Registerer)
-	if err != nil {
+	var err error
+	if q.observe, q.setAside, err = scriptMetrics(o.Registerer); err != nil {
 		return nil, err
 	}
-	q.observe = observe
+	if q.mender, err = newMender(q, o.Registerer); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	if o.Registerer != nil {
-		for _, c := range []prometheus.Collector{newPoolMetrics(engine), newStoreMetrics(engine, q.keys)} {
+		for _, c := range []prometheus.Collector{newPoolMetrics(engine), newStoreMetrics(engine, q.keys), restartsOf(engine)} {
 			if err := o.Registerer.Register(c); err != nil {
 				return nil, fmt.Errorf("register metrics: %w", err)
 			}
 		}
 	}
-	if err := q.checkMeta(ctx, o.Shards); err != nil {
-		return nil, err
+	born, err := q.checkMeta(ctx, o.Shards, "")
+	if err != nil {
+		return nil, engine.setup(err)
 	}
-	if err := lua.Load(ctx, engine.patient); err != nil {
-		return nil, unavailable(err)
+	if err := eachMaster(ctx, engine.patient, func(ctx context.Context, c lua.Client) error { return lua.Load(ctx, c) }); err != nil {
+		return nil, engine.setup(unavailable(err))
 	}
 	baseline := shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers}
 	if err := q.SetPolicies(ctx, baseline, o.Tenants); err != nil {
 		return nil, err
 	}
-	q.store = newStore(o.Store, q.Totals)
+	q.store = newStore(o.Store, q.Totals, engine.memory)
 	q.flusher = newFlusher(q)
 	q.watcher = newWatcher(engine.fast)
+	if !q.reporter {
+		if q.keeper, err = newKeeper(q, born, o.Registerer); err != nil {
+			return nil, errors.Join(err, q.Close())
+		}
+	}
 	return q, nil
 }
 
 // Close ends what the queue runs in the background. Calls under way may fail.
 func (q *Queue) Close() error {
+	if q.keeper != nil {
+		q.keeper.close()
+	}
 	q.flusher.close()
 	return q.watcher.close()
 }
 
-// checkMeta records schema and number of shards at the first start, and refuses to run on data laid out otherwise.
-func (q *Queue) checkMeta(ctx context.Context, shards int) error {
+// checkMeta records schema, number of shards and birth at the first start, and refuses to run on data laid out otherwise. It returns when the
+// store was born, by which a process notices that it was emptied; after the record alone was lost, given is that instant.
+func (q *Queue) checkMeta(ctx context.Context, shards int, given string) (born string, err error) {
 	c := q.engine.patient
+	if given == "" {
+		now, err := c.Time(ctx).Result()
+		if err != nil {
+			return "", unavailable(err)
+		}
+		given = strconv.FormatInt(now.UnixMicro(), 10)
+	}
 	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSetNX(ctx, metaKey, "schema", schema)
 		p.HSetNX(ctx, metaKey, "shards", shards)
+		p.HSetNX(ctx, metaKey, metaBorn, given)
 		return nil
 	}); err != nil {
-		return unavailable(err)
+		return "", unavailable(err)
 	}
 	var found struct {
-		Schema int `redis:"schema"`
-		Shards int `redis:"shards"`
+		Schema int    `redis:"schema"`
+		Shards int    `redis:"shards"`
+		Born   string `redis:"born"`
 	}
-	if err := c.HMGet(ctx, metaKey, "schema", "shards").Scan(&found); err != nil {
-		return unavailable(err)
+	if err := c.HMGet(ctx, metaKey, "schema", "shards", metaBorn).Scan(&found); err != nil {
+		return "", unavailable(err)
 	}
 	switch {
 	case found.Schema > schema || found.Schema < oldestKnown:
-		return fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
+		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Shards != shards:
-		return fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
+		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
 	}
-	return nil
+	return found.Born, nil
 }
 
 // Ping reports whether Redis answers and the scripts are loaded.
 func (q *Queue) Ping(ctx context.Context) error {
-	c := q.engine.fast
-	known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(), lua.Commands.Settle.SHA()).Result()
-	if err != nil {
-		return unavailable(err)
-	}
-	for _, k := range known {
-		if !k { // Redis was restarted: scripts are not kept over that.
-			return unavailable(lua.Load(ctx, c))
+	return unavailable(eachMaster(ctx, q.engine.fast, func(ctx context.Context, c lua.Client) error {
+		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(), lua.Commands.Settle.SHA()).Result()
+		if err != nil {
+			return err
 		}
+		for _, k := range known {
+			if !k { // Redis was restarted: scripts are not kept over that.
+				return lua.Load(ctx, c)
+			}
+		}
+		return nil
+	}))
+}
+
+// eachMaster calls ask for every master of a cluster, or for the one Redis there is. Replicas are left out: a dead one harms nobody.
+func eachMaster(ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error) error {
+	if cluster, many := c.(*redis.ClusterClient); many {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) })
 	}
-	return nil
+	return ask(ctx, c)
 }
 
 // Shards is the number of shards.
@@ -193,8 +231,21 @@ func (q *Queue) OneNode() bool {
 
 // run sends one script with the client of impatient callers.
 func (q *Queue) run(ctx context.Context, call lua.Call) ([]any, error) {
-	values, err := lua.Run(ctx, q.engine.fast, q.observe, call)
-	return values, unavailable(err)
+	r := q.exec(ctx, q.engine.fast, []lua.Call{call})[0]
+	return r.Values, unavailable(r.Err)
+}
+
+// exec sends calls. One that fails at damaged data is made once more after that was repaired.
+func (q *Queue) exec(ctx context.Context, c lua.Client, calls []lua.Call) []lua.Reply {
+	replies := lua.RunAll(ctx, c, q.observe, calls)
+	for i, r := range replies {
+		if q.mender.mend(ctx, calls[i], r.Err) {
+			if replies[i] = lua.RunAll(ctx, c, q.observe, calls[i:i+1])[0]; FaultOf(replies[i].Err) == FaultScript {
+				q.mender.rest(calls[i])
+			}
+		}
+	}
+	return replies
 }
 
 func or[T time.Duration | int64](n, other T) T {

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,11 +12,16 @@ import (
 
 // StoreLimits bound what all tenants together may keep. Zero is no bound.
 //
+// With FlowShare, no jobs are taken in while Redis uses more memory than is left beside a reserve, and each flow may have a share stored:
+// a multiple of what is free now. So a flow that takes all that it can leaves the others room, and several such flows leave less to each
+// other, but never take the last of it. A flow beyond its share is refused alone.
+//
 // The sums are over all shards, which no script sees at once: they are read when admissions come and the last reading is older than
 // storeReading, and what this process admits meanwhile is added. So processes together may pass a bound by what they admit in that time.
 type StoreLimits struct {
-	Bytes   int64 // of the payloads of waiting jobs
-	Tenants int64 // live ones: with jobs, or active in the last ten minutes
+	Bytes     int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
+	Tenants   int64 // live ones: with jobs, or active in the last ten minutes
+	FlowShare int64 // percent of the store that a flow may have stored while the others have nothing; 100: all of it
 }
 
 // storeReading is how long the sums over all shards are taken to hold.
@@ -25,41 +31,80 @@ const storeReading = time.Second
 type store struct {
 	limits StoreLimits
 	read   func(context.Context) (Totals, error)
+	memory func(context.Context) ([]nodeMemory, error)
 
 	reading sync.Mutex // held by the one that reads
 	at      atomic.Int64
-	bytes   atomic.Int64
+	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
 	tenants atomic.Int64
 	begun   time.Time
 }
 
-func newStore(limits StoreLimits, read func(context.Context) (Totals, error)) *store {
-	s := &store{limits: limits, read: read, begun: time.Now()}
+const unbounded = 1 << 60
+
+func newStore(limits StoreLimits, read func(context.Context) (Totals, error), memory func(context.Context) ([]nodeMemory, error)) *store {
+	s := &store{limits: limits, read: read, memory: memory, begun: time.Now()}
 	s.at.Store(int64(-storeReading))
+	s.free.Store(unbounded)
 	return s
 }
 
-// closed reports what there is no room for. When Redis does not answer, the last reading holds: the admission itself will tell.
-func (s *store) closed(ctx context.Context) (noBytes, noTenants bool) {
+// room is what the store has room for.
+type room struct {
+	noBytes, noTenants bool
+	share              int64 // bytes that a flow may have stored; 0 is no bound
+}
+
+// room reads how much is free. When Redis does not answer, the last reading holds: the admission itself will fail.
+func (s *store) room(ctx context.Context) (r room) {
 	if s.limits == (StoreLimits{}) {
-		return false, false
+		return r
 	}
 	if now := int64(time.Since(s.begun)); now-s.at.Load() >= int64(storeReading) && s.reading.TryLock() {
-		before := s.bytes.Load()
-		if t, err := s.read(ctx); err == nil {
-			s.bytes.Add(t.Bytes - before) // what was admitted during the reading is counted twice until the next one
-			s.tenants.Store(t.Tenants)
+		before := s.free.Load()
+		if free, tenants, err := s.measure(ctx); err == nil {
+			s.free.Add(free - before) // what was admitted during the reading is counted twice until the next one
+			s.tenants.Store(tenants)
 		}
 		s.at.Store(now)
 		s.reading.Unlock()
 	}
-	noBytes = s.limits.Bytes > 0 && s.bytes.Load() >= s.limits.Bytes
-	noTenants = s.limits.Tenants > 0 && s.tenants.Load() >= s.limits.Tenants
-	return noBytes, noTenants
+	free := s.free.Load()
+	r.noBytes = free <= 0
+	r.noTenants = s.limits.Tenants > 0 && s.tenants.Load() >= s.limits.Tenants
+	if share := s.limits.FlowShare; share > 0 && share < 100 && free > 0 && free < unbounded/2 {
+		r.share = max(1, int64(float64(free)*float64(share)/float64(100-share)))
+	}
+	return r
 }
 
-// admitted notes payload bytes that came in since the last reading.
-func (s *store) admitted(bytes int) { s.bytes.Add(int64(bytes)) }
+// measure reads how many bytes may still be stored: of a cluster, on its fullest master.
+func (s *store) measure(ctx context.Context) (free, tenants int64, err error) {
+	var nodes []nodeMemory
+	var failed error
+	var both sync.WaitGroup
+	if s.limits.FlowShare > 0 {
+		both.Go(func() { nodes, failed = s.memory(ctx) })
+	}
+	t, err := s.read(ctx)
+	both.Wait()
+	if err := errors.Join(err, failed); err != nil {
+		return 0, 0, err
+	}
+	free = unbounded
+	if s.limits.Bytes > 0 {
+		free = s.limits.Bytes - t.Stored
+	}
+	for _, n := range nodes {
+		if most := n.intakeMost(); most > 0 {
+			free = min(free, most-n.counted)
+		}
+	}
+	return free, t.Tenants, nil
+}
+
+// admitted notes bytes that came in since the last reading.
+func (s *store) admitted(bytes int64) { s.free.Add(-bytes) }
 
 // Totals sums over all shards.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
@@ -68,7 +113,7 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range clocks {
 			shard := q.keys.Shard(i)
-			clocks[i] = p.HMGet(ctx, shard.Clock(), "depth", "bytes", "running", "admitted", "rejected", "departed")
+			clocks[i] = p.HMGet(ctx, shard.Clock(), "depth", "bytes", "stored", "running", "admitted", "rejected", "departed")
 			tenants[i] = p.ZCard(ctx, shard.Tenants())
 		}
 		return nil
@@ -79,6 +124,7 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 		var figures struct {
 			Depth    int64 `redis:"depth"`
 			Bytes    int64 `redis:"bytes"`
+			Stored   int64 `redis:"stored"`
 			Running  int64 `redis:"running"`
 			Admitted int64 `redis:"admitted"`
 			Rejected int64 `redis:"rejected"`
@@ -89,6 +135,7 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 		}
 		t.Depth += figures.Depth
 		t.Bytes += figures.Bytes
+		t.Stored += figures.Stored
 		t.Running += figures.Running
 		t.Admitted += figures.Admitted
 		t.Rejected += figures.Rejected

@@ -61,7 +61,7 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 // stat is what is kept of a tenant, at the instant of its shard's clock.
 func (q *Queue) stat(ctx context.Context, tenant string) (lua.Stat, error) {
 	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
-	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded()}
+	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded(), Dead: q.retention.Dead}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
 		return lua.Stat{}, err
@@ -73,11 +73,11 @@ func (q *Queue) stat(ctx context.Context, tenant string) (lua.Stat, error) {
 // tenantOf joins what is said of a tenant with the figures of its flows.
 func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 	baseline := q.baseline()
-	t := Tenant{Name: tenant, Reason: stat.Reason, Revision: s.revision, API: s.API, Routes: map[string]Flow{}}
+	t := Tenant{Name: tenant, Known: s.revision > 0 || len(stat.Flows) > 0, Reason: stat.Reason, Revision: s.revision, API: s.API, Routes: map[string]Flow{}}
 	t.Policy, t.Sources = baseline.Resolve(s.Statements, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
 	idle := lua.FlowStat{Pace: 1}
-	sum := newTally(t.Policy, stat.Now)
+	sum, fullOfBytes := newTally(t.Policy, stat.Now), false
 	for _, route := range baseline.Mentioned(s.Statements) {
 		t.Routes[route] = flowOf(baseline, s.Statements, route, idle, stat.Now)
 	}
@@ -86,10 +86,20 @@ func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
 		flow := flowOf(baseline, s.Statements, route, f, stat.Now)
 		t.Routes[route] = flow
 		sum.add(flow.Figures, f)
+		t.DeadBytes += f.DeadBytes
+		t.Stored += f.Live + f.DeadBytes + f.Answers.Left(stat.Now, q.retention.Finished) +
+			f.Keys.Left(stat.Now, max(q.retention.Finished, q.retention.Idempotency))
+		if f.FullUntil > stat.Now && f.DeadBytes >= q.retention.DeadBytes {
+			fullOfBytes = true
+		}
 	}
 	sum.end()
 	t.Figures = sum.Figures
-	if sum.full && !t.Policy.Paused {
+	switch {
+	case t.Policy.Paused || !sum.full:
+	case fullOfBytes:
+		t.Reason = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): replay or purge some", q.retention.DeadBytes)
+	default:
 		t.Reason = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some", q.retention.DeadCapacity)
 	}
 	return t
@@ -141,15 +151,35 @@ func flowOf(b shaper.Baseline, s shaper.Statements, route string, stat lua.FlowS
 const (
 	limitedRate        = "rate"
 	limitedConcurrency = "concurrency"
+	limitedUpstream    = "upstream"
+	limitedWorkers     = "workers"
 	limitedHeld        = "held"
 	limitedPaused      = "paused"
 	limitedIdle        = "idle"
+	limitedLate        = "late"
 )
+
+// LimitCauses lists what can keep the next job of a flow from leaving:
+//
+//	rate         the rate, or one of the further rates
+//	concurrency  the flow's own cap
+//	upstream     its deliveries hold all the places that a worker keeps for them
+//	late         its jobs come too late from Redis to leave at their stamps
+//	workers      it could leave, and no worker leases it: all places are taken, or none is live
+//	held         the upstream asked for a pause, or its circuit breaker is open
+//	paused       an operator, or as many dead letters as are kept
+//	idle         nothing waits
+//
+// upstream and late are reported by workers, in the flow's field hindered; see lib/flow.lua.
+var LimitCauses = []string{limitedRate, limitedConcurrency, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused, limitedIdle}
 
 func figuresOf(p shaper.Policy, stat lua.FlowStat, now shaper.Instant) Figures {
 	f := Figures{
 		Depth: stat.Depth, Bytes: stat.Bytes, Running: stat.Running, LimitedBy: limitedBy(p, stat, now), Admitted: stat.Admitted, Rejected: stat.Rejected,
-		Departed: stat.Departed, Succeeded: stat.Succeeded, DeadTotal: stat.Dead,
+		Departed: stat.Departed, Succeeded: stat.Succeeded, Dead: stat.Letters, DeadTotal: stat.Dead,
+	}
+	if stat.HeldUntil > now {
+		f.HeldUntil, f.HeldBy = stat.HeldUntil.Time(), decodeCause(stat.Cause)
 	}
 	if stat.Oldest > 0 {
 		f.OldestWait = max(0, now.Sub(stat.Oldest))
@@ -169,18 +199,39 @@ func (f *Figures) add(flow Figures) {
 	f.Rejected += flow.Rejected
 	f.Departed += flow.Departed
 	f.Succeeded += flow.Succeeded
+	f.Dead += flow.Dead
 	f.DeadTotal += flow.DeadTotal
+	if flow.HeldUntil.After(f.HeldUntil) {
+		f.HeldUntil, f.HeldBy = flow.HeldUntil, flow.HeldBy
+	}
 	f.OldestWait = max(f.OldestWait, flow.OldestWait)
 	if flow.LimitedBy != limitedIdle && flow.LimitedBy != limitedPaused {
 		f.LimitedBy = flow.LimitedBy
 	}
 }
 
-// overdue is how late the next job of a flow must be before the workers are taken for what it waits for.
+// encode is the cause as it is kept with a flow.
+func (c HoldCause) encode() string {
+	if c.By == "" {
+		return ""
+	}
+	return c.By + ":" + strconv.Itoa(c.Status)
+}
+
+// decodeCause is the inverse of encode. What another version may have written is taken for nothing known.
+func decodeCause(text string) HoldCause {
+	by, status, _ := strings.Cut(text, ":")
+	n, err := strconv.Atoi(status)
+	if err != nil || !slices.Contains([]string{HeldByRetryAfter, HeldByBreaker, HeldByHandOff}, by) {
+		return HoldCause{}
+	}
+	return HoldCause{By: by, Status: n}
+}
+
+// overdue is how late the next job of a flow must be for the workers to be what limits it.
 const overdue = time.Second
 
-// limitedBy names what keeps the next job of a flow from leaving. It is concurrency, too, where the rate would let it leave and no worker
-// has a place for it.
+// limitedBy names what keeps the next job of a flow from leaving; see LimitCauses. What a worker has reported is passed on as it is.
 func limitedBy(p shaper.Policy, f lua.FlowStat, now shaper.Instant) string {
 	switch {
 	case p.Paused, f.FullUntil > now:
@@ -189,8 +240,12 @@ func limitedBy(p shaper.Policy, f lua.FlowStat, now shaper.Instant) string {
 		return limitedIdle
 	case f.HeldUntil > now:
 		return limitedHeld
-	case p.Concurrency > 0 && f.Running >= p.Concurrency, f.Earliest < now.Add(-overdue):
+	case p.Concurrency > 0 && f.Running >= p.Concurrency:
 		return limitedConcurrency
+	case f.Hindered.Until > now:
+		return f.Hindered.Cause
+	case f.Earliest < now.Add(-overdue):
+		return limitedWorkers
 	}
 	return limitedRate
 }
@@ -259,7 +314,11 @@ func (q *Queue) state(ctx context.Context, tenant, source string, s stated, befo
 	if err != nil {
 		return false, err
 	}
-	entry, err := json.Marshal(HistoryEntry{time.Now().UTC(), s.revision + 1, change.Actor, change.Reason, before, says})
+	action := ""
+	if change.EndHolds {
+		action = ActionUnhold
+	}
+	entry, err := json.Marshal(HistoryEntry{time.Now().UTC(), s.revision + 1, change.Actor, action, change.Reason, before, says})
 	if err != nil {
 		return false, fmt.Errorf("queue: encode a change: %w", err)
 	}
@@ -269,6 +328,7 @@ func (q *Queue) state(ctx context.Context, tenant, source string, s stated, befo
 		Tenants: shard.Tenants(), Filed: shard.Filed(), Horizon: q.horizon, Baseline: q.encoded(), Name: shortHash(uuid.NewString()), Expected: &s.revision,
 		Source: source, Says: written, Effective: lua.EncodeStatements(s.File, s.API),
 		Reason: change.Reason, HistoryEntry: string(entry), Entry: tenantEntry(tenant),
+		EndHolds: change.EndHolds,
 	}
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
@@ -315,35 +375,6 @@ func writeOverrides(o shaper.Overrides) (string, error) {
 		return "", fmt.Errorf("queue: encode a policy: %w", err)
 	}
 	return string(raw), nil
-}
-
-// filePolicies are the policies of a configuration file.
-type filePolicies struct {
-	baseline shaper.Baseline
-	encoded  string // empty: the scripts take the baseline that the shard was last looked at with
-}
-
-// SetPolicies puts other policies of a configuration file into force: the baseline from now on, and what is said of single tenants. Those
-// of which the file said something and says nothing any more lose that. Backlogs obey at once. The policies must be valid. Errors:
-// ErrUnavailable; the baseline is in force then, and some of the tenants may be.
-func (q *Queue) SetPolicies(ctx context.Context, baseline shaper.Baseline, tenants map[string]shaper.Overrides) error {
-	q.publish.Lock()
-	defer q.publish.Unlock()
-	if q.reporter {
-		q.policies.Store(&filePolicies{baseline: baseline})
-		return nil
-	}
-	q.policies.Store(&filePolicies{baseline: baseline, encoded: lua.EncodeBaseline(baseline)})
-	if err := q.publishFile(ctx, tenants); err != nil {
-		return err
-	}
-	_, err := q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range q.keys.Len() {
-			p.Publish(ctx, wakeChannel, q.keys.Shard(i).Clock())
-		}
-		return nil
-	})
-	return unavailable(err)
 }
 
 // publishFile states what the configuration file says of single tenants, and unsays it of those that it does not name any more.

@@ -9,9 +9,14 @@ import (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrUnavailable means that Redis did not do its part: away, out of memory, loading, too slow. Nothing is known to have
-	// changed, and the same call may be made again.
+	// ErrUnavailable means that Redis did not do its part: it is away or too slow, or in a state in which it cannot serve; then the error
+	// is ErrState, too. Nothing is known to have changed, and the same call may be made again.
 	ErrUnavailable = errors.New("queue: redis is unavailable")
+	// ErrState means, beside ErrUnavailable, that Redis answered: it is loading, out of memory, read-only, and so on.
+	ErrState = errors.New("queue: redis cannot serve now")
+	// ErrScript means that Redis or this process could not work with what is stored, for example because a key was changed by hand. The
+	// same call fails again until that is repaired.
+	ErrScript = errors.New("queue: the stored data cannot be worked with")
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
 	// ErrConflict means that the job's state does not allow what was asked; the job is returned beside it.
@@ -73,9 +78,11 @@ type Attempt struct {
 	Message string       `json:"m,omitempty"` // of the error, cut to 200 bytes
 }
 
-// JobError is why a delivery failed.
+// JobError is why a delivery failed. Clients see the message; the detail, such as the address that was
+// dialled, is for operators.
 type JobError struct {
 	Message string    `json:"message"`
+	Detail  string    `json:"detail,omitempty"`
 	Status  int       `json:"status,omitempty"` // of the upstream's answer, 0 if there was none
 	At      time.Time `json:"at"`
 }
@@ -124,12 +131,28 @@ type Settlement struct {
 	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no attempt left makes it dead.
 	Event       shaper.Event
 	Delay       time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
+	Overload    bool          // Retry: the upstream refused the job as too much; the flow slows down (shaper.Bucket.Refuse)
+	Missed      bool          // Release: the job came too late to leave at its stamp, which the flow's figures show
+	Cause       HoldCause     // Hold: why
 	MaxAttempts int           // as the route says now; 0 keeps those of the job
 	Error       *JobError     // kept until the next settlement of the job
 	Response    *Response
 	Attempt     int       // of the lease
 	Log         []Attempt // of the lease; this delivery is added to it
 }
+
+// HoldCause says why a flow is held.
+type HoldCause struct {
+	By     string // HeldByRetryAfter, HeldByBreaker or HeldByHandOff; empty where it is not known
+	Status int    // of the upstream's last answer, 0 if there was none
+}
+
+// What a flow can be held by.
+const (
+	HeldByRetryAfter = "retry_after" // its upstream named a time in an answer
+	HeldByBreaker    = "breaker"     // the circuit breaker of its route is not closed
+	HeldByHandOff    = "hand_off"    // asynq does not take its jobs
+)
 
 // SettleResult tells what a settlement did.
 type SettleResult string
@@ -162,6 +185,8 @@ type Tick struct {
 	Help    bool           // the shard's owner asks others to lease beside it
 	Lot     int64          // the number of the leases among all looks that leased jobs in the shard; 0 where that is not known
 	Outbox  bool           // completions wait to be handed over now
+	PutOff  int64          // flows that were put off because of the bounds
+	Damaged []string       // stored items that could not be worked with and were set aside, each with its error
 	Leases  []Lease        // in the order of their stamps per flow
 }
 
@@ -180,10 +205,20 @@ type TickOptions struct {
 	Max     int           // jobs to lease at the most, of which a look takes up to 1,000; 0 looks without leasing
 	Lease   time.Duration // how long each lease lasts
 	Horizon time.Duration // how far ahead of its stamp a job may be leased
+	Lead    time.Duration // the least time from the poll to a stamp: how long its answer takes to arrive
 	Sweep   time.Duration // how often expired leases are looked for
 	Help    HelpSignal
 	Helper  bool // this worker is not the shard's owner: nobody relies on its next look
 	Outbox  bool // this worker hands completions over: it is told of them
+	Bounds  []Bound
+}
+
+// Bound limits the places of the worker that one poll may fill with jobs of one route. A flow of such a route may hold up to
+// three times the places that it leaves to its route. A flow that may lease nothing is put off.
+type Bound struct {
+	Tenant string // of the flow; empty for a route
+	Route  string
+	Places int // of a route: how many it may take; of a flow: how many it holds
 }
 
 // Wake says that a shard should be looked at now.
@@ -198,6 +233,7 @@ const AllShards = -1
 // Tenant is a tenant's policy in general with the source of each setting, and the figures of its flows, summed.
 type Tenant struct {
 	Name     string
+	Known    bool // something was said of it, or it has sent jobs lately; else all is as the defaults say
 	Policy   shaper.Policy
 	Sources  map[string]string // setting → "api", "file", "tier:NAME" or "default"; "tier" → "api", "file", "credential" or "default"
 	Tier     string            // that the tenant is in; empty for none
@@ -205,7 +241,12 @@ type Tenant struct {
 	Revision int64             // 0 when nothing was ever said of the tenant
 	API      shaper.Overrides  // what the API says of the tenant
 	Figures
-	Routes map[string]Flow // that the tenant has sent jobs to lately, or of which something is said
+	// Stored is how many bytes the store keeps of the tenant: jobs, dead letters, answers and idempotency keys. DeadBytes are those of its
+	// dead letters.
+	Stored, DeadBytes int64
+	// Routes are those that the tenant has sent jobs to lately, and those with settings of their
+	// own.
+	Routes map[string]Flow
 }
 
 // Flow is what holds for one route of a tenant.
@@ -220,13 +261,16 @@ type Figures struct {
 	Depth         int64
 	Bytes         int64 // of the payloads of the jobs that hold a place
 	Running       int64
-	LimitedBy     string  // "rate", "concurrency", "held", "paused" or "idle"
-	EffectiveRate float64 // departures per second now: the rate, less what an upstream that asked for peace has cost
-	OldestWait    time.Duration
+	HeldUntil     time.Time     // zero: it is not held. Of a tenant, the flow that is held the longest
+	HeldBy        HoldCause     // while it is held
+	LimitedBy     string        // one of LimitCauses
+	EffectiveRate float64       // departures per second now: the rate, less what an upstream that asked for peace has cost
+	OldestWait    time.Duration // since the oldest job that waits could have left at first
 	Admitted      int64
 	Rejected      int64
 	Departed      int64
 	Succeeded     int64
+	Dead          int64 // dead letters that can be replayed
 	DeadTotal     int64
 }
 
@@ -238,6 +282,7 @@ type Change struct {
 	Actor      string // who asked, for the history
 	IfRevision *int64 // nil: any
 	DryRun     bool   // change nothing: only check, and tell what the tenant would be
+	EndHolds   bool   // the tenant's flows are held no longer
 }
 
 // HistoryEntry is one change of a tenant's API overrides.
@@ -245,15 +290,20 @@ type HistoryEntry struct {
 	At       time.Time        `json:"at"`
 	Revision int64            `json:"revision"` // after the change
 	Actor    string           `json:"actor,omitempty"`
+	Action   string           `json:"action,omitempty"` // ActionUnhold where holds were ended; else settings were changed
 	Reason   string           `json:"reason,omitempty"`
 	Before   shaper.Overrides `json:"before"`
 	After    shaper.Overrides `json:"after"`
 }
 
+// ActionUnhold is the action of a change that ended holds.
+const ActionUnhold = "unhold"
+
 // Totals are the sums over all tenants.
 type Totals struct {
 	Depth   int64
 	Bytes   int64 // of the payloads of the jobs that hold a place
+	Stored  int64 // bytes of the jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Running int64
 	Tenants int64 // with jobs, or active in the last ten minutes
 	// Since the store was made. A departure that is given back unused is taken off again.

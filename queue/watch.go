@@ -3,9 +3,11 @@ package queue
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -159,36 +161,65 @@ func (w *watcher) forget(channel string, x *watch, c chan struct{}) {
 	}
 }
 
-// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects by itself. The first value, and one after each
-// reconnection, is Wake{Shard: AllShards}; so is one when a worker has left.
+// Bounds of the subscription to wake-ups: after so long a silence it is tested by a PING, and made anew when that is not answered either.
+const (
+	wakeSilence      = 500 * time.Millisecond
+	wakeSilenceLocal = time.Minute // of an engine that cannot hang alone, nor fail over
+	wakePause        = 100 * time.Millisecond
+)
+
+// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects by itself, also from a Redis that hangs and to the one that
+// took over. The first value, and one after each reconnection, is Wake{Shard: AllShards}; so is one when a worker has left.
 func (q *Queue) Wakes(ctx context.Context) <-chan Wake {
 	out := make(chan Wake, 2*q.keys.Len())
-	pubsub := q.engine.patient.Subscribe(ctx, wakeChannel)
 	go func() {
 		defer close(out)
-		defer func() { _ = pubsub.Close() }() // nothing is left to do with it
-		messages := pubsub.ChannelWithSubscriptions()
-		for {
+		for ctx.Err() == nil {
+			q.listen(ctx, out)
 			select {
 			case <-ctx.Done():
-				return
-			case m, open := <-messages:
-				if !open {
-					return
-				}
-				wake, ok := q.wakeOf(m)
-				if !ok {
-					continue
-				}
-				select {
-				case out <- wake:
-				case <-ctx.Done():
-					return
-				}
+			case <-time.After(wakePause):
 			}
 		}
 	}()
 	return out
+}
+
+// listen passes wake-ups on for as long as one subscription lives.
+func (q *Queue) listen(ctx context.Context, out chan<- Wake) {
+	silence := wakeSilenceLocal
+	if q.engine.kind == EngineRedis {
+		silence = wakeSilence
+	}
+	pubsub := q.engine.patient.Subscribe(ctx, wakeChannel)
+	hangUp := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // ends the wait for a message
+	defer func() {
+		if hangUp() {
+			_ = pubsub.Close() // nothing is left to do with it
+		}
+	}()
+	for tested := false; ; {
+		m, err := pubsub.ReceiveTimeout(ctx, silence)
+		var timed net.Error
+		switch {
+		case err == nil:
+			tested = false
+		case errors.As(err, &timed) && timed.Timeout() && !tested && pubsub.Ping(ctx) == nil:
+			tested = true
+			continue
+		default:
+			return
+		}
+		wake, ok := q.wakeOf(m)
+		if !ok {
+			continue
+		}
+		select {
+		case out <- wake:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (q *Queue) wakeOf(m any) (Wake, bool) {

@@ -10,6 +10,7 @@ type Flow struct {
 	Bucket
 	Depth   int64 // jobs that hold a place: scheduled, queued and retrying
 	Bytes   int64 // of their payloads
+	Stored  int64 // bytes of all that the store keeps of the flow, dead letters and answers too
 	Queued  int64 // of these, the jobs that wait for a stamp
 	Cost    int64 // sum of the costs of the queued jobs
 	Running int64 // jobs leased
@@ -22,6 +23,8 @@ type Request struct {
 	Bytes   int64         // of the payloads of these jobs
 	Payload int64         // bytes of the payload of this one
 	Cost    int64         // intervals of one job, 1 to MaxCost
+	Stored  int64         // bytes that this one takes in the store
+	Share   int64         // bytes that may be stored of the flow; 0 is no bound
 	Closed  bool          // the store has no room for it
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
@@ -37,6 +40,7 @@ const (
 	Full                Outcome = "full"                 // depth + size > capacity
 	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
 	FullOfBytes         Outcome = "full_of_bytes"        // bytes + those asked for > capacity in bytes
+	OverShare           Outcome = "over_share"           // the flow has as much stored as its share of the store
 	StoreFull           Outcome = "store_full"           // the store has no room for more bytes, or for a tenant it does not know
 	Draining            Outcome = "draining"             // the tenant takes no jobs until it is resumed
 	KeyReused           Outcome = "key_reused"           // the idempotency key is known with another fingerprint
@@ -47,12 +51,14 @@ type Admission struct {
 	Outcome   Outcome
 	Now       Instant // the instant of the decision
 	Position  int64   // 1 is next; 0 unless the job is queued
-	Start     Instant // estimated departure; 0 while paused or unknown
+	Start     Instant // estimated departure; of Full and FullOfBytes: when all jobs queued now have left; 0 while paused or unknown
 	Depth     int64   // after the decision, e.g. 17
 	Capacity  int64   // e.g. 1000
 	Remaining int64   // places left after the decision, e.g. 983
 
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
+
+	Stored, Share int64 // of OverShare: bytes stored of the flow, and how many may be
 
 	RetryAfter time.Duration // until the places asked for are free, at least 1 ms; 0 when admitted, paused or it can never fit
 	NextSlot   time.Duration // until the next place frees; 0 when none is taken or unknown
@@ -65,7 +71,11 @@ type Admission struct {
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
 	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.Rate}
 	eligible := now.Add(r.Delay)
-	start := max(f.Start(f.Cost, now), 0)
+	var drained Instant
+	if !p.Paused {
+		drained = max(f.Start(f.Cost, now), 0)
+	}
+	start := drained
 	if start != 0 {
 		start = max(start, eligible)
 	}
@@ -73,12 +83,12 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	case p.Draining:
 		a.Outcome = Draining
 	case f.Depth+r.Size > p.Capacity:
-		a.Outcome = Full
+		a.Outcome, a.Start = Full, drained
 		if r.Size <= p.Capacity {
 			a.RetryAfter = f.retryAfter(p, now, f.Depth+r.Size-p.Capacity, later)
 		}
 	case p.CapacityBytes > 0 && f.Bytes+r.Bytes > p.CapacityBytes:
-		a.Outcome = FullOfBytes
+		a.Outcome, a.Start = FullOfBytes, drained
 		if r.Bytes <= p.CapacityBytes {
 			// Bytes are taken as spread evenly over the jobs. In doubles, as in the script.
 			departures := math.Ceil(float64(f.Bytes+r.Bytes-p.CapacityBytes) * float64(f.Depth) / float64(f.Bytes))
@@ -86,6 +96,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		}
 	case r.Closed:
 		a.Outcome = StoreFull
+	case r.Share > 0 && f.Stored+r.Bytes > r.Share:
+		a.Outcome, a.Stored, a.Share = OverShare, f.Stored, r.Share
 	case r.MaxWait > 0 && !p.Paused && (start == 0 || start > now.Add(r.MaxWait)):
 		a.Outcome, a.Start = DeadlineUnreachable, start
 	default:
@@ -100,10 +112,9 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		}
 		f.Depth++
 		f.Bytes += r.Payload
+		f.Stored += r.Stored
 		f.Seq++
-		if !p.Paused {
-			a.Start = start
-		}
+		a.Start = start
 	}
 	a.Depth, a.Bytes = f.Depth, f.Bytes
 	a.Remaining = max(0, p.Capacity-f.Depth)

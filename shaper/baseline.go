@@ -81,7 +81,7 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 	return p, sources
 }
 
-// Mentioned are the routes of which something is said, sorted.
+// Mentioned returns the sorted names of the routes with settings of their own.
 func (b Baseline) Mentioned(s Statements) []string {
 	tier, _ := s.Tier()
 	routes := map[string]bool{}

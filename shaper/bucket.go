@@ -116,16 +116,17 @@ func (b Bucket) grid() Instant {
 	return e
 }
 
-// Stamp is the stamp that a job eligible since the given instant gets when the flow is looked at now. A job that the paces hold back
-// gets its place on their grid while the look is at most Slack late, else now, so that missed slots are gone and never bunched. One that
-// could have left as soon as it was ready has no grid to keep: it starts one, at now if the look is late.
-func (b Bucket) Stamp(eligible, now Instant) Instant {
+// Stamp returns the stamp of a job that is eligible since the given instant. from is the earliest stamp that can still be
+// kept: now, or later where the worker is far away. A job that the paces hold back keeps its place on their grid while that is
+// at most Slack before from; otherwise the missed slots are gone and never bunched. A job that only had to become ready
+// has no grid to keep: it starts one, at from if it was ready earlier.
+func (b Bucket) Stamp(eligible, from Instant) Instant {
 	grid, ready := b.grid(), max(b.Ready, b.HeldUntil, eligible)
 	switch {
 	case ready >= grid:
-		return max(ready, now)
-	case grid < now.Add(-Slack):
-		return now
+		return max(ready, from)
+	case grid < from.Add(-Slack):
+		return from
 	}
 	return grid
 }
@@ -240,6 +241,51 @@ func (b Bucket) Hold(until, now Instant) Bucket {
 	}
 	b.HeldUntil = max(b.HeldUntil, until)
 	return b
+}
+
+// PutOffMost bounds what PutOff delays a flow by.
+const PutOffMost = time.Second
+
+// PutOff delays a flow whose worker has no slot for it now: by an eighth of the time since its last departure, at most
+// PutOffMost, so that many flows of a hanging upstream cost few polls. The least delay is half the horizon. Since a worker
+// polls half a horizon before the next stamp, another worker that has slots can still give that stamp.
+func (b Bucket) PutOff(now Instant, horizon time.Duration) Bucket {
+	rest := max(Instant(horizon.Microseconds()/2), min(Instant(PutOffMost.Microseconds()), (now-b.Last)/8))
+	return b.MarkReady(now + rest)
+}
+
+// Trial counts what an upstream refuses, out of the departures of a flow since an instant. The zero value counts nothing.
+type Trial struct {
+	Since    Instant // of the first refusal, which is not counted itself
+	Departed int64   // departures of the flow until then
+	Refused  int64   // refusals since then
+}
+
+// Rules of a trial. The simulation in refusal_test.go shows what they reach.
+const (
+	trialSpan      = Instant(1_000_000) // µs that it lasts at least
+	trialLeast     = 10                 // departures that it takes at least
+	trialTolerated = 20                 // departures per refusal that are still no overload
+)
+
+// Refuse counts that the upstream refused a job of the flow as too much, without saying for how long. departed counts the
+// flow's departures so far. Once a trial has seen enough, the share of the rate falls by the part that was refused, at most by
+// half, and climbs again as after a hold. So the flow stays close to what the upstream takes.
+func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
+	age, departures := now-t.Since, departed-t.Departed
+	if t.Since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast {
+		return b, Trial{Since: now, Departed: departed}
+	}
+	t.Refused++
+	if age < trialSpan || departures < trialLeast {
+		return b, t
+	}
+	if refused := min(t.Refused, departures); refused*trialTolerated > departures && b.HeldUntil <= now {
+		share := b.share(now)
+		b.Share = max(shareLeast, share/2, share*(departures-refused)/departures)
+		b.HeldUntil = now
+	}
+	return b, Trial{Since: now, Departed: departed}
 }
 
 // MarkReady records that at now the flow became able to send: an admission or give-back into an empty queue, or a resume.

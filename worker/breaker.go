@@ -23,16 +23,21 @@ const (
 	minWait = time.Second
 	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a row may be chance.
 	minStreak = time.Second
+	// minOverload is the same for an upstream that answers that it is overloaded: it is there, and its flows slow down first.
+	minOverload = 10 * time.Second
 )
 
 // breaker is a deliverer that spares an upstream which is not there, and the jobs the attempts that they would lose on it:
 //
-//	closed     every job is sent; so many failures in a row open it
+//	closed     every job is sent; Breaker.Failures in a row open it
 //	open       no job is sent; the delay over, the next job half-opens it
 //	half-open  that job, the probe, is sent and no other; its failure opens the breaker for a longer delay, any other end closes it
 //
-// A failure is a delivery that found the upstream unavailable. A job that is not sent holds its flow and costs no attempt, within
-// the bounds that the queue sets to holds.
+// A failure is a delivery that found the upstream unavailable, or that takes longer than
+// Breaker.SlowAfter. A slow delivery counts as soon as it exceeds SlowAfter, so a hanging upstream
+// opens the breaker long before the first timeout. The end of that delivery is ignored. A probe may
+// take its whole timeout, so a slow upstream that answers closes the breaker again. A job that is
+// not sent holds its flow and costs no attempt, within the bounds that the queue sets to holds.
 type breaker struct {
 	next    deliverer
 	route   Route
@@ -41,6 +46,7 @@ type breaker struct {
 	log     *slog.Logger
 	state   prometheus.Gauge
 	held    prometheus.Counter
+	load    *routeLoad
 
 	mu      sync.Mutex
 	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so are its listeners
@@ -49,12 +55,20 @@ type breaker struct {
 	until   moment                             // when it may half-open
 	opened  int                                // times since it was closed
 	reason  string                             // of the last failure
+	detail  string                             // of the same, for operators
+	status  int                                // of its answer, 0 if there was none
 	failing int                                // deliveries in a row that have failed
 	since   moment                             // when the first of them did
 }
 
+// sending is a delivery under way.
+type sending struct {
+	turn int  // of the breaker when it began
+	slow bool // it has counted as a failure already
+}
+
 // newBreaker puts a breaker before the deliverer of an upstream.
-func newBreaker(name string, r Route, next deliverer, watch stopwatch, m *metrics, log *slog.Logger) *breaker {
+func newBreaker(name string, r Route, next deliverer, watch stopwatch, m *metrics, load *routeLoad, log *slog.Logger) *breaker {
 	b := &breaker{
 		next:    next,
 		route:   r,
@@ -63,6 +77,7 @@ func newBreaker(name string, r Route, next deliverer, watch stopwatch, m *metric
 		log:     log.With("route", name),
 		state:   m.breakerState.WithLabelValues(name),
 		held:    m.breakerHeld.WithLabelValues(name),
+		load:    load,
 	}
 	// The delay is kept here, in until: the library's own cannot grow.
 	b.circuit = circuitbreaker.NewBuilder[any]().WithFailureThreshold(uint(r.Breaker.Failures)).WithSuccessThreshold(1).WithDelay(0).
@@ -77,9 +92,14 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 		refused.LeaseRef = l.LeaseRef
 		return *refused
 	}
+	sent := &sending{turn: turn}
+	slow := time.AfterFunc(b.route.Breaker.SlowAfter, func() { b.slow(sent) })
 	// This is what stays of a delivery that panics: a probe must not be out for ever.
 	s = b.route.Retry.again(l, "the delivery panicked", 0)
-	defer func() { b.leave(ctx, turn, s) }()
+	defer func() {
+		slow.Stop()
+		b.leave(ctx, sent, s)
+	}()
 	return b.next.Deliver(ctx, l)
 }
 
@@ -100,30 +120,54 @@ func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 		Event:       shaper.Hold,
 		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
 		MaxAttempts: b.route.Retry.MaxAttempts,
-		Error:       &queue.JobError{Message: fmt.Sprintf("the route's circuit breaker is %s: %s", b.circuit.State(), b.reason)},
+		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.status},
+		Error: &queue.JobError{
+			Message: fmt.Sprintf("the route's circuit breaker is %s: %s", b.circuit.State(), b.reason), Detail: b.detail,
+		},
 	}
 }
 
 // leave takes the end of a delivery into account. One that left in an earlier turn says nothing about this one, and one that
 // the worker's stop has cut off says nothing at all.
-func (b *breaker) leave(ctx context.Context, turn int, s queue.Settlement) {
+func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case turn != b.turn || ctx.Err() != nil:
+	case sent.turn != b.turn || sent.slow || ctx.Err() != nil:
 	case unavailable(s):
-		b.reason = cut(s.Error.Message, maxMessage)
-		now := b.watch.now()
-		if b.failing == 0 {
-			b.since = now
+		streak := minStreak
+		if s.Overload {
+			streak = minOverload
 		}
-		b.failing++
-		if b.failing < b.route.Breaker.Failures || now.since(b.since) >= minStreak {
-			b.circuit.RecordFailure()
-		}
+		b.reason, b.detail, b.status = cut(s.Error.Message, maxMessage), cut(s.Error.Detail, maxMessage), s.Error.Status
+		b.fail(b.watch.now(), streak)
 	default:
 		b.failing = 0
 		b.circuit.RecordSuccess()
+	}
+}
+
+// slow takes a delivery into account that is under way for too long, unless it is a probe.
+func (b *breaker) slow(sent *sending) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if sent.turn != b.turn || b.circuit.IsHalfOpen() {
+		return
+	}
+	sent.slow = true
+	after := b.route.Breaker.SlowAfter
+	b.reason, b.detail, b.status = fmt.Sprintf("no answer within %v", after), "", 0
+	b.fail(b.watch.now().add(-after), minStreak)
+}
+
+// fail counts a failure of an upstream that is unavailable since the given moment at least. It is called with the lock held.
+func (b *breaker) fail(since moment, streak time.Duration) {
+	if b.failing == 0 {
+		b.since = since
+	}
+	b.failing++
+	if b.failing < b.route.Breaker.Failures || b.watch.now().since(b.since) >= streak {
+		b.circuit.RecordFailure()
 	}
 }
 
@@ -143,25 +187,26 @@ func unavailable(s queue.Settlement) bool {
 func (b *breaker) onOpen(circuitbreaker.StateChangedEvent) {
 	b.opened++
 	delay := b.backoff.backoff(b.opened)
-	b.change(2)
+	b.change(queue.BreakerOpen)
 	b.until = b.changed.add(delay)
-	b.log.Warn("circuit breaker is open", "reason", b.reason, "for", delay.Round(time.Millisecond))
+	b.log.Warn("circuit breaker is open", "reason", b.reason, "detail", b.detail, "for", delay.Round(time.Millisecond))
 }
 
 func (b *breaker) onHalfOpen(circuitbreaker.StateChangedEvent) {
-	b.change(1)
+	b.change(queue.BreakerHalfOpen)
 	b.log.Info("circuit breaker is half-open")
 }
 
 func (b *breaker) onClose(circuitbreaker.StateChangedEvent) {
 	b.log.Info("circuit breaker is closed", "openings", b.opened)
 	b.opened = 0
-	b.change(0)
+	b.change(queue.BreakerClosed)
 }
 
 // change starts a new turn; the state is as the metric has it.
-func (b *breaker) change(state float64) {
+func (b *breaker) change(state queue.BreakerState) {
 	b.turn++
 	b.changed = b.watch.now()
-	b.state.Set(state)
+	b.state.Set(float64(state))
+	b.load.breaker.Store(int64(state))
 }

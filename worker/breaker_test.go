@@ -57,11 +57,11 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	m, err := newMetrics(nil, &capacity{})
+	m, err := newMetrics(nil, newCapacity(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, m, log)
+	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, m, new(routeLoad), log)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -96,12 +96,12 @@ func TestBreakerStories(t *testing.T) {
 			{7900 * time.Millisecond, 200, held, open}, {4200 * time.Millisecond, 200, sent, closed}, {0, 200, sent, closed},
 		},
 		"a probe that fails opens it for twice as long": {
-			{0, 503, sent, closed}, {0, 503, sent, closed}, {time.Second, 503, sent, open}, {12 * time.Second, 503, sent, open},
+			{0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open}, {12 * time.Second, 502, sent, open},
 			{15 * time.Second, 200, held, open}, {9 * time.Second, 200, sent, closed},
 		},
 		"closed, it counts anew and starts with the short delay": {
-			{0, 503, sent, closed}, {0, 503, sent, closed}, {time.Second, 503, sent, open}, {12 * time.Second, 503, sent, open},
-			{24 * time.Second, 200, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed}, {time.Second, 503, sent, open},
+			{0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open}, {12 * time.Second, 502, sent, open},
+			{24 * time.Second, 200, sent, closed}, {0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open},
 			{12 * time.Second, 200, sent, closed},
 		},
 		"a success in between": {
@@ -114,11 +114,15 @@ func TestBreakerStories(t *testing.T) {
 			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {time.Second, noAnswer, sent, open}, {12 * time.Second, 500, sent, closed},
 		},
 		"many in less than a second are not enough": {
-			{0, 503, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed}, {999 * time.Millisecond, 503, sent, closed},
+			{0, 502, sent, closed}, {0, 502, sent, closed}, {0, 502, sent, closed}, {999 * time.Millisecond, 502, sent, closed},
+			{time.Millisecond, 502, sent, open},
+		},
+		"an upstream that refuses jobs is there: that alone opens it only after ten seconds": {
+			{0, 503, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed}, {9999 * time.Millisecond, 503, sent, closed},
 			{time.Millisecond, 503, sent, open},
 		},
 		"hours without jobs": {
-			{0, 503, sent, closed}, {3 * time.Hour, 503, sent, closed}, {3 * time.Hour, 503, sent, open}, {3 * time.Hour, 200, sent, closed},
+			{0, 502, sent, closed}, {3 * time.Hour, 502, sent, closed}, {3 * time.Hour, 502, sent, open}, {3 * time.Hour, 200, sent, closed},
 		},
 	}
 	for name, steps := range tests {
@@ -187,7 +191,7 @@ func TestHoldWhileOpen(t *testing.T) {
 		for range 8 {
 			left := b.until.since(b.watch.now())
 			s := b.Deliver(t.Context(), lease())
-			if s.LeaseRef != lease().LeaseRef || s.Event != shaper.Hold || s.MaxAttempts != 5 || s.Delay < left || s.Delay > left+left/10 {
+			if s.LeaseRef != lease().LeaseRef || s.Event != shaper.Hold || s.MaxAttempts != 10 || s.Delay < left || s.Delay > left+left/10 {
 				t.Errorf("%v before the end: %+v", left, s)
 			}
 			if want := "the route's circuit breaker is open: no answer within 10s"; s.Error == nil || s.Error.Message != want || s.Error.Status != 0 {
@@ -466,6 +470,81 @@ sluice_route_breaker_state{route="default"} 0
 		}
 		if !strings.Contains(log.String(), `reason="the upstream answered 502 Bad Gateway"`) || strings.Contains(log.String(), "hunter2") {
 			t.Error(log.String())
+		}
+	})
+}
+
+// deliverAll starts n deliveries to an upstream that answers after d, and returns when they are under way.
+func deliverAll(t *testing.T, b *breaker, u *upstream, n int, d time.Duration, status int) {
+	t.Helper()
+	u.answer = func(ctx context.Context, l queue.Lease) queue.Settlement {
+		sleep(ctx, d)
+		return answered(l, status, "")
+	}
+	for range n {
+		go b.Deliver(t.Context(), lease())
+	}
+	synctest.Wait()
+}
+
+// TestBreakerOpensOnDeliveriesUnderWayTooLong: an upstream that hangs, or answers after most of the timeout, opens the breaker when its
+// deliveries are slow, and not when they end.
+func TestBreakerOpensOnDeliveriesUnderWayTooLong(t *testing.T) {
+	for name, status := range map[string]int{"hangs": noAnswer, "slow": 200} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := &upstream{}
+				b := guarded(t, Breaker{Failures: 3}, u, quiet())
+				deliverAll(t, b, u, 3, 9*time.Second, status)
+				pass(4900 * time.Millisecond)
+				if s := testutil.ToFloat64(b.state); s != closed {
+					t.Fatalf("the state is %v before half of the timeout", s)
+				}
+				pass(200 * time.Millisecond)
+				if s := testutil.ToFloat64(b.state); s != open {
+					t.Fatalf("the state is %v after half of the timeout", s)
+				}
+				pass(5 * time.Second) // their ends change nothing
+				if s := testutil.ToFloat64(b.state); s != open || b.opened != 1 {
+					t.Errorf("the state is %v after they have ended, opened %d times", s, b.opened)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowDeliveriesBesideQuickOnes: as long as an upstream answers others in time, it is not taken for one that hangs.
+func TestSlowDeliveriesBesideQuickOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 3}, u, quiet())
+		for range 20 {
+			deliverAll(t, b, u, 2, 9*time.Second, 200)
+			pass(time.Second)
+			deliverAll(t, b, u, 1, 0, 200)
+			if s := testutil.ToFloat64(b.state); s != closed {
+				t.Fatalf("the state is %v", s)
+			}
+		}
+		pass(10 * time.Second)
+	})
+}
+
+// TestASlowProbeCloses: an upstream that is slow and answers is sent jobs again.
+func TestASlowProbeCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 3}, u, quiet())
+		trip(t, b, u)
+		untilProbe(b)
+		deliverAll(t, b, u, 1, 9*time.Second, 200)
+		pass(8 * time.Second)
+		if s := testutil.ToFloat64(b.state); s != halfOpen {
+			t.Fatalf("the state is %v while the probe is out", s)
+		}
+		pass(2 * time.Second)
+		if s := testutil.ToFloat64(b.state); s != closed {
+			t.Errorf("the state is %v after a slow probe has succeeded", s)
 		}
 	})
 }

@@ -4,32 +4,42 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // gatherRoom is how long places that have come free are gathered while shards wait for them: a look for a few jobs costs as much as one for
 // many.
 const gatherRoom = time.Millisecond
 
-// capacity counts the worker's places. They are reserved before a look, so that all the looks under way together cannot lease
-// more than there is room for, and given back when the job is settled or was not there. Shards that find no place queue for
-// the next ones; while any does, no other gets one, so a busy shard cannot starve the rest. Such a shard is granted places in portions that
-// are worth a look, or after gatherRoom whatever there is.
+// capacity counts the worker's places. Polls reserve them before they lease, so that all polls under way cannot lease more
+// than there are. Together they reserve at most half of what no job holds, because all of it may go to one flow. A place is
+// free again when its job is settled, or when the poll did not need it. Shards that find no place queue for the next ones,
+// and while any does, no other gets one: a busy shard cannot starve the rest. Such a shard is granted places in portions
+// that are worth a poll, or after gatherRoom whatever there is.
 type capacity struct {
 	limit int
 
 	mu        sync.Mutex
-	used      int
+	held      int // by jobs
+	pledged   int // to polls under way
+	shares    shares
 	waiting   []*seat // longest waiting first
 	gathering bool    // a timer runs that grants what is free
+}
+
+func newCapacity(limit int, routes ...string) *capacity {
+	return &capacity{limit: limit, shares: newShares(limit, routes)}
 }
 
 // seat is where one shard waits for places.
 type seat struct {
 	room  chan struct{} // holds a token once places were granted
+	want  int           // the most that the shard can use
 	grant int           // taken on the shard's behalf; guarded by the capacity's lock
 }
 
-func newSeat() *seat { return &seat{room: make(chan struct{}, 1)} }
+func newSeat() *seat { return &seat{room: make(chan struct{}, 1), want: lookMost} }
 
 // reserve returns how many places the shard may use, up to most: those it was granted, or else what is free. A shard that gets
 // none keeps its turn, if it waits already. One that knows of many jobs is given a portion or nothing.
@@ -42,38 +52,64 @@ func (c *capacity) reserve(s *seat, most int, many bool) int {
 	if len(c.waiting) > 0 {
 		return 0
 	}
-	n := max(0, min(most, c.limit-c.used))
+	n := min(most, c.unpledged())
 	if many && n < min(most, c.portion()) {
 		return 0
 	}
-	c.used += n
+	c.pledged += n
 	return n
 }
 
-// charge takes n places whether they are free or not: a repeated look may bring more than was reserved for it this time.
-func (c *capacity) charge(n int) {
+// unpledged is how many places polls may still reserve. It is called with the lock held.
+func (c *capacity) unpledged() int { return max(0, half(c.limit-c.held)-c.pledged) }
+
+// bounds returns the bounds of a poll of the shard that has reserved n places.
+func (c *capacity) bounds(shard, n int) []queue.Bound {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.used += n
+	return c.shares.bounds(shard, c.held, c.limit-c.held-(c.pledged-n), n)
 }
 
-// give gives n places back, and grants them to the shards that wait.
-func (c *capacity) give(n int) {
+// give gives n reserved places back.
+func (c *capacity) give(n int) { c.fill(n, nil) }
+
+// fill ends a reservation of n places with the jobs that the poll brought. They may be more than n: a repeated poll brings
+// what an earlier one leased, and one that took too long has lost its reservation.
+func (c *capacity) fill(n int, jobs []*job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.used -= n
+	c.pledged -= n
+	c.held += len(jobs)
+	for _, j := range jobs {
+		c.shares.count(j, 1)
+	}
 	c.serve()
 }
 
-// portion is how many places are worth a look.
-func (c *capacity) portion() int { return min(lookMost, max(1, c.limit/4)) }
+// free frees the places of jobs that have ended here.
+func (c *capacity) free(jobs ...*job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held -= len(jobs)
+	for _, j := range jobs {
+		c.shares.count(j, -1)
+	}
+	c.serve()
+}
+
+// portion is how many places are worth a poll: a quarter of what polls may reserve.
+func (c *capacity) portion() int { return min(lookMost, max(1, c.limit/8)) }
+
+// next is what the shard that waits longest is granted: a portion, or all that it can use if that is less, so that many shards
+// with few jobs do not wait for one another.
+func (c *capacity) next() int { return min(c.portion(), c.waiting[0].want) }
 
 // serve grants free places in portions, and sees to it that what is less than one is granted soon. It is called with the lock held.
 func (c *capacity) serve() {
-	for len(c.waiting) > 0 && c.limit-c.used >= c.portion() {
-		c.grant(c.portion())
+	for len(c.waiting) > 0 && c.unpledged() >= c.next() {
+		c.grant(c.next())
 	}
-	if len(c.waiting) > 0 && c.used < c.limit && !c.gathering {
+	if len(c.waiting) > 0 && c.unpledged() > 0 && !c.gathering {
 		c.gathering = true
 		time.AfterFunc(gatherRoom, c.serveRest)
 	}
@@ -83,8 +119,8 @@ func (c *capacity) serveRest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gathering = false
-	if free := c.limit - c.used; len(c.waiting) > 0 && free > 0 {
-		c.grant(min(free, lookMost))
+	if n := c.unpledged(); len(c.waiting) > 0 && n > 0 {
+		c.grant(min(n, c.waiting[0].want))
 	}
 	c.serve()
 }
@@ -93,19 +129,20 @@ func (c *capacity) serveRest() {
 func (c *capacity) grant(n int) {
 	s := c.waiting[0]
 	s.grant = n
-	c.used += n
+	c.pledged += n
 	c.waiting = slices.Delete(c.waiting, 0, 1)
 	signal(s.room)
 }
 
-// await queues the shard, unless it waits or was granted places already; its room is signalled when it gets some, which may
-// be at once.
-func (c *capacity) await(s *seat) {
+// await queues the shard, which can use want places, unless it waits or was granted some already. Its room is signalled when it gets
+// some, which may be at once.
+func (c *capacity) await(s *seat, want int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.grant > 0 || slices.Contains(c.waiting, s) {
 		return
 	}
+	s.want = want
 	c.waiting = append(c.waiting, s)
 	c.serve()
 }
@@ -117,7 +154,7 @@ func (c *capacity) forget(s *seat) {
 	if i := slices.Index(c.waiting, s); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
 	}
-	c.used -= s.take()
+	c.pledged -= s.take()
 	c.serve()
 }
 
@@ -132,15 +169,30 @@ func (s *seat) take() int {
 	return n
 }
 
-// taken is how many places are in use; more than limit after a charge.
+// taken is how many places are in use; more than limit after a poll that brought more than it had reserved.
 func (c *capacity) taken() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.used
+	return c.held + c.pledged
 }
 
-// free reports whether there is a place left.
-func (c *capacity) free() bool { return c.taken() < c.limit }
+// left reports whether a poll can reserve a place.
+func (c *capacity) left() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unpledged() > 0
+}
+
+// byRoute returns how many places the jobs of each route of the worker hold.
+func (c *capacity) byRoute() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := make(map[string]int, len(c.shares.routes))
+	for _, route := range c.shares.routes {
+		held[route] = c.shares.held[route]
+	}
+	return held
+}
 
 // signal puts a token into a channel of one, unless there is one already.
 func signal(ch chan struct{}) {

@@ -1,45 +1,71 @@
 package worker
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
-func TestCapacity(t *testing.T) {
-	c := &capacity{limit: 100}
-	s := newSeat()
-	if n := c.reserve(s, 64, true); n != 64 {
-		t.Errorf("reserved %d of 64", n)
+// jobsOf makes n jobs of a flow of shard 0.
+func jobsOf(tenant, route string, n int) []*job {
+	jobs := make([]*job, n)
+	for i := range jobs {
+		jobs[i] = &job{lease: queue.Lease{LeaseRef: queue.LeaseRef{ID: fmt.Sprint(tenant, route, i)}, Tenant: tenant, Route: route}}
 	}
-	if n := c.reserve(s, 16, false); n != 16 {
-		t.Errorf("reserved %d of 16", n)
+	return jobs
+}
+
+func TestCapacity(t *testing.T) {
+	c := newCapacity(100, "default")
+	s := newSeat()
+	if n := c.reserve(s, 32, true); n != 32 {
+		t.Errorf("reserved %d of 32", n)
+	}
+	if n := c.reserve(s, 8, false); n != 8 {
+		t.Errorf("reserved %d of 8", n)
 	}
 	if n := c.reserve(s, 64, true); n != 0 {
-		t.Errorf("reserved %d for many jobs, 20 are not worth a look", n)
+		t.Errorf("reserved %d for many jobs, 10 are not worth a look", n)
 	}
-	if n := c.reserve(s, 64, false); n != 20 {
-		t.Errorf("reserved %d, only 20 are left", n)
+	if n := c.reserve(s, 64, false); n != 10 {
+		t.Errorf("reserved %d, only 10 are left of the half that polls may reserve", n)
 	}
-	if n := c.reserve(s, 1, false); n != 0 || c.free() {
-		t.Errorf("reserved %d of a full capacity", n)
+	if n := c.reserve(s, 1, false); n != 0 || c.left() {
+		t.Errorf("reserved %d beyond the half of what no job holds", n)
 	}
-	c.charge(10)
-	c.give(10)
-	if c.free() {
-		t.Error("what was charged beyond the limit is not free when it is given back")
+	all := jobsOf("acme", "default", 110)
+	c.fill(50, all)
+	if c.left() || c.taken() != 110 {
+		t.Errorf("%d places are taken, want 110", c.taken())
+	}
+	c.free(all[:10]...)
+	if c.left() {
+		t.Error("what was taken beyond the limit is not left when it is freed")
+	}
+	c.free(all[10:]...)
+	if c.taken() != 0 || c.byRoute()["default"] != 0 {
+		t.Errorf("%d places are taken, by route %v", c.taken(), c.byRoute())
 	}
 }
 
 func TestCapacityIsGrantedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &capacity{limit: 100, used: 100}
+		c := newCapacity(100, "default")
+		running := jobsOf("acme", "default", 100)
+		c.fill(0, running)
+		free := func(n int) {
+			c.free(running[:n]...)
+			running = running[n:]
+		}
 		a, b, d := newSeat(), newSeat(), newSeat()
-		c.await(a)
-		c.await(a) // waits once
-		c.await(b)
-		c.await(d)
-		c.give(1)
+		c.await(a, lookMost)
+		c.await(a, lookMost) // waits once
+		c.await(b, lookMost)
+		c.await(d, lookMost)
+		free(1)
 		if len(a.room) != 0 {
 			t.Fatal("one place is not worth a look yet")
 		}
@@ -56,22 +82,21 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		if len(a.room) != 0 || len(b.room) != 1 || len(d.room) != 0 {
 			t.Fatal("a place that is not used must be passed on")
 		}
-		c.await(b) // has its place already
+		c.await(b, lookMost) // has its place already
 		if n := c.reserve(b, 64, true); n != 1 || len(b.room) != 0 {
 			t.Errorf("reserved %d, one was granted", n)
 		}
 		if n := c.reserve(d, 64, true); n != 0 {
 			t.Errorf("reserved %d of a full capacity", n)
 		}
-		c.give(40)
-		if n := c.reserve(d, 64, true); n != 25 {
-			t.Errorf("reserved %d, a portion of 25 was granted to the last one waiting", n)
+		free(40)
+		if n := c.reserve(d, 64, true); n != 12 {
+			t.Errorf("reserved %d, a portion of 12 was granted to the last one waiting", n)
 		}
-		c.give(5)
-		c.await(a)
+		c.await(a, lookMost)
 		gathered()
-		if n := c.reserve(a, 64, true); n != 20 || c.taken() != 100 {
-			t.Errorf("reserved %d of 20 that are free; %d are taken", n, c.taken())
+		if n := c.reserve(a, 64, true); n != 8 || c.left() {
+			t.Errorf("reserved %d of the 8 that polls may still reserve", n)
 		}
 	})
 }
@@ -84,17 +109,40 @@ func gathered() {
 
 func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &capacity{limit: 200, used: 200}
+		c := newCapacity(200, "default")
+		running := jobsOf("acme", "default", 200)
+		c.fill(0, running)
 		seats := []*seat{newSeat(), newSeat(), newSeat(), newSeat()}
 		for _, s := range seats {
-			c.await(s)
+			c.await(s, lookMost)
 		}
-		c.give(70)
-		c.give(60)
+		c.free(running[:70]...)
+		c.free(running[70:130]...)
 		gathered()
-		for i, want := range []int{50, 50, 30, 0} {
+		for i, want := range []int{25, 25, 15, 0} {
 			if n := c.reserve(seats[i], lookMost, true); n != want {
 				t.Errorf("seat %d got %d places, want %d", i, n, want)
+			}
+		}
+	})
+}
+
+// Shards that can use few slots each do not wait for one another while there are enough for all.
+func TestCapacityIsGrantedAsWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCapacity(200, "default")
+		c.fill(0, jobsOf("acme", "default", 120))
+		c.reserve(newSeat(), 40, false) // all that polls may reserve
+		var seats []*seat
+		for range 10 {
+			s := newSeat()
+			c.await(s, awaitLeast)
+			seats = append(seats, s)
+		}
+		c.give(40)
+		for i, s := range seats {
+			if len(s.room) != 1 {
+				t.Errorf("shard %d waits although there are 4 slots for each", i)
 			}
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/7509e464/sluice/lua/seeded"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -91,8 +90,5 @@ func (r relation) wrong(at moment) time.Duration {
 
 // moment is when the shard's clock says i.
 func (r relation) moment(i shaper.Instant) moment {
-	if seeded.Is("workers-clock") {
-		return r.at.add(time.Until(i.Time()))
-	}
 	return r.at.add(i.Sub(r.instant))
 }

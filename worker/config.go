@@ -50,7 +50,7 @@ type AsynqRoute struct {
 
 // Retry says how often and how fast a failed delivery is tried again. The zero value of a field means its default.
 type Retry struct {
-	MaxAttempts int           // at most 65,535; default 5
+	MaxAttempts int           // at most 65,535; default 10, which with the other defaults take eight minutes
 	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
 	MaxBackoff  time.Duration // default 1h
 }
@@ -66,6 +66,9 @@ type Breaker struct {
 	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end; if that fails too, the delay doubles, up to
 	// a minute. At most 1h; default 10s.
 	Delay time.Duration
+	// SlowAfter is how long a delivery may be under way before it counts as one that found the upstream unavailable. At most the
+	// route's timeout; default half of it.
+	SlowAfter time.Duration
 }
 
 // Config is the settings of a Worker. The zero value of a field means its default.
@@ -84,7 +87,7 @@ type Config struct {
 	Callbacks   Callbacks
 	Lease       time.Duration         // how long a lease lasts unless it is extended, from 100ms; default 30s
 	Sweep       time.Duration         // how often expired leases are looked for; default 1s
-	Horizon     time.Duration         // how far ahead of its stamp a job is leased, at most a quarter of Lease; default 20ms
+	Horizon     time.Duration         // how far ahead of its stamp a job is leased at the least; at most a quarter of Lease, which bounds how far it grows where Redis is far; default 20ms
 	Concurrency int                   // jobs held at once, waiting for their stamp, running or being settled; not those handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
 	Registerer  prometheus.Registerer // nil: metrics are not registered
@@ -100,10 +103,11 @@ func (r Route) withDefaults() Route {
 		to.ReportWithin = cmp.Or(to.ReportWithin, time.Hour)
 		r.Asynq = &to
 	}
-	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 5)
+	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 10)
 	r.Retry.MinBackoff = cmp.Or(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = cmp.Or(r.Retry.MaxBackoff, time.Hour)
 	r.Breaker.Delay = cmp.Or(r.Breaker.Delay, 10*time.Second)
+	r.Breaker.SlowAfter = cmp.Or(r.Breaker.SlowAfter, max(1, r.Timeout/2))
 	return r
 }
 
@@ -163,6 +167,7 @@ func (c Config) validate() error {
 		check(r.Breaker.Failures >= 0, at+"breaker.failures", r.Breaker.Failures, "must not be negative")
 		check(r.Breaker.Failures <= 0 || r.URL != "", at+"breaker.failures", r.Breaker.Failures, "breaks deliveries to a url only")
 		check(r.Breaker.Delay > 0 && r.Breaker.Delay <= maxHold, at+"breaker.delay", r.Breaker.Delay, "must be positive and at most 1h")
+		check(r.Breaker.SlowAfter > 0 && r.Breaker.SlowAfter <= max(1, r.Timeout), at+"breaker.slow_after", r.Breaker.SlowAfter, "must be positive and at most the timeout")
 		check(len(r.Secrets) == 0 || r.URL != "", at+"secrets", "(hidden)", "sign requests to a url only")
 		for i, secret := range r.Secrets {
 			_, err := webhooks.NewWebhook(secret)

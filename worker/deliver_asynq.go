@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -140,6 +139,7 @@ func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Set
 func (d *asynqDeliverer) peace(l queue.Lease, err error) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold), MaxAttempts: d.route.Retry.MaxAttempts,
-		Error: &queue.JobError{Message: fmt.Sprintf("asynq does not take the task: %v", err)},
+		Cause: queue.HoldCause{By: queue.HeldByHandOff},
+		Error: &queue.JobError{Message: "asynq does not take the task", Detail: err.Error()},
 	}
 }

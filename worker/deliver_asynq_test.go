@@ -89,6 +89,9 @@ func TestHandOff(t *testing.T) {
 			var message string
 			if s.Error != nil {
 				message = s.Error.Message
+				if s.Error.Detail != "" {
+					message += ": " + s.Error.Detail
+				}
 			}
 			if s.Event != tt.event || message != tt.message || len(f.tasks) != tt.calls {
 				t.Errorf("%s: %+v, %q after %d calls", tt.name, s, message, len(f.tasks))
@@ -112,7 +115,7 @@ func TestTaskOfAJob(t *testing.T) {
 		timeout   time.Duration
 		retention time.Duration
 	}{
-		{Route{}, 4, 10 * time.Second, 24 * time.Hour},
+		{Route{}, 9, 10 * time.Second, 24 * time.Hour},
 		{Route{Timeout: 200 * time.Millisecond, Retry: Retry{MaxAttempts: 1}}, 1, time.Second, 24 * time.Hour},
 		{Route{Timeout: time.Second, Retry: Retry{MaxAttempts: 2}}, 1, time.Second, 24 * time.Hour},
 		{Route{Timeout: 1001 * time.Millisecond, Retry: Retry{MaxAttempts: 3}}, 2, 2 * time.Second, 24 * time.Hour},

@@ -15,9 +15,7 @@ import (
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/7509e464/sluice/lua/seeded"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/shaper"
 )
 
 // Bounds of what is read of an upstream's answer, which may be hostile.
@@ -71,12 +69,12 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 	if err != nil {
 		return d.route.Retry.again(l, err.Error(), 0)
 	}
-	if seeded.Is("settled-before-2xx") {
-		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed}
-	}
 	resp, err := d.transport.RoundTrip(req)
 	if err != nil {
-		return d.route.Retry.again(l, d.describe(ctx, limited, err), 0)
+		message, detail := d.describe(ctx, limited, err)
+		s := d.route.Retry.again(l, message, 0)
+		s.Error.Detail = detail
+		return s
 	}
 	answer := readAnswer(resp)
 	return d.route.Retry.judge(l, answer, resp.Header.Get("Retry-After"), d.now())
@@ -118,9 +116,10 @@ func (d *httpDeliverer) request(ctx context.Context, l queue.Lease) (*http.Reque
 	return req, nil
 }
 
-// describe says why there was no answer. Errors that may quote what was sent or received, such as those of a malformed
-// answer that echoes the payload, are told in words of our own.
-func (d *httpDeliverer) describe(parent, limited context.Context, err error) string {
+// describe returns why there was no answer. The message is a fixed text where the error may quote
+// sent or received data, such as a malformed answer that echoes the payload. The detail names
+// hosts, addresses and certificates of the operator's network, so clients must not see it.
+func (d *httpDeliverer) describe(parent, limited context.Context, err error) (message, detail string) {
 	var (
 		timeout net.Error
 		dial    *net.OpError
@@ -129,20 +128,22 @@ func (d *httpDeliverer) describe(parent, limited context.Context, err error) str
 	)
 	switch {
 	case parent.Err() != nil:
-		return "the worker stopped before the upstream had answered"
+		return "the worker stopped before the upstream had answered", ""
 	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Sprintf("no answer within %v", d.route.Timeout)
-	case errors.As(err, &dial):
-		return dial.Error()
+		return fmt.Sprintf("no answer within %v", d.route.Timeout), ""
 	case errors.As(err, &cert):
-		return cert.Error()
+		return tlsFailed, cert.Error()
 	case errors.As(err, &alert):
-		return alert.Error()
+		return tlsFailed, alert.Error()
+	case errors.As(err, &dial):
+		return "connection failed", dial.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "the upstream closed the connection without an answer"
+		return "the upstream closed the connection without an answer", ""
 	}
-	return "the upstream's answer is not valid HTTP, or its headers are too large"
+	return "the upstream's answer is not valid HTTP, or its headers are too large", ""
 }
+
+const tlsFailed = "TLS handshake failed"
 
 // keptHeaders are those of an answer that help whoever looks at the job.
 var keptHeaders = []string{"Content-Type", "Location", "Retry-After"}

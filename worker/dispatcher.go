@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 )
 
 // dispatcher knows which shards this worker owns and keeps a loop running for each of them, and for those whose owner asked
@@ -27,8 +28,10 @@ type dispatcher struct {
 	accept   func([]*job)
 	quiet    func(near moment, slack time.Duration) moment // when to look so that no departure is disturbed
 	log      *slog.Logger
+	damage   *burstlog.Log
 	probe    *probe
-	options  queue.TickOptions // of every look; Max and Help are set by the shard
+	options  queue.TickOptions // of every look; Max, Help and Lead are set by the shard, which also extends Horizon
+	beats    distance          // what heartbeats took: the estimate of shards that have leased nothing of late
 	every    time.Duration     // between two beats
 
 	shards []*shard
@@ -46,7 +49,7 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
-		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(w.cfg.Horizon / 2), outbox: w.outbox, watch: w.watch, accept: w.accept, quiet: w.pacer.quiet, log: w.log,
+		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(w.cfg.Horizon / 2), outbox: w.outbox, watch: w.watch, accept: w.accept, quiet: w.pacer.quiet, log: w.log, damage: w.troubles.damage,
 		probe:   w.health.probe(),
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		every:   w.cfg.beat(),
@@ -113,6 +116,8 @@ func (d *dispatcher) beat(ctx context.Context) {
 			continue
 		}
 		pause.reset()
+		took := b.Received.Sub(b.Sent)
+		d.beats.observe(roundTrip{d.watch.at(b.Received), took, took / 2})
 		if d.broker.OneNode() {
 			d.mu.Lock()
 			d.clock.observe(b.Now, d.watch.at(b.Sent), d.watch.at(b.Received), ofReading)
@@ -168,7 +173,7 @@ func (d *dispatcher) wake(w queue.Wake) {
 	case w.Shard < 0 || w.Shard >= len(d.shards):
 		// Of a process that has more shards: the queue refuses to start such a one, so it can only be noise.
 	case w.Help:
-		if d.capacity.free() {
+		if d.capacity.left() {
 			d.shards[w.Shard].help()
 		}
 	default:

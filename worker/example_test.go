@@ -52,6 +52,6 @@ func Example() {
 	_ = q.Close()
 	_ = engine.Close()
 	// Output:
-	// order.create for default, attempt 1 of 5: {"sku":1}
+	// order.create for default, attempt 1 of 10: {"sku":1}
 	// 200 OK
 }

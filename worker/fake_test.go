@@ -34,6 +34,7 @@ type fakeQueue struct {
 	refuse   func([]queue.Settlement) bool // Settle fails for another reason
 	mute     map[string]int                // so many settlements of a job are not answered
 	deaf     map[string]bool               // leases of these jobs cannot be extended
+	damaged  map[string]bool               // jobs that cannot be settled
 	lose     map[queue.LeaseRef]bool       // leases that Extend reports as lost
 	others   []string                      // live workers beside the one under test
 	shards   []*fakeShard
@@ -45,13 +46,16 @@ type fakeQueue struct {
 	extended map[queue.LeaseRef]int
 	left     []time.Time
 	told     []queue.Lateness
+	reported []map[string]queue.RouteLoad
 }
 
 type fakeShard struct {
 	jobs      []queue.Lease // by stamp
 	help      bool
-	loseReply int  // so many looks have their effect, but their answer is lost
-	hangs     bool // no look is answered
+	loseReply int      // number of polls that take effect but lose their answer
+	hangs     bool     // no poll is answered
+	damaged   bool     // polls fail at damaged data
+	aside     []string // damaged items that every poll reports
 	lots      int64
 }
 
@@ -87,7 +91,7 @@ func (q *fakeQueue) put(shard int, id string, d time.Duration) {
 	s := q.shards[shard]
 	s.jobs = append(s.jobs, queue.Lease{
 		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Tenant: "acme", Route: "default", Type: "test", Payload: []byte(`{}`),
-		Attempt: 1, MaxAttempts: 5, Eligible: q.now(), Stamp: q.now().Add(d),
+		Attempt: 1, MaxAttempts: 10, Eligible: q.now(), Stamp: q.now().Add(d),
 	})
 	slices.SortStableFunc(s.jobs, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) })
 }
@@ -119,6 +123,14 @@ func (q *fakeQueue) there() time.Duration {
 	return time.Duration(float64(q.trip) * cmp.Or(q.early, 1./3))
 }
 
+// back is how long an answer is on its way.
+func (q *fakeQueue) back() time.Duration {
+	there := q.there()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.trip - there
+}
+
 func (q *fakeQueue) Shards() int { return len(q.shards) }
 
 func (q *fakeQueue) OneNode() bool { return !q.cluster }
@@ -138,6 +150,14 @@ func (q *fakeQueue) TellLateness(ctx context.Context, _ string, l queue.Lateness
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.told = append(q.told, l)
+	return err
+}
+
+func (q *fakeQueue) ReportRoutes(ctx context.Context, _ string, routes map[string]queue.RouteLoad) error {
+	err := q.call(ctx)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.reported = append(q.reported, routes)
 	return err
 }
 
@@ -206,6 +226,10 @@ func (q *fakeQueue) Settle(ctx context.Context, batch []queue.Settlement) ([]que
 			err = queue.ErrUnavailable
 			continue
 		}
+		if q.damaged[s.ID] {
+			err = cmp.Or(err, queue.ErrScript)
+			continue
+		}
 		results[i] = queue.Settled
 		if q.lose[s.LeaseRef] {
 			results[i] = queue.Stale
@@ -240,6 +264,10 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 		<-ctx.Done()
 		return queue.Tick{}, queue.ErrUnavailable
 	}
+	if s.damaged {
+		q.mu.Unlock()
+		return queue.Tick{}, fmt.Errorf("shard %d: %w", c.shard, queue.ErrScript)
+	}
 	switch o.Help {
 	case queue.HelpRaise:
 		s.help = true
@@ -258,12 +286,12 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 	}
 	for i := range leases {
 		// As the scripts do: a look that comes too late stamps anew, a repeated one too.
-		if leases[i].Stamp < now.Add(-shaper.Slack) {
-			leases[i].Stamp = now
+		if from := now.Add(o.Lead); leases[i].Stamp < from.Add(-shaper.Slack) {
+			leases[i].Stamp = from
 		}
 		leases[i].Deadline = now.Add(o.Lease)
 	}
-	t := queue.Tick{Reading: queue.Reading{Now: now, Sent: sent}, Help: s.help, Leases: leases}
+	t := queue.Tick{Reading: queue.Reading{Now: now, Sent: sent}, Help: s.help, Leases: leases, Damaged: s.aside}
 	if len(s.jobs) > 0 {
 		t.Next = s.jobs[0].Stamp
 	}
@@ -284,7 +312,7 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 	}
 	c.grant = nil
 	q.mu.Unlock()
-	sleep(ctx, q.trip-q.there())
+	sleep(ctx, q.back())
 	t.Received = time.Now()
 	return t, nil
 }
@@ -415,9 +443,10 @@ func (c *fakeConsumer) Clock(ctx context.Context) (queue.Reading, error) {
 // read makes a call that only reads the clock, midway.
 func (q *fakeQueue) read(ctx context.Context) (r queue.Reading, err error) {
 	r.Sent = time.Now()
-	sleep(ctx, q.trip/2)
+	trip := q.there() + q.back()
+	sleep(ctx, trip/2)
 	r.Now = q.now()
-	sleep(ctx, q.trip-q.trip/2)
+	sleep(ctx, trip-trip/2)
 	r.Received = time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,15 +1,20 @@
 package worker
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 )
 
 // health knows which parts of the worker cannot reach Redis, and logs when the first one fails and when the last one is back:
 // one line per transition, however many shards there are.
 type health struct {
-	log *slog.Logger
+	log    *slog.Logger
+	damage *burstlog.Log // nil: not told
 
 	mu      sync.Mutex
 	failing int
@@ -24,8 +29,12 @@ type probe struct {
 
 func (h *health) probe() *probe { return &probe{health: h} }
 
-// report takes the outcome of a call into account; nil is a good one.
+// report takes the outcome of a call into account; nil is a good one. Damaged data is no outage: Redis answered.
 func (p *probe) report(err error) {
+	if errors.Is(err, queue.ErrScript) {
+		p.health.damage.Add(burstlog.Key{}, 1, "error", err)
+		err = nil
+	}
 	if p.failing == (err != nil) {
 		return
 	}

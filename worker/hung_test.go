@@ -270,7 +270,7 @@ func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		ended := map[string]int{}
 		var mu sync.Mutex
-		s := &settler{broker: q, health: &health{log: log}, log: log, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
+		s := &settler{broker: q, health: &health{log: log}, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
 		s.settled = func(batch []ending, _ []queue.SettleResult) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +29,7 @@ func TestLatenessIsToldForTenSeconds(t *testing.T) {
 		var l lateness
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); l.run(ctx, b, "w") }()
+		go func() { defer close(ended); l.run(ctx, b, "w", slog.New(slog.DiscardHandler)) }()
 		time.Sleep(time.Minute + 500*time.Millisecond)
 		for range 3 {
 			l.observe(time.Millisecond)

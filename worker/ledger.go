@@ -11,6 +11,7 @@ import (
 // job is a lease in this worker, from the look that brought it until it is settled.
 type job struct {
 	lease    queue.Lease
+	shard    int
 	at       moment       // when it is to leave: its stamp by this process's clock
 	deadline atomic.Int64 // the moment at which its lease ends unless it is extended
 	ended    atomic.Bool  // delivered or given back, and only to be settled: its lease is not extended any more

@@ -20,10 +20,11 @@ const (
 	outcomeReleased
 	outcomeStale
 	outcomeHandedOff
+	outcomeGivenUp // not settled: what is stored of the job is damaged
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale", "handed_off"}
+var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale", "handed_off", "given_up"}
 
 // outcomeOf is the outcome of a settlement. A retry of the last attempt leaves a dead letter, and so does a hold that cost it.
 func outcomeOf(s queue.Settlement, result queue.SettleResult) outcome {
@@ -54,6 +55,7 @@ type metrics struct {
 	wait       prometheus.Histogram
 	lateness   prometheus.Histogram
 	duration   prometheus.Histogram
+	missed     prometheus.Counter
 	leases     prometheus.Gauge
 	pending    prometheus.Gauge
 
@@ -81,6 +83,9 @@ func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, e
 			Name: "sluice_delivery_duration_seconds", Help: "From the departure of a job to the end of the delivery.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
+		missed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_stamps_missed_total", Help: "Jobs that this worker gave back because they came too late to leave at their stamps.",
+		}),
 		leases: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_leases", Help: "Jobs that wait for their stamp in this worker or are being delivered.",
 		}),
@@ -102,7 +107,7 @@ func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, e
 		return m, nil
 	}
 	for _, c := range []prometheus.Collector{
-		deliveries, m.wait, m.lateness, m.duration, m.leases, m.pending, m.load, m.breakerState, m.breakerHeld,
+		deliveries, m.wait, m.lateness, m.duration, m.missed, m.leases, m.pending, m.load, m.breakerState, m.breakerHeld,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
@@ -118,14 +123,17 @@ type loadMetrics struct {
 	window  atomic.Pointer[window]  // nil before Run
 	settler atomic.Pointer[settler] // nil before Run
 
-	limit, taken, looks, underWay, lookJobs, unanswered *prometheus.Desc
+	limit, taken, ofRoute, looks, underWay, lookJobs, unanswered *prometheus.Desc
 }
 
 func newLoadMetrics(places *capacity) *loadMetrics {
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_"+name, help, nil, nil) }
 	return &loadMetrics{
-		places:     places,
-		limit:      desc("worker_places", "Jobs that this worker may hold at once."),
+		places: places,
+		limit:  desc("worker_places", "Jobs that this worker may hold at once."),
+		ofRoute: prometheus.NewDesc("sluice_route_places_taken",
+			"Places of this worker that jobs of the route hold.",
+			[]string{"route"}, nil),
 		taken:      desc("worker_places_taken", "Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by looks under way."),
 		looks:      desc("look_window", "Looks of this worker that may be under way at once; it shrinks while Redis answers late."),
 		underWay:   desc("looks_under_way", "Looks of this worker that Redis has not answered yet."),
@@ -136,7 +144,7 @@ func newLoadMetrics(places *capacity) *loadMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *loadMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.limit, m.taken, m.looks, m.underWay, m.lookJobs, m.unanswered} {
+	for _, d := range []*prometheus.Desc{m.limit, m.taken, m.ofRoute, m.looks, m.underWay, m.lookJobs, m.unanswered} {
 		ch <- d
 	}
 }
@@ -146,6 +154,9 @@ func (m *loadMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
 	gauge(m.limit, float64(m.places.limit))
 	gauge(m.taken, float64(m.places.taken()))
+	for route, n := range m.places.byRoute() {
+		ch <- prometheus.MustNewConstMetric(m.ofRoute, prometheus.GaugeValue, float64(n), route)
+	}
 	if w := m.window.Load(); w != nil {
 		w.mu.Lock()
 		size, most, out := w.size, w.most, w.out

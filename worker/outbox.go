@@ -102,7 +102,8 @@ func (o *outbox) run(ctx context.Context) {
 			shard := o.waiting[0]
 			o.waiting = o.waiting[1:]
 			o.mu.Unlock()
-			for o.handOver(ctx, shard) {
+			if o.handOver(ctx, shard) { // the other shards first
+				o.add(shard)
 			}
 		}
 	}

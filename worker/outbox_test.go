@@ -257,3 +257,21 @@ func TestOutboxRefused(t *testing.T) {
 		}
 	})
 }
+
+// A shard with thousands of completions takes turns with the others.
+func TestShardsTakeTurns(t *testing.T) {
+	handing(t, 5*claimMost, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
+		q.mu.Lock()
+		q.shards[7] = []string{"quiet"}
+		q.mu.Unlock()
+		o.add(3)
+		o.add(7)
+		synctest.Wait()
+		if at := slices.Index(to.taken, "quiet"); at < 0 || at > claimMost {
+			t.Errorf("handed over as number %d, want at most %d", at, claimMost)
+		}
+		if q.left() != 0 {
+			t.Errorf("%d are left", q.left())
+		}
+	})
+}

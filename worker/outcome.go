@@ -23,7 +23,8 @@ const (
 //
 //	2xx                              succeeded
 //	429, 503 with a Retry-After      the flow is held for so long, no attempt is spent
-//	408, 425, 429, 5xx               tried again after a backoff
+//	429, 503 without                 tried again after a backoff; of many, the flow slows down
+//	408, 425, other 5xx              tried again after a backoff
 //	anything else, redirects too     dead at once: the same request would get the same answer
 func (r Retry) judge(l queue.Lease, answer *queue.Response, retryAfter string, now time.Time) queue.Settlement {
 	status := answer.Status
@@ -35,7 +36,7 @@ func (r Retry) judge(l queue.Lease, answer *queue.Response, retryAfter string, n
 		s.Event, s.Error, s.Response = shaper.Succeed, nil, answer
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		if hold, ok := parseRetryAfter(retryAfter, now); ok {
-			s.Event = shaper.Hold
+			s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
 			// "At once" from an upstream that has just refused would only be refused again.
 			s.Delay = hold
 			if hold <= 0 {
@@ -43,7 +44,9 @@ func (r Retry) judge(l queue.Lease, answer *queue.Response, retryAfter string, n
 			}
 			return s
 		}
-		return r.againAnswered(l, answer, message)
+		s = r.againAnswered(l, answer, message)
+		s.Overload = true
+		return s
 	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status >= 500 && status < 600:
 		return r.againAnswered(l, answer, message)
 	case status >= 300 && status < 400:

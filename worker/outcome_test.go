@@ -62,6 +62,9 @@ func TestJudge(t *testing.T) {
 		if (s.Error == nil) != (tt.event == shaper.Succeed) || s.Error != nil && s.Error.Status != tt.status {
 			t.Errorf("%d: error %+v", tt.status, s.Error)
 		}
+		if overload := tt.event == shaper.Retry && (tt.status == 429 || tt.status == 503); s.Overload != overload {
+			t.Errorf("%d, Retry-After %q: overload is %v", tt.status, tt.retryAfter, s.Overload)
+		}
 		switch {
 		case tt.event == shaper.Hold && s.Delay != tt.hold:
 			t.Errorf("%d, Retry-After %q: held for %v, want %v", tt.status, tt.retryAfter, s.Delay, tt.hold)

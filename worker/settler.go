@@ -3,11 +3,11 @@ package worker
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/queue/crash"
 	"github.com/7509e464/sluice/queue/turn"
 )
@@ -37,7 +37,7 @@ type ending struct {
 type settler struct {
 	broker  broker
 	health  *health
-	log     *slog.Logger
+	refused *burstlog.Log                                      // what is given up
 	settled func(batch []ending, results []queue.SettleResult) // results nil: given up, the leases will expire
 	kick    chan struct{}                                      // as many tokens as flushers
 
@@ -151,7 +151,13 @@ func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 			f.sendAgain(batch)
 			return answered
 		}
-		if refused++; refused == refusals {
+		refused++
+		switch {
+		case refused < refusals:
+		case errors.Is(err, queue.ErrScript): // the queue has sent each by itself
+			f.giveUp(batch, err)
+			return true
+		default:
 			f.takeApart(ctx, batch, err)
 			return true
 		}
@@ -211,14 +217,20 @@ func (f *flusher) answered(batch []ending, results []queue.SettleResult) []endin
 // one is given up: its lease expires and the job is tried again, where keeping it would block a place for ever.
 func (f *flusher) takeApart(ctx context.Context, batch []ending, cause error) {
 	if len(batch) == 1 {
-		ref := batch[0].settlement.LeaseRef
-		f.log.Error("a settlement is refused; its lease will expire", "job", ref.ID, "epoch", ref.Epoch, "error", cause)
-		f.settled(batch, nil)
+		f.giveUp(batch, cause)
 		return
 	}
 	half := len(batch) / 2
 	f.send(ctx, batch[:half])
 	f.send(ctx, batch[half:])
+}
+
+// giveUp lets go of endings that cannot be settled: each job keeps its lease until that expires.
+func (f *flusher) giveUp(batch []ending, cause error) {
+	for _, e := range batch {
+		f.refused.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", cause)
+	}
+	f.settled(batch, nil)
 }
 
 // sleep waits for d or the end of ctx.

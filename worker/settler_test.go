@@ -25,7 +25,7 @@ func startSettler(t *testing.T, q *fakeQueue) (r *settlerRig, stop func()) {
 	t.Helper()
 	r = &settlerRig{settled: map[string]int{}}
 	log := slog.New(slog.DiscardHandler)
-	r.settler = &settler{broker: q, health: &health{log: log}, log: log, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1), settled: r.note}
+	r.settler = &settler{broker: q, health: &health{log: log}, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1), settled: r.note}
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
 	g.Go(func() { r.run(ctx) })

@@ -3,11 +3,15 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/queue/crash"
 )
 
@@ -15,8 +19,14 @@ const (
 	// lookMost and lookLeast bound the places that one look reserves: the others are left to other shards during its round trip. Within
 	// them a shard asks for twice what it got last.
 	lookMost, lookLeast = 250, 16
-	// safetyLook is when a shard is looked at though nothing is planned, in case a wake-up was lost.
-	safetyLook = 15 * time.Second
+	// awaitLeast is the least that a shard reserves when others wait for places, too.
+	awaitLeast = 4
+	// safetyLook is the longest time between two polls of a shard, in case a wake-up was lost. The polls of
+	// idle shards are spread over the last safetySpread of it. A worker takes over its shards at once: without
+	// the spread, their polls would keep coming together, and a busy shard's poll would wait for all of
+	// them to return from a Redis that is far away.
+	safetyLook   = 15 * time.Second
+	safetySpread = 3 * time.Second
 	// leastRest keeps a shard whose next event is overdue, but is not a lease, from being looked at without a pause.
 	leastRest = 2 * time.Millisecond
 	// helpEvery is how often an owner without capacity asks for help, and how long it must have had some to stop asking.
@@ -37,10 +47,11 @@ type shard struct {
 	n        int
 	d        *dispatcher
 	consumer consumer
-	loop     int     // 0, or 1 of a second loop, which looks at the same shard while looks are full
-	second   *shard  // that one; nil of itself
-	lots     *lots   // of both
-	placer   *placer // of both
+	loop     int       // 0, or 1 of a second loop, which looks at the same shard while looks are full
+	second   *shard    // that one; nil of itself
+	lots     *lots     // of both
+	placer   *placer   // of both
+	distance *distance // of both
 	probe    *probe
 	woken    chan struct{} // look now
 	seat     *seat         // to wait for capacity
@@ -56,12 +67,13 @@ type shard struct {
 	pause      pauses
 	unanswered bool          // the last look failed: it may have leased jobs, and must be repeated until it is answered
 	brought    bool          // the last look brought jobs
+	brings     int           // how many jobs the last answered look brought
 	full       bool          // it brought as many as it might
-	wanted     int           // places to reserve
 	reserved   int           // places that the look under way holds, or its timer has given back
 	hangs      *time.Timer   // runs during a look, and then yields
 	yielded    chan struct{} // holds a token once it has
 	due        bool          // the last look left jobs that could be leased now
+	short      bool          // the last look put flows off, whose routes have no place left here
 	raised     bool          // the help flag is up, as far as the owner knows
 	raisedAt   moment        // when it was last raised
 	dryAt      moment        // when capacity was last missing
@@ -70,16 +82,17 @@ type shard struct {
 
 // newShard is a shard with a second loop, which has no other.
 func newShard(d *dispatcher, n int, consumers func(worker string, shard int) consumer, h *health) *shard {
-	lots, p := newLots(), &placer{}
-	s := newLoop(d, n, 0, consumers(d.worker, n), h.probe(), lots, p)
-	s.second = newLoop(d, n, 1, consumers(d.worker+"2", n), h.probe(), lots, p)
+	s := newLoop(d, n, 0, consumers(d.worker, n), h.probe())
+	s.lots, s.placer, s.distance = newLots(), &placer{}, &distance{}
+	s.second = newLoop(d, n, 1, consumers(d.worker+"2", n), h.probe())
+	s.second.lots, s.second.placer, s.second.distance = s.lots, s.placer, s.distance
 	return s
 }
 
-func newLoop(d *dispatcher, n, loop int, c consumer, h *probe, l *lots, p *placer) *shard {
+func newLoop(d *dispatcher, n, loop int, c consumer, h *probe) *shard {
 	s := &shard{
-		n: n, d: d, consumer: c, loop: loop, lots: l, placer: p, probe: h,
-		woken: make(chan struct{}, 1), seat: newSeat(), wanted: lookLeast, yielded: make(chan struct{}, 1),
+		n: n, d: d, consumer: c, loop: loop, probe: h,
+		woken: make(chan struct{}, 1), seat: newSeat(), yielded: make(chan struct{}, 1),
 		readAt: longAgo, raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo,
 	}
 	s.hangs = time.AfterFunc(time.Hour, s.yield)
@@ -175,7 +188,7 @@ func (s *shard) goOn() bool {
 	}
 	// Under the lock: whoever gains the shard from here on starts a new loop.
 	s.running, s.helping = false, false
-	s.due, s.raised = false, false
+	s.due, s.short, s.raised = false, false, false
 	s.noteFull(false)
 	s.d.capacity.forget(s.seat)
 	return false
@@ -190,13 +203,13 @@ type plan struct {
 
 // look makes one look at the shard, hands the leases on and says when to look again.
 func (s *shard) look() plan {
-	most, ok := s.d.window.enter(s.d.work.Done())
+	entry, ok := s.d.window.enter(s.d.work.Done())
 	if !ok {
 		return plan{at: s.d.watch.now()}
 	}
 	took, leased, yielded := time.Duration(0), 0, false
 	s.brought = false
-	defer func() { s.d.window.leave(took, leased, yielded) }()
+	defer func() { s.d.window.leave(entry, took, leased, yielded) }()
 	now := s.d.watch.now()
 	owner, helper := s.role()
 	leasing := (owner || helper) && s.d.stop.Err() == nil
@@ -205,7 +218,7 @@ func (s *shard) look() plan {
 	}
 	reserved := 0
 	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, min(most, s.wanted), s.due || s.isSecond())
+		reserved = s.d.capacity.reserve(s.seat, min(entry.most, s.wants(lookLeast)), s.due || s.isSecond())
 	}
 	if leasing && reserved == 0 {
 		s.dryAt = now
@@ -220,7 +233,11 @@ func (s *shard) look() plan {
 	}
 	// An unanswered look is repeated even without a place: what it leased is this worker's already.
 	o := s.d.options
+	o.Horizon, o.Lead = s.way(now).reach(o.Horizon, o.Lease/4)
 	o.Max = reserved
+	if reserved > 0 {
+		o.Bounds = s.d.capacity.bounds(s.n, reserved)
+	}
 	o.Helper = !owner
 	o.Help = s.signal(now, owner, leasing, reserved)
 	s.reserved = reserved
@@ -234,12 +251,17 @@ func (s *shard) look() plan {
 	took = s.d.watch.now().since(now)
 	if err != nil {
 		s.d.capacity.give(s.reserved)
-		s.unanswered = true
+		// A look that fails at damaged data has leased nothing that an earlier, unanswered one has not.
+		s.unanswered = s.unanswered || !errors.Is(err, queue.ErrScript)
 		s.overlap(false) // the jobs of this look are to leave before those of later ones
 		if s.d.work.Err() == nil {
 			s.probe.report(err)
 		}
 		return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
+	}
+	for _, item := range t.Damaged {
+		name, cause, _ := strings.Cut(item, ": ")
+		s.d.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
 	}
 	leased = len(t.Leases)
 	s.brought = leased > 0
@@ -251,6 +273,9 @@ func (s *shard) look() plan {
 		clock.adopt(s.d.clockOfBeats(), s.d.watch.now())
 	})
 	if s.brought {
+		// Only polls that lease tell how far Redis is: others write nothing, and so wait for no disk.
+		answered := s.d.watch.at(t.Received)
+		s.distance.observe(roundTrip{answered, t.Received.Sub(t.Sent), answered.since(s.placer.known().moment(t.Now))})
 		first := slices.MinFunc(t.Leases, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) }).Stamp
 		s.readClock(s.placer.known().moment(first))
 	}
@@ -260,10 +285,19 @@ func (s *shard) look() plan {
 	if t.Outbox {
 		s.d.outbox.add(s.n)
 	}
+	if s.short = t.PutOff > 0; s.short {
+		s.dryAt = now
+	}
 	s.noteHelp(t, o.Help, now, owner, helper)
-	p := s.plan(t, now, reserved)
+	p := s.plan(t, now, reserved, o.Horizon)
 	s.overlap(reserved >= lookLeast && s.due)
 	return p
+}
+
+// way returns how far Redis is: what polls of this shard took, and at least what heartbeats took.
+func (s *shard) way(now moment) roundTrip {
+	polls, beats := s.distance.estimate(now), s.d.beats.estimate(now)
+	return roundTrip{now, max(polls.whole, beats.whole), max(polls.back, beats.back)}
 }
 
 // readClock reads the shard's clock for itself if what is known of it is poor, and there is ample time before the moment. It is for shards from
@@ -274,7 +308,9 @@ func (s *shard) readClock(before moment) {
 		return
 	}
 	room := min(before.since(now)-s.d.options.Horizon/8, lookPatience)
-	if room < 2*clock.err { // twice the error is more than the round trip that it comes from
+	// Twice the error is more than the round trip that it comes from. A reading that is cut off costs its connection,
+	// so it also has to fit into what polls take now.
+	if room < max(2*clock.err, s.way(now).whole*5/4) {
 		return
 	}
 	if now.since(s.readAt) >= readEvery {
@@ -320,7 +356,7 @@ func (s *shard) signal(now moment, owner, leasing bool, reserved int) queue.Help
 	switch {
 	case !owner || !leasing:
 		return queue.HelpKeep
-	case reserved == 0 && s.due && now.since(s.raisedAt) >= helpEvery:
+	case (s.short || reserved == 0 && s.due) && now.since(s.raisedAt) >= helpEvery:
 		return queue.HelpRaise
 	case reserved > 0 && s.raised && now.since(s.dryAt) >= helpEvery:
 		return queue.HelpClear
@@ -328,20 +364,24 @@ func (s *shard) signal(now moment, owner, leasing bool, reserved int) queue.Help
 	return queue.HelpKeep
 }
 
+// wants returns how many places to reserve: twice what the last look brought, but at least least.
+func (s *shard) wants(least int) int { return min(lookMost, max(least, 2*s.brings)) }
+
 // take hands the leases on and squares them with the places that were reserved. An answer to a repeated look may bring more:
 // it is the one that an earlier, larger reservation asked for. So does one that comes after the places were given back.
 func (s *shard) take(t queue.Tick, reserved int) {
-	s.wanted = min(lookMost, max(lookLeast, 2*len(t.Leases)))
-	if n := len(t.Leases); n > reserved {
-		s.d.capacity.charge(n - reserved)
-	} else if n < reserved {
-		s.d.capacity.give(reserved - n)
-	}
+	s.brings = len(t.Leases)
 	if len(t.Leases) == 0 {
+		s.d.capacity.give(reserved)
 		return
 	}
 	crash.At("after-lease")
-	s.d.accept(s.placer.place(t.Leases))
+	jobs := s.placer.place(t.Leases)
+	for _, j := range jobs {
+		j.shard = s.n
+	}
+	s.d.capacity.fill(reserved, jobs)
+	s.d.accept(jobs)
 }
 
 // noteHelp keeps up with the help flag.
@@ -390,9 +430,8 @@ func (s *shard) endHelp() {
 	s.helping = false
 }
 
-// plan is when to look again after t, which was asked with room for reserved jobs.
-func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
-	horizon := s.d.options.Horizon
+// plan is when to look again after t, which was asked with room for reserved jobs up to the horizon.
+func (s *shard) plan(t queue.Tick, asked moment, reserved int, horizon time.Duration) plan {
 	soon := t.Next != 0 && t.Next <= t.Now.Add(horizon)
 	now, clock := s.d.watch.now(), s.placer.known()
 	if reserved == 0 {
@@ -410,17 +449,18 @@ func (s *shard) plan(t queue.Tick, asked moment, reserved int) plan {
 	if s.due {
 		return plan{at: now}
 	}
-	at := now.add(safetyLook)
+	at := now.add(safetyLook - rand.N(safetySpread))
+	// The script puts every event half a horizon later than it is of use, so that this is when to look for each of them.
+	look := clock.moment(t.Next).add(-horizon / 2)
 	switch {
 	case t.Next == 0:
 	case soon:
-		// Everything that could be leased was, so this is another event, such as an expiry: it is of no use before its time.
-		at = min(at, max(clock.moment(t.Next), now.add(leastRest)))
+		// Everything that could be leased was, so this is another event, such as an expiry.
+		at = min(at, max(look, now.add(leastRest)))
 	default:
 		// The next stamp is a multiple of the flow's interval after those of the jobs that this look brought, and so is often the moment
-		// half a horizon before it: the look would take the processor, and Redis, from a job that is to leave just then. An expiry is looked for at its own
-		// instant, and may for that be found half a horizon late.
-		at = min(at, s.d.quiet(clock.moment(t.Next).add(-horizon/2), horizon/8))
+		// half a horizon before it: the look would take the processor, and Redis, from a job that is to leave just then.
+		at = min(at, s.d.quiet(look, s.d.options.Horizon/8))
 	}
 	if s.raised {
 		at = min(at, max(s.dryAt.add(helpEvery), now.add(leastRest)))
@@ -437,7 +477,7 @@ func (s *shard) rest(p plan, timer *time.Timer) {
 	var room chan struct{}
 	if p.room {
 		room = s.seat.room
-		s.d.capacity.await(s.seat)
+		s.d.capacity.await(s.seat, s.wants(awaitLeast))
 	} else {
 		s.d.capacity.forget(s.seat) // places granted now would lie idle
 	}

@@ -13,13 +13,18 @@ import (
 type troubles struct {
 	deaths *burstlog.Log
 	panics *burstlog.Log
+	// damage is about stored items that Redis or this process cannot work with.
+	damage  *burstlog.Log
+	givenUp *burstlog.Log // settlements
 }
 
 // newTroubles calls stopped with flows that have lost jobs, now and then.
 func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 	return &troubles{
-		deaths: burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
-		panics: burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
+		deaths:  burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
+		panics:  burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
+		damage:  burstlog.New(log, slog.LevelError, "stored data is damaged; what it concerns stands still", nil),
+		givenUp: burstlog.New(log, slog.LevelError, "settlements were given up; the leases will expire and the jobs be delivered again", nil),
 	}
 }
 
@@ -27,6 +32,8 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 func (t *troubles) end() {
 	t.deaths.Flush()
 	t.panics.Flush()
+	t.damage.Flush()
+	t.givenUp.Flush()
 }
 
 // tenants is a broker that knows how tenants are, as *queue.Queue does.
@@ -47,6 +54,6 @@ func (w *Worker) stopped(k burstlog.Key) {
 		return // the next line of the burst is another opportunity
 	}
 	if f, known := t.Routes[k.Route]; known && f.LimitedBy == "paused" && !f.Policy.Paused {
-		w.log.Error("a flow has stopped: it has as many dead letters as are kept; replay or purge them", "tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
+		w.log.Error("a flow has stopped: it has as many dead letters, or bytes of them, as are kept; replay or purge them", "tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
 	}
 }

@@ -23,48 +23,64 @@ type window struct {
 	size    float64
 	most    int // jobs that a look may lease
 	out     int
+	begun   int           // polls so far
 	least   time.Duration // about the shortest time of the answers of late: what the way alone takes
 	waiting []chan struct{}
+}
+
+// entry is a poll's room in the window.
+type entry struct {
+	most  int // jobs that it may lease
+	alone int // polls so far at its entry, if no other poll was under way then; else 0
 }
 
 func newWindow(inTime time.Duration) *window {
 	return &window{inTime: inTime, size: windowStart, most: lookMost}
 }
 
-// enter waits until a look may begin, and returns how many jobs it may lease; false if done is closed before.
-func (w *window) enter(done <-chan struct{}) (most int, ok bool) {
+// enter waits until a look may begin; false if done is closed before.
+func (w *window) enter(done <-chan struct{}) (e entry, ok bool) {
 	w.mu.Lock()
 	if w.out < int(w.size) {
+		defer w.mu.Unlock()
 		w.out++
-		most = w.most
-		w.mu.Unlock()
-		return most, true
+		return w.begin(), true
 	}
-	turn := make(chan struct{})
-	w.waiting = append(w.waiting, turn)
+	room := make(chan struct{})
+	w.waiting = append(w.waiting, room)
 	w.mu.Unlock()
 	select {
-	case <-turn:
+	case <-room:
 	case <-done:
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		select {
-		case <-turn: // came at the same time: it is the next one's
+		case <-room: // came at the same time: it is the next one's
 			w.out--
 			w.next()
 		default:
 			for i, other := range w.waiting {
-				if other == turn {
+				if other == room {
 					w.waiting = append(w.waiting[:i], w.waiting[i+1:]...)
 					break
 				}
 			}
 		}
-		return 0, false
+		return entry{}, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.most, true
+	return w.begin(), true
+}
+
+// begin counts a poll that has room. It is called with the lock held.
+func (w *window) begin() entry {
+	w.begun++
+	e := entry{most: w.most}
+	if w.out == 1 {
+		e.alone = w.begun
+	}
+	return e
 }
 
 // yield gives the room of a look back before it has ended.
@@ -76,8 +92,9 @@ func (w *window) yield() {
 }
 
 // leave ends a look that took so long, 0 for one that did not come about, and leased so many jobs; yielded if its room is another's by now. Late
-// answers to looks for many jobs are Redis's work; to looks for few, the way and the machine may be slow.
-func (w *window) leave(took time.Duration, leased int, yielded bool) {
+// answers to looks for many jobs are Redis's work; to looks for few, the way and the machine may be slow. A poll that was alone
+// waited for no other, so its time is what the way takes now: of a Redis that has moved away, too.
+func (w *window) leave(e entry, took time.Duration, leased int, yielded bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !yielded {
@@ -87,9 +104,12 @@ func (w *window) leave(took time.Duration, leased int, yielded bool) {
 	if took <= 0 {
 		return
 	}
-	if w.least == 0 || took < w.least {
+	switch {
+	case w.least == 0 || took < w.least:
 		w.least = took
-	} else {
+	case e.alone == w.begun:
+		w.least += (took - w.least) / 4
+	default:
 		w.least += (took - w.least) / 1000
 	}
 	// On a long way no answer is fast: what counts is the wait beside it.

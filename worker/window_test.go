@@ -10,12 +10,13 @@ import (
 func TestWindowShrinksAndGrows(t *testing.T) {
 	w := newWindow(10 * time.Millisecond)
 	look := func(took time.Duration, leased int) int {
-		most, ok := w.enter(nil)
+		entry, ok := w.enter(nil)
 		if !ok {
 			t.Fatal("no look may begin")
 		}
-		w.leave(took, leased, false)
-		return most
+		entry.alone = 0 // others were under way
+		w.leave(entry, took, leased, false)
+		return entry.most
 	}
 	look(time.Millisecond, 1)
 	for range 100 {
@@ -42,10 +43,30 @@ func TestWindowShrinksAndGrows(t *testing.T) {
 func TestWindowOnALongWay(t *testing.T) {
 	w := newWindow(10 * time.Millisecond)
 	for range 3000 {
-		w.enter(nil)
-		w.leave(50*time.Millisecond, 100, false)
+		entry, _ := w.enter(nil)
+		entry.alone = 0
+		w.leave(entry, 50*time.Millisecond, 100, false)
 	}
 	if w.size != windowMost || w.most != lookMost {
+		t.Errorf("%.1f looks at once, %d jobs a look", w.size, w.most)
+	}
+}
+
+// TestWindowFollowsTheWay: when Redis moves away, the polls of a single busy shard, which wait for no others, do not close the
+// window for the rest.
+func TestWindowFollowsTheWay(t *testing.T) {
+	w := newWindow(10 * time.Millisecond)
+	look := func(took time.Duration) {
+		entry, _ := w.enter(nil)
+		w.leave(entry, took, 100, false)
+	}
+	for range 100 {
+		look(time.Millisecond)
+	}
+	for range 100 {
+		look(160 * time.Millisecond)
+	}
+	if w.size < windowLeast/2 || w.most < lookMost/2 {
 		t.Errorf("%.1f looks at once, %d jobs a look", w.size, w.most)
 	}
 }
@@ -57,7 +78,7 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 		w := newWindow(10 * time.Millisecond)
 		w.size = 32
 		w.enter(nil)
-		w.leave(time.Millisecond, 1, false) // so it knows what is late
+		w.leave(entry{}, time.Millisecond, 1, false) // so it knows what is late
 		for range 32 {
 			w.enter(nil)
 		}
@@ -80,19 +101,19 @@ func TestWindowKeepsOthersOut(t *testing.T) {
 		}
 		close(done)
 		synctest.Wait()
-		w.leave(time.Hour, lookLeast, false) // late: the window is smaller than before
+		w.leave(entry{}, time.Hour, lookLeast, false) // late: the window is smaller than before
 		synctest.Wait()
 		if len(begun) != 0 {
 			t.Fatal("a look began although the window has become smaller")
 		}
 		for len(begun) == 0 && w.out > 0 {
-			w.leave(time.Millisecond, 1, false)
+			w.leave(entry{}, time.Millisecond, 1, false)
 			synctest.Wait()
 		}
 		if len(begun) != 1 || <-begun != 0 {
 			t.Fatal("the look that waits longest must begin first")
 		}
-		w.leave(time.Millisecond, 1, false)
+		w.leave(entry{}, time.Millisecond, 1, false)
 		synctest.Wait()
 		if len(begun) != 1 || <-begun != 2 || len(w.waiting) != 0 {
 			t.Error("the look of which nobody waits any more stands in the way")

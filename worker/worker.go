@@ -44,7 +44,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,6 +79,7 @@ type broker interface {
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
 	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
 	TellLateness(ctx context.Context, worker string, l queue.Lateness) error
+	ReportRoutes(ctx context.Context, worker string, routes map[string]queue.RouteLoad) error
 }
 
 // consumer looks at one shard. It is used by one goroutine at a time, and after an error the look is repeated until it is
@@ -120,6 +123,7 @@ type Worker struct {
 	pacer    *pacer
 	settler  *settler
 	lateness lateness
+	loads    routeLoads
 	outbox   *outbox // nil without Config.Callbacks
 	started  atomic.Bool
 	stopping atomic.Bool     // Run is about to end
@@ -150,12 +154,13 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		deliverers: make(map[string]deliverer, len(cfg.Routes)),
 		newWaiter:  newWaiter,
 		watch:      stopwatch{start: time.Now()},
-		capacity:   &capacity{limit: cfg.Concurrency},
+		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
 		ledger:     newLedger(),
+		loads:      newRouteLoads(cfg.Routes),
 	}
 	w.log = cfg.Logger.With("worker", w.id)
-	w.health = &health{log: w.log}
 	w.troubles = newTroubles(w.log, w.stopped)
+	w.health = &health{log: w.log, damage: w.troubles.damage}
 	var err error
 	if w.metrics, err = newMetrics(cfg.Registerer, w.capacity); err != nil {
 		return nil, fmt.Errorf("worker: metrics: %w", err)
@@ -174,7 +179,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 			}
 			w.deliverers[name] = h
 			if route.Breaker.Failures > 0 {
-				w.deliverers[name] = newBreaker(name, route, h, w.watch, w.metrics, w.log)
+				w.deliverers[name] = newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log)
 			}
 			w.closers = append(w.closers, h.close)
 		}
@@ -205,8 +210,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cutOff := context.WithCancel(talk)
 	defer cutOff()
 	w.work = work
-	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.depart, w.release)
-	w.settler = &settler{broker: w.broker, health: w.health, log: w.log, settled: w.settled, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.depart, w.miss)
+	w.settler = &settler{broker: w.broker, health: w.health, refused: w.troubles.givenUp, settled: w.settled, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
 	d := newDispatcher(w)
 	w.metrics.load.window.Store(d.window)
 	w.metrics.load.settler.Store(w.settler)
@@ -216,7 +221,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	talking.Go(func() { w.settler.run(talk) })
 	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
 	talking.Go(func() { hb.run(talk) })
-	talking.Go(func() { w.lateness.run(talk, w.broker, w.id) })
+	talking.Go(func() { w.lateness.run(talk, w.broker, w.id, w.log) })
+	talking.Go(func() { w.loads.run(talk, w.broker, w.id) })
 	if w.outbox != nil {
 		talking.Go(func() { w.outbox.run(ctx) })
 		talking.Go(func() {
@@ -308,13 +314,22 @@ func (w *Worker) depart(j *job) {
 	w.deliver(j)
 }
 
+// miss gives a job back that came too late to leave at its stamp.
+func (w *Worker) miss(j *job) {
+	w.lateness.missed.Add(1)
+	w.metrics.missed.Inc()
+	w.giveBack(j, queue.Settlement{Event: shaper.Release, Missed: true})
+}
+
 // release gives a job back that has not departed.
-func (w *Worker) release(j *job) {
+func (w *Worker) release(j *job) { w.giveBack(j, queue.Settlement{Event: shaper.Release}) }
+
+func (w *Worker) giveBack(j *job, s queue.Settlement) {
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)
 		return
 	}
-	w.settle(j, queue.Settlement{Event: shaper.Release})
+	w.settle(j, s)
 }
 
 // forget drops a job whose lease is another's by now, or lives on without this worker: there is nothing to settle.
@@ -322,7 +337,7 @@ func (w *Worker) forget(j *job, o outcome) {
 	w.metrics.leases.Dec()
 	w.metrics.deliveries[o].Inc()
 	w.ledger.remove(j)
-	w.capacity.give(1)
+	w.capacity.free(j)
 }
 
 // deliver makes one attempt and settles it.
@@ -346,7 +361,7 @@ func (w *Worker) deliver(j *job) {
 		if s.Error.At.IsZero() {
 			s.Error.At = j.instant(end).Time()
 		}
-		s.Error.Message = cut(s.Error.Message, maxMessage)
+		s.Error.Message, s.Error.Detail = cut(s.Error.Message, maxMessage), cut(s.Error.Detail, maxMessage)
 	}
 	w.settle(j, s)
 }
@@ -370,7 +385,7 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 	if !ok {
 		return route.Retry.again(l, fmt.Sprintf("route %q is not configured in this worker", cut(l.Route, 64)), 0)
 	}
-	return d.Deliver(ctx, l)
+	return w.loads[l.Route].deliver(func() queue.Settlement { return d.Deliver(ctx, l) })
 }
 
 // settle hands the end of a job to the settler. The job keeps its place until Redis has taken note: otherwise a Redis that is
@@ -393,7 +408,9 @@ func (w *Worker) settle(j *job, s queue.Settlement) {
 
 // settled ends the life of jobs here; results is nil when the settler had to give them up.
 func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
+	jobs := make([]*job, len(batch))
 	for i, e := range batch {
+		jobs[i] = e.job
 		if results != nil {
 			o := outcomeOf(e.settlement, results[i])
 			w.metrics.deliveries[o].Inc()
@@ -402,8 +419,11 @@ func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 				w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 			}
 		}
+		if results == nil {
+			w.metrics.deliveries[outcomeGivenUp].Inc()
+		}
 		w.ledger.remove(e.job)
 	}
 	w.metrics.pending.Sub(float64(len(batch)))
-	w.capacity.give(len(batch))
+	w.capacity.free(jobs...)
 }

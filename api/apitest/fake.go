@@ -4,7 +4,9 @@ package apitest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,16 +24,22 @@ type Fake struct {
 	SweptMost int64           // jobs that one Purge or ReplayAll changes; set it before use
 	Baseline  shaper.Baseline // what holds where the API says nothing; set it before use. Admissions know the defaults alone
 
-	mu       sync.Mutex
-	failure  error
-	seq      int
-	jobs     map[string]*stored
-	keys     map[string]string // tenant NUL key → id
-	tenants  map[string]*tenant
-	watchers map[string][]chan struct{}
-	watching int
-	ring     []queue.Key // API keys
-	found    int
+	mu        sync.Mutex
+	failure   error
+	agreement *queue.Agreement // nil: in force
+	seq       int
+	jobs      map[string]*stored
+	keys      map[string]string // tenant NUL key → id
+	tenants   map[string]*tenant
+	watchers  map[string][]chan struct{}
+	watching  int
+	ring      []queue.Key // API keys
+	found     int
+	sessions  map[[sha256.Size]byte]time.Time // ends of operators' sessions
+	asked     int
+
+	held    map[string]queue.Figures // by tenant
+	workers queue.Workers
 }
 
 type stored struct {
@@ -40,19 +48,20 @@ type stored struct {
 }
 
 type tenant struct {
-	overrides shaper.Overrides
-	flow      shaper.Flow
-	reason    string
-	actor     string
-	revision  int64
-	history   []queue.HistoryEntry
+	overrides          shaper.Overrides
+	flow               shaper.Flow
+	admitted, rejected int64
+	reason             string
+	actor              string
+	revision           int64
+	history            []queue.HistoryEntry
 }
 
 // New is an empty queue.
 func New() *Fake {
 	return &Fake{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
-		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, watchers: map[string][]chan struct{}{},
+		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, sessions: map[[sha256.Size]byte]time.Time{}, watchers: map[string][]chan struct{}{},
 	}
 }
 
@@ -209,11 +218,13 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
 		return queue.Verdict{Admission: a, Job: j.Job}
 	}
 	now := shaper.InstantOf(time.Now())
-	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{Size: size, Cost: s.Cost, Delay: s.Delay, MaxWait: s.MaxWait}, nil)
+	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost, Delay: s.Delay, MaxWait: s.MaxWait}, nil)
 	t.flow = flow
 	if a.Outcome != shaper.Admitted {
+		t.rejected++
 		return queue.Verdict{Admission: a}
 	}
+	t.admitted++
 	j := &stored{submission: s, Job: queue.Job{
 		ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, State: shaper.Queued, Position: a.Position,
 		EstimatedStart: a.Start.Time(), MaxAttempts: s.MaxAttempts, Created: now.Time(),
@@ -274,6 +285,16 @@ func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
 	return j.Job, nil
 }
 
+// Find implements api.Jobs.
+func (f *Fake) Find(_ context.Context, id string) (queue.Job, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if j := f.jobs[id]; j != nil && f.failure == nil {
+		return j.Job, nil
+	}
+	return queue.Job{}, cmp.Or(f.failure, queue.ErrNotFound)
+}
+
 // Payload implements api.Jobs.
 func (f *Fake) Payload(_ context.Context, name, id string, most int) ([]byte, int, error) {
 	f.mu.Lock()
@@ -304,10 +325,9 @@ func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
 	}
 	var page queue.Page
 	for _, j := range f.jobs {
-		in := j.State.String() == string(l.State)
-		if l.State == queue.ListDone {
-			in = j.State.Done() && j.State != shaper.Dead
-		}
+		in := j.State != 0 && (l.State == queue.ListAll || j.State.String() == string(l.State)) && (l.Type == "" || j.Type == l.Type) &&
+			!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore)) &&
+			(l.IdempotencyKey == "" || j.submission.IdempotencyKey == l.IdempotencyKey)
 		if in && j.Tenant == l.Tenant && (l.Route == "" || j.Route == l.Route) && (l.Cursor == "" || j.ID < l.Cursor) {
 			page.Jobs = append(page.Jobs, j.Job)
 		}
@@ -338,18 +358,57 @@ func (f *Fake) Watch(_ context.Context, id string) (<-chan struct{}, func(), err
 	}), nil
 }
 
-// Workers implements api.Figures: none works.
+// Hold sets the figures of a tenant that tell of a hold and of dead letters.
+func (f *Fake) Hold(tenant string, figures queue.Figures) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.held == nil {
+		f.held = map[string]queue.Figures{}
+	}
+	f.tenant(tenant)
+	f.held[tenant] = figures
+}
+
+// Work sets what Workers tells.
+func (f *Fake) Work(w queue.Workers) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.workers = w
+}
+
+// Workers implements api.Figures: what Work has set.
 func (f *Fake) Workers(context.Context) (queue.Workers, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return queue.Workers{}, f.failure
+	return f.workers, f.failure
+}
+
+// Agreement implements api.Health: that of SetAgreement, else the file is in force.
+func (f *Fake) Agreement() queue.Agreement {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.agreement == nil {
+		return queue.Agreement{InForce: true}
+	}
+	return *f.agreement
+}
+
+// SetAgreement changes what Agreement and StoreHealth report.
+func (f *Fake) SetAgreement(a queue.Agreement) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.agreement = &a
 }
 
 // StoreHealth implements api.Figures.
 func (f *Fake) StoreHealth(context.Context) (queue.StoreHealth, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return queue.StoreHealth{Engine: queue.EngineEmbedded}, f.failure
+	h := queue.StoreHealth{Engine: queue.EngineEmbedded}
+	if f.agreement != nil {
+		h.Differing = f.agreement.Differing
+	}
+	return h, f.failure
 }
 
 // Waits implements api.Figures: of the jobs that Finish ended.
@@ -380,16 +439,18 @@ func (f *Fake) Totals(context.Context) (queue.Totals, error) {
 	var total queue.Totals
 	for _, t := range f.tenants {
 		total.Depth += t.flow.Depth
+		total.Admitted += t.admitted
+		total.Rejected += t.rejected
 	}
 	return total, f.failure
 }
 
-// Survey implements api.Health, in one step. Nothing is dead letters there or has waited.
+// Survey implements api.Health, in one step. Nothing has waited; dead letters are those that Hold has set.
 func (f *Fake) Survey(context.Context, string) (backlogs []queue.Backlog, next string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, t := range f.tenants {
-		backlogs = append(backlogs, queue.Backlog{Tenant: name, Depth: t.flow.Depth})
+		backlogs = append(backlogs, queue.Backlog{Tenant: name, Depth: t.flow.Depth, DeadLetters: f.held[name].Dead})
 	}
 	return backlogs, "", f.failure
 }

@@ -34,11 +34,18 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 		}
 		return queue.Figures{LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond()}
 	}
-	out := queue.Tenant{Name: name, Reason: t.reason, Revision: t.revision, API: o, Routes: map[string]queue.Flow{}}
+	known := t.revision > 0
+	for _, j := range f.jobs {
+		known = known || j.Tenant == name
+	}
+	out := queue.Tenant{Name: name, Known: known, Reason: t.reason, Revision: t.revision, API: o, Routes: map[string]queue.Flow{}}
 	out.Policy, out.Sources = f.Baseline.Resolve(said, "")
 	out.Tier, out.Sources["tier"] = said.Tier()
 	out.Figures = figures(out.Policy)
-	out.Depth = t.flow.Depth
+	out.Depth, out.Admitted, out.Rejected = t.flow.Depth, t.admitted, t.rejected
+	if held, is := f.held[name]; is {
+		out.HeldUntil, out.HeldBy, out.Dead, out.DeadTotal = held.HeldUntil, held.HeldBy, held.Dead, held.DeadTotal
+	}
 	for _, route := range f.Baseline.Mentioned(said) {
 		var flow queue.Flow
 		flow.Policy, flow.Sources = f.Baseline.Resolve(said, route)
@@ -73,6 +80,11 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 	t.history = append([]queue.HistoryEntry{{
 		At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason, Before: t.overrides, After: o,
 	}}, t.history...)
+	if c.EndHolds {
+		t.history[0].Action = queue.ActionUnhold
+		delete(f.held, name)
+		return f.describe(name), nil
+	}
 	t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
 	t.flow.Bucket, _ = t.flow.Retune(t.policy().Paces(), shaper.InstantOf(time.Now()))
 	return f.describe(name), nil

@@ -1,7 +1,7 @@
 package arrivals
 
 import (
-	"time"
+	"sort"
 
 	"github.com/7509e464/sluice/shaper"
 )
@@ -9,33 +9,64 @@ import (
 // Count is how many arrivals there were in a span of time.
 type Count struct{ Admitted, Refused int64 }
 
-// Counts counts the tenant's arrivals, of all routes, in so many spans of the same width, the first of which begins at from.
-func (l *Log) Counts(name string, from time.Time, width time.Duration, spans int) []Count {
-	begin := shaper.InstantOf(from)
-	counts := make([]Count, spans)
-	for _, runs := range l.runs(name, begin) {
-		for _, r := range runs {
-			r.share(counts, begin, shaper.Instant(width.Microseconds()))
-		}
+// Counts counts the tenant's arrivals, of all routes, between each edge and the next. The edges ascend.
+func (l *Log) Counts(name string, edges []shaper.Instant) []Count {
+	counts := newCounts(edges)
+	s := l.stripe(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tenants[name]; t != nil {
+		t.share(counts, edges)
 	}
 	return counts
 }
 
-// share counts the arrivals of a run where they lie, evenly between its ends: each goes to one span, and those outside to none.
-func (r run) share(counts []Count, begin, width shaper.Instant) {
-	length := int64(r.span) + 1
-	first := max(0, int64((r.at-begin)/width))
-	counted := int64(r.n) * max(0, int64(begin-r.at)) / length // before the first span
-	refusedOf := func(n int64) int64 { return n * int64(r.no) / int64(r.n) }
-	for k := first; k < int64(len(counts)) && counted < int64(r.n); k++ {
-		end := min(length, int64(begin-r.at)+(k+1)*int64(width))
-		upTo := (int64(r.n)*max(0, end) + length - 1) / length
-		if end <= 0 {
-			upTo = 0
+// CountsOfAll counts the arrivals of all tenants between each edge and the next. It holds up the arrivals of
+// a stripe of the tenants at a time.
+func (l *Log) CountsOfAll(edges []shaper.Instant) []Count {
+	counts := newCounts(edges)
+	for i := range l.stripes {
+		s := &l.stripes[i]
+		s.mu.Lock()
+		for _, t := range s.tenants {
+			t.share(counts, edges)
 		}
-		refused := refusedOf(upTo) - refusedOf(counted)
-		counts[k].Refused += refused
-		counts[k].Admitted += upTo - counted - refused
-		counted = upTo
+		s.mu.Unlock()
 	}
+	return counts
+}
+
+func newCounts(edges []shaper.Instant) []Count { return make([]Count, max(0, len(edges)-1)) }
+
+// share counts what the tenant's histories have between the edges.
+func (t *tenant) share(counts []Count, edges []shaper.Instant) {
+	if len(counts) == 0 {
+		return
+	}
+	for _, h := range t.flows {
+		for _, r := range h.since(edges[0]) {
+			r.share(counts, edges)
+		}
+	}
+}
+
+// share counts the arrivals of a run where they lie, evenly between its ends: each goes to one span, and
+// those outside to none.
+func (r run) share(counts []Count, edges []shaper.Instant) {
+	first := max(0, sort.Search(len(edges), func(i int) bool { return edges[i] > r.at })-1)
+	before, refusedBefore := r.until(edges[first])
+	for k := first; k < len(counts) && before < int64(r.n); k++ {
+		upTo, refused := r.until(edges[k+1])
+		counts[k].Refused += refused - refusedBefore
+		counts[k].Admitted += upTo - before - (refused - refusedBefore)
+		before, refusedBefore = upTo, refused
+	}
+}
+
+// until counts the arrivals of the run before the instant, and those of them that were refused.
+func (r run) until(at shaper.Instant) (n, refused int64) {
+	length := int64(r.span) + 1
+	since := min(max(0, int64(at-r.at)), length)
+	n = (int64(r.n)*since + length - 1) / length
+	return n, n * int64(r.no) / int64(r.n)
 }

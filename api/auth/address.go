@@ -22,3 +22,12 @@ func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string
 
 // IsGuest reports whether the caller is a guest, told apart by its address: every credential has a key id.
 func IsGuest(p Principal) bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
+
+// AddressOf returns the address of a connection's peer in the same form; empty if it has none.
+func AddressOf(peer string) string {
+	at, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(guestName(at.Addr()), guestPrefix)
+}

@@ -43,6 +43,8 @@ type Config struct {
 	JWT    JWTConfig
 	Guest  GuestConfig
 	Logger *slog.Logger // default slog.Default()
+	// Guesses are asked before an API key is looked up in the store; nil: all are looked up.
+	Guesses *Guesses
 }
 
 // Authenticator tells principals. It is safe for concurrent use.
@@ -51,6 +53,9 @@ type Authenticator struct {
 	keys   *keyCache
 	tokens *tokens
 	guests *guests
+
+	guesses *Guesses
+	address func(*http.Request) (string, bool)
 }
 
 // New makes an authenticator. Keys that are fetched from a URL are refreshed until ctx ends; that they cannot be had now is no error. What
@@ -62,8 +67,11 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 	if len(c.Modes) == 0 {
 		return nil, errors.New("auth: no mode")
 	}
-	a := &Authenticator{modes: map[Mode]bool{}}
+	a := &Authenticator{modes: map[Mode]bool{}, guesses: c.Guesses}
 	var err error
+	if a.address, err = ClientAddress(c.Guest.TrustedProxies...); err != nil {
+		return nil, err
+	}
 	for _, mode := range c.Modes {
 		a.modes[mode] = true
 		switch mode {
@@ -89,8 +97,8 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 // Takes reports whether the mode is on.
 func (a *Authenticator) Takes(mode Mode) bool { return a.modes[mode] }
 
-// Authenticate tells whose request it is. A *Refusal says why it is nobody's; any other error, such as one that wraps queue.ErrUnavailable
-// or ErrNoKeys, that it cannot be told now.
+// Authenticate tells whose request it is. A *Refusal says why it is nobody's; any other error, such as *TooManyGuesses or one that wraps
+// queue.ErrUnavailable or ErrNoKeys, that it cannot be told now.
 func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	c, err := credentialOf(r.Header)
 	if err != nil {
@@ -105,7 +113,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	}
 	switch mode {
 	case Keys:
-		return a.byKey(r.Context(), c.key)
+		return a.byKey(r, c.key)
 	case JWT:
 		return a.tokens.principal(r.Context(), c.token)
 	default:
@@ -122,8 +130,14 @@ func (a *Authenticator) Good(r *http.Request) bool {
 }
 
 // byKey compares before it looks at anything else, so that only who has the secret learns, by the time it takes, of the expiry.
-func (a *Authenticator) byKey(ctx context.Context, c apiKey) (Principal, error) {
-	k, err := a.keys.find(ctx, c.id)
+func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
+	if a.guesses != nil {
+		address := func() string { text, _ := a.address(r); return text }
+		if err := a.guesses.Look(r.Context(), c.id, address); err != nil {
+			return Principal{}, err
+		}
+	}
+	k, err := a.keys.find(r.Context(), c.id)
 	switch {
 	case errors.Is(err, queue.ErrUnknownKey):
 		return Principal{}, refuse(BadKey)
@@ -131,6 +145,9 @@ func (a *Authenticator) byKey(ctx context.Context, c apiKey) (Principal, error) 
 		return Principal{}, err
 	case !c.opens(k.Hash), k.Expired(time.Now()):
 		return Principal{}, refuse(BadKey)
+	}
+	if a.guesses != nil {
+		a.guesses.Right(c.id)
 	}
 	return Principal{Tenant: k.Tenant, KeyID: k.ID}, nil
 }
@@ -156,7 +173,7 @@ const (
 var details = map[Class]string{
 	Missing:   "send an API key or a token as Authorization: Bearer",
 	Malformed: "send one API key or token, once, as Authorization: Bearer or X-API-Key",
-	NotTaken:  "credentials of this kind are not taken here",
+	NotTaken:  "credentials of this kind are not taken here; an API key begins with sluice_, and a token is a JSON Web Token",
 	BadKey:    "the API key is unknown, revoked or expired",
 	BadToken:  "the token cannot be verified",
 	Expired:   "the token is expired, or does not say when it will be",
@@ -178,6 +195,9 @@ func Classes() []Class {
 
 // Refusal is why a request is nobody's. It holds nothing that the client sent.
 type Refusal struct{ Class Class }
+
+// Shown reports whether a credential was shown, which may have been a guess.
+func (r *Refusal) Shown() bool { return r.Class != Missing && r.Class != NoAddress }
 
 func refuse(c Class) *Refusal { return &Refusal{c} }
 

@@ -6,13 +6,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/7509e464/sluice/queue"
 )
 
 const (
 	keyAge        = time.Second     // how old an answer of the store may be
 	lookupTimeout = 2 * time.Second // of one question to the store, which many requests may wait for
-	cacheMost     = 10_000          // answers of each kind that are remembered, at most twice as many
+	cacheMost     = 10_000          // answers of each kind that are remembered
 )
 
 // keyCache remembers for a second what the store said of an id, and asks it once for all who want to know at the same time. Keys that exist
@@ -22,8 +24,8 @@ type keyCache struct {
 
 	mu      sync.Mutex
 	asked   map[string]*lookup // questions under way; as many as requests that wait, at the most
-	known   generations
-	unknown generations
+	known   *simplelru.LRU[string, *lookup]
+	unknown *simplelru.LRU[string, *lookup]
 }
 
 // lookup is one question to the store.
@@ -35,7 +37,9 @@ type lookup struct {
 }
 
 func newKeyCache(store KeyStore) *keyCache {
-	return &keyCache{store: store, asked: map[string]*lookup{}}
+	known, _ := simplelru.NewLRU[string, *lookup](cacheMost, nil) // fails only for sizes below 1
+	unknown, _ := simplelru.NewLRU[string, *lookup](cacheMost, nil)
+	return &keyCache{store: store, asked: map[string]*lookup{}, known: known, unknown: unknown}
 }
 
 // find returns the key as the store had it at most a second ago.
@@ -54,7 +58,9 @@ func (c *keyCache) lookup(ctx context.Context, id string) *lookup {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, l := range []*lookup{c.known.get(id), c.unknown.get(id), c.asked[id]} {
+	known, _ := c.known.Get(id)
+	unknown, _ := c.unknown.Get(id)
+	for _, l := range []*lookup{known, unknown, c.asked[id]} {
 		if l != nil && now.Sub(l.began) < keyAge {
 			return l
 		}
@@ -78,32 +84,15 @@ func (c *keyCache) ask(ctx context.Context, id string, l *lookup) {
 	}
 	switch {
 	case l.err == nil:
-		c.known.put(id, l)
+		remember(c.known, id, l)
 	case errors.Is(l.err, queue.ErrUnknownKey):
-		c.unknown.put(id, l)
+		remember(c.unknown, id, l)
 	}
 }
 
-// generations is a bounded map whose old entries go all at once: when the young generation is full or old enough, the one before is dropped.
-type generations struct {
-	young, old map[string]*lookup
-	since      time.Time
-}
-
-// get is the younger of the two answers that there may be.
-func (g *generations) get(id string) *lookup {
-	if l := g.young[id]; l != nil {
-		return l
-	}
-	return g.old[id]
-}
-
-func (g *generations) put(id string, l *lookup) {
-	if g.young == nil || len(g.young) >= cacheMost || l.began.Sub(g.since) >= keyAge {
-		g.young, g.old, g.since = map[string]*lookup{}, g.young, l.began
-	}
-	// An answer that was long on its way must not hide a younger one.
-	if have := g.get(id); have == nil || have.began.Before(l.began) {
-		g.young[id] = l
+// remember stores the answer, unless a younger one is there: answers may arrive out of order.
+func remember(answers *simplelru.LRU[string, *lookup], id string, l *lookup) {
+	if have, known := answers.Peek(id); !known || have.began.Before(l.began) {
+		answers.Add(id, l)
 	}
 }

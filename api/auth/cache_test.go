@@ -173,7 +173,7 @@ func TestFloodOfIDs(t *testing.T) {
 		c := a.keys
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if n := len(c.unknown.young) + len(c.unknown.old); n > 2*cacheMost || len(c.asked) != 0 {
+		if n := c.unknown.Len(); n > cacheMost || len(c.asked) != 0 {
 			t.Errorf("%d ids are remembered, %d asked", n, len(c.asked))
 		}
 	})

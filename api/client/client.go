@@ -29,6 +29,15 @@ type Client struct {
 	base  string
 	token string
 	http  *http.Client
+	known string // query of changes of tenants
+}
+
+// Known is the client with changes of tenants that nobody has heard of refused, as an *Error of the kind unknown-tenant: a misspelt name
+// makes no tenant.
+func (c *Client) Known() *Client {
+	known := *c
+	known.known = "?create=false"
+	return &known
 }
 
 // New is a client of the server at base, such as "http://127.0.0.1:8080". token, the admin token or an API key or JWT, is sent as bearer
@@ -167,20 +176,31 @@ func encodeJob(s wire.Submission, key string) (rawBody, error) {
 	return append(append(rest[:len(rest)-1], `,"payload":`...), append(bytes.Clone(payload), '}')...), nil
 }
 
-// List asks for one page of a tenant's jobs in one state.
+// List asks for one page of a tenant's jobs.
 type List struct {
 	Tenant string // empty: that of the token, or the server's "default"
-	State  string // queued, scheduled, retrying, leased, dead or done
+	State  string // one of the states of a job, or all
 	Route  string // empty: every route
+	Type   string // empty: every type
+	Key    string // idempotency key; empty: with any or none
 	Limit  int    // up to 1,000; 0: the server's
 	Cursor string // NextCursor of the page before; empty starts
+
+	CreatedAfter, CreatedBefore time.Time // zero: at any time
 }
 
 // Jobs reads one page of jobs, newest first; pass its NextCursor for the following one.
 func (c *Client) Jobs(ctx context.Context, l List) (page wire.JobList, err error) {
 	query := url.Values{"state": {l.State}}
-	if l.Route != "" {
-		query.Set("route", l.Route)
+	for name, text := range map[string]string{"route": l.Route, "type": l.Type, "idempotency_key": l.Key} {
+		if text != "" {
+			query.Set(name, text)
+		}
+	}
+	for name, t := range map[string]time.Time{"created_after": l.CreatedAfter, "created_before": l.CreatedBefore} {
+		if !t.IsZero() {
+			query.Set(name, t.Format(time.RFC3339Nano))
+		}
 	}
 	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit), tenantHeader(l.Tenant), nil, &page)
 	return page, err
@@ -205,6 +225,12 @@ func (c *Client) Job(ctx context.Context, tenant, id string, wait time.Duration)
 	h := tenantHeader(tenant)
 	prefer(h, wait)
 	_, err = c.call(ctx, http.MethodGet, "/v1/jobs/"+segment(id), h, nil, &job)
+	return job, err
+}
+
+// Find reads a job of any tenant by its id alone, from the admin listener.
+func (c *Client) Find(ctx context.Context, id string) (job wire.JobDetail, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/jobs/"+segment(id), nil, nil, &job)
 	return job, err
 }
 
@@ -235,13 +261,13 @@ func (c *Client) Tenants(ctx context.Context, cursor string, limit int) (page wi
 // Patch changes some of a tenant's settings. The patch is a JSON merge patch: wire.Settings for values, a map with nil
 // values to reset settings.
 func (c *Client) Patch(ctx context.Context, name string, patch any) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPatch, "/v1/tenants/"+segment(name), nil, patch, &t)
+	_, err = c.call(ctx, http.MethodPatch, "/v1/tenants/"+segment(name)+c.known, nil, patch, &t)
 	return t, err
 }
 
 // Put replaces all of a tenant's overrides.
 func (c *Client) Put(ctx context.Context, name string, s wire.Settings) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPut, "/v1/tenants/"+segment(name), nil, s, &t)
+	_, err = c.call(ctx, http.MethodPut, "/v1/tenants/"+segment(name)+c.known, nil, s, &t)
 	return t, err
 }
 
@@ -253,20 +279,32 @@ func (c *Client) Reset(ctx context.Context, name string) error {
 
 // Pause keeps the tenant's jobs from leaving.
 func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause", nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause"+c.known, nil, wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Drain lets the tenant take no more jobs; those that wait leave.
 func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain", nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil, wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Resume ends a pause and a drain.
 func (c *Client) Resume(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume", nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume"+c.known, nil, wire.Reason{Reason: reason}, &t)
 	return t, err
+}
+
+// Unhold ends the holds of the tenant's flows.
+func (c *Client) Unhold(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/unhold", nil, wire.Reason{Reason: reason}, &t)
+	return t, err
+}
+
+// Routes lists the routes with their circuit breakers, those first that need a look.
+func (c *Client) Routes(ctx context.Context) (r wire.RouteList, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/routes", nil, nil, &r)
+	return r, err
 }
 
 // Purge cancels the tenant's waiting jobs of the filter and deletes its dead ones: about 10,000 in one call. While the answer has More, give

@@ -14,6 +14,8 @@ func foreign(out any) bool {
 	switch out := out.(type) {
 	case *wire.Job:
 		return out.ID == ""
+	case *wire.JobDetail:
+		return out.ID == ""
 	case *wire.Tenant:
 		return out.Tenant == ""
 	case *wire.JobList:

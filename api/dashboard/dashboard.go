@@ -6,7 +6,7 @@
 // not one of these files.
 //
 // The files are the same for everybody and tell nothing, so they need no credential. The API behind them does: where an admin token is in
-// force, it is asked for once (/login), a few times a minute at most (attempts.go), and exchanged for a session cookie that scripts cannot read
+// force, it is asked for once (/login) and exchanged for a session cookie that scripts cannot read
 // (session.go). The guard of the admin listener, in package api, takes that cookie as it takes the token itself, but never from another site's
 // page.
 package dashboard
@@ -14,13 +14,15 @@ package dashboard
 import (
 	"bytes"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/7509e464/sluice/api/auth"
 )
 
 //go:embed web
@@ -49,26 +51,23 @@ const (
 // Dashboard serves the page and knows who has signed in to it.
 type Dashboard struct {
 	sessions *sessions // nil: no token is in force, and nobody need sign in
-	attempts attempts
+	guesses  *auth.Guesses
 	assets   map[string]*asset
 	unserved http.Handler // answers where there is no file
 	page     *asset
 	login    *asset
 	wrong    *asset // the login page after a wrong token
-	tooOften *asset // and after too many of them
+	tooOften *asset // and after many of them
 }
 
 // New makes the dashboard of a listener with this admin token; empty: there is none. What it has no file for, the listener answers in its own way.
-func New(token string, unserved http.Handler) (*Dashboard, error) {
-	tries, err := newAttempts()
-	if err != nil {
-		return nil, fmt.Errorf("dashboard: %w", err)
-	}
-	d := &Dashboard{attempts: tries, assets: map[string]*asset{}, unserved: unserved}
+// Wrong tokens count in guesses.
+func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler) (*Dashboard, error) {
+	d := &Dashboard{guesses: guesses, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
-		d.sessions = newSessions(token)
+		d.sessions = newSessions(token, store, guesses)
 	}
-	err = fs.WalkDir(web, "web", func(path string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(web, "web", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -91,7 +90,7 @@ func New(token string, unserved http.Handler) (*Dashboard, error) {
 				return err
 			}
 			d.tooOften, err = newAsset(name, telling(content, fmt.Sprintf(
-				"%d wrong tokens came from your address. No further one is looked at for a while: try again in a minute.", attemptsLimit)))
+				"That is not the admin token. More than %d wrong ones came from your address within a minute.", auth.GuessLimit)))
 		default:
 			d.assets[AssetsPath+name], err = newAsset(name, content)
 		}
@@ -145,9 +144,6 @@ func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request) {
 		redirect(w, r, LoginPath)
 		return
 	}
-	if d.sessions != nil { // who uses the page need not sign in again
-		http.SetCookie(w, d.sessions.cookie(r, time.Now()))
-	}
 	protect(w)
 	d.page.serve(w, r, http.StatusOK)
 }
@@ -161,8 +157,8 @@ func (d *Dashboard) serveLogin(w http.ResponseWriter, r *http.Request) {
 	d.login.serve(w, r, http.StatusOK)
 }
 
-// signIn exchanges the token for a session. An address that has shown too many wrong ones waits, with the right one too: else it could go on
-// trying.
+// signIn exchanges the token for a session. The right one always opens: who guesses must not lock
+// operators out who share an address.
 func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 	if CrossOrigin(r) {
 		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
@@ -172,31 +168,30 @@ func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 		redirect(w, r, PagePath)
 		return
 	}
-	if wait := d.attempts.begin(r); wait > 0 {
-		protect(w)
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-		d.tooOften.serve(w, r, http.StatusTooManyRequests)
-		return
-	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxLogin)
 	if !d.sessions.opens(r.PostFormValue("token")) {
 		protect(w)
-		d.wrong.serve(w, r, http.StatusUnauthorized)
+		page, status := d.wrong, http.StatusUnauthorized
+		var many *auth.TooManyGuesses
+		if errors.As(d.guesses.Wrong(auth.AddressOf(r.RemoteAddr)), &many) {
+			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(many.Wait.Seconds()))))
+			page, status = d.tooOften, http.StatusTooManyRequests
+		}
+		page.serve(w, r, status)
 		return
 	}
-	d.attempts.right(r)
-	http.SetCookie(w, d.sessions.cookie(r, time.Now()))
+	http.SetCookie(w, d.sessions.begin(r))
 	redirect(w, r, PagePath)
 }
 
-// signOut makes the browser forget its session.
+// signOut ends the session, and makes the browser forget it.
 func (d *Dashboard) signOut(w http.ResponseWriter, r *http.Request) {
 	if CrossOrigin(r) {
 		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
 		return
 	}
 	if d.sessions != nil {
-		http.SetCookie(w, d.sessions.forget(r))
+		http.SetCookie(w, d.sessions.end(r))
 	}
 	redirect(w, r, LoginPath)
 }

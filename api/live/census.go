@@ -3,8 +3,6 @@ package live
 import (
 	"context"
 	"time"
-
-	"github.com/7509e464/sluice/queue"
 )
 
 // count takes one census after the other until ctx ends. One that fails, because the store is away, is forgotten; the overview says why.
@@ -14,7 +12,7 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 	h.mu.Unlock()
 	for rest(ctx, time.Until(next)) {
 		began := time.Now()
-		briefs, busy, err := h.take(ctx)
+		c, busy, err := h.take(ctx)
 		next = began.Add(min(max(censusEvery, censusShare*busy), censusSeldom))
 		if soon := time.Now().Add(censusEvery / 4); next.Before(soon) || ctx.Err() != nil {
 			next = soon // it takes longer than it is to be repeated, or was broken off: who comes next shall not wait for long
@@ -22,22 +20,27 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 		h.mu.Lock()
 		h.nextCensus = next
 		h.mu.Unlock()
+		if ctx.Err() == nil {
+			h.tenants.note(c, err)
+		}
 		if err == nil {
-			c := &Census{At: time.Now(), Briefs: briefs}
+			h.counted(c)
 			h.publish(ctx, func(v View) bool { return v.Census }, func() { h.census = c })
 		}
 	}
 }
 
 // take goes through all tenants once, and says how long the store was busy with it, as far as that can be told from here.
-func (h *Hub) take(ctx context.Context) (briefs []queue.Brief, busy time.Duration, err error) {
+func (h *Hub) take(ctx context.Context) (c *Census, busy time.Duration, err error) {
+	c = &Census{}
 	var owed time.Duration // rest
 	told := map[string]bool{}
 	for cursor := ""; ; {
 		asked := time.Now()
 		part, next, err := h.source.Census(ctx, cursor, censusPart)
 		// What goes beyond the most that it can have cost was spent waiting for others, and calls for no rest.
-		took := min(time.Since(asked), callCost+time.Duration(len(part))*tenantCost)
+		read := time.Now()
+		took := min(read.Sub(asked), callCost+time.Duration(len(part))*tenantCost)
 		busy += took
 		if err != nil {
 			return nil, busy, err
@@ -45,11 +48,12 @@ func (h *Hub) take(ctx context.Context) (briefs []queue.Brief, busy time.Duratio
 		for _, b := range part {
 			if !told[b.Name] {
 				told[b.Name] = true
-				briefs = append(briefs, b)
+				c.Briefs, c.read = append(c.Briefs, b), append(c.read, read)
 			}
 		}
 		if cursor = next; cursor == "" {
-			return briefs, busy, nil
+			c.At = time.Now()
+			return c, busy, nil
 		}
 		if owed += restShare * took; owed >= leastRest {
 			if !rest(ctx, owed) {

@@ -1,6 +1,6 @@
 // Package live keeps the figures that the dashboard and `sluice top` show in motion: of all tenants together, of each in a table, of one
-// in detail. A Hub reads them from the store while somebody watches, once for all who watch. While nobody does it reads nothing, or, if it is
-// told to remember, the overview alone now and then.
+// in detail. A Hub reads them from the store while somebody watches, once for all who watch. While nobody does it reads nothing or, with
+// Remember, as much as keeps the last minutes: so a page opened late does not begin empty.
 //
 // What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
 // costs a few pointers. Those who watch are told of a reading one after the other, spread over the time until the next one: dashboards that
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -42,6 +43,8 @@ type Source interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Workers tells who works and how late departures were.
 	Workers(ctx context.Context) (queue.Workers, error)
+	// DeadLetters counts those of all tenants, as of some seconds ago. It is not known before all tenants were gone through.
+	DeadLetters(ctx context.Context) (n int64, known bool)
 	// StoreHealth tells engine and version with an error, too.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
 	// Census tells of about most tenants; next is the cursor of what follows, "" starts and ends. A tenant may be told twice.
@@ -57,6 +60,7 @@ type Overview struct {
 	At time.Time
 	queue.Totals
 	Workers queue.Workers
+	Dead    *int64 // dead letters of all tenants; nil while that is not known
 	Store   queue.StoreHealth
 	Err     error // why the store did not answer; the figures are those of before, then, or zero
 }
@@ -65,6 +69,7 @@ type Overview struct {
 type Census struct {
 	At     time.Time
 	Briefs []queue.Brief
+	read   []time.Time // when each was
 }
 
 // Detail is the figures of one tenant.
@@ -90,6 +95,8 @@ type Hub struct {
 
 	sampling sync.Mutex // held by who makes an overview
 	healthAt time.Time  // when the workers and the store's health were last asked for; guarded by sampling
+	deadAt   time.Time  // the same of the dead letters
+	dead     *int64     // as of then; guarded by sampling
 
 	mu         sync.Mutex
 	watches    map[*Watch]bool
@@ -100,12 +107,20 @@ type Hub struct {
 	details    map[string]*Detail // of the tenants that are watched
 	nextCensus time.Time          // none begins before
 	past       []Moment           // the earliest first
+	lost       bool               // the store was away since the last of them
+
+	tenants *looks
+	resting atomic.Bool   // Remember waits for something to happen
+	stirred chan struct{} // it has happened
 }
 
 // New is a hub that at most so many may watch at once.
 func New(source Source, most int) *Hub {
 	ctx, end := context.WithCancel(context.Background())
-	return &Hub{source: source, most: most, ctx: ctx, end: end, watches: map[*Watch]bool{}, details: map[string]*Detail{}}
+	return &Hub{
+		source: source, most: most, ctx: ctx, end: end, watches: map[*Watch]bool{}, details: map[string]*Detail{},
+		tenants: newLooks(looksMost), stirred: make(chan struct{}, 1),
+	}
 }
 
 // Close ends all watches and returns when nothing is read any more.

@@ -28,6 +28,8 @@ type source struct {
 	asked   map[string]int
 	census  []time.Time // when censuses began
 	failure error
+	totals  *queue.Totals // nil: they change with each reading
+	briefs  []queue.Brief // nil: as many as there are tenants, without figures
 }
 
 func newSource() *source { return &source{tenants: 3, part: 1000, asked: map[string]int{}} }
@@ -54,7 +56,17 @@ func (s *source) fail(err error) {
 }
 
 func (s *source) Totals(context.Context) (queue.Totals, error) {
-	return queue.Totals{Depth: int64(s.count("totals"))}, s.ask("totals")
+	totals := queue.Totals{Depth: int64(s.count("totals"))}
+	s.mu.Lock()
+	if s.totals != nil {
+		totals = *s.totals
+	}
+	s.mu.Unlock()
+	return totals, s.ask("totals")
+}
+
+func (s *source) DeadLetters(context.Context) (int64, bool) {
+	return 3, s.ask("dead letters") == nil
 }
 
 func (s *source) Workers(context.Context) (queue.Workers, error) {
@@ -72,11 +84,17 @@ func (s *source) Census(_ context.Context, cursor string, _ int) ([]queue.Brief,
 		s.mu.Unlock()
 	}
 	time.Sleep(s.takes)
+	s.mu.Lock()
+	briefs := slices.Clone(s.briefs)
+	s.mu.Unlock()
+	if briefs != nil {
+		return briefs, "", s.ask("census")
+	}
 	from, _ := strconv.Atoi(cursor)
 	to := min(from+s.part, s.tenants)
 	var part []queue.Brief
 	for i := max(0, from-1); i < to; i++ { // the last of the part before comes again
-		part = append(part, queue.Brief{Name: fmt.Sprint("t", i)})
+		part = append(part, queue.Brief{Name: fmt.Sprint("t", i), Rate: perSecond})
 	}
 	next := ""
 	if to < s.tenants {
@@ -338,7 +356,7 @@ func TestTheStoreIsAway(t *testing.T) {
 		s.fail(queue.ErrUnavailable)
 		pass(2 * time.Second)
 		away := w.Take()
-		if away.Overview == nil || !errors.Is(away.Overview.Err, queue.ErrUnavailable) || away.Overview.Workers != before.Overview.Workers ||
+		if away.Overview == nil || !errors.Is(away.Overview.Err, queue.ErrUnavailable) || away.Overview.Workers.Live != before.Overview.Workers.Live ||
 			away.Overview.Store.Engine != queue.EngineRedis || away.Overview.Depth == 0 {
 			t.Errorf("while it is away: %+v", away.Overview)
 		}

@@ -15,6 +15,7 @@ func (h *Hub) read(ctx context.Context, woken <-chan struct{}) {
 	for newcomer := false; ; {
 		if !newcomer {
 			h.sampling.Lock()
+			h.countDead(ctx)
 			o := h.sample(ctx)
 			h.sampling.Unlock()
 			h.publish(ctx, func(View) bool { return true }, func() { h.overview = o })
@@ -39,6 +40,12 @@ func (h *Hub) read(ctx context.Context, woken <-chan struct{}) {
 func (h *Hub) Overview(ctx context.Context) Overview {
 	h.sampling.Lock()
 	defer h.sampling.Unlock()
+	h.countDead(ctx)
+	return h.latest(ctx)
+}
+
+// latest reads the overview, unless one is as fresh as for a watcher. It is called with sampling held.
+func (h *Hub) latest(ctx context.Context) Overview {
 	h.mu.Lock()
 	last := h.overview
 	h.mu.Unlock()
@@ -73,9 +80,33 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 			o.Totals = totals
 		}
 	}
+	o.Dead = h.dead
 	o.At = time.Now()
 	h.note(o)
 	return o
+}
+
+// countDead asks for the dead letters where no census has counted them lately: it takes a look at every tenant. It
+// is called with sampling held.
+func (h *Hub) countDead(ctx context.Context) {
+	if time.Since(h.deadAt) < censusAge {
+		return
+	}
+	h.deadAt = time.Now()
+	if n, known := h.source.DeadLetters(ctx); known {
+		h.dead = &n
+	}
+}
+
+// counted takes the dead letters of a census.
+func (h *Hub) counted(c *Census) {
+	var n int64
+	for i := range c.Briefs {
+		n += c.Briefs[i].Dead
+	}
+	h.sampling.Lock()
+	defer h.sampling.Unlock()
+	h.dead, h.deadAt = &n, c.At
 }
 
 // health reads what changes slowly.

@@ -3,67 +3,149 @@ package live
 import (
 	"context"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 const (
 	pastKept  = 5 * time.Minute
-	pastStep  = time.Second      // between two moments while somebody watches
-	idleEvery = 10 * time.Second // between two while nobody does
+	pastStep  = time.Second      // between two moments while somebody watches or something happens
+	idleEvery = 10 * time.Second // between two while nothing does
+	lookEvery = 5 * time.Second  // least time between two readings of a tenant
+	lookShare = 100              // unwatched censuses take at most 1/lookShare of the time
 )
 
 // Moment is what is remembered of an overview.
 type Moment struct {
 	At                           time.Time
+	Gap                          bool // the store was away since the moment before
 	Depth, Running               int64
 	Admitted, Rejected, Departed int64
 	Lateness                     time.Duration // 99 of 100 departures left no later; 0 if there were none
 	Ping                         time.Duration // of the store
 }
 
-// Remember reads the overview every ten seconds from now on until Close, also while nobody watches, so that who comes in a hurry sees the
-// minutes before. It reads nothing of single tenants. It is called at most once.
+// Remember keeps the past while nobody watches, until Close, so that a page opened late begins with the minutes
+// before. It reads the overview every second while jobs come or leave, and every ten seconds else. It takes a
+// census every five seconds, unless nothing waits, runs or has happened since the last one; with many tenants
+// censuses are rarer. It is called at most once.
 func (h *Hub) Remember() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ctx.Err() != nil {
-		return
+	if h.ctx.Err() == nil {
+		h.start(h.remember)
 	}
-	h.start(func(ctx context.Context, _ <-chan struct{}) {
-		for rest(ctx, idleEvery) {
-			h.mu.Lock()
-			watched := h.reading != nil
-			h.mu.Unlock()
-			if !watched {
-				h.Overview(ctx)
-			}
-		}
-	})
 }
 
-// Past is the moments of the last five minutes that are remembered, the earliest first: a second apart while somebody watched, seldomer else,
-// none while the store was away.
-func (h *Hub) Past() []Moment {
+// Stir tells that jobs come, so that Remember looks at once. It costs next to nothing when they came before.
+func (h *Hub) Stir() {
+	if h.resting.Load() {
+		signal(h.stirred)
+	}
+}
+
+func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
+	var counted *queue.Totals // at the last census
+	var due time.Time         // of the next census
+	for every := pastStep; ; {
+		h.resting.Store(every > pastStep)
+		timer := time.NewTimer(every)
+		select {
+		case <-timer.C:
+		case <-h.stirred:
+			timer.Stop()
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		h.mu.Lock()
+		last, watched, counting := h.overview, h.reading != nil, h.counting != nil
+		h.mu.Unlock()
+		now := last
+		if !watched || now == nil {
+			h.sampling.Lock()
+			o := h.latest(ctx)
+			h.sampling.Unlock()
+			now = &o
+		}
+		every = min(2*every, idleEvery)
+		if watched || last == nil || now.Totals != last.Totals {
+			every = pastStep
+		}
+		switch {
+		case counting: // for who watches; that is remembered, too
+		case now.Err != nil:
+			h.tenants.note(nil, now.Err)
+		case counted != nil && now.Totals == *counted && now.Depth == 0 && now.Running == 0:
+			h.tenants.still(now.At)
+		case !time.Now().Before(due):
+			began := time.Now()
+			c, busy, err := h.take(ctx)
+			due = began.Add(max(lookEvery, lookShare*busy))
+			h.tenants.note(c, err)
+			if err == nil {
+				counted = &now.Totals
+				h.counted(c)
+			}
+		}
+	}
+}
+
+// Past is the moments of the last five minutes that are remembered, and that of now, the earliest first: a
+// second apart while somebody watched or jobs came or left, ten seconds else, none while the store was away.
+func (h *Hub) Past(now *Overview) []Moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.forget(time.Now())
-	return append([]Moment(nil), h.past...)
+	h.forget(now.At)
+	var past []Moment
+	for _, m := range h.past {
+		if m.At.Before(now.At) {
+			past = append(past, m)
+		}
+	}
+	if now.Err == nil {
+		m := momentOf(now)
+		m.Gap = h.lost
+		past = append(past, m)
+	}
+	return past
+}
+
+// PastOf is the looks at a tenant in the last five minutes, and that of now, the earliest first. They are rarer
+// where there are many tenants.
+func (h *Hub) PastOf(now *Detail) []Look {
+	t := now.Tenant
+	return h.tenants.of(t.Name, lookAt(now.At, &queue.Brief{
+		Name: t.Name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Figures: t.Figures,
+	}))
+}
+
+// momentOf is what is remembered of an overview that has no error.
+func momentOf(o *Overview) Moment {
+	m := Moment{
+		At: o.At, Depth: o.Depth, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
+		Ping: o.Store.Ping,
+	}
+	if o.Workers.Lateness.Sum() > 0 {
+		m.Lateness = o.Workers.Lateness.Quantile(0.99)
+	}
+	return m
 }
 
 // note remembers an overview if the last one that is remembered is old enough.
 func (h *Hub) note(o *Overview) {
-	if o.Err != nil {
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if o.Err != nil {
+		h.lost = len(h.past) > 0
+		return
+	}
 	if n := len(h.past); n > 0 && o.At.Sub(h.past[n-1].At) < pastStep {
 		return
 	}
 	h.forget(o.At)
-	m := Moment{At: o.At, Depth: o.Depth, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed, Ping: o.Store.Ping}
-	if o.Workers.Lateness.Sum() > 0 {
-		m.Lateness = o.Workers.Lateness.Quantile(0.99)
-	}
+	m := momentOf(o)
+	m.Gap, h.lost = h.lost, false
 	h.past = append(h.past, m)
 }
 

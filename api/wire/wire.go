@@ -100,6 +100,7 @@ type Attempt struct {
 // JobError is why the last failed delivery of a job failed.
 type JobError struct {
 	Message string    `json:"message"`
+	Detail  string    `json:"detail,omitempty" doc:"What operators see beside the message, on the admin listener alone: addresses, names of hosts and certificates."`
 	Status  int       `json:"status,omitempty" doc:"Of the upstream's answer, if there was one."`
 	At      time.Time `json:"at"`
 }
@@ -164,7 +165,7 @@ type Empty struct{}
 type Filter struct {
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay takes dead jobs alone."`
-	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured any more."`
+	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured."`
 	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before; if absent, before the request."`
 }
@@ -203,6 +204,7 @@ type HistoryEntry struct {
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision" doc:"After the change."`
 	Actor    string    `json:"actor,omitempty" doc:"Who made it."`
+	Action   string    `json:"action,omitempty" enum:"unhold" doc:"unhold where holds were ended; absent where settings were changed."`
 	Reason   string    `json:"reason,omitempty"`
 	Before   Overrides `json:"before"`
 	After    Overrides `json:"after"`
@@ -228,17 +230,21 @@ type Policy struct {
 
 // Figures are those of one flow, or of all flows of a tenant.
 type Figures struct {
-	Depth         int64   `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Bytes         int64   `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
-	Running       int64   `json:"running" doc:"Jobs with a worker."`
-	LimitedBy     string  `json:"limited_by" enum:"rate,concurrency,held,paused,idle" doc:"What keeps the next job from leaving now."`
-	EffectiveRate float64 `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates, less what an upstream that asked for peace has cost; 0 while paused. Of a tenant: its rate in general, as slow as its most slowed route."`
-	OldestWaitMS  int64   `json:"oldest_wait_ms"`
-	Admitted      int64   `json:"admitted_total"`
-	Rejected      int64   `json:"rejected_total"`
-	Departed      int64   `json:"departed_total"`
-	Succeeded     int64   `json:"succeeded_total"`
-	Dead          int64   `json:"dead_total"`
+	Depth         int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Bytes         int64     `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
+	Running       int64     `json:"running" doc:"Jobs with a worker."`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the flow's own cap. upstream: its deliveries hold all the places that a worker keeps for the route or the flow. late: its jobs come too late from Redis to leave at their stamps. workers: it could leave, and no worker leases it. held: the upstream asked for a pause, or its circuit breaker is open. paused: an operator, or as many dead letters as are kept. idle: nothing waits."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates, less what an upstream that asked for peace has cost; 0 while paused. Of a tenant: its rate in general, as slow as its most slowed route."`
+	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. Of a tenant, that of the flow which is held the longest."`
+	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off" doc:"While it is held, why: retry_after, the upstream named a time in its answer (an hour counts at the most); breaker, the circuit breaker of the route is not closed; hand_off, asynq does not take its jobs."`
+	HeldStatus    int       `json:"held_status,omitempty" doc:"While it is held: status of the upstream's last answer, absent if there was none."`
+	OldestWaitMS  int64     `json:"oldest_wait_ms" doc:"How long ago the oldest job that waits could have left at first, through retries and holds; 0 for none. A job that came back from a worker counts until it ends, also while it is delivered again."`
+	Admitted      int64     `json:"admitted_total"`
+	Rejected      int64     `json:"rejected_total"`
+	Departed      int64     `json:"departed_total"`
+	Succeeded     int64     `json:"succeeded_total"`
+	DeadLetters   int64     `json:"dead" doc:"Dead letters that there are now and that can be replayed."`
+	Dead          int64     `json:"dead_total" doc:"Jobs that became dead letters, those included that were replayed, purged or are past retention."`
 }
 
 // Flow is what holds for one route of a tenant.
@@ -257,7 +263,9 @@ type Tenant struct {
 	Revision  int64      `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
 	Overrides *Overrides `json:"overrides,omitempty" doc:"What was said of the tenant through the API; absent when that is nothing."`
 	Figures
-	Routes map[string]Flow `json:"routes,omitempty" doc:"Routes that the tenant has sent jobs to lately, or of which something is said."`
+	StoredBytes int64           `json:"stored_bytes" doc:"Bytes that the store keeps of the tenant: jobs, dead letters, answers and idempotency keys. 0 in lists."`
+	DeadBytes   int64           `json:"dead_bytes" doc:"Bytes of its dead letters. 0 in lists."`
+	Routes      map[string]Flow `json:"routes,omitempty" doc:"Routes that the tenant has sent jobs to lately, or that have settings of their own."`
 }
 
 // TenantList is one page of tenants.
@@ -277,9 +285,25 @@ type Overview struct {
 	Rejected int64     `json:"rejected_total"`
 	Departed int64     `json:"departed_total" doc:"One that was given back unused is taken off again."`
 	// Lateness is nil when nothing departed lately.
-	Lateness *float64   `json:"lateness_p99_ms,omitempty" doc:"99 of 100 departures of the last 10 seconds were at most so long after their instant, over all workers; absent when there was none. At most an eighth too high."`
-	Workers  int        `json:"workers" doc:"Workers that were heard of in the last 3 seconds."`
-	Store    StoreState `json:"store"`
+	Lateness *float64    `json:"lateness_p99_ms,omitempty" doc:"99 of 100 departures of the last 10 seconds were at most so long after their instant, over all workers; absent when there was none. At most an eighth too high."`
+	Workers  int         `json:"workers" doc:"Workers that were heard of in the last 3 seconds."`
+	Dead     *int64      `json:"dead,omitempty" doc:"Dead letters that there are now. All tenants are gone through for it, so with many of them it is some seconds old; absent before the first time."`
+	Routes   []RouteLine `json:"routes" nullable:"false" doc:"The first 50 routes of GET /v1/routes."`
+	Store    StoreState  `json:"store"`
+}
+
+// RouteLine is how one route is, over all workers that were heard of in the last 3 seconds.
+type RouteLine struct {
+	Route    string `json:"route"`
+	Breaker  string `json:"breaker" enum:"closed,half-open,open" doc:"Circuit breaker of the worker whose is the least closed; closed too where the route has none."`
+	InFlight int64  `json:"in_flight" doc:"Deliveries under way."`
+	Ended    int64  `json:"ended" doc:"Deliveries that ended in the last minute."`
+	Failed   int64  `json:"failed" doc:"Of them, those that did not succeed."`
+}
+
+// RouteList lists routes: first those whose circuit breaker is open, then those with the most failures, then by deliveries under way and name.
+type RouteList struct {
+	Items []RouteLine `json:"items" nullable:"false"`
 }
 
 // StoreState is how the store is.
@@ -291,6 +315,7 @@ type StoreState struct {
 	MaxMemory  int64   `json:"max_memory,omitempty" doc:"Bytes; absent: no bound."`
 	Version    string  `json:"version,omitempty" doc:"Of Redis, when the process started."`
 	Error      string  `json:"error,omitempty" doc:"Why it is not ok."`
+	Differing  int     `json:"differing_processes,omitempty" doc:"Processes whose configuration file states other policies than those in force; give all processes the same file."`
 }
 
 // TenantLines is the first tenants in an order, among those that match.
@@ -302,21 +327,25 @@ type TenantLines struct {
 
 // TenantLine is what a table says of a tenant.
 type TenantLine struct {
-	Tenant        string  `json:"tenant"`
-	Rate          Rate    `json:"rate"`
-	Rates         []Pace  `json:"rates,omitempty" doc:"Further rates that hold beside the rate."`
-	EffectiveRate float64 `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates in general, as slow as the most slowed route; 0 while paused."`
-	Capacity      int64   `json:"capacity"`
-	Depth         int64   `json:"depth"`
-	Running       int64   `json:"running"`
-	Paused        bool    `json:"paused"`
-	LimitedBy     string  `json:"limited_by" enum:"rate,concurrency,held,paused,idle"`
-	OldestWaitMS  int64   `json:"oldest_wait_ms"`
-	Admitted      int64   `json:"admitted_total"`
-	Rejected      int64   `json:"rejected_total"`
-	Departed      int64   `json:"departed_total"`
-	Succeeded     int64   `json:"succeeded_total"`
-	Dead          int64   `json:"dead_total"`
+	Tenant        string    `json:"tenant"`
+	Rate          Rate      `json:"rate"`
+	Rates         []Pace    `json:"rates,omitempty" doc:"Further rates that hold beside the rate."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates in general, as slow as the most slowed route; 0 while paused."`
+	Capacity      int64     `json:"capacity"`
+	Depth         int64     `json:"depth"`
+	Running       int64     `json:"running"`
+	Paused        bool      `json:"paused"`
+	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow of the tenant is held: when the hold ends that ends last."`
+	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off"`
+	HeldStatus    int       `json:"held_status,omitempty" doc:"Of the upstream's last answer, absent if there was none."`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle"`
+	OldestWaitMS  int64     `json:"oldest_wait_ms"`
+	Admitted      int64     `json:"admitted_total"`
+	Rejected      int64     `json:"rejected_total"`
+	Departed      int64     `json:"departed_total"`
+	Succeeded     int64     `json:"succeeded_total"`
+	DeadLetters   int64     `json:"dead" doc:"Dead letters that there are now."`
+	Dead          int64     `json:"dead_total"`
 }
 
 // TenantNow is a tenant at an instant, and how long its most recent jobs waited: those that succeeded at the first delivery, up to 200 of a
@@ -395,6 +424,7 @@ type Version struct {
 // Health is the body of /livez and /readyz when all is well.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
+	Detail string `json:"detail,omitempty" doc:"What an operator should see to although all works."`
 }
 
 // Problem is every error's body (RFC 9457) with the extensions that some types carry.
@@ -408,6 +438,8 @@ type Problem struct {
 	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
 	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: of the payloads that wait."`
 	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the bound."`
+	StoredBytes      *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: of all that is stored of the route's jobs, dead letters and answers."`
+	ShareBytes       *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the share of the store that these may have now."`
 	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read or request is let through."`
 	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`

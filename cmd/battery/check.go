@@ -29,7 +29,7 @@ type scale struct {
 
 // all lists the checks in their order. rates comes last: it judges what the others have seen, too.
 func all() []check {
-	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), hostile(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), foretold(), peers(), bugs(), rates())
+	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), hostile(), starvation(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), foretold(), peers(), bugs(), rates())
 }
 
 // figure is one number that a check has found.

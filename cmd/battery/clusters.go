@@ -20,23 +20,33 @@ import (
 
 // clusters are the checks on a Redis Cluster.
 func clusters() []check {
-	return []check{{
-		id: "K1", what: "cluster slots migrating to and fro under load, those of busy shards and that of the workers",
-		target: "no half-done change, lost 0, unexpected 0",
-		quick:  scale{jobs: 2000, tenants: 12, rounds: 8, window: 10 * time.Second},
-		full:   scale{jobs: 10_000, tenants: 24, rounds: 30, window: 45 * time.Second, limit: 5 * time.Minute},
-		run:    slotsMigrating,
-	}}
+	return []check{
+		{
+			id: "K1", what: "cluster slots migrating to and fro under load, those of busy shards and that of the workers",
+			target: "no half-done change, lost 0, unexpected 0",
+			quick:  scale{jobs: 2000, tenants: 12, rounds: 8, window: 10 * time.Second},
+			full:   scale{jobs: 10_000, tenants: 24, rounds: 30, window: 45 * time.Second, limit: 5 * time.Minute},
+			run:    slotsMigrating,
+		},
+		{
+			id: "K3", what: "a master of a cluster is killed, and one hangs, while jobs come and go",
+			target: "tenants of the master depart again ≤ 1 s after the takeover",
+			quick:  scale{tenants: 24, rounds: 1, window: 3 * time.Second},
+			full:   scale{tenants: 24, rounds: 5, window: 5 * time.Second, limit: 4 * time.Minute},
+			run:    mastersStruck,
+		},
+	}
 }
 
 // clusterSlots is how many slots a cluster has.
 const clusterSlots = 16384
 
-// node is a redis-server of a cluster. It has all slots from first up to the other's first.
+// node is a redis-server of a cluster.
 type node struct {
 	*process
-	port   int // of clients
-	bus    int // of the other node
+	args   []string // it is started by
+	port   int      // of clients
+	bus    int      // of the other nodes
 	id     string
 	client *redis.Client
 }
@@ -63,7 +73,7 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	for _, t := range tenants {
 		s.tenants[t] = tenant{} // named in the file, so that all keys of a policy are there
 	}
-	nodes, err := w.openCluster(ctx, s, "api", "worker", "worker")
+	nodes, err := w.openCluster(ctx, s, 2, 0, "api", "worker", "worker")
 	if err != nil {
 		return err
 	}
@@ -176,37 +186,49 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// openCluster starts a cluster of two nodes that share the slots, and the processes.
-func (w *world) openCluster(ctx context.Context, s settings, roles ...string) (nodes [2]*node, err error) {
+// openCluster starts a cluster and the processes. The masters come first and share the slots evenly.
+// Each of the spares is a replica of the master with the same number.
+func (w *world) openCluster(
+	ctx context.Context, s settings, masters, spares int, roles ...string,
+) (nodes []*node, err error) {
 	w.settings = s.withDefaults()
-	for i := range nodes {
-		if nodes[i], err = w.startNode(ctx, fmt.Sprintf("node-%d", i+1)); err != nil {
+	var addresses []string
+	for i := range masters + spares {
+		n, err := w.startNode(ctx, fmt.Sprintf("node-%d", i+1))
+		if err != nil {
 			return nodes, err
 		}
-	}
-	for i, n := range nodes {
-		first, last := i*clusterSlots/2, (i+1)*clusterSlots/2-1
-		c := n.client
+		nodes, addresses = append(nodes, n), append(addresses, address(n.port))
+		if i < masters {
+			first, last := firstSlot(i, masters), firstSlot(i+1, masters)-1
+			err = n.client.ClusterAddSlotsRange(ctx, first, last).Err()
+		}
 		if err := errors.Join(
-			c.ClusterAddSlotsRange(ctx, first, last).Err(),
-			c.Do(ctx, "cluster", "set-config-epoch", i+1).Err(), // only while it knows no other: before any of them meet
+			err,
+			// Only while it knows no other: before any of them meet.
+			n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err(),
 		); err != nil {
 			return nodes, fmt.Errorf("make the cluster: %w", err)
 		}
 	}
-	for i, n := range nodes {
-		c := n.client
-		if err := c.Do(ctx, "cluster", "meet", "127.0.0.1", nodes[1-i].port, nodes[1-i].bus).Err(); err != nil {
-			return nodes, fmt.Errorf("make the cluster: %w", err)
+	for _, n := range nodes {
+		for _, other := range nodes {
+			if other == n {
+				continue
+			}
+			if err := n.client.Do(ctx, "cluster", "meet", "127.0.0.1", other.port, other.bus).Err(); err != nil {
+				return nodes, fmt.Errorf("make the cluster: %w", err)
+			}
 		}
-		if n.id, err = c.ClusterMyID(ctx).Result(); err != nil {
+		if n.id, err = n.client.ClusterMyID(ctx).Result(); err != nil {
 			return nodes, err
 		}
 	}
+	known := fmt.Sprintf("cluster_known_nodes:%d", len(nodes))
 	if err := until(ctx, "the cluster is one", 20*time.Millisecond, func() (bool, error) {
 		for _, n := range nodes {
 			info, err := n.client.ClusterInfo(ctx).Result()
-			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:2") {
+			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, known) {
 				return false, err
 			}
 		}
@@ -214,10 +236,17 @@ func (w *world) openCluster(ctx context.Context, s settings, roles ...string) (n
 	}); err != nil {
 		return nodes, err
 	}
-	addresses := [2]string{address(nodes[0].port), address(nodes[1].port)}
-	w.url = "redis+cluster://" + addresses[0] + "?addr=" + addresses[1]
+	for i, n := range nodes[masters:] {
+		if err := n.client.ClusterReplicate(ctx, nodes[i].id).Err(); err != nil {
+			return nodes, fmt.Errorf("make the cluster: %w", err)
+		}
+		if err := n.follows(ctx); err != nil {
+			return nodes, err
+		}
+	}
+	w.url = "redis+cluster://" + addresses[0] + "?addr=" + strings.Join(addresses[1:], "&addr=")
 	w.store = redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: addresses[:], ReadTimeout: 5 * time.Second, ContextTimeoutEnabled: true, DisableIdentity: true,
+		Addrs: addresses, ReadTimeout: 5 * time.Second, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	for _, r := range roles {
@@ -226,6 +255,20 @@ func (w *world) openCluster(ctx context.Context, s settings, roles ...string) (n
 		}
 	}
 	return nodes, nil
+}
+
+// firstSlot is the first slot of the i-th of several masters that share the slots evenly.
+func firstSlot(i, masters int) int { return i * clusterSlots / masters }
+
+// follows waits until the node is a replica with all of its master's data.
+func (n *node) follows(ctx context.Context) error {
+	return until(ctx, n.name+" is a replica", 20*time.Millisecond, func() (bool, error) {
+		info, err := n.client.Info(ctx, "replication").Result()
+		if err != nil && !n.alive() {
+			return false, err
+		}
+		return strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up"), nil
+	})
 }
 
 func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
@@ -240,19 +283,26 @@ func (w *world) startNode(ctx context.Context, name string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := w.nursery.start(w.dir, name, nil, "redis-server", "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
+	n := &node{port: port, bus: bus, args: []string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
 		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "5000",
-		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction")
-	if err != nil {
-		return nil, err
-	}
-	n := &node{process: p, port: port, bus: bus, client: redis.NewClient(&redis.Options{
+		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction",
+		"--repl-diskless-sync-delay", "0",
+	}, client: redis.NewClient(&redis.Options{
 		Addr: address(port), ReadTimeout: 5 * time.Second, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})}
-	return n, until(ctx, name+" answers", 20*time.Millisecond, func() (bool, error) {
-		if !p.alive() {
-			return false, fmt.Errorf("%s ended at start: %s", name, p.tail())
+	return n, w.runNode(ctx, n, name)
+}
+
+// runNode starts the node's process, again on the data it had after a kill, and returns when it answers.
+func (w *world) runNode(ctx context.Context, n *node, name string) (err error) {
+	if n.process, err = w.nursery.start(w.dir, name, nil, "redis-server", n.args...); err != nil {
+		return err
+	}
+	return until(ctx, name+" answers", 20*time.Millisecond, func() (bool, error) {
+		if !n.alive() {
+			return false, fmt.Errorf("%s ended at start: %s", name, n.tail())
 		}
 		return n.client.Ping(ctx).Err() == nil, nil
 	})
@@ -298,7 +348,7 @@ func (w *world) busySlots(ctx context.Context, tenants []string) ([]int, error) 
 }
 
 // migrate moves a slot from the node that has it to the other, and takes about that long.
-func (w *world) migrate(ctx context.Context, nodes [2]*node, slot int, stay time.Duration) (migration, error) {
+func (w *world) migrate(ctx context.Context, nodes []*node, slot int, stay time.Duration) (migration, error) {
 	from, to := nodes[0], nodes[1]
 	ranges, err := from.client.ClusterSlots(ctx).Result()
 	if err != nil {
@@ -408,7 +458,7 @@ func (w *world) tuneAll(ctx context.Context, tenants []string) (changes int) {
 }
 
 // halfDone looks at every key of a cluster that should be drained for what a change that stopped half-way would leave behind.
-func (w *world) halfDone(ctx context.Context, nodes [2]*node) (found []string, err error) {
+func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, err error) {
 	stored, err := w.stored(ctx)
 	if err != nil {
 		return nil, err

@@ -44,7 +44,8 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 	defer up.close()
 	s := settings{
 		defaults: tenant{rate: "200/s"}, routes: map[string]string{},
-		env: []string{"SLUICE_ADMIN_MAX_CONNECTIONS=" + strconv.Itoa(w.scale.slow)}, // all its places are taken
+		// All places of the admin listener are taken, by one address.
+		env: []string{"SLUICE_ADMIN_MAX_CONNECTIONS=" + strconv.Itoa(w.scale.slow), "SLUICE_API_ADDRESS_SHARE=100"},
 	}
 	for name := range up.answers {
 		s.routes[name] = fmt.Sprintf("url: %q, timeout: %ds, breaker: { failures: 0 }, retry: { max_attempts: 2, min_backoff: 100ms, max_backoff: 200ms }",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -13,7 +14,7 @@ import (
 
 // isolation are the checks that one tenant or upstream does not disturb the others.
 func isolation() []check {
-	return []check{
+	checks := []check{
 		{
 			id: "I1", what: "one tenant offers 100 × its rate beside many quiet ones",
 			target: "quiet tenants' p99 lateness ≤ 2 × alone, or ≤ 2 ms",
@@ -22,13 +23,97 @@ func isolation() []check {
 			run:    noisy,
 		},
 		{
-			id: "I2", what: "one upstream hangs",
+			id: "I2-cap", what: "the upstream of a tenant with a cap hangs",
 			target: "others' rate changes < 1 %, its in-flight ≤ its cap",
 			quick:  scale{tenants: 10, window: 8 * time.Second},
 			full:   scale{tenants: 10, window: 30 * time.Second, limit: 3 * time.Minute},
 			run:    hanging,
 		},
 	}
+	for _, s := range sicknesses {
+		checks = append(checks, check{
+			id: "I2-" + s.name, what: s.what,
+			target: "a healthy route gets ≥ 97 % of its rate in every 2 s",
+			quick:  scale{window: 8 * time.Second},
+			full:   scale{window: 30 * time.Second, limit: 3 * time.Minute},
+			run:    s.run,
+		})
+	}
+	return checks
+}
+
+// sickness is a case of I2: routes whose upstream does not answer in time beside a healthy route.
+type sickness struct {
+	name, what      string
+	routes, tenants int           // sick routes, and the tenants of each
+	answer          time.Duration // after which the sick upstream answers; 0: not before the end
+}
+
+var sicknesses = []sickness{
+	{"hang", "24 tenants of a route whose upstream hangs", 1, 24, 0},
+	{"slow", "24 tenants of a route whose upstream answers after 2 s", 1, 24, 2 * time.Second},
+	{"many", "49 of 50 routes lead to an upstream that hangs", 49, 1, 0},
+}
+
+// run counts the deliveries of a healthy route in every two seconds. The sick routes have no circuit breaker, so the
+// slots of the workers alone keep them apart.
+func (k sickness) run(ctx context.Context, w *world, f *findings) error {
+	const perSecond, span = 50, 2 * time.Second
+	s := settings{
+		defaults:    tenant{rate: "10/s"},
+		tenants:     map[string]tenant{"well": {rate: fmt.Sprintf("%d/s", perSecond), capacity: 100_000}},
+		routes:      map[string]string{},
+		concurrency: 256,
+	}
+	for _, route := range names("sick", k.routes) {
+		s.routes[route] = retries + ", breaker: { failures: 0 }"
+	}
+	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
+		return err
+	}
+	end := make(chan struct{})
+	w.sink.set(func(d delivery, _ int) answer {
+		switch {
+		case !strings.HasPrefix(d.Route, "sick"):
+			return answer{status: http.StatusOK, delay: 2 * time.Millisecond}
+		case k.answer > 0:
+			return answer{status: http.StatusOK, delay: k.answer}
+		}
+		return answer{status: http.StatusOK, until: end}
+	})
+	well := load{name: "well", jobs: perSecond * int((w.scale.window + 4*time.Second).Seconds()), tenants: one("well")}
+	if err := w.stock(ctx, []string{"well"}, well); err != nil {
+		return err
+	}
+	for i, route := range names("sick", k.routes) {
+		tenants := func(n int) string { return fmt.Sprintf("of-%d-%d", i, n%k.tenants) }
+		if err := w.submit(ctx, load{name: route, jobs: 30 * k.tenants, tenants: tenants, route: route}); err != nil {
+			return err
+		}
+	}
+	if err := pause(ctx, time.Second); err != nil {
+		return err
+	}
+	w.say("beside %s for %v", k.name, w.scale.window)
+	from := w.ledger.now()
+	err := pause(ctx, w.scale.window)
+	close(end)
+	if err != nil {
+		return err
+	}
+	counts := make([]float64, w.scale.window/span)
+	for _, d := range w.ledger.delivered(0) {
+		if n := int(d.At.since(from) / span); d.Tenant == "well" && d.At >= from && n < len(counts) {
+			counts[n]++
+		}
+	}
+	w.sink.set(func(delivery, int) answer { return answer{status: http.StatusOK} })
+	if _, err := w.settle(ctx, f); err != nil {
+		return err
+	}
+	f.atLeast("rate in the worst 2 s", 100*slices.Min(counts)/(perSecond*span.Seconds()), 97, "%")
+	f.timed()
+	return nil
 }
 
 // noisy lets the quiet tenants send alone and beside the noisy one, in turns, and compares how late their jobs reach the sink. A quiet

@@ -89,7 +89,11 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 	if err != nil {
 		return err
 	}
-	if err := w.store.ConfigSet(ctx, "maxmemory", strconv.Itoa(used+2<<20)).Err(); err != nil {
+	if err := w.store.ConfigSet(ctx, "maxmemory", strconv.Itoa(used+ballastBytes)).Err(); err != nil {
+		return err
+	}
+	// Sluice keeps below maxmemory by itself, so it is somebody else who fills the memory.
+	if err := w.ballast(ctx); err != nil {
 		return err
 	}
 	flooding, stop := context.WithCancel(ctx)
@@ -109,6 +113,12 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	if err != nil {
+		return err
+	}
+	if err := w.store.Del(ctx, ballastKey).Err(); err != nil {
+		return err
+	}
+	if err := w.store.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
 		return err
 	}
 	recovering := time.Now()
@@ -136,7 +146,7 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 	e.succeeded(f)
 	e.twice(f) // the long ones too: their leases were kept
 	requests, _ := w.ledger.entries()
-	var refusals, other, admitted float64
+	var refusals, shares, other, admitted float64
 	for _, r := range requests {
 		if r.Tenant != "flood" || r.Sent < fullFrom || r.Sent > fullTo {
 			continue
@@ -144,6 +154,8 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 		switch r.Status {
 		case http.StatusServiceUnavailable:
 			refusals++
+		case http.StatusTooManyRequests: // over its share of what the drain has freed
+			shares++
 		case http.StatusAccepted:
 			admitted++
 		case 0: // cut off at the end
@@ -153,6 +165,7 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 		}
 	}
 	f.atLeast("503s", refusals, 1, "")
+	f.told("429s", shares, "")
 	f.told("202s into what the drain has freed", admitted, "")
 	f.atMost("other answers", other, 0, "")
 	f.atLeast("drain", 100*full/plain, 99, "%")
@@ -163,6 +176,23 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 	f.told("beats while full", fullBeats, "")
 	f.told("intake back after the flood", ms(recovered), "ms")
 	return nil
+}
+
+const ballastKey, ballastBytes = "ballast", 2 << 20
+
+// ballast writes what is not Sluice's until Redis takes no more.
+func (w *world) ballast(ctx context.Context) error {
+	piece := strings.Repeat("x", 4096)
+	for ctx.Err() == nil {
+		err := w.store.RPush(ctx, ballastKey, piece).Err()
+		if err != nil && strings.Contains(err.Error(), "OOM") {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
 }
 
 // beats counts the signs of life of all living workers that Redis has answered.

@@ -1,9 +1,9 @@
 // Command battery breaks Sluice on purpose and checks what it promises: it starts real redis-servers and sluice processes, kills, stops and
 // starves them under load, and holds a ledger of every request and every delivery against what should have been.
 //
-//	go run ./cmd/battery -quick            every check, small: at most 5 minutes
+//	go run ./cmd/battery -quick            every check, small: about seven minutes
 //	go run ./cmd/battery -full             every check as large as it is meant: at most 20 minutes
-//	go run ./cmd/battery -only R1,R3       some of them
+//	go run ./cmd/battery -only R1,R3       some of them; S4 stands for all of its cases, S4-dead and so on
 //	go run ./cmd/battery -list             what there is
 //	go run ./cmd/battery -shared           on a machine with other work: figures of time are told, but do not fail it
 //	go run ./cmd/battery -json FILE        the figures as JSON, too
@@ -18,6 +18,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -125,6 +126,14 @@ func choose(checks []check, o options) ([]check, error) {
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(o.only, ",") {
 		wanted[strings.TrimSpace(name)] = true
+	}
+	for name := range maps.Clone(wanted) { // S4 stands for S4-dead and its other cases
+		for _, c := range checks {
+			if strings.HasPrefix(c.id, name+"-") && !slices.ContainsFunc(checks, func(o check) bool { return o.id == name }) {
+				delete(wanted, name)
+				wanted[c.id] = true
+			}
+		}
 	}
 	var chosen []check
 	for _, c := range checks {

@@ -229,3 +229,12 @@ func TestBookJudgesTheWorstFlow(t *testing.T) {
 		t.Errorf("%s %v", &f, f.why)
 	}
 }
+
+// TestBugsFit: every seeded bug still has the line that it breaks.
+func TestBugsFit(t *testing.T) {
+	for _, b := range seeded {
+		if _, err := b.plant("../.."); err != nil {
+			t.Error(err)
+		}
+	}
+}

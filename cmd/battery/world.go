@@ -58,7 +58,7 @@ type settings struct {
 	routes      map[string]string // further settings of routes, such as "timeout: 60s", or "asynq { queue: x }" to hand off, or "url: x, timeout: 5s" for an upstream of its own; there is always one named default
 	env         []string          // further variables of sluice processes, NAME=value; they outrank the configuration file
 	redisEnv    []string          // the same of redis-server
-	callbacks   string            // prefix of the callback URLs that may be called
+	callbacks   string            // prefixes of the callback URLs that may be called, separated by spaces
 }
 
 // tenant is the policy of a tenant in the configuration.
@@ -301,7 +301,7 @@ func (w *world) configure(name string) (path string, err error) {
 		fmt.Fprintf(&b, "  %s: { %s, %s }\n", route, to, rest)
 	}
 	if s.callbacks != "" {
-		fmt.Fprintf(&b, "callbacks: { allow: [ %q ] }\n", s.callbacks)
+		fmt.Fprintf(&b, "callbacks: { allow: [ %s ] }\n", strings.Join(strings.Fields(s.callbacks), ", "))
 	}
 	fmt.Fprintf(&b, "tenants:\n  defaults: %s\n", s.defaults.yaml())
 	for _, t := range slices.Sorted(maps.Keys(s.tenants)) {

@@ -197,7 +197,7 @@ func (p *program) change(ctx context.Context, method, tenant, body string) (time
 func (p *program) departures(ctx context.Context, tenant string, zero time.Time) ([]departure, error) {
 	var all []departure
 	for cursor, more := "", true; more; more = cursor != "" {
-		page, err := p.jobs.Jobs(ctx, client.List{Tenant: tenant, State: "done", Limit: wire.MaxPage, Cursor: cursor})
+		page, err := p.jobs.Jobs(ctx, client.List{Tenant: tenant, State: "succeeded", Limit: wire.MaxPage, Cursor: cursor})
 		if err != nil {
 			return nil, err
 		}

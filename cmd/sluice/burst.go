@@ -106,7 +106,7 @@ type burstSummary struct {
 	WaitP50MS  int64          `json:"wait_p50_ms"`
 	WaitP99MS  int64          `json:"wait_p99_ms"`
 	follow     bool
-	failure    error // of a submission without a verdict, for the hint
+	failure    error // of a submission that failed otherwise than by a full queue, for the hint
 }
 
 // run submits, follows and sums up; when ctx ends it sums up what it has.
@@ -114,7 +114,7 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	t := newTally(time.Now())
 	view, every := newProgress(w)
 	ids := make([]string, 0, b.n)
-	var failure error // one of those without a verdict
+	var failure error // of one submission, if any failed otherwise than by a full queue
 	var mu sync.Mutex
 	watched(view, every, "submitted", b.n, t, counts.answered, func() {
 		each(ctx, b.n, b.concurrency, func(i int) {
@@ -128,6 +128,11 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 				mu.Unlock()
 			case errors.As(err, &refusal):
 				t.refuse(refusal.kind)
+				if refusal.kind != queueFull {
+					mu.Lock()
+					failure = err
+					mu.Unlock()
+				}
 			case ctx.Err() == nil:
 				t.fail(err.Error())
 				mu.Lock()

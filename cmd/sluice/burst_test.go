@@ -78,8 +78,13 @@ func TestBurstFailures(t *testing.T) {
 			if c.b.patience == 0 {
 				c.b.patience = time.Minute
 			}
-			if s := c.b.run(c.ctx, io.Discard); s.ok() {
+			s := c.b.run(c.ctx, io.Discard)
+			if s.ok() {
 				t.Errorf("ok in spite of all: %+v", s)
+			}
+			// Else the user gets no hint, such as that the URL is that of the admin listener.
+			if refused := len(s.Failed) > 0 || len(s.Refused) > 0; refused != (s.failure != nil) {
+				t.Errorf("the failure to explain is %v: %+v", s.failure, s)
 			}
 		})
 	}

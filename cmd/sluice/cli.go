@@ -29,6 +29,8 @@ type stdio struct {
 type commands struct {
 	Serve       serveCmd       `cmd:"" help:"Run Sluice: admit jobs, shape them, deliver them."`
 	Dev         devCmd         `cmd:"" help:"Try Sluice out: everything in one process, without a configuration."`
+	Check       checkCmd       `cmd:"" help:"Compare what is counted in the store with what is there, and repair it."`
+	Config      configCmd      `cmd:"" help:"Check a configuration."`
 	Submit      submitCmd      `cmd:"" help:"Submit one job, or the lines of a file."`
 	Burst       burstCmd       `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
 	Job         jobCmd         `cmd:"" help:"Read, list, await, cancel or replay jobs."`
@@ -80,7 +82,7 @@ func run(ctx context.Context, args []string, std stdio, environ []string) (code 
 		err = filled(parsed)
 	}
 	if err != nil {
-		fmt.Fprintf(std.Err, "sluice: %v\nTry: sluice%s --help\n", err, commandOf(parser, args))
+		fmt.Fprintf(std.Err, "sluice: %s\nTry: sluice%s --help\n", mistakeOf(err), commandOf(parser, args))
 		return exitUsage
 	}
 	err = parsed.Run(&app{ctx: ctx, stdio: std, environ: environ}, parser)
@@ -147,6 +149,8 @@ func report(w io.Writer, err error) int {
 func newParser(std stdio) (*kong.Kong, error) {
 	cli := &commands{}
 	cli.Serve.Plugins = kong.Plugins{settingFlags()}
+	cli.Config.Check.Plugins = kong.Plugins{settingFlags()}
+	cli.Check.Plugins = kong.Plugins{settingFlags()}
 	parser, err := kong.New(cli,
 		kong.Name("sluice"),
 		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive when they like and wait in a bounded "+

@@ -24,16 +24,16 @@ func TestCandidates(t *testing.T) {
 		words string // the last is to be completed
 		want  string
 	}{
-		{"co", "completion"},
-		{"job ", "get show wait list cancel replay"},
+		{"co", "config completion"},
+		{"job ", "get find show wait list cancel replay"},
 		{"job l", "list"},
 		{"job x", ""},
 		{"job list --stat", "--state"},
-		{"job list --state ", "queued scheduled retrying leased dead done"},
+		{"job list --state ", "all queued scheduled retrying leased succeeded dead cancelled expired"},
 		{"job list --state de", "dead"},
-		{"job list --state=d", "--state=dead --state=done"},
-		{"job list --state = d", "dead done"}, // as bash cuts it
-		{"job list --state =", "queued scheduled retrying leased dead done"},
+		{"job list --state=d", "--state=dead"},
+		{"job list --state = d", "dead"}, // as bash cuts it
+		{"job list --state =", "all queued scheduled retrying leased succeeded dead cancelled expired"},
 		{"job list --state dead --rou", "--route"},
 		{"job list --all --rou", "--route"},
 		{"job --tenant", ""},

@@ -96,7 +96,7 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		says(sluice(exitOK, "job", "wait", id, "--tenant", "acme"), "state +succeeded")
 	}
 	says(sluice(exitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "1 +succeeded +"+instant+" +200")...)
-	says(sluice(exitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s", "depth +0", "dead +2", "succeeded +2")
+	says(sluice(exitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s", "depth +0", "dead +1", "dead in all +2", "succeeded +2")
 
 	says(sluice(exitOK, "tenant", "purge", "acme", "--state", "dead", "--yes"), "purged +1")
 	if text := sluice(exitOK, "job", "list", "--tenant", "acme", "--state", "dead"); text != "" {

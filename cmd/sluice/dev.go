@@ -22,41 +22,44 @@ type devCmd struct {
 	Admin    string `name:"admin" default:"${admin}" placeholder:"ADDR" help:"Address of the listener for operators [${admin}]."`
 	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to be seen]."`
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
+	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the upstream that echoes."`
 	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error [info]."`
 }
 
 func (devCmd) Help() string {
-	return `Runs everything in one process, to try Sluice out: the API, a worker, jobs kept in memory, and an upstream that echoes each delivery and logs it. There is no configuration and no authentication; the environment is not read. It prints commands to paste.
+	return `Runs everything in one process, to try Sluice out: the API, a worker, jobs kept in memory, and an upstream that echoes each delivery and logs it, or yours with --upstream. There is no configuration and no authentication; the environment is not read. It prints commands to paste.
 
 Jobs are lost on exit. For anything but trying out use: sluice serve
 
 Example:
   sluice dev
-  sluice dev --rate 10/s --api 127.0.0.1:9090`
+  sluice dev --rate 10/s --api 127.0.0.1:9090
+  sluice dev --upstream http://127.0.0.1:9000/orders`
 }
 
 func (c *devCmd) Run(a *app) error {
 	log := newLogger(a.Err, c.LogLevel)
-	upstream, err := startEcho("127.0.0.1:0", log)
-	if err != nil {
-		return err
+	from := config.Sources{Flags: map[string]string{
+		"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
+		"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
+	}}
+	upstream, what := c.Upstream, "yours"
+	if upstream == "" {
+		echo, err := startEcho("127.0.0.1:0", log)
+		if err != nil {
+			return err
+		}
+		defer echo.close()
+		upstream, what = echo.url(), "built in, echoes what it gets"
 	}
-	defer upstream.close()
-	cfg, err := config.Load(config.Sources{
-		Preset: map[string]any{
-			"routes": map[string]any{"default": map[string]any{"url": upstream.url()}},
-		},
-		Flags: map[string]string{
-			"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
-			"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
-		},
-	})
+	from.Routes = []string{"default=" + upstream}
+	cfg, err := config.Load(from)
 	if err != nil {
 		return c.inFlags(err)
 	}
 	p := &process{
 		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, apiFlag: "--api", adminFlag: "--admin", log: log,
-		ready: func(r running) { c.welcome(a.Out, r, upstream.url()) },
+		ready: func(r running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
 	}
 	return p.run(a.ctx)
 }
@@ -65,7 +68,8 @@ func (c *devCmd) Run(a *app) error {
 func (c *devCmd) inFlags(err error) error {
 	var problems shaper.Problems
 	if errors.As(err, &problems) {
-		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate", "tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity")
+		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate", "tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
+			"routes.default.url (--route)", "--upstream")
 		for i := range problems {
 			problems[i].Field = names.Replace(problems[i].Field)
 		}
@@ -86,7 +90,7 @@ Sluice is running.
   dashboard  %[2]s/ (open it in a browser)
   api        %[1]s
   admin      %[2]s
-  upstream   %[3]s (built in, echoes what it gets)
+  upstream   %[3]s
   rate       %[4]s for every tenant
   storage    in memory: jobs are lost on exit
 
@@ -103,7 +107,7 @@ Submit many, and watch them leave at the rate:
   %[6]s burst -n 60%[5]s
 
 Meanwhile, in another terminal, change the rate:
-  curl -s -X PATCH -H 'Content-Type: application/json' -d '{"rate":{"limit":20,"period_ms":1000}}' %[2]s/v1/tenants/default
+  curl -s -X PATCH -H 'Content-Type: application/json' -d '{"rate":"20/s"}' %[2]s/v1/tenants/default
 
 Ctrl-C ends it.
 

@@ -11,9 +11,10 @@ import (
 
 type jobCmd struct {
 	Get    jobGetCmd    `cmd:"" help:"Print a job."`
+	Find   jobFindCmd   `cmd:"" help:"Find a job of any tenant by its id alone."`
 	Show   jobShowCmd   `cmd:"" help:"Tell the story of a job."`
 	Wait   jobWaitCmd   `cmd:"" help:"Wait for the end of a job."`
-	List   jobListCmd   `cmd:"" help:"List jobs by state."`
+	List   jobListCmd   `cmd:"" help:"List jobs by state, type, time or key."`
 	Cancel jobCancelCmd `cmd:"" help:"Cancel a job that has not left yet."`
 	Replay jobReplayCmd `cmd:"" help:"Send a dead job through its queue again."`
 }
@@ -56,6 +57,35 @@ func (c *jobGetCmd) Run(a *app) error {
 		return fmt.Errorf("read the job: %w", err)
 	}
 	return printJob(a.Out, job, c.JSON)
+}
+
+type jobFindCmd struct {
+	adminFlags
+	ID   string `arg:"" help:"Id of the job."`
+	JSON bool   `help:"Print the job as JSON, with its payload."`
+}
+
+func (jobFindCmd) Help() string {
+	return `Finds a job by its id alone, through the admin listener, and prints it with the tenant that it belongs to.
+
+Example:
+  sluice job find ID
+  sluice job find --json ID`
+}
+
+func (c *jobFindCmd) Run(a *app) error {
+	remote, err := c.connect()
+	if err != nil {
+		return err
+	}
+	job, err := remote.Find(a.ctx, c.ID)
+	if err != nil {
+		return fmt.Errorf("find the job: %w", err)
+	}
+	if c.JSON {
+		return printJSON(a.Out, job)
+	}
+	return printJob(a.Out, job.Job, false)
 }
 
 type jobCancelCmd struct{ jobFlags }
@@ -120,7 +150,7 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	instant("started", job.Started)
 	instant("finished", job.Finished)
 	if e := job.LastError; e != nil {
-		add("last error", oneLine(e.Message), true)
+		add("last error", messageOf(*e), true)
 	}
 	if r := job.Response; r != nil {
 		add("response", strconv.Itoa(r.Status), true)

@@ -11,21 +11,42 @@ import (
 
 type jobListCmd struct {
 	apiFlags
-	State  string `required:"" enum:"queued,scheduled,retrying,leased,dead,done" placeholder:"STATE" help:"queued, scheduled, retrying, leased, dead, or done: all that ended otherwise."`
+	State  string `default:"all" enum:"all,queued,scheduled,retrying,leased,succeeded,dead,cancelled,expired" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying, leased, succeeded, dead, cancelled or expired [all]."`
 	Route  string `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
+	Type   string `filled:"" placeholder:"TEXT" help:"Only jobs of this type."`
+	Key    string `filled:"" placeholder:"TEXT" help:"Only the job with this idempotency key."`
 	Tenant string `filled:"" placeholder:"NAME" help:"Whose jobs [default, or that of the key]."`
+
+	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created then or later, such as 2026-01-02T15:04:05Z."`
+	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before."`
+
 	listFlags
 }
 
 func (jobListCmd) Help() string {
-	return `Lists the jobs of a tenant that are in one state, newest first. Of the jobs that are done, the most recent 1,000 of each route are kept. Jobs that move on while the list is read may be missing.
+	return `Lists the jobs of a tenant, newest first within each state and route. Of the jobs that succeeded, expired or were cancelled, the most recent 1,000 of each route are listed. Jobs that move on while the list is read may be missing.
 
 Example:
-  sluice job list --tenant acme --state dead
+  sluice job list --tenant acme
+  sluice job list --tenant acme --state dead --type order.create --created-after 2026-01-02T15:04:05Z
+  sluice job list --tenant acme --key order-17
   sluice job list --state queued --route default --all --json`
 }
 
 func (c *jobListCmd) Run(a *app) error {
+	asked := client.List{Tenant: c.Tenant, State: c.State, Route: c.Route, Type: c.Type, Key: c.Key}
+	for _, at := range []struct {
+		flag string
+		from *time.Time
+		to   *time.Time
+	}{{"--created-after", c.CreatedAfter, &asked.CreatedAfter}, {"--created-before", c.CreatedBefore, &asked.CreatedBefore}} {
+		if at.from == nil {
+			continue
+		}
+		if *at.to = *at.from; at.from.Unix() <= 0 { // the zero time would mean any
+			return usageError{at.flag + " must be after 1970"}
+		}
+	}
 	remote, err := c.connect(1)
 	if err != nil {
 		return err
@@ -41,7 +62,8 @@ func (c *jobListCmd) Run(a *app) error {
 			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts), j.Created.UTC().Format(time.RFC3339), j.Route, j.Type)
 		},
 		fetch: func(cursor string, limit int) ([]wire.Job, string, error) {
-			page, err := remote.Jobs(a.ctx, client.List{Tenant: c.Tenant, State: c.State, Route: c.Route, Limit: limit, Cursor: cursor})
+			asked.Limit, asked.Cursor = limit, cursor
+			page, err := remote.Jobs(a.ctx, asked)
 			if err != nil {
 				return nil, "", fmt.Errorf("list the jobs: %w", err)
 			}

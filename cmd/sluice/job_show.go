@@ -69,11 +69,19 @@ func storyOf(job wire.Job) []moment {
 }
 
 func errorText(e wire.JobError) string {
-	message := oneLine(e.Message)
+	message := messageOf(e)
 	if e.Status == 0 {
 		return message
 	}
 	return fmt.Sprintf("%s (status %d)", message, e.Status)
+}
+
+// messageOf is the message, with the detail where an operator asks.
+func messageOf(e wire.JobError) string {
+	if e.Detail == "" {
+		return oneLine(e.Message)
+	}
+	return oneLine(e.Message + ": " + e.Detail)
 }
 
 func showJob(out io.Writer, job wire.Job) error {

@@ -16,7 +16,7 @@ import (
 func TestBoundsOfAProcess(t *testing.T) {
 	now := startProcess(t, map[string]any{
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
-		"api":    map[string]any{"status_rate": "1/h", "max_connections": 2},
+		"api":    map[string]any{"status_rate": "1/h", "max_connections": 2, "address_share": 100},
 	})
 	hc := &http.Client{}
 	defer hc.CloseIdleConnections()

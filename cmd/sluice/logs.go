@@ -29,7 +29,15 @@ func newHandler(w io.Writer, level string) slog.Handler {
 	if terminal(w) {
 		return tint.NewHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""})
 	}
-	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least})
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least, ReplaceAttr: inUnits})
+}
+
+// inUnits writes a duration with its unit, as 1.5s; the handler would write nanoseconds.
+func inUnits(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // overheard is where package log writes. net/http tells there of what an upstream sends unasked, and quotes it: that may be a payload.

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // heard is a writer that passes each line on.
@@ -55,5 +58,14 @@ func TestAnUpstreamsWordsAreNotLogged(t *testing.T) {
 	close(answered)
 	if line := <-said; strings.Contains(line, "4111") || !strings.Contains(line, "Unsolicited response") || !strings.Contains(line, `"level":"DEBUG"`) {
 		t.Errorf("logged: %s", line)
+	}
+}
+
+// A duration has its unit: nobody reads nanoseconds.
+func TestDurationsAreLoggedWithTheirUnits(t *testing.T) {
+	var out bytes.Buffer
+	slog.New(newHandler(&out, "info")).Info("held", "for", 1500*time.Millisecond, "n", 7)
+	if !strings.Contains(out.String(), `"for":"1.5s","n":7`) {
+		t.Errorf("logged: %s", &out)
 	}
 }

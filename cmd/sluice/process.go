@@ -136,16 +136,25 @@ func (p *process) run(ctx context.Context) error {
 		}
 	}()
 
+	go func() {
+		select {
+		case err := <-engine.Failed():
+			fail(fmt.Errorf("the store: %w: see redis.log in %s", err, p.cfg.Redis.DataDir))
+		case <-ctx.Done():
+		}
+	}()
+
 	guard, err := callback.NewGuard(p.cfg.Callbacks.Allow)
 	if err != nil {
 		return err
 	}
-	authenticator, err := p.authenticator(ctx, q)
+	guesses := auth.NewGuesses()
+	authenticator, err := p.authenticator(ctx, q, guesses)
 	if err != nil {
 		return err
 	}
 	apiConfig := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
-	apiConfig.Traces = traces.Tracer()
+	apiConfig.Guesses, apiConfig.Traces = guesses, traces.Tracer()
 	server, err := api.New(q, apiConfig)
 	if err != nil {
 		return err
@@ -293,9 +302,9 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Tenants:  p.cfg.Tenants.Named,
 		Retention: queue.Retention{
 			Succeeded: p.cfg.Retention.Succeeded, Dead: p.cfg.Retention.Dead, Idempotency: p.cfg.Retention.Idempotency,
-			DeadCapacity: p.cfg.Retention.DeadCapacity,
+			DeadCapacity: p.cfg.Retention.DeadCapacity, DeadBytes: p.cfg.Retention.DeadBytes,
 		},
-		Store:        queue.StoreLimits{Bytes: p.cfg.Store.MaxBytes, Tenants: p.cfg.Store.MaxTenants},
+		Store:        queue.StoreLimits{Bytes: p.cfg.Store.MaxBytes, Tenants: p.cfg.Store.MaxTenants, FlowShare: p.cfg.Store.FlowShare},
 		CompressOver: int(p.cfg.Store.CompressOver),
 		Horizon:      p.cfg.Worker.Horizon,
 		Registerer:   attempt,
@@ -312,14 +321,14 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 
 // authenticator tells whose requests are whose; nil where nobody is asked. It is needed by the API alone, and may wait a few seconds for the
 // keys of an issuer.
-func (p *process) authenticator(ctx context.Context, keys auth.KeyStore) (*auth.Authenticator, error) {
+func (p *process) authenticator(ctx context.Context, keys auth.KeyStore, guesses *auth.Guesses) (*auth.Authenticator, error) {
 	modes := p.cfg.Auth.Modes()
 	if len(modes) == 0 || !p.roles.api {
 		return nil, nil
 	}
 	jwt, guest := p.cfg.Auth.JWT, p.cfg.Auth.Guest
 	return auth.New(ctx, auth.Config{
-		Modes: modes, Keys: keys, Logger: p.log,
+		Modes: modes, Keys: keys, Logger: p.log, Guesses: guesses,
 		JWT: auth.JWTConfig{
 			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim, TierClaim: jwt.TierClaim,
 			Keys: jwt.Keys, JWKS: jwt.JWKS,
@@ -357,6 +366,11 @@ func (p *process) apiConfig(
 		StatusTenants: p.gaugedTenants(),
 		TopTenants:    p.cfg.Metrics.Top(),
 		MaxStreams:    int(p.cfg.API.MaxStreams),
+		LocalOnly:     config.IsLoopback(p.cfg.API.Listen),
+		Hosts:         p.cfg.API.HostNames(),
+		MaxRequests:   int(p.cfg.API.MaxConnections),
+		TenantShare:   api.Percent(p.cfg.API.TenantShare),
+		AddressShare:  api.Percent(p.cfg.API.AddressShare),
 		StatusRate:    p.cfg.API.StatusRate,
 		Horizon:       p.cfg.Worker.Horizon,
 		AdminPages:    pages,
@@ -418,7 +432,7 @@ func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engi
 		routes[name] = worker.Route{
 			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
 			Retry:   worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff, MaxBackoff: r.Retry.MaxBackoff},
-			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay},
+			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay, SlowAfter: r.Breaker.SlowAfter},
 		}
 	}
 	return worker.Config{
@@ -442,7 +456,10 @@ func (p *process) listen(section, flag, address string, most int64, fail context
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot listen on %s: %w (change it with %s)", key, address, rootOf(err), flag)
 	}
-	l := &listener{gate: newGate(), socket: api.Limit(socket, section, int(most)), log: p.log}
+	l := &listener{gate: newGate(), log: p.log}
+	l.socket = api.Limit(socket, section, api.Limits{
+		Connections: int(most), PerAddress: int(api.Percent(p.cfg.API.AddressShare).Of(most)), Proxies: p.cfg.Auth.Guest.TrustedProxies,
+	})
 	l.server = api.HTTPServer(address, l.gate, p.log)
 	l.socket.Attend(l.server)
 	p.log.Info("listening", "for", key, "address", socket.Addr().String())

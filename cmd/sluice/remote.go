@@ -13,6 +13,9 @@ import (
 // queueFull is the kind of the refusal that means that a tenant's queue is full.
 const queueFull = "queue-full"
 
+// neverFits is the type of the refusal of what is larger than the queue.
+const neverFits = "urn:sluice:problem:never-fits"
+
 // apiFlags say where the API is and who asks. The flag is not called --key, which names a job in submit.
 type apiFlags struct {
 	API    string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"Where the API is [http://${api}]."`

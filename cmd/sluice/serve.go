@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -17,11 +15,13 @@ type serveCmd struct {
 	Roles  string `default:"api,worker" placeholder:"LIST" env:"SLUICE_ROLES" help:"What this process does: api, worker or both [api,worker]."`
 	Dev    bool   `help:"Accept the embedded engine where there is neither redis.url nor a redis-server on PATH: jobs are lost on exit."`
 
-	kong.Plugins // the flags of the settings
+	sourceFlags
 }
 
 func (serveCmd) Help() string {
-	return `Runs Sluice until it is told to stop. Settings come from their defaults, the file, the environment and these flags, the later winning. The file must name at least one route.
+	return `Runs Sluice until SIGTERM or SIGINT. Settings come from the defaults, the file, the environment and the
+flags; each overrides the ones before it. At least one route is required: in the file, by --route or by a
+variable.
 
 Jobs are kept in the Redis of redis.url. Without one, a private redis-server is started with its data in redis.data_dir; that one cannot be shared, so processes with split roles need redis.url.
 
@@ -31,11 +31,12 @@ SIGTERM or SIGINT ends it in order: readiness turns 503, new jobs are refused, r
 
 Example:
   sluice serve --config sluice.yaml
-  sluice serve --config sluice.yaml --roles worker --admin 127.0.0.1:9091`
+  sluice serve --config sluice.yaml --roles worker --admin 127.0.0.1:9091
+  sluice serve --route default=http://127.0.0.1:9000/orders`
 }
 
 func (c *serveCmd) Run(a *app) error {
-	sources := config.Sources{File: c.Config, Environ: a.environ, Flags: settingValues(c.Plugins)}
+	sources := c.sources(a, c.Config)
 	cfg, loadErr := config.Load(sources)
 	problems, _ := loadErr.(shaper.Problems)
 	if loadErr != nil && problems == nil {
@@ -59,6 +60,9 @@ func (c *serveCmd) Run(a *app) error {
 		cfg: cfg, roles: r, embedded: embedded, apiFlag: "--api", adminFlag: "--admin",
 		log:    newLogger(a.Err, cfg.Log.Level),
 		getenv: func(name string) string { return a.env(name, "") },
+	}
+	for _, note := range config.Strays(a.environ) {
+		p.log.Warn(note)
 	}
 	if c.Config != "" {
 		p.reloader = newReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.log)

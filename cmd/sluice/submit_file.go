@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,14 +42,12 @@ type feed struct {
 	ended    bool         // there are no further lines
 	window   int          // lines of the next batch at the most
 	progress time.Time    // when a line last got a verdict
-	nowhere  map[string]bool
 	summary  feedSummary
 }
 
 // submission is a line that is ready to be sent.
 type submission struct {
 	line  int
-	route string
 	keyed bool
 	body  json.RawMessage
 }
@@ -78,7 +75,7 @@ func (s feedSummary) ok() bool { return len(s.Refused) == 0 && s.Error == "" }
 // run sends everything; when ctx ends it sums up what it has.
 func (f *feed) run(ctx context.Context) feedSummary {
 	began := time.Now()
-	f.window, f.progress, f.nowhere, f.summary.Refused = wire.MaxBatch, began, map[string]bool{}, map[string]int{}
+	f.window, f.progress, f.summary.Refused = wire.MaxBatch, began, map[string]int{}
 	err := f.sendAll(ctx)
 	if err == nil {
 		err = f.lines.err
@@ -172,8 +169,7 @@ func (f *feed) fitting() (n int) {
 func readSubmission(l line, prefix string) (s submission, reason string) {
 	s = submission{line: l.number, body: l.text}
 	var known struct {
-		Route string          `json:"route"`
-		Key   json.RawMessage `json:"idempotency_key"`
+		Key json.RawMessage `json:"idempotency_key"`
 	}
 	switch {
 	case l.long:
@@ -184,7 +180,7 @@ func readSubmission(l line, prefix string) (s submission, reason string) {
 		return s, "is not a JSON object"
 	}
 	_ = json.Unmarshal(l.text, &known) // a member of another kind is the server's to refuse
-	s.route, s.keyed = known.Route, known.Key != nil
+	s.keyed = known.Key != nil
 	if s.keyed || prefix == "" {
 		return s, ""
 	}
@@ -226,7 +222,7 @@ func (f *feed) judge(batch []submission, verdicts []wire.BatchVerdict) (pause ti
 			}
 			kept = append(kept, s)
 		default:
-			f.refuse(s, kind, cmp.Or(v.Detail, v.Title))
+			f.refuse(s, kind, reasonOf(v.Problem))
 		}
 	}
 	f.progress = time.Now()
@@ -241,19 +237,26 @@ func (f *feed) judge(batch []submission, verdicts []wire.BatchVerdict) (pause ti
 
 // mayPass reports whether the line may be taken later as it is: there was no place for it, and there can be one.
 func mayPass(p wire.Problem) bool {
-	return p.Status == http.StatusTooManyRequests && (p.Capacity == nil || *p.Capacity > 0) || p.Status == http.StatusServiceUnavailable
+	return p.Status == http.StatusTooManyRequests && p.Type != neverFits && (p.Capacity == nil || *p.Capacity > 0) || p.Status == http.StatusServiceUnavailable
 }
 
-// elementField is the path of a field of a job of a batch.
-var elementField = regexp.MustCompile(`^jobs\[(\d+)\]\.?(.*)$`)
+// reasonOf is why the line was refused.
+func reasonOf(p wire.Problem) string {
+	var reasons []string
+	for _, e := range p.Errors {
+		reason := e.Rule
+		if e.Field != "body" {
+			reason = fmt.Sprintf("%s (%s) %s", e.Field, e.Kind, e.Rule)
+		}
+		reasons = append(reasons, reason)
+	}
+	return cmp.Or(strings.Join(reasons, "; "), p.Detail, p.Title)
+}
 
-// failed deals with a request that was refused as a whole or got no answer: it takes out the lines that are to blame, or says
-// when to send the same again. The error is one that nothing can be done about.
+// failed deals with a request that was refused as a whole or got no answer: it says when to send the same again. The error is one that nothing can be done about.
 func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal error) {
 	var answer *client.Error
-	if errors.As(err, &answer) && f.blame(batch, answer) {
-		return 0, nil
-	}
+	errors.As(err, &answer)
 	again := transient(err)
 	if answer != nil {
 		switch {
@@ -283,45 +286,6 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 		return answer.RetryAfter, nil
 	}
 	return time.Second, nil
-}
-
-// blame refuses the lines that the answer names as the reason why the whole batch was refused; it reports whether there were any.
-func (f *feed) blame(batch []submission, answer *client.Error) bool {
-	reasons := map[int][]string{}
-	for _, e := range answer.Errors {
-		at := elementField.FindStringSubmatch(e.Field)
-		if at == nil {
-			continue
-		}
-		i, err := strconv.Atoi(at[1])
-		if err != nil || i >= len(batch) {
-			continue
-		}
-		reason := e.Rule
-		if at[2] != "" {
-			reason = fmt.Sprintf("%s (%s) %s", at[2], e.Kind, e.Rule)
-		}
-		reasons[i] = append(reasons[i], reason)
-		if answer.Kind() == "unknown-route" {
-			f.nowhere[batch[i].route] = true
-		}
-	}
-	if len(reasons) == 0 {
-		return false
-	}
-	kept := make([]submission, 0, len(f.pending))
-	for i, s := range f.pending {
-		switch {
-		case i < len(batch) && reasons[i] != nil:
-			f.refuse(s, answer.Kind(), strings.Join(reasons[i], "; "))
-		case f.nowhere[s.route]:
-			f.refuse(s, answer.Kind(), "route (string) must be a configured route")
-		default:
-			kept = append(kept, s)
-		}
-	}
-	f.pending, f.progress = kept, time.Now()
-	return true
 }
 
 func (f *feed) refuse(s submission, kind, reason string) {

@@ -169,24 +169,15 @@ func TestSubmitFile(t *testing.T) {
 			in: intake{verdict: func(job wire.BatchJob) (wire.BatchVerdict, bool) {
 				return wire.BatchVerdict{Problem: problem(422, "deadline-unreachable").Problem}, string(job.Payload) == `{"n":2}`
 			}}},
-		{name: "lines that spoil the batch", text: numbered(5), named: "line 3", sizes: []int{5, 3},
-			want: feedSummary{Lines: 5, Admitted: 3, Refused: map[string]int{"invalid-request": 2}},
-			in: intake{refuse: func(n int, _ []wire.BatchJob) error {
-				if n > 1 {
-					return nil
-				}
-				return problem(422, "invalid-request", field("jobs[2].cost"), field("jobs[4]"), field("jobs[99].x"))
+		{name: "malformed lines", text: numbered(5), named: "cost (string) breaks a rule; breaks a rule", sizes: []int{5},
+			want: feedSummary{Lines: 5, Admitted: 4, Refused: map[string]int{"invalid-request": 1}},
+			in: intake{verdict: func(job wire.BatchJob) (wire.BatchVerdict, bool) {
+				return wire.BatchVerdict{Problem: problem(422, "invalid-request", field("cost"), field("body")).Problem}, string(job.Payload) == `{"n":3}`
 			}}},
-		{name: "an unknown route spoils it once", sizes: []int{4, 2}, named: "line 2", text: `{"type":"t","payload":1}
-			{"type":"t","payload":1,"route":"x"}
-			{"type":"t","payload":1}
-			{"route":"x","type":"t","payload":1}`,
-			want: feedSummary{Lines: 4, Admitted: 2, Refused: map[string]int{"unknown-route": 2}},
-			in: intake{refuse: func(n int, _ []wire.BatchJob) error {
-				if n > 1 {
-					return nil
-				}
-				return problem(404, "unknown-route", field("jobs[1].route"))
+		{name: "a payload that never fits", text: numbered(3), named: "line 2", sizes: []int{3},
+			want: feedSummary{Lines: 3, Admitted: 2, Refused: map[string]int{"never-fits": 1}},
+			in: intake{verdict: func(job wire.BatchJob) (wire.BatchVerdict, bool) {
+				return wire.BatchVerdict{Problem: problem(429, "never-fits").Problem}, string(job.Payload) == `{"n":2}`
 			}}},
 		{name: "a gateway that takes less", text: numbered(5), want: feedSummary{Lines: 5, Admitted: 5},
 			in: intake{refuse: func(_ int, jobs []wire.BatchJob) error {

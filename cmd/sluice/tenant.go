@@ -23,6 +23,7 @@ type tenantCmd struct {
 	Pause   tenantPauseCmd   `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
 	Drain   tenantDrainCmd   `cmd:"" help:"Admit no job of a tenant; what waits leaves."`
 	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
+	Unhold  tenantUnholdCmd  `cmd:"" help:"End the holds of a tenant, after its upstream was mended."`
 	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
 	Replay  tenantReplayCmd  `cmd:"" help:"Send dead jobs of a tenant through its queue again."`
 	Diff    tenantDiffCmd    `cmd:"" help:"Show what applying a file of tenants would change."`
@@ -45,13 +46,39 @@ type tenantFlags struct {
 	JSON bool   `help:"Print the tenant as JSON."`
 }
 
+// changeFlags name one tenant that is changed.
+type changeFlags struct {
+	tenantFlags
+	Create bool `help:"Make the tenant if nobody has heard of it: its settings then stand before its first job."`
+}
+
+// tune makes the change. Of a tenant that nobody has heard of it asks first, or wants --create: its name may be misspelt.
+func (f *changeFlags) tune(a *app, change func(*client.Client) (wire.Tenant, error)) (wire.Tenant, error) {
+	remote, err := f.connect()
+	if err != nil {
+		return wire.Tenant{}, err
+	}
+	if f.Create {
+		return change(remote)
+	}
+	t, err := change(remote.Known())
+	var answer *client.Error
+	if errors.As(err, &answer) && answer.Kind() == "unknown-tenant" && terminal(a.In) && terminal(a.Err) {
+		if err := a.confirm(fmt.Sprintf("Nobody has heard of the tenant %s. Make it? [y/N] ", printable(f.Name))); err != nil {
+			return wire.Tenant{}, err
+		}
+		return change(remote)
+	}
+	return t, err
+}
+
 type tenantListCmd struct {
 	adminFlags
 	listFlags
 }
 
 func (tenantListCmd) Help() string {
-	return `Lists the tenants that have jobs, figures or settings of their own: rate, capacity, how many jobs wait and run, and what limits each now.
+	return `Lists the tenants that have jobs, figures or settings of their own: rate, capacity, how many jobs wait, run and are dead letters now, and what limits each.
 
 Example:
   sluice tenant list
@@ -68,14 +95,17 @@ func (c *tenantListCmd) Run(a *app) error {
 	}
 	list := listed[wire.Tenant]{
 		most: tenantPage,
-		head: tenantLine("TENANT", "RATE", "CAPACITY", "DEPTH", "RUNNING", "LIMITED BY"),
+		head: tenantLine("TENANT", "RATE", "CAPACITY", "DEPTH", "RUNNING", "DEAD", "LIMITED BY"),
 		row: func(t wire.Tenant) string {
 			figure := func(n int64) string { return strconv.FormatInt(n, 10) }
 			limitedBy := t.LimitedBy
+			if held := heldText(t.Figures); held != "" && t.LimitedBy == "held" {
+				limitedBy += " " + held
+			}
 			if t.Draining {
 				limitedBy += ", draining"
 			}
-			return tenantLine(t.Tenant, rateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), limitedBy)
+			return tenantLine(t.Tenant, rateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), figure(t.DeadLetters), limitedBy)
 		},
 		fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
 			page, err := remote.Tenants(a.ctx, cursor, limit)
@@ -88,8 +118,8 @@ func (c *tenantListCmd) Run(a *app) error {
 	return list.print(a.Out, a.Err, c.listFlags)
 }
 
-func tenantLine(name, rate, capacity, depth, running, limitedBy string) string {
-	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %s", name, rate, capacity, depth, running, limitedBy)
+func tenantLine(name, rate, capacity, depth, running, dead, limitedBy string) string {
+	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %8s  %s", name, rate, capacity, depth, running, dead, limitedBy)
 }
 
 type tenantGetCmd struct{ tenantFlags }
@@ -114,7 +144,7 @@ func (c *tenantGetCmd) Run(a *app) error {
 }
 
 type tenantSetCmd struct {
-	tenantFlags
+	changeFlags
 	Rate          *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
 	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle stretch."`
 	Capacity      *int64         `placeholder:"N" help:"Jobs that may wait."`
@@ -129,10 +159,11 @@ type tenantSetCmd struct {
 }
 
 func (tenantSetCmd) Help() string {
-	return `Changes the settings that are given and leaves the others. The jobs that wait already obey the change at once, without a burst.
+	return `Changes the settings that are given and leaves the others. The jobs that wait already obey the change at once, without a burst. Of a tenant that nobody has heard of it asks first on a terminal; elsewhere it wants --create.
 
 Example:
   sluice tenant set acme --rate 200/s --capacity 5000 --reason "black friday"
+  sluice tenant set newcomer --rate 10/s --create
   sluice tenant set acme --route login --rate 5/m
   sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
   sluice tenant set acme --reset rate,capacity`
@@ -143,11 +174,7 @@ func (c *tenantSetCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	remote, err := c.connect()
-	if err != nil {
-		return err
-	}
-	t, err := remote.Patch(a.ctx, c.Name, patch)
+	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) { return remote.Patch(a.ctx, c.Name, patch) })
 	if err != nil {
 		return fmt.Errorf("change the tenant: %w", err)
 	}
@@ -232,17 +259,13 @@ func parsePace(text string) (wire.Pace, error) {
 
 // switchFlags name a tenant that is paused, drained or resumed.
 type switchFlags struct {
-	tenantFlags
+	changeFlags
 	Reason string `placeholder:"TEXT" help:"Kept with the change."`
 }
 
 // change makes the change, which is called so in an error, and prints the tenant.
 func (f *switchFlags) change(a *app, called string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error)) error {
-	remote, err := f.connect()
-	if err != nil {
-		return err
-	}
-	t, err := change(remote, a.ctx, f.Name, f.Reason)
+	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) { return change(remote, a.ctx, f.Name, f.Reason) })
 	if err != nil {
 		return fmt.Errorf("%s the tenant: %w", called, err)
 	}
@@ -282,6 +305,45 @@ Example:
 
 func (c *tenantResumeCmd) Run(a *app) error { return c.change(a, "resume", (*client.Client).Resume) }
 
+type tenantUnholdCmd struct{ switchFlags }
+
+func (tenantUnholdCmd) Help() string {
+	return `Ends the holds of a tenant's routes: an upstream may ask with Retry-After to be left alone for up to an hour, and may be back sooner. The jobs leave at the part of the rate that the hold has left, and the rest comes back by a twentieth a second. A circuit breaker that is still open holds them again. The history tells of it.
+
+Example:
+  sluice tenant unhold acme --reason "upstream is back"`
+}
+
+func (c *tenantUnholdCmd) Run(a *app) error { return c.change(a, "unhold", (*client.Client).Unhold) }
+
+// heldText says until when a flow is held and why, empty if it is not.
+func heldText(f wire.Figures) string {
+	if f.HeldUntil.IsZero() {
+		return ""
+	}
+	return "until " + f.HeldUntil.UTC().Format(time.RFC3339) + ", " + heldBy(f.HeldBy, f.HeldStatus)
+}
+
+// heldBy says why a flow is held.
+func heldBy(by string, status int) string {
+	answered := ""
+	if status != 0 {
+		answered = fmt.Sprintf(" (last answer %d)", status)
+	}
+	switch by {
+	case "retry_after":
+		return "by Retry-After of the upstream" + answered
+	case "breaker":
+		if status == 0 {
+			answered = " (no answer)"
+		}
+		return "by the circuit breaker" + answered
+	case "hand_off":
+		return "because asynq does not take its jobs"
+	}
+	return "for a reason that is not known"
+}
+
 func rateText(r wire.Rate) string {
 	return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
 }
@@ -310,6 +372,9 @@ func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 		rows = append(rows, []string{"reason", t.Reason, ""})
 	}
 	rows = append(rows, figureRows(t.Figures)...)
+	if t.DeadBytes > 0 {
+		rows = append(rows, []string{"bytes stored", bytesText(t.StoredBytes), ""}, []string{"of dead letters", bytesText(t.DeadBytes), ""})
+	}
 	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
 		f := t.Routes[route]
 		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) {
@@ -347,16 +412,22 @@ func policyRows(p wire.Policy) [][]string {
 
 func figureRows(f wire.Figures) [][]string {
 	figure := func(label, value string) []string { return []string{label, value, ""} }
-	return [][]string{
+	rows := [][]string{
 		figure("depth", strconv.FormatInt(f.Depth, 10)),
 		figure("running", strconv.FormatInt(f.Running, 10)),
 		figure("limited by", f.LimitedBy),
+	}
+	if held := heldText(f); held != "" {
+		rows = append(rows, figure("held", held))
+	}
+	return append(rows,
 		figure("effective rate", fmt.Sprintf("%.4g/s", f.EffectiveRate)),
-		figure("oldest wait", (time.Duration(f.OldestWaitMS) * time.Millisecond).String()),
+		figure("oldest wait", (time.Duration(f.OldestWaitMS)*time.Millisecond).String()),
 		figure("admitted", strconv.FormatInt(f.Admitted, 10)),
 		figure("rejected", strconv.FormatInt(f.Rejected, 10)),
 		figure("departed", strconv.FormatInt(f.Departed, 10)),
 		figure("succeeded", strconv.FormatInt(f.Succeeded, 10)),
-		figure("dead", strconv.FormatInt(f.Dead, 10)),
-	}
+		figure("dead", strconv.FormatInt(f.DeadLetters, 10)),
+		figure("dead in all", strconv.FormatInt(f.Dead, 10)),
+	)
 }

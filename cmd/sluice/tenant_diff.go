@@ -62,7 +62,7 @@ func changesBetween(before, after wire.Tenant) []settingChange {
 	return changes
 }
 
-// routesOf are the routes of which something is said.
+// routesOf returns the routes with settings of their own.
 func routesOf(tenants ...wire.Tenant) []string {
 	routes := map[string]bool{}
 	for _, t := range tenants {

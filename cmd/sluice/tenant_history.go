@@ -44,10 +44,18 @@ func (c *tenantHistoryCmd) Run(a *app) error {
 	rows := [][]string{{"AT", "REVISION", "BY", "REASON", "CHANGE"}}
 	for _, e := range history.Items {
 		rows = append(rows, []string{
-			e.At.UTC().Format(time.RFC3339), strconv.FormatInt(e.Revision, 10), e.Actor, orDash(e.Reason), changeText(e.Before, e.After),
+			e.At.UTC().Format(time.RFC3339), strconv.FormatInt(e.Revision, 10), e.Actor, orDash(e.Reason), entryText(e),
 		})
 	}
 	return printTable(a.Out, rows)
+}
+
+// entryText is what a change did.
+func entryText(e wire.HistoryEntry) string {
+	if e.Action == "unhold" {
+		return "holds ended"
+	}
+	return changeText(e.Before, e.After)
 }
 
 // changeText lists the settings that differ.

@@ -38,21 +38,30 @@ func (f *sweepFlags) filter(state string) (wire.Filter, error) {
 type tenantPurgeCmd struct {
 	sweepFlags
 	State *string `enum:"queued,scheduled,retrying,dead" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying or dead."`
+	All   bool    `help:"Jobs in every state: queued, scheduled, retrying and dead."`
 	Yes   bool    `short:"y" help:"Do not ask."`
 }
 
 func (tenantPurgeCmd) Help() string {
-	return `Cancels the jobs of a tenant that wait, and deletes its dead ones: all that exist when it begins, or those that are chosen. Jobs that a worker has are let be. On a terminal it asks first; elsewhere it wants --yes. After a failure it can be repeated.
+	return `Cancels waiting jobs of a tenant and deletes dead ones. One of --state, --id or --all (every state) is
+required; other flags narrow the selection. Leased jobs are skipped. On a terminal the command asks for
+confirmation; elsewhere it requires --yes. After a failure it can be repeated.
 
 Example:
   sluice tenant purge acme --state dead --error "404" --yes
-  sluice tenant purge acme --created-before 2026-01-02T15:04:05Z --yes --json`
+  sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json`
 }
 
 func (c *tenantPurgeCmd) Run(a *app) error {
 	state := ""
 	if c.State != nil {
 		state = *c.State
+	}
+	switch {
+	case c.All && state != "":
+		return usageError{"--all and --state exclude each other"}
+	case !c.All && state == "" && len(c.ID) == 0:
+		return usageError{"one of --state, --id or --all is required; --state is queued, scheduled, retrying or dead"}
 	}
 	filter, err := c.filter(state)
 	if err != nil {
@@ -66,7 +75,12 @@ func (c *tenantPurgeCmd) Run(a *app) error {
 		if !terminal(a.In) || !terminal(a.Err) {
 			return usageError{"purge deletes jobs: --yes is required where nobody can be asked"}
 		}
-		if err := a.confirm(fmt.Sprintf("Purge %s of the tenant %s? They are lost. [y/N] ", filterText(filter), c.Name)); err != nil {
+		t, err := remote.Tenant(a.ctx, c.Name)
+		if err != nil {
+			return fmt.Errorf("read the tenant: %w", err)
+		}
+		question := fmt.Sprintf("Purge %s of the tenant %s, which has %d waiting and %d dead jobs? They are lost. [y/N] ", filterText(filter), c.Name, t.Depth, t.DeadLetters)
+		if err := a.confirm(question); err != nil {
 			return err
 		}
 	}

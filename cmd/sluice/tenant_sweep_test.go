@@ -65,6 +65,10 @@ func (c *control) run(command string, flags ...string) (code int, out, errs stri
 	c.t.Helper()
 	var stdout, stderr bytes.Buffer
 	args := append([]string{"tenant", command, "acme", "--admin", c.url}, flags...)
+	switch command {
+	case "set", "pause", "drain", "resume":
+		args = append(args, "--create") // nobody has heard of acme yet
+	}
 	code = run(c.t.Context(), args, stdio{In: strings.NewReader(""), Out: &stdout, Err: &stderr}, nil)
 	return code, stdout.String(), stderr.String()
 }
@@ -81,18 +85,21 @@ func TestSweepCommands(t *testing.T) {
 		left  int // dead jobs
 		alive int
 	}{
-		{"purge", []string{"purge", "--yes"}, 5, exitOK, "purged  5", "purged 2, ", 0, 0},
-		{"purge of nothing", []string{"purge", "-y"}, 0, exitOK, "purged  0", "", 0, 0},
+		{"purge", []string{"purge", "--all", "--yes"}, 5, exitOK, "purged  5", "purged 2, ", 0, 0},
+		{"purge of nothing", []string{"purge", "--all", "-y"}, 0, exitOK, "purged  0", "", 0, 0},
 		{"purge by error", []string{"purge", "--error", "502", "--state", "dead", "--route", "default", all, "--yes"}, 3, exitOK, "purged  3", "purged 2, ", 0, 0},
-		{"purge by another error", []string{"purge", "--error", "404", "--yes"}, 3, exitOK, "purged  0", "", 3, 0},
-		{"purge of old jobs", []string{"purge", "--created-before=2020-01-01T00:00:00Z", "--yes"}, 3, exitOK, "purged  0", "", 3, 0},
+		{"purge by another error", []string{"purge", "--all", "--error", "404", "--yes"}, 3, exitOK, "purged  0", "", 3, 0},
+		{"purge of old jobs", []string{"purge", "--all", "--created-before=2020-01-01T00:00:00Z", "--yes"}, 3, exitOK, "purged  0", "", 3, 0},
 		{"purge of some ids", []string{"purge", "--id=0000000000000000000000000001,abc", "--id=0000000000000000000000000002", "--yes", "--json"}, 3, exitOK, `"count": 2`, "", 1, 0},
-		{"purge of all time", []string{"purge", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3, exitUsage, "", "after 1970", 3, 0},
-		{"purge unasked", []string{"purge"}, 3, exitUsage, "", "--yes is required", 3, 0},
+		{"purge of all time", []string{"purge", "--all", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3, exitUsage, "", "after 1970", 3, 0},
+		{"purge unasked", []string{"purge", "--state=dead"}, 3, exitUsage, "", "--yes is required", 3, 0},
 		{"purge of no state", []string{"purge", "--state=leased", "--yes"}, 3, exitUsage, "", "--state", 3, 0},
 		{"purge of no route", []string{"purge", "--route", "", "--yes"}, 3, exitUsage, "", "--route must not be empty: give a value or leave it out\nTry: sluice tenant purge --help", 3, 0},
 		{"purge of no error", []string{"purge", "--state=dead", "--error=", "--yes"}, 3, exitUsage, "", "--error must not be empty", 3, 0},
 		{"purge of no id", []string{"purge", "--id=", "--yes"}, 3, exitUsage, "", "--id must not be empty", 3, 0},
+		{"purge without a selection", []string{"purge", "--yes"}, 3, exitUsage, "", "one of --state, --id or --all", 3, 0},
+		{"purge by error alone", []string{"purge", "--error=502", "--yes"}, 3, exitUsage, "", "one of --state, --id or --all", 3, 0},
+		{"purge of all of a state", []string{"purge", "--all", "--state=dead", "--yes"}, 3, exitUsage, "", "exclude each other", 3, 0},
 		{"replay of no route", []string{"replay", "--route="}, 3, exitUsage, "", "--route must not be empty", 3, 0},
 		{"replay of no error", []string{"replay", "--error", ""}, 3, exitUsage, "", "--error must not be empty", 3, 0},
 		{"change of no route", []string{"set", "--route", "", "--burst", "7"}, 3, exitUsage, "", "--route must not be empty", 3, 0},
@@ -132,15 +139,15 @@ func TestSweepThatBreaks(t *testing.T) {
 	c.queue.SweptMost = 2
 	calls := 0
 	c.fail = func(*http.Request) bool { calls++; return calls > 2 }
-	code, out, errs := c.run("purge", "--yes")
+	code, out, errs := c.run("purge", "--all", "--yes")
 	if code != exitFailed || !strings.Contains(out, "purged       4") || !strings.Contains(out, "ended early  Service Unavailable (503)") {
 		t.Errorf("exit code %d\n%s\n%s", code, out, errs)
 	}
-	if code, _, errs := c.run("purge", "--yes"); code != exitFailed || !strings.Contains(errs, "purge the jobs: Service Unavailable (503)") {
+	if code, _, errs := c.run("purge", "--all", "--yes"); code != exitFailed || !strings.Contains(errs, "purge the jobs: Service Unavailable (503)") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 	calls = 0
-	if code, out, errs := c.run("purge", "--yes", "--json"); code != exitOK || !strings.Contains(out, `"count": 1`) {
+	if code, out, errs := c.run("purge", "--all", "--yes", "--json"); code != exitOK || !strings.Contains(out, `"count": 1`) {
 		t.Errorf("exit code %d\n%s\n%s", code, out, errs)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"time"
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
@@ -138,14 +140,37 @@ func printLookLines(w io.Writer, l topLook) {
 	}
 	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth, o.Running, o.rateFigures.text(), o.Workers, late, store)
 	if t := l.Tenant; t != nil {
-		fmt.Fprintf(w, "%s %s: rate %s by %s depth %d/%d running %d%s oldest %s waits p50 %s p95 %s p99 %s\n", at, plain(t.Tenant.Tenant), rateText(t.Rate), t.LimitedBy,
-			t.Depth, t.Capacity, t.Running, t.rateFigures.text(), oldestText(t.OldestWaitMS), msText(t.WaitP50MS), msText(t.WaitP95MS), msText(t.WaitP99MS))
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s p99 %s\n", at, plain(t.Tenant.Tenant), rateText(t.Rate), t.LimitedBy,
+			heldPart(t.HeldUntil, t.HeldBy, t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS), msText(t.WaitP50MS), msText(t.WaitP95MS), msText(t.WaitP99MS))
 		return
 	}
 	for _, t := range l.Tenants {
-		fmt.Fprintf(w, "%s %s: rate %s by %s depth %d/%d running %d%s oldest %s\n", at, plain(t.Tenant), rateText(t.Rate), t.LimitedBy, t.Depth, t.Capacity, t.Running,
-			t.rateFigures.text(), oldestText(t.OldestWaitMS))
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at, plain(t.Tenant), rateText(t.Rate), t.LimitedBy,
+			heldPart(t.HeldUntil, t.HeldBy, t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS))
 	}
+}
+
+// deadPart counts the dead letters that there are now, if there are any.
+func deadPart(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return " dead " + strconv.FormatInt(n, 10)
+}
+
+// heldPart is until when a tenant is held, and by what.
+func heldPart(until time.Time, by string, status int) string {
+	if until.IsZero() {
+		return ""
+	}
+	part := " until " + until.UTC().Format("15:04:05")
+	if by != "" {
+		part += " " + by
+	}
+	if status != 0 {
+		part += " " + strconv.Itoa(status)
+	}
+	return part
 }
 
 func (r rateFigures) text() string {

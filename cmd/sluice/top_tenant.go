@@ -38,7 +38,7 @@ func (m *topModel) tenantLines(height int) []string {
 			"oldest wait "+oldestText(t.OldestWaitMS)),
 		m.joined("waits p50 "+msText(t.WaitP50MS)+"  p95 "+msText(t.WaitP95MS)+"  p99 "+msText(t.WaitP99MS)),
 		m.joined(fmt.Sprintf("admitted %s", count(t.Admitted)), fmt.Sprintf("refused %s", count(t.Rejected)), fmt.Sprintf("succeeded %s", count(t.Succeeded)),
-			fmt.Sprintf("dead %s", count(t.Dead))),
+			fmt.Sprintf("dead %s now, %s in all", count(t.DeadLetters), count(t.Dead))),
 	)
 	return append(lines, m.charts(height-len(lines))...)
 }
@@ -62,8 +62,17 @@ func limitOf(t *wire.TenantNow) string {
 		text = "its jobs leave at the rate"
 	case "concurrency":
 		text, style = "as many deliveries run as may at once", styleWarn
+	case "upstream":
+		text, style = "the upstream is slow: its deliveries hold all the places that a worker keeps for them", styleWarn
+	case "late":
+		text, style = "its jobs come too late from Redis to leave at their instants", styleWarn
+	case "workers":
+		text, style = "no worker takes its jobs: all places are taken, or none is live", styleWarn
 	case "held":
-		text, style = "held: the upstream asked for peace, or is not there", styleWarn
+		text, style = "held", styleWarn
+		if held := heldText(t.Figures); held != "" {
+			text += " " + held
+		}
 	case "paused":
 		text, style = "paused", styleWarn
 	default:

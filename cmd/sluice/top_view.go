@@ -108,6 +108,14 @@ func (m *topModel) titleLines() []string {
 			tenants, fmt.Sprintf("depth %s (%s)", count(o.Depth), bytesText(o.Bytes)), count(o.Running) + " running",
 			plural(o.Workers, "worker", "workers"),
 		}
+		if o.Dead != nil && *o.Dead > 0 {
+			parts = append(parts, count(*o.Dead)+" dead")
+		}
+		for _, r := range o.Routes {
+			if r.Breaker != "closed" {
+				parts = append(parts, styleWarn.Render("breaker of "+plain(r.Route)+" "+r.Breaker))
+			}
+		}
 		if o.Lateness != nil {
 			parts = append(parts, "lateness p99 "+short(*o.Lateness)+" ms")
 		}
@@ -145,6 +153,9 @@ func (m *topModel) storeLine() string {
 		parts = append(parts, fmt.Sprintf("%s of %s", bytesText(s.UsedMemory), bytesText(s.MaxMemory)))
 	case s.UsedMemory > 0:
 		parts = append(parts, bytesText(s.UsedMemory))
+	}
+	if s.Differing > 0 {
+		parts = append(parts, styleBad.Render(fmt.Sprintf("%d with another configuration file", s.Differing)))
 	}
 	return m.joined(parts...)
 }
@@ -238,8 +249,13 @@ func (m *topModel) columns() []column {
 
 // limitText is what keeps the next job from leaving, in six cells.
 func limitText(r wire.TenantLine) string {
-	if r.LimitedBy == "concurrency" {
+	switch r.LimitedBy {
+	case "concurrency":
 		return "concur"
+	case "upstream":
+		return "upstr"
+	case "workers":
+		return "worker"
 	}
 	return r.LimitedBy
 }
@@ -272,7 +288,7 @@ func shareStyle(share float64) lipgloss.Style {
 
 func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	switch r.LimitedBy {
-	case "paused", "held":
+	case "paused", "held", "upstream", "late", "workers":
 		return styleWarn
 	case "idle":
 		return styleFaint

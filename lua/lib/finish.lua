@@ -1,16 +1,48 @@
 -- finish: what every terminal state has in common.
 
+local FREE_LEASES = 20 -- shaper.FreeLeases
+
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
 -- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the job; and how many dead letters a flow
--- may have. expiry is that of finished jobs as text, as it came, for Redis.
+-- may have, and of how many bytes. expiry is that of finished jobs as text, as it came, for Redis.
 local retention, expiry
 
-local function retention_of(succeeded, dead, idempotency, dead_capacity)
+local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_bytes)
   expiry = succeeded
   retention = {
-    succeeded = tonumber(succeeded), dead = tonumber(dead), idempotency = tonumber(idempotency), dead_capacity = tonumber(dead_capacity),
+    succeeded = tonumber(succeeded), dead = tonumber(dead), idempotency = tonumber(idempotency),
+    dead_capacity = tonumber(dead_capacity), dead_bytes = tonumber(dead_bytes),
   }
+end
+
+-- answer_add counts the records of jobs that have ended, but for dead letters.
+local function answer_add(f, bytes)
+  aged_add(f, ANSWERS, retention.succeeded * 1000000, bytes)
+end
+
+-- job_store writes a whole record with another result. To write behind the end of a stored text would make Redis set aside twice its bytes.
+local function job_store(key, j, result)
+  local payload = j.payload > 0 and redis.call('GETRANGE', key, j.prefix, j.prefix + j.payload - 1) or ''
+  j.result = #result
+  redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. payload .. result)
+end
+
+-- dead_add lists a dead letter of the flow and counts its bytes. Those past retention leave the list; what they had is taken for their part
+-- of the sum.
+local function dead_add(id, j, f)
+  local dead, keep = PREFIX .. 'dead:' .. j.flow, retention.dead
+  local gone = redis.call('ZREMRANGEBYSCORE', dead, '-inf', now - keep * 1000000)
+  redis.call('ZADD', dead, now, id)
+  redis.call('EXPIRE', dead, keep)
+  local count = redis.call('ZCARD', dead)
+  local before = count - 1 + gone
+  stored_add(f, 'dead_bytes', (before > 0 and floor(f.dead_bytes * ((count - 1) / before)) or 0) - f.dead_bytes)
+  stored_add(f, 'dead_bytes', job_bytes(j))
+  if count >= retention.dead_capacity or f.dead_bytes >= retention.dead_bytes then
+    f.full = tonumber(redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]) + keep * 1000000
+    f.ready = max(f.ready, f.full)
+  end
 end
 
 local ended_now -- now and no deadline, encoded
@@ -19,7 +51,7 @@ local ended_now -- now and no deadline, encoded
 local function flow_reach(f)
   local name = f.name
   redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'policy:' .. tenant_of(name), PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name,
-    PREFIX .. 'done:' .. name, PREFIX .. 'dead:' .. name)
+    PREFIX .. 'done:' .. name, PREFIX .. 'dead:' .. name, PREFIX .. 'returned:' .. name)
 end
 
 -- finish_reads does the same for the idempotency key of a job that may end.
@@ -33,10 +65,21 @@ local function finish_reads(j)
   end
 end
 
+-- came_back notes since when a job could have left that a worker did not bring to an end. The instant of its first return stays until the job
+-- has ended, so that retries and holds do not make its wait begin anew.
+local function came_back(id, j)
+  redis.call('ZADD', PREFIX .. 'returned:' .. j.flow, 'NX', format('%d', j.at), id)
+end
+
+-- has_returned says whether came_back may have noted a job: it was leased before.
+local function has_returned(j)
+  return j.epoch > (j.state == 'l' and 1 or 0)
+end
+
 -- finish ends a job of the flow in a terminal state at now: its record loses the payload, unless it is dead and may be replayed, keeps
 -- the result ('' keeps the one it has), and from then on has an end; so has its idempotency key. Whoever waits for it is told. A job that
 -- asks for a callback goes to the outbox, and its record stays at least until it is handed over. A flow with as many dead letters as are
--- kept stops until the oldest of them is past retention.
+-- kept, or of as many bytes, stops until the oldest of them is past retention.
 local function finish(id, j, f, state, result)
   local key = PREFIX .. 'job:' .. id
   local keep = retention.succeeded
@@ -45,26 +88,23 @@ local function finish(id, j, f, state, result)
     redis.call('ZADD', PREFIX .. 'outbox', now, id)
     wake_for(now, 0)
   end
+  if has_returned(j) then
+    redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
+  end
+  stored_add(f, 'live', -job_bytes(j))
   j.state, j.at, j.deadline = state, now, 0
   if state == 'd' then
     redis.call('HINCRBY', KEYS[1], 'dead', 1)
     keep = retention.dead
     if result ~= '' then
-      j.result = #result
-      redis.call('SETRANGE', key, j.prefix + j.payload, result)
+      job_store(key, j, result)
+    else
+      redis.call('SETRANGE', key, 0, job_head(j))
     end
-    redis.call('SETRANGE', key, 0, job_head(j))
     if not called_back then
       redis.call('EXPIRE', key, keep)
     end
-    local dead = PREFIX .. 'dead:' .. j.flow
-    redis.call('ZREMRANGEBYSCORE', dead, '-inf', now - keep * 1000000)
-    redis.call('ZADD', dead, now, id)
-    redis.call('EXPIRE', dead, keep)
-    if redis.call('ZCARD', dead) >= retention.dead_capacity then
-      f.full = tonumber(redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]) + keep * 1000000
-      f.ready = max(f.ready, f.full)
-    end
+    dead_add(id, j, f)
   else
     if result == '' and j.result > 0 then
       local from = j.prefix + j.payload
@@ -77,6 +117,10 @@ local function finish(id, j, f, state, result)
       redis.call('SET', key, record)
     else
       redis.call('SET', key, record, 'EX', expiry)
+    end
+    answer_add(f, RECORD_BYTES + #record)
+    if j.idem ~= '' then
+      aged_add(f, IDEMPOTENCY, max(keep, retention.idempotency) * 1000000, key_bytes(j))
     end
     f.ended = f.ended or {}
     f.ended[#f.ended + 1] = id
@@ -106,6 +150,7 @@ end
 local function give_back(id, j, f)
   enqueue(f, j.cost)
   take_place(f, j)
+  came_back(id, j)
   j.state, j.at = 'q', now
   redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
   redis.call('ZADD', PREFIX .. 'queue:' .. f.name, j.seq, id)

@@ -1,362 +1,8 @@
--- flow: a flow's policy, its bucket and its counts. The arithmetic is that of shaper.Bucket and shaper.Admit, step for step.
-
-local SLACK = 10000 -- µs; shaper.Slack
-local FARTHEST = 9007199254740991 -- 2^53 - 1
-local FREE_LEASES = 20 -- shaper.FreeLeases
-local LATER_MOST = 1000 -- shaper.LaterMost
-local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
-local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20 -- millionths of the rate; µs after a hold for each of them
-local SPACED_MOST = 31622400000000 -- µs; shaper.MaxPeriod
-
-local max, min, ceil = math.max, math.min, math.ceil
-
--- A text of settings is a line of the general ones, like 'l10:1000000 b1 r c1000 k64 w0 p0', and further lines that begin with a heading:
--- '/ROUTE ' for those of a route, in the baseline also '@TIER ' and '@TIER/ROUTE ' for those of a tier. l is limit:period_us, b burst,
--- r further rates limit:period_us:burst,…, c capacity, y capacity in bytes, k concurrency, w max wait in ms, p paused, q paused (of a route), d draining,
--- t the tier (of a tenant).
-
-local function general_of(text)
-  return string.match(text, '^[^\n]*')
-end
-
--- section_of is the line under a heading, empty when there is none.
-local function section_of(text, heading)
-  local _, last = string.find(text, '\n' .. heading .. ' ', 1, true)
-  return last and string.match(text, '^[^\n]*', last + 1) or ''
-end
-
--- tier_of is the tier said last, or else the claimed one.
-local function tier_of(own, claimed)
-  return string.match(' ' .. general_of(own), '.* t(%S*)') or claimed
-end
-
-local PLAIN = '^l(%d+):(%d+) b(%d+) r c(%d+) y(%d*) k(%d+) w(%d+) p(%d) d(%d)$' -- a text as Go writes the general line of a baseline
-
-local function policy_with(paces, capacity, capacity_bytes, concurrency, wait, paused, draining)
-  return {
-    paces = paces, capacity = tonumber(capacity), capacity_bytes = tonumber(capacity_bytes) or 0, concurrency = tonumber(concurrency),
-    wait = tonumber(wait), paused = paused, draining = draining == '1',
-  }
-end
-
-local function pace(limit, period, burst)
-  return { limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst) }
-end
-
-local policies, policies_baseline, sectioned = {}, nil, false
-
--- policy_said is the policy of a route's flow: the baseline, the claimed tier, and what is said of the tenant itself, in the order of
--- shaper.Baseline.Resolve.
-local function policy_said(baseline, own, claimed, route)
-  local tier = '@' .. tier_of(own, claimed)
-  local t = {}
-  local texts = {
-    general_of(baseline), section_of(baseline, tier), general_of(own),
-    section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
-  }
-  for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
-    t[name] = value
-  end
-  local limit, period = string.match(t.l, '^(%d+):(%d+)$')
-  local paces = { pace(limit, period, t.b) }
-  for l, length, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
-    paces[#paces + 1] = pace(l, length, b)
-  end
-  return policy_with(paces, t.c, t.y, t.k, t.w, t.p == '1' or t.q == '1', t.d)
-end
-
--- policy_of is policy_said. Without a baseline, the one that the shard was last looked at with is meant. Flows may share the answer.
-local function policy_of(baseline, own, claimed, route)
-  if baseline == '' then
-    baseline = clock.baseline
-  end
-  if baseline ~= policies_baseline then
-    policies, policies_baseline, sectioned = {}, baseline, string.find(baseline, '\n', 1, true)
-  end
-  local key = own
-  if sectioned or string.find(own, '\n', 1, true) then
-    key = route .. ' ' .. claimed .. ' ' .. own
-  end
-  local p = policies[key]
-  if not p then
-    if key == '' then
-      local l, period, b, c, y, k, w, paused, draining = string.match(baseline, PLAIN)
-      p = l and policy_with({ pace(l, period, b) }, c, y, k, w, paused == '1', draining)
-    end
-    p = p or policy_said(baseline, own, claimed, route)
-    policies[key] = p
-  end
-  return p
-end
-
-local function floor_div(a, b)
-  local r = math.fmod(a, b) + 0 -- + 0 because fmod of a negative multiple is -0, which prints as no number
-  if r < 0 then
-    r = r + b
-  end
-  return (a - r) / b, r
-end
-
-local EXACT = 4503599627370496 -- 2^52, below which the operator of Lua divides without a rounding
-
--- cell_move shifts a TAT by n intervals.
-local function cell_move(c, n)
-  local sum, limit = c.rem + n * c.period, c.limit
-  if sum >= 0 and sum < EXACT then
-    local r = sum % limit
-    c.tat, c.rem = c.tat + (sum - r) / limit, r
-    return
-  end
-  local q, r = floor_div(sum, limit)
-  c.tat, c.rem = c.tat + q, r
-end
-
-local function cell_earliest(c)
-  if c.burst == 1 then
-    return c.tat -- for 0 ≤ rem < limit
-  end
-  return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
-end
+-- flow: what is stored of a flow, its counts and where it is filed. The index of what is due is KEYS[2].
 
 -- paused says whether nobody can tell when the next job leaves: by the policy, or because the flow has as many dead letters as are kept.
 local function paused(f)
   return f.policy.paused or f.full > now
-end
-
--- share is how much of the rate is in force, in millionths: less than all of it for a while after an upstream asked for peace.
-local function share(f, at)
-  if f.share == 0 then
-    return SHARE_ALL
-  end
-  return min(SHARE_ALL, f.share + max(0, floor((at - f.held) / SHARE_REGAIN)))
-end
-
--- hold keeps the flow from leaving anything until then. The first of several holds halves its share of the rate.
-local function hold(f, till)
-  if f.held <= now then
-    f.share = max(SHARE_LEAST, floor(share(f, now) / 2))
-  end
-  f.held = max(f.held, till)
-end
-
--- grid is max(L, every e, spaced): when the paces alone let the next job leave.
-local function grid(f)
-  local e, cells = f.last, f.cells
-  if f.spaced > e then
-    e = f.spaced
-  end
-  for i = 1, #cells do
-    local of_cell = cell_earliest(cells[i])
-    if of_cell > e then
-      e = of_cell
-    end
-  end
-  return e
-end
-
--- earliest is E = max(L, ready, held until, every e, spaced).
-local function earliest(f)
-  return max(grid(f), f.ready, f.held)
-end
-
--- stamp_of is the stamp of a job eligible since then: on the grid while the look is at most slack late, else now, for missed slots are
--- gone; a job that only had to be ready starts a new grid.
-local function stamp_of(f, eligible)
-  local on_grid, ready = grid(f), max(f.ready, f.held, eligible)
-  if ready >= on_grid then
-    return max(ready, now)
-  end
-  if on_grid < now - SLACK then
-    return now
-  end
-  return on_grid
-end
-
-local function depart(f, stamp, cost)
-  f.moved = true
-  for i = 1, #f.cells do
-    local c = f.cells[i]
-    if stamp > c.tat then
-      c.tat, c.rem = stamp, 0
-    end
-    cell_move(c, cost)
-  end
-  f.last = stamp
-  local s = f.share == 0 and SHARE_ALL or share(f, stamp)
-  if s == SHARE_ALL then
-    f.share, f.spaced = 0, 0
-  else
-    local c = f.cells[1]
-    f.spaced = stamp + min(SPACED_MOST, ceil(cost * c.period / c.limit * SHARE_ALL / s))
-  end
-end
-
--- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all.
-local function rewind(f, first, cost)
-  f.moved = true
-  for i = 1, #f.cells do
-    cell_move(f.cells[i], -cost)
-  end
-  f.last, f.spaced = first, min(f.spaced, first)
-end
-
--- refund gives back the slot of a job that never departed, if no later stamp was given.
-local function refund(f, stamp, cost)
-  if stamp == f.last then
-    f.moved = true
-    for i = 1, #f.cells do
-      cell_move(f.cells[i], -cost)
-    end
-    f.spaced = min(f.spaced, stamp)
-  end
-end
-
-local function same_pace(c, p)
-  return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst
-end
-
--- cell_retuned is a cell of another pace: its wait since the last stamp scaled by T'/T.
-local function cell_retuned(c, p, last)
-  local before = (c.tat - last) + (c.rem - (c.burst - 1) * c.period) / c.limit
-  local ratio = (p.period * c.limit) / (c.period * p.limit)
-  local after = ceil(before * ratio)
-  local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
-  cell_move(cell, p.burst - 1)
-  if after + cell.tat < 0 then
-    cell.tat, cell.rem = last, 0
-  else
-    cell.tat = cell.tat + last + after
-  end
-  return cell
-end
-
--- retune_anew is retune where something has changed.
-local function retune_anew(f, paces, cells)
-  local kept, left = {}, {}
-  for i = 1, #cells do
-    local stays = false
-    for n = 1, #paces do
-      if not stays and not kept[n] and same_pace(cells[i], paces[n]) then
-        kept[n], stays = cells[i], true
-      end
-    end
-    if not stays then
-      left[#left + 1] = cells[i]
-    end
-  end
-  local retuned, next_left = {}, 1
-  for i = 1, #paces do
-    local p = paces[i]
-    local cell = kept[i]
-    if not cell and f.last ~= 0 and left[next_left] then
-      cell = cell_retuned(left[next_left], p, f.last)
-      next_left = next_left + 1
-    end
-    if not cell then
-      cell = { limit = p.limit, period = p.period, burst = p.burst, tat = f.last, rem = 0 }
-      if f.last ~= 0 then
-        cell_move(cell, 1)
-      end
-    end
-    retuned[i] = cell
-  end
-  f.cells, f.spaced, f.moved = retuned, 0, true
-  if f.fresh then
-    return false
-  end
-  f.ready = max(now, f.full)
-  return true
-end
-
--- retune lays the policy's paces over the bucket; true when something changed.
-local function retune(f)
-  local paces, cells = f.policy.paces, f.cells
-  local same = #paces == #cells
-  for i = 1, #paces do
-    same = same and same_pace(cells[i], paces[i])
-  end
-  return not same and retune_anew(f, paces, cells)
-end
-
--- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown. f.first may hold when the first one
--- leaves, where that is asked for often.
-local function start_after(f, ahead)
-  local first = f.first or max(earliest(f), now)
-  local start = first
-  for i = 1, #f.cells do
-    local c = f.cells[i]
-    local base, rem = c.tat, c.rem
-    if first > base then
-      base, rem = first, 0
-    end
-    local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
-    local of_cell = base + wait
-    if of_cell > FARTHEST then
-      return 0
-    end
-    if of_cell > start then
-      start = of_cell
-    end
-  end
-  return start
-end
-
--- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that are queued now; 0 when that cannot
--- be told.
-local function start_of_later(f, n)
-  if n > LATER_MOST or start_after(f, f.cost) == 0 then
-    return 0
-  end
-  local later = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, n - 1, 'WITHSCORES')
-  if #later < 2 * n then
-    return 0
-  end
-  local g = { last = f.last, ready = f.ready, held = f.held, share = f.share, spaced = f.spaced, cells = {} }
-  for i = 1, #f.cells do
-    local c = f.cells[i]
-    if f.cost * c.period > FARTHEST then
-      return 0
-    end
-    g.cells[i] = { limit = c.limit, period = c.period, burst = c.burst, tat = c.tat, rem = c.rem }
-  end
-  if f.cost > 0 then
-    depart(g, max(earliest(f), now), f.cost)
-  end
-  local at = 0
-  for i = 1, n do
-    at = max(earliest(g), tonumber(later[2 * i]), now)
-    depart(g, at, 1)
-  end
-  return at
-end
-
--- retry_after is the time until the job leaves whose departure is the last of so many; 0 when that cannot be told.
-local function retry_after(f, departures)
-  if paused(f) then
-    return 0
-  end
-  local at = 0
-  if departures <= f.queued then
-    at = start_after(f, floor((departures - 1) * f.cost / f.queued))
-  else
-    at = start_of_later(f, departures - f.queued)
-  end
-  if at == 0 then
-    return 0
-  end
-  return max(1000, ceil((at - now) / 1000) * 1000)
-end
-
--- full says whether the flow has no room for size jobs of so many bytes: 'jobs' or 'bytes', nil if it has; then also after how many
--- departures it will have, nil if never. That is exact for jobs; bytes are taken as spread evenly over them.
-local function full(f, size, bytes)
-  local p = f.policy
-  if f.depth + size > p.capacity then
-    return 'jobs', size <= p.capacity and f.depth + size - p.capacity or nil
-  end
-  if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
-    return 'bytes', bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
-  end
 end
 
 -- take_place counts in a job that holds a place, leave_place counts it out.
@@ -383,7 +29,11 @@ local function route_of(name)
 end
 
 local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes' }
-local FLOW_TALLIES = { 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead' } -- which tick does without, most of the time
+-- which tick does without, most of the time
+local FLOW_TALLIES = {
+  'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
+  'keys', 'keys_before', 'keys_at',
+}
 
 local CELL = '(%d+):(%d+):(%d+):(-?%d+):(%d+)'
 
@@ -415,9 +65,11 @@ end
 
 -- flow_tally takes the tallies of a flow, which it reads unless they are given.
 local function flow_tally(f, tallies)
-  local v = tallies or redis.call('HMGET', f.key, 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead')
-  numbers(v, 6)
+  local v = tallies or redis.call('HMGET', f.key, unpack(FLOW_TALLIES))
+  numbers(v, 14)
   f.seq, f.seen, f.admitted, f.rejected, f.succeeded, f.dead, f.tallies = v[1], v[2], v[3], v[4], v[5], v[6], v
+  f.live, f.dead_bytes, f.answers, f.answers_before, f.answers_at = v[7], v[8], v[9], v[10], v[11]
+  f.keys, f.keys_before, f.keys_at = v[12], v[13], v[14]
 end
 
 -- flow_of is a flow with its policy, by the values of its fields: the numbers, cells, tier. It is retuned when the policy has changed since
@@ -456,9 +108,13 @@ end
 local function flow_load(name, baseline, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
-    'cells', 'tier', 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead')
+    'cells', 'tier', 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
+    'keys', 'keys_before', 'keys_at')
   local f = flow_of(name, key, v, baseline, claimed, unseen)
-  flow_tally(f, { v[15], v[16], v[17], v[18], v[19], v[20] })
+  flow_tally(f, { unpack(v, 15, 28) })
+  if f.live > 0 and f.depth == 0 and f.running == 0 then
+    stored_add(f, 'live', -f.live) -- of records that were lost, or counted by a version that counted otherwise
+  end
   return f
 end
 
@@ -498,19 +154,21 @@ local function later_head(f)
   return tonumber(head[2])
 end
 
--- oldest_of is when the job at the head of a flow's queue became eligible. Where that cannot be told it is 0, and the key that is missing.
-local function oldest_of(name)
-  local queue = PREFIX .. 'queue:' .. name
-  local id = redis.call('ZRANGE', queue, 0, 0)[1]
-  if not id then
-    return 0, queue
+-- later_known is later_head before anything is written: a flow whose index was deleted is to be mended first.
+local function later_known(f)
+  local at = later_head(f)
+  if not at and f.depth > f.queued then
+    error('DAMAGED flow ' .. f.name)
   end
-  local job = PREFIX .. 'job:' .. id
-  local at = redis.call('GETRANGE', job, '21', '27')
-  if #at < 7 then
-    return 0, job
+  return at
+end
+
+-- flow_known stops a script that knows of jobs of a flow, while the flow itself was deleted.
+local function flow_known(f)
+  if f.fresh then
+    absent(f.key) -- it may only be on another node
+    error('DAMAGED flow ' .. f.name)
   end
-  return n56(at, 1)
 end
 
 -- flow_due is the next instant at which a job of the flow may leave, nil when none can.
@@ -523,6 +181,12 @@ local function flow_due(f, later)
     return earliest(f)
   end
   return later and max(earliest(f), later)
+end
+
+-- hinder records why a flow cannot leave, beside its policy: a cause as limited_by shows it, and the instant until
+-- which it holds. A later cause replaces it.
+local function hinder(f, cause, till)
+  redis.call('HSET', f.key, 'hindered', format('%d:', till) .. cause)
 end
 
 local filed, unfiled = {}, {} -- what due_flush writes
@@ -565,13 +229,6 @@ end
 local function dequeue(f, cost)
   f.queued = f.queued - 1
   f.cost = f.queued > 0 and f.cost - cost or 0
-end
-
--- dead_left lets a flow go on that had stopped for its dead letters, when one of them has left.
-local function dead_left(f, dead_capacity)
-  if f.full ~= 0 and redis.call('ZCARD', PREFIX .. 'dead:' .. f.name) < dead_capacity then
-    f.full, f.ready = 0, now
-  end
 end
 
 -- place_of is the position in the queue and the estimated start of a job by its rank.

@@ -15,6 +15,9 @@ local HEAD = 65
 -- A number that goes to Redis is written out digit by digit: where it is always the same, it stands here as text.
 local UP_TO_PAYLOAD = '2110' -- the place of the last byte that any prefix may reach
 
+-- About what Redis keeps beside the text of a record and of an idempotency key: names, table entries, the place in an index.
+local RECORD_BYTES, KEY_BYTES = 256, 256
+
 local ZERO3 = '\0\0\0'
 local ZERO4 = '\0\0\0\0'
 local ZERO5 = '\0\0\0\0\0'
@@ -120,6 +123,16 @@ local function job_read(raw)
     type_at = idem_at + 1 + idem_length,
     raw = raw,
   }
+end
+
+-- key_bytes is what the idempotency key of a job takes in Redis; its name repeats the flow's.
+local function key_bytes(j)
+  return j.idem == '' and 0 or KEY_BYTES + #j.flow
+end
+
+-- job_bytes is what a job takes in Redis while it is waiting, leased or dead.
+local function job_bytes(j)
+  return RECORD_BYTES + j.prefix + j.payload + j.result + key_bytes(j)
 end
 
 -- asks_for_callback says whether a callback URL follows the first six fields of the prefix, of which the type is the third.

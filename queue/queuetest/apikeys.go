@@ -20,6 +20,33 @@ var keyTests = map[string]func(*suite){
 	"a tenant has at most 100 keys, also at once":  keyBound,
 	"an expired key takes no place and goes later": keyExpired,
 	"a key outlives its tenant's jobs":             keyOutlives,
+	"a session holds until its end or is ended":    sessions,
+}
+
+// sessions are those of operators.
+func sessions(s *suite) {
+	one, other := sha256.Sum256([]byte("one")), sha256.Sum256([]byte("other"))
+	left := func(id [sha256.Size]byte) time.Duration {
+		d, err := s.q.FindSession(s.ctx, id)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return d
+	}
+	for _, id := range [][sha256.Size]byte{one, other} {
+		if err := s.q.SaveSession(s.ctx, id, time.Hour); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if d := left(one); d > time.Hour || d < 59*time.Minute {
+		s.Errorf("%v are left", d)
+	}
+	if err := s.q.EndSession(s.ctx, one); err != nil {
+		s.Fatal(err)
+	}
+	if left(one) != 0 || left(other) == 0 || left(sha256.Sum256(nil)) != 0 {
+		s.Errorf("after the end: %v, another: %v", left(one), left(other))
+	}
 }
 
 func (s *suite) key(tenant, name string, expires time.Time) queue.Key {

@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,9 @@ var boundsTests = map[string]func(*suite){
 	"a store with as many bytes as it may have takes none": boundStoreBytes,
 	"a store with as many tenants takes no other":          boundStoreTenants,
 	"compressed payloads count as they are stored":         boundCompressed,
+	"a flow gets its share of the store alone":             boundShare,
+	"what jobs leave behind counts for the share":          boundShareOfAnswers,
+	"all that is stored is counted until it is gone":       storedFollowsJobs,
 }
 
 // sized is work with a payload of so many bytes.
@@ -109,7 +113,7 @@ func boundBytesOfAReplay(s *suite) {
 }
 
 func boundStoreBytes(s *suite) {
-	limited := func(o *queue.Options) { o.Store.Bytes, o.Defaults.Rate = 1000, slow }
+	limited := func(o *queue.Options) { o.Store.Bytes, o.Defaults.Rate = 1600, slow }
 	s.restart(limited)
 	keyed := sized(990)
 	keyed.IdempotencyKey = "k"
@@ -147,6 +151,103 @@ func boundStoreTenants(s *suite) {
 		s.Fatal(err)
 	}
 	equal(s, "the tenants", totals.Tenants, 2)
+}
+
+func boundShare(s *suite) {
+	limited := func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 100_000, FlowShare: 50} }
+	s.restart(limited)
+	var ids []string
+	v := s.submit(sized(10_000))
+	for ; v.Outcome == shaper.Admitted && len(ids) < 10; v = s.submit(sized(10_000)) {
+		ids = append(ids, v.Job.ID)
+	}
+	equal(s, "the outcome", v.Outcome, shaper.OverShare)
+	equal(s, "the jobs in half of the store", len(ids), 5)
+	if v.Stored < 50_000 || v.Stored > 60_000 || v.Share < 40_000 || v.Share > 50_000 {
+		s.Errorf("%d bytes of %d", v.Stored, v.Share)
+	}
+	batch, err := s.q.SubmitBatch(s.ctx, []queue.Submission{sized(10), sized(10_000)}, true)
+	if err != nil || batch[0].Outcome != shaper.OverShare || batch[1].Outcome != shaper.OverShare {
+		s.Errorf("an atomic batch: %+v %v", batch, err)
+	}
+	other := sized(10_000)
+	other.Tenant = "another"
+	s.admit(other)
+	for _, l := range s.lease(len(ids) + 1) {
+		s.settle(l, shaper.Die)
+	}
+	s.restart(limited)
+	equal(s, "the outcome beside dead letters", s.submit(sized(10_000)).Outcome, shaper.OverShare)
+	s.admit(other)
+	s.purge(queue.Filter{})
+	s.restart(limited)
+	s.admit(sized(10_000))
+}
+
+// boundShareOfAnswers submits and cancels: nothing waits, but records and idempotency keys stay.
+func boundShareOfAnswers(s *suite) {
+	s.restart(func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 20_000, FlowShare: 50} })
+	refused := 0
+	for i := range 60 {
+		w := work()
+		w.IdempotencyKey = strconv.Itoa(i)
+		v := s.submit(w)
+		if v.Outcome == shaper.OverShare {
+			refused = i
+			break
+		}
+		if _, err := s.q.Cancel(s.ctx, tenant, v.Job.ID); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if refused < 20 || refused > 40 {
+		s.Errorf("refused after %d of about 600 bytes each", refused)
+	}
+	equal(s, "the depth", s.tenant(tenant).Depth, 0)
+	other := work()
+	other.Tenant = "another"
+	s.admit(other)
+}
+
+func storedFollowsJobs(s *suite) {
+	var before int64
+	stored := func(when string, least, most int64) {
+		s.Helper()
+		t := s.tenant(tenant)
+		totals, err := s.q.Totals(s.ctx)
+		if err != nil {
+			s.Fatal(err)
+		}
+		if got := t.Stored - before; got < least || got > most {
+			s.Errorf("%d bytes more are stored %s, want %d to %d", got, when, least, most)
+		}
+		if when != "of an answer" && totals.Stored != t.Stored {
+			s.Errorf("%d bytes are stored %s of all, %d of the tenant", totals.Stored, when, t.Stored)
+		}
+		before = t.Stored
+	}
+	s.admit(sized(1000))
+	stored("of a waiting job", 1250, 1500)
+	l := s.lease(1)[0]
+	stored("while it is leased", 0, 0)
+	answer := func(p *queue.Settlement) {
+		p.Response = &queue.Response{Status: 503, Body: []byte(strings.Repeat("x", 300))}
+	}
+	s.settle(l, shaper.Retry, answer)
+	stored("with an answer", 300, 700)
+	s.settle(s.lease(1)[0], shaper.Die, answer)
+	stored("as a dead letter with a longer log", 0, 200)
+	if v, err := s.q.Replay(s.ctx, tenant, l.ID, 3); err != nil || v.Outcome != shaper.Admitted {
+		s.Fatalf("Replay: %+v %v", v, err)
+	}
+	stored("after a replay", 0, 0)
+	s.settle(s.lease(1)[0], shaper.Succeed)
+	stored("of an answer", -1100, -900)
+	totals, err := s.q.Totals(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	equal(s, "what is stored of live and dead jobs", totals.Stored, 0)
 }
 
 func boundCompressed(s *suite) {

@@ -11,16 +11,21 @@ import (
 )
 
 var figureTests = map[string]func(*suite){
-	"a tenant never seen has the defaults":      tenantNeverSeen,
-	"figures are sums over flows":               figuresSum,
-	"the effective rate is the strictest":       effectiveRate,
-	"what limits a flow":                        limits,
-	"the oldest wait grows from admission":      oldestWait,
-	"totals are sums over shards":               totals,
-	"a listing pages through every tenant":      listing,
-	"a cursor that no listing gave is refused":  foreignCursor,
-	"a survey tells what waits of every tenant": survey,
-	"a survey refuses what is no cursor":        foreignSurveyCursor,
+	"a tenant never seen has the defaults":       tenantNeverSeen,
+	"figures are sums over flows":                figuresSum,
+	"the effective rate is the strictest":        effectiveRate,
+	"what limits a flow":                         limits,
+	"the oldest wait grows from admission":       oldestWait,
+	"the oldest wait goes on when a job returns": oldestWaitGoesOn,
+	"the oldest wait begins when a job is due":   oldestWaitOfDue,
+	"a hold tells until when and why":            holdTold,
+	"an operator ends a hold":                    holdEnded,
+	"dead letters that are left are counted":     deadCounted,
+	"totals are sums over shards":                totals,
+	"a listing pages through every tenant":       listing,
+	"a cursor that no listing gave is refused":   foreignCursor,
+	"a survey tells what waits of every tenant":  survey,
+	"a survey refuses what is no cursor":         foreignSurveyCursor,
 }
 
 var fileTests = map[string]func(*suite){
@@ -84,6 +89,12 @@ func limits(s *suite) {
 	equal(s, "what limits a backlog", s.tenant(tenant).LimitedBy, "rate")
 	l := s.lease(1)[0]
 	equal(s, "what limits at the cap", s.tenant(tenant).LimitedBy, "concurrency")
+	bounded := looking(1, near)
+	bounded.Bounds = []queue.Bound{{Route: l.Route, Places: 0}}
+	s.tune(func(o *shaper.Overrides) { o.Concurrency, o.Rate = pointer(int64(0)), pointer(quick) })
+	s.await("a poll whose bounds put the flow off", func() bool { return s.look("w", bounded).PutOff == 1 })
+	equal(s, "what limits where the worker has no place for the route", s.tenant(tenant).LimitedBy, "upstream")
+	equal(s, "the same in a census", s.census(1)[tenant].LimitedBy, "upstream")
 	s.settle(l, shaper.Hold, after(time.Hour))
 	equal(s, "what limits in a hold", s.tenant(tenant).LimitedBy, "held")
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
@@ -101,6 +112,127 @@ func oldestWait(s *suite) {
 	})
 	s.lease(2)
 	equal(s, "the oldest wait of an empty queue", s.tenant(tenant).OldestWait, 0)
+}
+
+// oldestWaitGoesOn: neither a retry nor a hold nor a release lets the wait begin anew; the end of the job ends it.
+func oldestWaitGoesOn(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = quick })
+	s.admit(work())
+	admitted := time.Now()
+	for _, event := range []shaper.Event{shaper.Retry, shaper.Release, shaper.Retry, shaper.Hold} {
+		s.await("the job to be leased", func() bool {
+			leases := s.leaseUpTo(1, near)
+			if len(leases) == 0 {
+				return false
+			}
+			s.settle(leases[0], event, after(30*time.Millisecond))
+			return true
+		})
+		least := time.Since(admitted) - 5*time.Millisecond // what passed between the admission and the instant noted here
+		for what, wait := range map[string]time.Duration{
+			"tenant": s.tenant(tenant).OldestWait, "survey": s.surveyed()[tenant].OldestWait, "census": s.census(10)[tenant].OldestWait,
+		} {
+			if wait < least {
+				s.Errorf("after a %s the oldest wait of the %s is %v, %v after the admission", event, what, wait, least)
+			}
+		}
+	}
+	s.await("the job to be leased once more", func() bool {
+		leases := s.leaseUpTo(1, near)
+		return len(leases) == 1 && s.settle(leases[0], shaper.Succeed) == queue.Settled
+	})
+	equal(s, "the oldest wait after the end", s.tenant(tenant).OldestWait, 0)
+}
+
+// oldestWaitOfDue: a scheduled job waits from the instant that it was scheduled for, also while its tenant is paused.
+func oldestWaitOfDue(s *suite) {
+	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
+	w := work()
+	w.Delay = time.Hour
+	s.admit(w)
+	equal(s, "the oldest wait before the job is due", s.tenant(tenant).OldestWait, 0)
+	w.Delay = 30 * time.Millisecond
+	begin := time.Now()
+	s.admit(w)
+	s.await("the job to be due", func() bool { return s.tenant(tenant).OldestWait > 0 })
+	if wait, most := s.surveyed()[tenant].OldestWait, time.Since(begin)-w.Delay+5*time.Millisecond; wait > most {
+		s.Errorf("the job has waited %v, it is due for %v at the most", wait, most)
+	}
+}
+
+// holdTold checks the figures of a hold: its end, its cause and the status of the last answer. Of
+// several holds the one that ends last is reported. After its end none is.
+func holdTold(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = quick })
+	refused := queue.HoldCause{By: queue.HeldByRetryAfter, Status: 503}
+	because := func(c queue.HoldCause) func(*queue.Settlement) { return func(t *queue.Settlement) { t.Cause = c } }
+	s.backlog(4, work())
+	leases := s.lease(4)
+	if t := s.tenant(tenant); !t.HeldUntil.IsZero() || t.HeldBy != (queue.HoldCause{}) {
+		s.Errorf("before a hold the tenant is held until %v by %+v", t.HeldUntil, t.HeldBy)
+	}
+	begin := time.Now()
+	s.settle(leases[0], shaper.Hold, after(time.Minute), because(refused))
+	s.settle(leases[1], shaper.Hold, after(time.Second), because(queue.HoldCause{By: queue.HeldByBreaker}))
+	for what, f := range map[string]queue.Figures{
+		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "census": s.census(10)[tenant].Figures,
+	} {
+		if in := f.HeldUntil.Sub(begin); f.HeldBy != refused || in < 59*time.Second || in > 80*time.Second {
+			s.Errorf("%s: held by %+v for %v, want %+v and a minute", what, f.HeldBy, in, refused)
+		}
+	}
+	s.settle(leases[2], shaper.Hold, after(time.Hour), because(queue.HoldCause{By: queue.HeldByBreaker, Status: 502}))
+	equal(s, "the cause of a longer hold", s.tenant(tenant).HeldBy, queue.HoldCause{By: queue.HeldByBreaker, Status: 502})
+	s.settle(leases[3], shaper.Hold, after(2*time.Hour))
+	equal(s, "the cause of a hold that names none", s.tenant(tenant).HeldBy, queue.HoldCause{})
+}
+
+// holdEnded: jobs leave at once, the rate comes back from where it was, and the history tells who did it.
+func holdEnded(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = quick })
+	s.backlog(3, work())
+	s.settle(s.lease(1)[0], shaper.Hold, after(time.Hour))
+	if leases := s.leaseUpTo(1, near); len(leases) != 0 {
+		s.Fatalf("held, and %d jobs left", len(leases))
+	}
+	change := queue.Change{Edit: keep, EndHolds: true, Actor: "operator", Reason: "mended"}
+	change.DryRun = true
+	if _, err := s.q.Tune(s.ctx, tenant, change); err != nil || s.tenant(tenant).HeldUntil.IsZero() {
+		s.Errorf("a dry run ended the hold, %v", err)
+	}
+	change.DryRun = false
+	t, err := s.q.Tune(s.ctx, tenant, change)
+	if err != nil || !t.HeldUntil.IsZero() || t.LimitedBy == "held" {
+		s.Errorf("after its end the hold lasts until %v, limited by %s, %v", t.HeldUntil, t.LimitedBy, err)
+	}
+	if t.EffectiveRate < 490 || t.EffectiveRate > 900 {
+		s.Errorf("the effective rate is %v, want it to go on from half of 1000", t.EffectiveRate)
+	}
+	s.await("a job to leave", func() bool { return len(s.leaseUpTo(1, near)) == 1 })
+	history, err := s.q.History(s.ctx, tenant)
+	if err != nil || len(history) != 1 || history[0].Action != queue.ActionUnhold || history[0].Actor != "operator" || history[0].Reason != "mended" {
+		s.Errorf("the history is %+v, %v", history, err)
+	}
+}
+
+// deadCounted: the total counts deaths, the other number what is left of them.
+func deadCounted(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = quick })
+	s.backlog(3, work())
+	leases := s.lease(3)
+	for _, l := range leases {
+		s.settle(l, shaper.Die)
+	}
+	if _, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead, IDs: []string{leases[0].ID}}); err != nil {
+		s.Fatalf("Purge: %v", err)
+	}
+	for what, f := range map[string]queue.Figures{
+		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "census": s.census(10)[tenant].Figures,
+	} {
+		if f.Dead != 2 || f.DeadTotal != 3 {
+			s.Errorf("%s: %d dead letters of %d deaths, want 2 of 3", what, f.Dead, f.DeadTotal)
+		}
+	}
 }
 
 // names are names of many tenants.

@@ -3,6 +3,7 @@ package queuetest
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -16,6 +17,11 @@ var listTests = map[string]func(*suite){
 	"a list of a route has no other":           listRoute,
 	"a list's cursor must be one":              listCursor,
 	"a list goes on after many of one instant": listOneInstant,
+	"a list of all states has each job once":   listAll,
+	"a list chooses by type and time":          listChosen,
+	"a list of a rare type comes in pages":     listRare,
+	"a job is listed by its idempotency key":   listByKey,
+	"a job is found by its id alone":           listFind,
 }
 
 // list pages through the whole list.
@@ -42,10 +48,10 @@ func listStates(s *suite) {
 	const each = 3
 	want := map[queue.ListState][]string{}
 	ending := map[queue.ListState]func(queue.Lease){
-		queue.ListDead:     func(l queue.Lease) { s.settle(l, shaper.Die) },
-		queue.ListDone:     func(l queue.Lease) { s.settle(l, shaper.Succeed) },
-		queue.ListRetrying: func(l queue.Lease) { s.settle(l, shaper.Retry, after(2*far)) },
-		queue.ListLeased:   func(queue.Lease) {},
+		queue.ListDead:      func(l queue.Lease) { s.settle(l, shaper.Die) },
+		queue.ListSucceeded: func(l queue.Lease) { s.settle(l, shaper.Succeed) },
+		queue.ListRetrying:  func(l queue.Lease) { s.settle(l, shaper.Retry, after(2*far)) },
+		queue.ListLeased:    func(queue.Lease) {},
 	}
 	for state, end := range ending {
 		s.backlog(each, work())
@@ -54,11 +60,20 @@ func listStates(s *suite) {
 			want[state] = append(want[state], l.ID)
 		}
 	}
+	for _, id := range ids(s.backlog(each, work())) {
+		if _, err := s.q.Cancel(s.ctx, tenant, id); err != nil {
+			s.Fatal(err)
+		}
+		want[queue.ListCancelled] = append(want[queue.ListCancelled], id)
+	}
 	want[queue.ListQueued] = ids(s.backlog(each, work()))
 	later := work()
 	later.Delay = time.Hour
 	want[queue.ListScheduled] = ids(s.backlog(each, later))
 	for _, state := range queue.ListStates() {
+		if state == queue.ListAll {
+			continue
+		}
 		for _, page := range []int{1, each - 1, each, each + 1} {
 			got := s.list(queue.List{Tenant: tenant, State: state, Limit: page})
 			if state == queue.ListScheduled || state == queue.ListRetrying { // all of one instant, in any order
@@ -95,7 +110,7 @@ func listOneTenant(s *suite) {
 	id := s.admit(work()).ID
 	for _, state := range queue.ListStates() {
 		got := s.list(queue.List{Tenant: tenant, State: state, Limit: 10})
-		if want := state == queue.ListQueued; slices.Equal(got, []string{id}) != want {
+		if want := state == queue.ListQueued || state == queue.ListAll; slices.Equal(got, []string{id}) != want {
 			s.Errorf("%s lists %q", state, got)
 		}
 	}
@@ -144,5 +159,137 @@ func listOneInstant(s *suite) {
 	if got := s.list(queue.List{Tenant: tenant, State: queue.ListRetrying, Limit: 10}); !slices.Equal(got, []string{retrying.ID}) {
 		s.Errorf("retrying: %v, want %s", got, retrying.ID)
 	}
-	equal(s, "the count of a purge", s.purge(queue.Filter{State: queue.ListScheduled}).Count, 1000)
+	var purged int64
+	for more := true; more; { // one purge stops when its time is over
+		swept := s.purge(queue.Filter{State: queue.ListScheduled})
+		purged, more = purged+swept.Count, swept.More
+	}
+	equal(s, "the count of the purges", purged, 1000)
+}
+
+// listAll has jobs of two flows in all states.
+func listAll(s *suite) {
+	var all []string
+	of := map[string][]string{}
+	for _, route := range []string{"default", "reports"} {
+		add := func(delay time.Duration) string {
+			sub := work()
+			sub.Route, sub.Delay = route, delay
+			id := s.admit(sub).ID
+			all, of[route] = append(all, id), append(of[route], id)
+			return id
+		}
+		for _, event := range []shaper.Event{shaper.Succeed, shaper.Die, shaper.Retry} {
+			add(0)
+			s.settle(s.lease(1)[0], event, after(2*far))
+		}
+		add(0)
+		s.lease(1)
+		add(0)
+		add(time.Hour)
+		if _, err := s.q.Cancel(s.ctx, tenant, add(0)); err != nil {
+			s.Fatal(err)
+		}
+	}
+	for _, page := range []int{1, 3, len(all), 1000} {
+		got := s.list(queue.List{Tenant: tenant, State: queue.ListAll, Limit: page})
+		if slices.Sort(got); !slices.Equal(got, all) {
+			s.Errorf("by %d: %q, want %q", page, got, all)
+		}
+	}
+	got := s.list(queue.List{Tenant: tenant, State: queue.ListAll, Route: "reports", Limit: 2})
+	if slices.Sort(got); !slices.Equal(got, of["reports"]) {
+		s.Errorf("of one route: %q, want %q", got, of["reports"])
+	}
+}
+
+func listChosen(s *suite) {
+	mail := work()
+	mail.Type = "mail"
+	first, second, third := s.admit(mail), s.admit(work()), s.admit(mail)
+	at := second.Created
+	if !first.Created.Before(at) || !at.Before(third.Created) {
+		s.Fatalf("created at %v, %v, %v", first.Created, at, third.Created)
+	}
+	for _, c := range []struct {
+		what string
+		l    queue.List
+		want []string
+	}{
+		{"a type", queue.List{Type: "mail"}, []string{third.ID, first.ID}},
+		{"no such type", queue.List{Type: "mai"}, nil},
+		{"from an instant on", queue.List{CreatedAfter: at}, []string{third.ID, second.ID}},
+		{"before an instant", queue.List{CreatedBefore: at}, []string{first.ID}},
+		{"between two", queue.List{CreatedAfter: at, CreatedBefore: third.Created}, []string{second.ID}},
+		{"a type since an instant", queue.List{Type: "mail", CreatedAfter: at}, []string{third.ID}},
+	} {
+		for _, c.l.State = range []queue.ListState{queue.ListAll, queue.ListQueued} {
+			c.l.Tenant = tenant
+			for _, c.l.Limit = range []int{1, 10} {
+				if got := s.list(c.l); !slices.Equal(got, c.want) {
+					s.Errorf("%s in pages of %d: %q, want %q", c.what, c.l.Limit, got, c.want)
+				}
+			}
+		}
+	}
+}
+
+// listRare has more jobs of another type than one call looks at.
+func listRare(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Capacity = 3000 })
+	mail := work()
+	mail.Type = "mail"
+	want := []string{s.admit(mail).ID}
+	for range 3 {
+		if _, err := s.q.SubmitBatch(s.ctx, slices.Repeat([]queue.Submission{work()}, 800), false); err != nil {
+			s.Fatal(err)
+		}
+	}
+	l := queue.List{Tenant: tenant, State: queue.ListQueued, Type: "mail", Limit: 10}
+	if page, err := s.q.List(s.ctx, l); err != nil || len(page.Jobs) > 0 || page.Next == "" {
+		s.Errorf("the first page: %d jobs, next %q, %v: one call looks at all", len(page.Jobs), page.Next, err)
+	}
+	if got := s.list(l); !slices.Equal(got, want) {
+		s.Errorf("%q, want %q", got, want)
+	}
+}
+
+func listByKey(s *suite) {
+	keyed := work()
+	keyed.IdempotencyKey = "order 17"
+	s.admit(work())
+	id := s.admit(keyed).ID
+	by := func(key string, state queue.ListState, route string) []string {
+		return s.list(queue.List{Tenant: tenant, State: state, Route: route, IdempotencyKey: key, Limit: 10})
+	}
+	for state, found := range map[queue.ListState]bool{queue.ListAll: true, queue.ListQueued: true, queue.ListDead: false} {
+		if got := by("order 17", state, ""); slices.Equal(got, []string{id}) != found {
+			s.Errorf("%s: %q", state, got)
+		}
+	}
+	if got := by("order 17", queue.ListAll, "reports"); len(got) > 0 {
+		s.Errorf("of another route: %q", got)
+	}
+	if got := by("order 18", queue.ListAll, ""); len(got) > 0 {
+		s.Errorf("another key: %q", got)
+	}
+	if page, err := s.q.List(s.ctx, queue.List{Tenant: "other", State: queue.ListAll, IdempotencyKey: "order 17", Limit: 1}); err != nil || len(page.Jobs) > 0 {
+		s.Errorf("of another tenant: %+v, %v", page, err)
+	}
+}
+
+func listFind(s *suite) {
+	other := work()
+	other.Tenant = "a tenant whose name does not stand in keys as it is / €"
+	for _, sub := range []queue.Submission{work(), other} {
+		want := s.admit(sub)
+		if got, err := s.q.Find(s.ctx, want.ID); err != nil || got.ID != want.ID || got.Tenant != sub.Tenant || got.State != shaper.Queued || got.Position != 1 {
+			s.Errorf("Find %s: %+v, %v", want.ID, got, err)
+		}
+	}
+	for _, id := range []string{"", "x", strings.Repeat("0", 28), strings.Repeat("v", 28)} {
+		if got, err := s.q.Find(s.ctx, id); !errors.Is(err, queue.ErrNotFound) {
+			s.Errorf("Find %q: %+v, %v", id, got, err)
+		}
+	}
 }

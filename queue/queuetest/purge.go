@@ -17,6 +17,7 @@ var purgeTests = map[string]func(*suite){
 	"a replay of all stops at the first refusal":             replayAllStops,
 	"a draining tenant takes nothing in and sends the rest":  drain,
 	"a flow with too many dead letters stops":                deadCapacity,
+	"a flow with too many bytes of dead letters stops":       deadBytes,
 	"the history tells who changed what":                     history,
 }
 
@@ -175,6 +176,29 @@ func deadCapacity(s *suite) {
 	if reason := s.tenant(tenant).Reason; reason != "" {
 		s.Errorf("the reason is still %q", reason)
 	}
+}
+
+func deadBytes(s *suite) {
+	s.restart(func(o *queue.Options) { o.Retention.DeadBytes = 10_000 })
+	first := s.dead(sized(6000))
+	kept := s.tenant(tenant)
+	if kept.DeadBytes < 6000 || kept.DeadBytes > 7000 || kept.Stored != kept.DeadBytes {
+		s.Errorf("%d bytes are stored, %d of them of a dead letter with a payload of 6000", kept.Stored, kept.DeadBytes)
+	}
+	equal(s, "what limits it below the bound", kept.LimitedBy, "idle")
+	s.dead(sized(6000))
+	waiting := s.admit(work())
+	s.none()
+	stopped := s.tenant(tenant)
+	equal(s, "what limits it", stopped.LimitedBy, "paused")
+	equal(s, "the reason", stopped.Reason, "its dead letters had as many bytes as are kept (now 10000): replay or purge some")
+	others := work()
+	others.Tenant = "another"
+	free := s.admit(others)
+	s.sameOrder(s.lease(1), free.ID)
+	equal(s, "the count", s.purge(queue.Filter{IDs: []string{first.ID}}).Count, 1)
+	s.sameOrder(s.lease(1), waiting.ID)
+	equal(s, "the bytes of one dead letter", s.tenant(tenant).DeadBytes, kept.DeadBytes)
 }
 
 func history(s *suite) {

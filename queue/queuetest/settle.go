@@ -21,6 +21,7 @@ var settleTests = map[string]func(*suite){
 	"a retry out of attempts is dead":        retryOutOfAttempts,
 	"dead":                                   settleDead,
 	"held":                                   settleHeld,
+	"refused as too much":                    settleOverload,
 	"released":                               settleReleased,
 	"released jobs do not count as departed": releasedNotDeparted,
 	"holds are free twenty times":            holdsAreFree,
@@ -136,6 +137,34 @@ func settleHeld(s *suite) {
 	equal(s, "the attempt", leases[0].Attempt, 1)
 	s.spaced(leases, 2*time.Millisecond) // the rate is halved at first
 	equal(s, "the end of the hold", leases[0].Stamp.Time(), j.EstimatedStart)
+}
+
+// settleOverload: an upstream that refuses every job slows the flow down after a second, and each refusal spends an attempt.
+func settleOverload(s *suite) {
+	s.backlog(40, work())
+	overload := func(t *queue.Settlement) { t.Overload = true }
+	var leases []queue.Lease
+	refuse := func() {
+		s.settle(leases[0], shaper.Retry, overload, after(time.Hour))
+		leases = leases[1:]
+	}
+	before := s.tenant(tenant).EffectiveRate
+	leases = s.leaseUpTo(1, time.Hour)
+	first := leases[0].ID
+	refuse()
+	leases = s.leaseUpTo(39, time.Hour)
+	for range 30 {
+		refuse()
+	}
+	equal(s, "the attempts", s.job(first).Attempts, 1)
+	equal(s, "the rate before a second has passed", s.tenant(tenant).EffectiveRate, before)
+	s.await("the end of the trial", func() bool {
+		return time.Since(s.job(first).Created) > 1200*time.Millisecond
+	})
+	refuse()
+	if after := s.tenant(tenant).EffectiveRate; after < before/2 || after > 0.7*before {
+		s.Errorf("the rate is %v after an upstream refused most of a second's jobs, and was %v", after, before)
+	}
 }
 
 func settleReleased(s *suite) {

@@ -145,6 +145,15 @@ func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
 	return c.nodes[node].Thaw
 }
 
+// TakeOver gives all slots to the node, by its own map alone. It has none of the other's keys.
+func (c *Cluster) TakeOver(ctx context.Context, node int) {
+	c.t.Helper()
+	first, last := (1-node)*slots/2, (2-node)*slots/2-1
+	n := c.nodes[node].client
+	c.do(n.ClusterDelSlotsRange(ctx, first, last).Err())
+	c.do(n.ClusterAddSlotsRange(ctx, first, last).Err())
+}
+
 // Slots are those of both nodes that have keys, with how many.
 func (c *Cluster) Slots(ctx context.Context) [2]map[int]int {
 	c.t.Helper()

@@ -47,6 +47,9 @@ func (d Delivery) End(outcome string, s queue.Settlement, private bool) {
 	}
 	if s.Error != nil {
 		status, why = max(status, s.Error.Status), s.Error.Message
+		if s.Error.Detail != "" {
+			why += ": " + s.Error.Detail
+		}
 	}
 	if status != 0 {
 		d.span.SetAttributes(semconv.HTTPResponseStatusCode(status))

@@ -101,6 +101,8 @@ func (s Sending) unanswered(err error) bool {
 		kind = "cancelled"
 	case errors.Is(err, queue.ErrUnavailable):
 		kind = "unavailable"
+	case errors.Is(err, queue.ErrScript):
+		kind = "damaged"
 	}
 	s.span.SetAttributes(semconv.ErrorTypeKey.String(kind))
 	s.span.SetStatus(codes.Error, "no verdict")

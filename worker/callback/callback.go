@@ -13,6 +13,8 @@
 // delivered once. No request goes to an address that is not public, unless the operator listed the URL's prefix: the address that is dialled is checked,
 // no redirect is followed and no proxy is asked. Of the answer only the status counts. Errors and log lines hold no URL, no payload and no secret.
 //
+// A receiver that answers slowly, or never, holds up its own callbacks alone: see slots.
+//
 // What it does not promise: that a receiver hears of an event once, or of events in their order. The webhook-id tells repetitions.
 //
 // An installation that never had a callback costs Redis one command a minute: asynq's server starts when there is a queue for it.
@@ -48,6 +50,7 @@ type Service struct {
 	signers []*webhooks.Webhook
 	listed  *caller // for URLs under a listed prefix
 	public  *caller // for all others
+	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
 	given   *burstlog.Log // up
@@ -62,6 +65,7 @@ func New(cfg Config) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("callback: %w", err)
 	}
+	limits := newSlots(cfg.Concurrency)
 	repeats := burstlog.New(cfg.Logger, slog.LevelWarn, "asynq", nil)
 	s := &Service{
 		cfg:    cfg,
@@ -69,8 +73,9 @@ func New(cfg Config) (*Service, error) {
 		client: asynq.NewClientFromRedisClient(cfg.Redis),
 		server: asynq.Config{
 			Queues:            map[string]int{Queue: 1},
-			Concurrency:       cfg.Concurrency,
-			RetryDelayFunc:    func(retried int, _ error, _ *asynq.Task) time.Duration { return pause(retried) },
+			Concurrency:       limits.tasks(),
+			RetryDelayFunc:    delay,
+			IsFailure:         func(err error) bool { return !isPostponed(err) },
 			TaskCheckInterval: checkInterval,
 			ShutdownTimeout:   cfg.Grace,
 			Logger:            asynqLogger{cfg.Logger, repeats},
@@ -81,6 +86,7 @@ func New(cfg Config) (*Service, error) {
 		public: newCaller(cfg, cfg.Guard.control),
 		log:    cfg.Logger,
 		wake:   make(chan struct{}, 1),
+		slots:  limits,
 	}
 	for i, secret := range cfg.Secrets {
 		signer, err := webhooks.NewWebhook(secret)
@@ -90,7 +96,7 @@ func New(cfg Config) (*Service, error) {
 		s.signers = append(s.signers, signer)
 	}
 	var err error
-	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis); err != nil {
+	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis, limits); err != nil {
 		return nil, fmt.Errorf("callback: metrics: %w", err)
 	}
 	return s, nil
@@ -109,6 +115,7 @@ func (s *Service) Run(ctx context.Context) error {
 	<-ctx.Done()
 	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that record their ends (all in Shutdown), and
 	// the connections last.
+	s.slots.stop()
 	server.Shutdown()
 	s.given.Flush()
 	s.asynq.Flush()

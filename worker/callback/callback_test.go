@@ -356,7 +356,7 @@ func TestHostileAnswers(t *testing.T) {
 			defer receiver.Close()
 			s := newService(t, Config{Guard: guard(t, receiver.URL), Timeout: 500 * time.Millisecond})
 			defer s.listed.transport.CloseIdleConnections()
-			err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"))
+			err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
 			if (err == nil) != row.delivered || errors.Is(err, asynq.SkipRetry) {
 				t.Error(err)
 			}
@@ -388,7 +388,7 @@ func TestCertificatesAreVerified(t *testing.T) {
 	receiver.StartTLS()
 	defer receiver.Close()
 	s := newService(t, Config{Guard: guard(t, receiver.URL)})
-	err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"))
+	err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
 	if err == nil || !strings.Contains(err.Error(), "certificate") || errors.Is(err, asynq.SkipRetry) {
 		t.Error(err)
 	}

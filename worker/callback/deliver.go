@@ -71,17 +71,27 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	id, _ := asynq.GetTaskID(ctx)
 	retried, _ := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
-	err := s.attempt(ctx, id, task)
+	last := retried+1 >= most
+	err := s.attempt(ctx, id, task, last)
+	if last && err != nil && !isPostponed(err) {
+		err = givenUp{err}
+	}
 	job, _, _ := strings.Cut(id, ":")
 	log := s.log.With("job", job, "callback", id, "attempt", retried+1)
 	switch {
+	case isPostponed(err):
+		s.metrics.postponed.Inc()
+		log.Debug("a callback was postponed", "error", err)
+	case errors.Is(err, errSkipped):
+		s.metrics.skipped.Inc()
+		log.Debug("a callback is to be tried again", "error", err)
 	case err == nil:
 		s.metrics.delivered.Inc()
 		log.Debug("a callback was delivered")
 	case errors.Is(ctx.Err(), context.Canceled):
 		// The grace is over, and asynq has put the task back: this was no attempt.
 		log.Debug("a callback was put back", "error", err)
-	case retried >= most, errors.Is(err, asynq.SkipRetry):
+	case errors.Is(err, asynq.SkipRetry):
 		s.metrics.archived.Inc()
 		s.given.Add(burstlog.Key{}, 1, "job", job, "callback", id, "attempt", retried+1, "error", err)
 	default:
@@ -91,8 +101,14 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	return err
 }
 
-// attempt makes one request and judges the answer. asynq stores its error.
-func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task) error {
+// givenUp is the failure of a last attempt, which asynq archives as it is.
+type givenUp struct{ error }
+
+func (givenUp) Is(target error) bool { return target == asynq.SkipRetry }
+
+// attempt makes one request, once there is a slot for it, and judges the answer; last says that the
+// callback is given up if it fails. asynq stores its error.
+func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last bool) error {
 	rawURL := task.Headers()[urlHeader]
 	listed, err := s.cfg.Guard.judge(rawURL) // once more: the operator may have changed the list
 	if err != nil {
@@ -102,6 +118,13 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task) erro
 	if listed {
 		by = s.listed
 	}
+	to, tenant := receiverOf(rawURL), task.Headers()[tenantHeader]
+	if err := s.slots.take(ctx, to, tenant, last); err != nil {
+		return err
+	}
+	start := time.Now()
+	var answered *bool
+	defer func() { s.slots.give(to, tenant, start, answered) }()
 	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	req, err := s.request(limited, id, rawURL, task.Payload())
@@ -110,8 +133,12 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task) erro
 	}
 	resp, err := by.transport.RoundTrip(req)
 	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, errNotPublic) {
+			answered = new(false)
+		}
 		return s.describe(ctx, limited, err)
 	}
+	answered = new(true)
 	defer resp.Body.Close()
 	if resp.StatusCode >= 200 { // what follows 101 is not a body, and may never end
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain) // the status has said it all
@@ -124,6 +151,29 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task) erro
 	default:
 		return errors.New(strings.TrimSpace(fmt.Sprintf("the receiver answered %d %s", status, http.StatusText(status))))
 	}
+}
+
+// receiverOf is the host and port that a URL leads to.
+func receiverOf(rawURL string) string {
+	t, err := parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
+}
+
+func isPostponed(err error) bool {
+	var postponed errPostponed
+	return errors.As(err, &postponed)
+}
+
+// delay is when asynq brings a task back.
+func delay(retried int, err error, _ *asynq.Task) time.Duration {
+	var postponed errPostponed
+	if errors.As(err, &postponed) {
+		return postponed.delay
+	}
+	return pause(retried)
 }
 
 // request is the request of an attempt (Standard Webhooks). It is signed here and not at the hand-over, so that retries use the secrets of today.

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	taskType  = "sluice:callback"
-	urlHeader = "sluice-callback-url" // of the task; its payload is the body, byte for byte
+	taskType = "sluice:callback"
+	// Headers of the task; its payload is the body, byte for byte.
+	urlHeader, tenantHeader = "sluice-callback-url", "sluice-tenant"
 	// taskRetention is how long asynq keeps a delivered task. As long as it is kept, its id cannot be taken twice. Bodies are kept as
 	// well, so it is no longer than a hand-over may take to be repeated.
 	taskRetention = time.Hour
@@ -38,10 +39,11 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	}
 	// One id for each end of a job, which a replay may make several of.
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
-	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, map[string]string{urlHeader: c.CallbackURL}),
+	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}),
 		asynq.TaskID(id),
 		asynq.Queue(Queue),
-		asynq.MaxRetry(s.cfg.MaxAttempts-1),
+		// One more than there are: asynq would archive the last attempt instead of postponing it.
+		asynq.MaxRetry(s.cfg.MaxAttempts),
 		asynq.Timeout(wholeSeconds(s.cfg.Timeout)+taskTail),
 		asynq.Retention(taskRetention),
 	)

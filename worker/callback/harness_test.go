@@ -132,6 +132,9 @@ func (b *bench) dial(context.Context, string, string) (net.Conn, error) {
 	return here, nil
 }
 
+// tarpitHost never answers.
+const tarpitHost = "tarpit.example"
+
 // answers sets the statuses of the requests to come, the last one from then on; 0 is no answer at all.
 func (b *bench) answers(statuses ...int) {
 	begin := len(b.got())
@@ -141,6 +144,10 @@ func (b *bench) answers(statuses ...int) {
 
 func (b *bench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
+	if r.Host == tarpitHost {
+		<-r.Context().Done()
+		return
+	}
 	b.mu.Lock()
 	b.calls = append(b.calls, call{time.Now(), r.Method + " " + r.Host + r.URL.RequestURI(), r.Header, body})
 	n := len(b.calls)
@@ -171,7 +178,7 @@ func (b *bench) Write(p []byte) (int, error) {
 // service is a service that may call the receiver, with a log at its most talkative.
 func (b *bench) service(cfg Config) *Service {
 	b.Helper()
-	cfg.Redis, cfg.Guard = b.redis, guard(b.T, "http://partner.example/")
+	cfg.Redis, cfg.Guard = b.redis, guard(b.T, "http://partner.example/", "http://"+tarpitHost+"/")
 	cfg.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s := newService(b.T, cfg)
 	s.listed.transport.DialContext = b.dial

@@ -275,7 +275,7 @@ func TestHostileTargets(t *testing.T) {
 		// Four times, because a name may lead elsewhere each time.
 		var err error
 		for range 4 {
-			err = s.attempt(t.Context(), "06ah:1:succeeded", task(raw))
+			err = s.attempt(t.Context(), "06ah:1:succeeded", task(raw), true)
 		}
 		if final := errors.Is(err, asynq.SkipRetry); target.stopped != either && final != (target.stopped == atSubmission || target.stopped == atDial) {
 			t.Errorf("%q: archived at once %t: %v", raw, final, err)
@@ -298,7 +298,7 @@ func TestHostileTargets(t *testing.T) {
 		}
 	}
 	// The canary is alive, and reached by what the operator lists.
-	if err := s.attempt(t.Context(), "06ah:1:succeeded", task("http://127.0.0.1:"+c.port+"/hooks/x")); err == nil || errors.Is(err, asynq.SkipRetry) || c.calls.Load() == 0 {
+	if err := s.attempt(t.Context(), "06ah:1:succeeded", task("http://127.0.0.1:"+c.port+"/hooks/x"), true); err == nil || errors.Is(err, asynq.SkipRetry) || c.calls.Load() == 0 {
 		t.Errorf("a listed target: %v, %d connections", err, c.calls.Load())
 	}
 	s.public.transport.CloseIdleConnections()

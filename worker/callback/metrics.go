@@ -13,18 +13,22 @@ import (
 type metrics struct {
 	handedOver                  prometheus.Counter
 	delivered, failed, archived prometheus.Counter
+	skipped, postponed          prometheus.Counter
 }
 
 // newMetrics makes the metrics and registers them, unless registerer is nil.
-func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, limits *slots) (*metrics, error) {
 	handedOver := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_callbacks_handed_over_total", Help: "Callbacks that became tasks of asynq's.",
 	})
 	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later) or archived (given up).",
+		Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), skipped (failed without a request: the receiver's breaker is open), archived (given up) or postponed (no attempt: the receiver or the tenant has as many under way as it may).",
 	}, []string{"outcome"})
+	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_callback_breakers_open", Help: "Receivers of callbacks that this process sends hardly anything, because they give no answer.",
+	}, limits.open)
 	if registerer != nil {
-		for _, c := range []prometheus.Collector{handedOver, attempts, newBacklog(client)} {
+		for _, c := range []prometheus.Collector{handedOver, attempts, open, newBacklog(client)} {
 			if err := registerer.Register(c); err != nil {
 				return nil, err
 			}
@@ -35,6 +39,8 @@ func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient) 
 		delivered:  attempts.WithLabelValues("delivered"),
 		failed:     attempts.WithLabelValues("failed"),
 		archived:   attempts.WithLabelValues("archived"),
+		skipped:    attempts.WithLabelValues("skipped"),
+		postponed:  attempts.WithLabelValues("postponed"),
 	}, nil
 }
 

@@ -66,7 +66,7 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := Config{Guard: guard(t), Registerer: registry}
 	s := newService(t, cfg)
-	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total", "sluice_callbacks_handed_over_total"); n != 4 || err != nil {
+	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total", "sluice_callbacks_handed_over_total"); n != 6 || err != nil {
 		t.Errorf("%d series, %v", n, err)
 	}
 	if _, err := New(s.cfg); err == nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ type Program struct {
 	binary, dir string
 	upstream    *httptest.Server
 	failing     atomic.Bool
+	busy        atomic.Int64 // seconds of the Retry-After of a 503; 0: it answers otherwise
 	client      *http.Client
 
 	mu     sync.Mutex
@@ -59,6 +61,11 @@ func Start(ctx context.Context, binary, dir, policies string) (*Program, error) 
 	p := &Program{binary: binary, dir: dir, client: &http.Client{Timeout: 10 * time.Second}}
 	p.upstream = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
+		if seconds := p.busy.Load(); seconds > 0 {
+			w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+			http.Error(w, "come back later", http.StatusServiceUnavailable)
+			return
+		}
 		if p.failing.Load() {
 			http.Error(w, "out of stock", http.StatusBadRequest)
 		}
@@ -168,6 +175,10 @@ func (p *Program) Close() error {
 
 // Fail makes the upstream refuse every delivery for good, or take them again.
 func (p *Program) Fail(fail bool) { p.failing.Store(fail) }
+
+// Busy makes the upstream answer 503 with a Retry-After of that many seconds. With 0 it accepts
+// deliveries.
+func (p *Program) Busy(seconds int64) { p.busy.Store(seconds) }
 
 // Call sends a request to the admin listener with the token, and decodes the answer into out unless that is nil.
 func (p *Program) Call(ctx context.Context, method, path string, body, out any) error {

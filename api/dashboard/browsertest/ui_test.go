@@ -155,7 +155,7 @@ func TestOverview(t *testing.T) {
 		t.Errorf("the name of a tenant became %d elements", n)
 	}
 	must(t, p.Fill("#tenant-search", "overv"))
-	must(t, p.Wait(`document.querySelectorAll("tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
+	must(t, p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
 	must(t, p.Fill("#tenant-search", "nobody is called that"))
 	must(t, p.WaitText("tbody", "No tenant has a name with this in it"))
 	if paint := eval[float64](t, p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`); paint < 0 {
@@ -266,7 +266,11 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	confirm()
 	must(t, p.WaitText(".headline .pill", "draining"))
 	press("Purge", "Purge switch?")
-	must(t, p.WaitText("dialog .notice", "cannot be undone"))
+	if !eval[bool](t, p, `document.querySelector("dialog .primary").disabled && !document.querySelector("dialog input:checked")`) {
+		t.Error("something to purge is chosen beforehand")
+	}
+	must(t, p.Click(`dialog input[value=""]`))
+	must(t, p.WaitText("dialog .notice", "and 0 dead letters deleted. This cannot be undone."))
 	confirm()
 	must(t, p.WaitText("#banner", "purged"))
 	must(t, p.Wait(`[...document.querySelectorAll(".lane-head .value")][2].textContent === "0"`))
@@ -287,10 +291,13 @@ func TestDeadLetters(t *testing.T) {
 	must(t, p.Wait(`[...document.querySelectorAll("section[aria-labelledby=jobs-title] tbody .pill")].filter((n) => n.textContent === "dead").length === 3`))
 	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "400"))
 	program.Fail(false)
+	checkDead(t, p, name, 3, 3)
+	asks(t, p, "Purge", "Dead letters (3)")
+	asksOfJobs(t, p, "Delete all", "3 dead letters will be deleted")
 	// Inspect one: its payload, its error, its way.
 	must(t, p.Click(`section[aria-labelledby=jobs-title] tbody a`))
 	must(t, p.WaitText("pre.payload", `"order"`))
-	must(t, p.WaitText(".timeline li", "Dead: out of attempts"))
+	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not tried again"))
 	must(t, p.WaitText(".facts", "400"))
 	must(t, p.Click(`.headline button.primary`))
 	must(t, p.WaitText(".headline .pill", "succeeded"))
@@ -302,9 +309,101 @@ func TestDeadLetters(t *testing.T) {
 	must(t, p.Wait(`document.querySelectorAll("section[aria-labelledby=jobs-title] tbody button").length === 2`))
 	must(t, p.Wait(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith("Replay all") && !b.hidden); b?.click(); return b; })()`))
 	must(t, p.WaitText("dialog h2", "Replay all dead letters of letters?"))
+	must(t, p.WaitText("dialog li", "2 dead letters will go back"))
 	must(t, p.Click("dialog .primary"))
 	must(t, p.WaitText("#banner", "2 dead letters replayed"))
-	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "No dead letters"))
+	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "No job is dead"))
+	checkDead(t, p, name, 0, 3)
+}
+
+// checkDead looks for how many dead letters there are now, and for no other number.
+func checkDead(t *testing.T, p *Page, name string, now, everyone int) {
+	t.Helper()
+	badge := ""
+	if now > 0 {
+		badge = fmt.Sprint(now)
+	}
+	must(t, p.Wait(fmt.Sprintf(`document.querySelector("button[data-state=dead] i").textContent === %q`, badge)))
+	must(t, p.Wait(fmt.Sprintf(`(() => {
+  const at = [...document.querySelectorAll(".figures dt")].find((n) => n.textContent === "Dead letters");
+  return at?.nextSibling.textContent === "%d" && at.nextSibling.title.startsWith("%d job");
+})()`, now, everyone)))
+	q := open(t, 1400, 900, "light", "#/")
+	find(t, q, name)
+	must(t, q.Wait(fmt.Sprintf(`(() => {
+  const at = [...document.querySelectorAll(".table thead th")].findIndex((n) => n.textContent === "Dead letters");
+  return document.querySelector(".table tbody tr").cells[at].textContent === "%d";
+})()`, now)))
+	must(t, q.Wait(fmt.Sprintf(`(() => {
+  const at = [...document.querySelectorAll(".figures dt")].find((n) => n.textContent === "Dead letters");
+  return parseInt(at?.nextSibling.textContent) >= %d;
+})()`, now)))
+	keep(t, q, fmt.Sprint("dead-", now))
+	q.Close()
+}
+
+// asksOfJobs opens a dialog of the list of jobs, looks for what it says, and cancels.
+func asksOfJobs(t *testing.T, p *Page, button, want string) {
+	t.Helper()
+	must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith(%s) && !b.hidden); b?.click(); return b; })()`, Quote(button))))
+	must(t, p.WaitText("dialog", want))
+	must(t, p.Press(kb.Escape))
+	must(t, p.Wait(`!document.querySelector("dialog")`))
+}
+
+// A hold says until when and why, and an operator ends it.
+func TestHolds(t *testing.T) {
+	const name = "held"
+	program.Busy(1800)
+	defer program.Busy(0)
+	must(t, program.Submit(t.Context(), name, 3))
+	p := open(t, 1280, 900, "dark", "#/tenant/"+name)
+	must(t, p.WaitText(".headline .pill", "held until "))
+	must(t, p.WaitText(".notice.warn", "the upstream answered 503 and named the time after which to come back"))
+	until := tenantOf(t, name).HeldUntil
+	if left := time.Until(until); left < 20*time.Minute || left > 31*time.Minute {
+		t.Errorf("it is held until %v, for %v", until, left)
+	}
+	keep(t, p, "held")
+	q := open(t, 390, 844, "light", "#/")
+	find(t, q, name)
+	must(t, q.Wait(`document.querySelector(".table tbody .pill").title.includes("503")`))
+	keep(t, q, "held-narrow")
+	program.Busy(0)
+	must(t, p.Wait(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith("End the hold") && !b.hidden && !b.disabled); b?.click(); return b; })()`))
+	must(t, p.WaitText("dialog li", "the upstream answered 503"))
+	must(t, p.Fill("#ask-reason", "they are back"))
+	keep(t, p, "unhold")
+	must(t, p.Click("dialog .primary"))
+	must(t, p.Wait(`!document.querySelector("dialog")`))
+	must(t, p.Wait(`[...document.querySelectorAll(".lane-head .value")][2].textContent === "0"`))
+	must(t, p.Wait(`[...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith("End the hold")).hidden`))
+	must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "holds ended"))
+	must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "they are back"))
+}
+
+// The overview has a card of routes: breaker, deliveries under way, failures.
+func TestRoutes(t *testing.T) {
+	must(t, program.Submit(t.Context(), "routed", 40))
+	for _, width := range []int64{390, 1280} {
+		p := open(t, width, 860, "light", "#/")
+		must(t, p.Wait(`[...document.querySelectorAll(".routes tbody tr")].some((row) => row.cells[0].textContent === "default" && row.cells[1].textContent === "closed")`))
+		must(t, p.Wait(`[...document.querySelectorAll(".routes tbody tr")].some((row) => row.cells[0].textContent === "default" && parseInt(row.cells[3].textContent) > 0)`))
+		const said = `(async (items) => {
+  const { Routes } = await import("/assets/routes.js"), card = new Routes();
+  card.show(items);
+  document.querySelector(".routes").replaceWith(card.node);
+  return card.node.innerText.replaceAll(/\s+/g, " ");
+})`
+		got := eval[string](t, p, said+`([{ route: "stock", breaker: "open", in_flight: 1, ended: 40, failed: 39 }, { route: "mail", breaker: "closed", in_flight: 0, ended: 0, failed: 0 }])`)
+		for _, want := range []string{"1 breaker not closed", "stock open 1", "39 (98 %)", "mail closed 0"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%d px wide: %q is not in %q", width, want, got)
+			}
+		}
+		eval[bool](t, p, `(document.querySelector(".routes").scrollIntoView(), true)`)
+		keep(t, p, fmt.Sprint("routes-", width))
+	}
 }
 
 func TestSubmitting(t *testing.T) {
@@ -332,8 +431,9 @@ func inView(selector string) string {
 // find has the table show one tenant alone.
 func find(t *testing.T, p *Page, name string) {
 	t.Helper()
+	must(t, p.Wait(`document.querySelector(".routes tbody tr") && document.querySelector(".table tbody a")`)) // nothing moves from here on
 	must(t, p.Fill("#tenant-search", name))
-	must(t, p.Wait(`[...document.querySelectorAll("tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
+	must(t, p.Wait(`[...document.querySelectorAll(".table tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
 }
 
 // A click leads to the top of a view, where the header tells how the connection fares.
@@ -512,6 +612,101 @@ func TestPictures(t *testing.T) {
 	for _, page := range []*Page{p, q} {
 		if wide := eval[int](t, page, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
 			t.Errorf("the page is %d px wider than its window", wide)
+		}
+	}
+}
+
+// drawn are the arrivals that the picture has columns for, their highest rate, and how long the line of departures above nothing is.
+const drawn = `(() => {
+  const [into, out] = uPlot.sync("time").plots.filter((u) => u.root.isConnected && u.root.closest(".picture"));
+  const [from, to] = into.edges, [, all, admitted] = into.data;
+  let sum = 0, highest = 0;
+  from.forEach((f, i) => {
+    const rate = all[i] ?? admitted[i];
+    sum += rate * (to[i] - f);
+    highest = Math.max(highest, rate);
+  });
+  const [ts, rates] = out.data, left = ts.filter((_, i) => rates[i] > 0);
+  return { sum: Math.round(sum), highest, overlap: from.some((f, i) => i > 0 && f < to[i - 1] - 0.001), lasted: left.length ? left.at(-1) - left[0] : 0 };
+})()`
+
+type drawing struct {
+	Sum             int64
+	Highest, Lasted float64
+	Overlap         bool
+}
+
+// A page that is opened late shows what has come and left before: when it did, and each job once. So does every page that is opened after it,
+// and that which Back leads to.
+func TestThePastIsTrue(t *testing.T) {
+	const name = "late"
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 10, PeriodMS: 1000}}, nil)
+	p := open(t, 1280, 900, "light", "#/tenant/"+name)
+	must(t, program.Submit(t.Context(), name, 200))
+	must(t, p.Wait(`Number(document.querySelectorAll(".figures dd")[5].textContent) >= 120`)) // have departed
+	p.Close()
+	q := open(t, 1280, 900, "light", "#/tenant/"+name)
+	look := func(when string) {
+		t.Helper()
+		must(t, q.Wait(`uPlot.sync("time").plots.some((u) => u.root.isConnected && u.root.closest(".picture") && u.edges?.[0].length > 20)`))
+		got := eval[drawing](t, q, drawn)
+		if got.Sum < 196 || got.Sum > 204 || got.Highest < 190 || got.Overlap || got.Lasted < 9 {
+			t.Errorf("%s it shows %+v", when, got)
+		}
+	}
+	must(t, q.WaitText("h1", name))
+	look("at first")
+	keep(t, q, "late")
+	eval[bool](t, q, `(location.hash = "#/", true)`)
+	must(t, q.Wait(`document.querySelector("tbody th a")`))
+	began := time.Now()
+	must(t, q.Wait(fmt.Sprintf(`Date.now() > %d`, began.Add(3*time.Second).UnixMilli())))
+	eval[bool](t, q, `(history.back(), true)`)
+	must(t, q.WaitText("h1", name))
+	look("after Back")
+	eval[bool](t, q, `(history.forward(), true)`)
+	must(t, q.WaitText("#tenants-title", "Tenants"))
+	eval[bool](t, q, `(history.back(), true)`)
+	must(t, q.WaitText("h1", name))
+	look("after Back again")
+}
+
+// A job that was refused for good is not out of attempts.
+func TestWhyAJobIsDead(t *testing.T) {
+	p := open(t, 1000, 800, "light", "#/")
+	const said = `(async (job) => {
+  const { steps } = await import("/assets/job.js");
+  return steps({ state: "dead", done: true, created_at: "2000-01-01T00:00:00Z", finished_at: "2000-01-01T00:00:01Z", ...job }).at(-1).what;
+})`
+	for job, want := range map[string]string{
+		`{ attempts: 1, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not tried again",
+		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not tried again",
+		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 503 } }`: "Dead: out of attempts, after 5 attempts",
+		`{ attempts: 1, max_attempts: 1, last_error: { message: "away" } }`:            "Dead: out of attempts, after 1 attempt",
+		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`:      "Dead: failed in a way that is not tried again",
+	} {
+		if got := eval[string](t, p, said+"("+job+")"); got != want {
+			t.Errorf("%s: %s, want %s", job, got, want)
+		}
+	}
+}
+
+// Only what Redis keeps beyond the end of the process is healthy.
+func TestHealth(t *testing.T) {
+	p := open(t, 1000, 800, "light", "#/")
+	const said = `(async (store) => {
+  const { Overview, Totals } = await import("/assets/overview.js");
+  const view = new Overview({ totals: new Totals(), parameters: {}, ask() {} });
+  view.showStore({ store, bytes: 0 });
+  const pill = view.health.textContent + " " + view.health.dataset.tone;
+  view.destroy();
+  return pill;
+})`
+	for store, want := range map[string]string{
+		`{ ok: true, engine: "redis" }`: "healthy good", `{ ok: true, engine: "embedded" }`: "in memory only warn", `{ ok: false, engine: "redis" }`: "away bad",
+	} {
+		if got := eval[string](t, p, said+"("+store+")"); got != want {
+			t.Errorf("%s: %s, want %s", store, got, want)
 		}
 	}
 }

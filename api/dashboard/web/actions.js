@@ -2,7 +2,7 @@
 import { el } from "./dom.js";
 import { ask } from "./dialog.js";
 import { post, tenantPath } from "./api.js";
-import { allRates, count, duration, plural } from "./format.js";
+import { allRates, count, duration, limitedBy, plural } from "./format.js";
 
 // leaving says at what rate the jobs of these flows leave: at that of each, for each has its own.
 function leaving(t, flows) {
@@ -45,6 +45,21 @@ export function resume(t) {
   });
 }
 
+export function unhold(t) {
+  ask({
+    title: `End the hold of ${t.tenant}?`, confirm: "End the hold", reason: true,
+    lines: [
+      `${limitedBy({ ...t, limited_by: "held" }).why}`,
+      `${plural(t.depth, "waiting job")} will leave, at the part of the rate that the hold has left at first.`,
+      t.held_by === "breaker" && "If the upstream still does not answer, the circuit breaker holds the flow again.",
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(tenantPath(t.tenant, "unhold"), reasonBody(reason));
+      return `${t.tenant} is held no longer.`;
+    },
+  });
+}
+
 export function drain(t) {
   ask({
     title: `Drain ${t.tenant}?`, confirm: "Drain", reason: true,
@@ -75,20 +90,21 @@ async function sweep(t, what, filter, progress) {
 
 export function purge(t) {
   const choices = [
-    ["", "All: waiting jobs and dead letters", `${plural(t.depth, "waiting job")} will be cancelled, and every dead letter deleted.`],
     ["queued", "Queued jobs", "Every job that waits for its turn will be cancelled."],
     ["scheduled", "Scheduled jobs", "Every job that waits for its time will be cancelled."],
     ["retrying", "Retrying jobs", "Every job that waits for another attempt will be cancelled."],
-    ["dead", "Dead letters", "Every dead letter will be deleted, with its payload and its errors."],
+    ["dead", `Dead letters (${count(t.dead)})`, `${plural(t.dead, "dead letter")} will be deleted, with payloads and errors.`],
+    ["", "All: waiting jobs and dead letters", `${plural(t.depth, "waiting job")} will be cancelled, and ${plural(t.dead, "dead letter")} deleted.`],
   ];
-  let state = "";
-  const effect = el("p", { class: "notice warn", role: "status" }, choices[0][2] + " This cannot be undone.");
-  const options = el("fieldset", null, el("legend", { class: "visually-hidden" }, "What to purge"), choices.map(([value, label, says], i) =>
-    el("label", null, el("input", { type: "radio", name: "what", value, checked: i === 0, onchange: () => {
+  let state;
+  const effect = el("p", { class: "notice warn", role: "status" }, "Choose what to purge.");
+  const options = el("fieldset", null, el("legend", { class: "visually-hidden" }, "What to purge"), choices.map(([value, label, says]) =>
+    el("label", null, el("input", { type: "radio", name: "what", value, onchange: () => {
       state = value;
       effect.textContent = says + " This cannot be undone.";
+      go.disabled = false;
     } }), label)));
-  ask({
+  const { go } = ask({
     title: `Purge ${t.tenant}?`, confirm: "Purge", danger: true, extra: el("div", { class: "stack" }, options, effect),
     lines: ["Deliveries under way are not touched.", "Jobs created from now on are not touched."],
     run: async (_, progress) => {
@@ -96,13 +112,14 @@ export function purge(t) {
       return `${plural(total, "job")} of ${t.tenant} purged.`;
     },
   });
+  go.disabled = true; // nothing is chosen yet
 }
 
 // purgeDead is the purge that stands beside the dead letters.
 export function purgeDead(t, done) {
   ask({
     title: `Delete all dead letters of ${t.tenant}?`, confirm: "Delete all", danger: true,
-    lines: ["Every dead letter will be deleted, with its payload and its errors.", "This cannot be undone."],
+    lines: [`${plural(t.dead, "dead letter")} will be deleted, with payloads and errors.`, "This cannot be undone."],
     run: async (_, progress) => {
       const { total } = await sweep(t, "purge", { state: "dead" }, progress);
       done();
@@ -118,7 +135,7 @@ export function replayAll(t, done) {
   ask({
     title: `Replay all dead letters of ${t.tenant}?`, confirm: "Replay all",
     lines: [
-      `They go back through the bucket with fresh attempts and leave ${leaving(t, flowsOf(t))}.`,
+      `${plural(t.dead, "dead letter")} will go back through the bucket with fresh attempts, and leave ${leaving(t, flowsOf(t))}.`,
       `There is room for ${count(Math.max(0, t.capacity - t.depth))}; the first that finds no place ends it.`,
     ],
     extra: el("div", { class: "field" }, el("label", { for: "replay-error" }, "Only those whose last error contains"), error),

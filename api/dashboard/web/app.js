@@ -6,7 +6,6 @@ import { duration, timeOfDay } from "./format.js";
 import { Stream } from "./stream.js";
 import { themeButton } from "./theme.js";
 import { Overview, Totals } from "./overview.js";
-import { Seen } from "./meter.js";
 import { TenantView } from "./tenant.js";
 import { JobView } from "./job.js";
 
@@ -14,14 +13,13 @@ const restoredFor = 6000; // ms that the word of a restored connection stays
 const place = document.getElementById("view");
 const banner = document.getElementById("banner");
 const totals = new Totals();
-const seen = new Seen();
 const table = { sort: "depth", limit: 50 }; // what the reader has asked of the table of tenants
 
 let view = null;
 let lostAt = 0;
 
 const stream = new Stream((name, event) => {
-  if (name === "history") totals.past(event.overviews);
+  if (name === "history") totals.past(event);
   if (name === "overview" && !(view instanceof Overview)) {
     totals.keep(event);
     totals.chart(event);
@@ -72,9 +70,9 @@ function viewFor(hash) {
   if (parts[0] === "tenant" && parts[1]) {
     const tenant = part(parts[1]);
     if (parts[2] === "job" && parts[3]) return new JobView({ tenant, id: part(parts[3]), parameters: table });
-    return new TenantView({ tenant, seen: seen.of(tenant) });
+    return new TenantView({ tenant });
   }
-  return new Overview({ totals, seen, parameters: table, ask: () => stream.want(view.want()) });
+  return new Overview({ totals, parameters: table, ask: () => stream.want(view.want()) });
 }
 
 function show(first) {

@@ -49,8 +49,20 @@ export function fromZero(least) {
 export const line = (name, extra = {}) => ({ stroke: () => colour(name), width: 2, points: { show: false }, spanGaps: false, ...extra });
 export const area = (name, alpha, extra = {}) => line(name, { fill: () => colour(name, alpha), ...extra });
 export const dashed = (name, extra = {}) => line(name, { width: 1.5, dash: [5, 5], ...extra });
-export const columns = (name, extra = {}) => ({
-  stroke: () => colour(name), fill: () => colour(name), width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.78, 14], radius: 0.25 }), ...extra,
+const columnShare = 0.78, columnMargin = 14; // of its time that a column fills, but for the last px
+
+// columns are as wide as the time that each is of: the plot's edges say where they begin and end.
+export const columns = (name) => ({
+  stroke: () => colour(name), fill: () => colour(name), width: 0, points: { show: false }, paths: (u, series, first, last) => {
+    const fill = new Path2D(), [from, to] = u.edges, zero = u.valToPos(0, "y", true), ys = u.data[series];
+    for (let i = first; i <= last; i++) {
+      if (!(ys[i] > 0)) continue;
+      const left = u.valToPos(from[i], "x", true), right = u.valToPos(to[i], "x", true), top = u.valToPos(ys[i], "y", true);
+      const wide = Math.max((right - left) * columnShare, right - left - columnMargin * devicePixelRatio, 1), high = Math.max(zero - top, 1);
+      fill.roundRect((left + right - wide) / 2, zero - high, wide, high, [Math.min(wide / 4, high), Math.min(wide / 4, high), 0, 0]);
+    }
+    return { stroke: null, fill, clip: null, band: null, gaps: null, flags: 0 };
+  },
 });
 
 // Plot is one chart that fills the width of its element, and without a height all of it. Destroy it when its view ends.
@@ -85,9 +97,10 @@ export class Plot {
     return [now - Math.min(this.seconds, Math.max(leastSpan, now - (this.since ?? now))), now];
   }
 
-  // draw shows the data up to now; a page that nobody sees is not drawn.
-  draw(now, data) {
+  // draw shows the data up to now; a page that nobody sees is not drawn. Columns need the edges of their times.
+  draw(now, data, edges) {
     this.now = now;
+    this.u.edges = edges;
     this.since = data[0][0];
     if (!document.hidden) this.u.setData(data);
   }

@@ -95,15 +95,38 @@ export const shortID = (id) => (id.length > 16 ? `${id.slice(0, 8)}…${id.slice
 const limits = {
   rate: { says: "at the rate", tone: "good", why: "Jobs wait and leave as fast as the rate allows." },
   concurrency: { says: "at the cap", tone: "warn", why: "As many deliveries are under way as the concurrency cap allows: the upstream is slower than the rate." },
+  upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream take all the places that a worker keeps for it, so they end more slowly than the rate allows. Other routes have places of their own." },
+  late: { says: "late", tone: "warn", why: "Jobs come too late from Redis to leave at their instants and are given back: Redis is too far or too slow for worker.lease." },
+  workers: { says: "no worker", tone: "warn", why: "Jobs could leave, and no worker takes them: all places are taken (worker.concurrency), or no worker is live." },
   held: { says: "held", tone: "warn", why: "Held: the upstream asked to be left in peace, or is not there. Jobs wait and are kept; it is tried again by itself." },
   paused: { says: "paused", tone: "warn", why: "Nothing leaves until it is resumed." },
   idle: { says: "idle", tone: "", why: "Nothing waits." },
 };
 
+const heldBecause = {
+  retry_after: "and named the time after which to come back",
+  breaker: "and the circuit breaker of the route is not closed",
+  hand_off: "asynq does not take its jobs",
+};
+
+// held says until when a flow is held and why; where the server does not say, that it is.
+function held({ held_until: until, held_by: by, held_status: status }) {
+  if (!until) return limits.held;
+  const answer = by === "hand_off" ? "" : status ? `the upstream answered ${status} ` : "the upstream does not answer ";
+  return {
+    says: `held until ${moment(until)}`, tone: "warn",
+    why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}` : ""}. Jobs wait and are kept; then one is tried again by itself.`,
+  };
+}
+
 // limitedBy says what keeps the next job from leaving, and how worrying that is.
-export const limitedBy = (t) => (t.draining ? { says: "draining", tone: "warn", why: "New jobs are refused; what waits leaves." } : t.paused ? limits.paused : limits[t.limited_by] || { says: t.limited_by || none, tone: "" });
+export const limitedBy = (t) => {
+  if (t.draining) return { says: "draining", tone: "warn", why: "New jobs are refused; what waits leaves." };
+  if (t.paused) return limits.paused;
+  return t.limited_by === "held" ? held(t) : limits[t.limited_by] || { says: t.limited_by || none, tone: "" };
+};
 
 export const stateTone = { succeeded: "good", dead: "bad", expired: "bad", cancelled: "warn", retrying: "warn", leased: "move", queued: "", scheduled: "" };
 
-// failure is the last error of a job, with the status where the message does not say it.
-export const failure = (e) => (!e ? "" : e.status && !e.message.includes(String(e.status)) ? `${e.status}: ${e.message}` : e.message);
+// failure is the last error of a job, with the status where the message does not say it, and the detail.
+export const failure = (e) => (!e ? "" : [e.status && !e.message.includes(String(e.status)) && e.status, e.message, e.detail].filter(Boolean).join(": "));

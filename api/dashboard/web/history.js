@@ -11,6 +11,8 @@ const say = {
   max_wait_ms: duration,
 };
 
+const done = { unhold: "holds ended" }; // what is no change of settings
+
 const saying = (setting, value) => (value === undefined || value === null ? "as configured" : say[setting] ? say[setting](value) : typeof value === "number" ? count(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
 
 // changes says of two sets of overrides what differs, routes included.
@@ -50,7 +52,7 @@ export class History {
   }
 
   row(e) {
-    return el("tr", null, el("td", null, moment(e.at)), el("td", { class: "wide" }, changes(e.before, e.after).join(", ") || "the same settings again",
+    return el("tr", null, el("td", null, moment(e.at)), el("td", { class: "wide" }, done[e.action] || changes(e.before, e.after).join(", ") || "the same settings again",
         e.reason && el("span", { class: "also p1" }, e.reason), e.actor && el("span", { class: "also p2" }, `by ${e.actor}`)),
       el("td", { class: "p1 wide" }, e.reason || none), el("td", { class: "p2" }, e.actor || none), el("td", { class: "num p3" }, e.revision));
   }

@@ -3,14 +3,24 @@ import { el, text, attribute } from "./dom.js";
 import { del, get, tenantLink, tenantPath } from "./api.js";
 import { replay } from "./actions.js";
 import { ask, toast } from "./dialog.js";
-import { bytes, count, duration, failure, moment, none, shortID, stateTone } from "./format.js";
+import { bytes, count, duration, failure, moment, none, plural, shortID, stateTone } from "./format.js";
 
 const often = 1000; // ms between two looks at a job that has not ended
 
 const span = (a, b) => duration(Date.parse(b) - Date.parse(a));
 
 const outcomes = { retry: ["failed, to be tried again", "warn"], dead: ["failed for good", "bad"], held: ["held: the upstream is left in peace", "warn"], succeeded: ["delivered", "good"] };
-const ends = { succeeded: ["Succeeded", "good"], dead: ["Dead: out of attempts", "bad"], cancelled: ["Cancelled", "warn"], expired: ["Expired: it could not leave in time", "bad"] };
+const ends = { succeeded: ["Succeeded", "good"], dead: ["Dead", "bad"], cancelled: ["Cancelled", "warn"], expired: ["Expired: it could not leave in time", "bad"] };
+
+// triedAgain reports whether failures with the status, 0 where there was no answer, cost an attempt and no more. Others end the job at once.
+const triedAgain = (status) => !status || [408, 425, 429].includes(status) || status >= 500;
+
+// whyDead says what has ended a dead job: one that was refused for good may have had attempts left.
+function whyDead(job) {
+  const status = job.last_error?.status || 0;
+  if (job.attempts >= job.max_attempts && triedAgain(status)) return `out of attempts, after ${plural(job.attempts, "attempt")}`;
+  return triedAgain(status) ? "failed in a way that is not tried again" : `the upstream answered ${status}, which is not tried again`;
+}
 
 // steps tells the way of a job: {what, at, tone, detail}, the earliest first; what is still to come has no instant that is past.
 export function steps(job) {
@@ -26,7 +36,7 @@ export function steps(job) {
   if (job.done && ends[job.state]) {
     const [what, tone] = ends[job.state];
     const detail = job.response ? `the upstream answered ${job.response.status}` : "";
-    all.push({ what, at: job.finished_at, tone, detail });
+    all.push({ what: job.state === "dead" ? `${what}: ${whyDead(job)}` : what, at: job.finished_at, tone, detail });
   } else if (job.state === "scheduled" || job.state === "retrying") {
     all.push({ what: job.state === "retrying" ? "Tried again" : "Due", at: job.scheduled_at, tone: "", next: true });
   } else if (job.state === "queued") {
@@ -61,7 +71,7 @@ export class JobView {
     this.look();
   }
 
-  want() { return { limit: 1 }; }
+  want() { return { limit: 0 }; }
 
   on() {}
 

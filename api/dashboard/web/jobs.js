@@ -7,20 +7,23 @@ import { failure, moment, none, shortID, short, stateTone } from "./format.js";
 
 const page = 20; // rows at first, and more at each wish
 const often = 2000; // ms between two looks while the list is in sight
-const states = [["queued", "Queued"], ["leased", "In flight"], ["retrying", "Retrying"], ["scheduled", "Scheduled"], ["done", "Done"], ["dead", "Dead letters"]];
+const states = [
+  ["all", "All"], ["queued", "Queued"], ["leased", "Leased"], ["retrying", "Retrying"], ["scheduled", "Scheduled"], ["succeeded", "Succeeded"], ["dead", "Dead"],
+  ["cancelled", "Cancelled"], ["expired", "Expired"],
+];
 const nothing = {
   queued: "No job waits.", leased: "No job is being delivered.", retrying: "No job waits for another attempt.", scheduled: "No job waits for its time.",
-  done: "No job has ended lately.", dead: "No dead letters.",
+  all: "No job was submitted lately.", succeeded: "No job has succeeded lately.", dead: "No job is dead.", cancelled: "No job was cancelled lately.", expired: "No job has expired lately.",
 };
 
 export class Jobs {
   constructor(tenant, tenantNow) {
     this.tenant = tenant;
     this.tenantNow = tenantNow;
-    this.state = "done";
+    this.state = "all";
     this.size = page;
-    this.running = el("i");
-    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label, state === "leased" && this.running));
+    this.tallies = { leased: el("i"), dead: el("i") }; // beside their tabs
+    this.tabs = states.map(([state, label]) => el("button", { type: "button", "data-state": state, onclick: () => this.choose(state) }, label, this.tallies[state]));
     this.body = el("tbody");
     this.more = el("button", { type: "button", class: "small", hidden: true, onclick: () => {
       this.size += page;
@@ -41,8 +44,11 @@ export class Jobs {
     this.look();
   }
 
-  // tally says beside its tab how many jobs are in flight. Its place is kept, so that nothing jumps.
-  tally(running) { text(this.running, running > 0 ? short(running) : ""); }
+  // tally says beside their tabs how many jobs are leased, and how many dead letters there are. Their places are kept, so that nothing jumps.
+  tally({ running, dead }) {
+    text(this.tallies.leased, running > 0 ? short(running) : "");
+    text(this.tallies.dead, dead > 0 ? short(dead) : "");
+  }
 
   choose(state) {
     this.state = state;
@@ -56,7 +62,7 @@ export class Jobs {
     const dead = this.state === "dead";
     this.replayAll.hidden = this.deleteAll.hidden = !dead;
     this.acts.hidden = !dead;
-    text(this.when, { queued: "Position", leased: "Departed", retrying: "Again at", scheduled: "Due at" }[this.state] || "Ended");
+    text(this.when, { queued: "Position", leased: "Departed", retrying: "Again at", scheduled: "Due at", all: "Next or last" }[this.state] || "Ended");
   }
 
   // look reads the list, and again after a while. Answers that come too late are dropped; so are those of looks that nobody has asked for while
@@ -114,7 +120,8 @@ export class Jobs {
     text(c.route, j.route);
     text(c.attempts, `${j.attempts} of ${j.max_attempts}`);
     text(c.created, moment(j.created_at));
-    text(c.when, this.state === "queued" ? (j.position ?? none) : moment(this.state === "leased" ? j.started_at : this.state === "retrying" || this.state === "scheduled" ? j.scheduled_at : j.finished_at));
+    const at = { queued: j.estimated_start_at, leased: j.started_at, retrying: j.scheduled_at, scheduled: j.scheduled_at }[j.state] || j.finished_at;
+    text(c.when, this.state === "queued" ? (j.position ?? none) : moment(at));
     text(c.error, failure(j.last_error));
     attribute(c.error, "class", j.state === "succeeded" ? "p2 wide zero" : "p2 wide bad");
   }

@@ -4,7 +4,6 @@ const leastSpan = 1, mostSpan = 8; // s that an estimate looks back
 const soonest = 2; // s of few departures before there is an estimate
 const usualStep = 0.5; // s between two looks at the most, of a stream that keeps up
 const givenBack = 1000; // departures that were given back unused are taken off again; where more are missing, the count has begun anew
-const mostLooks = 120; // of a tenant in the table
 const enough = 24; // departures, after which the error of one is small
 
 // Meter measures even traffic. A count seen four times a second says of two a second 0, 4, 0, 4: so it looks from one change of the count to
@@ -60,127 +59,141 @@ export class Meter {
   }
 }
 
-// Lanes keeps the last seconds of arrivals, refusals and departures for a picture of them. Arrivals are as jagged as they came: counted in bins of
-// equal width, to which a look gives its share by time, so that steady arrivals stay steady.
+// Lanes keeps the last seconds of arrivals, refusals and departures for a picture of them. Arrivals are as jagged as they came: counted in spans that
+// do not overlap, of half a second where looks are that close, else as wide as the time between two looks. So none is drawn twice, or finer than it
+// is known.
 export class Lanes {
   constructor(seconds = 60, width = 0.5) {
     this.seconds = seconds;
     this.width = width;
-    this.clear();
-  }
-
-  clear() {
-    this.bins = new Map(); // index to {admitted, rejected}
-    this.line = []; // {t, rate}
+    this.spans = []; // {from, to, admitted, rejected}, the earliest first; the last half second is open for what comes
+    this.line = []; // {t, rate, limit, further}
     this.meter = new Meter();
-    this.arriving = new Meter();
-    this.last = null;
-    this.now = null;
+    this.limit = null; // the rate that departures keep to
+    this.last = null; // the look that the next one goes on from
+    this.now = null; // what was until then is known
   }
 
   // gap begins anew after a time in which nothing was seen, and keeps what is drawn.
   gap() {
     this.last = null;
     this.meter.reset();
-    this.arriving.reset();
-    if (this.line.length) this.line.push({ t: this.now + 0.001, rate: null });
+    if (this.line.length) this.line.push({ t: this.now + 0.001, rate: null, limit: null, further: null });
   }
 
-  add(t, totals) {
-    if (this.now !== null && t <= this.now) return { admitted: 0, rejected: 0, departed: 0 };
-    const before = this.last;
-    const fell = before && (totals.admitted < before.admitted || totals.departed < before.departed - givenBack);
-    if (fell) this.gap();
-    const since = fell ? null : before;
-    this.now = t;
-    this.last = { t, ...totals };
-    this.arriving.add(t, totals.admitted + totals.rejected);
-    this.line.push({ t, rate: this.meter.add(t, totals.departed) });
-    const from = t - this.seconds - 2;
-    while (this.line.length && this.line[0].t < from) this.line.shift();
-    for (const k of this.bins.keys()) {
-      if (k * this.width >= from) break;
-      this.bins.delete(k);
+  // past takes what the server remembers, of times that were not seen here: looks as add takes them, with gap where nothing is known of the time
+  // before, and spans {from, to, admitted, rejected}.
+  past(looks, spans) {
+    const seen = this.now ?? -Infinity;
+    for (const s of spans) {
+      const from = Math.max(s.from, seen), share = (s.to - from) / (s.to - s.from);
+      if (share > 0) this.spans.push({ from, to: s.to, admitted: s.admitted * share, rejected: s.rejected * share });
     }
-    if (!since) return { admitted: 0, rejected: 0, departed: 0 };
-    const seen = { admitted: totals.admitted - since.admitted, rejected: totals.rejected - since.rejected, departed: Math.max(0, totals.departed - since.departed) };
-    this.spread(since.t, t, seen);
+    for (const look of looks) {
+      if (look.t <= seen) continue;
+      if (look.gap) this.gap();
+      const since = this.last;
+      this.look(look.t, look);
+      this.lineTo(since);
+    }
+    this.forget();
+  }
+
+  // add takes a look: totals that only grow, and the rate that departures keep to, if any, with a further one that is stricter. It tells what has
+  // happened since the last look.
+  add(t, look) {
+    const none = { admitted: 0, rejected: 0, departed: 0 };
+    if (this.now !== null && t <= this.now) return none;
+    if (this.last && (look.admitted < this.last.admitted || look.departed < this.last.departed - givenBack)) this.gap();
+    const since = this.last;
+    this.look(t, look);
+    const seen = since ? { admitted: look.admitted - since.admitted, rejected: look.rejected - since.rejected, departed: Math.max(0, look.departed - since.departed) } : none;
+    if (since) this.spread(since.t, t, seen);
+    this.forget();
     return seen;
   }
 
-  spread(from, to, seen) {
-    for (let k = Math.floor(from / this.width); k * this.width < to; k++) {
-      const share = (Math.min(to, (k + 1) * this.width) - Math.max(from, k * this.width)) / (to - from);
-      const bin = this.bins.get(k) || { admitted: 0, rejected: 0 };
-      bin.admitted += seen.admitted * share;
-      bin.rejected += seen.rejected * share;
-      this.bins.set(k, bin);
+  look(t, { admitted, rejected, departed, rate = null, further = null }) {
+    if (this.limit !== null && Math.abs(rate - this.limit) > 0.03 * this.limit) this.meter.turn();
+    this.limit = rate;
+    this.now = t;
+    this.last = { t, admitted, rejected, departed };
+    this.line.push({ t, rate: this.meter.add(t, departed), limit: rate, further });
+  }
+
+  // lineTo draws the mean rate since the look before, where the meter has no better one yet.
+  lineTo(since) {
+    const now = this.line.at(-1), step = since && now.t - since.t;
+    if (now.rate !== null || !(step >= leastSpan * 0.9)) return;
+    now.rate = Math.max(0, this.last.departed - since.departed) / step;
+    this.line.splice(-1, 0, { ...now, t: since.t + 0.002 });
+  }
+
+  // spread counts what came between two looks: into half seconds, to each its share by time, so that steady arrivals stay steady.
+  spread(from, to, { admitted, rejected }) {
+    if (to - from > this.width * 1.5) {
+      this.spans.push({ from, to, admitted, rejected });
+      return;
+    }
+    for (let at = from; at < to;) {
+      let span = this.spans.at(-1);
+      if (!(span?.open && Math.abs(span.to - at) < 0.001 && span.to - span.from < this.width - 0.001)) {
+        this.spans.push(span = { open: true, from: at, admitted: 0, rejected: 0 });
+      }
+      const end = Math.min(to, span.from + this.width), share = (end - at) / (to - from);
+      span.to = end;
+      span.admitted += admitted * share;
+      span.rejected += rejected * share;
+      at = end;
     }
   }
 
-  // record lays down arrivals of before that the server remembers, counted in bins of the same width, where nothing was seen here.
-  record({ from, width_ms, admitted, refused }) {
-    if (width_ms !== this.width * 1000) return;
-    const first = Math.round(Date.parse(from) / width_ms);
-    admitted.forEach((n, i) => {
-      if (!this.bins.has(first + i)) this.bins.set(first + i, { admitted: n, rejected: refused[i], recorded: true });
-    });
-    this.bins = new Map([...this.bins].sort(([a], [b]) => a - b));
+  forget() {
+    const from = this.now - this.seconds;
+    while (this.line.length && this.line[0].t < from - 2) this.line.shift();
+    while (this.spans.length && this.spans[0].to <= from) this.spans.shift();
   }
 
-  // arrivals are columns: the middles of the bins, all that came in each per second where some of it was refused, the admitted part, and that
-  // where it was recorded, not seen.
+  // arrivals are columns: the middles of the spans, all that came in each per second where some of it was refused, and the admitted part. edges are
+  // where each begins and ends.
   arrivals() {
-    const xs = [], all = [], admitted = [], recorded = [];
-    for (const [k, bin] of this.bins) {
-      xs.push((k + 0.5) * this.width);
-      all.push(bin.rejected > 0 ? (bin.admitted + bin.rejected) / this.width : null);
-      admitted.push(bin.recorded ? null : bin.admitted / this.width);
-      recorded.push(bin.recorded ? bin.admitted / this.width : null);
+    const data = [[], [], []], edges = [[], []], first = this.now - this.seconds;
+    for (const { from, to, admitted, rejected } of this.spans) {
+      const begin = Math.max(from, first);
+      edges[0].push(begin);
+      edges[1].push(to);
+      data[0].push((begin + to) / 2);
+      data[1].push(rejected > 0 ? (admitted + rejected) / (to - from) : null);
+      data[2].push(admitted / (to - from));
     }
-    return [xs, all, admitted, recorded];
+    return { data, edges };
   }
 
-  departures() { return [this.line.map((p) => p.t), this.line.map((p) => p.rate)]; }
+  departures() { return ["t", "rate", "limit", "further"].map((name) => this.line.map((p) => p[name])); }
 
   // rates are the present ones, over the last two seconds where traffic is jagged.
   rates() {
-    const whole = Math.floor(this.now / this.width);
-    let admitted = 0, rejected = 0, n = 0;
-    for (let k = whole - 4; k < whole; k++) {
-      const bin = this.bins.get(k);
-      if (!bin) continue;
-      admitted += bin.admitted;
-      rejected += bin.rejected;
-      n++;
+    const first = this.now - 2;
+    let admitted = 0, rejected = 0, known = 0;
+    for (const s of this.spans) {
+      const time = s.to - Math.max(s.from, first);
+      if (time <= 0) continue;
+      admitted += s.admitted * time / (s.to - s.from);
+      rejected += s.rejected * time / (s.to - s.from);
+      known += time;
     }
-    const span = n * this.width || 1;
-    return { arrivals: n ? (admitted + rejected) / span : null, rejected: n ? rejected / span : null, departures: this.line.at(-1)?.rate ?? null };
+    const rate = (n) => (known >= this.width ? n / known : null);
+    return { arrivals: rate(admitted + rejected), rejected: rate(rejected), departures: this.line.at(-1)?.rate ?? null };
   }
 }
 
-// A longer time between two looks is one in which nothing was seen.
-export const longestStep = 12; // s
+const seconds = (at) => Date.parse(at) / 1000;
 
-// Seen keeps what the table has shown of tenants, so that the page of one does not begin with nothing.
-export class Seen {
-  constructor() { this.tenants = new Map(); } // to [{t, item}], the earliest first
+// spansOf are arrivals that the server remembers, for Lanes.past.
+export const spansOf = (arrivals) => arrivals.map((a) => ({ from: seconds(a.from), to: seconds(a.until), admitted: a.admitted, rejected: a.refused }));
 
-  note(t, item) {
-    let looks = this.tenants.get(item.tenant);
-    if (!looks) this.tenants.set(item.tenant, looks = []);
-    if (looks.length && t <= looks.at(-1).t) return;
-    looks.push({ t, item });
-    if (looks.length > mostLooks) looks.shift();
-  }
-
-  // forget drops tenants that the table has not shown for long.
-  forget(t) {
-    for (const [name, looks] of this.tenants) if (looks.at(-1).t < t - mostLooks) this.tenants.delete(name);
-  }
-
-  of(tenant) { return this.tenants.get(tenant) || []; }
-}
+// looksOf are the totals of figures that the server remembers, for Lanes.past.
+export const looksOf = (figures) => figures.map((f) => ({ ...f, t: seconds(f.at), admitted: f.admitted_total, rejected: f.rejected_total, departed: f.departed_total }));
 
 // Series keeps named figures of the last seconds, at most one a step, for a chart.
 export class Series {

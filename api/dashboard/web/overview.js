@@ -2,7 +2,8 @@
 import { el, text, attribute } from "./dom.js";
 import { Picture } from "./picture.js";
 import { ChartCard, Plot, area, fromZero, line, timeAxis, valueAxis } from "./chart.js";
-import { Lanes, Series, longestStep } from "./meter.js";
+import { Lanes, Series, looksOf, spansOf } from "./meter.js";
+import { Routes } from "./routes.js";
 import { TenantTable } from "./tenants.js";
 import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
 
@@ -26,20 +27,20 @@ export class Totals {
   keep(e) { this.lanes.add(Date.parse(e.at) / 1000, totalsOf(e)); }
 
   // chart remembers what the charts show; it reports whether there is something new to draw.
-  chart(e) {
-    const rates = this.lanes.rates();
-    return this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused: rates.rejected, ping: e.store?.ping_ms });
+  chart(e, refused = this.lanes.rates().rejected) {
+    return this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused, ping: (e.store || e).ping_ms });
   }
 
   // past takes what the server remembers of the minutes before, as far as it was not seen here.
-  past(moments) {
-    for (const m of moments) {
-      const t = Date.parse(m.at) / 1000, last = this.lanes.now;
-      if (last !== null && t <= last) continue;
-      if (last !== null && t - last > longestStep) this.gap();
-      this.keep(m);
-      this.chart({ ...m, store: m });
-    }
+  past({ overviews, arrivals }) {
+    const seen = this.lanes.now ?? -Infinity, looks = looksOf(overviews);
+    this.lanes.past(looks, spansOf(arrivals));
+    looks.forEach((look, i) => {
+      const before = looks[i - 1];
+      if (look.t <= seen) return;
+      if (look.gap) this.series.gap();
+      this.chart(look, before && !look.gap ? (look.rejected - before.rejected) / (look.t - before.t) : null);
+    });
   }
 
   gap() {
@@ -51,12 +52,13 @@ export class Totals {
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
 
 export class Overview {
-  constructor({ totals, seen, parameters, ask }) {
+  constructor({ totals, parameters, ask }) {
     this.title = "Overview";
     this.totals = totals;
     this.picture = new Picture({ title: "All tenants", note: "the last minute", whose: "all tenants", lanes: totals.lanes });
-    this.table = new TenantTable(parameters, seen, ask);
+    this.table = new TenantTable(parameters, ask);
     this.parameters = parameters;
+    this.routes = new Routes();
     const pick = (name, also) => ({ data: () => {
       const s = totals.series;
       return [s.xs, ...[name, ...(also ? [also] : [])].map((n) => s.ys[s.names.indexOf(n)])];
@@ -89,10 +91,10 @@ export class Overview {
           el("div", { class: "body stack" }, this.complaint,
             el("dl", { class: "facts narrow" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
           this.pingHost = el("div", { class: "fills" }))),
-      el("dl", { class: "figures", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"),
+      el("dl", { class: "figures nine", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"), fact("dead", "Dead letters"),
         fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
       el("div", { class: "grid three" }, this.cards.map((c) => c.node)),
-      this.table.node);
+      this.routes.node, this.table.node);
   }
 
   want() { return { ...this.parameters }; }
@@ -120,22 +122,28 @@ export class Overview {
     text(f.departedTotal, short(e.departed_total));
     text(f.running, short(e.running));
     text(f.lateness, e.lateness_p99_ms === undefined ? none : duration(e.lateness_p99_ms));
+    text(f.dead, short(e.dead));
+    f.dead.classList.toggle("bad", e.dead > 0);
     text(f.tenants, short(e.tenants));
     text(f.workers, count(e.workers));
     this.idle.hidden = e.workers > 0 || !e.store?.ok;
+    this.routes.show(e.routes || []);
     this.showStore(e);
   }
 
   showStore(e) {
     const s = this.store, store = e.store || {};
-    text(this.health, store.ok ? "healthy" : "away");
-    attribute(this.health, "data-tone", store.ok ? (store.engine === "embedded" ? "warn" : "good") : "bad");
+    const volatile = store.engine === "embedded"; // it answers, and forgets all at its end
+    text(this.health, !store.ok ? "away" : volatile ? "in memory only" : "healthy");
+    attribute(this.health, "data-tone", !store.ok ? "bad" : volatile ? "warn" : "good");
     text(s.engine, engines[store.engine] || store.engine || none);
     text(s.ping, duration(store.ping_ms));
     text(s.memory, store.used_memory === undefined ? none : store.max_memory ? `${bytes(store.used_memory)} of ${bytes(store.max_memory)} (${Math.round(100 * store.used_memory / store.max_memory)} %)` : bytes(store.used_memory));
     text(s.version, store.version || none);
     text(s.bytes, bytes(e.bytes));
-    this.complaint.hidden = Boolean(store.ok);
+    const differ = store.differing_processes || 0;
+    this.complaint.hidden = Boolean(store.ok) && differ === 0;
+    if (store.ok && differ > 0) text(this.complaint, `${plural(differ, "process", "processes")} with another configuration file: its policies are not in force. Give all processes the same file.`);
     if (!store.ok) text(this.complaint, store.error ? `Redis does not answer: ${store.error}` : "Redis does not answer.");
   }
 

@@ -4,7 +4,7 @@ import { el, text, attribute } from "./dom.js";
 import { Plot, columns, area, dashed, timeAxis, valueAxis, fromZero } from "./chart.js";
 import { Bucket } from "./bucket.js";
 import { Lanes } from "./meter.js";
-import { count, figure, perSecond, timeOfDay } from "./format.js";
+import { count, duration, figure, perSecond, timeOfDay } from "./format.js";
 
 const seconds = 60;
 const narrow = matchMedia("(max-width: 640px)");
@@ -20,7 +20,6 @@ export class Picture {
   constructor({ title, note, whose, lanes = new Lanes(seconds), limit = "Rate set" }) {
     this.lanes = lanes;
     this.whose = whose;
-    this.limits = new Map(); // time to {rate, further} that the departures keep to
     this.arrived = el("span", { class: "value" }, "–");
     this.refused = el("span", { class: "aside" });
     this.left = el("span", { class: "value" }, "–");
@@ -42,8 +41,8 @@ export class Picture {
     const size = narrow.matches ? 42 : 62;
     const say = narrow.matches ? figure : perSecond;
     this.in = new Plot(this.hostIn, {
-      seconds, label: `Chart: arrivals of ${this.whose}, each half second of the last minute`,
-      series: [columns("--refused"), columns("--arrivals"), columns("--recorded")], axes: [timeAxis(false), valueAxis(say, size)], range: fromZero(4), hover: (i) => { this.at = i; this.tell(); },
+      seconds, label: `Chart: arrivals of ${this.whose}, in the last minute`,
+      series: [columns("--refused"), columns("--arrivals")], axes: [timeAxis(false), valueAxis(say, size)], range: fromZero(4), hover: (i) => { this.at = i; this.tell(); },
     });
     this.out = new Plot(this.hostOut, {
       seconds, label: `Chart: departures of ${this.whose}, each second of the last minute`,
@@ -57,7 +56,7 @@ export class Picture {
   show(t, totals, state) {
     if (!this.out) this.start();
     const before = this.lanes.now;
-    const seen = this.see(t, totals, state);
+    const seen = this.lanes.add(t, { ...totals, rate: state.rate, further: state.further });
     this.rates = this.lanes.rates();
     this.state = state;
     this.paint(t);
@@ -66,27 +65,12 @@ export class Picture {
     this.tell();
   }
 
-  // see remembers a look without drawing it, and tells what has happened since the last one.
-  see(t, totals, { rate, further }) {
-    const seen = this.lanes.add(t, totals);
-    if (rate !== undefined) {
-      if (this.rate !== undefined && Math.abs(rate - this.rate) > 0.03 * this.rate) this.lanes.meter.turn();
-      this.rate = rate;
-      this.limits.set(t, { rate, further });
-      for (const at of this.limits.keys()) {
-        if (at >= t - seconds - 2) break;
-        this.limits.delete(at);
-      }
-    }
-    return seen;
-  }
-
   paint(t) {
-    this.in.draw(t, this.lanes.arrivals());
-    const [xs, ys] = this.lanes.departures();
-    let limit = { rate: null, further: null };
-    const limits = xs.map((x) => (limit = this.limits.get(x) ?? limit));
-    this.out.draw(t, [xs, ys, limits.map((l) => l.rate), limits.map((l) => l.further)]);
+    const { data, edges } = this.lanes.arrivals();
+    this.edges = edges;
+    this.columns = data;
+    this.in.draw(t, data, edges);
+    this.out.draw(t, this.lanes.departures());
   }
 
   gap() { this.lanes.gap(); }
@@ -94,12 +78,11 @@ export class Picture {
   tell() {
     const { state, rates } = this;
     if (!rates) return;
-    const i = this.at ?? null;
-    const [xs, all, admitted, recorded] = i === null ? [[]] : this.lanes.arrivals();
+    const i = this.at ?? null, [xs, all, admitted] = this.columns;
     if (i !== null && i < xs.length) {
-      const taken = admitted[i] ?? recorded[i];
-      text(this.arrived, perSecond(all[i] ?? taken));
-      text(this.refused, `at ${timeOfDay(xs[i] * 1000)}${all[i] === null ? "" : `, ${perSecond(all[i] - taken)} refused`}${recorded[i] === null ? "" : ", as this process recorded it"}`);
+      const wide = this.edges[1][i] - this.edges[0][i];
+      text(this.arrived, perSecond(all[i] ?? admitted[i]));
+      text(this.refused, `at ${timeOfDay(xs[i] * 1000)}${wide > 0.75 ? ` in ${duration(wide * 1000)}` : ""}${all[i] === null ? "" : `, ${perSecond(all[i] - admitted[i])} refused`}`);
     } else {
       text(this.arrived, perSecond(rates.arrivals));
       text(this.refused, rates.rejected > 0 ? `${perSecond(rates.rejected)} refused` : "");

@@ -37,6 +37,7 @@ export class Stream {
     hear("history");
     hear("overview");
     hear("tenants");
+    hear("tenant_history");
     hear("tenant");
     source.onerror = () => { if (this.source === source) this.ended(); };
     this.watch(this.ending ? changeover : silence);

@@ -3,29 +3,25 @@ import { el, text, attribute, keyed } from "./dom.js";
 import { offers } from "./api.js";
 import { Picture } from "./picture.js";
 import { ChartCard, area, dashed, line } from "./chart.js";
-import { Series, longestStep } from "./meter.js";
+import { Series, looksOf, spansOf } from "./meter.js";
 import { Knobs } from "./knobs.js";
 import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
 import { Submit } from "./submit.js";
-import { drain, pause, purge, resume } from "./actions.js";
-import { allRates, count, duration, leftOf, limitedBy, none, perSecond, rateNow, ratePerSecond, short, strictest } from "./format.js";
+import { drain, pause, purge, resume, unhold } from "./actions.js";
+import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, rateNow, ratePerSecond, short, strictest } from "./format.js";
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
 
-// limitsOf are what departures keep to: the rate, as much of it as there is now, and a further rate that is stricter, if any.
-function limitsOf(e) {
-  const rate = e.paused ? 0 : leftOf(e) * ratePerSecond(e.rate), least = strictest(e);
-  return { rate, further: least < rate ? least : null };
-}
+// limitsOf are what departures keep to: the rate, as much of it as is left, and a further rate that is stricter, if any.
+const limitsOf = (left, rate, least) => ({ rate: left * rate, further: least < left * rate ? least : null });
 
 export class TenantView {
-  // seen is what the table has shown of the tenant: {t, item}, the earliest first.
-  constructor({ tenant, seen = [] }) {
+  constructor({ tenant }) {
     this.tenant = tenant;
     this.title = tenant;
     this.picture = new Picture({ title: "The bucket", note: "the last minute", whose: tenant });
-    this.series = new Series(["depth", "capacity", "p50", "p95", "p99", "effective", "set", "running", "cap"]);
+    this.series = new Series(["depth", "capacity", "oldest", "p50", "p95", "p99", "effective", "set", "running", "cap"]);
     const pick = (...names) => ({ data: () => [this.series.xs, ...names.map((n) => this.series.ys[this.series.names.indexOf(n)])] });
     this.cards = [
       new ChartCard({
@@ -33,8 +29,8 @@ export class TenantView {
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "capacity", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
       new ChartCard({
-        title: "Wait", note: "of jobs that ended lately", data: pick("p50", "p95", "p99"), say: duration, least: 10, empty: "No job has ended lately.",
-        series: [{ label: "median", colour: "--departures", draw: line("--departures") }, { label: "95 %", colour: "--violet", draw: line("--violet") }, { label: "99 %", colour: "--warn", draw: line("--warn") }],
+        title: "Wait", note: "of what waits, and of jobs that ended lately", data: pick("oldest", "p50", "p95", "p99"), say: duration, least: 10, empty: "Nothing has waited lately.",
+        series: [{ label: "oldest waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "median", colour: "--departures", draw: line("--departures") }, { label: "95 %", colour: "--violet", draw: line("--violet") }, { label: "99 %", colour: "--warn", draw: line("--warn") }],
       }),
       this.rates = new ChartCard({
         title: "Effective against configured rate", note: "", data: pick("effective", "set"), say: perSecond, least: 1,
@@ -45,13 +41,12 @@ export class TenantView {
         series: [{ label: "deliveries", colour: "--violet", draw: area("--violet", 0.16) }, { label: "concurrency cap", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
     ];
-    for (const { t, item } of seen) this.keep(t, item);
     this.knobs = new Knobs(tenant);
     this.jobs = new Jobs(tenant, () => this.now);
     this.history = new History(tenant);
     const button = (label, act, cls = "") => el("button", { type: "button", class: cls, disabled: true, onclick: () => this.now && act(this.now) }, label);
-    this.buttons = { pause: button("Pause …", pause), resume: button("Resume …", resume, "primary"), drain: button("Drain …", drain), purge: button("Purge …", purge, "danger") };
-    this.buttons.resume.hidden = true;
+    this.buttons = { pause: button("Pause …", pause), resume: button("Resume …", resume, "primary"), unhold: button("End the hold …", unhold), drain: button("Drain …", drain), purge: button("Purge …", purge, "danger") };
+    this.buttons.resume.hidden = this.buttons.unhold.hidden = true;
     this.pill = el("span", { class: "pill" });
     this.tier = el("span", { class: "pill" });
     this.reason = el("p", { class: "notice warn", hidden: true });
@@ -65,7 +60,7 @@ export class TenantView {
       el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, el("div", { class: "actions" }, Object.values(this.buttons))),
       this.reason,
       el("div", { class: "beside" }, this.picture.node, this.knobs.node),
-      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Died")),
+      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Dead letters")),
       this.routes,
       el("div", { class: "grid four" }, this.cards.map((c) => c.node)),
       this.more = el("div", { class: "stack" }, this.jobs.node, this.history.node));
@@ -76,23 +71,25 @@ export class TenantView {
     });
   }
 
-  // want asks for few tenants: their table is not here.
-  want() { return { tenant: this.tenant, limit: 1 }; }
+  // want asks for no other tenants: their table is not here.
+  want() { return { tenant: this.tenant, limit: 0 }; }
 
   on(name, e) {
-    if (name === "history" && e.arrivals) this.picture.lanes.record(e.arrivals);
-    if (name === "tenant" && e.tenant === this.tenant) this.show(e);
+    if (e.tenant !== this.tenant) return;
+    if (name === "tenant_history") this.past(e);
+    if (name === "tenant") this.show(e);
   }
 
-  // keep remembers what was seen before the page of the tenant was opened.
-  keep(t, e) {
-    const last = this.picture.lanes.now;
-    if (last !== null && t - last > longestStep) {
-      this.picture.gap();
-      this.series.gap();
+  // past takes what the server remembers of the minutes before, as far as it was not seen here.
+  past({ looks: remembered, arrivals }) {
+    const { lanes } = this.picture, seen = lanes.now ?? -Infinity;
+    const looks = looksOf(remembered).map((l) => ({ ...l, ...limitsOf(l.effective_rate_per_s / l.strictest_rate_per_s, l.rate_per_s, l.strictest_rate_per_s) }));
+    lanes.past(looks, spansOf(arrivals));
+    for (const l of looks) {
+      if (l.t <= seen) continue;
+      if (l.gap) this.series.gap();
+      this.series.add(l.t, { depth: l.depth, capacity: l.capacity, oldest: l.oldest_wait_ms, effective: l.effective_rate_per_s, set: l.strictest_rate_per_s, running: l.running });
     }
-    this.picture.see(t, totalsOf(e), limitsOf(e));
-    this.series.add(t, { depth: e.depth, capacity: e.capacity, effective: e.effective_rate_per_s, set: strictest(e), running: e.running });
   }
 
   show(e) {
@@ -101,13 +98,13 @@ export class TenantView {
     const set = strictest(e), further = e.rates?.length > 0;
     const closed = e.paused || e.limited_by === "paused" || e.limited_by === "held";
     this.picture.show(t, totalsOf(e),
-      { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, ...limitsOf(e), pace: `rate ${allRates(e)}`, closed });
+      { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, ...limitsOf(e.paused ? 0 : leftOf(e), ratePerSecond(e.rate), set), pace: `rate ${allRates(e)}`, closed });
     const news = this.series.add(t, {
-      depth: e.depth, capacity: e.capacity, p50: e.wait_p50_ms || null, p95: e.wait_p95_ms || null, p99: e.wait_p99_ms || null, effective: e.effective_rate_per_s, set, running: e.running, cap: e.concurrency || null,
+      depth: e.depth, capacity: e.capacity, oldest: e.oldest_wait_ms, p50: e.wait_p50_ms || null, p95: e.wait_p95_ms || null, p99: e.wait_p99_ms || null, effective: e.effective_rate_per_s, set, running: e.running, cap: e.concurrency || null,
     });
     if (news) for (const card of this.cards) card.draw(t);
     this.knobs.show(e);
-    this.jobs.tally(e.running);
+    this.jobs.tally(e);
     this.history.follow(e.revision);
     this.showState(e);
     const f = this.figures;
@@ -120,7 +117,9 @@ export class TenantView {
     text(f.rejected, short(e.rejected_total));
     text(f.departed, short(e.departed_total));
     text(f.succeeded, short(e.succeeded_total));
-    text(f.dead, short(e.dead_total));
+    text(f.dead, short(e.dead));
+    attribute(f.dead, "title", `${plural(e.dead_total, "job")} became dead letters in all, with those that were replayed, deleted or kept for long enough`);
+    f.dead.classList.toggle("bad", e.dead > 0);
     this.showRoutes(e);
   }
 
@@ -134,9 +133,10 @@ export class TenantView {
     const b = this.buttons, stopped = e.paused || e.draining;
     for (const button of Object.values(b)) button.disabled = false;
     b.resume.hidden = !stopped;
+    b.unhold.hidden = !e.held_until;
     b.pause.hidden = e.paused;
     b.drain.hidden = Boolean(e.draining);
-    const explained = [stopped || e.limited_by === "paused" || e.limited_by === "held" || e.limited_by === "concurrency" ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
+    const explained = [stopped || e.limited_by === "paused" || ["held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
     const unknown = explained.length === 0 && !e.revision && !(e.depth + e.running + e.admitted_total + e.rejected_total);
     if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or was idle for so long that its figures were forgotten. What is set here holds from its next job on.");
     attribute(this.reason, "class", unknown ? "notice" : "notice warn");

@@ -16,9 +16,8 @@ function figureCell(cell, said, value) {
 const sorts = [["name", "Tenant", "ascending"], ["depth", "Waiting", "descending"], ["oldest_wait", "Oldest wait", "descending"], ["refused", "Refused", "descending"]];
 
 export class TenantTable {
-  // ask is called when the parameters of the stream change; seen gets what the table shows.
-  constructor(parameters, seen, ask) {
-    this.seen = seen;
+  // ask is called when the parameters of the stream change.
+  constructor(parameters, ask) {
     this.parameters = parameters;
     this.ask = ask;
     this.looks = new Map();
@@ -41,7 +40,7 @@ export class TenantTable {
         el("div", { class: "controls search" }, el("label", { for: "tenant-search" }, "Search"), this.search, el("label", { for: "tenant-limit", class: "visually-hidden" }, "Rows"), this.limit)),
       el("div", { class: "scroll" }, el("table", { class: "rows" },
         el("thead", null, el("tr", null, head("name", "Tenant"), head("depth", "Waiting"), head("oldest_wait", "Oldest wait", "num"), head("", "Arrivals", "num p2"), head("", "Departures", "num p1"),
-          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Died", "num p3"), head("", "State", "p1"))), this.body)));
+          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Dead letters", "num p3"), head("", "State", "p1"))), this.body)));
     this.sorted();
     this.say("Reading the tenants …");
   }
@@ -60,7 +59,6 @@ export class TenantTable {
     const t = Date.parse(event.at) / 1000;
     text(this.matching, event.matching === event.items.length ? `${count(event.matching)} shown` : `${count(event.items.length)} of ${count(event.matching)} shown`);
     for (const item of event.items) this.remember(t, item);
-    this.seen.forget(t);
     if (event.items.length === 0) {
       this.say(this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.");
       return;
@@ -79,7 +77,6 @@ export class TenantTable {
     if (!look) this.looks.set(item.tenant, look = { past: [], meter: new Meter() });
     if (look.at === t) return;
     look.at = t;
-    this.seen.note(t, item);
     look.departures = look.meter.add(t, item.departed_total);
     const last = look.past.at(-1);
     if (last && item.admitted_total < last.admitted) look.past = [];
@@ -122,7 +119,8 @@ export class TenantTable {
     c.refused.classList.toggle("bad", look.refused > 0);
     c.refused.classList.toggle("zero", item.rejected_total === 0);
     figureCell(c.running, short(item.running), item.running);
-    figureCell(c.dead, short(item.dead_total), item.dead_total);
+    figureCell(c.dead, short(item.dead), item.dead);
+    c.dead.classList.toggle("bad", item.dead > 0);
     const { says, tone, why } = limitedBy(item);
     text(c.pill, says);
     attribute(c.pill, "title", why);

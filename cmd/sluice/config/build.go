@@ -62,7 +62,7 @@ func (r *reader) between(c Config) {
 
 func (r *reader) routes(c *Config, values map[string]any) {
 	if len(values) == 0 && !r.unread {
-		r.problem("routes", "nothing", "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }")
+		r.problem("routes", "nothing", "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or --route default=http://127.0.0.1:9000/")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "routes." + quoteName(name)

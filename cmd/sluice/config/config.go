@@ -45,10 +45,18 @@ type API struct {
 	Listen      string
 	MaxBody     int64 // bytes of one submission
 	MaxStreams  int64 // event streams of this process at once
-	AllowPublic bool  // listen beyond loopback although there is no authentication
+	Hosts       string
+	AllowPublic bool // listen beyond loopback although there is no authentication
 
 	MaxConnections int64
+	TenantShare    int64       // percent of what all clients share
+	AddressShare   int64       // the same of one address
 	StatusRate     shaper.Rate // reads of jobs by one tenant; zero: no bound
+}
+
+// HostNames are the names that it answers to beside those of loopback.
+func (a API) HostNames() []string {
+	return strings.FieldsFunc(a.Hosts, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // Admin is the listener of the operator.
@@ -78,11 +86,13 @@ type Retention struct {
 	Idempotency time.Duration // idempotency keys
 
 	DeadCapacity int64 // dead letters of a flow; it pauses itself when it has so many
+	DeadBytes    int64 // bytes of them
 }
 
 // Store bounds what all tenants together may keep; 0 is no bound.
 type Store struct {
-	MaxBytes   int64 // of the payloads of waiting jobs
+	MaxBytes   int64 // of jobs that wait, are leased or are dead
+	FlowShare  int64 // percent of the store that a flow may fill
 	MaxTenants int64 // with jobs, or active in the last ten minutes
 	// CompressOver is from how many bytes on a payload is stored compressed; 0: never.
 	CompressOver int64
@@ -123,8 +133,9 @@ type Retry struct {
 
 // Breaker is when an upstream that is unavailable is left alone, and for how long.
 type Breaker struct {
-	Failures int64 // 0: never
-	Delay    time.Duration
+	Failures  int64 // 0: never
+	Delay     time.Duration
+	SlowAfter time.Duration // 0: half of the timeout
 }
 
 // Tenants are the policies that the configuration gives.
@@ -181,9 +192,12 @@ func (c *Config) scalars() map[string]any {
 		"redis.allow_unsafe":              &c.Redis.AllowUnsafe,
 		"api.listen":                      &c.API.Listen,
 		"api.max_body":                    &c.API.MaxBody,
+		"api.hosts":                       &c.API.Hosts,
 		"api.allow_public":                &c.API.AllowPublic,
 		"api.max_streams":                 &c.API.MaxStreams,
 		"api.max_connections":             &c.API.MaxConnections,
+		"api.tenant_share":                &c.API.TenantShare,
+		"api.address_share":               &c.API.AddressShare,
 		"api.status_rate":                 &c.API.StatusRate,
 		"admin.listen":                    &c.Admin.Listen,
 		"admin.token":                     &c.Admin.Token,
@@ -208,6 +222,8 @@ func (c *Config) scalars() map[string]any {
 		"retention.dead":                  &c.Retention.Dead,
 		"retention.idempotency":           &c.Retention.Idempotency,
 		"retention.dead_capacity":         &c.Retention.DeadCapacity,
+		"retention.dead_bytes":            &c.Retention.DeadBytes,
+		"store.flow_share":                &c.Store.FlowShare,
 		"store.max_bytes":                 &c.Store.MaxBytes,
 		"store.compress_over":             &c.Store.CompressOver,
 		"store.max_tenants":               &c.Store.MaxTenants,
@@ -242,5 +258,6 @@ func (r *Route) scalars() map[string]any {
 		"retry.max_backoff":   &r.Retry.MaxBackoff,
 		"breaker.failures":    &r.Breaker.Failures,
 		"breaker.delay":       &r.Breaker.Delay,
+		"breaker.slow_after":  &r.Breaker.SlowAfter,
 	}
 }

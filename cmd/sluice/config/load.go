@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/v2"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/7509e464/sluice/shaper"
 )
 
 // Sources are where settings come from, the later ones winning: the settings' defaults, Preset, File, Environ, Flags.
@@ -22,6 +22,7 @@ type Sources struct {
 	File    string            // path of a YAML file; empty: none
 	Environ []string          // KEY=VALUE, as os.Environ gives them
 	Flags   map[string]string // by the key of the setting
+	Routes  []string          // NAME=URL: urls of routes, from flags
 }
 
 // maxFile bounds what is read of a configuration file.
@@ -32,20 +33,22 @@ const delimiter = "\x00"
 
 // Load reads and checks the settings of all sources. The error is of type shaper.Problems and lists all that is wrong.
 func Load(from Sources) (Config, error) {
+	r, values := from.merge()
+	config := r.config(values)
+	return config, r.problems.Err()
+}
+
+// merge reads the file and lays the sources over one another.
+func (from Sources) merge() (r *reader, values map[string]any) {
+	r = &reader{origin: map[string]string{}, given: "--config"}
 	var content []byte
-	var problems shaper.Problems
 	if from.File != "" {
 		var err error
 		if content, err = readFile(from.File); err != nil {
-			problems = append(problems, shaper.Problem{Field: "--config", Value: from.File, Rule: err.Error()})
+			r.problem(r.given, from.File, err.Error())
+			r.unread = true
 		}
 	}
-	return load(from, content, problems)
-}
-
-// load is Load with the file read.
-func load(from Sources, content []byte, problems shaper.Problems) (Config, error) {
-	r := &reader{problems: problems, origin: map[string]string{}, given: "--config", unread: len(problems) > 0}
 	k := koanf.New(delimiter)
 	layer := func(values map[string]any) {
 		if err := k.Load(confmap.Provider(values, ""), nil); err != nil {
@@ -54,13 +57,15 @@ func load(from Sources, content []byte, problems shaper.Problems) (Config, error
 	}
 	layer(nested(defaults()))
 	layer(from.Preset)
-	layer(r.file(content))
+	r.written = r.file(content)
+	layer(r.written)
 	if err := k.Load(r.environ(from.Environ), nil); err != nil {
 		r.problem("environment", "a variable", err.Error())
 	}
+	layer(r.routeVariables(from.Environ, slices.Sorted(maps.Keys(sectionOf(k.Raw(), "routes")))))
 	layer(r.flags(from.Flags))
-	config := r.config(k.Raw())
-	return config, r.problems.Err()
+	layer(r.routeFlags(from.Routes))
+	return r, k.Raw()
 }
 
 func readFile(path string) ([]byte, error) {

@@ -53,16 +53,16 @@ func TestDefaults(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route)})
 	want := config.Config{
 		Redis:     config.Redis{DataDir: "./data"},
-		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000},
+		API:       config.API{Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000, TenantShare: 25, AddressShare: 50},
 		Admin:     config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
 		Auth:      config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"}},
 		Headers:   "both",
 		Worker:    config.Worker{Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256},
-		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000},
-		Store:     config.Store{MaxTenants: 1_000_000},
+		Retention: config.Retention{Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000, DeadBytes: 64 << 20},
+		Store:     config.Store{MaxTenants: 1_000_000, FlowShare: 50},
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second, Connections: 256,
-			Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
+			Retry: config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker}},
 		Tenants: config.Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 		Guards:  map[string]config.Guard{},
 		Metrics: config.Metrics{Tenants: "named"},
@@ -119,7 +119,7 @@ func TestShare(t *testing.T) {
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
-api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, status_rate: 100/s }
+api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s }
 admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
 auth:
   mode: none
@@ -127,8 +127,8 @@ auth:
   guest: { tier: free }
 headers: ietf
 worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
-retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5 }
-store:   { max_bytes: 1000000000, max_tenants: 5 }
+retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5, dead_bytes: 6 }
+store:   { max_bytes: 1000000000, max_tenants: 5, flow_share: 20 }
 callbacks:
   allow: ["https://partner.example/hooks/", "http://10.0.0.7:8080"]
   secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
@@ -161,7 +161,7 @@ log: { level: warn }
 	on := true
 	want := config.Config{
 		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
-		API:   config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10, StatusRate: shaper.Rate{Limit: 100, Period: time.Second}},
+		API:   config.API{Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10, TenantShare: 20, AddressShare: 30, StatusRate: shaper.Rate{Limit: 100, Period: time.Second}},
 		Admin: config.Admin{Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, Profiles: true, Submit: true, MaxConnections: 11},
 		Auth: config.Auth{
 			Mode: "none",
@@ -171,15 +171,15 @@ log: { level: warn }
 		},
 		Headers:   "ietf",
 		Worker:    config.Worker{Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8},
-		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5},
-		Store:     config.Store{MaxBytes: 1_000_000_000, MaxTenants: 5},
+		Retention: config.Retention{Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5, DeadBytes: 6},
+		Store:     config.Store{MaxBytes: 1_000_000_000, MaxTenants: 5, FlowShare: 20},
 		Callbacks: config.Callbacks{
 			Allow: []string{"https://partner.example/hooks/", "http://10.0.0.7:8080"}, Timeout: 3 * time.Second, MaxAttempts: 4,
 			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 		},
 		Routes: map[string]config.Route{
 			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7,
-				Retry: config.Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker},
+				Retry: config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker},
 			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256,
 				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 				Retry:   config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond, MaxBackoff: 200 * time.Millisecond}, Breaker: config.Breaker{Delay: 3 * time.Second}},
@@ -299,7 +299,11 @@ func TestProblems(t *testing.T) {
 		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }", `tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},
 		{"a bad rate among the rates", "tenants: { defaults: { rates: [ { rate: 5/w } ] } }", `tenants.defaults.rates[0].rate: "5/w": not a rate`},
 		{"too many rates", "tenants: { a: { rates: [" + strings.Repeat("{ rate: 5/m },", 8) + "] } }", `tenants.a.rates: 8 rates: must be at most 7`},
+		{"dead bytes", "retention: { dead_bytes: 0 }", `retention.dead_bytes: 0: must be a whole number from 1 to 1125899906842624`},
+		{"flow share", "store: { flow_share: 101 }", `store.flow_share: 101: must be a whole number from 1 to 100`},
 		{"dead capacity", "retention: { dead_capacity: 0 }", `retention.dead_capacity: 0: must be a whole number from 1 to 1000000`},
+		{"hosts", "api: { hosts: \"a/b\" }", `api.hosts: "a/b": must be names of hosts, perhaps with a port, separated by commas, such as jobs.example,jobs.example:8443`},
+		{"share", "api: { tenant_share: 101 }", `api.tenant_share: 101: must be a whole number from 1 to 100`},
 		{"streams", "api: { max_streams: 0 }", `api.max_streams: 0: must be a whole number from 1 to 100000`},
 		{"asynqmon", "admin: { asynqmon: 1 }", `admin.asynqmon: 1: must be true or false`},
 		{"callbacks that are a list", "callbacks: [hunter2]", `callbacks: a list: must be a section`},
@@ -415,10 +419,10 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2", "admin.token": "0123456789abcdefgh",
 		"auth.mode": "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s", "auth.jwt.tenant_claim": "org",
 		"auth.jwt.tier_claim": "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
-		"api.max_streams": "7", "api.max_connections": "12", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true", "admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
+		"api.max_streams": "7", "api.max_connections": "12", "api.hosts": "jobs.example, jobs.example:8443", "api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m", "admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true", "admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.max_attempts": "3",
 		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s", "retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
-		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.max_tenants": "7", "store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
+		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6", "store.flow_share": "9", "retention.dead_bytes": "10", "store.max_tenants": "7", "store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
 		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",
 	}
 	file := write(t, route)

@@ -15,6 +15,7 @@ type reader struct {
 	problems shaper.Problems
 	origin   map[string]string // key → the variable or flag that gave its value
 	given    string            // the flag that named the file
+	written  map[string]any    // what the file says
 	anyRoute bool              // which routes there are is not known here
 	unread   bool              // the file could not be read, and what is missing may be in it
 }
@@ -73,7 +74,7 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 		}
 		value, rule := s.read(raw)
 		if rule != "" {
-			r.problem(r.at(join(path, s.Key)), s.show(raw), rule)
+			r.problem(r.at(join(path, s.Key)), s.show(raw), rule+s.meant(raw))
 			continue
 		}
 		assign(places[s.Key], value)

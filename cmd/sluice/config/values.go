@@ -225,6 +225,14 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
+// isHosts accepts names of hosts, perhaps with ports, separated by commas; none at all, too.
+func isHosts(text string) bool {
+	return strings.Trim(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.:[], ") == ""
+}
+
+// IsLoopback reports whether only this machine can reach the address of a listener.
+func IsLoopback(address string) bool { return loopback(address) }
+
 // loopback reports whether only this machine can reach the address.
 func loopback(text string) bool {
 	host, _, err := net.SplitHostPort(text)

@@ -1,0 +1,42 @@
+package apitest
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+)
+
+// SaveSession implements dashboard.Store.
+func (f *Fake) SaveSession(_ context.Context, id [sha256.Size]byte, life time.Duration) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure == nil {
+		f.sessions[id] = time.Now().Add(life)
+	}
+	return f.failure
+}
+
+// FindSession implements dashboard.Store.
+func (f *Fake) FindSession(_ context.Context, id [sha256.Size]byte) (time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	return max(0, time.Until(f.sessions[id])), f.failure
+}
+
+// EndSession implements dashboard.Store.
+func (f *Fake) EndSession(_ context.Context, id [sha256.Size]byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure == nil {
+		delete(f.sessions, id)
+	}
+	return f.failure
+}
+
+// SessionsAsked is how often FindSession was called.
+func (f *Fake) SessionsAsked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}

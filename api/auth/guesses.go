@@ -1,0 +1,115 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// GuessLimit is how many wrong credentials of one address are answered with 401 within guessPeriod.
+	// Then it is 429.
+	GuessLimit  = 10
+	guessPeriod = time.Minute
+	// guessesHeld bounds the addresses, and the good credentials, that are remembered.
+	guessesHeld = 10_000
+	// turnsPerSecond is how many credentials a second of addresses beyond their limit are looked up in
+	// the store, turnWait how long a request waits for its turn.
+	turnsPerSecond = 20
+	turnWait       = 400 * time.Millisecond
+)
+
+// Guesses counts the wrong credentials of each address in this process, for all listeners together.
+//
+// It never refuses a credential that can be verified here: such as the admin token, or a token that an
+// issuer has signed. What must be looked up in the store is looked up if it has been good before. Else,
+// once the address is beyond its limit, it waits for one of a few turns a second. So a flood of guesses
+// costs the store little, and who shows a valid credential is let in from the same address.
+type Guesses struct {
+	turns *rate.Limiter
+
+	mu    sync.Mutex
+	wrong *simplelru.LRU[string, tally]    // by address
+	good  *simplelru.LRU[string, struct{}] // credentials by a name that is no secret
+}
+
+// tally counts the wrong credentials of an address since an instant.
+type tally struct {
+	since time.Time
+	n     int
+}
+
+// NewGuesses returns a counter that holds nothing.
+func NewGuesses() *Guesses {
+	wrong, _ := simplelru.NewLRU[string, tally](guessesHeld, nil) // fails only for sizes below 1
+	good, _ := simplelru.NewLRU[string, struct{}](guessesHeld, nil)
+	return &Guesses{turns: rate.NewLimiter(turnsPerSecond, turnsPerSecond), wrong: wrong, good: good}
+}
+
+// TooManyGuesses refuses to look at a credential.
+type TooManyGuesses struct {
+	Wait time.Duration // until the address may guess again
+}
+
+func (e *TooManyGuesses) Error() string {
+	return fmt.Sprintf("more than %d credentials of the client's address were wrong within a minute", GuessLimit)
+}
+
+// Look returns nil when the credential of this name may be looked up in the store, and else
+// *TooManyGuesses. address is called only where it matters.
+func (g *Guesses) Look(ctx context.Context, name string, address func() string) error {
+	g.mu.Lock()
+	if _, good := g.good.Get(name); good {
+		g.mu.Unlock()
+		return nil
+	}
+	t, _ := g.wrong.Get(address())
+	g.mu.Unlock()
+	wait := t.left(time.Now())
+	if wait <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, turnWait)
+	defer cancel()
+	if g.turns.Wait(ctx) != nil {
+		return &TooManyGuesses{wait}
+	}
+	return nil
+}
+
+// Wrong counts a wrong credential. Beyond the limit it returns *TooManyGuesses.
+func (g *Guesses) Wrong(address string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	t, known := g.wrong.Get(address)
+	if !known || now.Sub(t.since) >= guessPeriod {
+		t = tally{since: now}
+	}
+	over := t.left(now)
+	t.n++
+	g.wrong.Add(address, t)
+	if over > 0 {
+		return &TooManyGuesses{over}
+	}
+	return nil
+}
+
+// left is how long the address stays beyond its limit; 0 if it is not.
+func (t tally) left(now time.Time) time.Duration {
+	if t.n < GuessLimit {
+		return 0
+	}
+	return max(0, guessPeriod-now.Sub(t.since))
+}
+
+// Right remembers the name of a credential that is good.
+func (g *Guesses) Right(name string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.good.Add(name, struct{}{})
+}

@@ -1,0 +1,44 @@
+// The card of routes: how each upstream fares, those that fail first.
+import { el, text, attribute, keyed } from "./dom.js";
+import { count, plural, short } from "./format.js";
+
+const breakers = {
+  closed: { says: "closed", tone: "good", why: "Deliveries are made as they are due." },
+  "half-open": { says: "half open", tone: "warn", why: "Some deliveries are made to see whether the upstream is back." },
+  open: { says: "open", tone: "bad", why: "The upstream does not answer, or only with errors. Its flows are held, and one job is tried now and then." },
+};
+
+export class Routes {
+  constructor() {
+    const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
+    this.body = el("tbody");
+    this.said = el("small", { role: "status" });
+    this.node = el("section", { class: "card routes", hidden: true, "aria-labelledby": "upstreams-title" },
+      el("header", null, el("h2", { id: "upstreams-title" }, "Routes"), this.said),
+      el("div", { class: "scroll low" }, el("table", { class: "rows" },
+        el("thead", null, el("tr", null, head("Route"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"))), this.body)));
+  }
+
+  show(items) {
+    this.node.hidden = items.length === 0;
+    const open = items.filter((r) => r.breaker !== "closed").length;
+    text(this.said, open > 0 ? `${plural(open, "breaker")} not closed` : "");
+    keyed(this.body, items, (r) => r.route, (r) => {
+      const c = { pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }) };
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", null, c.pill), c.flight, c.ended, c.failed);
+      row.cellsOf = c;
+      return row;
+    }, (row, r) => {
+      const c = row.cellsOf, { says, tone, why } = breakers[r.breaker] || { says: r.breaker, tone: "", why: "" };
+      text(c.pill, says);
+      attribute(c.pill, "data-tone", tone || null);
+      attribute(c.pill, "title", why);
+      text(c.flight, short(r.in_flight));
+      c.flight.classList.toggle("zero", r.in_flight === 0);
+      text(c.ended, short(r.ended));
+      c.ended.classList.toggle("zero", r.ended === 0);
+      text(c.failed, r.failed > 0 ? `${count(r.failed)} (${Math.ceil(100 * r.failed / r.ended)} %)` : "0");
+      attribute(c.failed, "class", r.failed > 0 ? "num bad" : "num zero");
+    });
+  }
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// starving is a case of S4: what one client does to take from the others what is theirs.
+type starving struct {
+	name, what string
+	settings   settings // beside those of every case, see beset
+	memory     string   // maxmemory of Redis, such as 64mb; empty: no bound
+	// prepare starts what the attack needs before the processes start, such as an upstream, and adds it to the settings.
+	prepare func(w *world, s *settings) (end func())
+	// attack goes on until ctx ends, and then adds figures of its own, such as how often it was refused.
+	attack func(ctx context.Context, w *world, f *findings) error
+}
+
+// starvingCases are the cases of S4. Each is a check of its own, S4-NAME; -only S4 carries out all of them.
+func starvingCases() []starving {
+	return []starving{
+		{
+			name: "dead", what: "one tenant fills a Redis of 64 MB with jobs that its upstream refuses for good",
+			memory: "64mb", prepare: refusingUpstream, attack: deadLetters,
+		},
+		{
+			name: "bodies", what: "16 connections send large bodies but for their last bytes and fall silent, again and again",
+			attack: silentBodies,
+		},
+		{
+			name: "streams", what: "one tenant opens all the event streams, and waits for as many jobs as it may",
+			settings: settings{env: []string{"SLUICE_API_MAX_STREAMS=100", "SLUICE_API_MAX_CONNECTIONS=400"}}, attack: manyStreams,
+		},
+		{
+			name: "connections", what: "one address opens three times the connections there may be, with requests that drip",
+			settings: settings{env: []string{"SLUICE_API_MAX_CONNECTIONS=200"}}, attack: drippingConnections,
+		},
+		{
+			name: "callbacks", what: "one tenant's callbacks go to a receiver that never answers",
+			prepare: tarpit, attack: stalledCallbacks,
+		},
+		{
+			name: "guesses", what: "one address guesses the admin token as fast as it can",
+			settings: settings{env: []string{"SLUICE_ADMIN_TOKEN=" + operatorToken}}, attack: guessedTokens,
+		},
+	}
+}
+
+// starvation are the checks that no client takes from the others what is theirs.
+func starvation() []check {
+	var checks []check
+	for _, c := range starvingCases() {
+		window := 6 * time.Second
+		if c.memory != "" { // which takes its time to fill
+			window = 12 * time.Second
+		}
+		checks = append(checks, check{
+			id: "S4-" + c.name, what: c.what,
+			target: "quiet tenants lose < 1 % of their rate and get no 503, during the attack and after it",
+			quick:  scale{tenants: 10, window: window},
+			full:   scale{tenants: 10, window: 30 * time.Second, limit: 3 * time.Minute},
+			run:    c.run,
+		})
+	}
+	return checks
+}
+
+// quietPerSecond is how many jobs each quiet tenant submits, which is less than its rate.
+const quietPerSecond = 4
+
+// inTime is how long a quiet tenant's job may take from its submission to its delivery. A job that takes longer counts as lost.
+const inTime = time.Second
+
+// run lets the quiet tenants send alone, beside the attack and after it, and compares what becomes of their jobs.
+func (c starving) run(ctx context.Context, w *world, f *findings) error {
+	s := c.settings
+	s.defaults = tenant{rate: "20/s"}.over(s.defaults)
+	if c.prepare != nil {
+		defer c.prepare(w, &s)()
+	}
+	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
+		return err
+	}
+	if c.memory != "" {
+		if err := w.store.ConfigSet(ctx, "maxmemory", c.memory).Err(); err != nil {
+			return err
+		}
+	}
+	quiet := func(phase string, window time.Duration) error {
+		w.say("%s for %v", phase, window)
+		jobs := int(window.Seconds()) * quietPerSecond * w.scale.tenants
+		return w.submit(ctx, load{name: phase, jobs: jobs, over: window, tenants: spread("quiet", w.scale.tenants), clients: 16})
+	}
+	if err := quiet("alone", w.scale.window/3); err != nil {
+		return err
+	}
+	attacking, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- c.attack(attacking, w, f) }()
+	err := quiet("beside", w.scale.window)
+	stop()
+	if err := errors.Join(err, <-ended); err != nil {
+		return err
+	}
+	if err := quiet("after", w.scale.window/3); err != nil {
+		return err
+	}
+	if err := pause(ctx, inTime); err != nil {
+		return err
+	}
+	for _, phase := range []string{"alone", "beside", "after"} {
+		w.quietLoss(f, phase)
+	}
+	return nil
+}
+
+// quietLoss tells what became of the jobs that the quiet tenants submitted in a phase.
+func (w *world) quietLoss(f *findings, phase string) {
+	requests, deliveries := w.ledger.entries()
+	arrived := map[string]instant{}
+	for _, d := range deliveries {
+		if _, before := arrived[d.Job]; !before {
+			arrived[d.Job] = d.At
+		}
+	}
+	var sent, good float64
+	var unavailable []string
+	for _, r := range requests {
+		if !strings.HasPrefix(r.Key, phase+"-") {
+			continue
+		}
+		sent++
+		at, delivered := arrived[r.Job]
+		switch {
+		case r.Outcome == acknowledged && delivered && at.since(r.Sent) <= inTime:
+			good++
+		case r.Status == http.StatusServiceUnavailable || r.Status == 0:
+			unavailable = append(unavailable, fmt.Sprintf("%s: %d", r.Key, r.Status))
+		case r.Outcome != acknowledged:
+			f.because("%s: answered %d", r.Key, r.Status)
+		}
+	}
+	f.none("503s "+phase, unavailable)
+	f.atMost("lost "+phase, 100*(1-good/max(1, sent)), 1, "%")
+	f.timed()
+}
+
+// refusingRoute leads to an upstream that refuses every job for good.
+const refusingRoute = "refusing"
+
+// refusingUpstream is an upstream of its own: the sink would keep every body in its ledger.
+func refusingUpstream(_ *world, s *settings) (end func()) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusUnprocessableEntity)
+	}))
+	s.routes = map[string]string{refusingRoute: fmt.Sprintf("url: %q, timeout: 5s", up.URL)}
+	s.tenants = map[string]tenant{offender: {rate: "200/s"}}
+	return up.Close
+}
+
+const offender = "offender"
+
+// deadLetters submits large jobs that become dead letters, faster than Redis has memory for them.
+func deadLetters(ctx context.Context, w *world, f *findings) error {
+	const (
+		clients = 4
+		pad     = 200_000
+		every   = 25 * time.Millisecond // of each client: 32 MB a second of all
+	)
+	body := []byte(`{"type":"battery","route":"` + refusingRoute + `","payload":` + payload("dead", pad) + `}`)
+	var admitted, refused, unavailable atomic.Int64
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for pause(ctx, every) == nil {
+				code, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", map[string]string{"Sluice-Tenant": offender}, body)
+				switch {
+				case err != nil: // cut off at the end
+				case code == http.StatusAccepted:
+					admitted.Add(1)
+				case code == http.StatusTooManyRequests:
+					refused.Add(1)
+				default:
+					unavailable.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	f.told("MB admitted of the offender", float64(admitted.Load()*pad)/1e6, "")
+	f.atLeast("429s of the offender", float64(refused.Load()), 1, "")
+	f.atMost("other answers to the offender", float64(unavailable.Load()), 0, "")
+	return nil
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// checkExamples is how many findings of a kind are printed.
+const checkExamples = 5
+
+type checkCmd struct {
+	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML), for redis.url and redis.data_dir."`
+	Repair bool   `help:"Make right what is found; workers may run meanwhile."`
+	JSON   bool   `help:"Print the findings as JSON."`
+
+	sourceFlags
+}
+
+func (checkCmd) Help() string {
+	return `Goes through the whole store in short steps and compares: the counts of each flow with its queue, its scheduled jobs and its leases; each job with the index that should name it; each index entry with its job; the type of each key. Without --repair it writes nothing. Processes may run meanwhile.
+
+It reads the store itself, by the settings of sluice serve (redis.url). Without redis.url it starts the private redis-server on redis.data_dir, so the sluice serve that uses it must be stopped.
+
+A deleted queue comes back from the jobs that are stored. What it cannot bring back: jobs, policies and API keys whose own keys are gone.
+
+Exit codes: 0 nothing was found, 1 something was (also if it is repaired now), 2 bad usage or bad configuration.
+
+Example:
+  sluice check --config sluice.yaml
+  sluice check --config sluice.yaml --repair`
+}
+
+// checkReport is what --json prints.
+type checkReport struct {
+	Checked  queue.Checked   `json:"checked"`
+	Repaired bool            `json:"repaired"`
+	Counts   map[string]int  `json:"counts"`
+	Examples []queue.Finding `json:"examples"`
+}
+
+func (c *checkCmd) Run(a *app) (err error) {
+	cfg, err := config.Load(c.sources(a, c.Config))
+	if err != nil {
+		return err
+	}
+	log := newLogger(a.Err, "error")
+	engine, err := queue.OpenEngine(a.ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir, AllowUnsafe: true, Logger: log})
+	if err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	defer func() { _ = engine.Close() }()
+	shards, err := queue.StoredShards(a.ctx, engine)
+	if err != nil {
+		return fmt.Errorf("read the store: %w", err)
+	}
+	if shards == 0 {
+		return shaper.Problems{{Field: "redis.url", Value: engine.String(), Rule: "must be a store of Sluice: sluice:meta is missing there"}}
+	}
+	q, err := queue.Open(a.ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
+	if err != nil {
+		return fmt.Errorf("open the queue: %w", err)
+	}
+	defer func() { _ = q.Close() }()
+	report := checkReport{Repaired: c.Repair, Counts: map[string]int{}, Examples: []queue.Finding{}}
+	report.Checked, err = q.Check(a.ctx, c.Repair, func(found []queue.Finding) error {
+		for _, f := range found {
+			if report.Counts[f.Kind]++; report.Counts[f.Kind] <= checkExamples {
+				report.Examples = append(report.Examples, f)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("check the store: %w", err)
+	}
+	return c.print(a, report)
+}
+
+func (c *checkCmd) print(a *app, r checkReport) error {
+	if c.JSON {
+		if err := printJSON(a.Out, r); err != nil {
+			return err
+		}
+	} else {
+		for _, kind := range slices.Sorted(maps.Keys(r.Counts)) {
+			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], queue.FindingKinds[kind])
+			for _, f := range r.Examples {
+				if f.Kind == kind {
+					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, oneLine(f.Name), oneLine(f.Detail))
+				}
+			}
+		}
+		fmt.Fprintf(a.Out, "%d shards, %d tenants, %d flows and %d jobs were looked at.\n", r.Checked.Shards, r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
+	}
+	switch {
+	case len(r.Counts) == 0:
+		return nil
+	case c.Repair:
+		fmt.Fprintln(a.Err, "Repaired. Check again: a damaged key may hide others.")
+	default:
+		fmt.Fprintln(a.Err, "sluice check --repair makes that right.")
+	}
+	return errReported
+}

@@ -1,0 +1,172 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// InForce is one setting as a process would have it.
+type InForce struct {
+	Key   string `json:"key"`
+	Value string `json:"value"` // as it may be shown
+	From  string `json:"from"`  // "default", "file", or the variable or flag
+}
+
+// Check is Load for people: it lists the settings that would be in force, those of routes, guards, tiers and tenants too.
+func Check(from Sources) ([]InForce, error) {
+	r, values := from.merge()
+	r.config(values)
+	if err := r.problems.Err(); err != nil {
+		return nil, err
+	}
+	l := lister{r: r}
+	for _, s := range Settings() {
+		steps := strings.Split(s.Key, ".")
+		l.value(steps, take(values, steps), s)
+	}
+	fill(sectionOf(values, "routes"), RouteSettings)
+	fill(sectionOf(values, "guards"), GuardSettings)
+	l.rest(nil, values)
+	return l.lines, nil
+}
+
+// take removes the value at the end of the steps from the tree and returns it.
+func take(tree map[string]any, steps []string) any {
+	last := len(steps) - 1
+	section := sectionOf(tree, strings.Join(steps[:last], "."))
+	if last == 0 {
+		section = tree
+	}
+	value := section[steps[last]]
+	delete(section, steps[last])
+	return value
+}
+
+// fill gives each section the defaults that it does not override. A section that hands off to asynq has no url and no breaker.
+func fill(sections map[string]any, settings func() []Setting) {
+	for _, section := range sections {
+		values, ok := section.(map[string]any)
+		if !ok {
+			continue
+		}
+		_, handsOff := values["asynq"]
+		for _, s := range settings() {
+			group, key, nested := strings.Cut(s.Key, ".")
+			switch {
+			case s.Default == "", group == "asynq" && !handsOff, group == "breaker" && handsOff:
+				continue
+			case !nested:
+				group, key = "", s.Key
+			}
+			at := values
+			if nested {
+				if at, ok = values[group].(map[string]any); !ok {
+					at = map[string]any{}
+					values[group] = at
+				}
+			}
+			if _, set := at[key]; !set {
+				at[key] = s.typed(s.Default)
+			}
+		}
+	}
+}
+
+// lister makes the lines.
+type lister struct {
+	r     *reader
+	lines []InForce
+}
+
+// rest lists what the settings with one place in the file leave of the tree.
+func (l *lister) rest(steps []string, section map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(section)) {
+		at := append(slices.Clip(steps), name)
+		switch value := section[name].(type) {
+		case map[string]any:
+			if len(value) > 0 {
+				l.rest(at, value)
+			} else if len(steps) == 1 && (steps[0] == "tiers" || steps[0] == "tenants") {
+				l.add(at, "nothing of its own")
+			}
+		case []any:
+			l.add(at, listText(at, value))
+		default:
+			l.value(at, value, Setting{Key: name})
+		}
+	}
+}
+
+func (l *lister) value(steps []string, value any, s Setting) {
+	text := "not set"
+	switch v := value.(type) {
+	case nil:
+	case string:
+		switch {
+		case v == "":
+		case s.Key == "url" || s.Key == "redis.url" || s.Key == "traces.endpoint":
+			text = withoutPassword(v)
+		case s.Secret:
+			text = hidden
+		default:
+			text = v
+		}
+	default:
+		text = show(v)
+	}
+	l.add(steps, text)
+}
+
+func (l *lister) add(steps []string, text string) {
+	quoted := make([]string, len(steps))
+	for i, step := range steps {
+		quoted[i] = quoteName(step)
+	}
+	line := InForce{Key: strings.Join(quoted, "."), Value: text, From: "default"}
+	if origin, ok := l.r.origin[line.Key]; ok {
+		line.From = origin
+	} else if has(l.r.written, steps) {
+		line.From = "file"
+	}
+	l.lines = append(l.lines, line)
+}
+
+// has reports whether the tree has a value at the end of the steps.
+func has(tree map[string]any, steps []string) bool {
+	for _, step := range steps[:len(steps)-1] {
+		tree, _ = tree[step].(map[string]any)
+	}
+	_, ok := tree[steps[len(steps)-1]]
+	return ok
+}
+
+// listText is a list on one line: rates, or names. What may hold a secret is only counted.
+func listText(steps []string, list []any) string {
+	last := steps[len(steps)-1]
+	if last == "secrets" || last == "keys" || last == "allow" && steps[0] == "callbacks" {
+		return fmt.Sprintf("%d, hidden", len(list))
+	}
+	texts := make([]string, len(list))
+	for i, item := range list {
+		texts[i] = fmt.Sprint(item)
+		if pace, ok := item.(map[string]any); ok {
+			texts[i] = fmt.Sprint(pace["rate"])
+			if burst, set := pace["burst"]; set {
+				texts[i] += fmt.Sprintf(" burst %v", burst)
+			}
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// withoutPassword is the URL as it may be shown. One that carries credentials elsewhere than before the host is hidden.
+func withoutPassword(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil && strings.Contains(text, "@") {
+		return hidden
+	}
+	return u.Redacted()
+}

@@ -1,0 +1,68 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// meant names the value that was probably meant where the rule is broken, as the end of the rule; empty if there is none. It
+// tries what people write first: a number without its unit, a URL without its scheme, a unit in full.
+func (s Setting) meant(raw any) string {
+	switch raw.(type) {
+	case string, int, int64, float64:
+	default:
+		return ""
+	}
+	text := strings.TrimSpace(fmt.Sprint(raw))
+	if s.Key == "redis.url" && !strings.Contains(text, "://") {
+		return "; here it has no scheme" // the text may be a password
+	}
+	if s.Secret || strings.Contains(text, "@") || text == "" || len(text) > 80 {
+		return ""
+	}
+	for _, candidate := range s.candidates(text) {
+		if _, rule := s.read(s.typed(candidate)); rule == "" {
+			return "; is " + candidate + " meant?"
+		}
+	}
+	return ""
+}
+
+func (s Setting) candidates(text string) []string {
+	lower := strings.ToLower(text)
+	switch s.Kind {
+	case Rate:
+		short := lower
+		for _, unit := range []struct{ long, short string }{
+			{"milliseconds", "ms"}, {"second", "s"}, {"sec", "s"}, {"minute", "m"}, {"min", "m"}, {"hour", "h"}, {"hr", "h"}, {"day", "d"},
+		} {
+			short = strings.Replace(short, unit.long, unit.short, 1)
+		}
+		short = strings.ReplaceAll(strings.Replace(short, "per", "/", 1), " ", "")
+		return []string{text + "/s", short, strings.TrimSuffix(short, "s")}
+	case Duration:
+		candidates := []string{text + "s", strings.ReplaceAll(lower, " ", "")}
+		var days int64
+		if n, err := fmt.Sscanf(lower, "%dd", &days); n == 1 && err == nil && days > 0 && days < 10_000 {
+			candidates = append(candidates, Short(time.Duration(days)*day))
+		}
+		for _, unit := range []string{"seconds", "sec", "minutes", "min", "hours"} {
+			if number, ok := strings.CutSuffix(lower, unit); ok {
+				candidates = append(candidates, strings.TrimSpace(number)+unit[:1])
+			}
+		}
+		return candidates
+	case Whole:
+		return []string{strings.NewReplacer(",", "", "_", "", " ", "", "'", "").Replace(text)}
+	case Switch:
+		switch lower {
+		case "yes", "on", "1", "y", "true":
+			return []string{"true"}
+		case "no", "off", "0", "n", "false":
+			return []string{"false"}
+		}
+		return nil
+	}
+	return []string{"http://" + text, "127.0.0.1:" + text, "127.0.0.1" + text, lower}
+}

@@ -1,0 +1,110 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A variable of this form sets the url of one route.
+const routeVariablePrefix, routeVariableSuffix = "SLUICE_ROUTE_", "_URL"
+
+// RouteVariable is the environment variable that sets the url of the route.
+func RouteVariable(route string) string {
+	return routeVariablePrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(route)) + routeVariableSuffix
+}
+
+// routeVariables reads the variables that set urls. A variable belongs to the route among names that it stands for. If there
+// is none it makes one, whose name is in lower case.
+func (r *reader) routeVariables(environ []string, names []string) map[string]any {
+	urls := map[string]string{}
+	for _, entry := range environ {
+		variable, url, _ := strings.Cut(entry, "=")
+		rest, starts := strings.CutPrefix(variable, routeVariablePrefix)
+		name, ends := strings.CutSuffix(rest, routeVariableSuffix)
+		if !starts || !ends || name == "" || url == "" {
+			continue
+		}
+		var meant []string
+		for _, route := range names {
+			if RouteVariable(route) == variable {
+				meant = append(meant, route)
+			}
+		}
+		switch len(meant) {
+		case 0:
+			meant = []string{strings.ToLower(name)}
+		case 1:
+		default:
+			r.problem(variable, "set", "must stand for one route, not for "+strings.Join(meant, " and ")+": use --route NAME=URL")
+			continue
+		}
+		urls[meant[0]] = url
+		r.origin[routeURLPath(meant[0])] = variable
+	}
+	return routeSections(urls)
+}
+
+// routeFlags reads NAME=URL of each --route.
+func (r *reader) routeFlags(flags []string) map[string]any {
+	urls := map[string]string{}
+	for _, flag := range flags {
+		name, url, found := strings.Cut(flag, "=")
+		_, repeated := urls[name]
+		switch {
+		case !found || !isRoute(name):
+			r.problem("--route", Setting{}.show(flag), "must be NAME=URL, such as default=http://127.0.0.1:9000/orders; "+
+				"a name has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+			r.unread = true // no route may be missing
+		case repeated:
+			r.problem("--route", show(name), "must name each route once")
+		default:
+			urls[name] = url
+			r.origin[routeURLPath(name)] = "--route"
+		}
+	}
+	return routeSections(urls)
+}
+
+func routeURLPath(route string) string { return "routes." + quoteName(route) + ".url" }
+
+// routeSections are routes as the file has them.
+func routeSections(urls map[string]string) map[string]any {
+	if len(urls) == 0 {
+		return nil
+	}
+	sections := map[string]any{}
+	for name, url := range urls {
+		sections[name] = map[string]any{"url": url}
+	}
+	return map[string]any{"routes": sections}
+}
+
+// Strays are notes on variables that look like a misspelt setting, each with the one that may be meant. They are ignored, as
+// are all variables that belong to no setting: an orchestrator makes some of its own.
+func Strays(environ []string) []string {
+	known := []string{"sluice_config", "sluice_roles", "sluice_api", "sluice_admin", "sluice_key"}
+	for _, s := range Settings() {
+		known = append(known, strings.ToLower(s.Env()))
+	}
+	strays := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if value == "" || !strings.HasPrefix(name, "SLUICE_") || slices.Contains(known, strings.ToLower(name)) {
+			continue
+		}
+		near := strings.ToUpper(nearest(name, known))
+		if route := strings.HasSuffix(name, routeVariableSuffix) && strings.HasPrefix(name, "SLUICE_ROUTES_"); route || name == "SLUICE_ROUTE_URL" {
+			near = RouteVariable("NAME")
+		}
+		if near != "" {
+			strays[name] = near
+		}
+	}
+	var notes []string
+	for _, name := range slices.Sorted(maps.Keys(strays)) {
+		notes = append(notes, fmt.Sprintf("%s is no setting and is ignored; is %s meant?", name, strays[name]))
+	}
+	return notes
+}

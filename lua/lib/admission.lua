@@ -1,0 +1,62 @@
+-- admission: whether a flow has room, and when it will have some. The arithmetic is that of shaper.Admit, step for step.
+
+local LATER_MOST = 1000 -- shaper.LaterMost
+
+-- full returns 'jobs' or 'bytes' if size jobs with these bytes exceed that capacity, else nil. The
+-- second value is the number of departures until they fit, nil if they never do. It is exact for
+-- jobs; for bytes it assumes that they are spread evenly over the jobs.
+local function full(f, size, bytes)
+  local p = f.policy
+  if f.depth + size > p.capacity then
+    return 'jobs', size <= p.capacity and f.depth + size - p.capacity or nil
+  end
+  if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
+    return 'bytes', bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+  end
+end
+
+-- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that are queued now; 0 when that cannot
+-- be told.
+local function start_of_later(f, n)
+  if n > LATER_MOST or start_after(f, f.cost) == 0 then
+    return 0
+  end
+  local later = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, n - 1, 'WITHSCORES')
+  if #later < 2 * n then
+    return 0
+  end
+  local g = { last = f.last, ready = f.ready, held = f.held, share = f.share, spaced = f.spaced, cells = {} }
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    if f.cost * c.period > FARTHEST then
+      return 0
+    end
+    g.cells[i] = { limit = c.limit, period = c.period, burst = c.burst, tat = c.tat, rem = c.rem }
+  end
+  if f.cost > 0 then
+    depart(g, max(earliest(f), now), f.cost)
+  end
+  local at = 0
+  for i = 1, n do
+    at = max(earliest(g), tonumber(later[2 * i]), now)
+    depart(g, at, 1)
+  end
+  return at
+end
+
+-- retry_after is the time until the job leaves whose departure is the last of so many; 0 when that cannot be told.
+local function retry_after(f, departures)
+  if paused(f) then
+    return 0
+  end
+  local at = 0
+  if departures <= f.queued then
+    at = start_after(f, floor((departures - 1) * f.cost / f.queued))
+  else
+    at = start_of_later(f, departures - f.queued)
+  end
+  if at == 0 then
+    return 0
+  end
+  return max(1000, ceil((at - now) / 1000) * 1000)
+end

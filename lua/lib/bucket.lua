@@ -1,0 +1,242 @@
+-- bucket: the pacing of a flow. The arithmetic is that of shaper.Bucket, step for step.
+
+local SLACK = 10000 -- µs; shaper.Slack
+local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20 -- millionths of the rate; µs after a hold for each of them
+local SPACED_MOST = 31622400000000 -- µs; shaper.MaxPeriod
+local PUT_OFF_MOST = 1000000 -- µs; shaper.PutOffMost
+
+local function floor_div(a, b)
+  local r = math.fmod(a, b) + 0 -- + 0 because fmod of a negative multiple is -0, which prints as no number
+  if r < 0 then
+    r = r + b
+  end
+  return (a - r) / b, r
+end
+
+local EXACT = 4503599627370496 -- 2^52, below which the operator of Lua divides without a rounding
+
+-- cell_move shifts a TAT by n intervals.
+local function cell_move(c, n)
+  local sum, limit = c.rem + n * c.period, c.limit
+  if sum >= 0 and sum < EXACT then
+    local r = sum % limit
+    c.tat, c.rem = c.tat + (sum - r) / limit, r
+    return
+  end
+  local q, r = floor_div(sum, limit)
+  c.tat, c.rem = c.tat + q, r
+end
+
+local function cell_earliest(c)
+  if c.burst == 1 then
+    return c.tat -- for 0 ≤ rem < limit
+  end
+  return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
+end
+
+-- share is how much of the rate is in force, in millionths: less than all of it for a while after an upstream asked for peace.
+local function share(f, at)
+  if f.share == 0 then
+    return SHARE_ALL
+  end
+  return min(SHARE_ALL, f.share + max(0, floor((at - f.held) / SHARE_REGAIN)))
+end
+
+-- hold keeps the flow from leaving anything until then. The first of several holds halves its share of the rate.
+local function hold(f, till)
+  if f.held <= now then
+    f.share = max(SHARE_LEAST, floor(share(f, now) / 2))
+  end
+  f.held = max(f.held, till)
+end
+
+local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Bucket.Refuse
+
+-- refuse counts that the upstream refused a job as too much, and slows the flow once a trial has seen enough:
+-- shaper.Bucket.Refuse. The trial is kept apart from the flow's other numbers, which every call reads.
+local function refuse(f)
+  local since, departed, refused = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0', '^(%d+) (%d+) (%d+)$')
+  local age, departures = now - since, f.departed - departed
+  refused = refused + 1
+  if since == '0' or departures < 0 or (age > 3 * TRIAL_SPAN and departures > 3 * TRIAL_LEAST) then
+    since, departed, refused = now, f.departed, 0
+  elseif age >= TRIAL_SPAN and departures >= TRIAL_LEAST then
+    local part = min(refused, departures)
+    if part * TRIAL_TOLERATED > departures and f.held <= now then
+      local before = share(f, now)
+      f.share = max(SHARE_LEAST, floor(before / 2), floor(before * (departures - part) / departures))
+      f.held = now
+    end
+    since, departed, refused = now, f.departed, 0
+  end
+  redis.call('HSET', f.key, 'trial', format('%d %d %d', since, departed, refused))
+end
+
+-- grid is max(L, every e, spaced): when the paces alone let the next job leave.
+local function grid(f)
+  local e, cells = f.last, f.cells
+  if f.spaced > e then
+    e = f.spaced
+  end
+  for i = 1, #cells do
+    local of_cell = cell_earliest(cells[i])
+    if of_cell > e then
+      e = of_cell
+    end
+  end
+  return e
+end
+
+-- earliest is E = max(L, ready, held until, every e, spaced).
+local function earliest(f)
+  return max(grid(f), f.ready, f.held)
+end
+
+-- stamp_of returns the stamp of a job that is eligible since the given instant. from is the earliest stamp
+-- that can still be kept. A flow that its paces hold back stays on their grid while that is at most slack
+-- before from; otherwise the missed slots are gone. A job that only had to become ready starts a new grid.
+local function stamp_of(f, eligible, from)
+  local on_grid, ready = grid(f), max(f.ready, f.held, eligible)
+  if ready >= on_grid then
+    return max(ready, from)
+  end
+  if on_grid < from - SLACK then
+    return from
+  end
+  return on_grid
+end
+
+local function depart(f, stamp, cost)
+  f.moved = true
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    if stamp > c.tat then
+      c.tat, c.rem = stamp, 0
+    end
+    cell_move(c, cost)
+  end
+  f.last = stamp
+  local s = f.share == 0 and SHARE_ALL or share(f, stamp)
+  if s == SHARE_ALL then
+    f.share, f.spaced = 0, 0
+  else
+    local c = f.cells[1]
+    f.spaced = stamp + min(SPACED_MOST, ceil(cost * c.period / c.limit * SHARE_ALL / s))
+  end
+end
+
+-- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all.
+local function rewind(f, first, cost)
+  f.moved = true
+  for i = 1, #f.cells do
+    cell_move(f.cells[i], -cost)
+  end
+  f.last, f.spaced = first, min(f.spaced, first)
+end
+
+-- refund gives back the slot of a job that never departed, if no later stamp was given.
+local function refund(f, stamp, cost)
+  if stamp == f.last then
+    f.moved = true
+    for i = 1, #f.cells do
+      cell_move(f.cells[i], -cost)
+    end
+    f.spaced = min(f.spaced, stamp)
+  end
+end
+
+local function same_pace(c, p)
+  return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst
+end
+
+-- cell_retuned is a cell of another pace: its wait since the last stamp scaled by T'/T.
+local function cell_retuned(c, p, last)
+  local before = (c.tat - last) + (c.rem - (c.burst - 1) * c.period) / c.limit
+  local ratio = (p.period * c.limit) / (c.period * p.limit)
+  local after = ceil(before * ratio)
+  local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
+  cell_move(cell, p.burst - 1)
+  if after + cell.tat < 0 then
+    cell.tat, cell.rem = last, 0
+  else
+    cell.tat = cell.tat + last + after
+  end
+  return cell
+end
+
+-- retune_anew is retune where something has changed.
+local function retune_anew(f, paces, cells)
+  local kept, left = {}, {}
+  for i = 1, #cells do
+    local stays = false
+    for n = 1, #paces do
+      if not stays and not kept[n] and same_pace(cells[i], paces[n]) then
+        kept[n], stays = cells[i], true
+      end
+    end
+    if not stays then
+      left[#left + 1] = cells[i]
+    end
+  end
+  local retuned, next_left = {}, 1
+  for i = 1, #paces do
+    local p = paces[i]
+    local cell = kept[i]
+    if not cell and f.last ~= 0 and left[next_left] then
+      cell = cell_retuned(left[next_left], p, f.last)
+      next_left = next_left + 1
+    end
+    if not cell then
+      cell = { limit = p.limit, period = p.period, burst = p.burst, tat = f.last, rem = 0 }
+      if f.last ~= 0 then
+        cell_move(cell, 1)
+      end
+    end
+    retuned[i] = cell
+  end
+  f.cells, f.spaced, f.moved = retuned, 0, true
+  if f.fresh then
+    return false
+  end
+  f.ready = max(now, f.full)
+  return true
+end
+
+-- retune lays the policy's paces over the bucket; true when something changed.
+local function retune(f)
+  local paces, cells = f.policy.paces, f.cells
+  local same = #paces == #cells
+  for i = 1, #paces do
+    same = same and same_pace(cells[i], paces[i])
+  end
+  return not same and retune_anew(f, paces, cells)
+end
+
+-- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown. f.first may hold when the first one
+-- leaves, where that is asked for often.
+local function start_after(f, ahead)
+  local first = f.first or max(earliest(f), now)
+  local start = first
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    local base, rem = c.tat, c.rem
+    if first > base then
+      base, rem = first, 0
+    end
+    local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
+    local of_cell = base + wait
+    if of_cell > FARTHEST then
+      return 0
+    end
+    if of_cell > start then
+      start = of_cell
+    end
+  end
+  return start
+end
+
+-- put_off delays a flow that may take no place of the worker now; see shaper.Bucket.PutOff.
+local function put_off(f, horizon)
+  local rest = max(floor(horizon / 2), min(PUT_OFF_MOST, floor((now - f.last) / 8)))
+  f.ready = max(f.ready, now + rest)
+end

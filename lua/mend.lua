@@ -1,0 +1,334 @@
+-- mend: compare what is counted of flows with what is stored of them, and repair it.
+--
+-- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is deleted, an index entry without
+-- a record is removed, a record without an index entry is put back, counts are set to what is found, and a flow that was
+-- lost begins a new grid one interval from now, so that no repair lets a flow burst. Without being asked to repair it
+-- writes nothing. Sent again it finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost and
+-- the bytes are estimated where the number of its jobs is wrong.
+--
+-- KEYS
+--   1 clock   2 due   3 expires   4 leases   5 tenants   6 outbox
+--   then per job to look at: job
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 baseline   3 horizon in µs   4 '1' to repair   5 '1' to look at the totals
+--   6 '1' to look at the flows of the jobs, too
+--   then per flow: name
+-- Reply
+--   now, then per finding: kind, name of the key or flow, what was found
+-- Derived keys: flow queue later policy flows job dead done returned history tenants unlock
+-- Channels: sluice:wake
+
+--! include record clock policy bucket stored flow
+
+local RECORDS_MOST, LEASES_MOST = 1000, 5000
+local horizon, repair, totals, with_flows = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1', ARGV[6] == '1'
+local reply, filled = { 0 }, 1
+
+local function find(kind, name, detail)
+  reply[filled + 1], reply[filled + 2], reply[filled + 3] = kind, name, detail
+  filled = filled + 3
+end
+
+if repair then
+  unlock()
+end
+
+-- sound says whether a key may be used: one of another type than its own is deleted if that is asked for.
+local function sound(key, kind)
+  local found = redis.call('TYPE', key).ok
+  if found == 'none' then
+    absent(key) -- of a slot that is being moved, nothing is repaired
+  end
+  if found == kind or found == 'none' then
+    return true
+  end
+  find('wrong_type', sub(key, #PREFIX + 1), found .. ' instead of ' .. kind)
+  if repair then
+    redis.call('DEL', key)
+  end
+  return repair
+end
+
+local function all_sound(keys, kind)
+  local all = true
+  for i = 1, #keys do
+    if not sound(keys[i], kind) then
+      all = false
+    end
+  end
+  return all
+end
+
+if not sound(KEYS[1], 'hash') then
+  return reply
+end
+clock_load(ARGV[1], true)
+reply[1] = now
+local due_sound = redis.call('TYPE', KEYS[2]).ok
+if not all_sound({ KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6] }, 'zset') then
+  return reply
+end
+if due_sound ~= 'zset' and due_sound ~= 'none' then
+  redis.call('HSET', KEYS[1], 'looked', '00') -- the next looks make every flow due
+end
+
+local flows, names, seen = {}, {}, {}
+local function add_flow(name)
+  if not seen[name] then
+    seen[name], names[#names + 1] = true, name
+  end
+end
+for a = 7, #ARGV do
+  add_flow(ARGV[a])
+end
+
+-- A clock that was lost counts nothing: its totals are those of all flows.
+local lost = clock.last == 0 and redis.call('EXISTS', KEYS[5]) == 1
+if lost then
+  find('clock_lost', 'clock', 'missing')
+end
+
+-- index_of is the index that holds a job in its state, with its score there; nil for none.
+local function index_of(j)
+  if j.state == 'q' then
+    return PREFIX .. 'queue:' .. j.flow, j.seq
+  elseif j.state == 's' or j.state == 'r' then
+    return PREFIX .. 'later:' .. j.flow, j.at
+  elseif j.state == 'l' then
+    return KEYS[4], now -- the next sweep takes it back
+  end
+end
+
+local function job_at(key)
+  return job_read(redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD))
+end
+
+-- The jobs that are to be looked at: each has to be where its state says.
+for k = 7, #KEYS do
+  local key = KEYS[k]
+  local id = sub(key, #PREFIX + 5)
+  local j = sound(key, 'string') and job_at(key)
+  if j then
+    if with_flows then
+      add_flow(j.flow)
+    end
+    local index, score = index_of(j)
+    if index and sound(index, 'zset') and not redis.call('ZSCORE', index, id) then
+      find('unindexed', 'job:' .. id, 'in state ' .. j.state .. ' and in no index')
+      add_flow(j.flow)
+      if repair then
+        redis.call('ZADD', index, format('%d', score), id)
+      end
+    end
+    if index and index ~= KEYS[4] and j.deadline > 0 and not redis.call('ZSCORE', KEYS[3], id) then
+      find('no_deadline', 'job:' .. id, 'missing among those that expire')
+      if repair then
+        redis.call('ZADD', KEYS[3], format('%d', j.deadline), id)
+      end
+    end
+  end
+end
+
+-- Who runs, by flow; nil where there are too many leases to read.
+local running, leased_bytes
+local leases = redis.call('ZRANGE', KEYS[4], '0', format('%d', LEASES_MOST))
+if #leases <= LEASES_MOST then
+  running, leased_bytes = {}, {}
+  for i = 1, #leases do
+    local key = PREFIX .. 'job:' .. leases[i]
+    local j = sound(key, 'string') and job_at(key)
+    if j and j.state == 'l' then
+      running[j.flow] = (running[j.flow] or 0) + 1
+      leased_bytes[j.flow] = (leased_bytes[j.flow] or 0) + job_bytes(j)
+    else
+      find('no_record', 'leases', leases[i])
+      if repair then
+        redis.call('ZREM', KEYS[4], leases[i])
+      end
+    end
+  end
+end
+
+-- records_of sums up the jobs of an index of a flow: how many there are, their cost and bytes, their highest sequence, and whether all were
+-- read. Entries without a record are removed.
+local function records_of(index)
+  local ids = redis.call('ZRANGE', index, '0', format('%d', RECORDS_MOST - 1))
+  local sum = { count = redis.call('ZCARD', index), cost = 0, bytes = 0, stored = 0, seq = 0, read = 0 }
+  sum.whole = sum.count <= RECORDS_MOST
+  for i = 1, #ids do
+    local key = PREFIX .. 'job:' .. ids[i]
+    local j = sound(key, 'string') and job_at(key)
+    if j and index_of(j) == index then
+      sum.cost, sum.bytes, sum.seq, sum.read = sum.cost + j.cost, sum.bytes + j.payload, max(sum.seq, j.seq), sum.read + 1
+      sum.stored = sum.stored + job_bytes(j)
+    else
+      find('no_record', sub(index, #PREFIX + 1), ids[i])
+      sum.count = sum.count - 1
+      if repair then
+        redis.call('ZREM', index, ids[i])
+        redis.call('ZREM', KEYS[3], ids[i])
+      end
+    end
+  end
+  return sum
+end
+
+-- dead_bytes_of sums up the dead letters of a flow. Those that Redis has deleted by now keep their part of the count, which the next
+-- dead letter corrects; of a long index the count stands.
+local function dead_bytes_of(name, counted)
+  local dead = PREFIX .. 'dead:' .. name
+  local ids = redis.call('ZRANGE', dead, '0', format('%d', RECORDS_MOST))
+  if #ids > RECORDS_MOST then
+    return counted
+  end
+  local sum, gone = 0, false
+  for i = 1, #ids do
+    local key = PREFIX .. 'job:' .. ids[i]
+    local j = sound(key, 'string') and job_at(key)
+    if j and j.state == 'd' then
+      sum = sum + job_bytes(j)
+    else
+      gone = true
+    end
+  end
+  return gone and counted or sum
+end
+
+-- estimate is a sum over all of count jobs, by that over those that were read.
+local function estimate(sum, name)
+  return sum.read > 0 and floor(sum[name] * sum.count / sum.read) or sum.count
+end
+
+-- set changes a count to what was found.
+local function set(f, name, found, before)
+  if f[name] ~= found then
+    before[#before + 1] = format('%s %d instead of %d', name, f[name], found)
+    f[name] = found
+  end
+end
+
+local function flow_sound(name)
+  local tenant = tenant_of(name)
+  if not tenant then
+    find('no_flow', name, 'not the name of a flow')
+    return false
+  end
+  local hashes = all_sound({ PREFIX .. 'flow:' .. name, PREFIX .. 'policy:' .. tenant }, 'hash')
+  local lists = all_sound({ PREFIX .. 'history:' .. tenant, PREFIX .. 'done:' .. name }, 'list')
+  local sets = all_sound({ PREFIX .. 'flows:' .. tenant }, 'set')
+  local sorted = all_sound({
+    PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name, PREFIX .. 'dead:' .. name, PREFIX .. 'returned:' .. name,
+  }, 'zset')
+  return hashes and lists and sets and sorted
+end
+
+local recount = lost
+
+local function mend_flow(name)
+  if not flow_sound(name) then
+    return
+  end
+  local f = flow_load(name, ARGV[2], nil, {})
+  local queue, later = records_of(PREFIX .. 'queue:' .. name), records_of(PREFIX .. 'later:' .. name)
+  local runs = running and (running[name] or 0) or f.running
+  local depth, before = queue.count + later.count, {}
+  if f.fresh then
+    if depth + runs == 0 and redis.call('EXISTS', PREFIX .. 'dead:' .. name) == 0 then
+      if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 1 then
+        find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it')
+        if repair then
+          redis.call('SREM', PREFIX .. 'flows:' .. tenant_of(name), name)
+          redis.call('ZREM', KEYS[2], name)
+        end
+      end
+      return
+    end
+    find('flow_lost', 'flow:' .. name, 'missing')
+    recount = true -- its part of the totals is unknown
+    f.fresh, f.last, f.cells, f.seq = false, now, {}, max(queue.seq, later.seq, floor(tonumber(
+      redis.call('ZREVRANGE', PREFIX .. 'queue:' .. name, '0', '0', 'WITHSCORES')[2]) or 0))
+    retune(f)
+  end
+  local depth_before, bytes_before, running_before, stored_before = f.depth, f.bytes, f.running, f.live + f.dead_bytes
+  local exact = queue.whole and later.whole
+  local cost, bytes = queue.cost, queue.bytes + later.bytes
+  if not exact then
+    cost = queue.count == f.queued and f.cost or estimate(queue, 'cost')
+    bytes = depth == f.depth and f.bytes or estimate(queue, 'bytes') + (later.read > 0 and estimate(later, 'bytes') or 0)
+  end
+  set(f, 'depth', depth, before)
+  set(f, 'queued', queue.count, before)
+  set(f, 'running', runs, before)
+  set(f, 'cost', cost, before)
+  set(f, 'bytes', bytes, before)
+  if exact and leased_bytes then
+    set(f, 'live', queue.stored + later.stored + (leased_bytes[name] or 0), before)
+  end
+  set(f, 'dead_bytes', dead_bytes_of(name, f.dead_bytes), before)
+  if before[1] then
+    find('counts', 'flow:' .. name, table.concat(before, ', '))
+  end
+  local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
+  if flow_due(f, head) and not redis.call('ZSCORE', KEYS[2], name) then
+    find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no look would find them')
+  end
+  local plain = sub(name, 1, 1) ~= '~' -- the entry of any other tenant has its name, which the next admission writes
+  if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 0 or plain and not redis.call('ZSCORE', KEYS[5], tenant_of(name)) then
+    find('unlisted', 'flow:' .. name, 'missing among the flows of its tenant, or the tenant among those of the shard')
+  end
+  if repair then
+    if not recount then
+      clock.depth, clock.bytes = clock.depth + f.depth - depth_before, clock.bytes + f.bytes - bytes_before
+      clock.running = clock.running + f.running - running_before
+      clock.stored = max(0, clock.stored + f.live + f.dead_bytes - stored_before)
+    end
+    redis.call('SADD', PREFIX .. 'flows:' .. tenant_of(name), name)
+    if plain then
+      redis.call('ZADD', KEYS[5], 'NX', format('%d', now), tenant_of(name))
+    else
+      f.seen = 0
+    end
+    flow_save(f)
+    due_save(f, head, horizon)
+    due_flush()
+    filed, unfiled = {}, {}
+  end
+end
+
+for i = 1, #names do
+  mend_flow(names[i])
+end
+
+-- The totals of the shard.
+if recount and repair or totals then
+  local depth, bytes, runs, stored = 0, 0, 0, 0
+  local entries = redis.call('ZRANGE', KEYS[5], '0', '-1')
+  for i = 1, #entries do
+    local flows_of = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
+    local of_tenant = sound(flows_of, 'set') and redis.call('SMEMBERS', flows_of) or {}
+    for n = 1, #of_tenant do
+      local key = PREFIX .. 'flow:' .. of_tenant[n]
+      if sound(key, 'hash') then
+        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes')
+        numbers(v, 5)
+        depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + v[4] + v[5]
+      end
+    end
+  end
+  local before = {}
+  set(clock, 'depth', depth, before)
+  set(clock, 'bytes', bytes, before)
+  set(clock, 'running', runs, before)
+  set(clock, 'stored', stored, before)
+  if before[1] and not recount then
+    find('totals', 'clock', table.concat(before, ', '))
+  end
+  if lost and repair and ARGV[2] ~= '' then
+    redis.call('HSET', KEYS[1], 'baseline', ARGV[2], 'looked', '00')
+  end
+end
+if repair and filled > 1 then
+  clock_save()
+  redis.call('PUBLISH', 'sluice:wake', KEYS[1])
+end
+return reply

@@ -1,0 +1,220 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Steps of a check, each some milliseconds of Redis's time.
+const (
+	checkTenants = 50
+	checkFlows   = 5
+	checkJobs    = 200
+	checkKeys    = 1000
+)
+
+// StoredShards returns the number of shards of the store that is there, 0 for none. It writes nothing. Errors: ErrUnavailable.
+func StoredShards(ctx context.Context, e *Engine) (int, error) {
+	n, err := e.patient.HGet(ctx, metaKey, "shards").Int()
+	if errors.Is(err, redis.Nil) {
+		return 0, nil
+	}
+	return n, unavailable(err)
+}
+
+// Checked is how much a check has looked at.
+type Checked struct {
+	Shards  int   `json:"shards"`
+	Tenants int64 `json:"tenants"`
+	Flows   int64 `json:"flows"`
+	Jobs    int64 `json:"jobs"` // records, those of jobs that have ended included
+}
+
+// Check goes through the whole store and reports what is not as it should be; with repair it makes that right. It works in steps while
+// workers run, and calls found with what each brought. What changes meanwhile is judged at the instant of its step. Errors: ErrUnavailable,
+// ErrScript, or that of found.
+func (q *Queue) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
+	c := checker{q: q, repair: repair, found: found}
+	if err := c.readBaseline(ctx); err != nil {
+		return c.seen, err
+	}
+	// Jobs that are in no index come first: they belong to the counts.
+	if err := c.eachMaster(ctx, c.records); err != nil {
+		return c.seen, err
+	}
+	c.flows = make([]map[string]bool, q.keys.Len())
+	for n := range c.flows {
+		c.flows[n] = map[string]bool{}
+	}
+	if err := c.eachMaster(ctx, c.flowKeys); err != nil {
+		return c.seen, err
+	}
+	for n := range q.keys.Len() {
+		if err := c.shard(ctx, q.keys.Shard(n)); err != nil {
+			return c.seen, err
+		}
+	}
+	return c.seen, nil
+}
+
+type checker struct {
+	q        *Queue
+	repair   bool
+	found    func([]Finding) error
+	baseline string
+
+	mu   sync.Mutex // nodes of a cluster are scanned side by side
+	seen Checked
+
+	flows []map[string]bool // by shard, their names
+}
+
+// readBaseline reads what is in force, which a shard without its clock gets.
+func (c *checker) readBaseline(ctx context.Context) error {
+	record, err := readRecord(ctx, c.q.engine.patient)
+	if err != nil {
+		return unavailable(err)
+	}
+	baseline := shaper.Baseline{Defaults: shaper.DefaultPolicy()}
+	if record.Policies != "" {
+		if err := json.Unmarshal([]byte(record.Policies), &baseline); err != nil {
+			return fmt.Errorf("%w: the policies in force cannot be read by this version: %w", ErrSchema, err)
+		}
+	}
+	c.baseline = lua.EncodeBaseline(baseline)
+	return nil
+}
+
+func (c *checker) look(ctx context.Context, l look) error {
+	l.repair = c.repair
+	found, err := c.q.findings(ctx, c.baseline, l)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.found(found)
+}
+
+func (c *checker) eachMaster(ctx context.Context, do func(context.Context, redis.Cmdable) error) error {
+	if cluster, many := c.q.engine.patient.(*redis.ClusterClient); many {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
+	}
+	return do(ctx, c.q.engine.patient)
+}
+
+// records looks at every record of a job on a node.
+func (c *checker) records(ctx context.Context, node redis.Cmdable) error {
+	for cursor := uint64(0); ; {
+		keys, next, err := node.Scan(ctx, cursor, "sluice:{*}:job:*", checkKeys).Result()
+		if err != nil {
+			return unavailable(err)
+		}
+		byShard := map[int][]string{}
+		for _, key := range keys {
+			prefix, _, _ := strings.Cut(key, "job:")
+			if n, known := c.q.keys.byClock[prefix+"clock"]; known {
+				byShard[n] = append(byShard[n], key)
+			}
+		}
+		for n, jobs := range byShard {
+			for part := range slices.Chunk(jobs, checkJobs) {
+				if err := c.look(ctx, look{shard: c.q.keys.Shard(n), jobs: part}); err != nil {
+					return err
+				}
+			}
+		}
+		c.mu.Lock()
+		c.seen.Jobs += int64(len(keys))
+		c.mu.Unlock()
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// flowKeys gathers the names of the flows that are stored on a node: the lists that name them may be damaged.
+func (c *checker) flowKeys(ctx context.Context, node redis.Cmdable) error {
+	for cursor := uint64(0); ; {
+		keys, next, err := node.Scan(ctx, cursor, "sluice:{*}:flow:*", checkKeys).Result()
+		if err != nil {
+			return unavailable(err)
+		}
+		c.mu.Lock()
+		for _, key := range keys {
+			prefix, name, _ := strings.Cut(key, "flow:")
+			if n, known := c.q.keys.byClock[prefix+"clock"]; known {
+				c.flows[n][name] = true
+			}
+		}
+		c.mu.Unlock()
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// shard looks at all flows of a shard, then at its totals.
+func (c *checker) shard(ctx context.Context, s ShardKeys) error {
+	// The keys of the shard itself, so that the tenants and what is due can be read.
+	if err := c.look(ctx, look{shard: s}); err != nil {
+		return err
+	}
+	client, flows := c.q.engine.patient, c.flows[s.Index]
+	for cursor := uint64(0); ; {
+		entries, next, err := client.ZScan(ctx, s.Tenants(), cursor, "", checkTenants).Result()
+		if redis.HasErrorPrefix(err, "WRONGTYPE") {
+			break // it was reported
+		}
+		if err != nil {
+			return unavailable(err)
+		}
+		for i := 0; i < len(entries); i += 2 {
+			tenant, _, _ := strings.Cut(entries[i], " ")
+			names, err := client.SMembers(ctx, s.Names(tenant)).Result()
+			if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+				return unavailable(err)
+			}
+			if err != nil {
+				names = []string{tenant + "/"} // makes the script check the tenant's keys
+			}
+			for _, name := range names {
+				flows[name] = true
+			}
+		}
+		c.seen.Tenants += int64(len(entries) / 2)
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	due, err := client.ZRange(ctx, s.Due(), 0, -1).Result()
+	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return unavailable(err)
+	}
+	for _, name := range due {
+		flows[name] = true
+	}
+	names := make([]string, 0, len(flows))
+	for name := range flows {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for part := range slices.Chunk(names, checkFlows) {
+		if err := c.look(ctx, look{shard: s, flows: part}); err != nil {
+			return err
+		}
+	}
+	c.seen.Flows += int64(len(names))
+	c.seen.Shards++
+	return c.look(ctx, look{shard: s, totals: true})
+}

@@ -1,0 +1,195 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// Finding is one thing in the store that is not as it should be, or was not before it was repaired.
+type Finding struct {
+	Kind   string `json:"kind"` // one of FindingKinds
+	Shard  int    `json:"shard"`
+	Name   string `json:"name"` // of the key or what of it, without the shard's prefix
+	Detail string `json:"detail"`
+}
+
+// FindingKinds are the kinds of findings, each with what it means.
+var FindingKinds = map[string]string{
+	"wrong_type":  "a key holds another type than Sluice stores there",
+	"clock_lost":  "the clock of a shard is missing, and with it the totals of the shard",
+	"flow_lost":   "a flow is missing although jobs of it are stored or its tenant lists it",
+	"counts":      "the counts of a flow are not those of its jobs",
+	"totals":      "the totals of a shard are not those of its flows",
+	"no_record":   "an index names a job that is not stored, or not in that state",
+	"unindexed":   "a job is stored and in no index, so that it would never leave",
+	"no_deadline": "a job with a deadline is missing among those that expire",
+	"not_due":     "a flow has jobs that may leave, and is not in the index of what is due",
+	"unlisted":    "a flow is missing among those of its tenant",
+	"no_flow":     "the index of what is due names something that is no flow",
+}
+
+// mender repairs what calls stumble over, and says so once: what is repaired is not found again.
+type mender struct {
+	q        *Queue
+	repaired *prometheus.CounterVec
+
+	mu    sync.Mutex
+	tried map[int]time.Time // by shard, when a repair last did not help
+}
+
+// mendPause is how long a shard is left alone after a repair that did not help: what fails there is something else.
+const mendPause = time.Second
+
+func newMender(q *Queue, r prometheus.Registerer) (*mender, error) {
+	m := &mender{q: q, tried: map[int]time.Time{}}
+	m.repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on operations.",
+	}, []string{"kind"})
+	for kind := range FindingKinds {
+		m.repaired.WithLabelValues(kind)
+	}
+	if r != nil {
+		if err := r.Register(m.repaired); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// mend repairs what a call stumbled over: the flow that the error names, and those of the keys that the call was about. It reports whether
+// the call may be made again: it was repaired here, or by another call meanwhile.
+func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
+	if FaultOf(err) != FaultScript || errors.Is(err, lua.ErrReply) {
+		return false
+	}
+	n, known := m.q.keys.byClock[failed.Keys[0]]
+	if !known || m.resting(n) {
+		return false
+	}
+	shard := m.q.keys.Shard(n)
+	l := look{shard: shard, repair: true, ofJobs: true}
+	if what, name, _ := lua.Damaged(err); what == "flow" {
+		l.flows = []string{name}
+	}
+	for _, key := range failed.Keys {
+		kind, rest, _ := strings.Cut(strings.TrimPrefix(key, shard.prefix), ":")
+		switch kind {
+		case "job":
+			l.jobs = append(l.jobs, key)
+		case "flow":
+			l.flows = append(l.flows, rest)
+		case "policy", "flows", "history":
+			l.flows = append(l.flows, rest+"/") // no flow, but its tenant's keys are looked at
+		}
+	}
+	if failed.Script == lua.Commands.Tick {
+		// A key of another type is one of those that are due.
+		due, _ := m.q.engine.patient.ZRange(ctx, shard.Due(), 0, dueMost-1).Result()
+		l.flows = append(l.flows, due...)
+	}
+	_, err = m.repair(ctx, l)
+	return err == nil
+}
+
+// mendAside repairs the items that a look has set aside, each with its error behind a colon.
+func (m *mender) mendAside(ctx context.Context, shard ShardKeys, items []string) bool {
+	if len(items) == 0 || m.resting(shard.Index) {
+		return false
+	}
+	l := look{shard: shard, repair: true, ofJobs: true}
+	for _, item := range items {
+		what, _, _ := strings.Cut(item, ": ")
+		switch kind, name, _ := strings.Cut(what, " "); kind {
+		case "flow":
+			l.flows = append(l.flows, name)
+		case "job":
+			l.jobs = append(l.jobs, shard.Job(name))
+		case "tenant":
+			l.flows = append(l.flows, name+"/")
+		}
+	}
+	found, err := m.repair(ctx, l)
+	return err == nil && found > 0
+}
+
+// rest leaves the shard of a call alone for a while.
+func (m *mender) rest(failed lua.Call) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tried[m.q.keys.byClock[failed.Keys[0]]] = time.Now()
+}
+
+// resting says whether a repair of the shard did not help lately.
+func (m *mender) resting(shard int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, known := m.tried[shard]
+	return known && time.Since(at) < mendPause
+}
+
+func (m *mender) repair(ctx context.Context, l look) (findings int, err error) {
+	found, err := m.q.findings(ctx, m.q.encoded(), l)
+	if err != nil {
+		m.q.log.Warn("damaged stored data could not be repaired", "shard", l.shard.Index, "error", err)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.tried[l.shard.Index] = time.Now()
+		return 0, err
+	}
+	m.say(found)
+	return len(found), nil
+}
+
+// dueMost is how many flows one look of a worker takes.
+const dueMost = 64
+
+// say logs and counts repairs. Names of keys hold no client text.
+func (m *mender) say(found []Finding) {
+	const most = 20
+	for i, f := range found {
+		m.repaired.WithLabelValues(f.Kind).Inc()
+		if i < most {
+			m.q.log.Warn("stored data was damaged and is repaired", "kind", f.Kind, "shard", f.Shard, "name", f.Name, "found", f.Detail)
+		}
+	}
+	if len(found) > most {
+		m.q.log.Warn("more stored data was damaged and is repaired", "findings", len(found)-most)
+	}
+}
+
+// look is what is compared in one shard.
+type look struct {
+	shard          ShardKeys
+	jobs, flows    []string // keys, names
+	repair, totals bool
+	ofJobs         bool // the flows of the jobs, too
+}
+
+// findings compares what is counted with what is stored, and repairs if asked to. A shard without its clock gets the baseline.
+func (q *Queue) findings(ctx context.Context, baseline string, l look) ([]Finding, error) {
+	s := l.shard
+	call := lua.MendCall{
+		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(), Outbox: s.Outbox(),
+		Jobs: l.jobs, Flows: l.flows, Baseline: baseline, Horizon: q.horizon, Repair: l.repair, Totals: l.totals, JobFlows: l.ofJobs,
+	}
+	values, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	mended, err := call.Decode(values)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	found := make([]Finding, len(mended))
+	for i, f := range mended {
+		found[i] = Finding{Kind: f.Kind, Shard: s.Index, Name: f.Name, Detail: f.Detail}
+	}
+	return found, nil
+}

@@ -1,0 +1,249 @@
+package queue_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// damaged is a queue of one shard whose keys a test damages, with what it logs.
+type damaged struct {
+	*testing.T
+	*queue.Queue
+	redis    redis.UniversalClient
+	keys     queue.ShardKeys
+	log      *bytes.Buffer
+	consumer *queue.Consumer
+	ids      []string
+}
+
+const flowOfWork = "acme/default"
+
+// newDamaged has six jobs queued, one scheduled and one leased.
+func newDamaged(t *testing.T, o queue.EngineOptions) *damaged {
+	t.Helper()
+	e, err := queue.OpenEngine(t.Context(), o)
+	if err != nil {
+		t.Fatalf("OpenEngine: %v", err)
+	}
+	d := &damaged{T: t, redis: e.Client(), keys: queue.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
+	d.Queue, err = queue.Open(t.Context(), e, queue.Options{
+		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute, Logger: slog.New(slog.NewTextHandler(d.log, nil)),
+	})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(d.Close(), e.Close()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	d.consumer = d.Consumer("w", 0)
+	for range 7 {
+		d.submit(work())
+	}
+	later := work()
+	later.Delay = 30 * time.Second
+	d.submit(later)
+	look := looking
+	look.Max = 1
+	if tick, err := d.consumer.Tick(t.Context(), look); err != nil || len(tick.Leases) != 1 {
+		t.Fatalf("Tick: %d leases, %v", len(tick.Leases), err)
+	}
+	return d
+}
+
+func (d *damaged) submit(s queue.Submission) {
+	d.Helper()
+	v, err := d.Submit(d.Context(), s)
+	if err != nil || v.Outcome != shaper.Admitted {
+		d.Fatalf("Submit: %v, %v\n%s", v.Outcome, err, d.log)
+	}
+	d.ids = append(d.ids, v.Job.ID)
+}
+
+// drain leases and settles what is left within a minute, and returns the ids that left.
+func (d *damaged) drain() (left []string) {
+	d.Helper()
+	o := looking
+	o.Max, o.Horizon = 100, time.Minute
+	for range 10 {
+		tick, err := d.consumer.Tick(d.Context(), o)
+		if err != nil {
+			d.Fatalf("Tick: %v\n%s", err, d.log)
+		}
+		var ends []queue.Settlement
+		for _, l := range tick.Leases {
+			left = append(left, l.ID)
+			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
+		}
+		if len(ends) > 0 {
+			if results, err := d.Settle(d.Context(), ends); err != nil || slices.Contains(results, queue.Stale) {
+				d.Fatalf("Settle: %v, %v\n%s", results, err, d.log)
+			}
+		}
+	}
+	return left
+}
+
+func (d *damaged) findings(repair bool) (kinds []string) {
+	d.Helper()
+	if _, err := d.Check(d.Context(), repair, func(found []queue.Finding) error {
+		for _, f := range found {
+			kinds = append(kinds, f.Kind)
+		}
+		return nil
+	}); err != nil {
+		d.Fatalf("Check: %v", err)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+// figures fails unless the tenant's and the store's counts are these.
+func (d *damaged) figures(depth, running int64) {
+	d.Helper()
+	tenant, err := d.Tenant(d.Context(), "acme")
+	if err != nil {
+		d.Fatal(err)
+	}
+	totals, err := d.Totals(d.Context())
+	if err != nil {
+		d.Fatal(err)
+	}
+	if tenant.Depth != depth || tenant.Running != running || totals.Depth != depth || totals.Running != running {
+		d.Errorf("depth %d and %d in all, want %d; running %d and %d in all, want %d\n%s",
+			tenant.Depth, totals.Depth, depth, tenant.Running, totals.Running, running, d.log)
+	}
+}
+
+// damages are what somebody or an eviction may do to the store, and what is left of the eight jobs.
+var damages = []struct {
+	name           string
+	do             func(d *damaged) error
+	depth, running int64
+	kind           string // of the first repair, as it is logged; none where only a check finds it
+}{
+	{"a deleted flow", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Flow(flowOfWork)).Err() }, 7, 1, "flow_lost"},
+	{"a deleted index of scheduled jobs", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Later(flowOfWork)).Err() }, 6, 1, "counts"},
+	{"a deleted queue", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Queue(flowOfWork)).Err() }, 1, 1, "counts"},
+	{"a deleted clock", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Clock()).Err() }, 7, 1, "clock_lost"},
+	{"a flow of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Flow(flowOfWork), "x", 0).Err() }, 7, 1, "wrong_type"},
+	{"a queue of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Queue(flowOfWork), "x", 0).Err() }, 1, 1, "wrong_type"},
+	{"an index of scheduled jobs of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Later(flowOfWork), "x", 0).Err() }, 6, 1, "wrong_type"},
+	{"a clock of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Clock(), "x", 0).Err() }, 7, 1, "wrong_type"},
+	{"what is due of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Due(), "x", 0).Err() }, 7, 1, "wrong_type"},
+	{"a policy of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Policy("acme"), "x", 0).Err() }, 7, 1, "wrong_type"},
+	{"the flows of a tenant of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Names("acme"), "x", 0).Err() }, 7, 1, ""},
+}
+
+// TestDamageHeals: after damage by hand or eviction the next admission or look of the flow repairs it and says so once; counts are right, and
+// what is still stored in an index leaves.
+func TestDamageHeals(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		for _, damage := range damages {
+			if damage.kind == "" {
+				continue
+			}
+			for _, first := range []string{"admission", "look"} {
+				t.Run(name+"/"+damage.name+"/"+first, func(t *testing.T) {
+					t.Parallel()
+					d := newDamaged(t, options(t))
+					if err := damage.do(d); err != nil {
+						t.Fatal(err)
+					}
+					want := damage.depth
+					if first == "admission" {
+						d.submit(work())
+						want++
+						if damage.name != "a deleted queue" { // which a look notices
+							d.figures(want, damage.running)
+						}
+					}
+					if left := d.drain(); len(left) != int(want) {
+						t.Errorf("%d jobs left, want %d\n%s", len(left), want, d.log)
+					}
+					d.submit(work())
+					d.figures(1, damage.running)
+					if kind := damage.kind; strings.Count(d.log.String(), "kind="+kind+" ") != 1 {
+						t.Errorf("said otherwise than once that %s is repaired:\n%s", kind, d.log)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestCheckRepairs: a check finds what is wrong, writes nothing unless it is to repair, and finds nothing after that. Jobs that were in an
+// index which was deleted come back.
+func TestCheckRepairs(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		for _, damage := range damages {
+			t.Run(name+"/"+damage.name, func(t *testing.T) {
+				t.Parallel()
+				d := newDamaged(t, options(t))
+				if kinds := d.findings(false); len(kinds) > 0 {
+					t.Fatalf("a sound store: %v", kinds)
+				}
+				if err := damage.do(d); err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					if kinds := d.findings(false); len(kinds) == 0 {
+						t.Fatal("the damage is not found")
+					}
+				}
+				for range 3 { // a key of another type hides what is behind it
+					if len(d.findings(true)) == 0 {
+						break
+					}
+				}
+				if kinds := d.findings(false); len(kinds) > 0 {
+					t.Errorf("after the repair: %v", kinds)
+				}
+				d.figures(7, 1)
+				if left := d.drain(); len(left) != 7 {
+					t.Errorf("%d jobs left, want 7\n%s", len(left), d.log)
+				}
+			})
+		}
+	}
+}
+
+// TestCheckFindsLostEntries: what stands in an index without its record, or runs without its lease.
+func TestCheckFindsLostEntries(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDamaged(t, options(t))
+			if err := errors.Join(
+				d.redis.Del(t.Context(), d.keys.Job(d.ids[3])).Err(), // queued
+				d.redis.Del(t.Context(), d.keys.Leases()).Err(),
+				d.redis.HSet(t.Context(), d.keys.Flow(flowOfWork), "bytes", 77, "cost", 99).Err(),
+				d.redis.ZRem(t.Context(), d.keys.Due(), flowOfWork).Err(),
+			); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := d.findings(false), []string{"counts", "no_record", "not_due", "totals", "unindexed"}; !slices.Equal(got, want) {
+				t.Errorf("found %v, want %v", got, want)
+			}
+			d.findings(true)
+			if got := d.findings(false); len(got) > 0 {
+				t.Errorf("after the repair: %v", got)
+			}
+			d.figures(6, 1)
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package queue
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// FuzzRoutes: whatever a report says, it is read or left out, and what was read is written and read again as the same.
+func FuzzRoutes(f *testing.F) {
+	f.Add("default:2:3:40:5 other:0:1:0:0")
+	f.Add("a%20b%3Ac:1:0:0:0 :1:1:1:1 x:3:0:0:0 x:-1:0:0:0 x:1:1:1 x:1:1:1:1:1 %zz:0:0:0:1")
+	f.Fuzz(func(t *testing.T, report string) {
+		got, again := map[string]RouteLoad{}, map[string]RouteLoad{}
+		addRoutes(got, report)
+		maps.DeleteFunc(got, func(_ string, l RouteLoad) bool { return max(l.InFlight, l.Ended, l.Failed) > 1<<40 }) // the sum of several
+		addRoutes(again, encodeRoutes(got))
+		if diff := cmp.Diff(got, again); diff != "" {
+			t.Errorf("%q: (-read +read again)\n%s", report, diff)
+		}
+		if strings.TrimSpace(report) == "" && len(got) > 0 {
+			t.Errorf("%q is read as %v", report, got)
+		}
+	})
+}
+
+func TestReportsOfRoutesAreJoined(t *testing.T) {
+	got := map[string]RouteLoad{}
+	for _, l := range []map[string]RouteLoad{
+		{"default": {BreakerOpen, 0, 10, 10}, "a b:c/é": {BreakerClosed, 1, 2, 0}}, {"default": {BreakerHalfOpen, 3, 5, 1}},
+	} {
+		addRoutes(got, encodeRoutes(l))
+	}
+	addRoutes(got, "default:9:1:1:1 default:1 default:x:1:1:1 :0:1:1:1 default:0:1:1:1152921504606846976")
+	want := map[string]RouteLoad{"default": {BreakerOpen, 3, 15, 11}, "a b:c/é": {BreakerClosed, 1, 2, 0}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

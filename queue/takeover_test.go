@@ -1,0 +1,61 @@
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/redistest"
+)
+
+// hung is a cluster with a node that hangs, and a look at each shard that is under way there.
+func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), looks chan time.Time) {
+	t.Helper()
+	const shards = 8
+	cluster = redistest.StartCluster(t)
+	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) { o.Shards = shards })
+	thaw = cluster.Hang(t.Context(), 0)
+	looks = make(chan time.Time, shards)
+	for n := range shards {
+		go func() {
+			if _, err := q.Consumer("w", n).Tick(t.Context(), looking); err != nil {
+				t.Errorf("a look at shard %d: %v", n, err)
+			}
+			looks <- time.Now()
+		}()
+	}
+	return cluster, thaw, looks
+}
+
+// last is when the last look was answered.
+func last(t *testing.T, looks chan time.Time) (at time.Time) {
+	t.Helper()
+	for range cap(looks) {
+		at = within(t, "the answer to a look", looks)
+	}
+	return at
+}
+
+// TestTakeoverEndsCalls: a call to a node that hangs is made to the one that took over, long
+// before the timeout. Without takeovers it took 2.0 s.
+func TestTakeoverEndsCalls(t *testing.T) {
+	cluster, thaw, looks := hung(t)
+	defer thaw()
+	time.Sleep(50 * time.Millisecond) // the looks are under way
+	cluster.TakeOver(t.Context(), 1)
+	taken := time.Now()
+	if took := last(t, looks).Sub(taken); took > 900*time.Millisecond {
+		t.Errorf("the last look was answered %v after the takeover", took)
+	}
+}
+
+// TestSlowNodeIsNotGivenUp: without a takeover a call waits for its node, and needs no retry.
+func TestSlowNodeIsNotGivenUp(t *testing.T) {
+	_, thaw, looks := hung(t)
+	time.Sleep(700 * time.Millisecond)
+	thaw()
+	thawed := time.Now()
+	if took := last(t, looks).Sub(thawed); took > 250*time.Millisecond {
+		t.Errorf("the last look was answered %v after the node went on", took)
+	}
+}

@@ -1,0 +1,286 @@
+package callback
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// errPostponed ends a task that found no slot. It is no attempt: the task comes back after the delay.
+type errPostponed struct{ delay time.Duration }
+
+func (e errPostponed) Error() string {
+	return "its receiver or its tenant has as many attempts under way as it may"
+}
+
+// errSkipped is the failure of an attempt that was not made because the receiver's breaker is open.
+var errSkipped = errors.New("no attempt was made: the receiver gave no answer several times in a row")
+
+const (
+	// slotWait is how long a task waits for a slot before it is postponed: less than taskTail, so that
+	// the attempt still has its whole timeout.
+	slotWait = 2 * time.Second
+	// firstPostponement and longestPostponement bound the delay of a postponed task.
+	firstPostponement, longestPostponement = 5 * time.Second, 5 * time.Minute
+
+	// breakerFailures are the attempts without an answer, one after the other, that open a breaker.
+	breakerFailures = 5
+	// firstOpen is how long a breaker stays open, doubled by each failed probe up to longestOpen.
+	firstOpen, longestOpen = 5 * time.Second, 30 * time.Second
+
+	// mostReceivers are remembered at once. Beyond it those without attempts are forgotten.
+	mostReceivers = 10_000
+)
+
+// slots shares the attempts that may be under way at once between receivers and between tenants, so
+// that a receiver that answers slowly, or never, holds up its own callbacks alone:
+//
+//   - a receiver has at most a quarter of the slots, a tenant at most half;
+//   - a slot that comes free goes to the waiting task whose tenant has the fewest attempts under way;
+//   - few tasks wait, and only for slotWait: then they go back to Redis for a while, uncounted;
+//   - a receiver that gives no answer breakerFailures times in a row gets one attempt at a time, after
+//     pauses. What comes meanwhile fails at once.
+type slots struct {
+	most, perReceiver, perTenant int
+
+	mu        sync.Mutex
+	taken     int
+	receivers map[string]*receiver // by host and port
+	tenants   map[string]int       // attempts under way
+	waiting   []*waiter            // in the order of their coming
+	stopped   chan struct{}        // closed when nothing is to begin
+}
+
+// receiver is what is known of one host and port.
+type receiver struct {
+	taken     int
+	postponed int           // tasks since one found a slot at once
+	pace      time.Duration // how long the last attempt took
+
+	failing int       // attempts without an answer in a row
+	opened  int       // times since the last answer
+	until   time.Time // when the breaker lets a probe pass; zero while it is closed
+	probing bool
+}
+
+// waiter is a task that waits for a slot.
+type waiter struct {
+	receiver, tenant string
+	granted          chan bool // receives true with a slot, false if another task needs its place more
+}
+
+func newSlots(most int) *slots {
+	return &slots{
+		most: most, perReceiver: max(1, most/4), perTenant: max(1, most/2),
+		receivers: map[string]*receiver{}, tenants: map[string]int{}, stopped: make(chan struct{}),
+	}
+}
+
+// stop postpones all tasks that wait or come from now on.
+func (s *slots) stop() { close(s.stopped) }
+
+// waiters is how many tasks may wait; a receiver and a tenant have their parts of them as of the slots.
+func (s *slots) waiters() int { return 2 * s.most }
+
+// tasks is how many tasks may be held at once, under way and waiting.
+func (s *slots) tasks() int { return s.most + s.waiters() }
+
+// take waits for a slot. last attempts are made though the breaker is open: no callback is given up
+// without a real one. The error is errPostponed or errSkipped.
+func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
+	s.mu.Lock()
+	r := s.receiver(to)
+	if !r.until.IsZero() && !last {
+		if r.probing || time.Now().Before(r.until) {
+			s.forget(to, r)
+			s.mu.Unlock()
+			return errSkipped
+		}
+		r.probing = true
+	}
+	if s.fits(to, tenant) {
+		r.postponed = 0
+		s.grant(to, tenant)
+		s.mu.Unlock()
+		return nil
+	}
+	w := &waiter{receiver: to, tenant: tenant, granted: make(chan bool, 1)}
+	if !s.enqueue(w) {
+		defer s.mu.Unlock()
+		return s.postpone(to)
+	}
+	s.mu.Unlock()
+	timer := time.NewTimer(slotWait)
+	defer timer.Stop()
+	granted := false
+	select {
+	case granted = <-w.granted:
+	case <-timer.C:
+	case <-s.stopped:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leave(w)
+	if !granted {
+		select {
+		case granted = <-w.granted: // just now
+		default:
+		}
+	}
+	if granted {
+		return nil
+	}
+	return s.postpone(to)
+}
+
+// give frees a slot that was taken at the instant start. answered says whether the receiver did;
+// nil is not known, as where the process stops.
+func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.receiver(to)
+	r.taken--
+	s.taken--
+	if s.tenants[tenant]--; s.tenants[tenant] == 0 {
+		delete(s.tenants, tenant)
+	}
+	r.pace = time.Since(start)
+	r.note(answered)
+	s.forget(to, r)
+	s.serve()
+}
+
+// note tells the breaker how an attempt ended.
+func (r *receiver) note(answered *bool) {
+	r.probing = false
+	switch {
+	case answered == nil:
+	case *answered:
+		r.failing, r.opened, r.until = 0, 0, time.Time{}
+	default:
+		// Attempts that were under way together count once the breaker is open.
+		if r.failing++; r.failing >= breakerFailures && !time.Now().Before(r.until) {
+			open := firstOpen << min(r.opened, 10)
+			r.opened++
+			r.until = time.Now().Add(min(open, longestOpen))
+		}
+	}
+}
+
+// open counts the receivers whose breaker is open.
+func (s *slots) open() (n float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.receivers {
+		if !r.until.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// The rest holds s.mu.
+
+func (s *slots) receiver(to string) *receiver {
+	r := s.receivers[to]
+	if r == nil {
+		if len(s.receivers) >= mostReceivers {
+			for name, r := range s.receivers {
+				if r.taken == 0 {
+					delete(s.receivers, name)
+				}
+			}
+		}
+		r = &receiver{}
+		s.receivers[to] = r
+	}
+	return r
+}
+
+// forget drops a receiver without slots, failures or postponed callbacks.
+func (s *slots) forget(to string, r *receiver) {
+	if r.taken == 0 && r.failing == 0 && r.postponed == 0 {
+		delete(s.receivers, to)
+	}
+}
+
+func (s *slots) fits(to, tenant string) bool {
+	return s.taken < s.most && s.receiver(to).taken < s.perReceiver && s.tenants[tenant] < s.perTenant
+}
+
+func (s *slots) grant(to, tenant string) {
+	s.taken++
+	s.receiver(to).taken++
+	s.tenants[tenant]++
+}
+
+// enqueue lets a task wait, unless its receiver or tenant has enough that do. Where all places to
+// wait are taken, the latest task of the tenant with the most of them gives way.
+func (s *slots) enqueue(w *waiter) bool {
+	ofReceiver, ofTenant := 0, map[string]int{}
+	for _, other := range s.waiting {
+		ofTenant[other.tenant]++
+		if other.receiver == w.receiver {
+			ofReceiver++
+		}
+	}
+	if ofReceiver >= 2*s.perReceiver || ofTenant[w.tenant] >= 2*s.perTenant {
+		return false
+	}
+	if len(s.waiting) >= s.waiters() {
+		victim := w
+		for _, other := range s.waiting {
+			if ofTenant[other.tenant] > ofTenant[w.tenant] && ofTenant[other.tenant] >= ofTenant[victim.tenant] {
+				victim = other
+			}
+		}
+		if victim == w {
+			return false
+		}
+		s.leave(victim)
+		victim.granted <- false
+	}
+	s.waiting = append(s.waiting, w)
+	return true
+}
+
+// leave ends a wait.
+func (s *slots) leave(w *waiter) {
+	for i, other := range s.waiting {
+		if other == w {
+			s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// serve gives free slots to those who wait.
+func (s *slots) serve() {
+	for s.taken < s.most {
+		var next *waiter
+		for _, w := range s.waiting {
+			if s.fits(w.receiver, w.tenant) && (next == nil || s.tenants[w.tenant] < s.tenants[next.tenant]) {
+				next = w
+			}
+		}
+		if next == nil {
+			return
+		}
+		s.leave(next)
+		s.grant(next.receiver, next.tenant)
+		next.granted <- true
+	}
+}
+
+// postpone tells when to come back: after those that were postponed before, at the receiver's pace.
+func (s *slots) postpone(to string) error {
+	r := s.receiver(to)
+	r.probing = false
+	delay := firstPostponement + time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver)
+	r.postponed++
+	delay = min(delay, longestPostponement)
+	return errPostponed{delay + rand.N(delay/4)}
+}

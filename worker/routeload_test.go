@@ -1,0 +1,88 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// reporter is a broker that notes what is reported of routes.
+type reporter struct {
+	broker
+	mu   sync.Mutex
+	last map[string]queue.RouteLoad
+	at   []time.Time
+}
+
+func (b *reporter) ReportRoutes(_ context.Context, _ string, routes map[string]queue.RouteLoad) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last, b.at = routes, append(b.at, time.Now())
+	return queue.ErrUnavailable // which changes nothing
+}
+
+// seen gives the latest report and the instants of all.
+func (b *reporter) seen() (map[string]queue.RouteLoad, []time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last, b.at
+}
+
+// A delivery is reported while it is under way and for a minute after its end; a breaker as long as it is not closed.
+func TestRoutesAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, loads := &reporter{}, newRouteLoads(map[string]Route{"busy": {}, "idle": {}, "open": {}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); loads.run(ctx, b, "w") }()
+		time.Sleep(time.Minute + 500*time.Millisecond)
+		if _, at := b.seen(); len(at) != 0 {
+			t.Errorf("%d reports of idle routes", len(at))
+		}
+		end := func(s queue.Settlement) func() queue.Settlement { return func() queue.Settlement { return s } }
+		for _, s := range []queue.Settlement{
+			{Event: shaper.Succeed}, {Event: shaper.Retry}, {Event: shaper.Die}, {Event: shaper.Hold}, {},
+			{Event: shaper.Hold, Cause: queue.HoldCause{By: queue.HeldByBreaker}},
+		} {
+			loads["busy"].deliver(end(s))
+		}
+		func() {
+			defer func() { _ = recover() }()
+			loads["busy"].deliver(func() queue.Settlement { panic("a fault of the handler") })
+		}()
+		loads["open"].breaker.Store(int64(queue.BreakerOpen))
+		go loads["busy"].deliver(func() queue.Settlement {
+			time.Sleep(10 * time.Second)
+			return queue.Settlement{Event: shaper.Succeed}
+		})
+		report := func(want map[string]queue.RouteLoad) {
+			t.Helper()
+			last, at := b.seen()
+			if diff := cmp.Diff(want, last); diff != "" {
+				t.Errorf("%v after the start (-want +got):\n%s", time.Since(at[0]), diff)
+			}
+		}
+		pass(time.Second)
+		report(map[string]queue.RouteLoad{"busy": {InFlight: 1, Ended: 6, Failed: 4}, "open": {Breaker: queue.BreakerOpen}})
+		pass(30 * time.Second)
+		report(map[string]queue.RouteLoad{"busy": {Ended: 7, Failed: 4}, "open": {Breaker: queue.BreakerOpen}})
+		pass(30 * time.Second)
+		report(map[string]queue.RouteLoad{"busy": {Ended: 1}, "open": {Breaker: queue.BreakerOpen}})
+		loads["open"].breaker.Store(int64(queue.BreakerClosed))
+		_, before := b.seen()
+		pass(time.Minute)
+		_, at := b.seen()
+		if n := len(at) - len(before); n > 11 {
+			t.Errorf("%d reports after the end of the last delivery is a minute ago", n)
+		}
+		cancel()
+		<-ended
+	})
+}

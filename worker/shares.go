@@ -1,0 +1,112 @@
+package worker
+
+import (
+	"slices"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// shares counts the places that jobs hold by route and by flow, and bounds what each may take (bulkheads), so that an
+// upstream which hangs leaves places to the others.
+//
+// Half of the places are guaranteed: each route has an equal part of them, at least one, which no other may take. The other
+// half is a pool. A route may borrow from the pool at most as many places as it leaves there, and within a route a flow may
+// hold at most three times as many places as it leaves to the route. These are dynamic thresholds (Choudhury and Hahne,
+// 1998): with n greedy borrowers, each gets an equal part and the last part stays free for one that wakes up. So a route or
+// flow that wakes up finds places at once, even if no delivery of the others ends before its timeout.
+//
+// A worker with a single route has nobody to keep places for.
+type shares struct {
+	routes    []string
+	guarantee int                               // places of each route
+	held      map[string]int                    // by route
+	flows     map[int]map[string]map[string]int // by shard, route and tenant
+}
+
+func newShares(places int, routes []string) shares {
+	s := shares{routes: routes, held: map[string]int{}, flows: map[int]map[string]map[string]int{}}
+	if n := 2 * len(routes); n > 2 {
+		s.guarantee = (places + n - 1) / n
+	}
+	return s
+}
+
+// count adds n places to those that the job's route and flow hold; n is 1 or −1.
+func (s *shares) count(j *job, n int) {
+	route, tenant := j.lease.Route, j.lease.Tenant
+	add(s.held, route, n)
+	routes := s.flows[j.shard]
+	if routes == nil {
+		routes = map[string]map[string]int{}
+		s.flows[j.shard] = routes
+	}
+	tenants := routes[route]
+	if tenants == nil {
+		tenants = map[string]int{}
+		routes[route] = tenants
+	}
+	add(tenants, tenant, n)
+	if len(tenants) == 0 {
+		delete(routes, route)
+	}
+}
+
+func add(counts map[string]int, name string, n int) {
+	if counts[name] += n; counts[name] == 0 {
+		delete(counts, name)
+	}
+}
+
+// bounds returns the bounds of a poll of the shard that may lease most jobs: of those routes alone that it could take beyond
+// their share. held and free are the places of the worker. There are at most as many bounds as routes and places together.
+func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
+	pool := free
+	for _, route := range s.routes {
+		pool -= s.own(route)
+	}
+	if pool >= 3*held+4*most {
+		return nil // even a flow that held everything could take most
+	}
+	bound := func(route string) {
+		room := s.room(route, free, pool)
+		tenants := s.flows[shard][route]
+		greediest := 0
+		for _, n := range tenants {
+			greediest = max(greediest, n)
+		}
+		if share(room, greediest) >= most {
+			return
+		}
+		bounds = append(bounds, queue.Bound{Route: route, Places: room})
+		for tenant, n := range tenants {
+			bounds = append(bounds, queue.Bound{Tenant: tenant, Route: route, Places: n})
+		}
+	}
+	for _, route := range s.routes {
+		bound(route)
+	}
+	for route := range s.held {
+		if !slices.Contains(s.routes, route) {
+			bound(route) // of jobs whose route is no longer configured
+		}
+	}
+	return bounds
+}
+
+// own is what is left of the places that are guaranteed to the route.
+func (s *shares) own(route string) int { return max(0, s.guarantee-s.held[route]) }
+
+// room is how many places the route may take: what is left of its own, and half of the pool beyond what it has borrowed.
+func (s *shares) room(route string, free, pool int) int {
+	if len(s.routes) == 1 {
+		return max(0, free)
+	}
+	own, borrowed := s.own(route), max(0, s.held[route]-s.guarantee)
+	return min(max(0, free), own+half(pool-borrowed))
+}
+
+// share is how many places a flow that holds some may take of the room of its route, as lua/tick.lua computes it.
+func share(room, holds int) int { return min(room, (max(0, 3*room-holds)+3)/4) }
+
+// half is the half of n, rounded up; 0 of a negative n.
+func half(n int) int { return (max(0, n) + 1) / 2 }

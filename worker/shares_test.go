@@ -1,0 +1,138 @@
+package worker
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/7509e464/sluice/queue"
+)
+
+// poll lets a flow take what a poll for it may lease, as lua/tick.lua applies the bounds; most bounds one poll.
+func poll(c *capacity, shard int, tenant, route string, most int) []*job {
+	n := c.reserve(newSeat(), most, false)
+	lease, holds := n, 0
+	bounds := c.bounds(shard, n)
+	for _, b := range bounds {
+		if b.Route == route && b.Tenant == tenant {
+			holds = b.Places
+		}
+	}
+	for _, b := range bounds {
+		if b.Route == route && b.Tenant == "" {
+			lease = min(lease, share(b.Places, holds))
+		}
+	}
+	jobs := jobsOf(tenant, route, lease)
+	for _, j := range jobs {
+		j.shard = shard
+	}
+	c.fill(n, jobs)
+	return jobs
+}
+
+// TestHangingFlowsLeaveAShare: flows whose jobs never end take all they may, and one that wakes up then finds places at once.
+func TestHangingFlowsLeaveAShare(t *testing.T) {
+	routes := []string{"well"}
+	for r := range 49 {
+		routes = append(routes, fmt.Sprint("sick-", r))
+	}
+	for _, tt := range []struct {
+		name                                 string
+		places, routes, tenants, take, least int
+	}{
+		{"one of two routes, job by job", 256, 2, 24, 1, 64},
+		{"one of two routes, in large polls", 256, 2, 24, lookMost, 64},
+		{"49 of 50 routes, job by job", 256, 50, 24, 1, 3},
+		{"49 of 50 routes, in large polls", 256, 50, 24, lookMost, 3},
+		{"49 of 50 routes of one tenant each", 256, 50, 1, 1, 3},
+		{"one flow of a single route", 256, 1, 1, lookMost, 40},
+		{"24 flows of a single route", 256, 1, 24, 1, 2},
+		{"a single place", 1, 1, 0, 1, 1},
+		{"two places and two routes", 2, 2, 1, 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCapacity(tt.places, routes[:tt.routes]...)
+			sick := routes[max(0, min(1, tt.routes-1)):tt.routes]
+			for taken := -1; taken < c.taken(); {
+				taken = c.taken()
+				for _, route := range sick {
+					for k := range tt.tenants {
+						poll(c, k, fmt.Sprint("hanging-", k), route, tt.take)
+					}
+				}
+			}
+			got := 0
+			for range 10 {
+				got += len(poll(c, 99, "waking", "well", lookLeast))
+			}
+			if got < tt.least {
+				t.Errorf("beside %d places that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
+			}
+		})
+	}
+}
+
+// TestNoBoundsWhereNothingIsCongested: an ordinary poll carries no bounds.
+func TestNoBoundsWhereNothingIsCongested(t *testing.T) {
+	c := newCapacity(256, "default", "other", "third")
+	c.fill(0, jobsOf("acme", "default", 40))
+	n := c.reserve(newSeat(), lookLeast, false)
+	if b := c.bounds(0, n); n != lookLeast || b != nil {
+		t.Errorf("a poll for %d jobs has the bounds %v", n, b)
+	}
+}
+
+// TestBoundsNameWhatTheyConcern: only the routes and the shard's flows that a poll could take too much of.
+func TestBoundsNameWhatTheyConcern(t *testing.T) {
+	c := newCapacity(100, "sick", "well")
+	greedy := jobsOf("acme", "sick", 40)
+	other := jobsOf("zoe", "sick", 2)
+	for _, j := range other {
+		j.shard = 1
+	}
+	c.fill(0, append(greedy, other...))
+	c.fill(0, jobsOf("acme", "well", 1))
+	n := c.reserve(newSeat(), 8, false)
+	got := fmt.Sprint(c.bounds(0, n))
+	want := fmt.Sprint([]queue.Bound{{Route: "sick", Places: 8}, {Tenant: "acme", Route: "sick", Places: 40}})
+	if got != want {
+		t.Errorf("the bounds are %v, want %v", got, want)
+	}
+}
+
+// TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring jobs of one route that never
+// end, a fifth of the places stays free.
+func TestOneRouteNeverTakesAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		places := rapid.IntRange(10, 400).Draw(t, "places")
+		c := newCapacity(places, "sick", "well")
+		type reservation struct {
+			n, lease int
+		}
+		var underWay []reservation
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(underWay) > 0 && rapid.Bool().Draw(t, "answered") {
+				r := underWay[0]
+				underWay = underWay[1:]
+				c.fill(r.n, jobsOf("acme", "sick", r.lease))
+				continue
+			}
+			n := c.reserve(newSeat(), rapid.IntRange(1, lookMost).Draw(t, "most"), false)
+			lease := n
+			for _, b := range c.bounds(0, n) {
+				if b.Tenant == "" {
+					lease = min(lease, b.Places) // by any number of its flows
+				}
+			}
+			underWay = append(underWay, reservation{n, lease})
+		}
+		for _, r := range underWay {
+			c.fill(r.n, jobsOf("acme", "sick", r.lease))
+		}
+		if free := places - c.taken(); free < places/5 {
+			t.Errorf("%d of %d places are left", free, places)
+		}
+	})
+}
