@@ -39,7 +39,7 @@ type seat struct {
 	grant int           // taken on the shard's behalf; guarded by the capacity's lock
 }
 
-func newSeat() *seat { return &seat{room: make(chan struct{}, 1), want: lookMost} }
+func newSeat() *seat { return &seat{room: make(chan struct{}, 1), want: pollMost} }
 
 // reserve returns how many places the shard may use, up to most: those it was granted, or else what is free. A shard that gets
 // none keeps its turn, if it waits already. One that knows of many jobs is given a portion or nothing.
@@ -98,7 +98,7 @@ func (c *capacity) free(jobs ...*job) {
 }
 
 // portion is how many places are worth a poll: a quarter of what polls may reserve.
-func (c *capacity) portion() int { return min(lookMost, max(1, c.limit/8)) }
+func (c *capacity) portion() int { return min(pollMost, max(1, c.limit/8)) }
 
 // next is what the shard that waits longest is granted: a portion, or all that it can use if that is less, so that many shards
 // with few jobs do not wait for one another.

@@ -61,10 +61,10 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 			running = running[n:]
 		}
 		a, b, d := newSeat(), newSeat(), newSeat()
-		c.await(a, lookMost)
-		c.await(a, lookMost) // waits once
-		c.await(b, lookMost)
-		c.await(d, lookMost)
+		c.await(a, pollMost)
+		c.await(a, pollMost) // waits once
+		c.await(b, pollMost)
+		c.await(d, pollMost)
 		free(1)
 		if len(a.room) != 0 {
 			t.Fatal("one place is not worth a look yet")
@@ -82,7 +82,7 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		if len(a.room) != 0 || len(b.room) != 1 || len(d.room) != 0 {
 			t.Fatal("a place that is not used must be passed on")
 		}
-		c.await(b, lookMost) // has its place already
+		c.await(b, pollMost) // has its place already
 		if n := c.reserve(b, 64, true); n != 1 || len(b.room) != 0 {
 			t.Errorf("reserved %d, one was granted", n)
 		}
@@ -93,7 +93,7 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		if n := c.reserve(d, 64, true); n != 12 {
 			t.Errorf("reserved %d, a portion of 12 was granted to the last one waiting", n)
 		}
-		c.await(a, lookMost)
+		c.await(a, pollMost)
 		gathered()
 		if n := c.reserve(a, 64, true); n != 8 || c.left() {
 			t.Errorf("reserved %d of the 8 that polls may still reserve", n)
@@ -114,13 +114,13 @@ func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 		c.fill(0, running)
 		seats := []*seat{newSeat(), newSeat(), newSeat(), newSeat()}
 		for _, s := range seats {
-			c.await(s, lookMost)
+			c.await(s, pollMost)
 		}
 		c.free(running[:70]...)
 		c.free(running[70:130]...)
 		gathered()
 		for i, want := range []int{25, 25, 15, 0} {
-			if n := c.reserve(seats[i], lookMost, true); n != want {
+			if n := c.reserve(seats[i], pollMost, true); n != want {
 				t.Errorf("seat %d got %d places, want %d", i, n, want)
 			}
 		}
@@ -136,7 +136,7 @@ func TestCapacityIsGrantedAsWanted(t *testing.T) {
 		var seats []*seat
 		for range 10 {
 			s := newSeat()
-			c.await(s, awaitLeast)
+			c.await(s, spareLeast)
 			seats = append(seats, s)
 		}
 		c.give(40)

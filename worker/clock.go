@@ -50,8 +50,8 @@ type relation struct {
 	err     time.Duration // at most, when the sample was taken
 }
 
-// ofLook and ofReading are the parts of a round trip after which the clock is taken to have been read.
-const ofLook, ofReading = 3, 2
+// ofPoll and ofReading are the parts of a round trip after which the clock is taken to have been read.
+const ofPoll, ofReading = 3, 2
 
 // observe takes a look, or a reading, into account: what the shard's clock said, and when it was sent and answered.
 func (r *relation) observe(instant shaper.Instant, sent, received moment, part time.Duration) {

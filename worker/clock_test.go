@@ -45,7 +45,7 @@ func TestRelation(t *testing.T) {
 			for _, l := range tt.looks {
 				l = hour(l)
 				read := l.sent + time.Duration(float64(l.trip)*l.early)
-				part := time.Duration(ofLook)
+				part := time.Duration(ofPoll)
 				if l.alone {
 					part = ofReading
 				}

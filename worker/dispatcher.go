@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -35,8 +34,7 @@ type dispatcher struct {
 	every    time.Duration     // between two beats
 
 	shards []*shard
-	full   atomic.Int32 // of them, those whose last look was full
-	live   []string     // as of the last beat
+	live   []string // as of the last beat
 
 	mu    sync.Mutex
 	clock relation // by the beats, where all shards are on the node that answers them
@@ -49,7 +47,7 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
-		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(w.cfg.Horizon / 2), outbox: w.outbox, watch: w.watch, accept: w.accept, quiet: w.pacer.quiet, log: w.log, damage: w.troubles.damage,
+		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(), outbox: w.outbox, watch: w.watch, accept: w.accept, quiet: w.pacer.quiet, log: w.log, damage: w.troubles.damage,
 		probe:   w.health.probe(),
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		every:   w.cfg.beat(),
@@ -75,12 +73,16 @@ func (d *dispatcher) run(stop, work context.Context) {
 	d.loops.Wait()
 }
 
-// warmUp makes the connections of the first looks before there are any: a look that has to make one answers late, and what it leases leaves late.
+// connections is how many connections for polls a worker makes before it polls.
+const connections = 12
+
+// warmUp makes the connections of the first polls before there are any: a poll that has to make one answers late, and what it
+// leases leaves late.
 func (d *dispatcher) warmUp(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	ctx, cancel := context.WithTimeout(ctx, pollPatience)
 	defer cancel()
 	var readings sync.WaitGroup
-	for _, s := range d.shards[:min(len(d.shards), windowStart)] {
+	for _, s := range d.shards[:min(len(d.shards), connections)] {
 		readings.Go(func() { _, _ = s.consumer.Clock(ctx) }) // the first beat will tell why not
 	}
 	readings.Wait()
@@ -174,7 +176,7 @@ func (d *dispatcher) wake(w queue.Wake) {
 		// Of a process that has more shards: the queue refuses to start such a one, so it can only be noise.
 	case w.Help:
 		if d.capacity.left() {
-			d.shards[w.Shard].help()
+			d.shards[w.Shard].lend()
 		}
 	default:
 		d.shards[w.Shard].poke()

@@ -56,7 +56,6 @@ type fakeShard struct {
 	hangs     bool     // no poll is answered
 	damaged   bool     // polls fail at damaged data
 	aside     []string // damaged items that every poll reports
-	lots      int64
 }
 
 type fakeTick struct {
@@ -248,7 +247,6 @@ type fakeConsumer struct {
 	q     *fakeQueue
 	shard int
 	grant []queue.Lease // of a look whose answer was lost
-	lot   int64         // its number
 	open  bool
 }
 
@@ -294,13 +292,6 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 	t := queue.Tick{Reading: queue.Reading{Now: now, Sent: sent}, Help: s.help, Leases: leases, Damaged: s.aside}
 	if len(s.jobs) > 0 {
 		t.Next = s.jobs[0].Stamp
-	}
-	if len(leases) > 0 && !c.open {
-		s.lots++
-		c.lot = s.lots
-	}
-	if len(leases) > 0 {
-		t.Lot = c.lot
 	}
 	q.ticks = append(q.ticks, fakeTick{c.shard, o, time.Now(), len(leases)})
 	c.open = s.loseReply > 0

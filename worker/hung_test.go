@@ -34,9 +34,9 @@ func (c hungConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick
 	return c.consumer.Tick(ctx, o)
 }
 
-// TestShardsThatHangHoldUpNoOthers: the looks of the others find room in the window, and places for what they lease.
+// TestShardsThatHangHoldUpNoOthers: the polls of the others find room in the window, and capacity for what they lease.
 func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
-	for _, hung := range []int{1, 32, 48} { // of 64; the window has room for 32 looks at first, and the worker for 16 looks' least places
+	for _, hung := range []int{1, 32, 48} { // of 64; the worker has capacity for 16 polls of the least size
 		t.Run(fmt.Sprint(hung), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const shards, perShard = 64, 200 // twenty seconds' at 10/s
@@ -77,8 +77,8 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
-				if n, out := w.capacity.taken(), w.metrics.load.window.Load().out; n != 0 || out != 0 {
-					t.Errorf("%d places are still taken, %d looks are under way", n, out)
+				if n, out := w.capacity.taken(), w.metrics.load.window.Load().polls.Load(); n != 0 || out != 0 {
+					t.Errorf("%d places are still taken, %d polls are under way", n, out)
 				}
 			})
 		})
@@ -94,13 +94,13 @@ type lateConsumer struct {
 func (c lateConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick, error) {
 	t, err := c.consumer.Tick(ctx, o)
 	if c.late.Load() {
-		sleep(ctx, 2*lookPatience)
+		sleep(ctx, 2*pollPatience)
 	}
 	return t, err
 }
 
-// TestALookThatOutlastsItsPatienceIsSquared: its places are charged when it brings jobs all the same, and the window learns how long it took.
-func TestALookThatOutlastsItsPatienceIsSquared(t *testing.T) {
+// TestAPollThatOutlastsItsPatienceIsSquared: its places are charged when it brings jobs all the same.
+func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		var late atomic.Bool
@@ -118,37 +118,27 @@ func TestALookThatOutlastsItsPatienceIsSquared(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		pass(time.Second)
-		window := w.metrics.load.window.Load()
-		state := func() (out int, size float64) {
-			window.mu.Lock()
-			defer window.mu.Unlock()
-			return window.out, window.size
-		}
-		_, before := state()
+		polls := &w.metrics.load.window.Load().polls
 		late.Store(true)
-		for k := range lookLeast {
+		for k := range pollLeast {
 			q.put(0, fmt.Sprint(k), 0)
 		}
 		q.wakes <- queue.Wake{Shard: 0}
-		pass(lookPatience / 2)
-		out, _ := state()
-		if n := w.capacity.taken(); n != lookLeast || out != 1 {
-			t.Errorf("before its patience is over a look holds %d places and %d looks' room", n, out)
+		pass(pollPatience / 2)
+		if n, under := w.capacity.taken(), polls.Load(); n != pollLeast || under != 1 {
+			t.Errorf("before its patience is over a poll holds %d places; %d polls are under way", n, under)
 		}
-		pass(lookPatience)
-		var size float64
-		out, size = state()
-		if n := w.capacity.taken(); n != 0 || out != 0 || size != before {
-			t.Errorf("a look that is not answered holds %d places and %d looks' room of %v, of %v before", n, out, size, before)
+		pass(pollPatience)
+		if n, under := w.capacity.taken(), polls.Load(); n != 0 || under != 0 {
+			t.Errorf("a poll that is not answered holds %d places; %d polls are under way", n, under)
 		}
 		late.Store(false)
-		pass(lookPatience)
-		out, size = state()
-		if n := w.capacity.taken(); n != lookLeast || out != 0 || size >= before {
-			t.Errorf("late jobs have taken %d places of %d; %d looks hold room of %v, of %v before", n, lookLeast, out, size, before)
+		pass(pollPatience)
+		if n, under := w.capacity.taken(), polls.Load(); n != pollLeast || under != 0 {
+			t.Errorf("late jobs have taken %d places of %d; %d polls are under way", n, pollLeast, under)
 		}
 		pass(2 * time.Second)
-		if n := w.capacity.taken(); n != 0 || q.events()[shaper.Succeed] != lookLeast {
+		if n := w.capacity.taken(); n != 0 || q.events()[shaper.Succeed] != pollLeast {
 			t.Errorf("%d places are still taken after %v", n, q.events())
 		}
 		cancel()

@@ -116,14 +116,14 @@ func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, e
 	return m, nil
 }
 
-// loadMetrics are how much of a worker is in use: its places, its window of looks, and what Redis has not taken note of. They are read when
+// loadMetrics are how much of a worker is in use: its places, its polls, and what Redis has not taken note of. They are read when
 // they are scraped.
 type loadMetrics struct {
 	places  *capacity
 	window  atomic.Pointer[window]  // nil before Run
 	settler atomic.Pointer[settler] // nil before Run
 
-	limit, taken, ofRoute, looks, underWay, lookJobs, unanswered *prometheus.Desc
+	limit, taken, ofRoute, polls, unanswered *prometheus.Desc
 }
 
 func newLoadMetrics(places *capacity) *loadMetrics {
@@ -135,16 +135,14 @@ func newLoadMetrics(places *capacity) *loadMetrics {
 			"Places of this worker that jobs of the route hold.",
 			[]string{"route"}, nil),
 		taken:      desc("worker_places_taken", "Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by looks under way."),
-		looks:      desc("look_window", "Looks of this worker that may be under way at once; it shrinks while Redis answers late."),
-		underWay:   desc("looks_under_way", "Looks of this worker that Redis has not answered yet."),
-		lookJobs:   desc("look_jobs", "Jobs that one look of this worker may lease; it shrinks when the window cannot shrink further."),
+		polls:      desc("polls_under_way", "Polls of this worker that Redis has not answered yet."),
 		unanswered: desc("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *loadMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.limit, m.taken, m.ofRoute, m.looks, m.underWay, m.lookJobs, m.unanswered} {
+	for _, d := range []*prometheus.Desc{m.limit, m.taken, m.ofRoute, m.polls, m.unanswered} {
 		ch <- d
 	}
 }
@@ -158,12 +156,7 @@ func (m *loadMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.ofRoute, prometheus.GaugeValue, float64(n), route)
 	}
 	if w := m.window.Load(); w != nil {
-		w.mu.Lock()
-		size, most, out := w.size, w.most, w.out
-		w.mu.Unlock()
-		gauge(m.looks, float64(int(size)))
-		gauge(m.lookJobs, float64(most))
-		gauge(m.underWay, float64(out))
+		gauge(m.polls, float64(w.polls.Load()))
 	}
 	if s := m.settler.Load(); s != nil {
 		s.mu.Lock()

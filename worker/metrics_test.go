@@ -45,9 +45,7 @@ func TestLoadMetrics(t *testing.T) {
 		r.gauges(t, "idle", `
 			sluice_worker_places 10
 			sluice_worker_places_taken 0
-			sluice_look_window 12
-			sluice_looks_under_way 0
-			sluice_look_jobs 250
+			sluice_polls_under_way 0
 			sluice_settle_unanswered 0`)
 		for _, id := range []string{"a", "b", "c"} {
 			q.put(1, id, 0)

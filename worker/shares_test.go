@@ -43,11 +43,11 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 		places, routes, tenants, take, least int
 	}{
 		{"one of two routes, job by job", 256, 2, 24, 1, 64},
-		{"one of two routes, in large polls", 256, 2, 24, lookMost, 64},
+		{"one of two routes, in large polls", 256, 2, 24, pollMost, 64},
 		{"49 of 50 routes, job by job", 256, 50, 24, 1, 3},
-		{"49 of 50 routes, in large polls", 256, 50, 24, lookMost, 3},
+		{"49 of 50 routes, in large polls", 256, 50, 24, pollMost, 3},
 		{"49 of 50 routes of one tenant each", 256, 50, 1, 1, 3},
-		{"one flow of a single route", 256, 1, 1, lookMost, 40},
+		{"one flow of a single route", 256, 1, 1, pollMost, 40},
 		{"24 flows of a single route", 256, 1, 24, 1, 2},
 		{"a single place", 1, 1, 0, 1, 1},
 		{"two places and two routes", 2, 2, 1, 1, 1},
@@ -65,7 +65,7 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 			}
 			got := 0
 			for range 10 {
-				got += len(poll(c, 99, "waking", "well", lookLeast))
+				got += len(poll(c, 99, "waking", "well", pollLeast))
 			}
 			if got < tt.least {
 				t.Errorf("beside %d places that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
@@ -78,8 +78,8 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 func TestNoBoundsWhereNothingIsCongested(t *testing.T) {
 	c := newCapacity(256, "default", "other", "third")
 	c.fill(0, jobsOf("acme", "default", 40))
-	n := c.reserve(newSeat(), lookLeast, false)
-	if b := c.bounds(0, n); n != lookLeast || b != nil {
+	n := c.reserve(newSeat(), pollLeast, false)
+	if b := c.bounds(0, n); n != pollLeast || b != nil {
 		t.Errorf("a poll for %d jobs has the bounds %v", n, b)
 	}
 }
@@ -119,7 +119,7 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 				c.fill(r.n, jobsOf("acme", "sick", r.lease))
 				continue
 			}
-			n := c.reserve(newSeat(), rapid.IntRange(1, lookMost).Draw(t, "most"), false)
+			n := c.reserve(newSeat(), rapid.IntRange(1, pollMost).Draw(t, "most"), false)
 			lease := n
 			for _, b := range c.bounds(0, n) {
 				if b.Tenant == "" {

@@ -88,7 +88,7 @@ func TestStopBesideAHungNode(t *testing.T) {
 		pass(time.Second)
 		at := time.Now()
 		r.end(t)
-		if len(q.left) != 1 || q.left[0].Sub(at) > lookPatience+5*time.Millisecond {
+		if len(q.left) != 1 || q.left[0].Sub(at) > pollPatience+5*time.Millisecond {
 			t.Errorf("signed off at %v, stop at %v", q.left, at)
 		}
 	})

@@ -1,140 +1,76 @@
 package worker
 
 import (
+	"context"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
-// Bounds of the window of looks: how many may be under way, and how many jobs one may lease at the least.
-const (
-	windowMost  = 64
-	windowLeast = 12          // of looks for few jobs: fewer would wait for one another's way to Redis and back
-	windowStart = windowLeast // each of the first looks makes a connection, and a worker that starts beside others must not take the processor from them
-	leastLook   = 8
-)
+// windowJobs is the most jobs for which the polls under way may ask together. Redis runs one script at a time: more polls
+// bring no more jobs. They would only delay the admissions and settlements that come after them.
+const windowJobs = 4096
 
-// window bounds how many looks are under way at once. Redis works off one script after the other, so more of them do not bring more jobs;
-// they wait there instead, and what they lease comes too late to leave. It grows while answers come in time and shrinks when they do not,
-// by additive increase and multiplicative decrease (Chiu and Jain, 1989); when it cannot shrink further, the looks become smaller.
+// window bounds the polls that are under way at once, by the jobs for which they ask.
 type window struct {
-	inTime time.Duration // an answer within it is
-
-	mu      sync.Mutex
-	size    float64
-	most    int // jobs that a look may lease
-	out     int
-	begun   int           // polls so far
-	least   time.Duration // about the shortest time of the answers of late: what the way alone takes
-	waiting []chan struct{}
+	jobs  *semaphore.Weighted
+	polls atomic.Int64 // under way
 }
 
-// entry is a poll's room in the window.
-type entry struct {
-	most  int // jobs that it may lease
-	alone int // polls so far at its entry, if no other poll was under way then; else 0
-}
+func newWindow() *window { return &window{jobs: semaphore.NewWeighted(windowJobs)} }
 
-func newWindow(inTime time.Duration) *window {
-	return &window{inTime: inTime, size: windowStart, most: lookMost}
-}
-
-// enter waits until a look may begin; false if done is closed before.
-func (w *window) enter(done <-chan struct{}) (e entry, ok bool) {
-	w.mu.Lock()
-	if w.out < int(w.size) {
-		defer w.mu.Unlock()
-		w.out++
-		return w.begin(), true
+// enter waits until there is room for a poll that asks for so many jobs. It fails if ctx ends before.
+func (w *window) enter(ctx context.Context, jobs int) (*underWay, error) {
+	if err := w.jobs.Acquire(ctx, int64(jobs)); err != nil {
+		return nil, err
 	}
-	room := make(chan struct{})
-	w.waiting = append(w.waiting, room)
-	w.mu.Unlock()
-	select {
-	case <-room:
-	case <-done:
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		select {
-		case <-room: // came at the same time: it is the next one's
-			w.out--
-			w.next()
-		default:
-			for i, other := range w.waiting {
-				if other == room {
-					w.waiting = append(w.waiting[:i], w.waiting[i+1:]...)
-					break
-				}
-			}
+	w.polls.Add(1)
+	return &underWay{window: w, jobs: int64(jobs)}, nil
+}
+
+// underWay is a poll that holds room in the window, and capacity. It holds neither for longer than pollPatience: a node that
+// does not answer would take all of both, because go-redis gives up after 20 s only.
+type underWay struct {
+	window *window
+	jobs   int64
+	timer  *time.Timer
+
+	mu       sync.Mutex
+	left     bool
+	reserved int
+}
+
+// reserve has the poll hold reserved places. After pollPatience it leaves the window, and calls yield with the places.
+func (u *underWay) reserve(reserved int, yield func(reserved int)) {
+	u.reserved = reserved
+	u.timer = time.AfterFunc(pollPatience, func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if !u.left {
+			u.leave()
+			yield(u.reserved)
+			u.reserved = 0
 		}
-		return entry{}, false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.begin(), true
+	})
 }
 
-// begin counts a poll that has room. It is called with the lock held.
-func (w *window) begin() entry {
-	w.begun++
-	e := entry{most: w.most}
-	if w.out == 1 {
-		e.alone = w.begun
+// end ends the poll, and returns how many places it still holds.
+func (u *underWay) end() int {
+	if u.timer != nil {
+		u.timer.Stop()
 	}
-	return e
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.left {
+		u.leave()
+	}
+	return u.reserved
 }
 
-// yield gives the room of a look back before it has ended.
-func (w *window) yield() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.out--
-	w.next()
-}
-
-// leave ends a look that took so long, 0 for one that did not come about, and leased so many jobs; yielded if its room is another's by now. Late
-// answers to looks for many jobs are Redis's work; to looks for few, the way and the machine may be slow. A poll that was alone
-// waited for no other, so its time is what the way takes now: of a Redis that has moved away, too.
-func (w *window) leave(e entry, took time.Duration, leased int, yielded bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !yielded {
-		w.out--
-	}
-	defer w.next()
-	if took <= 0 {
-		return
-	}
-	switch {
-	case w.least == 0 || took < w.least:
-		w.least = took
-	case e.alone == w.begun:
-		w.least += (took - w.least) / 4
-	default:
-		w.least += (took - w.least) / 1000
-	}
-	// On a long way no answer is fast: what counts is the wait beside it.
-	least := 1.0
-	if leased < lookLeast {
-		least = windowLeast
-	}
-	switch limit := max(w.inTime, 3*w.least); {
-	case took > limit && w.size > least:
-		w.size = max(least, w.size*0.9)
-	case took > limit && leased >= lookLeast:
-		w.most = max(leastLook, w.most*3/4)
-	case took <= limit:
-		w.size = min(windowMost, w.size+1/w.size)
-		if took < limit/2 {
-			w.most = min(lookMost, w.most+1)
-		}
-	}
-}
-
-// next lets those begin for whom there is room. It is called with the lock held.
-func (w *window) next() {
-	for len(w.waiting) > 0 && w.out < int(w.size) {
-		close(w.waiting[0])
-		w.waiting = w.waiting[1:]
-		w.out++
-	}
+func (u *underWay) leave() {
+	u.left = true
+	u.window.polls.Add(-1)
+	u.window.jobs.Release(u.jobs)
 }

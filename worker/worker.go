@@ -246,7 +246,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
 		w.release(j)
 	}
-	answered := time.NewTimer(lookPatience)
+	answered := time.NewTimer(pollPatience)
 	defer answered.Stop()
 	select {
 	case <-dispatching:
