@@ -29,7 +29,6 @@
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow admission
---! rarely judging special policy_said retune_anew
 
 local FLOW_KEYS, FLOW_ARGS = 5, 2
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity

@@ -239,7 +239,7 @@ type Grant struct {
 	Help    bool
 	Counter int64    // of the grant that Leases are; 0 when there is none
 	Outbox  bool     // completions are to be handed over
-	Lot     int64    // the number of the leases among all that were given in the shard; 0 for none, and for those that a former version gave
+	Needed  *Script  // that does what was left beside the leases; nil for none
 	Damaged []string // what could not be worked with and was set aside, each with its error
 	Kept    int64    // flows that were put off because of the bounds
 	Leases  []LeasedJob
@@ -256,8 +256,9 @@ type LeasedJob struct {
 	Record   []byte
 }
 
-// TickCall looks at a shard.
+// TickCall polls a shard: leases what may leave, or, by the script that a grant said is needed, does what else there is to do.
 type TickCall struct {
+	Script                                              *Script // that is needed; nil for Tick
 	At                                                  At
 	Clock, Due, Expires, Leases, Grant, Tenants, Outbox string // keys
 	Counter, Seen                                       int64  // of this call; of the last grant seen
@@ -285,19 +286,26 @@ func (c TickCall) Call() Call {
 	for _, b := range c.Bounds {
 		args = append(args, b.Name, b.Places)
 	}
-	return Call{Commands.Tick, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, args}
+	script := c.Script
+	if script == nil {
+		script = Commands.Tick
+	}
+	return Call{script, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, args}
 }
 
 // Decode reads the answer.
 func (c TickCall) Decode(values []any) (Grant, error) {
 	r := reader{values: values}
-	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1, Lot: r.int()}
+	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1}
+	if name := r.text(); name != "" {
+		if g.Needed = neededBy(name); g.Needed == nil {
+			r.fail("no such script is needed")
+		}
+	}
 	if damaged := r.text(); damaged != "" {
 		g.Damaged = strings.Split(damaged, "\n")
 	}
-	if len(c.Bounds) > 0 {
-		g.Kept = r.int()
-	}
+	g.Kept = r.int()
 	if n := (len(values) - r.at) / 3; n > 0 {
 		g.Leases = make([]LeasedJob, 0, n)
 	}
@@ -314,6 +322,19 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 	}
 	return g, r.err
 }
+
+// neededBy is the script of a poll with the name, nil for none.
+func neededBy(name string) *Script {
+	for _, s := range []*Script{Commands.Redeliver, Commands.Reclaim, Commands.Expire, Commands.Retune, Commands.Forget} {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// Polls reports whether the script is one of a worker's poll.
+func (s *Script) Polls() bool { return s == Commands.Tick || neededBy(s.Name) == s }
 
 // SettleCall ends leases of one shard.
 type SettleCall struct {

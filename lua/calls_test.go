@@ -69,7 +69,7 @@ func (w *world) admit(r admission) {
 func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 	w.note("%v learnt %v", r, learnt)
 	call := lua.TickCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
+		Script: r.script, At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
 		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
 		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(), Bounds: r.bounds,
 	}
@@ -106,7 +106,18 @@ func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 			w.left[ref] = &departure{j.Flow, w.m.stamped[l.ID], l.Stamp, j.Cost}
 		}
 	}
-	return got
+	return w.follow(c, r, got)
+}
+
+// follow runs the script that an answer said is needed.
+func (w *world) follow(c *consumer, r look, got lua.Grant) lua.Grant {
+	if got.Needed == nil {
+		return got
+	}
+	r.script, r.counter, r.seen = got.Needed, c.counter, c.seen
+	next := w.tick(c, r, true)
+	next.Leases = append(got.Leases, next.Leases...)
+	return next
 }
 
 // inOrder is invariant 6: who leaves has the lowest sequence of all that were eligible by then. What is handed over again left before.

@@ -15,7 +15,6 @@
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish
---! rarely policy_said retune_anew
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])

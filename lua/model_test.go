@@ -77,7 +77,6 @@ type clock struct {
 	depth, bytes, running, help   int64
 	stored                        int64 // live and dead bytes of all flows
 	admitted, rejected, departed  int64
-	lots                          int64
 	inForce                       *shaper.Baseline // nil: that of the caller
 	revision                      int64            // of inForce
 	scan                          bool             // all flows are to be made due
@@ -127,7 +126,6 @@ func (m *model) paused(f *flow) shaper.Policy {
 
 type grant struct {
 	counter int64
-	lot     int64
 	leases  []leaseRef
 }
 

@@ -20,8 +20,9 @@ const (
 	leftMost                                                              = 65536
 )
 
-// look is one call of tick.
+// look is one call of tick, or of the script that its answer said is needed.
 type look struct {
+	script        *lua.Script
 	at            shaper.Instant
 	worker        string
 	counter, seen int64
@@ -35,7 +36,7 @@ type look struct {
 }
 
 func (r look) String() string {
-	return fmt.Sprintf("tick %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v by %q", r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds, lua.EncodeBaseline(r.baseline))
+	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v by %q", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds, lua.EncodeBaseline(r.baseline))
 }
 
 // looking is a look under way.
@@ -70,53 +71,101 @@ func (m *model) tick(r look) (lua.Grant, []lua.Record) {
 	return l.grant, l.records
 }
 
-// step does the first thing that there is to do. answered is true for a sending that is too old for an answer.
+// step does what the script does. answered is true for a sending that is too old for an answer.
 func (l *looking) step() (more, answered bool) {
+	if l.script == nil {
+		return l.lease()
+	}
+	switch l.script {
+	case lua.Commands.Redeliver:
+		switch g, ok := l.grants[l.worker]; {
+		case !ok || g.counter == l.seen:
+		case g.counter > l.counter:
+			return false, l.outdated()
+		default:
+			l.redeliver(g)
+		}
+	case lua.Commands.Reclaim:
+		if !l.unswept() && l.now >= l.clock.grace {
+			l.takeBack(l.leases.upTo(l.now, sweepMost))
+		}
+	case lua.Commands.Expire:
+		l.expireAll(l.expires.upTo(l.now, expireMost))
+	case lua.Commands.Retune:
+		if l.scans() {
+			l.scan()
+		}
+	case lua.Commands.Forget:
+		l.forgetIdle(l.tenants.upTo(l.now.Add(-idleAfter), idleMost))
+		return l.tenants.head() < l.now.Add(-idleAfter), false
+	}
+	return true, false
+}
+
+func (r look) name() string {
+	if r.script == nil {
+		return lua.Commands.Tick.Name
+	}
+	return r.script.Name
+}
+
+func (l *looking) outdated() bool {
+	l.reach("old sending")
+	l.grant.Help = l.clock.help == 1
+	return true
+}
+
+// unswept says that expired leases were not looked for in long.
+func (l *looking) unswept() bool {
+	return l.clock.swept > 0 && 3*(l.now-l.clock.swept) > 2*shaper.Instant(lease.Microseconds())
+}
+
+// scans says that a changed baseline is not yet carried to all flows.
+func (l *looking) scans() bool { return l.clock.scan || l.clock.inForce == nil }
+
+// lease is what tick does: it leases, or says what is to be done first.
+func (l *looking) lease() (more, answered bool) {
 	if g, ok := l.grants[l.worker]; ok {
 		if g.counter > l.counter {
-			l.reach("old sending")
-			l.grant.Help = l.clock.help == 1
-			return false, true
+			return false, l.outdated()
 		}
 		if g.counter != l.seen {
-			l.redeliver(g)
-			return true, false
+			return l.needs(lua.Commands.Redeliver)
 		}
 	}
 	if l.clock.running > 0 && l.now >= l.clock.swept.Add(sweep) {
-		switch unswept := l.now - l.clock.swept; {
-		case l.clock.swept > 0 && 3*unswept > 2*shaper.Instant(lease.Microseconds()):
+		switch {
+		case l.unswept():
 			l.clock.grace = l.now.Add(lease)
 			l.reach("grace")
-		case l.now >= l.clock.grace:
-			if expired := l.leases.upTo(l.now, sweepMost); len(expired) > 0 {
-				l.takeBack(expired)
-				return true, false
-			}
+		case l.now >= l.clock.grace && l.leases.head() <= l.now:
+			return l.needs(lua.Commands.Reclaim)
 		}
 		l.clock.swept, l.changed = l.now, true
 	}
 	if l.expires.head() <= l.now {
-		l.expireAll(l.expires.upTo(l.now, expireMost))
-		return true, false
+		return l.needs(lua.Commands.Expire)
 	}
-	scans := l.clock.scan || l.clock.inForce == nil
-	if scans && (l.due.head() > l.now.Add(horizon) || l.most <= 0) {
-		l.scan()
-		return true, false
-	}
-	if l.due.head() > l.now.Add(horizon) {
-		if l.tenants.head() < l.now.Add(-idleAfter) {
-			l.forgetIdle(l.tenants.upTo(l.now.Add(-idleAfter), idleMost))
-			return l.tenants.head() < l.now.Add(-idleAfter), false
-		}
+	idle := l.due.head() > l.now.Add(horizon)
+	switch {
+	case (idle || l.most <= 0) && l.scans():
+		return l.needs(lua.Commands.Retune)
+	case idle && l.tenants.head() < l.now.Add(-idleAfter):
+		return l.needs(lua.Commands.Forget)
+	case idle || l.most <= 0:
 		return false, false
 	}
-	if l.most <= 0 {
-		return false, false
+	more = l.leaseAll()
+	if l.scans() {
+		return l.needs(lua.Commands.Retune)
 	}
-	more = l.leaseAll(scans)
-	return scans || more, false
+	return more, false
+}
+
+// needs answers that the script is to do what is left.
+func (l *looking) needs(script *lua.Script) (more, answered bool) {
+	l.grant.Needed = script
+	return true, false
 }
 
 func (l *looking) answer(more bool) {
@@ -170,7 +219,7 @@ func (l *looking) give(id string, ends shaper.Instant, found lua.Record) {
 
 // redeliver hands over a grant that its worker has not seen.
 func (l *looking) redeliver(g grant) {
-	l.changed, l.grant.Counter, l.grant.Lot = true, g.counter, g.lot
+	l.changed, l.grant.Counter = true, g.counter
 	byFlow := map[string][]string{}
 	for _, ref := range g.leases {
 		if j := l.jobs[ref.id]; j != nil && j.State == shaper.Leased && j.Epoch == ref.epoch {
@@ -328,7 +377,7 @@ func (l *looking) forgetIdle(entries []string) {
 }
 
 // leaseAll leases what is stamped up to the horizon, the flow that is due first at first.
-func (l *looking) leaseAll(scans bool) (more bool) {
+func (l *looking) leaseAll() (more bool) {
 	l.changed = true
 	names := l.due.upTo(l.now.Add(horizon), flowsMost)
 	more = len(names) == flowsMost
@@ -345,18 +394,14 @@ func (l *looking) leaseAll(scans bool) (more bool) {
 		budget -= left
 	}
 	if len(l.grant.Leases) > 0 {
-		l.clock.lots++
-		g := grant{counter: l.counter, lot: l.clock.lots}
+		g := grant{counter: l.counter}
 		for _, leased := range l.grant.Leases {
 			g.leases = append(g.leases, leaseRef{leased.ID, leased.Epoch})
 		}
 		l.grants[l.worker] = g
-		l.grant.Counter, l.grant.Lot = g.counter, g.lot
+		l.grant.Counter = g.counter
 	}
-	if scans {
-		l.scan()
-		l.reach("scanned beside leasing")
-	}
+	l.reachIf(l.scans(), "scanned beside leasing")
 	l.storeAll(l.touched, l.helper)
 	return more && budget > 0
 }

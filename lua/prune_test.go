@@ -30,45 +30,6 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-func TestSink(t *testing.T) {
-	const source = "local state = 1\n" +
-		"local function often()\n  return state\nend\n" +
-		"local function deep()\n  return often()\nend\n" +
-		"local function shallow()\n  return { deep = deep(), often = 1 }\nend\n" +
-		"local function seldom(x)\n  return shallow(), often()\nend\n" +
-		"local function too()\n  return deep(), seldom(1)\nend\n" +
-		"if often() then\n  return seldom(2), too()\nend\n"
-	const want = "local state = 1\n" +
-		"local function often()\n  return state\nend\n" +
-		"local function seldom(x)\n" +
-		"local function deep()\n  return often()\nend\n" +
-		"local function shallow()\n  return { deep = deep(), often = 1 }\nend\n" +
-		"  return shallow(), often()\nend\n" +
-		"local function too()\n" +
-		"local function deep()\n  return often()\nend\n" +
-		"  return deep(), seldom(1)\nend\n" +
-		"if often() then\n  return seldom(2), too()\nend\n"
-	var got string
-	for _, s := range sink(statements(source), []string{"seldom", "too"}) {
-		got += s.text
-	}
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-// TestRareFunctions: what a script names as seldom called is a function of it.
-func TestRareFunctions(t *testing.T) {
-	for _, s := range Commands.All() {
-		_, _, rare := code(s.Name + ".lua")
-		for _, name := range rare {
-			if !strings.Contains(s.Source(), "local function "+name+"(") {
-				t.Errorf("%s.lua: %s is not a function of the script", s.Name, name)
-			}
-		}
-	}
-}
-
 // TestNoComments: what is sent has no comments, whose words the composer would take for names.
 func TestNoComments(t *testing.T) {
 	for _, s := range Commands.All() {

@@ -52,14 +52,19 @@ func (s *Script) SHA() string {
 
 // Scripts are all the commands.
 type Scripts struct {
-	Admit, Tick, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Survey, Census, Beat, Declare, Mend *Script
+	Tick, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
+
+	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Survey, Census, Beat, Declare, Mend *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
 
 // Commands are the scripts of this build.
 var Commands = Scripts{
-	Admit: command("admit"), Tick: command("tick"), Settle: command("settle"), Heartbeat: command("heartbeat"),
+	Tick: command("tick"), Redeliver: command("redeliver"), Reclaim: command("reclaim"), Expire: command("expire"), Retune: command("retune"),
+	Forget: command("forget"),
+
+	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"), Tune: command("tune"), Status: command("status"),
 	Stat: command("stat"), Survey: command("survey"), Census: command("census"), Beat: command("beat"), Declare: command("declare"), Mend: command("mend"),
 
@@ -72,23 +77,23 @@ func command(name string) *Script { return newScript(name, func() string { retur
 // All lists the scripts.
 func (s Scripts) All() []*Script {
 	return []*Script{
-		s.Admit, s.Tick, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Survey, s.Census, s.Beat, s.Declare, s.Mend,
+		s.Tick, s.Redeliver, s.Reclaim, s.Expire, s.Retune, s.Forget,
+		s.Admit, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Survey, s.Census, s.Beat, s.Declare, s.Mend,
 		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
 	}
 }
 
-const includeMark, rareMark = "--! include ", "--! rarely "
+const includeMark = "--! include "
 
 // compose reads a script, puts what it uses of the parts of lib that it names before it, and drops comment lines, which the embedded
 // engine would parse again on every call. The files are embedded, so a failure is a mistake in this package, which every test would show.
 func compose(name string) string {
-	text, includes, rare := code(name + ".lua")
-	own := statements(text)
+	text, includes := code(name + ".lua")
 	var lib []statement
 	for _, part := range includes {
 		lib = append(lib, libraries()[part]...)
 	}
-	return fold(sink(prune(lib, own), rare))
+	return fold(prune(lib, statements(text)))
 }
 
 // libraries are the parts of lib, read once for all scripts.
@@ -96,14 +101,14 @@ var libraries = sync.OnceValue(func() map[string][]statement {
 	out := map[string][]statement{}
 	files, _ := sources.ReadDir("lib")
 	for _, file := range files {
-		text, _, _ := code("lib/" + file.Name())
+		text, _ := code("lib/" + file.Name())
 		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
 	}
 	return out
 })
 
-// code is a source without comments, the parts of lib that it names, and its functions that are seldom called.
-func code(file string) (text string, includes, rare []string) {
+// code is a source without comments, and the parts of lib that it names.
+func code(file string) (text string, includes []string) {
 	raw, err := sources.ReadFile(file)
 	if err != nil {
 		panic(fmt.Sprintf("lua: %s is not embedded: %v", file, err))
@@ -115,8 +120,6 @@ func code(file string) (text string, includes, rare []string) {
 		switch {
 		case strings.HasPrefix(trimmed, includeMark):
 			includes = strings.Fields(strings.TrimPrefix(trimmed, includeMark))
-		case strings.HasPrefix(trimmed, rareMark):
-			rare = append(rare, strings.Fields(strings.TrimPrefix(trimmed, rareMark))...)
 		case trimmed == "" || strings.HasPrefix(trimmed, "--"):
 		default:
 			statement, _, _ := strings.Cut(line, " -- ")
@@ -124,7 +127,7 @@ func code(file string) (text string, includes, rare []string) {
 			out.WriteByte('\n')
 		}
 	}
-	return out.String(), includes, rare
+	return out.String(), includes
 }
 
 // Call is one script with its keys and arguments.

@@ -21,7 +21,6 @@
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish
---! rarely refuse job_whole flow_whole whole_save apply policy_said retune_anew
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp

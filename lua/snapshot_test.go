@@ -44,7 +44,7 @@ func (m *model) snapshot() snapshot {
 			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
 			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": baseline, "looked": looked, "revision": text(c.revision), "bytes": text(c.bytes), "stored": text(c.stored),
 			"lapsed": text(c.lapsed), "dead": text(c.dead),
-			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed), "lots": text(c.lots),
+			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed),
 		})
 	}
 	sorted("due", m.due)
@@ -128,7 +128,7 @@ func (m *model) snapshot() snapshot {
 		}
 	}
 	for worker, g := range m.grants {
-		lines := []string{text(g.counter) + " " + text(g.lot)}
+		lines := []string{text(g.counter)}
 		for _, ref := range g.leases {
 			lines = append(lines, ref.id+" "+text(ref.epoch))
 		}

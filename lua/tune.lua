@@ -17,7 +17,6 @@
 -- Channels: sluice:wake
 
 --! include record clock policy bucket flow
---! rarely policy_said retune_anew
 
 local HISTORY_KEPT, CALLS_KEPT = 100, 16
 clock_load(ARGV[1])

@@ -21,14 +21,15 @@ const (
 	maxAttempts = 1<<16 - 1 // that a record can count
 )
 
-// Consumer leases jobs of one shard for one worker. It numbers its looks, so that a look whose answer was lost is answered again with
-// the same jobs. Not safe for concurrent use.
+// Consumer leases jobs of one shard for one worker. It numbers its polls, so that a poll whose answer was lost is answered
+// again with the same jobs. Not safe for concurrent use.
 type Consumer struct {
 	q       *Queue
 	shard   ShardKeys
 	worker  string
 	counter int64
 	seen    int64
+	needed  *lua.Script // what an answer that brought jobs said is to be done besides
 }
 
 // Consumer returns a consumer of the shard for the worker with this id, which must be unique to the process. There may be only one
@@ -37,29 +38,22 @@ func (q *Queue) Consumer(worker string, shard int) *Consumer {
 	return &Consumer{q: q, shard: q.keys.Shard(shard), worker: worker, counter: 1}
 }
 
-// Tick looks at the shard: promotes what is due, expires, sweeps, leases. After an error (ErrUnavailable) call it again.
+// Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error (ErrUnavailable) call it again.
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
-	s := c.shard
-	call := lua.TickCall{
-		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
-		Baseline: c.q.encoded(), Retention: c.q.retention, Bounds: boundsOf(o.Bounds),
+	needed := c.needed
+	c.needed = nil
+	grant, reading, err := c.poll(ctx, o, needed)
+	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
+		// The call did what an earlier answer had left, or its answer only says what is to be done first.
+		grant, reading, err = c.poll(ctx, o, grant.Needed)
 	}
-	values, reading, err := c.q.timed(ctx, call.Call())
 	if err != nil {
-		return Tick{}, fmt.Errorf("shard %d: %w", s.Index, err)
+		return Tick{}, err
 	}
-	grant, err := call.Decode(values)
-	if err != nil {
-		return Tick{}, unavailable(err)
-	}
-	c.counter++
-	if grant.Counter != 0 {
-		c.seen = grant.Counter
-	}
-	reading.Now = grant.Now
+	// Jobs that were leased do not wait until something else is done: the next poll begins with it.
+	c.needed = grant.Needed
 	tick := Tick{
-		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Lot: grant.Lot, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
+		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
 	}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
@@ -70,11 +64,36 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		}
 		tick.Leases = append(tick.Leases, lease)
 	}
-	if c.q.mender.mendAside(ctx, s, tick.Damaged) {
-		tick.Damaged, tick.More = nil, true // what is left of it, the next look sets aside
+	if c.q.mender.mendAside(ctx, c.shard, tick.Damaged) {
+		tick.Damaged, tick.More = nil, true // what is left of it, the next poll sets aside
 	}
 	c.q.setAside("tick", len(tick.Damaged))
 	return tick, nil
+}
+
+// poll makes one call of a poll: of tick, or of the script that is needed.
+func (c *Consumer) poll(ctx context.Context, o TickOptions, needed *lua.Script) (lua.Grant, Reading, error) {
+	s := c.shard
+	call := lua.TickCall{
+		Script: needed,
+		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
+		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
+		Baseline: c.q.encoded(), Retention: c.q.retention, Bounds: boundsOf(o.Bounds),
+	}
+	values, reading, err := c.q.timed(ctx, call.Call())
+	if err != nil {
+		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
+	}
+	grant, err := call.Decode(values)
+	if err != nil {
+		return grant, reading, unavailable(err)
+	}
+	c.counter++
+	if grant.Counter != 0 {
+		c.seen = grant.Counter
+	}
+	reading.Now = grant.Now
+	return grant, reading, nil
 }
 
 func boundsOf(bounds []Bound) []lua.Bound {

@@ -89,7 +89,7 @@ func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 			l.flows = append(l.flows, rest+"/") // no flow, but its tenant's keys are looked at
 		}
 	}
-	if failed.Script == lua.Commands.Tick {
+	if failed.Script.Polls() {
 		// A key of another type is one of those that are due.
 		due, _ := m.q.engine.patient.ZRange(ctx, shard.Due(), 0, dueMost-1).Result()
 		l.flows = append(l.flows, due...)

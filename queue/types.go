@@ -183,7 +183,6 @@ type Tick struct {
 	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
 	More    bool           // a bounded step ended with work left: look again at once
 	Help    bool           // the shard's owner asks others to lease beside it
-	Lot     int64          // the number of the leases among all looks that leased jobs in the shard; 0 where that is not known
 	Outbox  bool           // completions wait to be handed over now
 	PutOff  int64          // flows that were put off because of the bounds
 	Damaged []string       // stored items that could not be worked with and were set aside, each with its error

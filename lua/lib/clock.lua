@@ -2,7 +2,7 @@
 --
 -- KEYS[1] is always the clock hash: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
 -- look, 0 for none; depth, bytes, stored and running are sums over the shard's flows; admitted, rejected and departed count what its flows count,
--- those that are forgotten included; lots counts the looks that leased jobs; swept is when expired leases were last looked for, grace
+-- those that are forgotten included; swept is when expired leases were last looked for, grace
 -- until when none is taken back; help says that the owner asks others to lease beside it; baseline is the one in force, of which revision is
 -- the number, and looked where a scan that makes every flow obey it goes on: 00 to begin, 0 when it is done. lapsed and dead only ever grow: leases that were
 -- taken back, and jobs that became dead; who counts one adds to them directly.
@@ -13,7 +13,7 @@ local FARTHEST = 9007199254740991 -- 2^53 - 1, in µs
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
-local CLOCK_NUMBERS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'stored', 'admitted', 'rejected', 'departed', 'lots' }
+local CLOCK_NUMBERS = { 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'stored', 'admitted', 'rejected', 'departed' }
 
 local clock
 local clock_was -- what is stored of CLOCK_NUMBERS
@@ -57,15 +57,15 @@ end
 -- scripts but the one that mends it stop at that.
 local function clock_load(injected, mending)
   local v = redis.call('HMGET', KEYS[1], 'off', 'wake', 'depth', 'running', 'swept', 'grace', 'help', 'bytes', 'stored',
-    'admitted', 'rejected', 'departed', 'lots', 'last', 'baseline', 'looked')
-  numbers(v, 14)
+    'admitted', 'rejected', 'departed', 'last', 'baseline', 'looked')
+  numbers(v, 13)
   clock_was = v
   clock = {
     off = v[1], wake = v[2], depth = v[3], running = v[4], swept = v[5], grace = v[6], help = v[7], bytes = v[8],
-    stored = v[9], admitted = v[10], rejected = v[11], departed = v[12], lots = v[13], last = v[14], baseline = v[15] or '',
-    looked = v[16] or '0', stepped = false,
+    stored = v[9], admitted = v[10], rejected = v[11], departed = v[12], last = v[13], baseline = v[14] or '',
+    looked = v[15] or '0', stepped = false,
   }
-  v[14], v[15], v[16] = nil, nil, nil -- now as CLOCK_NUMBERS
+  v[13], v[14], v[15] = nil, nil, nil -- now as CLOCK_NUMBERS
   local t = tonumber(injected)
   if not t then
     local time = redis.call('TIME')

@@ -1,0 +1,74 @@
+-- forget: the part of a poll that forgets tenants which were idle for ten minutes.
+--
+-- Guarantee: a tenant is forgotten only if nothing of it waits, runs, is dead and kept, is remembered by an API override or is
+-- charged to the future. Everything is read before the first write.
+--
+-- KEYS
+--   as of tick
+-- ARGV
+--   as of tick
+-- Reply
+--   as of tick
+-- Derived keys: flow policy flows dead unlock tenants
+-- Channels: sluice:wake
+
+--! include record clock policy bucket stored flow finish poll
+
+local IDLE_MOST = 64
+local LEFT_MOST = 65536 -- bytes of answers and keys that an idle tenant leaves without being remembered for them
+local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
+
+-- idle_keys returns the keys of a tenant of which nothing is waiting, running, dead and kept, remembered by an API override, charged to
+-- the future, or stored beyond LEFT_MOST bytes; nil for any other, and whether an API override keeps that one anyway.
+local function idle_keys(tenant)
+  local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
+  local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
+  local names = redis.call('SMEMBERS', keys[1])
+  if #names == 0 then
+    absent(keys[1])
+  end
+  for n = 1, #names do
+    local f = flow_load(names[n], baseline)
+    idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
+    idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
+    for c = 1, #f.cells do
+      idle = idle and f.cells[c].tat < now
+    end
+    left = left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
+      + aged_sum(f, IDEMPOTENCY, max(retention.succeeded, retention.idempotency) * 1000000)
+    dead = dead + f.dead_bytes
+    keys[#keys + 1] = PREFIX .. 'flow:' .. names[n]
+  end
+  idle = idle and left <= LEFT_MOST
+  return { keys = idle and keys, overrides = overrides, dead = dead }
+end
+
+-- forget_idle deletes what is known of idle tenants. The others are looked at again in ten minutes, or in a day when an API override
+-- keeps them anyway.
+local function forget_idle(entries)
+  local gone, kept, keys = {}, {}, {}
+  for i = 1, #entries do
+    local tenant = string.match(entries[i], '^%S+')
+    local ok, found = attempt('tenant ' .. tenant, idle_keys, tenant)
+    if ok and found.keys then
+      gone[#gone + 1] = entries[i]
+      clock.stored = max(0, clock.stored - found.dead)
+      for n = 1, #found.keys do
+        keys[#keys + 1] = found.keys[n]
+      end
+    else
+      kept[#kept + 1] = { entry = entries[i], again = ok and found.overrides and now + OVERRIDDEN or now }
+    end
+  end
+  start_writing()
+  if #keys > 0 then
+    redis.call('DEL', unpack(keys))
+    redis.call('ZREM', KEYS[6], unpack(gone))
+  end
+  for i = 1, #kept do
+    redis.call('ZADD', KEYS[6], kept[i].again, kept[i].entry)
+  end
+end
+
+forget_idle(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST))
+return answer(head(KEYS[6]) < now - IDLE)

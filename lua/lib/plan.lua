@@ -1,0 +1,208 @@
+-- plan: which jobs of a flow leave now.
+
+local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
+
+local bounds -- by route and by flow; nil without any
+for i = 18, #ARGV, 2 do
+  bounds = bounds or {}
+  bounds[ARGV[i]] = tonumber(ARGV[i + 1])
+end
+
+-- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
+local function job_of_raw(raw, id, f)
+  if not raw then
+    absent(PREFIX .. 'job:' .. id)
+  end
+  local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, payload = 0, deadline = 0, flow = f.name }
+  j.id, j.full = id, raw
+  return j
+end
+
+-- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most are; nil of any other. It has eight fields,
+-- for a table of nine takes twice as much.
+local function job_waiting(raw, id)
+  if not raw or #raw <= HEAD or sub(raw, 29, 35) ~= ZERO7 then
+    return nil
+  end
+  local e1, e2, e3, e4, a1, a2 = byte(raw, 3, 8)
+  local i1, i2, i3, i4, i5, i6, i7 = byte(raw, 22, 28)
+  local l1, l2, l3, l4 = byte(raw, 62, 65)
+  return {
+    epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2,
+    at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
+    cost = byte(raw, 57), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4, id = id, full = raw, stamp = 0,
+  }
+end
+
+-- How many jobs of all flows a look may still promote, and drop.
+local promote_left, drop_left = PROMOTE_MOST, EXPIRE_MOST
+
+-- promote takes the scheduled and retrying jobs of a flow that are eligible by the stamp from their index, into waiting by their sequence.
+-- It begins at a place in the index and returns where to go on.
+local function promote(f, waiting, stamp, from)
+  local later = PREFIX .. 'later:' .. f.name
+  local due = redis.call('ZRANGEBYSCORE', later, '-inf', stamp, 'WITHSCORES', 'LIMIT', from, promote_left)
+  for i = 1, #due, 2 do
+    local j = job_of_raw(record_of(due[i]), due[i], f)
+    j.at, j.promoted = tonumber(due[i + 1]), true
+    if j.state == 's' then
+      f.seq = f.seq + 1
+      j.seq = f.seq
+    end
+    if f.queued == 0 then
+      f.ready = max(f.ready, j.at)
+    end
+    f.queued = f.queued + 1
+    f.cost = f.cost + j.cost
+    f.promote[#f.promote + 1] = j
+    local place = #waiting + 1
+    while place > 1 and waiting[place - 1].seq > j.seq do
+      place = place - 1
+    end
+    table.insert(waiting, place, j)
+  end
+  from, promote_left = from + #due / 2, promote_left - #due / 2
+  f.later_before = tonumber(redis.call('ZRANGE', later, from, from, 'WITHSCORES')[2])
+  return from
+end
+
+-- slots is the most jobs that the paces may let leave up to now + horizon, by their TAT: a whole burst where that is now, less by one for
+-- each interval that it is ahead.
+local function slots(f)
+  local most = FLOW_JOBS_MOST
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    local span = now + horizon + 1 - max(c.tat, from - SLACK)
+    most = min(most, max(0, floor(span * c.limit / c.period) + c.burst))
+  end
+  return most
+end
+
+-- head_of reads the first jobs of a queue: their ids, each with its sequence beside it if an entry has two parts.
+local function head_of(f, most, parts)
+  local queue, last = PREFIX .. 'queue:' .. f.name, format('%d', most - 1)
+  if parts == 2 then
+    return redis.call('ZRANGE', queue, '0', last, 'WITHSCORES')
+  end
+  return redis.call('ZRANGE', queue, '0', last)
+end
+
+-- records_of reads the records of the first most ids, in one command.
+local function records_of(ids, most)
+  local keys = {}
+  for i = 1, min(#ids, most) do
+    keys[i] = JOB .. ids[i]
+  end
+  return keys[2] and redis.call('MGET', unpack(keys)) or {}
+end
+
+-- share_of is how many jobs of the flow the worker's bounds let leave, nil where they do not bound it.
+local function share_of(f)
+  local route = bounds[route_of(f.name)]
+  return route and min(route, ceil((3 * route - (bounds[f.name] or 0)) / 4))
+end
+
+-- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and f.promote. True when it stopped
+-- before the flow had nothing more to give.
+local function plan(f, budget)
+  local p = f.policy
+  f.leave, f.drop, f.promote = {}, {}, {}
+  if p.paused then
+    return false
+  end
+  local room = min(budget, FLOW_JOBS_MOST)
+  if p.concurrency > 0 then
+    room = min(room, p.concurrency - f.running)
+  end
+  if room <= 0 then
+    return false
+  end
+  local share = bounds and share_of(f)
+  if share then
+    if share <= 0 then
+      put_off(f, horizon)
+      f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
+      return false
+    end
+    room = min(room, share)
+  end
+  local leave = slots(f)
+  local wide = min(room, leave + 1) -- one more, to see that it does not leave
+  local parts = f.later_before and 2 or 1 -- sequences are of use beside what is promoted alone
+  local window = head_of(f, wide, parts)
+  local seen = #window / parts
+  if seen < wide and seen < f.queued then
+    absent(PREFIX .. 'queue:' .. f.name)
+    error('DAMAGED flow ' .. f.name)
+  end
+  local queued = f.queued -- before anything is dropped or promoted
+  local all_seen = seen < wide or seen == queued
+  local at, waiting, promoted_from = 1, {}, 0
+  local raws = parts == 1 and records_of(window, leave) or {}
+  while #f.leave < room and drop_left > 0 do
+    if at > #window and not all_seen then
+      if wide == room then
+        return true
+      end
+      wide = room -- some took no slot
+      window, raws = head_of(f, wide, parts), {}
+      all_seen = #window / parts < wide or #window / parts == queued
+    end
+    local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
+    local eligible = 0
+    if not from_window and not waiting[1] then
+      if not f.later_before then
+        return false
+      end
+      if promote_left <= 0 then
+        return true
+      end
+      eligible = f.later_before
+    end
+    local stamp = stamp_of(f, eligible, from)
+    if stamp > now + horizon then
+      return false
+    end
+    if f.later_before and f.later_before <= stamp and promote_left > 0 then
+      promoted_from = promote(f, waiting, stamp, promoted_from)
+    else
+      local j
+      if from_window then
+        local id, raw = window[at], raws[at]
+        if raw == nil then
+          raw = record_of(id)
+        end
+        j = job_waiting(raw, id) or job_of_raw(raw, id, f)
+      else
+        j = waiting[1]
+      end
+      if j.at >= stamp then
+        stamp = stamp_of(f, j.at, from) -- else it is the same
+        if stamp > now + horizon then
+          return false
+        end
+      end
+      if from_window then
+        at = at + parts
+      else
+        table.remove(waiting, 1)
+        j.gone = true
+      end
+      dequeue(f, j.cost)
+      leave_place(f, j)
+      if j.missing then
+        drop_left = drop_left - 1
+        f.drop[#f.drop + 1] = j
+      elseif (j.deadline or 0) > 0 and j.deadline < stamp then
+        attempt('idempotency key of job ' .. j.id, finish_reads, j)
+        drop_left = drop_left - 1
+        f.drop[#f.drop + 1] = j
+      else
+        depart(f, stamp, j.cost)
+        j.stamp = stamp
+        f.leave[#f.leave + 1] = j
+      end
+    end
+  end
+  return true
+end
