@@ -144,91 +144,86 @@ func (c AdmitCall) share() string {
 func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	r := reader{values: values}
 	now := shaper.Instant(r.int())
-	flows, answers := r.list(), reader{values: r.list()}
-	if r.err != nil {
-		return nil, r.err
+	flows, numbers, details := r.list(), reader{values: r.list()}, r.list()
+	if len(flows) != len(c.Flows) {
+		r.fail("not one array per flow")
 	}
-	admitted := make([]Verdict, len(flows)) // of a flow, by what all its jobs have in common
+	of := make([]Verdict, len(flows)) // by flow, what all its jobs have in common
 	stored := make([]int64, len(flows))
 	for i, item := range flows {
 		fields, _ := item.([]any)
-		f, v := reader{values: fields}, &admitted[i]
-		v.Outcome, v.State, v.Now, v.Created = shaper.Admitted, shaper.Queued, now, now
-		v.Rate = shaper.Rate{Limit: f.int(), Period: micros(f.int())}
-		v.Capacity, v.CapacityBytes, v.NextSlot = f.int(), f.int(), micros(f.int())
+		f := reader{values: fields}
+		of[i].Now, of[i].Rate = now, shaper.Rate{Limit: f.int(), Period: micros(f.int())}
+		of[i].Capacity, of[i].CapacityBytes, of[i].NextSlot = f.int(), f.int(), micros(f.int())
 		if f.more() {
 			stored[i] = f.int()
 		}
-		if f.err != nil {
-			return nil, f.err
-		}
+		r.join(f)
 	}
-	out := make([]Verdict, len(c.Jobs))
-	for i, j := range c.Jobs {
-		v := &out[i]
-		if fields, ok := answers.array(); ok {
-			a := reader{values: fields}
-			var of int
-			if *v, of = readVerdict(&a, now, admitted); a.err != nil {
-				return nil, a.err
-			}
-			if v.Outcome == shaper.OverShare {
-				v.Stored, v.Share = stored[of], c.Share
+	jobs := c.Jobs
+	whole := r.more() // the batch was refused as a whole, by this flow
+	if whole {
+		jobs = []AdmitJob{{Flow: int(r.int()) - 1}}
+	}
+	out := make([]Verdict, len(jobs), max(len(jobs), len(c.Jobs)))
+	for i, j := range jobs {
+		if j.Flow < 0 || j.Flow >= len(of) {
+			r.fail("no such flow")
+			return nil, r.err
+		}
+		out[i] = of[j.Flow]
+		out[i].read(&numbers)
+	}
+	if numbers.more() {
+		numbers.fail("not one verdict per job")
+	}
+	r.join(numbers)
+	for _, item := range details {
+		fields, _ := item.([]any)
+		d := reader{values: fields}
+		if n := d.int(); n >= 1 && n <= int64(len(out)) {
+			v := &out[n-1]
+			if v.detail(&d); v.Outcome == shaper.OverShare {
+				v.Stored, v.Share = stored[jobs[n-1].Flow], c.Share
 			}
 		} else {
-			if j.Flow < len(admitted) {
-				*v = admitted[j.Flow]
-			}
-			v.Depth, v.Bytes, v.Position, v.Start = answers.int(), answers.int(), answers.int(), shaper.Instant(answers.int())
+			d.fail("no such job")
 		}
-		v.Remaining = max(0, v.Capacity-v.Depth)
+		r.join(d)
 	}
-	if len(admitted) != len(c.Flows) || answers.more() {
-		answers.fail("not one verdict per job")
+	for whole && len(out) < len(c.Jobs) {
+		out = append(out, out[0])
 	}
-	return out, answers.err
+	return out, r.err
 }
 
-// readVerdict reads an array that may end early. It returns the index of the flow, too.
-func readVerdict(r *reader, now shaper.Instant, flows []Verdict) (v Verdict, flow int) {
-	v.Now = now
+// read reads the numbers that every job has.
+func (v *Verdict) read(r *reader) {
+	v.Depth, v.Bytes, v.Position, v.Start = r.int(), r.int(), r.int(), shaper.Instant(r.int())
+	v.Remaining = max(0, v.Capacity-v.Depth)
+	v.Outcome, v.State, v.Created = shaper.Admitted, shaper.Queued, v.Now
+}
+
+// detail reads what else is said of a job.
+func (v *Verdict) detail(r *reader) {
 	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
 		v.Outcome = outcomes[code]
 	} else {
 		r.fail("no such outcome")
 	}
-	if n := r.int(); n >= 1 && n <= int64(len(flows)) {
-		flow = int(n - 1)
-		of := flows[flow]
-		v.Rate, v.Capacity, v.CapacityBytes = of.Rate, of.Capacity, of.CapacityBytes
-	} else {
-		r.fail("no such flow")
+	if v.Outcome != shaper.Admitted {
+		v.State, v.Created = 0, 0
 	}
-	v.Depth, v.Bytes, v.NextSlot = r.int(), r.int(), micros(r.int())
-	if r.more() {
-		v.Position = r.int()
+	if state := r.text(); state != "" {
+		v.State = shaper.State(state[0])
 	}
-	if r.more() {
-		v.Start = shaper.Instant(r.int())
+	v.RetryAfter = micros(r.int())
+	if created := shaper.Instant(r.int()); created != 0 {
+		v.Created = created
 	}
-	if r.more() {
-		if state := r.text(); state != "" {
-			v.State = shaper.State(state[0])
-		}
+	if known := r.text(); known != "" {
+		v.Known = ParseKnown(known)
 	}
-	if r.more() {
-		v.RetryAfter = micros(r.int())
-	}
-	if r.more() {
-		v.Created = shaper.Instant(r.int())
-	}
-	if v.Outcome == shaper.Admitted && v.Created == 0 {
-		v.Created = now
-	}
-	if r.more() {
-		v.Known = ParseKnown(r.text())
-	}
-	return v, flow
 }
 
 // Grant is what one tick leased, or nothing.

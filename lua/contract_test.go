@@ -245,8 +245,9 @@ func TestOutcomeCodes(t *testing.T) {
 			t.Fatalf("outcome %q: %v", entry, err)
 		}
 		zero := int64(0)
-		flows, verdict := []any{[]any{zero, zero, zero, zero, zero}}, []any{n, int64(1), zero, zero, zero}
-		verdicts, err := call.Decode([]any{zero, flows, []any{verdict}})
+		flows, verdict := []any{[]any{zero, zero, zero, zero, zero}}, []any{zero, zero, zero, zero}
+		detail := []any{int64(1), n, "", zero, zero, ""}
+		verdicts, err := call.Decode([]any{zero, flows, verdict, []any{detail}})
 		if err != nil {
 			t.Errorf("outcome %q: %v", entry, err)
 			continue

@@ -158,6 +158,9 @@ func (m *model) admit(r admission) []lua.Verdict {
 		return verdicts
 	}
 
+	for i, c := range r.jobs { // the answer tells it once for a flow
+		verdicts[i].NextSlot = m.facts(flows[c.flow], "").NextSlot
+	}
 	saved := false
 	for _, c := range r.jobs {
 		f := flows[c.flow]

@@ -289,14 +289,11 @@ func (r *reader) list() []any {
 	}
 }
 
-// array reads the next value if it is an array.
-func (r *reader) array() (values []any, ok bool) {
-	if r.at < len(r.values) {
-		if values, ok = r.values[r.at].([]any); ok {
-			r.at++
-		}
+// join takes over the error of another reader, if this one has none.
+func (r *reader) join(other reader) {
+	if r.err == nil {
+		r.err = other.err
 	}
-	return values, ok
 }
 
 func (r *reader) more() bool { return r.err == nil && r.at < len(r.values) }

@@ -38,7 +38,7 @@ var seeded = []bug{
 	},
 	{
 		"admit-twice", "a submission sent twice is admitted twice", "./lua", oneFlow,
-		"lua/admit.lua", "  if s.stored ~= '' then\n", "  if false then\n",
+		"lua/admit.lua", "  if before ~= '' then\n", "  if false then\n",
 	},
 	{
 		"bound-off-by-one", "one job more than the capacity is admitted", "./lua", oneFlow,
@@ -50,7 +50,7 @@ var seeded = []bug{
 	},
 	{
 		"batch-not-counted", "an atomic batch is judged as if it were one job", "./lua", oneFlow,
-		"lua/admit.lua", "local size, bytes = atomic and f.asked or 1,", "local size, bytes = 1,",
+		"lua/admit.lua", "size, bytes = f.asked, f.asked_bytes\n", "size, bytes = 1, payload\n",
 	},
 	{
 		"timestamp-loses-digits", "a timestamp is joined to a text as a number", "./lua", "TestParity/redis/(one_flow|policies_change|dead_letters)",

@@ -1,0 +1,63 @@
+-- batch: what a call of admit asks for, and the flows that it concerns, read.
+
+local FLOW_KEYS, FLOW_ARGS = 5, 2
+local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
+clock_load(ARGV[1])
+local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
+local no_bytes, no_tenants = string.find(ARGV[6], 'b', 1, true), string.find(ARGV[6], 't', 1, true)
+local most_stored, keep_answers, keep_dead, keep_keys = string.match(ARGV[7], '^(%d+) (%d+) (%d+) (%d+)$')
+most_stored = tonumber(most_stored)
+
+-- Read. Redis has looked for all that stands in KEYS when it took the call.
+local flows, numbered, replies = {}, {}, {}
+for i = 1, flow_count do
+  local k, a = 4 + (i - 1) * FLOW_KEYS, 7 + (i - 1) * FLOW_ARGS
+  local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1], {})
+  local p = f.policy
+  f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
+  f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
+  f.stopped = paused(f)
+  f.later_before = later_known(f)
+  if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
+    flow_known(f)
+  end
+  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, f.retuned or (not f.fresh and f.tier ~= f.tier_before)
+  flows[i], numbered[format('%d', i)] = f, f
+  replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
+  f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
+  if most_stored then
+    f.others = f.dead_bytes + aged_sum(f, ANSWERS, keep_answers * 1000000) + aged_sum(f, IDEMPOTENCY, max(keep_answers, keep_keys) * 1000000)
+  end
+end
+
+-- over_share returns whether bytes more would take the flow over its share of the store. It first
+-- subtracts dead letters past retention, which Redis has deleted.
+local function over_share(f, bytes)
+  if not most_stored or f.live + f.others + bytes <= most_stored then
+    return false
+  end
+  if f.dead_bytes > 0 and not f.dead_counted then
+    f.dead_counted = true
+    f.others = f.others - f.dead_bytes + dead_alive(f, keep_dead * 1000000)
+  end
+  return f.live + f.others + bytes > most_stored
+end
+
+local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 8 + flow_count * FLOW_ARGS
+local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0 -- neither a job nor an idempotency key is known
+local id_at = #PREFIX + 5
+
+-- asks_for reads what a job asks for beside its place: delay, max wait, hash of its idempotency key, fingerprint.
+local function asks_for(ask)
+  local f = numbered[ask]
+  if f then
+    return f, 0, 0, ''
+  end
+  local number, delay, wait, hash, print = string.match(ask, '^(%d+) (%d+) (%d+) ?(%S*) ?(%S*)$')
+  return numbered[number], tonumber(delay), tonumber(wait), hash, print
+end
+
+-- stored is the record of a job that an earlier sending of the call has admitted, else ''.
+local function stored(key)
+  return redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
+end
