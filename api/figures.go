@@ -139,7 +139,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := live.View{Census: t.limit > 0, Tenant: query.Get("tenant")}
+	view := live.View{Scan: t.limit > 0, Tenant: query.Get("tenant")}
 	if query.Has("tenant") {
 		if err := tenantRule("query.tenant", view.Tenant); err != nil {
 			return nil, err
@@ -223,8 +223,8 @@ func (f *figureStream) add(n live.News) error {
 		}
 		errs = append(errs, f.out.add(overviewEvent, overviewOut(*n.Overview)))
 	}
-	if n.Census != nil {
-		errs = append(errs, f.out.add(tenantsEvent, f.table.lines(n.Census)))
+	if n.Scan != nil {
+		errs = append(errs, f.out.add(tenantsEvent, f.table.lines(n.Scan)))
 	}
 	if n.Tenant != nil {
 		if !f.tenantPast {
@@ -236,8 +236,8 @@ func (f *figureStream) add(n live.News) error {
 	return errors.Join(errs...)
 }
 
-// lines are the first tenants of a census that match.
-func (t table) lines(c *live.Census) wire.TenantLines {
+// lines are the first tenants of a scan that match.
+func (t table) lines(c *live.Scan) wire.TenantLines {
 	var matching []*queue.Brief
 	for i := range c.Briefs {
 		if b := &c.Briefs[i]; t.search == "" || strings.Contains(strings.ToLower(b.Name), t.search) {
@@ -294,7 +294,7 @@ func overviewOut(o live.Overview) wire.Overview {
 	return out
 }
 
-// watched is where the figures come from: the store, with the routes that are configured, and what the surveys found.
+// watched is where the figures come from: the store, with the routes that are configured, and the findings of the scans.
 type watched struct {
 	Backend
 	routes  map[string]RouteInfo

@@ -294,7 +294,7 @@ func TestOrdersOfTenants(t *testing.T) {
 	brief := func(name string, depth, rejected int64, wait time.Duration) queue.Brief {
 		return queue.Brief{Name: name, Figures: queue.Figures{Depth: depth, Rejected: rejected, OldestWait: wait}}
 	}
-	c := &live.Census{Briefs: []queue.Brief{
+	c := &live.Scan{Briefs: []queue.Brief{
 		brief("d", 1, 7, 3), brief("b", 5, 7, 0), brief("a", 5, 0, 9), brief("c", 0, 0, 0), brief("É", 2, 0, 0),
 	}}
 	for _, tt := range []struct {

@@ -29,15 +29,15 @@ type figures struct {
 		succeededTotal                         *prometheus.Desc
 	}
 
-	mu     sync.Mutex // of what follows
-	shown  *shown
-	survey survey
+	mu    sync.Mutex // of what follows
+	shown *shown
+	scan  scan
 
-	found atomic.Pointer[findings] // of the last survey; nil before the first has ended
+	found atomic.Pointer[findings] // of the last scan; nil before the first has ended
 }
 
 func newFigures(b Backend, s *shown) *figures {
-	f := &figures{backend: b, shown: s, survey: survey{backend: b}}
+	f := &figures{backend: b, shown: s, scan: scan{backend: b}}
 	f.Metrics = scrape.New(f.fetch)
 	f.totals.depth = f.Desc("queue_depth", "Jobs scheduled, queued and retrying, of all tenants.")
 	f.totals.bytes = f.Desc("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
@@ -71,11 +71,11 @@ func (f *figures) show(tenants []string) {
 	f.shown.name(tenants)
 }
 
-// deadLetters counts the dead letters of all tenants, by the last survey; not known before the first has ended.
+// deadLetters counts the dead letters of all tenants, by the last scan; not known before the first has ended.
 func (f *figures) deadLetters(ctx context.Context) (n int64, known bool) {
-	if f.mu.TryLock() { // else a scrape goes on with the survey
+	if f.mu.TryLock() { // else a scrape goes on with the scan
 		defer f.mu.Unlock()
-		f.found.Store(f.survey.goOn(ctx, f.shown.tenants(), liveBudget))
+		f.found.Store(f.scan.goOn(ctx, f.shown.tenants(), liveBudget))
 	}
 	found := f.found.Load()
 	if found == nil {
@@ -100,7 +100,7 @@ func (f *figures) fetch(ctx context.Context) []prometheus.Metric {
 		gauge(t.depth, float64(totals.Depth)), gauge(t.bytes, float64(totals.Bytes)), gauge(t.tenants, float64(totals.Tenants)),
 		gauge(t.running, float64(totals.Running)),
 	}
-	found := f.survey.goOn(ctx, f.shown.tenants(), scrapeBudget)
+	found := f.scan.goOn(ctx, f.shown.tenants(), scrapeBudget)
 	f.found.Store(found)
 	if found != nil {
 		f.shown.choose(found, time.Now())
@@ -114,9 +114,9 @@ func (f *figures) fetchTenants(ctx context.Context, totals queue.Totals, found *
 	if f.shown.none() {
 		return nil
 	}
-	others := queue.Backlog{Depth: totals.Depth, Running: totals.Running}
+	others := queue.Figures{Depth: totals.Depth, Running: totals.Running}
 	if found != nil {
-		others.DeadLetters, others.OldestWait = found.dead, found.oldestBut(f.shown.has)
+		others.Dead, others.OldestWait = found.dead, found.oldestBut(f.shown.has)
 	}
 	for _, name := range f.shown.tenants() {
 		t, err := f.backend.Tenant(ctx, name)
@@ -128,8 +128,8 @@ func (f *figures) fetchTenants(ctx context.Context, totals queue.Totals, found *
 		others.Depth -= t.Depth
 		others.Running -= t.Running
 		if found != nil {
-			dead := found.of(name).DeadLetters
-			others.DeadLetters -= dead
+			dead := found.of(name).Dead
+			others.Dead -= dead
 			out = append(out, gauge(f.tenant.dead, float64(dead), label))
 		}
 	}
@@ -137,7 +137,7 @@ func (f *figures) fetchTenants(ctx context.Context, totals queue.Totals, found *
 	out = append(out, gauge(f.tenant.depth, float64(max(0, others.Depth)), otherTenants), gauge(f.tenant.running, float64(max(0, others.Running)), otherTenants))
 	if found != nil {
 		out = append(out, gauge(f.tenant.oldest, others.OldestWait.Seconds(), otherTenants),
-			gauge(f.tenant.dead, float64(max(0, others.DeadLetters)), otherTenants))
+			gauge(f.tenant.dead, float64(max(0, others.Dead)), otherTenants))
 	}
 	return out
 }

@@ -71,21 +71,21 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 // many is a store of so many tenants, a page of ten at a time; a step takes a while.
 type many struct {
 	*apitest.Fake
-	backlogs []queue.Backlog
-	step     time.Duration
-	steps    int
-	fail     bool
+	briefs []queue.Brief
+	step   time.Duration
+	steps  int
+	fail   bool
 }
 
 func (m *many) Totals(context.Context) (t queue.Totals, err error) {
-	for _, b := range m.backlogs {
+	for _, b := range m.briefs {
 		t.Depth += b.Depth
 		t.Running += b.Running
 	}
 	return t, nil
 }
 
-func (m *many) Survey(_ context.Context, cursor string) (some []queue.Backlog, next string, err error) {
+func (m *many) Scan(_ context.Context, cursor string, _ int) (some []queue.Brief, next string, err error) {
 	m.steps++
 	if m.fail {
 		return nil, "", queue.ErrUnavailable
@@ -97,17 +97,17 @@ func (m *many) Survey(_ context.Context, cursor string) (some []queue.Backlog, n
 			return nil, "", queue.ErrCursor
 		}
 	}
-	to := min(from+10, len(m.backlogs))
-	if to < len(m.backlogs) {
+	to := min(from+10, len(m.briefs))
+	if to < len(m.briefs) {
 		next = fmt.Sprint(to)
 	}
-	return m.backlogs[from:to], next, nil
+	return m.briefs[from:to], next, nil
 }
 
 func (m *many) Tenant(_ context.Context, name string) (t queue.Tenant, err error) {
 	t.Name, t.Policy.Rate.Limit, t.Policy.Rate.Period = name, 10, time.Second
-	for _, b := range m.backlogs {
-		if b.Tenant == name {
+	for _, b := range m.briefs {
+		if b.Name == name {
 			t.Depth, t.Running, t.OldestWait, t.EffectiveRate = b.Depth, b.Running, b.OldestWait, 5
 		}
 	}
@@ -148,9 +148,9 @@ func (m *many) registry(t *testing.T, s *shown) *prometheus.Registry {
 
 func TestNamedTenantsAndOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &many{Fake: apitest.New(), backlogs: []queue.Backlog{
-			{Tenant: "a", Depth: 5, Running: 1, DeadLetters: 2, OldestWait: 3 * time.Second}, {Tenant: "b", Depth: 7, DeadLetters: 4, OldestWait: 9 * time.Second},
-			{Tenant: "other", Depth: 1, DeadLetters: 8, OldestWait: time.Second}, {Tenant: "\xff", Depth: 2, Running: 2, DeadLetters: 1},
+		m := &many{Fake: apitest.New(), briefs: []queue.Brief{
+			{Name: "a", Figures: queue.Figures{Depth: 5, Running: 1, Dead: 2, OldestWait: 3 * time.Second}}, {Name: "b", Figures: queue.Figures{Depth: 7, Dead: 4, OldestWait: 9 * time.Second}},
+			{Name: "other", Figures: queue.Figures{Depth: 1, Dead: 8, OldestWait: time.Second}}, {Name: "\xff", Figures: queue.Figures{Depth: 2, Running: 2, Dead: 1}},
 		}}
 		odd := queue.EncodeName("\xff")
 		r := m.registry(t, newShown([]string{"a", "a", "other", "\xff", "absent"}, 0))
@@ -182,9 +182,9 @@ func TestTopTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &many{Fake: apitest.New()}
 		fill := func(prefix string, depth int64) {
-			m.backlogs = nil
+			m.briefs = nil
 			for i := range 50 {
-				m.backlogs = append(m.backlogs, queue.Backlog{Tenant: fmt.Sprintf("%s%02d", prefix, i), Depth: depth + int64(i)})
+				m.briefs = append(m.briefs, queue.Brief{Name: fmt.Sprintf("%s%02d", prefix, i), Figures: queue.Figures{Depth: depth + int64(i)}})
 			}
 		}
 		fill("a", 1)
@@ -224,7 +224,7 @@ func TestTopTenants(t *testing.T) {
 		if got := names(); got != "b47 b48 b49 other" {
 			t.Errorf("after ten minutes shown are %s", got)
 		}
-		m.backlogs[0].Depth = 1000
+		m.briefs[0].Depth = 1000
 		<-time.After(holdPlace)
 		if got := names(); got != "b00 b48 b49 other" {
 			t.Errorf("after one has grown shown are %s", got)
@@ -232,12 +232,12 @@ func TestTopTenants(t *testing.T) {
 	})
 }
 
-// A survey that takes long is spread over scrapes, and after its end there is a rest.
-func TestSurveyIsSpread(t *testing.T) {
+// A scan that takes long is spread over scrapes, and after its end there is a rest.
+func TestScanIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &many{Fake: apitest.New(), step: 40 * time.Millisecond}
 		for i := range 95 { // ten steps: 400 ms
-			m.backlogs = append(m.backlogs, queue.Backlog{Tenant: fmt.Sprint(i), Depth: 1, DeadLetters: 1})
+			m.briefs = append(m.briefs, queue.Brief{Name: fmt.Sprint(i), Figures: queue.Figures{Depth: 1, Dead: 1}})
 		}
 		r := m.registry(t, newShown(nil, 0))
 		for i, want := range []struct {
@@ -261,7 +261,7 @@ func TestSurveyIsSpread(t *testing.T) {
 		m.fail = true
 		<-time.After(2 * time.Second)
 		if dead := series(t, r, "sluice_dead_letters")[""]; dead != 95 {
-			t.Errorf("%v dead while the next survey cannot go on", dead)
+			t.Errorf("%v dead while the next scan cannot go on", dead)
 		}
 		m.fail = false
 		<-time.After(2 * time.Second)

@@ -75,15 +75,13 @@ type Health interface {
 	Agreement() queue.Agreement
 	// Totals sums over all tenants.
 	Totals(ctx context.Context) (queue.Totals, error)
-	// Survey reads what waits of some tenants; next is the cursor of the following step, "" starts and ends.
-	Survey(ctx context.Context, cursor string) (backlogs []queue.Backlog, next string, err error)
 }
 
 // Figures is what is shown in motion; see live.Source.
 type Figures interface {
 	Workers(ctx context.Context) (queue.Workers, error)
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
-	Census(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
+	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
 	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
 

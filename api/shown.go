@@ -79,7 +79,7 @@ func (s *shown) choose(found *findings, now time.Time) {
 		return
 	}
 	for _, b := range found.deepest {
-		if !s.fits(b.Tenant) { // it is shown already, mostly
+		if !s.fits(b.Name) { // it is shown already, mostly
 			continue
 		}
 		if len(s.places) >= s.top {
@@ -95,7 +95,7 @@ func (s *shown) choose(found *findings, now time.Time) {
 			}
 			s.places = slices.Delete(s.places, shallowest, shallowest+1)
 		}
-		s.places = append(s.places, place{b.Tenant, now})
+		s.places = append(s.places, place{b.Name, now})
 	}
 }
 

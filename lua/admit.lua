@@ -45,6 +45,7 @@ end
 -- Decide, in memory only.
 local verdicts, told, details = {}, 0, {}
 local placed = {} -- by id, the verdict of a job that this call has admitted: one id is one job
+local rejected_before = clock.rejected
 local made, refusal, refused = {}, nil, nil -- made: by idempotency key, what this call stores under it
 local records, recorded, deadlines, first_deadline = {}, 0, {}, FARTHEST
 
@@ -224,7 +225,8 @@ if atomic and refusal then
   if refused and not refused.fresh then
     local count = (#ARGV - first_arg + 1) / 2
     redis.call('HINCRBY', refused.key, 'rejected', count)
-    redis.call('HINCRBY', KEYS[1], 'rejected', count)
+    clock.rejected = rejected_before + count
+    clock_save()
   end
   local told_of = {}
   for i = 1, #details do

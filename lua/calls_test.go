@@ -262,35 +262,47 @@ func (w *world) status(at shaper.Instant, tenant, id string) {
 	w.same("status: record", bare(record), wantRecord, nil)
 }
 
-func (w *world) stat(at shaper.Instant, tenant string) {
-	w.note("stat %d %s", at, tenant)
-	call := lua.StatCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Policy: w.shard.Policy(tenant), Names: w.shard.Names(tenant), Baseline: lua.EncodeBaseline(w.baseline),
-		Dead: retention.Dead,
+func (w *world) scanTenant(at shaper.Instant, tenant string) {
+	w.note("scan %d %s", at, tenant)
+	call := lua.ScanCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy(tenant), Dead: retention.Dead,
 	}
 	got, err := call.Decode(w.run(call.Call()))
-	slices.SortFunc(got.Flows, func(a, b lua.FlowStat) int { return strings.Compare(a.Flow, b.Flow) })
-	w.same("stat", got, w.m.stat(at, w.baseline, tenant), err)
+	w.same("scan of a tenant", w.retuned(got), w.m.scanTenant(at, w.baseline, tenant), err)
 }
 
-// survey goes through all pages; the order of tenants is Redis's.
-func (w *world) survey(at shaper.Instant) {
-	w.note("survey %d", at)
-	call := lua.SurveyCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Count: 2, Retention: retention.Dead,
-	}
-	got := map[string]lua.TenantBacklog{}
+// scan reads all pages.
+func (w *world) scan(at shaper.Instant) {
+	w.note("scan %d", at)
+	call := lua.ScanCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Most: 2, Dead: retention.Dead}
+	got := map[string]lua.ScannedTenant{}
 	for page := 0; page == 0 || call.Cursor != "0"; page++ {
 		s, err := call.Decode(w.run(call.Call()))
 		if err != nil || page > 100 {
-			w.fail("survey, page %d: %v", page, err)
+			w.fail("scan, page %d: %v", page, err)
 		}
-		for _, b := range s.Backlogs {
-			got[b.Entry] = b
+		s = w.retuned(s)
+		for _, t := range s.Tenants {
+			got[t.Entry] = t
 		}
-		call.Cursor = s.Next
+		call.Cursor = s.Cursor
 	}
-	w.same("survey", got, w.m.survey(at), nil)
+	w.same("scan", got, w.m.scan(at, w.baseline), nil)
+}
+
+// retuned sorts the flows of a scan, and retunes them as its callers do: the model tells nothing else of the buckets.
+func (w *world) retuned(s lua.Scan) lua.Scan {
+	for _, t := range s.Tenants {
+		slices.SortFunc(t.Flows, func(a, b lua.ScannedFlow) int { return strings.Compare(a.Flow, b.Flow) })
+		for i, f := range t.Flows {
+			bucket, changed := f.Bucket.Retune(w.m.load(f.Flow, w.baseline).policy.Paces(), s.Now)
+			if changed {
+				bucket.Ready = max(bucket.Ready, f.FullUntil)
+			}
+			t.Flows[i].Bucket = bucket
+		}
+	}
+	return s
 }
 
 // declare puts a baseline into force.

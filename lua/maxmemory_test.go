@@ -64,7 +64,7 @@ func TestMaxMemory(t *testing.T) {
 	w.claim(w.wall, "claim", 10)
 	w.handed(w.wall, w.claims)
 	w.status(w.wall, "acme", w.ids[8])
-	w.stat(w.wall, "acme")
+	w.scanTenant(w.wall, "acme")
 	capacity := int64(5)
 	w.tune(w.tuningOf("acme", "api", shaper.Overrides{Capacity: &capacity}))
 	w.tune(w.tuningOf("acme", "file", shaper.Overrides{Capacity: &capacity}))

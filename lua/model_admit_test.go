@@ -154,6 +154,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 			f.rejected += int64(len(r.jobs))
 			m.flows[turnedAway] = f
 			m.stored.rejected += int64(len(r.jobs))
+			m.stored.last, m.stored.off = m.now, m.clock.off
 		}
 		return verdicts
 	}

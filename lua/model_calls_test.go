@@ -450,30 +450,49 @@ func (m *model) status(at shaper.Instant, baseline shaper.Baseline, tenant, id s
 	return s, bare(record)
 }
 
-// stat answers the flows sorted by name.
-func (m *model) stat(at shaper.Instant, baseline shaper.Baseline, tenant string) lua.Stat {
+// scanTenant answers the flows sorted by name.
+func (m *model) scanTenant(at shaper.Instant, baseline shaper.Baseline, tenant string) lua.Scan {
 	m.begin(at)
+	t := m.scanned(tenant, baseline)
+	for i, flow := range t.Flows {
+		f := m.load(flow.Flow, baseline)
+		t.Flows[i].Stored = lua.Stored{Live: f.live, Dead: m.deadAlive(f), Answers: f.answers, Keys: f.keys}
+		m.reachIf(f.Pace(m.now) < 1, "slowed")
+	}
+	return lua.Scan{Now: m.now, Cursor: "0", Tenants: []lua.ScannedTenant{t}}
+}
+
+// scan answers by the entries of the tenants.
+func (m *model) scan(at shaper.Instant, baseline shaper.Baseline) map[string]lua.ScannedTenant {
+	m.begin(at)
+	out := map[string]lua.ScannedTenant{}
+	for entry := range m.tenants {
+		tenant, _, _ := strings.Cut(entry, " ")
+		t := m.scanned(tenant, baseline)
+		t.Entry = entry
+		out[entry] = t
+	}
+	return out
+}
+
+func (m *model) scanned(tenant string, baseline shaper.Baseline) lua.ScannedTenant {
 	p := m.policies[tenant]
-	s := lua.Stat{Now: m.now, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"]}
+	t := lua.ScannedTenant{
+		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
 		f := m.load(name, baseline)
-		figures := lua.FlowStat{
-			Flow: name, Depth: f.Depth, Queued: f.Queued, Running: f.Running, Earliest: f.Earliest(), HeldUntil: f.HeldUntil,
-			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead, Pace: f.Pace(m.now),
-			Tier: f.tier, Bytes: f.Bytes, Hindered: f.hindered, Letters: m.letters(name),
-			Live: f.live, DeadBytes: m.deadAlive(f), Answers: f.answers, Keys: f.keys,
+		flow := lua.ScannedFlow{
+			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
+			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
+			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered, Letters: m.letters(name),
 		}
-		if f.HeldUntil > m.now && f.cause != "0" {
-			figures.Cause = f.cause
+		if f.cause != "0" {
+			flow.Cause = f.cause
 		}
-		m.reachIf(figures.Pace < 1, "slowed")
-		if f.full > m.now {
-			figures.FullUntil = f.full
-		}
-		figures.Oldest = m.oldest(name)
-		s.Flows = append(s.Flows, figures)
+		t.Flows = append(t.Flows, flow)
 	}
-	return s
+	return t
 }
 
 // letters counts the dead letters that can be replayed.
@@ -484,24 +503,4 @@ func (m *model) letters(flow string) (n int64) {
 		}
 	}
 	return n
-}
-
-// survey answers by the entries of the tenants.
-func (m *model) survey(at shaper.Instant) map[string]lua.TenantBacklog {
-	m.begin(at)
-	out := map[string]lua.TenantBacklog{}
-	for entry := range m.tenants {
-		b := lua.TenantBacklog{Entry: entry}
-		tenant, _, _ := strings.Cut(entry, " ")
-		for name := range m.names[tenant] {
-			f := m.flows[name]
-			b.Depth, b.Running = b.Depth+f.Depth, b.Running+f.Running
-			b.Dead += m.letters(name)
-			if oldest := m.oldest(name); oldest > 0 && (b.Oldest == 0 || oldest < b.Oldest) {
-				b.Oldest = oldest
-			}
-		}
-		out[entry] = b
-	}
-	return out
 }

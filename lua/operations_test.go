@@ -38,8 +38,8 @@ var operations = []struct {
 	}},
 	{"declare", (*world).drawDeclare},
 	{"status", (*world).drawStatus},
-	{"stat", (*world).drawStat},
-	{"survey", (*world).drawSurvey},
+	{"tenant", (*world).drawScanTenant},
+	{"scan", (*world).drawScan},
 	{"again", (*world).sendAgain},
 	{"old tick", (*world).oldTick},
 	{"jump", func(w *world) {
@@ -516,12 +516,12 @@ func (w *world) drawStatus() {
 	}
 }
 
-func (w *world) drawStat() {
+func (w *world) drawScanTenant() {
 	w.pass()
-	w.stat(w.wall, queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")))
+	w.scanTenant(w.wall, queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")))
 }
 
-func (w *world) drawSurvey() {
+func (w *world) drawScan() {
 	w.pass()
-	w.survey(w.wall)
+	w.scan(w.wall)
 }

@@ -125,9 +125,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"declare":   func(v []any) error { _, err := lua.DeclareCall{}.Decode(v); return err },
 		"mend":      func(v []any) error { _, err := lua.MendCall{}.Decode(v); return err },
 		"status":    func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
-		"stat":      func(v []any) error { _, err := lua.StatCall{}.Decode(v); return err },
-		"survey":    func(v []any) error { _, err := lua.SurveyCall{}.Decode(v); return err },
-		"census":    func(v []any) error { _, err := lua.CensusCall{}.Decode(v); return err },
+		"scan":      func(v []any) error { _, err := lua.ScanCall{}.Decode(v); return err },
 		"beat":      func(v []any) error { _, _, err := lua.BeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{

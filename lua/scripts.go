@@ -54,7 +54,7 @@ func (s *Script) SHA() string {
 type Scripts struct {
 	Tick, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
 
-	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Stat, Survey, Census, Beat, Declare, Mend *Script
+	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Declare, Mend *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
@@ -66,7 +66,7 @@ var Commands = Scripts{
 
 	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"), Tune: command("tune"), Status: command("status"),
-	Stat: command("stat"), Survey: command("survey"), Census: command("census"), Beat: command("beat"), Declare: command("declare"), Mend: command("mend"),
+	Scan: command("scan"), Beat: command("beat"), Declare: command("declare"), Mend: command("mend"),
 
 	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"), SlidingCounter: command("sliding_counter"),
 	TokenBucket: command("token_bucket"), LeakyMeter: command("leaky_meter"),
@@ -78,7 +78,7 @@ func command(name string) *Script { return newScript(name, func() string { retur
 func (s Scripts) All() []*Script {
 	return []*Script{
 		s.Tick, s.Redeliver, s.Reclaim, s.Expire, s.Retune, s.Forget,
-		s.Admit, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Stat, s.Survey, s.Census, s.Beat, s.Declare, s.Mend,
+		s.Admit, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Scan, s.Beat, s.Declare, s.Mend,
 		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
 	}
 }

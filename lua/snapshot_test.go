@@ -40,11 +40,10 @@ func (m *model) snapshot() snapshot {
 		if c.scan {
 			looked = "00"
 		}
+		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth, c.running, c.swept, c.grace, c.help,
+			c.bytes, c.stored, c.admitted, c.rejected, c.departed)
 		s.Keys["clock"] = present(map[string]string{
-			"last": text(c.last), "off": text(c.off), "wake": text(c.wake), "depth": text(c.depth), "running": text(c.running),
-			"swept": text(c.swept), "grace": text(c.grace), "help": text(c.help), "baseline": baseline, "looked": looked, "revision": text(c.revision), "bytes": text(c.bytes), "stored": text(c.stored),
-			"lapsed": text(c.lapsed), "dead": text(c.dead),
-			"admitted": text(c.admitted), "rejected": text(c.rejected), "departed": text(c.departed),
+			"n": numbers, "baseline": baseline, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed), "dead": text(c.dead),
 		})
 	}
 	sorted("due", m.due)

@@ -92,7 +92,7 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 		}},
 		{"tenant", func() error { _, err := q.Tenant(t.Context(), "acme"); return err }},
 		{"totals", func() error { _, err := q.Totals(t.Context()); return err }},
-		{"census", func() error { _, _, err := q.Census(t.Context(), "", 10); return err }},
+		{"scan", func() error { _, _, err := q.Scan(t.Context(), "", 10); return err }},
 	}
 	c := client(t, s.URL())
 	out := map[string]map[string]int{}

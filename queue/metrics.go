@@ -177,12 +177,12 @@ type storeSums struct {
 func (m *storeMetrics) sums(ctx context.Context) (s storeSums, err error) {
 	clocks, outboxes := make([]*redis.SliceCmd, m.keys.Len()), make([]*redis.IntCmd, m.keys.Len())
 	var now *redis.TimeCmd
-	var off *redis.StringCmd
+	var workers *redis.StringCmd
 	var beats *redis.ZSliceCmd
 	if _, err = m.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		now, off, beats = p.Time(ctx), p.HGet(ctx, workersClock, "off"), p.ZRangeWithScores(ctx, workersKey, 0, -1)
+		now, workers, beats = p.Time(ctx), p.HGet(ctx, workersClock, lua.ClockNumbers), p.ZRangeWithScores(ctx, workersKey, 0, -1)
 		for i := range clocks {
-			clocks[i] = p.HMGet(ctx, m.keys.Shard(i).Clock(), "lapsed", "dead", "off", "stored")
+			clocks[i] = p.HMGet(ctx, m.keys.Shard(i).Clock(), lua.ClockNumbers, "lapsed", "dead")
 			outboxes[i] = p.ZCard(ctx, m.keys.Shard(i).Outbox())
 		}
 		return nil
@@ -191,25 +191,31 @@ func (m *storeMetrics) sums(ctx context.Context) (s storeSums, err error) {
 	}
 	for i, cmd := range clocks {
 		var counts struct {
-			Lapsed int64 `redis:"lapsed"`
-			Dead   int64 `redis:"dead"`
-			Off    int64 `redis:"off"`
-			Stored int64 `redis:"stored"`
+			Numbers string `redis:"n"`
+			Lapsed  int64  `redis:"lapsed"`
+			Dead    int64  `redis:"dead"`
 		}
 		if err := cmd.Scan(&counts); err != nil {
 			return s, unavailable(err)
 		}
+		clock, err := lua.ParseClock(counts.Numbers)
+		if err != nil {
+			return s, unavailable(err)
+		}
 		s.lapsed += counts.Lapsed
 		s.dead += counts.Dead
-		s.stored += counts.Stored
-		s.setBack = max(s.setBack, time.Duration(counts.Off)*time.Microsecond)
+		s.stored += clock.Stored
+		s.setBack = max(s.setBack, time.Duration(clock.Off)*time.Microsecond)
 		s.outbox += outboxes[i].Val()
 	}
 	if err := errors.Join(now.Err(), beats.Err()); err != nil {
 		return s, unavailable(err)
 	}
-	ahead, _ := strconv.ParseInt(off.Val(), 10, 64) // not there: 0
-	since := shaper.InstantOf(now.Val()) + shaper.Instant(ahead) - shaper.Instant(liveBeat.Microseconds())
+	clock, err := lua.ParseClock(workers.Val())
+	if err != nil {
+		return s, unavailable(err)
+	}
+	since := shaper.InstantOf(now.Val()) + clock.Off - shaper.Instant(liveBeat.Microseconds())
 	for _, beat := range beats.Val() {
 		if shaper.Instant(beat.Score) > since {
 			s.workers++

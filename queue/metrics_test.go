@@ -182,8 +182,8 @@ func TestScrapesAreNoLoad(t *testing.T) {
 	}
 }
 
-// TestSurveyPages: a survey of more tenants than one step tells of, on several shards, has them all.
-func TestSurveyPages(t *testing.T) {
+// TestScanPages: a scan of more tenants than one page has, on several shards, has them all.
+func TestScanPages(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendfsync", "no")
 	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 2, slow })
@@ -207,18 +207,18 @@ func TestSurveyPages(t *testing.T) {
 	}
 	seen, steps := map[string]bool{}, 0
 	for cursor := ""; steps == 0 || cursor != ""; steps++ {
-		some, next, err := q.Survey(t.Context(), cursor)
+		some, next, err := q.Scan(t.Context(), cursor, 500)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(some) > 700 {
-			t.Errorf("a step told of %d tenants", len(some))
+			t.Errorf("a page has %d tenants", len(some))
 		}
 		for _, b := range some {
-			if b.Depth != 1 || !strings.HasPrefix(b.Tenant, "tenant ") {
+			if b.Depth != 1 || !strings.HasPrefix(b.Name, "tenant ") {
 				t.Fatalf("%+v", b)
 			}
-			seen[b.Tenant] = true
+			seen[b.Name] = true
 		}
 		cursor = next
 	}

@@ -91,11 +91,11 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 	}
 	start, swept := time.Now(), Swept{CreatedBefore: f.CreatedBefore}
 	if swept.CreatedBefore.IsZero() {
-		stat, err := q.stat(ctx, tenant)
+		_, now, err := q.scanTenant(ctx, tenant)
 		if err != nil {
 			return swept, err
 		}
-		swept.CreatedBefore = stat.Now.Time().Add(time.Microsecond) // a job of this very instant exists
+		swept.CreatedBefore = now.Time().Add(time.Microsecond) // a job of this very instant exists
 	}
 	for page, err := range q.candidates(ctx, tenant, f, states) {
 		if err != nil {

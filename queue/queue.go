@@ -76,11 +76,11 @@ type Queue struct {
 	judge        judge
 }
 
-// Schema of the stored data. A process reads its own and those from oldestKnown on. 2: fields at the end of a record's prefix may be left out. Data of 1 is refused: a
-// process of that time that still runs would not notice, and cannot read what is written now. None was released.
+// Schema of the stored data. A process reads its own and those from oldestKnown on. 3: the numbers of a shard's clock are one field.
+// Data of 1 and 2 is refused: none was released.
 const (
-	schema      = 2
-	oldestKnown = 2
+	schema      = 3
+	oldestKnown = 3
 )
 
 // ErrSchema means that the data in Redis was laid out by a version or with settings that this process cannot work with.

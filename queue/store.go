@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 )
 
 // StoreLimits bound what all tenants together may keep. Zero is no bound.
@@ -109,37 +111,29 @@ func (s *store) admitted(bytes int64) { s.free.Add(-bytes) }
 // Totals sums over all shards.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	var t Totals
-	clocks, tenants := make([]*redis.SliceCmd, q.keys.Len()), make([]*redis.IntCmd, q.keys.Len())
+	clocks, tenants := make([]*redis.StringCmd, q.keys.Len()), make([]*redis.IntCmd, q.keys.Len())
 	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range clocks {
 			shard := q.keys.Shard(i)
-			clocks[i] = p.HMGet(ctx, shard.Clock(), "depth", "bytes", "stored", "running", "admitted", "rejected", "departed")
+			clocks[i] = p.HGet(ctx, shard.Clock(), lua.ClockNumbers)
 			tenants[i] = p.ZCard(ctx, shard.Tenants())
 		}
 		return nil
-	}); err != nil {
+	}); err != nil && !errors.Is(err, redis.Nil) { // no shard is used yet
 		return t, unavailable(err)
 	}
 	for i, cmd := range clocks {
-		var figures struct {
-			Depth    int64 `redis:"depth"`
-			Bytes    int64 `redis:"bytes"`
-			Stored   int64 `redis:"stored"`
-			Running  int64 `redis:"running"`
-			Admitted int64 `redis:"admitted"`
-			Rejected int64 `redis:"rejected"`
-			Departed int64 `redis:"departed"`
-		}
-		if err := cmd.Scan(&figures); err != nil {
+		c, err := lua.ParseClock(cmd.Val())
+		if err != nil {
 			return t, unavailable(err)
 		}
-		t.Depth += figures.Depth
-		t.Bytes += figures.Bytes
-		t.Stored += figures.Stored
-		t.Running += figures.Running
-		t.Admitted += figures.Admitted
-		t.Rejected += figures.Rejected
-		t.Departed += figures.Departed
+		t.Depth += c.Depth
+		t.Bytes += c.Bytes
+		t.Stored += c.Stored
+		t.Running += c.Running
+		t.Admitted += c.Admitted
+		t.Rejected += c.Rejected
+		t.Departed += c.Departed
 		t.Tenants += tenants[i].Val()
 	}
 	return t, nil

@@ -38,113 +38,63 @@ func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 
 // describe reads a tenant as it is or, with other API overrides, as it would be.
 func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Overrides) (Tenant, error) {
-	stat, err := q.stat(ctx, tenant)
+	scanned, now, err := q.scanTenant(ctx, tenant)
 	if err != nil {
 		return Tenant{}, err
 	}
-	s := stated{revision: stat.Revision}
-	if s.API, err = readOverrides(stat.API); err != nil {
+	s := shaper.Statements{Claimed: claimedTier(scanned)}
+	if s.API, err = readOverrides(scanned.API); err != nil {
 		return Tenant{}, err
 	}
-	if s.File, err = readOverrides(stat.File); err != nil {
+	if s.File, err = readOverrides(scanned.File); err != nil {
 		return Tenant{}, err
-	}
-	for _, f := range stat.Flows {
-		s.Claimed = f.Tier
 	}
 	if instead != nil {
 		s.API = *instead
 	}
-	return q.tenantOf(tenant, s, stat), nil
+	return q.tenantOf(tenant, s, scanned, now), nil
 }
 
-// stat is what is kept of a tenant, at the instant of its shard's clock.
-func (q *Queue) stat(ctx context.Context, tenant string) (lua.Stat, error) {
-	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
-	call := lua.StatCall{Clock: shard.Clock(), Policy: shard.Policy(name), Names: shard.Names(name), Baseline: q.encoded(), Dead: q.retention.Dead}
-	values, err := q.run(ctx, call.Call())
-	if err != nil {
-		return lua.Stat{}, err
-	}
-	stat, err := call.Decode(values)
-	return stat, unavailable(err)
-}
-
-// tenantOf joins what is said of a tenant with the figures of its flows.
-func (q *Queue) tenantOf(tenant string, s stated, stat lua.Stat) Tenant {
+// tenantOf resolves a tenant's policies and computes its figures.
+func (q *Queue) tenantOf(tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant) Tenant {
 	baseline := q.baseline()
-	t := Tenant{Name: tenant, Known: s.revision > 0 || len(stat.Flows) > 0, Reason: stat.Reason, Revision: s.revision, API: s.API, Routes: map[string]Flow{}}
-	t.Policy, t.Sources = baseline.Resolve(s.Statements, "")
-	t.Tier, t.Sources["tier"] = s.Tier()
-	idle := lua.FlowStat{Pace: 1}
-	sum, fullOfBytes := newTally(t.Policy, stat.Now), false
-	for _, route := range baseline.Mentioned(s.Statements) {
-		t.Routes[route] = flowOf(baseline, s.Statements, route, idle, stat.Now)
+	t := Tenant{
+		Name: tenant, Known: scanned.Revision > 0 || len(scanned.Flows) > 0, Reason: scanned.Reason, Revision: scanned.Revision,
+		API: s.API, Routes: map[string]Flow{},
 	}
-	for _, f := range stat.Flows {
-		_, route, _ := strings.Cut(f.Flow, "/")
-		flow := flowOf(baseline, s.Statements, route, f, stat.Now)
-		t.Routes[route] = flow
-		sum.add(flow.Figures, f)
-		t.DeadBytes += f.DeadBytes
-		t.Stored += f.Live + f.DeadBytes + f.Answers.Left(stat.Now, q.retention.Finished) +
-			f.Keys.Left(stat.Now, max(q.retention.Finished, q.retention.Idempotency))
-		if f.FullUntil > stat.Now && f.DeadBytes >= q.retention.DeadBytes {
-			fullOfBytes = true
+	t.Policy, t.Sources = baseline.Resolve(s, "")
+	t.Tier, t.Sources["tier"] = s.Tier()
+	figures := func(route string, scanned lua.ScannedFlow) Figures {
+		var f Flow
+		f.Policy, f.Sources = baseline.Resolve(s, route)
+		f.Figures = figuresOf(f.Policy, scanned, now)
+		t.Routes[route] = f
+		return f.Figures
+	}
+	for _, route := range baseline.Mentioned(s) {
+		figures(route, lua.ScannedFlow{})
+	}
+	t.Figures = sumOf(t.Policy, scanned.Flows, now, figures)
+	full := ""
+	for _, f := range scanned.Flows {
+		t.DeadBytes += f.Stored.Dead
+		t.Stored += f.Stored.Dead + f.Stored.Answers.Left(now, q.retention.Finished) +
+			f.Stored.Keys.Left(now, max(q.retention.Finished, q.retention.Idempotency))
+		if f.Depth > 0 || f.Running > 0 { // else what is counted is of records that were lost
+			t.Stored += f.Stored.Live
+		}
+		switch {
+		case f.FullUntil <= now:
+		case f.Stored.Dead >= q.retention.DeadBytes:
+			full = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): replay or purge some", q.retention.DeadBytes)
+		case full == "":
+			full = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some", q.retention.DeadCapacity)
 		}
 	}
-	sum.end()
-	t.Figures = sum.Figures
-	switch {
-	case t.Policy.Paused || !sum.full:
-	case fullOfBytes:
-		t.Reason = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): replay or purge some", q.retention.DeadBytes)
-	default:
-		t.Reason = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some", q.retention.DeadCapacity)
+	if full != "" && !t.Policy.Paused {
+		t.Reason = full
 	}
 	return t
-}
-
-// tally sums the figures of a tenant's flows up; what end leaves is the tenant's.
-type tally struct {
-	Figures
-	now     shaper.Instant
-	general shaper.Policy
-	slowest float64 // pace of a flow
-	full    bool    // one has as many dead letters as are kept
-}
-
-func newTally(general shaper.Policy, now shaper.Instant) tally {
-	return tally{Figures: figuresOf(general, lua.FlowStat{Pace: 1}, now), now: now, general: general, slowest: 1}
-}
-
-func (t *tally) add(f Figures, stat lua.FlowStat) {
-	t.Figures.add(f)
-	t.slowest, t.full = min(t.slowest, stat.Pace), t.full || stat.FullUntil > t.now
-}
-
-func (t *tally) end() {
-	if t.general.Paused || t.full {
-		t.LimitedBy, t.EffectiveRate = limitedPaused, 0
-		return
-	}
-	t.EffectiveRate = effectiveRate(t.general, t.slowest)
-}
-
-// effectiveRate is how many jobs a second may leave where so much of the rate is in force. Holds slow the rate alone, not the further ones.
-func effectiveRate(p shaper.Policy, pace float64) float64 {
-	effective := p.Rate.PerSecond() * pace
-	for _, further := range p.Rates {
-		effective = min(effective, further.Rate.PerSecond())
-	}
-	return effective
-}
-
-func flowOf(b shaper.Baseline, s shaper.Statements, route string, stat lua.FlowStat, now shaper.Instant) Flow {
-	var f Flow
-	f.Policy, f.Sources = b.Resolve(s, route)
-	f.Figures = figuresOf(f.Policy, stat, now)
-	return f
 }
 
 // What limits a flow.
@@ -173,43 +123,6 @@ const (
 // upstream and late are reported by workers, in the flow's field hindered; see lib/flow.lua.
 var LimitCauses = []string{limitedRate, limitedConcurrency, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused, limitedIdle}
 
-func figuresOf(p shaper.Policy, stat lua.FlowStat, now shaper.Instant) Figures {
-	f := Figures{
-		Depth: stat.Depth, Bytes: stat.Bytes, Running: stat.Running, LimitedBy: limitedBy(p, stat, now), Admitted: stat.Admitted, Rejected: stat.Rejected,
-		Departed: stat.Departed, Succeeded: stat.Succeeded, Dead: stat.Letters, DeadTotal: stat.Dead,
-	}
-	if stat.HeldUntil > now {
-		f.HeldUntil, f.HeldBy = stat.HeldUntil.Time(), decodeCause(stat.Cause)
-	}
-	if stat.Oldest > 0 {
-		f.OldestWait = max(0, now.Sub(stat.Oldest))
-	}
-	if f.LimitedBy != limitedPaused {
-		f.EffectiveRate = effectiveRate(p, stat.Pace)
-	}
-	return f
-}
-
-// add sums the figures of a flow up. What limits the tenant is what limits one of its flows that has jobs; the rate is not a sum.
-func (f *Figures) add(flow Figures) {
-	f.Depth += flow.Depth
-	f.Bytes += flow.Bytes
-	f.Running += flow.Running
-	f.Admitted += flow.Admitted
-	f.Rejected += flow.Rejected
-	f.Departed += flow.Departed
-	f.Succeeded += flow.Succeeded
-	f.Dead += flow.Dead
-	f.DeadTotal += flow.DeadTotal
-	if flow.HeldUntil.After(f.HeldUntil) {
-		f.HeldUntil, f.HeldBy = flow.HeldUntil, flow.HeldBy
-	}
-	f.OldestWait = max(f.OldestWait, flow.OldestWait)
-	if flow.LimitedBy != limitedIdle && flow.LimitedBy != limitedPaused {
-		f.LimitedBy = flow.LimitedBy
-	}
-}
-
 // encode is the cause as it is kept with a flow.
 func (c HoldCause) encode() string {
 	if c.By == "" {
@@ -230,25 +143,6 @@ func decodeCause(text string) HoldCause {
 
 // overdue is how late the next job of a flow must be for the workers to be what limits it.
 const overdue = time.Second
-
-// limitedBy names what keeps the next job of a flow from leaving; see LimitCauses. What a worker has reported is passed on as it is.
-func limitedBy(p shaper.Policy, f lua.FlowStat, now shaper.Instant) string {
-	switch {
-	case p.Paused, f.FullUntil > now:
-		return limitedPaused
-	case f.Queued == 0:
-		return limitedIdle
-	case f.HeldUntil > now:
-		return limitedHeld
-	case p.Concurrency > 0 && f.Running >= p.Concurrency:
-		return limitedConcurrency
-	case f.Hindered.Until > now:
-		return f.Hindered.Cause
-	case f.Earliest < now.Add(-overdue):
-		return limitedWorkers
-	}
-	return limitedRate
-}
 
 // tuneTries bounds how often a change is computed anew because others were faster.
 const tuneTries = 20

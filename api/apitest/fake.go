@@ -444,13 +444,3 @@ func (f *Fake) Totals(context.Context) (queue.Totals, error) {
 	}
 	return total, f.failure
 }
-
-// Survey implements api.Health, in one step. Nothing has waited; dead letters are those that Hold has set.
-func (f *Fake) Survey(context.Context, string) (backlogs []queue.Backlog, next string, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, t := range f.tenants {
-		backlogs = append(backlogs, queue.Backlog{Tenant: name, Depth: t.flow.Depth, DeadLetters: f.held[name].Dead})
-	}
-	return backlogs, "", f.failure
-}

@@ -120,8 +120,8 @@ func (f *Fake) Tenants(_ context.Context, cursor string, limit int) ([]string, s
 	return names[:limit], names[limit-1], nil
 }
 
-// Census implements api.Figures; a cursor is the last name of the part before.
-func (f *Fake) Census(ctx context.Context, cursor string, most int) ([]queue.Brief, string, error) {
+// Scan implements api.Figures; a cursor is the last name of the part before.
+func (f *Fake) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief, string, error) {
 	names, next, err := f.Tenants(ctx, cursor, most)
 	if err != nil {
 		return nil, "", err

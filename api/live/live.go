@@ -4,7 +4,7 @@
 //
 // What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
 // costs a few pointers. Those who watch are told of a reading one after the other, spread over the time until the next one: dashboards that
-// all draw at one instant take the processor from what else their machine does. A census goes through all tenants in short scripts with rests
+// all draw at one instant take the processor from what else their machine does. A scan goes through all tenants in short scripts with rests
 // between them, so that it takes at most about a fifth of Redis while it runs and a twentieth over time, however many tenants there are: with
 // many of them it comes less often.
 //
@@ -25,11 +25,11 @@ import (
 const (
 	overviewEvery = 250 * time.Millisecond // also of a tenant in detail
 	healthEvery   = time.Second            // of what changes slowly: the workers, the store's memory, the waits of a tenant
-	censusEvery   = time.Second            // at the least
-	censusSeldom  = 5 * time.Second        // at the most, unless a census takes longer
-	censusAge     = 10 * time.Second       // an older one is of no use to a new watcher
-	censusPart    = 64                     // tenants of one script: some 0.5 ms
-	censusShare   = 20                     // a census may take one part in so many of the time
+	scanEvery     = time.Second            // at the least
+	scanSeldom    = 5 * time.Second        // at the most, unless a scan takes longer
+	scanAge       = 10 * time.Second       // an older one is of no use to a new watcher
+	scanPart      = 64                     // tenants of one script: some 0.5 ms
+	scanShare     = 20                     // a scan may take one part in so many of the time
 	restShare     = 4                      // after a script there is rest for so many times as long
 	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
 	callCost      = 200 * time.Microsecond // that a script takes at the most, and
@@ -47,8 +47,8 @@ type Source interface {
 	DeadLetters(ctx context.Context) (n int64, known bool)
 	// StoreHealth tells engine and version with an error, too.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
-	// Census tells of about most tenants; next is the cursor of what follows, "" starts and ends. A tenant may be told twice.
-	Census(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
+	// Scan tells of about most tenants; next is the cursor of what follows, "" starts and ends. A tenant may be told twice.
+	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
 	// Tenant reads one tenant, also one never seen.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
 	// Waits are those of the tenant's recent jobs, sorted, up to most of each route.
@@ -65,8 +65,8 @@ type Overview struct {
 	Err     error // why the store did not answer; the figures are those of before, then, or zero
 }
 
-// Census is the figures of each tenant, in no order. It is shared: nobody changes it.
-type Census struct {
+// Scan is the figures of each tenant, in no order. It is shared: nobody changes it.
+type Scan struct {
 	At     time.Time
 	Briefs []queue.Brief
 	read   []time.Time // when each was
@@ -98,16 +98,16 @@ type Hub struct {
 	deadAt   time.Time  // the same of the dead letters
 	dead     *int64     // as of then; guarded by sampling
 
-	mu         sync.Mutex
-	watches    map[*Watch]bool
-	reading    *loop // of overviews and details; nil while nobody watches
-	counting   *loop // of censuses; nil while nobody wants them
-	overview   *Overview
-	census     *Census
-	details    map[string]*Detail // of the tenants that are watched
-	nextCensus time.Time          // none begins before
-	past       []Moment           // the earliest first
-	lost       bool               // the store was away since the last of them
+	mu       sync.Mutex
+	watches  map[*Watch]bool
+	reading  *loop // of overviews and details; nil while nobody watches
+	counting *loop // of scans; nil while nobody wants them
+	overview *Overview
+	scan     *Scan
+	details  map[string]*Detail // of the tenants that are watched
+	nextScan time.Time          // none begins before
+	past     []Moment           // the earliest first
+	lost     bool               // the store was away since the last of them
 
 	tenants *looks
 	resting atomic.Bool   // Remember waits for something to happen
@@ -133,7 +133,7 @@ func (h *Hub) Close() {
 
 // View is what a watcher wants.
 type View struct {
-	Census bool   // figures of each tenant
+	Scan   bool   // figures of each tenant
 	Tenant string // to be told of in detail; empty for none
 }
 
@@ -158,8 +158,8 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	}
 	w := &Watch{hub: h, view: v, phase: h.freePhase(), news: make(chan struct{}, 1)}
 	h.watches[w] = true
-	if h.census != nil && time.Since(h.census.At) > censusAge {
-		h.census = nil
+	if h.scan != nil && time.Since(h.scan.At) > scanAge {
+		h.scan = nil
 	}
 	switch {
 	case h.reading != nil:
@@ -170,7 +170,7 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	default:
 		h.reading = h.start(h.read)
 	}
-	if v.Census && h.counting == nil {
+	if v.Scan && h.counting == nil {
 		h.counting = h.start(h.count)
 	}
 	w.news <- struct{}{} // of what is known already
@@ -202,7 +202,7 @@ func (h *Hub) freePhase() time.Duration {
 
 // tell signals news in the phase of the watch, or at once while it waits for its first figures. It is called with the lock held.
 func (w *Watch) tell() {
-	waits := w.told.Overview == nil || w.view.Census && w.told.Census == nil || w.view.Tenant != "" && w.told.Tenant == nil
+	waits := w.told.Overview == nil || w.view.Scan && w.told.Scan == nil || w.view.Tenant != "" && w.told.Tenant == nil
 	if waits || w.phase == 0 {
 		signal(w.news)
 		return
@@ -219,14 +219,14 @@ func (w *Watch) Close() {
 		return
 	}
 	delete(h.watches, w)
-	census, tenant := false, false
+	scan, tenant := false, false
 	for other := range h.watches {
-		census, tenant = census || other.view.Census, tenant || other.view.Tenant == w.view.Tenant
+		scan, tenant = scan || other.view.Scan, tenant || other.view.Tenant == w.view.Tenant
 	}
 	if !tenant {
 		delete(h.details, w.view.Tenant)
 	}
-	if !census && h.counting != nil {
+	if !scan && h.counting != nil {
 		h.counting.cancel()
 		h.counting = nil
 	}
@@ -245,7 +245,7 @@ func (w *Watch) Ended() <-chan struct{} { return w.hub.ctx.Done() }
 // News is what there is of late; nil of what was told before.
 type News struct {
 	Overview *Overview
-	Census   *Census
+	Scan     *Scan
 	Tenant   *Detail
 }
 
@@ -258,8 +258,8 @@ func (w *Watch) Take() News {
 	if o := h.overview; o != w.told.Overview {
 		n.Overview, w.told.Overview = o, o
 	}
-	if c := h.census; w.view.Census && c != w.told.Census {
-		n.Census, w.told.Census = c, c
+	if c := h.scan; w.view.Scan && c != w.told.Scan {
+		n.Scan, w.told.Scan = c, c
 	}
 	if d := h.details[w.view.Tenant]; w.view.Tenant != "" && d != w.told.Tenant {
 		n.Tenant, w.told.Tenant = d, d

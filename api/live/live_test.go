@@ -22,11 +22,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // source is a store that counts what it is asked.
 type source struct {
 	tenants, part int           // how many there are, and are told at once at the most
-	takes         time.Duration // for a part of a census
+	takes         time.Duration // for a part of a scan
 
 	mu      sync.Mutex
 	asked   map[string]int
-	census  []time.Time // when censuses began
+	scan    []time.Time // when scans began
 	failure error
 	totals  *queue.Totals // nil: they change with each reading
 	briefs  []queue.Brief // nil: as many as there are tenants, without figures
@@ -77,10 +77,10 @@ func (s *source) StoreHealth(context.Context) (queue.StoreHealth, error) {
 	return queue.StoreHealth{Engine: queue.EngineRedis}, s.ask("health")
 }
 
-func (s *source) Census(_ context.Context, cursor string, _ int) ([]queue.Brief, string, error) {
+func (s *source) Scan(_ context.Context, cursor string, _ int) ([]queue.Brief, string, error) {
 	if cursor == "" {
 		s.mu.Lock()
-		s.census = append(s.census, time.Now())
+		s.scan = append(s.scan, time.Now())
 		s.mu.Unlock()
 	}
 	time.Sleep(s.takes)
@@ -88,7 +88,7 @@ func (s *source) Census(_ context.Context, cursor string, _ int) ([]queue.Brief,
 	briefs := slices.Clone(s.briefs)
 	s.mu.Unlock()
 	if briefs != nil {
-		return briefs, "", s.ask("census")
+		return briefs, "", s.ask("scan")
 	}
 	from, _ := strconv.Atoi(cursor)
 	to := min(from+s.part, s.tenants)
@@ -100,7 +100,7 @@ func (s *source) Census(_ context.Context, cursor string, _ int) ([]queue.Brief,
 	if to < s.tenants {
 		next = strconv.Itoa(to)
 	}
-	return part, next, s.ask("census")
+	return part, next, s.ask("scan")
 }
 
 func (s *source) Tenant(_ context.Context, tenant string) (queue.Tenant, error) {
@@ -145,7 +145,7 @@ func TestNothingIsReadWhileNobodyWatches(t *testing.T) {
 			t.Errorf("read %v", s.asked)
 		}
 		for round := range 3 {
-			w := begin(t, h, View{Census: true, Tenant: "acme"})
+			w := begin(t, h, View{Scan: true, Tenant: "acme"})
 			pass(2 * time.Second)
 			w.Close()
 			pass(time.Second) // what was under way
@@ -168,11 +168,11 @@ func TestOneReadingServesAll(t *testing.T) {
 		story(t, s, 100, func(t *testing.T, h *Hub) {
 			var all []*Watch
 			for range n {
-				all = append(all, begin(t, h, View{Census: true, Tenant: "acme"}))
+				all = append(all, begin(t, h, View{Scan: true, Tenant: "acme"}))
 				synctest.Wait()
 			}
 			pass(10*time.Second - time.Millisecond)
-			for call, want := range map[string]int{"totals": 40, "workers": 10, "health": 10, "census": 10, "waits acme": 10} {
+			for call, want := range map[string]int{"totals": 40, "workers": 10, "health": 10, "scan": 10, "waits acme": 10} {
 				if got := s.count(call); got != want {
 					t.Errorf("%d watch: %d times %s, want %d", n, got, call, want)
 				}
@@ -182,7 +182,7 @@ func TestOneReadingServesAll(t *testing.T) {
 				t.Errorf("%d watch: %d times the tenant", n, got)
 			}
 			for _, w := range all {
-				if news := w.Take(); news.Overview == nil || news.Census == nil || news.Tenant == nil || len(news.Census.Briefs) != 3 {
+				if news := w.Take(); news.Overview == nil || news.Scan == nil || news.Tenant == nil || len(news.Scan.Briefs) != 3 {
 					t.Errorf("told %+v", news)
 				}
 				w.Close()
@@ -199,8 +199,8 @@ func TestWatchersAreToldInTurn(t *testing.T) {
 		var all []*Watch
 		for range 4 {
 			began := time.Now()
-			w := begin(t, h, View{Census: true, Tenant: "acme"})
-			for w.told.Overview == nil || w.told.Census == nil || w.told.Tenant == nil {
+			w := begin(t, h, View{Scan: true, Tenant: "acme"})
+			for w.told.Overview == nil || w.told.Scan == nil || w.told.Tenant == nil {
 				<-w.News()
 				w.Take()
 			}
@@ -247,19 +247,19 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		plain := begin(t, h, View{})
 		pass(5 * time.Second)
-		if s.count("census") != 0 || s.count("totals") == 0 {
+		if s.count("scan") != 0 || s.count("totals") == 0 {
 			t.Errorf("read %v", s.asked)
 		}
-		counting := begin(t, h, View{Census: true})
+		counting := begin(t, h, View{Scan: true})
 		detailed := begin(t, h, View{Tenant: "acme"})
 		pass(5 * time.Second)
-		if news := plain.Take(); news.Overview == nil || news.Census != nil || news.Tenant != nil {
+		if news := plain.Take(); news.Overview == nil || news.Scan != nil || news.Tenant != nil {
 			t.Errorf("a plain watch is told %+v", news)
 		}
-		if news := counting.Take(); news.Census == nil || news.Tenant != nil {
+		if news := counting.Take(); news.Scan == nil || news.Tenant != nil {
 			t.Errorf("a watch of all is told %+v", news)
 		}
-		if news := detailed.Take(); news.Census != nil || news.Tenant == nil || news.Tenant.Tenant.Name != "acme" {
+		if news := detailed.Take(); news.Scan != nil || news.Tenant == nil || news.Tenant.Tenant.Name != "acme" {
 			t.Errorf("a watch of one is told %+v", news)
 		}
 		counting.Close()
@@ -267,7 +267,7 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 		pass(time.Second)
 		before := maps.Clone(s.asked)
 		pass(5 * time.Second)
-		for _, call := range []string{"census", "tenant acme", "waits acme"} {
+		for _, call := range []string{"scan", "tenant acme", "waits acme"} {
 			if s.count(call) != before[call] {
 				t.Errorf("%s is still read", call)
 			}
@@ -280,12 +280,12 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 func TestASlowWatcherSkips(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
-		w := begin(t, h, View{Census: true})
+		w := begin(t, h, View{Scan: true})
 		pass(7100 * time.Millisecond)
 		<-w.News()
 		news := w.Take()
-		if want := int64(s.count("totals") - 1); news.Overview.Depth != want || time.Since(news.Census.At) > time.Second {
-			t.Errorf("the overview is reading %d, want %d; the census is %v old", news.Overview.Depth, want, time.Since(news.Census.At))
+		if want := int64(s.count("totals") - 1); news.Overview.Depth != want || time.Since(news.Scan.At) > time.Second {
+			t.Errorf("the overview is reading %d, want %d; the scan is %v old", news.Overview.Depth, want, time.Since(news.Scan.At))
 		}
 		select {
 		case <-w.News():
@@ -301,8 +301,8 @@ func TestASlowWatcherSkips(t *testing.T) {
 	})
 }
 
-// The more a census costs, the seldomer there is one, and the store rests while it is taken.
-func TestCensusesBackOff(t *testing.T) {
+// The more a scan costs, the seldomer there is one, and the store rests while it is taken.
+func TestScansBackOff(t *testing.T) {
 	for _, tt := range []struct {
 		tenants     int
 		part        time.Duration
@@ -319,16 +319,16 @@ func TestCensusesBackOff(t *testing.T) {
 		s := newSource()
 		s.tenants, s.part, s.takes = tt.tenants, 10, tt.part
 		story(t, s, 10, func(t *testing.T, h *Hub) {
-			w := begin(t, h, View{Census: true})
+			w := begin(t, h, View{Scan: true})
 			var took []time.Duration
 			for len(took) < 4 {
 				<-w.News()
-				if news := w.Take(); news.Census != nil {
+				if news := w.Take(); news.Scan != nil {
 					s.mu.Lock()
-					took = append(took, news.Census.At.Sub(s.census[len(s.census)-1]))
+					took = append(took, news.Scan.At.Sub(s.scan[len(s.scan)-1]))
 					s.mu.Unlock()
-					if len(news.Census.Briefs) != tt.tenants {
-						t.Errorf("%d of %d tenants", len(news.Census.Briefs), tt.tenants)
+					if len(news.Scan.Briefs) != tt.tenants {
+						t.Errorf("%d of %d tenants", len(news.Scan.Briefs), tt.tenants)
 					}
 				}
 			}
@@ -336,12 +336,12 @@ func TestCensusesBackOff(t *testing.T) {
 			w.Close()
 			synctest.Wait()
 			for i := 1; i < 4; i++ {
-				if every := s.census[i].Sub(s.census[i-1]); every < tt.every || every > tt.every+tt.every/4+time.Millisecond {
-					t.Errorf("%d tenants, %v a part: a census every %v, want %v", tt.tenants, tt.part, every, tt.every)
+				if every := s.scan[i].Sub(s.scan[i-1]); every < tt.every || every > tt.every+tt.every/4+time.Millisecond {
+					t.Errorf("%d tenants, %v a part: a scan every %v, want %v", tt.tenants, tt.part, every, tt.every)
 				}
 			}
 			if took[0] < tt.span*9/10 || took[0] > tt.span+100*time.Millisecond {
-				t.Errorf("%d tenants, %v a part: a census takes %v, want %v", tt.tenants, tt.part, took[0], tt.span)
+				t.Errorf("%d tenants, %v a part: a scan takes %v, want %v", tt.tenants, tt.part, took[0], tt.span)
 			}
 		})
 	}
@@ -350,7 +350,7 @@ func TestCensusesBackOff(t *testing.T) {
 func TestTheStoreIsAway(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
-		w := begin(t, h, View{Census: true, Tenant: "acme"})
+		w := begin(t, h, View{Scan: true, Tenant: "acme"})
 		pass(2 * time.Second)
 		before := w.Take()
 		s.fail(queue.ErrUnavailable)
@@ -360,12 +360,12 @@ func TestTheStoreIsAway(t *testing.T) {
 			away.Overview.Store.Engine != queue.EngineRedis || away.Overview.Depth == 0 {
 			t.Errorf("while it is away: %+v", away.Overview)
 		}
-		if away.Census != nil || away.Tenant != nil {
+		if away.Scan != nil || away.Tenant != nil {
 			t.Errorf("while it is away: %+v", away)
 		}
 		s.fail(nil)
 		pass(2 * time.Second)
-		if back := w.Take(); back.Overview.Err != nil || back.Census == nil || back.Tenant == nil {
+		if back := w.Take(); back.Overview.Err != nil || back.Scan == nil || back.Tenant == nil {
 			t.Errorf("once it is back: %+v", back)
 		}
 		w.Close()
@@ -416,24 +416,24 @@ func TestWhoComesAgain(t *testing.T) {
 	s := newSource()
 	s.takes = 100 * time.Millisecond
 	story(t, s, 10, func(t *testing.T, h *Hub) {
-		w := begin(t, h, View{Census: true})
+		w := begin(t, h, View{Scan: true})
 		pass(1500 * time.Millisecond)
 		w.Close()
-		w = begin(t, h, View{Census: true})
+		w = begin(t, h, View{Scan: true})
 		<-w.News()
-		if news := w.Take(); news.Census == nil || news.Overview == nil {
+		if news := w.Take(); news.Scan == nil || news.Overview == nil {
 			t.Errorf("at once: %+v", news)
 		}
 		w.Close()
 		pass(time.Minute)
-		w = begin(t, h, View{Census: true})
+		w = begin(t, h, View{Scan: true})
 		<-w.News()
-		if news := w.Take(); news.Census != nil || news.Overview != nil && time.Since(news.Overview.At) > time.Second {
+		if news := w.Take(); news.Scan != nil || news.Overview != nil && time.Since(news.Overview.At) > time.Second {
 			t.Errorf("after a minute: %+v", news)
 		}
 		pass(200 * time.Millisecond)
-		if news := w.Take(); news.Census == nil {
-			t.Error("no census after 200 ms")
+		if news := w.Take(); news.Scan == nil {
+			t.Error("no scan after 200 ms")
 		}
 		w.Close()
 	})
@@ -443,7 +443,7 @@ func TestBoundAndEnd(t *testing.T) {
 	s := newSource()
 	synctest.Test(t, func(t *testing.T) {
 		h := New(s, 2)
-		a, b := begin(t, h, View{Census: true}), begin(t, h, View{})
+		a, b := begin(t, h, View{Scan: true}), begin(t, h, View{})
 		if _, err := h.Watch(View{}); !errors.Is(err, ErrTooMany) {
 			t.Errorf("a third watch: %v", err)
 		}
@@ -470,7 +470,7 @@ func TestComingAndGoing(t *testing.T) {
 		for i := range 200 {
 			all.Go(func() {
 				for round := range 20 {
-					w, err := h.Watch(View{Census: (i+round)%2 == 0, Tenant: fmt.Sprint(round % 3)})
+					w, err := h.Watch(View{Scan: (i+round)%2 == 0, Tenant: fmt.Sprint(round % 3)})
 					if err != nil {
 						t.Error(err)
 						return

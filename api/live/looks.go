@@ -40,7 +40,7 @@ type instant struct {
 	gap bool // the store was away since the instant before
 }
 
-// looks remembers what censuses told of each tenant. A tenant has a look of its own only where something has
+// looks remembers what scans told of each tenant. A tenant has a look of its own only where something has
 // changed, so that idle tenants cost one look each.
 type looks struct {
 	mu       sync.Mutex
@@ -53,8 +53,8 @@ type looks struct {
 
 func newLooks(most int) *looks { return &looks{most: most, tenants: map[string][]Look{}} }
 
-// note remembers a census, if the last one is old enough. err says why there is none.
-func (l *looks) note(c *Census, err error) {
+// note remembers a scan, if the last one is old enough. err says why there is none.
+func (l *looks) note(c *Scan, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
@@ -92,7 +92,7 @@ func (l *looks) note(c *Census, err error) {
 	}
 }
 
-// still remembers that nothing has changed since the last census.
+// still remembers that nothing has changed since the last scan.
 func (l *looks) still(at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -86,10 +86,10 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 	return o
 }
 
-// countDead asks for the dead letters where no census has counted them lately: it takes a look at every tenant. It
+// countDead asks for the dead letters where no scan has counted them lately: it takes a look at every tenant. It
 // is called with sampling held.
 func (h *Hub) countDead(ctx context.Context) {
-	if time.Since(h.deadAt) < censusAge {
+	if time.Since(h.deadAt) < scanAge {
 		return
 	}
 	h.deadAt = time.Now()
@@ -98,8 +98,8 @@ func (h *Hub) countDead(ctx context.Context) {
 	}
 }
 
-// counted takes the dead letters of a census.
-func (h *Hub) counted(c *Census) {
+// counted takes the dead letters of a scan.
+func (h *Hub) counted(c *Scan) {
 	var n int64
 	for i := range c.Briefs {
 		n += c.Briefs[i].Dead

@@ -12,7 +12,7 @@ const (
 	pastStep  = time.Second      // between two moments while somebody watches or something happens
 	idleEvery = 10 * time.Second // between two while nothing does
 	lookEvery = 5 * time.Second  // least time between two readings of a tenant
-	lookShare = 100              // unwatched censuses take at most 1/lookShare of the time
+	lookShare = 100              // unwatched scans take at most 1/lookShare of the time
 )
 
 // Moment is what is remembered of an overview.
@@ -27,8 +27,8 @@ type Moment struct {
 
 // Remember keeps the past while nobody watches, until Close, so that a page opened late begins with the minutes
 // before. It reads the overview every second while jobs come or leave, and every ten seconds else. It takes a
-// census every five seconds, unless nothing waits, runs or has happened since the last one; with many tenants
-// censuses are rarer. It is called at most once.
+// scan every five seconds, unless nothing waits, runs or has happened since the last one; with many tenants
+// scans are rarer. It is called at most once.
 func (h *Hub) Remember() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,8 +45,8 @@ func (h *Hub) Stir() {
 }
 
 func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
-	var counted *queue.Totals // at the last census
-	var due time.Time         // of the next census
+	var counted *queue.Totals // at the last scan
+	var due time.Time         // of the next scan
 	for every := pastStep; ; {
 		h.resting.Store(every > pastStep)
 		timer := time.NewTimer(every)

@@ -41,7 +41,7 @@ func TestRememberingIsCheap(t *testing.T) {
 		pass(2 * time.Minute)
 		begun := s.count("totals")
 		pass(10 * time.Minute)
-		if n := s.count("totals") - begun; n != 60 || s.count("census") != 1 || s.count("health") != s.count("totals") || s.count("dead letters") != 0 {
+		if n := s.count("totals") - begun; n != 60 || s.count("scan") != 1 || s.count("health") != s.count("totals") || s.count("dead letters") != 0 {
 			t.Errorf("read %v, %d of it in ten minutes", s.asked, n)
 		}
 		if past := moments(h); len(past) != 30 || past[1].At.Sub(past[0].At) != idleEvery || past[29].Admitted != 7 {
@@ -56,15 +56,15 @@ func TestRememberingIsCheap(t *testing.T) {
 	})
 }
 
-// A census takes one part in a hundred of the store's time at the most, however many tenants there are.
+// A scan takes one part in a hundred of the store's time at the most, however many tenants there are.
 func TestRememberingManyIsRare(t *testing.T) {
 	s := newSource() // something happens all the time
 	s.tenants, s.takes = 30_000, 9*time.Millisecond
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		h.Remember()
 		pass(10 * time.Minute)
-		if n := len(s.census); n < 8 || n > 28 { // 30 parts of at least 9 ms
-			t.Errorf("%d censuses", n)
+		if n := len(s.scan); n < 8 || n > 28 { // 30 parts of at least 9 ms
+			t.Errorf("%d scans", n)
 		}
 	})
 }
@@ -104,16 +104,16 @@ func TestThePastIsFinerWhileSomebodyWatches(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		h.Remember()
-		w := begin(t, h, View{Census: true})
+		w := begin(t, h, View{Scan: true})
 		pass(10*time.Second + time.Millisecond)
 		if past := moments(h); len(past) != 11 || s.count("totals") > 43 {
 			t.Errorf("%d moments of %d readings", len(past), s.count("totals"))
 		}
-		if looks := pastOf(h, "t0"); len(looks) != 3 || s.count("census") > 11 {
-			t.Errorf("%d looks of %d censuses", len(looks), s.count("census"))
+		if looks := pastOf(h, "t0"); len(looks) != 3 || s.count("scan") > 11 {
+			t.Errorf("%d looks of %d scans", len(looks), s.count("scan"))
 		}
 		if o := h.Overview(t.Context()); o.Dead == nil || *o.Dead != 0 || s.count("dead letters") > 1 {
-			t.Errorf("the dead letters of a census are counted %d times again", s.count("dead letters"))
+			t.Errorf("the dead letters of a scan are counted %d times again", s.count("dead letters"))
 		}
 		w.Close()
 		s.fail(errors.New("away"))
@@ -137,17 +137,17 @@ func TestThePastIsFinerWhileSomebodyWatches(t *testing.T) {
 	})
 }
 
-// Looks hold what a plain list of censuses would, in bounded memory.
+// Looks hold what a plain list of scans would, in bounded memory.
 func TestLooks(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 40
 		l := newLooks(most)
-		type census struct {
+		type scan struct {
 			instant
 			briefs []queue.Brief
 		}
-		var all []census
+		var all []scan
 		now, lost, known := time.Unix(1_000_000, 0), false, map[string]queue.Brief{}
 		for range rapid.IntRange(0, 80).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(5, 40).Draw(t, "seconds"))*time.Second + time.Millisecond)
@@ -180,16 +180,16 @@ func TestLooks(t *testing.T) {
 						briefs = append(briefs, b)
 					}
 				}
-				l.note(&Census{At: now, Briefs: briefs, read: slices.Repeat([]time.Time{now}, len(briefs))}, nil)
+				l.note(&Scan{At: now, Briefs: briefs, read: slices.Repeat([]time.Time{now}, len(briefs))}, nil)
 			}
-			c := census{instant: instant{now, lost}}
+			c := scan{instant: instant{now, lost}}
 			for _, name := range names {
 				if b, is := known[name]; is {
 					c.briefs = append(c.briefs, b)
 				}
 			}
 			all, lost = append(all, c), false
-			all = slices.DeleteFunc(all, func(c census) bool { return now.Sub(c.at) > pastKept })
+			all = slices.DeleteFunc(all, func(c scan) bool { return now.Sub(c.at) > pastKept })
 			if l.count > most {
 				t.Fatalf("%d looks", l.count)
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -363,25 +364,22 @@ func (w *world) leases(ctx context.Context) (map[string]bool, error) {
 
 // backlog is the number of jobs that wait and run, by the books of Redis.
 func (w *world) backlog(ctx context.Context) (waiting, running int, err error) {
-	shards := make([]*redis.SliceCmd, keyspace.Len())
+	shards := make([]*redis.StringCmd, keyspace.Len())
 	if _, err := w.store.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range shards {
-			shards[i] = p.HMGet(ctx, keyspace.Shard(i).Clock(), "depth", "running")
+			shards[i] = p.HGet(ctx, keyspace.Shard(i).Clock(), lua.ClockNumbers)
 		}
 		return nil
-	}); err != nil {
+	}); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, 0, err
 	}
 	for _, s := range shards {
-		var figures struct {
-			Depth   int `redis:"depth"`
-			Running int `redis:"running"`
-		}
-		if err := s.Scan(&figures); err != nil {
+		c, err := lua.ParseClock(s.Val())
+		if err != nil {
 			return 0, 0, err
 		}
-		waiting += figures.Depth
-		running += figures.Running
+		waiting += int(c.Depth)
+		running += int(c.Running)
 	}
 	return waiting, running, nil
 }

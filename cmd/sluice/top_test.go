@@ -403,7 +403,7 @@ func TestTrack(t *testing.T) {
 	}{
 		"a second":      {[]float64{0, 1, 2}, []totals{{10, 0, 5}, {20, 5, 7}, {20, 5, 7}}, []point{{15, 2, 5, 0}, {}}},
 		"four a second": {[]float64{0, .25, .5, .75, 1, 1.25}, []totals{{}, {admitted: 1}, {admitted: 2}, {admitted: 3}, {admitted: 4}, {admitted: 5}}, []point{{arrived: 4}}},
-		"a slow census": {[]float64{0, 3}, []totals{{}, {admitted: 6}}, []point{{arrived: 2}, {arrived: 2}, {arrived: 2}}},
+		"a slow scan":   {[]float64{0, 3}, []totals{{}, {admitted: 6}}, []point{{arrived: 2}, {arrived: 2}, {arrived: 2}}},
 		"a restart":     {[]float64{0, 1, 2, 3}, []totals{{admitted: 10}, {admitted: 20}, {admitted: 1}, {admitted: 2}}, []point{{arrived: 1}}},
 		"long away":     {[]float64{0, 1, 100, 101}, []totals{{}, {admitted: 1}, {admitted: 1}, {admitted: 3}}, []point{{arrived: 2}}},
 		"backwards":     {[]float64{5, 4, 5}, []totals{{}, {}, {departed: 3}}, []point{{departed: 3}}},

@@ -1,57 +1,52 @@
--- oldest: since when a flow has something to do.
+-- oldest: since when the oldest job of a flow could have left, and its dead letters.
 
--- returned_since is since when the job could have left that came back first of a flow's, 0 without one. An id whose job is gone is ignored.
-local function returned_since(name)
-  local head = redis.call('ZRANGE', PREFIX .. 'returned:' .. name, 0, 0, 'WITHSCORES')
-  if not head[1] then
-    return 0
-  end
-  local state = redis.call('GETRANGE', PREFIX .. 'job:' .. head[1], '1', '1')
-  return (state == 'q' or state == 'r' or state == 'l') and tonumber(head[2]) or 0
+local function head_of(index)
+  local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  return head[1], tonumber(head[2])
 end
 
--- queued_since is since when the job at the head of a flow's queue is eligible. Where that cannot be told it is 0, and the key that is missing.
+-- returned_since covers the jobs that came back from a worker. An id whose job is gone is ignored.
+local function returned_since(name)
+  local id, since = head_of(PREFIX .. 'returned:' .. name)
+  local state = id and redis.call('GETRANGE', PREFIX .. 'job:' .. id, '1', '1')
+  return (state == 'q' or state == 'r' or state == 'l') and since or FARTHEST
+end
+
+-- queued_since covers the jobs in the queue.
 local function queued_since(name)
   local queue = PREFIX .. 'queue:' .. name
-  local id = redis.call('ZRANGE', queue, 0, 0)[1]
-  if not id then
-    return 0, queue
-  end
-  local job = PREFIX .. 'job:' .. id
-  local at = redis.call('GETRANGE', job, '21', '27')
+  local id = head_of(queue)
+  local job = PREFIX .. 'job:' .. (id or '')
+  local at = id and redis.call('GETRANGE', job, '21', '27') or ''
   if #at < 7 then
-    return 0, job
+    absent(id and job or queue)
+    return FARTHEST
   end
   return n56(at, 1)
 end
 
--- oldest_of is since when the oldest job of a flow could have left: of those in the queue, those that are due but not in it yet, and those
--- that came back from a worker. It is 0 for none. A key that is missing is named, too.
+-- due_since covers the jobs that are due and not in the queue yet.
+local function due_since(name)
+  local _, due = head_of(PREFIX .. 'later:' .. name)
+  return due and due <= now and due or FARTHEST
+end
+
+-- oldest_of returns the earliest of these instants, 0 where no job could have left.
 local function oldest_of(name, depth, queued, running)
   if depth == 0 and running == 0 then
     return 0
   end
-  local oldest, missing = returned_since(name), nil
-  local function count(since)
-    if since > 0 and (oldest == 0 or since < oldest) then
-      oldest = since
-    end
-  end
+  local since = returned_since(name)
   if queued > 0 then
-    local since
-    since, missing = queued_since(name)
-    count(since)
+    since = min(since, queued_since(name))
   end
   if depth > queued then
-    local due = tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, 0, 0, 'WITHSCORES')[2])
-    if due and due <= now then
-      count(due)
-    end
+    since = min(since, due_since(name))
   end
-  return oldest, missing
+  return since < FARTHEST and since or 0
 end
 
--- letters_of is how many dead letters of a flow can be replayed: those of the jobs that have died since then.
+-- letters_of returns the number of dead letters of a flow that died since the given instant.
 local function letters_of(name, died, since)
   return died > 0 and redis.call('ZCOUNT', PREFIX .. 'dead:' .. name, since, '+inf') or 0
 end

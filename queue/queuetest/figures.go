@@ -24,8 +24,7 @@ var figureTests = map[string]func(*suite){
 	"totals are sums over shards":                totals,
 	"a listing pages through every tenant":       listing,
 	"a cursor that no listing gave is refused":   foreignCursor,
-	"a survey tells what waits of every tenant":  survey,
-	"a survey refuses what is no cursor":         foreignSurveyCursor,
+	"a scan reports what waits of every tenant":  scan,
 }
 
 var fileTests = map[string]func(*suite){
@@ -94,7 +93,7 @@ func limits(s *suite) {
 	s.tune(func(o *shaper.Overrides) { o.Concurrency, o.Rate = pointer(int64(0)), pointer(quick) })
 	s.await("a poll whose bounds put the flow off", func() bool { return s.look("w", bounded).PutOff == 1 })
 	equal(s, "what limits where the worker has no place for the route", s.tenant(tenant).LimitedBy, "upstream")
-	equal(s, "the same in a census", s.census(1)[tenant].LimitedBy, "upstream")
+	equal(s, "the same in a scan", s.scan(1)[tenant].LimitedBy, "upstream")
 	s.settle(l, shaper.Hold, after(time.Hour))
 	equal(s, "what limits in a hold", s.tenant(tenant).LimitedBy, "held")
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
@@ -130,7 +129,7 @@ func oldestWaitGoesOn(s *suite) {
 		})
 		least := time.Since(admitted) - 5*time.Millisecond // what passed between the admission and the instant noted here
 		for what, wait := range map[string]time.Duration{
-			"tenant": s.tenant(tenant).OldestWait, "survey": s.surveyed()[tenant].OldestWait, "census": s.census(10)[tenant].OldestWait,
+			"tenant": s.tenant(tenant).OldestWait, "scan": s.scan(10)[tenant].OldestWait,
 		} {
 			if wait < least {
 				s.Errorf("after a %s the oldest wait of the %s is %v, %v after the admission", event, what, wait, least)
@@ -155,7 +154,7 @@ func oldestWaitOfDue(s *suite) {
 	begin := time.Now()
 	s.admit(w)
 	s.await("the job to be due", func() bool { return s.tenant(tenant).OldestWait > 0 })
-	if wait, most := s.surveyed()[tenant].OldestWait, time.Since(begin)-w.Delay+5*time.Millisecond; wait > most {
+	if wait, most := s.scan(10)[tenant].OldestWait, time.Since(begin)-w.Delay+5*time.Millisecond; wait > most {
 		s.Errorf("the job has waited %v, it is due for %v at the most", wait, most)
 	}
 }
@@ -175,7 +174,7 @@ func holdTold(s *suite) {
 	s.settle(leases[0], shaper.Hold, after(time.Minute), because(refused))
 	s.settle(leases[1], shaper.Hold, after(time.Second), because(queue.HoldCause{By: queue.HeldByBreaker}))
 	for what, f := range map[string]queue.Figures{
-		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "census": s.census(10)[tenant].Figures,
+		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "scan": s.scan(10)[tenant].Figures,
 	} {
 		if in := f.HeldUntil.Sub(begin); f.HeldBy != refused || in < 59*time.Second || in > 80*time.Second {
 			s.Errorf("%s: held by %+v for %v, want %+v and a minute", what, f.HeldBy, in, refused)
@@ -227,7 +226,7 @@ func deadCounted(s *suite) {
 		s.Fatalf("Purge: %v", err)
 	}
 	for what, f := range map[string]queue.Figures{
-		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "census": s.census(10)[tenant].Figures,
+		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "scan": s.scan(10)[tenant].Figures,
 	} {
 		if f.Dead != 2 || f.DeadTotal != 3 {
 			s.Errorf("%s: %d dead letters of %d deaths, want 2 of 3", what, f.Dead, f.DeadTotal)
@@ -294,25 +293,8 @@ func listing(s *suite) {
 	}
 }
 
-// surveyed is what a survey tells, by tenant.
-func (s *suite) surveyed() map[string]queue.Backlog {
-	s.Helper()
-	out := map[string]queue.Backlog{}
-	for cursor, steps := "", 0; steps == 0 || cursor != ""; steps++ {
-		some, next, err := s.q.Survey(s.ctx, cursor)
-		if err != nil || steps > 100 {
-			s.Fatalf("step %d of the survey: %v", steps, err)
-		}
-		for _, b := range some {
-			out[b.Tenant] = b
-		}
-		cursor = next
-	}
-	return out
-}
-
-func survey(s *suite) {
-	equal(s, "the tenants of an empty store", len(s.surveyed()), 0)
+func scan(s *suite) {
+	equal(s, "the tenants of an empty store", len(s.scan(10)), 0)
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	reports := work()
 	reports.Route = "reports"
@@ -332,25 +314,16 @@ func survey(s *suite) {
 	later := work()
 	later.Delay = time.Hour
 	s.admit(later)
-	s.await("the oldest job to have waited", func() bool { return s.surveyed()[tenant].OldestWait > 10*time.Millisecond })
-	got := s.surveyed()
-	all := got[tenant]
-	all.OldestWait = 0
-	equal(s, "what waits", all, queue.Backlog{Tenant: tenant, Depth: 3, Running: 3, DeadLetters: 2})
-	equal(s, "what waits of a tenant with an odd name", got["odd name"], queue.Backlog{Tenant: "odd name", Running: 1})
+	s.await("the oldest job to have waited", func() bool { return s.scan(10)[tenant].OldestWait > 10*time.Millisecond })
+	got := s.scan(10)
+	waits := func(b queue.Brief) string { return fmt.Sprint(b.Depth, b.Running, b.Dead) }
+	equal(s, "what waits", waits(got[tenant]), "3 3 2")
+	equal(s, "what waits of a tenant with an odd name", waits(got["odd name"]), "0 1 0")
 	equal(s, "the tenants", len(got), 2)
 	if _, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead}); err != nil {
 		s.Fatalf("Purge: %v", err)
 	}
-	equal(s, "the dead letters after a purge", s.surveyed()[tenant].DeadLetters, 0)
-}
-
-func foreignSurveyCursor(s *suite) {
-	for _, cursor := range []string{"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "0-x", "0-99999999999999999999", " 0-0", "0-1-0"} {
-		if backlogs, _, err := s.q.Survey(s.ctx, cursor); !errors.Is(err, queue.ErrCursor) {
-			s.Errorf("cursor %q: %v, %v, want ErrCursor", cursor, backlogs, err)
-		}
-	}
+	equal(s, "the dead letters after a purge", s.scan(10)[tenant].Dead, 0)
 }
 
 func foreignCursor(s *suite) {

@@ -13,11 +13,11 @@ import (
 )
 
 var motionTests = map[string]func(*suite){
-	"a census tells what the tenants tell":              censusAgrees,
-	"a census tells what a hold and dead letters do":    censusStopped,
-	"a census judges a flow by the policy of now":       censusRetuned,
-	"a census in portions tells every tenant":           censusPortions,
-	"a census of no tenants ends":                       censusEmpty,
+	"a scan reports what the tenants report":            scanAgrees,
+	"a scan reports holds and dead letters":             scanStopped,
+	"a scan uses the policy of now":                     scanRetuned,
+	"a scan in pages has every tenant":                  scanPortions,
+	"a scan of no tenants ends":                         scanEmpty,
 	"totals count what was admitted, refused, departed": totalsCount,
 	"totals forget a departure that was not used":       totalsReleased,
 	"workers tell how late departures were":             latenessTold,
@@ -26,14 +26,14 @@ var motionTests = map[string]func(*suite){
 	"the store tells how it is":                         storeHealth,
 }
 
-// census reads all tenants, in portions of about most.
-func (s *suite) census(most int) map[string]queue.Brief {
+// scan reads all tenants, in pages of about most.
+func (s *suite) scan(most int) map[string]queue.Brief {
 	s.Helper()
 	all := map[string]queue.Brief{}
 	for cursor, parts := "", 0; parts == 0 || cursor != ""; parts++ {
-		part, next, err := s.q.Census(s.ctx, cursor, most)
+		part, next, err := s.q.Scan(s.ctx, cursor, most)
 		if err != nil || parts > 1000 {
-			s.Fatalf("Census: part %d, %v", parts, err)
+			s.Fatalf("Scan: page %d, %v", parts, err)
 		}
 		for _, b := range part {
 			all[b.Name] = b
@@ -43,24 +43,24 @@ func (s *suite) census(most int) map[string]queue.Brief {
 	return all
 }
 
-// agree compares the census with what each tenant tells. The oldest wait grows between the two.
+// agree compares the scan with each tenant. The oldest wait grows between the two.
 func (s *suite) agree(names ...string) {
 	s.Helper()
-	all := s.census(10)
+	all := s.scan(10)
 	for _, name := range names {
 		got, t := all[name], s.tenant(name)
 		want := queue.Brief{Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures}
 		if got.OldestWait > want.OldestWait || (got.OldestWait == 0) != (want.OldestWait == 0) {
-			s.Errorf("%s: the oldest wait is %v in the census, %v after it", name, got.OldestWait, want.OldestWait)
+			s.Errorf("%s: the oldest wait is %v in the scan, %v after it", name, got.OldestWait, want.OldestWait)
 		}
 		got.OldestWait, want.OldestWait = 0, 0
 		if !reflect.DeepEqual(got, want) {
-			s.Errorf("%s is %+v in the census, want %+v", name, got, want)
+			s.Errorf("%s is %+v in the scan, want %+v", name, got, want)
 		}
 	}
 }
 
-func censusAgrees(s *suite) {
+func scanAgrees(s *suite) {
 	two := int64(2)
 	s.restart(func(o *queue.Options) {
 		o.Defaults.Rate = slow
@@ -84,10 +84,10 @@ func censusAgrees(s *suite) {
 		s.Fatalf("Tune: %v", err)
 	}
 	s.agree(append(names, "only said")...)
-	equal(s, "tenants in the census", len(s.census(10)), 6)
+	equal(s, "tenants in the scan", len(s.scan(10)), 6)
 }
 
-func censusStopped(s *suite) {
+func scanStopped(s *suite) {
 	s.restart(func(o *queue.Options) { o.Defaults.Rate, o.Retention.DeadCapacity = quick, 1 })
 	held := work()
 	held.Tenant = "held"
@@ -97,11 +97,11 @@ func censusStopped(s *suite) {
 	s.settle(s.lease(2)[0], shaper.Die)
 	s.admit(work())
 	s.agree("held", tenant)
-	equal(s, "what limits a held tenant", s.census(1)["held"].LimitedBy, "held")
-	equal(s, "what limits a tenant full of dead letters", s.census(1)[tenant].LimitedBy, "paused")
+	equal(s, "what limits a held tenant", s.scan(1)["held"].LimitedBy, "held")
+	equal(s, "what limits a tenant full of dead letters", s.scan(1)[tenant].LimitedBy, "paused")
 }
 
-func censusRetuned(s *suite) {
+func scanRetuned(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = shaper.Rate{Limit: 1, Period: 24 * time.Hour} })
 	s.backlog(3, work())
 	s.lease(1)
@@ -109,11 +109,11 @@ func censusRetuned(s *suite) {
 	s.tune(func(o *shaper.Overrides) { o.Rate, o.Rates = &quick, &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}} })
 	s.agree(tenant)
 	s.policy(func(p *shaper.Policy) { p.Capacity = 12 }) // the shard has not looked at its flows by it
-	equal(s, "the capacity in the census", s.census(10)[tenant].Capacity, 12)
+	equal(s, "the capacity in the scan", s.scan(10)[tenant].Capacity, 12)
 	s.agree(tenant)
 }
 
-func censusPortions(s *suite) {
+func scanPortions(s *suite) {
 	names := manyNames(300)
 	for _, name := range names {
 		w := work()
@@ -122,18 +122,18 @@ func censusPortions(s *suite) {
 	}
 	slices.Sort(names)
 	for _, most := range []int{-1, 1, 50, 1000} {
-		if got := slices.Sorted(maps.Keys(s.census(most))); !slices.Equal(got, names) {
+		if got := slices.Sorted(maps.Keys(s.scan(most))); !slices.Equal(got, names) {
 			s.Errorf("in portions of %d: %d tenants, want %d", most, len(got), len(names))
 		}
 	}
-	for _, cursor := range []string{"x", "1-0", "0--1", "0"} {
-		if _, _, err := s.q.Census(s.ctx, cursor, 10); !errors.Is(err, queue.ErrCursor) {
+	for _, cursor := range []string{"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "0-x", "0-99999999999999999999", " 0-0", "0-1-0"} {
+		if _, _, err := s.q.Scan(s.ctx, cursor, 10); !errors.Is(err, queue.ErrCursor) {
 			s.Errorf("cursor %q: %v, want ErrCursor", cursor, err)
 		}
 	}
 }
 
-func censusEmpty(s *suite) { equal(s, "tenants", len(s.census(10)), 0) }
+func scanEmpty(s *suite) { equal(s, "tenants", len(s.scan(10)), 0) }
 
 // counted are the totals that only grow.
 func (s *suite) counted() string {
@@ -163,7 +163,7 @@ func totalsCount(s *suite) {
 	}
 	equal(s, "totals after departures", s.counted(), fmt.Sprint(4, refused, 4))
 	sum := [3]int64{}
-	for _, b := range s.census(10) {
+	for _, b := range s.scan(10) {
 		sum[0], sum[1], sum[2] = sum[0]+b.Admitted, sum[1]+b.Rejected, sum[2]+b.Departed
 	}
 	equal(s, "the sum over tenants", fmt.Sprint(sum[0], sum[1], sum[2]), fmt.Sprint(4, refused, 4))

@@ -2,7 +2,7 @@
 import { get, query, unreachable } from "./api.js";
 
 const firstPause = 500, longestPause = 5000; // ms between two tries
-const silence = 20000; // ms without any event: longer than the slowest census and the server's heartbeat
+const silence = 20000; // ms without any event: longer than the slowest scan and the server's heartbeat
 const changeover = 3000; // ms for the next stream to begin where one has ended
 
 export class Stream {

@@ -13,28 +13,26 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// whole is a flow as the script census tells it.
+// whole is a flow as scan.lua writes it.
 const whole = "acme/echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 breaker:502 200:1000000:1:16:17,5:60000000:3:18:-19 21:upstream =gold 20 22"
 
-// counted decodes an answer of the census that tells of one flow.
-func counted(flow string) (lua.Census, error) {
-	return lua.CensusCall{}.Decode([]any{int64(99), "7", "acme", int64(1), `{"capacity":5}`, "", flow})
+// scanned decodes a page with one flow.
+func scanned(flow string) (lua.Scan, error) {
+	return lua.ScanCall{}.Decode([]any{int64(99), "7", "acme", int64(1), int64(3), `{"capacity":5}`, "", "why", flow})
 }
 
-func TestCensusTellsAFlow(t *testing.T) {
-	got, err := counted(whole)
+func TestScanReadsAFlow(t *testing.T) {
+	got, err := scanned(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pace := func(limit int64, period time.Duration, burst int64) shaper.Pace {
 		return shaper.Pace{Rate: shaper.Rate{Limit: limit, Period: period}, Burst: burst}
 	}
-	want := lua.Census{Now: 99, Cursor: "7", Tenants: []lua.CountedTenant{{
-		Entry: "acme", API: `{"capacity":5}`, Flows: []lua.CountedFlow{{
-			FlowStat: lua.FlowStat{
-				Flow: "acme/echo", Depth: 7, Queued: 8, Running: 9, HeldUntil: 3, Admitted: 11, Rejected: 12, Departed: 13, Succeeded: 14, Dead: 15, Oldest: 20,
-				FullUntil: 6, Tier: "gold", Bytes: 10, Hindered: lua.Hindrance{Cause: "upstream", Until: 21}, Letters: 22, Cause: "breaker:502",
-			},
+	want := lua.Scan{Now: 99, Cursor: "7", Tenants: []lua.ScannedTenant{{
+		Entry: "acme", Revision: 3, API: `{"capacity":5}`, Reason: "why", Flows: []lua.ScannedFlow{{
+			Flow: "acme/echo", Depth: 7, Queued: 8, Running: 9, Admitted: 11, Rejected: 12, Departed: 13, Succeeded: 14, Dead: 15, Oldest: 20,
+			FullUntil: 6, Tier: "gold", Bytes: 10, Hindered: lua.Hindrance{Cause: "upstream", Until: 21}, Letters: 22, Cause: "breaker:502",
 			Bucket: shaper.Bucket{
 				Last: 1, Ready: 2, HeldUntil: 3, Share: 4, Spaced: 5,
 				Cells: []shaper.Cell{{Pace: pace(200, time.Second, 1), TAT: 16, Rem: 17}, {Pace: pace(5, time.Minute, 3), TAT: 18, Rem: -19}},
@@ -44,44 +42,51 @@ func TestCensusTellsAFlow(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	bare, err := counted("acme/echo 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0 0")
+	stored, err := scanned(whole + " 30 31 32 33 34 35 36 37")
+	wantStored := lua.Stored{Live: 30, Dead: 31, Answers: shaper.Aged{Sum: 32, Before: 33, Since: 34}, Keys: shaper.Aged{Sum: 35, Before: 36, Since: 37}}
+	if f := stored.Tenants[0].Flows[0]; err != nil || f.Stored != wantStored {
+		t.Errorf("stored is %+v, %v", f.Stored, err)
+	}
+	bare, err := scanned("acme/echo 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0 0")
 	if f := bare.Tenants[0].Flows[0]; err != nil || f.Tier != "" || f.Hindered != (lua.Hindrance{}) || f.Bucket.Cells != nil {
 		t.Errorf("a flow that was never touched is %+v, %v", f, err)
 	}
 }
 
-func TestCensusRefuses(t *testing.T) {
+func TestScanRefuses(t *testing.T) {
 	for _, bad := range []string{
-		"", " ", whole + " 1", strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
+		"", " ", whole + " 1", whole + " 1 2 3 4 5 6 7", whole + " 1 2 3 4 5 6 7 8 9", strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
 		strings.Replace(whole, ":16:17", ":16", 1), strings.Replace(whole, ":17", ":17:1", 1), strings.Replace(whole, "200:", "0:", 1),
 		strings.Replace(whole, "acme/echo", "", 1),
 	} {
-		if _, err := counted(bad); !errors.Is(err, lua.ErrReply) {
+		if _, err := scanned(bad); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("%q: %v, want ErrReply", bad, err)
 		}
 	}
-	for _, values := range [][]any{{int64(1), "0", "acme", int64(2), "", "", whole}, {int64(1), "0", "acme", int64(-1), "", ""}} {
-		if _, err := (lua.CensusCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
+	for _, values := range [][]any{
+		{int64(1), "0", "acme", int64(2), int64(1), "", "", "", whole}, {int64(1), "0", "acme", int64(-1), int64(1), "", "", ""},
+	} {
+		if _, err := (lua.ScanCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("%v: %v, want ErrReply", values, err)
 		}
 	}
 }
 
-// FuzzCensus: whatever a flow is told as, it is read or refused, and what is read can be judged.
-func FuzzCensus(f *testing.F) {
+// FuzzScan: any text of a flow is read or refused, and what is read can be computed with.
+func FuzzScan(f *testing.F) {
 	f.Add(whole)
 	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 = 0 0")
 	f.Add("a/b 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 1:1:1:1:1, x: = 0 0")
 	f.Fuzz(func(t *testing.T, flow string) {
-		census, err := counted(flow)
+		scan, err := scanned(flow)
 		if err != nil {
 			if !errors.Is(err, lua.ErrReply) {
 				t.Errorf("%q: %v", flow, err)
 			}
 			return
 		}
-		b := census.Tenants[0].Flows[0].Bucket
-		_ = fmt.Sprint(b.Earliest(), b.Pace(census.Now))
+		b := scan.Tenants[0].Flows[0].Bucket
+		_ = fmt.Sprint(b.Earliest(), b.Pace(scan.Now))
 	})
 }
 

@@ -5,39 +5,39 @@ import (
 	"time"
 )
 
-// count takes one census after the other until ctx ends. One that fails, because the store is away, is forgotten; the overview says why.
+// count takes one scan after the other until ctx ends. One that fails, because the store is away, is forgotten; the overview says why.
 func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 	h.mu.Lock()
-	next := h.nextCensus
+	next := h.nextScan
 	h.mu.Unlock()
 	for rest(ctx, time.Until(next)) {
 		began := time.Now()
 		c, busy, err := h.take(ctx)
-		next = began.Add(min(max(censusEvery, censusShare*busy), censusSeldom))
-		if soon := time.Now().Add(censusEvery / 4); next.Before(soon) || ctx.Err() != nil {
+		next = began.Add(min(max(scanEvery, scanShare*busy), scanSeldom))
+		if soon := time.Now().Add(scanEvery / 4); next.Before(soon) || ctx.Err() != nil {
 			next = soon // it takes longer than it is to be repeated, or was broken off: who comes next shall not wait for long
 		}
 		h.mu.Lock()
-		h.nextCensus = next
+		h.nextScan = next
 		h.mu.Unlock()
 		if ctx.Err() == nil {
 			h.tenants.note(c, err)
 		}
 		if err == nil {
 			h.counted(c)
-			h.publish(ctx, func(v View) bool { return v.Census }, func() { h.census = c })
+			h.publish(ctx, func(v View) bool { return v.Scan }, func() { h.scan = c })
 		}
 	}
 }
 
 // take goes through all tenants once, and says how long the store was busy with it, as far as that can be told from here.
-func (h *Hub) take(ctx context.Context) (c *Census, busy time.Duration, err error) {
-	c = &Census{}
+func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error) {
+	c = &Scan{}
 	var owed time.Duration // rest
 	told := map[string]bool{}
 	for cursor := ""; ; {
 		asked := time.Now()
-		part, next, err := h.source.Census(ctx, cursor, censusPart)
+		part, next, err := h.source.Scan(ctx, cursor, scanPart)
 		// What goes beyond the most that it can have cost was spent waiting for others, and calls for no rest.
 		read := time.Now()
 		took := min(read.Sub(asked), callCost+time.Duration(len(part))*tenantCost)

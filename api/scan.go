@@ -10,16 +10,17 @@ import (
 	"github.com/7509e464/sluice/queue/scrape"
 )
 
-// Bounds of a survey of all tenants. When the budget is used up, the next scrape or reading
+// Bounds of a scan of all tenants. When the budget is used up, the next scrape or reading
 // continues it.
 const (
 	scrapeBudget = 200 * time.Millisecond // of a scrape
 	liveBudget   = 50 * time.Millisecond  // of a reading for event streams
-	surveyRest   = 20                     // pause after a survey, as a multiple of its duration
+	scanRest     = 20                     // pause after a scan, as a multiple of its duration
+	scanPage     = 200                    // tenants of one script: some 2 ms
 )
 
-// survey looks at what waits of all tenants, over several scrapes where there are many. It is used by one goroutine at a time.
-type survey struct {
+// scan reads the figures of all tenants, over several scrapes where there are many. It is used by one goroutine at a time.
+type scan struct {
 	backend Backend
 	cursor  string
 	gather  *findings // of the one under way; nil between two
@@ -29,9 +30,9 @@ type survey struct {
 	rest    time.Duration
 }
 
-// goOn goes on with the survey, or begins another where it is time for it, and returns what the last one found; nil before the end of the
+// goOn goes on with the scan, or begins another where it is time for it, and returns what the last one found; nil before the end of the
 // first. wanted are tenants of which the next one is to tell whatever their depth.
-func (s *survey) goOn(ctx context.Context, wanted []string, budget time.Duration) *findings {
+func (s *scan) goOn(ctx context.Context, wanted []string, budget time.Duration) *findings {
 	if s.gather == nil {
 		if s.done != nil && time.Since(s.endedAt) < s.rest {
 			return s.done
@@ -40,14 +41,14 @@ func (s *survey) goOn(ctx context.Context, wanted []string, budget time.Duration
 	}
 	begin := time.Now()
 	for time.Since(begin) < budget {
-		some, next, err := s.backend.Survey(ctx, s.cursor)
+		some, next, err := s.backend.Scan(ctx, s.cursor, scanPage)
 		if err != nil {
 			break // the next scrape goes on from there
 		}
 		s.gather.add(some)
 		if s.cursor = next; next == "" {
 			s.spent += time.Since(begin)
-			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(scrape.Age, surveyRest*s.spent)
+			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(scrape.Age, scanRest*s.spent)
 			return s.done
 		}
 	}
@@ -55,30 +56,30 @@ func (s *survey) goOn(ctx context.Context, wanted []string, budget time.Duration
 	return s.done
 }
 
-// findings are what a survey found. Of the tenants it keeps only those that somebody may ask for, so that it stays small.
+// findings are what a scan found. Of the tenants it keeps only those that somebody may ask for, so that it stays small.
 type findings struct {
 	dead    int64
-	wanted  map[string]queue.Backlog
-	deepest []queue.Backlog // the deepest first
-	waits   []queue.Backlog // the longest wait first
+	wanted  map[string]queue.Brief
+	deepest []queue.Brief // the deepest first
+	waits   []queue.Brief // the longest wait first
 }
 
 // foundMost is more than the tenants that may be shown.
 const foundMost = maxShown + 1
 
 func newFindings(wanted []string) *findings {
-	f := &findings{wanted: make(map[string]queue.Backlog, len(wanted))}
+	f := &findings{wanted: make(map[string]queue.Brief, len(wanted))}
 	for _, name := range wanted {
-		f.wanted[name] = queue.Backlog{Tenant: name}
+		f.wanted[name] = queue.Brief{Name: name}
 	}
 	return f
 }
 
-func (f *findings) add(some []queue.Backlog) {
+func (f *findings) add(some []queue.Brief) {
 	for _, b := range some {
-		f.dead += b.DeadLetters // a tenant that is told of twice is rare, and the next survey has it right
-		if _, is := f.wanted[b.Tenant]; is {
-			f.wanted[b.Tenant] = b
+		f.dead += b.Dead // a tenant that is told of twice is rare, and the next scan has it right
+		if _, is := f.wanted[b.Name]; is {
+			f.wanted[b.Name] = b
 		}
 		if b.Depth > 0 {
 			f.deepest = append(f.deepest, b)
@@ -87,26 +88,26 @@ func (f *findings) add(some []queue.Backlog) {
 			f.waits = append(f.waits, b)
 		}
 	}
-	f.deepest = first(f.deepest, func(a, b queue.Backlog) int { return cmp.Compare(b.Depth, a.Depth) })
-	f.waits = first(f.waits, func(a, b queue.Backlog) int { return cmp.Compare(b.OldestWait, a.OldestWait) })
+	f.deepest = first(f.deepest, func(a, b queue.Brief) int { return cmp.Compare(b.Depth, a.Depth) })
+	f.waits = first(f.waits, func(a, b queue.Brief) int { return cmp.Compare(b.OldestWait, a.OldestWait) })
 }
 
 // first keeps the first in the order, each tenant once; of those that are equal the ones by name.
-func first(list []queue.Backlog, order func(a, b queue.Backlog) int) []queue.Backlog {
-	slices.SortFunc(list, func(a, b queue.Backlog) int { return cmp.Or(order(a, b), cmp.Compare(a.Tenant, b.Tenant)) })
-	list = slices.CompactFunc(list, func(a, b queue.Backlog) bool { return a.Tenant == b.Tenant })
+func first(list []queue.Brief, order func(a, b queue.Brief) int) []queue.Brief {
+	slices.SortFunc(list, func(a, b queue.Brief) int { return cmp.Or(order(a, b), cmp.Compare(a.Name, b.Name)) })
+	list = slices.CompactFunc(list, func(a, b queue.Brief) bool { return a.Name == b.Name })
 	return slices.Clip(list[:min(len(list), foundMost)])
 }
 
 // of is what was found of a tenant, nothing where it is none of those that are kept.
-func (f *findings) of(tenant string) queue.Backlog {
+func (f *findings) of(tenant string) queue.Brief {
 	if b, is := f.wanted[tenant]; is {
 		return b
 	}
-	if i := slices.IndexFunc(f.deepest, func(b queue.Backlog) bool { return b.Tenant == tenant }); i >= 0 {
+	if i := slices.IndexFunc(f.deepest, func(b queue.Brief) bool { return b.Name == tenant }); i >= 0 {
 		return f.deepest[i]
 	}
-	return queue.Backlog{Tenant: tenant}
+	return queue.Brief{Name: tenant}
 }
 
 // oldest is the longest wait of all tenants.
@@ -115,7 +116,7 @@ func (f *findings) oldest() time.Duration { return f.oldestBut(func(string) bool
 // oldestBut is the longest wait of tenants that are not left out, of which there are at most maxShown.
 func (f *findings) oldestBut(out func(tenant string) bool) time.Duration {
 	for _, b := range f.waits {
-		if !out(b.Tenant) {
+		if !out(b.Name) {
 			return b.OldestWait
 		}
 	}

@@ -1,0 +1,172 @@
+package lua
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// ScanCall reads the settings and figures of a page of a shard's tenants, or of one tenant.
+type ScanCall struct {
+	At             At
+	Clock, Tenants string        // keys
+	Policy         string        // key of the one tenant to read; empty for a page
+	Cursor         string        // "0" begins
+	Most           int           // about how many tenants
+	Dead           time.Duration // retention of dead letters
+}
+
+// Scan is a page of a shard's tenants.
+type Scan struct {
+	Now     shaper.Instant
+	Cursor  string // of the next page, "0" at the end
+	Tenants []ScannedTenant
+}
+
+// ScannedTenant is what is stored of a tenant.
+type ScannedTenant struct {
+	Entry     string // in the tenants key; of the one tenant its name as in keys
+	Revision  int64
+	API, File string // overrides
+	Reason    string
+	Flows     []ScannedFlow
+}
+
+// ScannedFlow is what is stored of a flow. Its bucket follows the policy at its last change.
+type ScannedFlow struct {
+	Flow                                          string // as in keys
+	Bucket                                        shaper.Bucket
+	Depth, Queued, Running                        int64
+	Admitted, Rejected, Departed, Succeeded, Dead int64
+	Oldest                                        shaper.Instant // since when its oldest job could have left; 0 for none
+	FullUntil                                     shaper.Instant // stopped until then by its dead letters
+	Bytes                                         int64          // of the payloads of its waiting jobs
+	Tier                                          string         // that the tenant's credential claimed last
+	Hindered                                      Hindrance
+	Letters                                       int64  // dead letters that can be replayed
+	Cause                                         string // of its last hold; empty where none is known
+	Stored                                        Stored // zero in a page
+}
+
+// Stored is the bytes that a flow has stored.
+type Stored struct {
+	Live, Dead    int64       // of waiting and leased jobs, of dead letters
+	Answers, Keys shaper.Aged // of jobs that ended otherwise, of idempotency keys that outlive their jobs
+}
+
+// Hindrance is what a worker last reported to keep a flow from leaving, beside its policy.
+type Hindrance struct {
+	Cause string // as limited_by shows it
+	Until shaper.Instant
+}
+
+// Call is the call in the form that is sent.
+func (c ScanCall) Call() Call {
+	keys := []string{c.Clock, c.Tenants}
+	if c.Policy != "" {
+		keys = append(keys, c.Policy)
+	}
+	return Call{Commands.Scan, keys, []any{string(c.At), c.Cursor, c.Most, seconds(c.Dead)}}
+}
+
+// Decode reads the answer.
+func (c ScanCall) Decode(values []any) (Scan, error) {
+	r := reader{values: values}
+	out := Scan{Now: shaper.Instant(r.int()), Cursor: r.text()}
+	for r.more() {
+		t := ScannedTenant{Entry: r.text()}
+		flows := r.int()
+		t.Revision, t.API, t.File, t.Reason = r.int(), r.text(), r.text(), r.text()
+		if flows < 0 || flows > int64(len(values)-r.at) {
+			r.fail("too few flows")
+			break
+		}
+		t.Flows = make([]ScannedFlow, flows)
+		for i := range t.Flows {
+			var err error
+			if t.Flows[i], err = parseFlow(r.text()); err != nil && r.err == nil {
+				r.err = err
+			}
+		}
+		out.Tenants = append(out.Tenants, t)
+	}
+	return out, r.err
+}
+
+// parseFlow reads a flow as scan.lua writes it.
+func parseFlow(text string) (f ScannedFlow, err error) {
+	rest := text
+	next := func() (part string) {
+		part, rest, _ = strings.Cut(rest, " ")
+		return part
+	}
+	number := func() int64 {
+		n, failed := strconv.ParseInt(next(), 10, 64)
+		if failed != nil {
+			err = fmt.Errorf("%w: a flow with a part that is no number", ErrReply)
+		}
+		return n
+	}
+	instant := func() shaper.Instant { return shaper.Instant(number()) }
+	f.Flow = next()
+	f.Bucket = shaper.Bucket{Last: instant(), Ready: instant(), HeldUntil: instant(), Share: number(), Spaced: instant()}
+	f.FullUntil = instant()
+	f.Depth, f.Queued, f.Running, f.Bytes = number(), number(), number(), number()
+	f.Admitted, f.Rejected, f.Departed, f.Succeeded, f.Dead = number(), number(), number(), number(), number()
+	if f.Cause = next(); f.Cause == "0" {
+		f.Cause = ""
+	}
+	cells := next()
+	f.Hindered = parseHindrance(next())
+	tier, found := strings.CutPrefix(next(), "=")
+	f.Tier, f.Oldest, f.Letters = tier, instant(), number()
+	if rest != "" {
+		f.Stored = Stored{
+			Live: number(), Dead: number(),
+			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()}, Keys: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
+		}
+	}
+	if err == nil && (f.Flow == "" || !found || rest != "") {
+		err = fmt.Errorf("%w: not a flow", ErrReply)
+	}
+	if err == nil && cells != "0" {
+		f.Bucket.Cells, err = parseCells(cells)
+	}
+	return f, err
+}
+
+// parseHindrance reads a hindrance as lib/flow.lua writes it. A malformed text is no hindrance.
+func parseHindrance(text string) Hindrance {
+	until, cause, _ := strings.Cut(text, ":")
+	at, err := strconv.ParseInt(until, 10, 64)
+	if err != nil || cause == "" {
+		return Hindrance{}
+	}
+	return Hindrance{Cause: cause, Until: shaper.Instant(at)}
+}
+
+// parseCells reads the state of each pace, as lib/flow.lua writes it.
+func parseCells(text string) ([]shaper.Cell, error) {
+	cells := make([]shaper.Cell, 0, 1+strings.Count(text, ","))
+	for cell := range strings.SplitSeq(text, ",") {
+		var n [5]int64
+		for i := range n {
+			part, rest, more := strings.Cut(cell, ":")
+			var err error
+			if n[i], err = strconv.ParseInt(part, 10, 64); err != nil || more != (i < len(n)-1) {
+				return nil, fmt.Errorf("%w: not a pace: five numbers are", ErrReply)
+			}
+			cell = rest
+		}
+		if n[0] < 1 {
+			return nil, fmt.Errorf("%w: a pace of no jobs", ErrReply)
+		}
+		cells = append(cells, shaper.Cell{
+			Pace: shaper.Pace{Rate: shaper.Rate{Limit: n[0], Period: micros(n[1])}, Burst: n[2]}, TAT: shaper.Instant(n[3]), Rem: n[4],
+		})
+	}
+	return cells, nil
+}

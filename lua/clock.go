@@ -1,0 +1,31 @@
+package lua
+
+import (
+	"fmt"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// ClockNumbers is the field of a shard's clock that ParseClock reads.
+const ClockNumbers = "n"
+
+// Clock is a shard's clock and the sums over its flows. lib/clock.lua says what they mean.
+type Clock struct {
+	Last, Off, Wake              shaper.Instant // Off: by how much it is ahead of the server's clock
+	Depth, Running               int64
+	Swept, Grace                 shaper.Instant
+	Help, Bytes, Stored          int64
+	Admitted, Rejected, Departed int64
+}
+
+// ParseClock reads the numbers of a clock. Those of a clock that nobody has used yet, "", are all 0.
+func ParseClock(text string) (c Clock, err error) {
+	if text == "" {
+		return c, nil
+	}
+	if _, err = fmt.Sscan(text, &c.Last, &c.Off, &c.Wake, &c.Depth, &c.Running, &c.Swept, &c.Grace, &c.Help, &c.Bytes, &c.Stored,
+		&c.Admitted, &c.Rejected, &c.Departed); err != nil {
+		return Clock{}, fmt.Errorf("%w: the numbers of a clock: %w", ErrReply, err)
+	}
+	return c, nil
+}

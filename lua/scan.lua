@@ -1,0 +1,89 @@
+-- scan: read the settings and figures of some of a shard's tenants, or of one.
+--
+-- Guarantee: writes nothing. A full scan returns every tenant that is in the index all the while;
+-- duplicates are possible.
+--
+-- KEYS
+--   1 clock   2 tenants   3 policy of the one tenant to read; absent for a page of tenants
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 cursor, '0' to begin   3 about how many tenants
+--   4 retention of dead letters in s
+-- Reply
+--   now, cursor of the next page ('0' at the end), then per tenant:
+--   entry in tenants (of one tenant its name as in keys), number of its flows, revision,
+--   API overrides, file overrides, reason, and per flow a text, its parts joined by spaces:
+--   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted, rejected,
+--   departed, succeeded, dead, cause of its hold ('0' none), cells ('0' none), hindrance as
+--   lib/flow.lua writes it ('0' none), tier that the tenant's credential claimed last after a '=',
+--   since when its oldest job could have left (0 none), dead letters that can be replayed,
+--   and of one tenant the bytes stored: of waiting and leased jobs, of dead letters, of answers in
+--   the current window, in the window before, start of the current window, of idempotency keys
+--   the same three
+-- Derived keys: flow flows job policy queue later returned dead tenants
+-- Channels: (none)
+
+--! include record clock stored oldest
+
+-- Stored values are passed on as they are, and no policy is resolved here: Go does that without
+-- keeping Redis busy.
+
+local FIELDS = {
+  'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted', 'rejected', 'departed', 'succeeded',
+  'dead', 'cause', 'cells', 'hindered',
+}
+local DEPTH, QUEUED, RUNNING, DEAD, TIER = 7, 8, 9, 15, 19 -- in FIELDS, and the field read after them
+local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before', 'keys_at' }
+
+local read = { unpack(FIELDS) }
+read[TIER] = 'tier'
+
+clock_load(ARGV[1])
+local retention = tonumber(ARGV[4]) * 1000000
+
+local function flow_text(name)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, unpack(read))
+  if not v[QUEUED] then
+    absent(key)
+  end
+  for k = 1, #FIELDS do
+    v[k] = v[k] or '0'
+  end
+  v[TIER] = '=' .. (v[TIER] or '')
+  v[TIER + 1] = format('%.0f', oldest_of(name, v[DEPTH] + 0, v[QUEUED] + 0, v[RUNNING] + 0))
+  v[TIER + 2] = format('%d', letters_of(name, v[DEAD] + 0, now - retention))
+  return name .. ' ' .. table.concat(v, ' ')
+end
+
+local function stored_text(name)
+  local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, unpack(STORED))
+  numbers(v, #STORED)
+  v[2] = v[2] > 0 and dead_alive({ name = name, dead_bytes = v[2] }, retention) or 0
+  return string.format(' %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(v))
+end
+
+local cursor, entries = '0', nil
+if KEYS[3] then
+  entries = { string.sub(KEYS[3], #PREFIX + 8), 0 }
+else
+  local page = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
+  cursor, entries = page[1], page[2]
+end
+
+local reply = { now, cursor }
+for i = 1, #entries, 2 do
+  local tenant = string.match(entries[i], '^%S+')
+  local policy = redis.call('HMGET', PREFIX .. 'policy:' .. tenant, 'revision', 'api', 'file', 'reason')
+  local flows = PREFIX .. 'flows:' .. tenant
+  local names = redis.call('SMEMBERS', flows)
+  if #names == 0 then
+    absent(flows)
+  end
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = entries[i], #names, tonumber(policy[1]) or 0
+  reply[n + 4], reply[n + 5], reply[n + 6] = policy[2] or '', policy[3] or '', policy[4] or ''
+  for k = 1, #names do
+    reply[n + 6 + k] = flow_text(names[k]) .. (KEYS[3] and stored_text(names[k]) or '')
+  end
+end
+return reply
