@@ -14,6 +14,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (
@@ -139,7 +140,7 @@ func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) 
 		if s.Overload {
 			streak = minOverload
 		}
-		b.reason, b.detail, b.status = cut(s.Error.Message, maxMessage), cut(s.Error.Detail, maxMessage), s.Error.Status
+		b.reason, b.detail, b.status = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail), s.Error.Status
 		b.fail(b.watch.now(), streak)
 	default:
 		b.failing = 0

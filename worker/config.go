@@ -14,10 +14,10 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process (Handler) or an asynq queue (Asynq).
@@ -170,8 +170,7 @@ func (c Config) validate() error {
 		check(r.Breaker.SlowAfter > 0 && r.Breaker.SlowAfter <= max(1, r.Timeout), at+"breaker.slow_after", r.Breaker.SlowAfter, "must be positive and at most the timeout")
 		check(len(r.Secrets) == 0 || r.URL != "", at+"secrets", "(hidden)", "sign requests to a url only")
 		for i, secret := range r.Secrets {
-			_, err := webhooks.NewWebhook(secret)
-			check(err == nil && len(secret) > len("whsec_"), fmt.Sprintf("%ssecrets[%d]", at, i), "(hidden)", "must be whsec_ and base64")
+			check(outbound.ValidSecret(secret), fmt.Sprintf("%ssecrets[%d]", at, i), "(hidden)", "must be whsec_ and base64")
 		}
 	}
 	return ps.Err()

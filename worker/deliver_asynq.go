@@ -11,6 +11,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
 
@@ -86,7 +87,7 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 		asynq.TaskID(ticket.TaskID(l.LeaseRef)),
 		asynq.Queue(to.Queue),
 		asynq.MaxRetry(max(1, attempts-1)),
-		asynq.Timeout(wholeSeconds(d.route.Timeout)),
+		asynq.Timeout(outbound.WholeSeconds(d.route.Timeout)),
 		asynq.Retention(taskRetention),
 	}
 	headers := map[string]string{}
@@ -97,11 +98,6 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 		headers["traceparent"] = l.TraceParent
 	}
 	return asynq.NewTaskWithHeaders(l.Type, l.Payload, headers), options
-}
-
-// wholeSeconds rounds up: asynq would cut a fraction off, and take what is left of less than a second for no timeout.
-func wholeSeconds(d time.Duration) time.Duration {
-	return (d + time.Second - 1).Truncate(time.Second)
 }
 
 func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options []asynq.Option) error {

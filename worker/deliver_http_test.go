@@ -23,6 +23,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const payload = "{ \"amount\" : 1e400,\t\"note\":\"\\u00e9\" }"
@@ -49,7 +50,7 @@ func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	defer d.client.Transport.CloseIdleConnections()
 	s := d.Deliver(ctx, lease())
 	if s.LeaseRef != lease().LeaseRef {
 		t.Errorf("settles %+v", s.LeaseRef)
@@ -179,7 +180,7 @@ func TestProxyVariablesAreIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Loopback is never proxied, so the transport is asked instead of a server.
-	if d.transport.Proxy != nil {
+	if d.client.Transport.Proxy != nil {
 		t.Error("a proxy is looked for")
 	}
 }
@@ -210,7 +211,7 @@ func TestBodyAtTheBoundIsWhole(t *testing.T) {
 func TestConnectionIsUsedAgain(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(make([]byte, maxDrain)) // more than is kept, not more than is drained
+		_, _ = w.Write(make([]byte, outbound.MaxDrain)) // more than is kept, not more than is drained
 	}))
 	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
@@ -223,7 +224,7 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	defer d.client.Transport.CloseIdleConnections()
 	for range 5 {
 		if s := d.Deliver(t.Context(), lease()); s.Event != shaper.Succeed {
 			t.Fatalf("%+v", s.Error)

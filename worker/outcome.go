@@ -12,12 +12,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-const (
-	// maxHold caps what an upstream may ask for: it must not be able to stop a flow for days.
-	maxHold = time.Hour
-	// maxMessage bounds the error that is stored with a job, in bytes.
-	maxMessage = 512
-)
+// maxHold caps what an upstream may ask for: it must not be able to stop a flow for days.
+const maxHold = time.Hour
 
 // judge decides what an answer means for the job:
 //
@@ -87,9 +83,4 @@ func parseRetryAfter(value string, now time.Time) (wait time.Duration, ok bool) 
 		return 0, false
 	}
 	return min(max(0, date.Sub(now)), maxHold), true
-}
-
-// cut shortens s to at most n bytes and drops what is not UTF-8, half a rune at the cut included.
-func cut(s string, n int) string {
-	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 func TestJudge(t *testing.T) {
@@ -136,7 +137,7 @@ func TestCut(t *testing.T) {
 		n    int
 		want string
 	}{{"short", 10, "short"}, {"exact", 5, "exact"}, {"longer", 4, "long"}, {"añb", 2, "a"}, {"añb", 3, "añ"}, {"a\xffb", 9, "ab"}, {"日本", 5, "日"}, {"", 3, ""}} {
-		if got := cut(tt.in, tt.n); got != tt.want || !utf8.ValidString(got) {
+		if got := outbound.CutTo(tt.in, tt.n); got != tt.want || !utf8.ValidString(got) {
 			t.Errorf("cut(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
 		}
 	}

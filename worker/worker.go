@@ -56,6 +56,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
@@ -181,7 +182,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 			if route.Breaker.Failures > 0 {
 				w.deliverers[name] = newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log)
 			}
-			w.closers = append(w.closers, h.close)
+			w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
 		}
 	}
 	return w, nil
@@ -361,7 +362,7 @@ func (w *Worker) deliver(j *job) {
 		if s.Error.At.IsZero() {
 			s.Error.At = j.instant(end).Time()
 		}
-		s.Error.Message, s.Error.Detail = cut(s.Error.Message, maxMessage), cut(s.Error.Detail, maxMessage)
+		s.Error.Message, s.Error.Detail = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail)
 	}
 	w.settle(j, s)
 }
@@ -383,7 +384,7 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 	}()
 	d, ok := w.deliverers[l.Route]
 	if !ok {
-		return route.Retry.again(l, fmt.Sprintf("route %q is not configured in this worker", cut(l.Route, 64)), 0)
+		return route.Retry.again(l, fmt.Sprintf("route %q is not configured in this worker", outbound.CutTo(l.Route, 64)), 0)
 	}
 	return w.loads[l.Route].deliver(func() queue.Settlement { return d.Deliver(ctx, l) })
 }

@@ -29,9 +29,9 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // Queue is the asynq queue that the callbacks are in, for asynq's own tools.
@@ -47,9 +47,8 @@ type Service struct {
 	cfg     Config
 	client  *asynq.Client
 	server  asynq.Config
-	signers []*webhooks.Webhook
-	listed  *caller // for URLs under a listed prefix
-	public  *caller // for all others
+	listed  *outbound.Client // for URLs under a listed prefix
+	public  *outbound.Client // for all others
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
@@ -81,20 +80,20 @@ func New(cfg Config) (*Service, error) {
 			Logger:            asynqLogger{cfg.Logger, repeats},
 			LogLevel:          asynq.DebugLevel, // the Logger decides
 		},
-		given:  burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
-		listed: newCaller(cfg, nil),
-		public: newCaller(cfg, cfg.Guard.control),
-		log:    cfg.Logger,
-		wake:   make(chan struct{}, 1),
-		slots:  limits,
+		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
+		log:   cfg.Logger,
+		wake:  make(chan struct{}, 1),
+		slots: limits,
 	}
-	for i, secret := range cfg.Secrets {
-		signer, err := webhooks.NewWebhook(secret)
-		if err != nil {
-			return nil, fmt.Errorf("callback: secrets[%d] must be whsec_ and base64", i)
+	for _, c := range []**outbound.Client{&s.listed, &s.public} {
+		var err error
+		if *c, err = outbound.New(cfg.Timeout, cfg.Concurrency, cfg.Secrets); err != nil {
+			return nil, fmt.Errorf("callback: %w", err)
 		}
-		s.signers = append(s.signers, signer)
+		tr := (*c).Transport
+		tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = cfg.Concurrency, 4, 30*time.Second
 	}
+	s.public.Dialer.Control = cfg.Guard.control
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis, limits); err != nil {
 		return nil, fmt.Errorf("callback: metrics: %w", err)
@@ -119,8 +118,8 @@ func (s *Service) Run(ctx context.Context) error {
 	server.Shutdown()
 	s.given.Flush()
 	s.asynq.Flush()
-	s.listed.transport.CloseIdleConnections()
-	s.public.transport.CloseIdleConnections()
+	s.listed.Transport.CloseIdleConnections()
+	s.public.Transport.CloseIdleConnections()
 	return nil
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 func TestRequestIsAsTheContractSays(t *testing.T) {
@@ -355,7 +356,7 @@ func TestHostileAnswers(t *testing.T) {
 			}))
 			defer receiver.Close()
 			s := newService(t, Config{Guard: guard(t, receiver.URL), Timeout: 500 * time.Millisecond})
-			defer s.listed.transport.CloseIdleConnections()
+			defer s.listed.Transport.CloseIdleConnections()
 			err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
 			if (err == nil) != row.delivered || errors.Is(err, asynq.SkipRetry) {
 				t.Error(err)
@@ -370,13 +371,13 @@ func TestHostileAnswers(t *testing.T) {
 // TestTransports have what no test through a server can show.
 func TestTransports(t *testing.T) {
 	s := newService(t, Config{Guard: guard(t)})
-	for name, c := range map[string]*caller{"listed": s.listed, "public": s.public} {
-		tr := c.transport
+	for name, c := range map[string]*outbound.Client{"listed": s.listed, "public": s.public} {
+		tr := c.Transport
 		if tr.Proxy != nil || !tr.DisableCompression || tr.TLSClientConfig != nil || tr.MaxConnsPerHost == 0 || tr.MaxResponseHeaderBytes == 0 {
 			t.Errorf("%s: %+v", name, tr)
 		}
 	}
-	if s.listed.dialer.Control != nil || s.public.dialer.Control == nil {
+	if s.listed.Dialer.Control != nil || s.public.Dialer.Control == nil {
 		t.Error("the controls are swapped")
 	}
 }

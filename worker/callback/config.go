@@ -8,10 +8,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // Config is the settings of a Service. The zero value of a field means its default.
@@ -53,8 +53,7 @@ func (c Config) validate() error {
 	check(c.Guard != nil, "guard", nil, "must be set")
 	check(c.Job != nil, "job", nil, "must be set")
 	for i, secret := range c.Secrets {
-		_, err := webhooks.NewWebhook(secret)
-		check(err == nil && len(secret) > len("whsec_"), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
+		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
 	}
 	check(c.Timeout > 0, "timeout", c.Timeout, "must be positive")
 	check(c.MaxAttempts >= 2, "max_attempts", c.MaxAttempts, "must be at least 2")

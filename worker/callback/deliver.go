@@ -1,9 +1,7 @@
 package callback
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,13 +10,12 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hibiken/asynq"
-	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // The pauses between attempts: the first one, doubled by each further failure up to the longest.
@@ -35,35 +32,6 @@ func pause(retried int) time.Duration {
 		wait = min(2*wait, longestPause)
 	}
 	return wait + rand.N(wait/2)
-}
-
-// Bounds of what is read of a receiver's answer, which may be hostile.
-const (
-	maxHeaderBytes = 32 << 10 // of all headers together; more is a failed attempt
-	maxDrain       = 64 << 10 // of the body, read and thrown away so that the connection can be used again
-)
-
-// caller makes requests. It obeys no proxy variable and decompresses nothing; a transport by itself follows no redirect and keeps no cookies.
-type caller struct {
-	dialer    *net.Dialer
-	transport *http.Transport
-}
-
-// newCaller makes a caller that dials what the control accepts, everything if it is nil.
-func newCaller(cfg Config, control func(network, address string, c syscall.RawConn) error) *caller {
-	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
-	dialer := &net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second, Control: control}
-	return &caller{dialer: dialer, transport: &http.Transport{
-		Proxy:                  nil,
-		DialContext:            dialer.DialContext,
-		TLSHandshakeTimeout:    cfg.Timeout,
-		DisableCompression:     true,
-		MaxConnsPerHost:        cfg.Concurrency,
-		MaxIdleConns:           cfg.Concurrency,
-		MaxIdleConnsPerHost:    4,
-		IdleConnTimeout:        30 * time.Second,
-		MaxResponseHeaderBytes: maxHeaderBytes,
-	}}
 }
 
 // deliver is asynq's handler: one attempt at a callback. A result with asynq.SkipRetry is archived at once.
@@ -106,17 +74,17 @@ type givenUp struct{ error }
 
 func (givenUp) Is(target error) bool { return target == asynq.SkipRetry }
 
-// attempt makes one request, once there is a slot for it, and judges the answer; last says that the
-// callback is given up if it fails. asynq stores its error.
+// attempt makes one request, once there is a slot for it, and judges the answer; last says that the callback is given up
+// if it fails. asynq stores its error.
 func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last bool) error {
 	rawURL := task.Headers()[urlHeader]
 	listed, err := s.cfg.Guard.judge(rawURL) // once more: the operator may have changed the list
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
-	by := s.public
+	client := s.public
 	if listed {
-		by = s.listed
+		client = s.listed
 	}
 	to, tenant := receiverOf(rawURL), task.Headers()[tenantHeader]
 	if err := s.slots.take(ctx, to, tenant, last); err != nil {
@@ -127,21 +95,25 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	defer func() { s.slots.give(to, tenant, start, answered) }()
 	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	req, err := s.request(limited, id, rawURL, task.Payload())
+	// Signed here and not at the hand-over, so that retries use the current secrets.
+	req, err := client.Request(limited, rawURL, id, task.Payload(), time.Now())
 	if err != nil {
 		return err
 	}
-	resp, err := by.transport.RoundTrip(req)
+	resp, err := client.Transport.RoundTrip(req)
+	if errors.Is(err, errNotPublic) {
+		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
+	}
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, errNotPublic) {
+		if ctx.Err() == nil {
 			answered = new(false)
 		}
-		return s.describe(ctx, limited, err)
+		return client.Explain(ctx, limited, err, "process", "receiver")
 	}
 	answered = new(true)
 	defer resp.Body.Close()
 	if resp.StatusCode >= 200 { // what follows 101 is not a body, and may never end
-		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain) // the status has said it all
+		_, _ = io.CopyN(io.Discard, resp.Body, outbound.MaxDrain) // the status alone decides
 	}
 	switch status := resp.StatusCode; {
 	case status >= 200 && status < 300:
@@ -174,64 +146,4 @@ func delay(retried int, err error, _ *asynq.Task) time.Duration {
 		return postponed.delay
 	}
 	return pause(retried)
-}
-
-// request is the request of an attempt (Standard Webhooks). It is signed here and not at the hand-over, so that retries use the secrets of today.
-func (s *Service) request(ctx context.Context, id, rawURL string, body []byte) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, rawURL, bytes.NewReader(body))
-	if err != nil {
-		return nil, errors.New("the callback URL cannot be used") // the cause would quote it
-	}
-	at := time.Now()
-	h := req.Header
-	h.Set("Content-Type", "application/json")
-	h.Set("User-Agent", "sluice")
-	h.Set(webhooks.HeaderWebhookID, id)
-	h.Set(webhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
-	if len(s.signers) == 0 {
-		return req, nil
-	}
-	signatures := make([]string, len(s.signers))
-	for i, signer := range s.signers {
-		if signatures[i], err = signer.Sign(id, at, body); err != nil {
-			return nil, fmt.Errorf("the request could not be signed: %w", err)
-		}
-	}
-	h.Set(webhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
-	return req, nil
-}
-
-// describe says why there was no answer. Errors that may quote what was sent or received are told in words of our own.
-func (s *Service) describe(parent, limited context.Context, err error) error {
-	var (
-		dial    *net.OpError
-		cert    *tls.CertificateVerificationError
-		alert   tls.AlertError
-		timeout net.Error
-	)
-	switch {
-	case errors.Is(err, errNotPublic):
-		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
-	case errors.Is(parent.Err(), context.Canceled):
-		return errors.New("the process stopped before the receiver had answered")
-	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Errorf("no answer within %v", s.cfg.Timeout)
-	case errors.As(err, &dial):
-		return errors.New(dial.Error())
-	case errors.As(err, &cert):
-		return errors.New(cut(cert.Error())) // lists every name that the receiver put into its certificate
-	case errors.As(err, &alert):
-		return errors.New(alert.Error())
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the receiver closed the connection without an answer")
-	}
-	return errors.New("the receiver's answer is not valid HTTP, or its headers are too large")
-}
-
-// maxMessage bounds what is stored of an error, in bytes.
-const maxMessage = 512
-
-// cut shortens a message and drops what is not UTF-8, half a rune at the cut included.
-func cut(s string) string {
-	return strings.ToValidUTF8(s[:min(len(s), maxMessage)], "")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (
@@ -44,7 +45,7 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 		asynq.Queue(Queue),
 		// One more than there are: asynq would archive the last attempt instead of postponing it.
 		asynq.MaxRetry(s.cfg.MaxAttempts),
-		asynq.Timeout(wholeSeconds(s.cfg.Timeout)+taskTail),
+		asynq.Timeout(outbound.WholeSeconds(s.cfg.Timeout)+taskTail),
 		asynq.Retention(taskRetention),
 	)
 	switch {
@@ -71,9 +72,4 @@ func (s *Service) body(c queue.Completion) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(event{Type: "job." + c.Job.State.String(), Timestamp: c.Job.Finished.UTC(), Data: data})
-}
-
-// wholeSeconds rounds up: asynq would cut a fraction off.
-func wholeSeconds(d time.Duration) time.Duration {
-	return (d + time.Second - 1).Truncate(time.Second)
 }

@@ -181,7 +181,7 @@ func (b *bench) service(cfg Config) *Service {
 	cfg.Redis, cfg.Guard = b.redis, guard(b.T, "http://partner.example/", "http://"+tarpitHost+"/")
 	cfg.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s := newService(b.T, cfg)
-	s.listed.transport.DialContext = b.dial
+	s.listed.Transport.DialContext = b.dial
 	return s
 }
 

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // canary listens on loopback, with both families on one port, and counts who comes.
@@ -141,10 +143,10 @@ func (n *names) serve(conn net.Conn) {
 var errOutside = errors.New("allowed to dial outside")
 
 // enclose makes a caller resolve through the names and keeps it from leaving this machine; what it dials passes its own control first.
-func (n *names) enclose(c *caller) {
-	c.dialer.Resolver = n.resolver()
-	control := c.dialer.Control
-	c.dialer.Control = func(network, address string, raw syscall.RawConn) error {
+func (n *names) enclose(c *outbound.Client) {
+	c.Dialer.Resolver = n.resolver()
+	control := c.Dialer.Control
+	c.Dialer.Control = func(network, address string, raw syscall.RawConn) error {
 		if control != nil {
 			if err := control(network, address, raw); err != nil {
 				return err
@@ -288,7 +290,7 @@ func TestHostileTargets(t *testing.T) {
 		}
 		// The dial alone must stop all of it, should the rules of the URL ever miss something.
 		if req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, raw, nil); err == nil && target.stopped != answered {
-			if resp, err := s.public.transport.RoundTrip(req); err == nil {
+			if resp, err := s.public.Transport.RoundTrip(req); err == nil {
 				resp.Body.Close()
 				t.Errorf("%q: the dial alone lets it through", raw)
 			}
@@ -301,8 +303,8 @@ func TestHostileTargets(t *testing.T) {
 	if err := s.attempt(t.Context(), "06ah:1:succeeded", task("http://127.0.0.1:"+c.port+"/hooks/x"), true); err == nil || errors.Is(err, asynq.SkipRetry) || c.calls.Load() == 0 {
 		t.Errorf("a listed target: %v, %d connections", err, c.calls.Load())
 	}
-	s.public.transport.CloseIdleConnections()
-	s.listed.transport.CloseIdleConnections()
+	s.public.Transport.CloseIdleConnections()
+	s.listed.Transport.CloseIdleConnections()
 }
 
 // task is what HandOver makes of a job that asks for this URL.

@@ -37,13 +37,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
 
@@ -172,7 +172,7 @@ func (d *delivery) keep(ctx context.Context) (stop func()) {
 func (d *delivery) report(ctx context.Context, result error) error {
 	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts}
 	if result != nil {
-		s.Error = &queue.JobError{Message: cut(result.Error()), At: time.Now().UTC()}
+		s.Error = &queue.JobError{Message: outbound.Cut(result.Error()), At: time.Now().UTC()}
 	}
 	switch {
 	case result == nil, errors.Is(result, asynq.RevokeTask):
@@ -238,12 +238,4 @@ func (d *delivery) insist(ctx context.Context, call func(context.Context) error)
 			return err
 		}
 	}
-}
-
-// maxMessage bounds the error that is stored with a job, in bytes.
-const maxMessage = 512
-
-// cut shortens a message and drops what is not UTF-8, half a rune at the cut included.
-func cut(s string) string {
-	return strings.ToValidUTF8(s[:min(len(s), maxMessage)], "")
 }
