@@ -57,7 +57,7 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	m, err := newMetrics(nil, newCapacity(1))
+	m, err := newMetrics(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

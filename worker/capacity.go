@@ -183,15 +183,11 @@ func (c *capacity) left() bool {
 	return c.unpledged() > 0
 }
 
-// byRoute returns how many places the jobs of each route of the worker hold.
-func (c *capacity) byRoute() map[string]int {
+// ofRoute returns how many places the jobs of the route hold.
+func (c *capacity) ofRoute(route string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := make(map[string]int, len(c.shares.routes))
-	for _, route := range c.shares.routes {
-		held[route] = c.shares.held[route]
-	}
-	return held
+	return c.shares.held[route]
 }
 
 // signal puts a token into a channel of one, unless there is one already.

@@ -46,8 +46,8 @@ func TestCapacity(t *testing.T) {
 		t.Error("what was taken beyond the limit is not left when it is freed")
 	}
 	c.free(all[10:]...)
-	if c.taken() != 0 || c.byRoute()["default"] != 0 {
-		t.Errorf("%d places are taken, by route %v", c.taken(), c.byRoute())
+	if c.taken() != 0 || c.ofRoute("default") != 0 {
+		t.Errorf("%d places are taken, by route %v", c.taken(), c.ofRoute("default"))
 	}
 }
 

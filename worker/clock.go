@@ -1,14 +1,16 @@
 package worker
 
 import (
+	"context"
+	"iter"
 	"math"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
 )
 
-// moment is an instant of this process's monotone clock: the time since the worker was made. All waiting is done in
-// moments, because a wall clock may step.
+// moment is an instant of this process's monotone clock: the time since the worker was made. All
+// waiting is done in moments, because a wall clock may step.
 type moment time.Duration
 
 // never is later than every moment.
@@ -21,12 +23,30 @@ func (m moment) add(d time.Duration) moment { return m + moment(d) }
 
 func (m moment) since(earlier moment) time.Duration { return time.Duration(m - earlier) }
 
-// stopwatch tells moments.
+// stopwatch reads moments.
 type stopwatch struct{ start time.Time }
 
 func (s stopwatch) now() moment { return moment(time.Since(s.start)) }
 
 func (s stopwatch) at(t time.Time) moment { return moment(t.Sub(s.start)) }
+
+// ticks yields the number of each tick, from 0, until ctx ends.
+func ticks(ctx context.Context, every time.Duration) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
 
 const (
 	// driftPerSecond is how much two undisturbed clocks may part in a second: 50 ppm, a poor quartz.
@@ -35,14 +55,14 @@ const (
 	sampleAge = 10 * time.Second
 )
 
-// relation relates the clock of a shard to this process's, by one sample: the shard's clock said instant at some moment
-// between the sending of a look and its answer. The shorter that round trip, the less wrong any guess, so the sample with
-// the shortest one is kept, as in NTP's clock filter (RFC 5905, section 10), its error growing with age. The zero value
-// knows nothing.
+// relation relates the clock of a shard to this process's, by one sample: the shard's clock said
+// instant at some moment between the sending of a poll and its answer. The sample with the shortest
+// round trip is kept, as in NTP's clock filter (RFC 5905, section 10), its error growing with age.
+// The zero value knows nothing.
 //
-// NTP takes the middle of the round trip, and so is taken that of a reading. A look's clock is read before it does its work, so it comes
-// earlier than that: at 0.15 of the round trip in the median over a local socket, close to the middle over a slow network. A third is
-// between the two.
+// A reading is placed in the middle of its round trip, as in NTP. A poll reads the clock before it
+// does its work: at 0.15 of the round trip in the median over a local socket, close to the middle
+// over a slow network. A third is between the two.
 type relation struct {
 	known   bool
 	instant shaper.Instant
@@ -53,7 +73,8 @@ type relation struct {
 // ofPoll and ofReading are the parts of a round trip after which the clock is taken to have been read.
 const ofPoll, ofReading = 3, 2
 
-// observe takes a look, or a reading, into account: what the shard's clock said, and when it was sent and answered.
+// observe takes a poll or a reading into account: what the shard's clock said, and when it was
+// sent and answered.
 func (r *relation) observe(instant shaper.Instant, sent, received moment, part time.Duration) {
 	trip := received.since(sent)
 	// Instants are whole microseconds, hence the one more.
@@ -72,7 +93,7 @@ func (r *relation) observe(instant shaper.Instant, sent, received moment, part t
 	}
 }
 
-// adopt takes over what is known of another clock if that is more, and as far as is known the two may be the same.
+// adopt takes over what is known of another clock if that is more exact, and the two may be the same.
 func (r *relation) adopt(other relation, now moment) {
 	ours, theirs := r.wrong(now), other.wrong(now)
 	if !other.known || theirs >= ours {

@@ -2,72 +2,61 @@ package worker
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
 )
 
-// dispatcher knows which shards this worker owns and keeps a loop running for each of them, and for those whose owner asked
-// for help.
+// dispatcher keeps a loop running for each shard that this worker owns, and for those whose owner
+// asked for help.
 //
-// Every shard has one owner among the live workers, by rendezvous hashing: no coordination, and when a worker comes or goes only
-// its own shards move. For a beat or so two workers may both take a shard for theirs, or none may; the scripts make the
-// first harmless, and the second is over with the next beat.
+// Every shard has one owner among the live workers, by rendezvous hashing: no coordination, and when
+// a worker comes or goes only its own shards move. For about a heartbeat two workers may both own a
+// shard, or none may. The scripts make the first harmless, and the second ends with the next
+// heartbeat.
 type dispatcher struct {
-	worker   string
-	broker   broker
-	capacity *capacity
-	window   *window
-	outbox   *outbox // may be nil
-	watch    stopwatch
-	accept   func([]*job)
-	quiet    func(near moment, slack time.Duration) moment // when to look so that no departure is disturbed
-	log      *slog.Logger
-	damage   *burstlog.Log
-	probe    *probe
-	options  queue.TickOptions // of every look; Max, Help and Lead are set by the shard, which also extends Horizon
-	beats    distance          // what heartbeats took: the estimate of shards that have leased nothing of late
-	every    time.Duration     // between two beats
+	*Worker
+	probe   *probe
+	options queue.TickOptions // of every poll; a shard sets Max, Help and Lead, and extends Horizon
+	beats   distance          // what heartbeats took: the estimate of shards that have leased nothing of late
 
 	shards []*shard
-	live   []string // as of the last beat
+	live   []string // as of the last heartbeat
 
 	mu    sync.Mutex
-	clock relation // by the beats, where all shards are on the node that answers them
+	clock relation // by the heartbeats, where all shards are on the node that answers them
 
 	beatNow chan struct{} // a worker has come or gone
 	loops   sync.WaitGroup
 	stop    context.Context // ended: no further leases
-	work    context.Context // ended: no further calls
 }
 
-func newDispatcher(w *Worker) *dispatcher {
+// newDispatcher makes the dispatcher of a worker that stops with ctx.
+func newDispatcher(w *Worker, stop context.Context) *dispatcher {
 	d := &dispatcher{
-		worker: w.id, broker: w.broker, capacity: w.capacity, window: newWindow(), outbox: w.outbox, watch: w.watch, accept: w.accept, quiet: w.pacer.quiet, log: w.log, damage: w.troubles.damage,
+		Worker:  w,
 		probe:   w.health.probe(),
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
-		every:   w.cfg.beat(),
 		shards:  make([]*shard, w.broker.Shards()),
 		beatNow: make(chan struct{}, 1),
+		stop:    stop,
 	}
 	for n := range d.shards {
-		// Consumers live as long as the worker: they number their looks, and a number must not come twice.
-		d.shards[n] = newShard(d, n, w.consumers, w.health)
+		// Consumers live as long as the worker: they number their polls, and a number must not come twice.
+		d.shards[n] = newShard(d, n)
 	}
 	return d
 }
 
-// run beats and dispatches until stop ends, and returns when every loop has ended, at the latest when work does.
-func (d *dispatcher) run(stop, work context.Context) {
-	d.stop, d.work = stop, work
+// run sends heartbeats and dispatches until stop ends. It returns when every loop has ended, at the
+// latest when work does.
+func (d *dispatcher) run() {
 	var following sync.WaitGroup
-	d.warmUp(stop)
-	following.Go(func() { d.follow(stop) })
-	d.beat(stop)
+	d.warmUp(d.stop)
+	following.Go(func() { d.follow(d.stop) })
+	d.beat(d.stop)
 	following.Wait()
 	// Nothing starts a loop any more, so the count can only fall.
 	d.loops.Wait()
@@ -88,14 +77,15 @@ func (d *dispatcher) warmUp(ctx context.Context) {
 	readings.Wait()
 }
 
-// clockOfBeats is what the beats tell of the clocks of all shards; nothing where they are on several nodes.
+// clockOfBeats is what the heartbeats show of the clocks of all shards; nothing where they are on
+// several nodes.
 func (d *dispatcher) clockOfBeats() relation {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.clock
 }
 
-// beat tells the others that this worker lives and follows who else does.
+// beat reports that this worker lives, and follows which others do.
 func (d *dispatcher) beat(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -107,13 +97,13 @@ func (d *dispatcher) beat(ctx context.Context) {
 		case <-timer.C:
 		case <-d.beatNow:
 		}
-		b, err := d.broker.Beat(ctx, d.worker, 3*d.every)
+		b, err := d.broker.Beat(ctx, d.id, 3*d.cfg.beat())
 		if ctx.Err() != nil {
 			return
 		}
 		d.probe.report(err)
 		if err != nil {
-			// What is owned stays owned: nobody can tell better now, and looking at a shard of another does no harm.
+			// What is owned stays owned: to poll a shard of another worker does no harm.
 			timer.Reset(pause.next())
 			continue
 		}
@@ -126,11 +116,11 @@ func (d *dispatcher) beat(ctx context.Context) {
 			d.mu.Unlock()
 		}
 		d.assign(b.Live)
-		timer.Reset(d.every)
+		timer.Reset(d.cfg.beat())
 	}
 }
 
-// assign starts and ends loops as the live workers make it necessary.
+// assign starts and ends loops where the live workers have changed.
 func (d *dispatcher) assign(live []string) {
 	if slices.Equal(live, d.live) {
 		return
@@ -138,7 +128,7 @@ func (d *dispatcher) assign(live []string) {
 	d.live = slices.Clone(live)
 	owned := 0
 	for n, s := range d.shards {
-		mine := owner(live, n) == d.worker
+		mine := owner(live, n) == d.id
 		if mine {
 			owned++
 		}
@@ -163,7 +153,8 @@ func (d *dispatcher) follow(ctx context.Context) {
 	}
 }
 
-// wake passes one wake-up on to the loops that it concerns. Shards of other workers are left alone unless help is asked for.
+// wake passes one wake-up on to the loops that it concerns: of other workers' shards, only of those
+// that request help.
 func (d *dispatcher) wake(w queue.Wake) {
 	switch {
 	case w.Shard == queue.AllShards:
@@ -173,7 +164,7 @@ func (d *dispatcher) wake(w queue.Wake) {
 			s.poke()
 		}
 	case w.Shard < 0 || w.Shard >= len(d.shards):
-		// Of a process that has more shards: the queue refuses to start such a one, so it can only be noise.
+		// Noise: the queue refuses to start a process that has more shards.
 	case w.Help:
 		if d.capacity.left() {
 			d.shards[w.Shard].lend()
@@ -183,8 +174,8 @@ func (d *dispatcher) wake(w queue.Wake) {
 	}
 }
 
-// owner is the worker to which the shard belongs: the one with the highest weight for it (Thaler and Ravishankar, 1998).
-// It is empty when there is none.
+// owner returns the live worker with the highest weight for the shard (Thaler and Ravishankar,
+// 1998), or "" when there is none.
 func owner(live []string, shard int) string {
 	var best string
 	var most uint64
@@ -196,8 +187,8 @@ func owner(live []string, shard int) string {
 	return best
 }
 
-// weight is FNV-1a over the worker's id and the shard, mixed as in SplitMix64 because FNV alone hardly moves the high bits
-// for the last bytes. Every process must compute the same, so it never changes.
+// weight is FNV-1a over the worker's id and the shard, mixed as in SplitMix64 because FNV alone hardly
+// moves the high bits for the last bytes. Every process must compute the same, so it never changes.
 func weight(worker string, shard int) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)

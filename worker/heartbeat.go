@@ -29,23 +29,16 @@ type heartbeat struct {
 	every  time.Duration
 }
 
-// run extends leases on every beat until ctx ends. A beat that fails is made up for by the next one: a lease is extended from
-// the end of its first third on, so several beats may fail before it is over.
+// run extends leases on every heartbeat until ctx ends. The next one makes up for one that fails: a
+// lease is extended from the end of its first third on, so several may fail before it is over.
 func (h *heartbeat) run(ctx context.Context) {
-	ticker := time.NewTicker(h.every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			h.beat(ctx)
-		}
+	for range ticks(ctx, h.every) {
+		h.beat(ctx)
 	}
 }
 
-// beat extends every lease that is due for it, in bounded calls side by side: one that concerns a shard which does not answer lasts as long as
-// it may, and leases must not wait for more than one of those.
+// beat extends every lease that is due for it, in bounded calls side by side: a call for a shard
+// that does not answer lasts as long as it may, and delays no lease of the others.
 func (h *heartbeat) beat(ctx context.Context) {
 	aging := h.ledger.endingBefore(h.watch.now().add(h.lease * 2 / 3))
 	limited, cancel := context.WithTimeout(ctx, min(extendWithin, h.lease/10))
@@ -57,12 +50,11 @@ func (h *heartbeat) beat(ctx context.Context) {
 	}
 	calls.Wait()
 	if ctx.Err() == nil {
-		h.probe.report(cmp.Or(errs...)) // with none, the leases that could not be extended are over: nothing is amiss here any more
+		h.probe.report(cmp.Or(errs...))
 	}
 }
 
-// extend makes one call and notes what it brought. Of leases that were not answered nothing is known, and their deadlines stay as they
-// were.
+// extend makes one call. Leases without an answer keep their deadlines.
 func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 	refs := make([]queue.LeaseRef, len(jobs))
 	for i, j := range jobs {
@@ -72,12 +64,10 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 	sent := h.watch.now()
 	lost, err := h.broker.Extend(ctx, refs, h.lease)
 	unknown := refs
-	var partly *queue.Unanswered
-	switch {
-	case err == nil:
-		unknown = nil
-	case errors.As(err, &partly):
+	if partly, ok := errors.AsType[*queue.Unanswered](err); ok {
 		unknown = partly.Leases
+	} else if err == nil {
+		unknown = nil
 	}
 	crash.At("at-heartbeat")
 	for i, j := range jobs {

@@ -77,7 +77,7 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
-				if n, out := w.capacity.taken(), w.metrics.load.window.Load().polls.Load(); n != 0 || out != 0 {
+				if n, out := w.capacity.taken(), w.window.polls.Load(); n != 0 || out != 0 {
 					t.Errorf("%d places are still taken, %d polls are under way", n, out)
 				}
 			})
@@ -118,7 +118,7 @@ func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		pass(time.Second)
-		polls := &w.metrics.load.window.Load().polls
+		polls := &w.window.polls
 		late.Store(true)
 		for k := range pollLeast {
 			q.put(0, fmt.Sprint(k), 0)

@@ -10,38 +10,30 @@ import (
 )
 
 const (
-	latenessEvery  = time.Second // between two tellings
-	latenessWindow = 10          // tellings that a departure is counted in
+	latenessEvery  = time.Second // between two reports
+	latenessWindow = 10          // reports that count a departure
 	missedLeast    = 5           // missed stamps within the window that are worth a line in the log
 )
 
-// lateness counts departures by how late they were, and tells the other processes of those of the last ten seconds. What is counted only
-// grows; what is told is the difference to what was ten seconds ago. A worker from which nothing departed tells nothing, so an idle one
-// costs nothing.
+// lateness counts departures by how late they were, and reports those of the last ten seconds to the
+// other processes. A worker from which nothing departed reports nothing, so an idle one costs nothing.
 type lateness struct {
-	counts [queue.LatenessClasses]atomic.Int64
-	missed atomic.Int64 // jobs that came too late to leave, and were given back
+	counts [queue.LatenessClasses]atomic.Int64 // only grow, as does missed
+	missed atomic.Int64                        // jobs that came too late to leave, and were given back
 }
 
-// observe counts a departure. It is called by many at once.
+// observe counts a departure. Many goroutines call it at once.
 func (l *lateness) observe(late time.Duration) { l.counts[queue.LatenessClass(late)].Add(1) }
 
-// run tells until ctx ends. What cannot be told is left: it is for the eye, and a second later there is something newer.
-//
-// A worker that misses most stamps makes no progress, although Redis answers and the upstream waits. So run logs when that begins and
-// when it ends.
+// run reports until ctx ends. A report that fails is not repeated: a second later there is a newer
+// one. It also logs when the worker begins and ends to miss most stamps. Such a worker makes no
+// progress, although Redis answers.
 func (l *lateness) run(ctx context.Context, b broker, worker string, log *slog.Logger) {
-	ticker := time.NewTicker(latenessEvery)
-	defer ticker.Stop()
-	var past [latenessWindow]queue.Lateness // a ring
+	var past [latenessWindow]queue.Lateness // a ring, as is the next
 	var missedBefore [latenessWindow]int64
 	missing := false
-	for at := 0; ; at = (at + 1) % latenessWindow {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for n := range ticks(ctx, latenessEvery) {
+		at := n % latenessWindow
 		var now, recent queue.Lateness
 		for class := range now {
 			now[class] = l.counts[class].Load()

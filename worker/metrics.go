@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"sync/atomic"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
@@ -28,45 +26,37 @@ var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "relea
 
 // outcomeOf is the outcome of a settlement. A retry of the last attempt leaves a dead letter, and so does a hold that cost it.
 func outcomeOf(s queue.Settlement, result queue.SettleResult) outcome {
-	if result == queue.Stale {
+	switch {
+	case result == queue.Stale:
 		return outcomeStale
-	}
-	if result == queue.Died || s.Event == shaper.Retry && s.Attempt >= s.MaxAttempts {
+	case result == queue.Died, s.Event == shaper.Die, s.Event == shaper.Retry && s.Attempt >= s.MaxAttempts:
 		return outcomeDead
-	}
-	switch s.Event {
-	case shaper.Succeed:
+	case s.Event == shaper.Succeed:
 		return outcomeSucceeded
-	case shaper.Die:
-		return outcomeDead
-	case shaper.Hold:
+	case s.Event == shaper.Hold:
 		return outcomeHeld
-	case shaper.Release:
+	case s.Event == shaper.Release:
 		return outcomeReleased
-	default:
-		return outcomeRetry
 	}
+	return outcomeRetry
 }
 
 // metrics are the worker's own. No label grows with the number of tenants or jobs.
 type metrics struct {
 	// One counter per outcome, looked up once: a label lookup per job would show at full load.
 	deliveries [outcomes]prometheus.Counter
-	wait       prometheus.Histogram
-	lateness   prometheus.Histogram
-	duration   prometheus.Histogram
 	missed     prometheus.Counter
 	leases     prometheus.Gauge
 	pending    prometheus.Gauge
 
-	load *loadMetrics
+	wait, lateness, duration prometheus.Histogram
 
 	breakerState *prometheus.GaugeVec   // by route
 	breakerHeld  *prometheus.CounterVec // by route
 }
 
-// newMetrics makes the metrics and registers them, unless registerer is nil. places are the worker's.
-func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, error) {
+// newMetrics makes the metrics and registers them with those of the load, unless registerer is nil.
+func newMetrics(registerer prometheus.Registerer, load ...prometheus.Collector) (*metrics, error) {
 	deliveries := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_deliveries_total", Help: "Ended leases by outcome.",
 	}, []string{"outcome"})
@@ -102,13 +92,10 @@ func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, e
 	for o, name := range outcomeNames {
 		m.deliveries[o] = deliveries.WithLabelValues(name)
 	}
-	m.load = newLoadMetrics(places)
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{
-		deliveries, m.wait, m.lateness, m.duration, m.missed, m.leases, m.pending, m.load, m.breakerState, m.breakerHeld,
-	} {
+	for _, c := range append(load, deliveries, m.wait, m.lateness, m.duration, m.missed, m.leases, m.pending, m.breakerState, m.breakerHeld) {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}
@@ -116,52 +103,25 @@ func newMetrics(registerer prometheus.Registerer, places *capacity) (*metrics, e
 	return m, nil
 }
 
-// loadMetrics are how much of a worker is in use: its places, its polls, and what Redis has not taken note of. They are read when
-// they are scraped.
-type loadMetrics struct {
-	places  *capacity
-	window  atomic.Pointer[window]  // nil before Run
-	settler atomic.Pointer[settler] // nil before Run
-
-	limit, taken, ofRoute, polls, unanswered *prometheus.Desc
-}
-
-func newLoadMetrics(places *capacity) *loadMetrics {
-	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("sluice_"+name, help, nil, nil) }
-	return &loadMetrics{
-		places: places,
-		limit:  desc("worker_places", "Jobs that this worker may hold at once."),
-		ofRoute: prometheus.NewDesc("sluice_route_places_taken",
-			"Places of this worker that jobs of the route hold.",
-			[]string{"route"}, nil),
-		taken:      desc("worker_places_taken", "Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by looks under way."),
-		polls:      desc("polls_under_way", "Polls of this worker that Redis has not answered yet."),
-		unanswered: desc("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again."),
+// loadGauges are how much of the worker's capacity is in use. They are read when they are scraped.
+func (w *Worker) loadGauges() []prometheus.Collector {
+	gauge := func(name, help string, labels prometheus.Labels, read func() int) prometheus.Collector {
+		o := prometheus.GaugeOpts{Name: "sluice_" + name, Help: help, ConstLabels: labels}
+		return prometheus.NewGaugeFunc(o, func() float64 { return float64(read()) })
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *loadMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.limit, m.taken, m.ofRoute, m.polls, m.unanswered} {
-		ch <- d
+	gauges := []prometheus.Collector{
+		gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.capacity.limit }),
+		gauge("worker_places_taken",
+			"Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by looks under way.",
+			nil, w.capacity.taken),
+		gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.",
+			nil, func() int { return int(w.window.polls.Load()) }),
+		gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.",
+			nil, w.settler.waiting),
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *loadMetrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
-	gauge(m.limit, float64(m.places.limit))
-	gauge(m.taken, float64(m.places.taken()))
-	for route, n := range m.places.byRoute() {
-		ch <- prometheus.MustNewConstMetric(m.ofRoute, prometheus.GaugeValue, float64(n), route)
+	for route := range w.cfg.Routes {
+		gauges = append(gauges, gauge("route_places_taken", "Places of this worker that jobs of the route hold.",
+			prometheus.Labels{"route": route}, func() int { return w.capacity.ofRoute(route) }))
 	}
-	if w := m.window.Load(); w != nil {
-		gauge(m.polls, float64(w.polls.Load()))
-	}
-	if s := m.settler.Load(); s != nil {
-		s.mu.Lock()
-		unanswered := len(s.unanswered)
-		s.mu.Unlock()
-		gauge(m.unanswered, float64(unanswered))
-	}
+	return gauges
 }

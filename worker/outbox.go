@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
@@ -17,18 +20,18 @@ const (
 	claimLease = 30 * time.Second
 	// handingOver is how many completions are handed over at once.
 	handingOver = 8
-	// outboxCall bounds each call: as long as the queue waits for one answer before it asks again, which is left to a later turn here.
+	// outboxCall bounds each call. Redis may need longer for an answer; then a later turn gets it.
 	outboxCall = 3 * time.Second
-	// outboxRest is how many times as long as it has kept the others waiting a shard that did not answer is left alone. Less than claimLease
-	// with the above.
+	// outboxRest is for how long a shard that did not answer rests, as a multiple of the time for
+	// which it has delayed the others. The rest is less than claimLease.
 	outboxRest = 5
 )
 
-// Callbacks sees to it that those who asked for it are told of the ends of jobs; *callback.Service is one.
+// Callbacks sends the callbacks of ended jobs; *callback.Service is one.
 type Callbacks interface {
-	// HandOver takes a completion over for good. The same one may come again; it must be told once.
+	// HandOver takes a completion over for good. It may get the same one again and must send it once.
 	HandOver(ctx context.Context, c queue.Completion) error
-	// Run tells them until ctx ends, and then returns nil soon.
+	// Run sends them until ctx ends, and then returns nil soon.
 	Run(ctx context.Context) error
 }
 
@@ -38,10 +41,9 @@ type claimer interface {
 	HandedOver(ctx context.Context, shard int, list []queue.Completion) error
 }
 
-var _ claimer = (*queue.Queue)(nil)
-
-// outbox hands the completions of shards over, one shard after the other. A shard that does not answer waits for another turn, so that it
-// holds up no others. What is not got done is given out again when its lease has ended, to this worker or another.
+// outbox hands over the completions of one shard after the other. A shard that does not answer waits
+// for another turn, so that it delays no others. Completions that are not done are claimed again
+// when their lease has ended, by this worker or another.
 type outbox struct {
 	worker string
 	queue  claimer
@@ -57,12 +59,12 @@ type outbox struct {
 	open   map[int]*claim // of the shards that did not answer
 }
 
-// claim is a shard's turn. It is made again, under its name, until Redis has answered to the end.
+// claim is a shard's turn. It is made again, under its name, until Redis has answered every call.
 type claim struct {
 	name    string
 	claimed bool               // the first call was answered
-	more    bool               // as it was told then
-	done    []queue.Completion // handed over, of which Redis is to take note
+	more    bool               // by that answer
+	done    []queue.Completion // handed over, to be acknowledged
 	refused error              // why others were not
 	pause   pauses
 	again   *time.Timer // puts the shard back; nil at first
@@ -72,50 +74,47 @@ func newOutbox(worker string, q claimer, to Callbacks, p *probe) *outbox {
 	return &outbox{worker: worker, queue: q, to: to, probe: p, kick: make(chan struct{}, 1), open: map[int]*claim{}}
 }
 
-// add asks for the completions of a shard to be handed over.
+// add queues the shard.
 func (o *outbox) add(shard int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, n := range o.waiting {
-		if n == shard {
-			return
-		}
+	if !slices.Contains(o.waiting, shard) {
+		o.waiting = append(o.waiting, shard)
+		signal(o.kick)
 	}
-	o.waiting = append(o.waiting, shard)
-	signal(o.kick)
 }
 
 // run hands over until ctx ends.
 func (o *outbox) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-o.kick:
-		}
-		for {
-			o.mu.Lock()
-			if len(o.waiting) == 0 {
-				o.mu.Unlock()
-				break
-			}
-			shard := o.waiting[0]
-			o.waiting = o.waiting[1:]
+	for ctx.Err() == nil {
+		o.mu.Lock()
+		if len(o.waiting) == 0 {
 			o.mu.Unlock()
-			if o.handOver(ctx, shard) { // the other shards first
-				o.add(shard)
+			select {
+			case <-ctx.Done():
+			case <-o.kick:
 			}
+			continue
+		}
+		shard := o.waiting[0]
+		o.waiting = o.waiting[1:]
+		o.mu.Unlock()
+		if o.handOver(ctx, shard) { // the other shards first
+			o.add(shard)
 		}
 	}
 }
 
-// handOver claims completions of the shard, hands them over, and reports whether others wait. After an error the shard is put back at the end
-// of the line in a while, or as soon as a look at it tells of completions.
+// handOver claims completions of the shard, hands them over, and reports whether others wait. After
+// an error the shard goes to the end of the line in a while, or as soon as a poll of it reports
+// completions.
 func (o *outbox) handOver(ctx context.Context, shard int) (more bool) {
 	c := o.open[shard]
 	if c == nil {
 		o.claims++
 		c = &claim{name: fmt.Sprintf("%s-%d", o.worker, o.claims)}
+	} else {
+		c.again.Stop()
 	}
 	start := time.Now()
 	err := o.goOn(ctx, shard, c)
@@ -125,16 +124,8 @@ func (o *outbox) handOver(ctx context.Context, shard int) (more bool) {
 	if err != nil {
 		o.probe.report(err)
 		o.open[shard] = c
-		rest := max(c.pause.next(), outboxRest*time.Since(start))
-		if c.again == nil {
-			c.again = time.AfterFunc(rest, func() { o.add(shard) })
-		} else {
-			c.again.Reset(rest)
-		}
+		c.again = time.AfterFunc(max(c.pause.next(), outboxRest*time.Since(start)), func() { o.add(shard) })
 		return false
-	}
-	if c.again != nil {
-		c.again.Stop()
 	}
 	delete(o.open, shard)
 	if len(o.open) == 0 { // with any, Redis is not back yet
@@ -163,21 +154,20 @@ func (o *outbox) goOn(ctx context.Context, shard int, c *claim) error {
 	return bounded(ctx, outboxCall, func(ctx context.Context) error { return o.queue.HandedOver(ctx, shard, c.done) })
 }
 
-// handAll hands completions over and returns those of which it got rid.
+// handAll hands completions over and returns those that were taken.
 func (o *outbox) handAll(ctx context.Context, list []queue.Completion) (done []queue.Completion, refused error) {
 	errs := make([]error, len(list))
-	var working sync.WaitGroup
-	places := make(chan struct{}, handingOver)
-	for i := range list {
-		places <- struct{}{}
-		working.Go(func() {
+	var g errgroup.Group
+	g.SetLimit(handingOver)
+	for i, c := range list {
+		g.Go(func() error {
 			crash.At("before-hand-over")
-			errs[i] = bounded(ctx, outboxCall, func(ctx context.Context) error { return o.to.HandOver(ctx, list[i]) })
+			errs[i] = bounded(ctx, outboxCall, func(ctx context.Context) error { return o.to.HandOver(ctx, c) })
 			crash.At("after-hand-over")
-			<-places
+			return nil
 		})
 	}
-	working.Wait()
+	_ = g.Wait()
 	for i, c := range list {
 		if errs[i] == nil {
 			done = append(done, c)

@@ -76,7 +76,7 @@ func (s *shard) failed(err error) plan {
 func (s *shard) answered(t queue.Tick, places int) {
 	for _, item := range t.Damaged {
 		name, cause, _ := strings.Cut(item, ": ")
-		s.d.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
+		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
 	}
 	s.probe.report(nil)
 	s.unanswered = false
@@ -129,7 +129,7 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 	default:
 		// The next stamp is a multiple of the flow's interval after those of the jobs that this poll brought, and so is often the moment
 		// half a horizon before it: the poll would take the processor, and Redis, from a job that is to leave just then.
-		at = s.d.quiet(at, s.d.options.Horizon/8)
+		at = s.d.pacer.quiet(at, s.d.options.Horizon/8)
 	}
 	if s.help.raised {
 		at = min(at, max(s.help.dryAt.add(helpEvery), now.add(leastRest)))

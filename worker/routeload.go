@@ -14,14 +14,14 @@ const (
 	loadWindow = 60          // reports that the end of a delivery is counted in
 )
 
-// routeLoad counts the deliveries of a route in this worker. It is used by many at once.
+// routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
 type routeLoad struct {
 	breaker       atomic.Int64 // a queue.BreakerState
 	inFlight      atomic.Int64
 	ended, failed atomic.Int64 // only grow
 }
 
-// deliver counts a delivery. One that the circuit breaker held is none, and one that panics has failed.
+// deliver counts a delivery. A job that the circuit breaker held is none, and one that panics has failed.
 func (l *routeLoad) deliver(attempt func() queue.Settlement) (s queue.Settlement) {
 	l.inFlight.Add(1)
 	s.Event = shaper.Retry // what stays of a panic
@@ -49,28 +49,23 @@ func newRouteLoads(routes map[string]Route) routeLoads {
 	return loads
 }
 
-// run reports to the other processes, until ctx ends, how the routes are. A worker whose routes have nothing to tell reports nothing, so an
-// idle one costs nothing. A report that fails is left: a second later there is a newer one.
+// run reports to the other processes how the routes are, until ctx ends. Without anything to report
+// it calls nothing. A report that fails is not repeated: a second later there is a newer one.
 func (r routeLoads) run(ctx context.Context, b broker, worker string) {
-	ticker := time.NewTicker(loadEvery)
-	defer ticker.Stop()
 	type counts struct{ ended, failed int64 }
 	past := make(map[string]*[loadWindow]counts, len(r)) // rings
 	for name := range r {
 		past[name] = new([loadWindow]counts)
 	}
-	for at := 0; ; at = (at + 1) % loadWindow {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for n := range ticks(ctx, loadEvery) {
+		at := n % loadWindow
 		report := map[string]queue.RouteLoad{}
 		for name, l := range r {
 			now, before := counts{l.ended.Load(), l.failed.Load()}, past[name][at]
 			past[name][at] = now
 			load := queue.RouteLoad{
-				Breaker: queue.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(), Ended: now.ended - before.ended, Failed: now.failed - before.failed,
+				Breaker: queue.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
+				Ended: now.ended - before.ended, Failed: now.failed - before.failed,
 			}
 			if load != (queue.RouteLoad{}) {
 				report[name] = load

@@ -13,35 +13,37 @@ import (
 )
 
 const (
-	// flushers is how many batches may be under way at once where Redis is slow: while one waits for its answer the next one gathers.
+	// flushers is how many batches may be under way at once where Redis is slow: while one waits for
+	// its answer the next one gathers.
 	flushers = 4
 	// settleMost bounds a batch, as the scripts' steps are bounded.
 	settleMost = 500
-	// settleWithin is how long a flusher waits for Redis. Then its batch is the one's that sends again, whose patience has no end: the answer to a
-	// settlement that has arrived after all is that it is repeated.
+	// settleWithin is how long a flusher waits for Redis. Then the flusher that retries takes over
+	// its batch and waits without limit: to settle twice is harmless.
 	settleWithin = 500 * time.Millisecond
-	// refusals is how often a batch may fail for another reason than Redis being away before it is taken apart.
+	// refusals is how often a batch may fail for another reason than Redis being away before each of
+	// its settlements is sent by itself.
 	refusals = 5
 )
 
-// ending is a job that has ended here, with what is to be said of it.
+// ending is a job that has ended here, with its settlement.
 type ending struct {
 	job        *job
 	settlement queue.Settlement
 }
 
-// settler ends leases in batches. A flusher takes everything that is there as soon as it is free: alone, a settlement goes
-// at once; under load, the batches grow by themselves. What Redis did not answer is sent again until it does, which the epochs make
-// harmless, by a flusher of its own: a shard that does not answer must not keep the endings of the others. What is kept meanwhile is
-// bounded by the worker's capacity, which is given back only by settled.
+// settler ends leases in batches. A flusher takes everything that is there as soon as it is free:
+// alone, a settlement goes at once; under load, the batches grow by themselves. What Redis did not
+// answer is retried until it does, which the epochs make harmless. A flusher of its own does that,
+// so that a shard that does not answer does not delay the endings of the others. The worker's
+// capacity, which only settled frees, bounds what is kept meanwhile.
 type settler struct {
 	broker  broker
 	health  *health
 	refused *burstlog.Log                                      // what is given up
 	settled func(batch []ending, results []queue.SettleResult) // results nil: given up, the leases will expire
 	kick    chan struct{}                                      // as many tokens as flushers
-
-	again chan struct{} // one token, for the flusher of what was not answered
+	again   chan struct{}                                      // one token, for the flusher that retries
 
 	mu         sync.Mutex
 	pending    []ending
@@ -57,15 +59,22 @@ func (s *settler) add(e ending) {
 	signal(s.kick)
 }
 
+// waiting returns how many endings are to be retried.
+func (s *settler) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.unanswered)
+}
+
 // run is all flushers; it ends with ctx.
 func (s *settler) run(ctx context.Context) {
 	var g sync.WaitGroup
 	turns := turn.New()
 	for range flushers {
-		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns, within: settleWithin}).run(ctx, s.kick) })
+		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns}).run(ctx, s.kick) })
 	}
 	g.Go(func() {
-		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), probe: s.health.probe()}).run(ctx, s.again)
+		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), retries: s.health.probe()}).run(ctx, s.again)
 	})
 	g.Wait()
 }
@@ -73,38 +82,36 @@ func (s *settler) run(ctx context.Context) {
 // flusher sends one batch at a time; its slices are used again.
 type flusher struct {
 	*settler
-	from   *[]ending // of the settler
-	turns  *turn.Turns
-	within time.Duration // bounds a call; 0 for the one that sends again
-	probe  *probe        // of the one that sends again, which alone knows when Redis is back
-	batch  []ending
-	wire   []queue.Settlement
+	from    *[]ending // of the settler
+	turns   *turn.Turns
+	retries *probe // of the flusher that retries, which alone knows when Redis is back; else nil
+	batch   []ending
+	wire    []queue.Settlement
 }
 
-// run sends what there is whenever there is a token, until ctx ends. One token may stand for many endings, and many tokens for one.
+// run sends what there is whenever there is a token, until ctx ends. One token may stand for many
+// endings, and many tokens for one.
 func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
+	var pause pauses
 	for {
-		select {
-		case <-ctx.Done():
+		end, ok := f.turns.Take(ctx.Done())
+		if !ok {
 			return
-		case <-kick:
 		}
-		var pause pauses
-		for {
-			end, ok := f.turns.Take(ctx.Done())
-			if !ok {
+		some := f.take()
+		answered := some && f.send(ctx, f.batch)
+		end()
+		switch {
+		case answered:
+			pause.reset()
+		case some:
+			sleep(ctx, pause.next())
+		default:
+			pause.reset()
+			select {
+			case <-ctx.Done():
 				return
-			}
-			some := f.take()
-			answered := some && f.send(ctx, f.batch)
-			end()
-			if !some {
-				break
-			}
-			if answered {
-				pause.reset()
-			} else {
-				sleep(ctx, pause.next())
+			case <-kick:
 			}
 		}
 	}
@@ -116,7 +123,7 @@ func (f *flusher) take() bool {
 	defer f.mu.Unlock()
 	from := *f.from
 	n := min(len(from), settleMost)
-	clear(f.batch) // let go of the responses
+	clear(f.batch) // release the responses
 	f.batch = append(f.batch[:0], from[:n]...)
 	rest := copy(from, from[n:])
 	clear(from[rest:])
@@ -124,121 +131,80 @@ func (f *flusher) take() bool {
 	return n > 0
 }
 
-// send settles the batch and reports whether any of it was answered. What Redis did not answer is sent again later; what it refuses, at
-// once, and in parts at last.
+// send settles the batch, whose order it may change, and reports whether any of it was answered.
+// What Redis did not answer is left to the flusher that retries. What it refuses is sent again at
+// once, then each by itself, and is given up at last: the lease of such a job expires and the job
+// is tried again, where keeping it would block capacity for ever.
 func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
+	var pause pauses
+	for refused := 1; ctx.Err() == nil; refused++ {
+		n, err := f.settle(ctx, batch)
+		batch, answered = batch[n:], answered || n > 0
+		if f.retries != nil && (err == nil || ctx.Err() == nil) {
+			f.retries.report(err)
+		}
+		switch {
+		case err == nil, ctx.Err() != nil:
+			return answered
+		case errors.Is(err, queue.ErrUnavailable):
+			f.mu.Lock()
+			f.unanswered = append(f.unanswered, batch...)
+			f.mu.Unlock()
+			signal(f.again)
+			return answered
+		case refused < refusals:
+			sleep(ctx, pause.next())
+			continue
+		case len(batch) > 1 && !errors.Is(err, queue.ErrScript): // then the queue has sent each by itself
+			for i := range batch {
+				f.send(ctx, batch[i:i+1])
+			}
+			return true
+		}
+		for _, e := range batch {
+			f.refused.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", err)
+		}
+		f.settled(batch, nil)
+		return true
+	}
+	return answered
+}
+
+// settle makes one call. It moves the endings that were answered to the front, ends them, and
+// returns how many they are. There may be some beside an error.
+func (f *flusher) settle(ctx context.Context, batch []ending) (n int, err error) {
 	clear(f.wire)
 	f.wire = f.wire[:0]
 	for _, e := range batch {
 		f.wire = append(f.wire, e.settlement)
 	}
-	var pause pauses
-	for refused := 0; ctx.Err() == nil; {
-		results, err := f.settle(ctx)
-		if err == nil {
-			crash.At("after-settle")
-			f.report(nil)
-			f.settled(batch, results)
-			return true
-		}
-		rest := f.answered(batch, results)
-		answered, batch = answered || len(rest) < len(batch), rest
-		if ctx.Err() != nil {
-			return answered
-		}
-		f.report(err)
-		if errors.Is(err, queue.ErrUnavailable) {
-			f.sendAgain(batch)
-			return answered
-		}
-		refused++
-		switch {
-		case refused < refusals:
-		case errors.Is(err, queue.ErrScript): // the queue has sent each by itself
-			f.giveUp(batch, err)
-			return true
-		default:
-			f.takeApart(ctx, batch, err)
-			return true
-		}
-		sleep(ctx, pause.next())
-	}
-	return answered
-}
-
-// settle makes one call.
-func (f *flusher) settle(ctx context.Context) ([]queue.SettleResult, error) {
-	if f.within > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, f.within)
+	call := ctx
+	if f.retries == nil {
+		limited, cancel := context.WithTimeout(ctx, settleWithin)
 		defer cancel()
+		call = limited
 	}
-	return f.broker.Settle(ctx, f.wire)
-}
-
-func (f *flusher) report(err error) {
-	if f.probe != nil {
-		f.probe.report(err)
+	results, err := f.broker.Settle(call, f.wire)
+	if err == nil {
+		crash.At("after-settle")
 	}
-}
-
-// sendAgain leaves what was not answered to the flusher that sends it again.
-func (s *settler) sendAgain(batch []ending) {
-	s.mu.Lock()
-	s.unanswered = append(s.unanswered, batch...)
-	s.mu.Unlock()
-	signal(s.again)
-}
-
-// answered ends those of the batch that have an answer beside the error, and leaves the others to be sent again.
-func (f *flusher) answered(batch []ending, results []queue.SettleResult) []ending {
-	var answered []ending
-	var answers []queue.SettleResult
-	rest := batch[:0]
-	for i, e := range batch {
-		if i < len(results) && results[i] != "" {
-			answered, answers = append(answered, e), append(answers, results[i])
-		} else {
-			rest = append(rest, e)
+	for i, r := range results {
+		if r != "" {
+			batch[i], batch[n] = batch[n], batch[i]
+			results[i], results[n] = results[n], r
+			n++
 		}
 	}
-	if len(answered) == 0 {
-		return batch
+	if n > 0 {
+		f.settled(batch[:n], results[:n])
 	}
-	f.settled(answered, answers)
-	f.wire = f.wire[:0]
-	for _, e := range rest {
-		f.wire = append(f.wire, e.settlement)
-	}
-	return rest
-}
-
-// takeApart halves a batch that is refused though Redis is there, until the one settlement that is the cause is found. That
-// one is given up: its lease expires and the job is tried again, where keeping it would block a place for ever.
-func (f *flusher) takeApart(ctx context.Context, batch []ending, cause error) {
-	if len(batch) == 1 {
-		f.giveUp(batch, cause)
-		return
-	}
-	half := len(batch) / 2
-	f.send(ctx, batch[:half])
-	f.send(ctx, batch[half:])
-}
-
-// giveUp lets go of endings that cannot be settled: each job keeps its lease until that expires.
-func (f *flusher) giveUp(batch []ending, cause error) {
-	for _, e := range batch {
-		f.refused.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", cause)
-	}
-	f.settled(batch, nil)
+	return n, err
 }
 
 // sleep waits for d or the end of ctx.
 func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

@@ -47,8 +47,8 @@ type shard struct {
 	idle       bool // this is a safety poll: it will hardly bring jobs
 }
 
-func newShard(d *dispatcher, n int, consumers func(worker string, shard int) consumer, h *health) *shard {
-	s := &shard{n: n, d: d, consumer: consumers(d.worker, n), probe: h.probe(), woken: make(chan struct{}, 1), seat: newSeat(), help: newHelp()}
+func newShard(d *dispatcher, n int) *shard {
+	s := &shard{n: n, d: d, consumer: d.consumers(d.id, n), probe: d.health.probe(), woken: make(chan struct{}, 1), seat: newSeat(), help: newHelp()}
 	s.clock = newShardClock(s)
 	return s
 }

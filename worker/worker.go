@@ -1,41 +1,50 @@
-// Package worker drains the queue: it looks at the shards it owns, leases the jobs that are stamped to leave soon, releases
-// each one at its stamp and delivers it to its route.
+// Package worker drains the queue. It polls the shards that it owns, leases the jobs that are
+// stamped to leave soon, and delivers each one to its route at its stamp.
 //
-// What it promises: a job leaves neither before its stamp, as well as the shard's clock is known here, nor more than a
-// horizon after it; a job whose lease cannot be kept does not leave at all; at most Config.Concurrency jobs are held at once, but for those that a
-// look brings which took Redis longer than 250 ms; a shard that does not answer holds up no other; a delivery that has ended is settled even if
-// Redis was away meanwhile, as long as the process lives; and an idle worker costs one look per shard in fifteen seconds.
+// What it promises:
 //
-// What it leaves to others: the rate. The scripts stamp every departure, so any number of workers may look at one shard
-// and the rate stays exact; ownership only saves them from doing it all at once.
+//   - A job leaves neither before its stamp, as exactly as the shard's clock is known here, nor more
+//     than a horizon after it. A job whose lease cannot be kept does not leave at all.
+//   - At most Config.Concurrency jobs are held at once. Only polls that take Redis longer than
+//     250 ms may bring more.
+//   - A shard that does not answer delays no other.
+//   - A delivery that has ended is settled even if Redis was away meanwhile, as long as the process
+//     lives.
+//   - An idle worker costs one poll per shard in fifteen seconds.
+//
+// What it leaves to others: the rate. The scripts stamp every departure, so any number of workers
+// may poll one shard and the rate stays exact. Ownership only saves redundant polls.
 //
 // The way of a job through the package:
 //
-//	shard loop ──look──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
+//	shard loop ──poll──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
 //	(dispatcher, shard)            (one thread, heap)      (goroutine)   (batches)
 //	                                 └─ too late, lease nearly over, stopping: released ─► settler
 //
-// A place of the worker's capacity is taken before the look that may fill it and is given back when the job is settled.
+// Capacity is reserved before the poll that may use it and is freed when the job is settled.
 //
-// A route is one of three things. An upstream is sent an HTTP request. A Go handler, usually an asynq.ServeMux, is called in this
-// process. An asynq queue is handed the job as a task, for a fleet of asynq servers that exists already; package
-// worker/handoff lets that fleet report how the tasks end.
+// A route is one of three things. An upstream receives an HTTP request. A Go handler, usually an
+// asynq.ServeMux, is called in this process. An asynq queue receives the job as a task, for a fleet
+// of asynq servers that exists already; package worker/handoff lets that fleet report how the tasks
+// end.
 //
 // # Go handlers
 //
-// Handlers written for asynq run unchanged if they use their context, the task's type and its payload. A nil result, asynq.SkipRetry
-// and Config.RetryDelay mean what they mean there. These differ:
+// Handlers written for asynq run unchanged if they use their context, the task's type and its
+// payload. A nil result, asynq.SkipRetry and Config.RetryDelay mean what they mean there. These
+// differ:
 //
-//   - asynq.RevokeTask ends the job as succeeded, with the error kept beside it: asynq too takes a revoked task for done, neither
-//     retried nor archived.
+//   - asynq.RevokeTask ends the job as succeeded and keeps the error. asynq, too, neither retries
+//     nor archives a revoked task.
 //   - asynq.ErrHandlerNotFound makes the job dead at once, where asynq would retry it.
-//   - What asynq's own server puts into the context does not exist: asynq.GetTaskID, GetRetryCount, GetMaxRetry and
-//     GetQueueName answer false. Delivery tells the same and more.
-//   - asynq.Task.ResultWriter is nil. A handler that uses it panics, and the job says so.
-//   - The retries, their number and their pauses are the route's, and each goes through the job's bucket again.
+//   - asynq.GetTaskID, GetRetryCount, GetMaxRetry and GetQueueName return false, because asynq's
+//     server sets them. Use Delivery instead.
+//   - asynq.Task.ResultWriter is nil. A handler that uses it panics, and the job's error says so.
+//   - The retries, their number and their pauses are the route's, and each passes through the job's
+//     bucket again.
 //
-// As in asynq, an attempt has failed when its timeout is over, whether or not the handler has returned by then: a handler should
-// obey its context, and must allow for a job to be delivered more than once.
+// As in asynq, an attempt has failed when its timeout is over, whether or not the handler has
+// returned. A handler should obey its context, and must allow for more than one delivery of a job.
 package worker
 
 import (
@@ -59,18 +68,18 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
-const settleTail = 500 * time.Millisecond
+const (
+	// settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
+	settleTail = 500 * time.Millisecond
+	// handover bounds for how long a stopping worker still sends the jobs that it holds: about the
+	// time after which the others know that it has left, and poll its shards.
+	handover = 50 * time.Millisecond
+	// leaveWithin bounds the signing off. Without it the others take the shards a little later.
+	leaveWithin = 2 * time.Second
+)
 
-// handover is at most what a worker that stops still sends of what it holds, where the horizon is longer: about what it takes the others to hear
-// that it has left, and to look at its shards.
-const handover = 50 * time.Millisecond
-
-// leaveWithin bounds the signing off.
-const leaveWithin = 2 * time.Second
-
-// broker is what the worker needs of the queue beside its consumers. Every method may be called again after an error; see
-// queue.Queue for the contracts.
+// broker is what the worker needs of the queue beside its consumers. Every method may be called
+// again after an error; see queue.Queue for the contracts.
 type broker interface {
 	Shards() int
 	OneNode() bool
@@ -83,35 +92,32 @@ type broker interface {
 	ReportRoutes(ctx context.Context, worker string, routes map[string]queue.RouteLoad) error
 }
 
-// consumer looks at one shard. It is used by one goroutine at a time, and after an error the look is repeated until it is
-// answered.
+// consumer polls one shard. One goroutine uses it at a time, and after an error repeats the poll
+// until it is answered.
 type consumer interface {
 	Tick(ctx context.Context, o queue.TickOptions) (queue.Tick, error)
 	Clock(ctx context.Context) (queue.Reading, error)
 	Resign(ctx context.Context) error
 }
 
-var (
-	_ broker   = (*queue.Queue)(nil)
-	_ consumer = (*queue.Consumer)(nil)
-)
-
-// deliverer carries one job to its route and says how that ended: with shaper.Succeed, Retry, Die or Hold, or with no event
-// when the lease lives on without this worker and somebody else will settle it. It obeys the context, which ends when the
-// worker's grace is over, and may leave the error's At to the worker. The lease's TraceParent is the delivery's own, if there are traces. It is called from many goroutines at once; a panic
-// counts as a failed attempt.
+// deliverer delivers one job to its route and returns how that ended: with shaper.Succeed, Retry,
+// Die or Hold, or without an event when the lease lives on and somebody else will settle it. It
+// obeys the context, which ends when the worker's grace is over. It may leave the error's At to the
+// worker. The lease's TraceParent is the delivery's own if there are traces. Many goroutines call
+// it at once. A panic counts as a failed attempt.
 type deliverer interface {
 	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 }
 
-// Worker delivers the jobs of one process. Make it with New and start it once with Run.
+// Worker delivers the jobs of one process. Make it with New and start it once with Run. Its many
+// fields are its parts: it owns each, and most of them call back into it.
 type Worker struct {
 	id         string
 	cfg        Config
 	broker     broker
 	consumers  func(worker string, shard int) consumer
 	deliverers map[string]deliverer
-	closers    []func() // let go of the deliverers' idle connections
+	closers    []func() // close the deliverers' idle connections
 	newWaiter  func() waiter
 
 	watch    stopwatch
@@ -120,6 +126,7 @@ type Worker struct {
 	health   *health
 	troubles *troubles
 	capacity *capacity
+	window   *window
 	ledger   *ledger
 	pacer    *pacer
 	settler  *settler
@@ -128,11 +135,11 @@ type Worker struct {
 	outbox   *outbox // nil without Config.Callbacks
 	started  atomic.Bool
 	stopping atomic.Bool     // Run is about to end
-	work     context.Context // ends when the grace is over: looks and deliveries give up
+	work     context.Context // ends when the grace is over: polls and deliveries give up
 }
 
-// New checks the configuration and prepares a worker; nothing runs before Run. Its errors are shaper.Problems, which list
-// every setting that breaks a rule, or those of registering the metrics.
+// New checks the configuration and prepares a worker; nothing runs before Run. Its errors are
+// shaper.Problems, which list every setting that breaks a rule, or those of registering the metrics.
 func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
 	w, err := newWorker(q, consumers, newWaiter, cfg)
@@ -156,51 +163,65 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		newWaiter:  newWaiter,
 		watch:      stopwatch{start: time.Now()},
 		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
+		window:     newWindow(),
 		ledger:     newLedger(),
 		loads:      newRouteLoads(cfg.Routes),
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.troubles = newTroubles(w.log, w.stopped)
 	w.health = &health{log: w.log, damage: w.troubles.damage}
+	w.settler = &settler{
+		broker: b, health: w.health, refused: w.troubles.givenUp, settled: w.settled,
+		kick: make(chan struct{}, flushers), again: make(chan struct{}, 1),
+	}
 	var err error
-	if w.metrics, err = newMetrics(cfg.Registerer, w.capacity); err != nil {
+	if w.metrics, err = newMetrics(cfg.Registerer, w.loadGauges()...); err != nil {
 		return nil, fmt.Errorf("worker: metrics: %w", err)
 	}
 	for name, route := range cfg.Routes {
-		switch {
-		case route.Handler:
-			w.deliverers[name] = newHandlerDeliverer(route, cfg, w.log, w.troubles.panics)
-		case route.Asynq != nil:
-			// asynq's client keeps nothing but the queues it has told of, so each route may have its own.
-			w.deliverers[name] = &asynqDeliverer{route: route, lease: cfg.Lease, client: asynq.NewClientFromRedisClient(cfg.AsynqClient), leases: b}
-		default:
-			h, err := newHTTPDeliverer(route)
-			if err != nil {
-				return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
-			}
-			w.deliverers[name] = h
-			if route.Breaker.Failures > 0 {
-				w.deliverers[name] = newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log)
-			}
-			w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
+		if w.deliverers[name], err = w.newDeliverer(name, route); err != nil {
+			return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
 		}
 	}
 	return w, nil
 }
 
-// Run works until ctx ends, then stops gracefully and returns nil. It fails only when it is called a second time.
+func (w *Worker) newDeliverer(name string, route Route) (deliverer, error) {
+	switch {
+	case route.Handler:
+		return newHandlerDeliverer(route, w.cfg, w.log, w.troubles.panics), nil
+	case route.Asynq != nil:
+		// The client keeps only the names of the queues that it has registered, so each route has its own.
+		client := asynq.NewClientFromRedisClient(w.cfg.AsynqClient)
+		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}, nil
+	}
+	h, err := newHTTPDeliverer(route)
+	if err != nil {
+		return nil, err
+	}
+	w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
+	if route.Breaker.Failures > 0 {
+		return newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log), nil
+	}
+	return h, nil
+}
+
+// Run works until ctx ends, then stops gracefully and returns nil. It fails only when it is called
+// a second time.
 //
 // It stops in this order, and for these reasons:
 //
-//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could be told in time to send them on
-//     their instants. Those that leave later are settled as released at once. Looks that Redis has not answered yet are repeated
-//     until they are, because they may have leased jobs that nobody else knows of.
-//  2. The worker leaves the list of live workers, so that its shards have new owners while its last deliveries still run. It does not
-//     wait for looks that a node leaves unanswered.
-//  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being extended. Those that
-//     have not are cut off and settled as failed attempts.
-//  4. Completions are handed over and callbacks sent until ctx ends; what is left then, other workers see to, or the next start.
-//  5. The settler goes on until nothing is left to settle, or half a second after the grace. Leases left then expire.
+//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could be told
+//     in time to send them at their stamps. Later ones are released at once. Polls that Redis has
+//     not answered are repeated until they are, because they may have leased jobs.
+//  2. The worker leaves the list of live workers, so that its shards have new owners while its last
+//     deliveries still run. It does not wait for polls that a node leaves unanswered.
+//  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being
+//     extended. Those that have not are cut off and settled as failed attempts.
+//  4. Completions are handed over and callbacks sent until ctx ends. The rest is left to other
+//     workers, or to the next start.
+//  5. The settler goes on until nothing is left to settle, or half a second after the grace. Leases
+//     left then expire.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.started.Swap(true) {
 		return errors.New("worker: Run was called twice")
@@ -211,53 +232,33 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cutOff := context.WithCancel(talk)
 	defer cutOff()
 	w.work = work
-	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.depart, w.miss)
-	w.settler = &settler{broker: w.broker, health: w.health, refused: w.troubles.givenUp, settled: w.settled, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
-	d := newDispatcher(w)
-	w.metrics.load.window.Store(d.window)
-	w.metrics.load.settler.Store(w.settler)
-
-	var talking sync.WaitGroup
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.deliver, w.miss)
 	go w.pacer.run()
-	talking.Go(func() { w.settler.run(talk) })
-	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
-	talking.Go(func() { hb.run(talk) })
-	talking.Go(func() { w.lateness.run(talk, w.broker, w.id, w.log) })
-	talking.Go(func() { w.loads.run(talk, w.broker, w.id) })
-	if w.outbox != nil {
-		talking.Go(func() { w.outbox.run(ctx) })
-		talking.Go(func() {
-			if err := w.cfg.Callbacks.Run(ctx); err != nil {
-				w.log.Error("callbacks are not sent", "error", err)
-			}
-		})
-	}
+	var talking sync.WaitGroup
+	w.talk(ctx, talk, &talking)
 	dispatching := make(chan struct{})
 	go func() {
 		defer close(dispatching)
-		d.run(ctx, work)
+		newDispatcher(w, ctx).run()
 	}()
 	w.log.Info("worker started", "routes", len(w.deliverers), "concurrency", w.cfg.Concurrency)
 
 	<-ctx.Done()
 	w.stopping.Store(true)
 	w.log.Info("worker is stopping", "leases", w.ledger.len())
-	grace := time.AfterFunc(w.cfg.Grace, cutOff)
-	defer grace.Stop()
+	defer time.AfterFunc(w.cfg.Grace, cutOff).Stop()
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
 		w.release(j)
 	}
-	answered := time.NewTimer(pollPatience)
-	defer answered.Stop()
 	select {
 	case <-dispatching:
-	case <-answered.C: // a node hangs; the shards of others are not to wait for it
+	case <-time.After(pollPatience): // a node hangs; the shards of others are not to wait for it
 	}
-	if err := w.leave(work); err != nil {
-		w.log.Warn("the worker could not sign off; others take its shards when its last beat is too old", "error", err)
+	if err := bounded(work, leaveWithin, func(ctx context.Context) error { return w.broker.Leave(ctx, w.id) }); err != nil {
+		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
 	}
 	<-dispatching
-	left := w.finish(work)
+	left := w.finish()
 	hangUp()
 	<-w.pacer.ended
 	talking.Wait()
@@ -273,31 +274,42 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// leave signs off. A Redis that does not answer is not waited for long: without it the others take the shards a little later.
-func (w *Worker) leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
-	defer cancel()
-	return w.broker.Leave(ctx, w.id)
+// talk starts what calls Redis beside the dispatcher. Callbacks end with ctx, the others with talk.
+func (w *Worker) talk(ctx, talk context.Context, g *sync.WaitGroup) {
+	g.Go(func() { w.settler.run(talk) })
+	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
+	g.Go(func() { hb.run(talk) })
+	g.Go(func() { w.lateness.run(talk, w.broker, w.id, w.log) })
+	g.Go(func() { w.loads.run(talk, w.broker, w.id) })
+	if w.outbox == nil {
+		return
+	}
+	g.Go(func() { w.outbox.run(ctx) })
+	g.Go(func() {
+		if err := w.cfg.Callbacks.Run(ctx); err != nil {
+			w.log.Error("callbacks are not sent", "error", err)
+		}
+	})
 }
 
-// finish waits until every lease is settled, at most until half a second after work has ended, and returns how many are not.
-func (w *Worker) finish(work context.Context) int {
+// finish waits until every lease is settled, at most until settleTail after the grace, and returns
+// how many are not.
+func (w *Worker) finish() int {
 	empty := w.ledger.empty()
 	select {
 	case <-empty:
 		return 0
-	case <-work.Done():
+	case <-w.work.Done():
 	}
-	tail := time.NewTimer(settleTail)
-	defer tail.Stop()
 	select {
 	case <-empty:
-	case <-tail.C:
+	case <-time.After(settleTail):
 	}
 	return w.ledger.len()
 }
 
-// accept takes over jobs that were just leased, their places being reserved. Those that would leave after the end of the pacer go back at once.
+// accept takes over jobs that were just leased, their capacity being reserved. Those that would
+// leave after the end of the pacer are released.
 func (w *Worker) accept(jobs []*job) {
 	w.ledger.add(jobs)
 	w.metrics.leases.Add(float64(len(jobs)))
@@ -306,34 +318,26 @@ func (w *Worker) accept(jobs []*job) {
 	}
 }
 
-// depart sends a job on its way and returns at the end of the delivery.
-func (w *Worker) depart(j *job) {
-	if j.lost.Load() {
-		w.forget(j, outcomeStale)
-		return
-	}
-	w.deliver(j)
-}
-
 // miss gives a job back that came too late to leave at its stamp.
 func (w *Worker) miss(j *job) {
 	w.lateness.missed.Add(1)
 	w.metrics.missed.Inc()
-	w.giveBack(j, queue.Settlement{Event: shaper.Release, Missed: true})
+	w.giveBack(j, true)
 }
 
 // release gives a job back that has not departed.
-func (w *Worker) release(j *job) { w.giveBack(j, queue.Settlement{Event: shaper.Release}) }
+func (w *Worker) release(j *job) { w.giveBack(j, false) }
 
-func (w *Worker) giveBack(j *job, s queue.Settlement) {
+func (w *Worker) giveBack(j *job, missed bool) {
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)
 		return
 	}
-	w.settle(j, s)
+	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
 }
 
-// forget drops a job whose lease is another's by now, or lives on without this worker: there is nothing to settle.
+// forget drops a job whose lease is another's by now, or lives on without this worker: there is
+// nothing to settle.
 func (w *Worker) forget(j *job, o outcome) {
 	w.metrics.leases.Dec()
 	w.metrics.deliveries[o].Inc()
@@ -341,8 +345,13 @@ func (w *Worker) forget(j *job, o outcome) {
 	w.capacity.free(j)
 }
 
-// deliver makes one attempt and settles it.
+// deliver makes one attempt, unless the lease is lost, and settles it. It returns at the end of the
+// delivery.
 func (w *Worker) deliver(j *job) {
+	if j.lost.Load() {
+		w.forget(j, outcomeStale)
+		return
+	}
 	start := w.watch.now()
 	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
 	w.lateness.observe(time.Duration(start - j.at))
@@ -367,7 +376,7 @@ func (w *Worker) deliver(j *job) {
 	w.settle(j, s)
 }
 
-// attempt calls the deliverer of the job's route; neither a missing route nor a panic gets past it.
+// attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.
 func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	route, known := w.cfg.Routes[l.Route]
 	if !known {
@@ -378,7 +387,8 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 	defer func() {
 		if p := recover(); p != nil {
 			// The value is not logged, it may quote the payload.
-			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1, "job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
+			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
+				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
 			s = route.Retry.again(l, "the delivery panicked", 0)
 		}
 	}()
@@ -389,15 +399,15 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 	return w.loads[l.Route].deliver(func() queue.Settlement { return d.Deliver(ctx, l) })
 }
 
-// settle hands the end of a job to the settler. The job keeps its place until Redis has taken note: otherwise a Redis that is
-// away would let settlements pile up without bound.
+// settle hands the end of a job to the settler. The job keeps its capacity until Redis has answered:
+// otherwise settlements would pile up without bound while Redis is away.
 func (w *Worker) settle(j *job, s queue.Settlement) {
 	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
 	switch {
 	case s.MaxAttempts == 0:
 		s.MaxAttempts = j.lease.MaxAttempts
 	case s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts:
-		s.MaxAttempts = 0 // as they are: then there is nothing to say but that it succeeded
+		s.MaxAttempts = 0 // unchanged: the shortest settlement
 	}
 	j.ended.Store(true)
 	// The payload may be large, and a settlement may have to wait for Redis.
@@ -407,21 +417,19 @@ func (w *Worker) settle(j *job, s queue.Settlement) {
 	w.settler.add(ending{job: j, settlement: s})
 }
 
-// settled ends the life of jobs here; results is nil when the settler had to give them up.
+// settled ends the life of jobs here; results is nil when the settler gave them up.
 func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 	jobs := make([]*job, len(batch))
 	for i, e := range batch {
 		jobs[i] = e.job
+		o := outcomeGivenUp
 		if results != nil {
-			o := outcomeOf(e.settlement, results[i])
-			w.metrics.deliveries[o].Inc()
-			if o == outcomeDead {
-				l := &e.job.lease
-				w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
-			}
+			o = outcomeOf(e.settlement, results[i])
 		}
-		if results == nil {
-			w.metrics.deliveries[outcomeGivenUp].Inc()
+		w.metrics.deliveries[o].Inc()
+		if o == outcomeDead {
+			l := &e.job.lease
+			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 		}
 		w.ledger.remove(e.job)
 	}
