@@ -1,23 +1,30 @@
-// Package callback tells submitters that their jobs have ended: it delivers a webhook to each job's callback URL.
+// Package callback delivers a webhook to each ended job's callback URL.
 //
-// A completion that is handed over becomes an asynq task in a queue of its own, and asynq delivers it: after a failure again with growing
-// pauses, for about a day, and after the last failure asynq's archive keeps it. The way of a completion:
+// A completion that is handed over becomes an asynq task in a queue of its own, and asynq delivers
+// it: after a failure again with growing pauses, for about a day. After the last failure asynq's
+// archive keeps it. The way of a completion:
 //
 //	HandOver ──task with body and URL──► asynq in Redis ──► Guard ──► request, signed now ──► 2xx: delivered
 //	                                       ▲                │          ├─ 410: archived
 //	                                       └──── pause ◄────┼──────────┴─ anything else: retried, then archived
 //	                                                        └─ not allowed: archived
 //
-// What it promises: a completion that was handed over is delivered at least once, or is in the archive; every attempt carries the same
-// webhook-id and body, and a timestamp and signatures (Standard Webhooks) of its own; what was handed over twice within an hour of its delivery is
-// delivered once. No request goes to an address that is not public, unless the operator listed the URL's prefix: the address that is dialled is checked,
-// no redirect is followed and no proxy is asked. Of the answer only the status counts. Errors and log lines hold no URL, no payload and no secret.
+// What it promises:
 //
-// A receiver that answers slowly, or never, holds up its own callbacks alone: see slots.
+//   - A completion that was handed over is delivered at least once, or is in the archive. If it was
+//     handed over twice within an hour of its delivery, it is delivered once.
+//   - Every attempt carries the same webhook-id and body, and a timestamp and signatures (Standard
+//     Webhooks) of its own.
+//   - No request goes to an address that is not public, unless the operator listed the URL's prefix:
+//     the address that is dialled is checked, no redirect is followed and no proxy is used.
+//   - Of the answer only the status counts. Errors and log lines hold no URL, payload or secret.
+//   - A receiver that answers slowly, or never, delays its own callbacks alone: see slots.
 //
-// What it does not promise: that a receiver hears of an event once, or of events in their order. The webhook-id tells repetitions.
+// What it does not promise: that a receiver gets an event once, or events in their order. The
+// webhook-id identifies repetitions.
 //
-// An installation that never had a callback costs Redis one command a minute: asynq's server starts when there is a queue for it.
+// An installation that never had a callback costs Redis one command a minute: asynq's server starts
+// when there is a queue for it.
 package callback
 
 import (
@@ -37,12 +44,13 @@ import (
 // Queue is the asynq queue that the callbacks are in, for asynq's own tools.
 const Queue = "sluice-callbacks"
 
-// checkInterval is how often asynq's server looks for tasks while it has none, give or take a half. It is half of asynq's default: a callback waits
-// for it at most 0.75 s, an idle process sends two commands a second, and a stop, which waits for the end of a pause, takes 0.75 s more at most.
+// checkInterval is how often asynq's server polls while it has no tasks, give or take a half. A
+// callback waits for it at most 0.75 s, an idle process sends two commands a second, and a stop takes
+// at most 0.75 s more.
 const checkInterval = 500 * time.Millisecond
 
-// Service hands completions over to asynq and delivers them. Make it with New and start it once with Run; HandOver works without Run, and another
-// process delivers then.
+// Service hands completions over to asynq and delivers them. Make it with New and start it once with
+// Run. HandOver works without Run; then another process delivers.
 type Service struct {
 	cfg     Config
 	client  *asynq.Client
@@ -52,13 +60,13 @@ type Service struct {
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
-	given   *burstlog.Log // up
+	given   *burstlog.Log // callbacks that were given up
 	asynq   *burstlog.Log // lines of asynq
 	wake    chan struct{} // filled when a task was made here
 }
 
-// New checks the configuration and prepares a service; nothing runs before Run. Its errors are shaper.Problems, which list every setting
-// that breaks a rule, or those of registering the metrics.
+// New checks the configuration and prepares a service; nothing runs before Run. Its errors are
+// shaper.Problems, which list every setting that breaks a rule, or those of registering the metrics.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -101,8 +109,8 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run delivers callbacks until the context ends; then it takes no more of them, gives those that are running Config.Grace to end, puts the
-// rest back for another process and returns nil.
+// Run delivers callbacks until the context ends. Then it takes no more of them, gives those that are
+// running Config.Grace to end, puts the rest back for another process and returns nil.
 func (s *Service) Run(ctx context.Context) error {
 	if !s.await(ctx) {
 		return nil
@@ -112,8 +120,8 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("callback: %w", err)
 	}
 	<-ctx.Done()
-	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that record their ends (all in Shutdown), and
-	// the connections last.
+	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that record
+	// their ends (all in Shutdown), and the connections last.
 	s.slots.stop()
 	server.Shutdown()
 	s.given.Flush()
@@ -123,15 +131,15 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// look is how often a process without an asynq server looks for tasks of other processes.
-const look = time.Minute
+// awaitEvery is how often a process without an asynq server polls for tasks of other processes.
+const awaitEvery = time.Minute
 
 // await waits until there is, or was, a callback to deliver. It is false when the context ends first.
 func (s *Service) await(ctx context.Context) bool {
 	inspector := asynq.NewInspectorFromRedisClient(s.cfg.Redis)
 	for {
-		// One command. The queue is there from its first task on; whether it is empty is not asked, for asynq's server must also remove
-		// the tasks that it keeps after their delivery.
+		// One command. The queue exists from its first task on. It may be empty: asynq's server must
+		// also remove the tasks that it keeps after their delivery.
 		queues, err := inspector.Queues()
 		switch {
 		case err != nil:
@@ -139,14 +147,11 @@ func (s *Service) await(ctx context.Context) bool {
 		case slices.Contains(queues, Queue):
 			return true
 		}
-		timer := time.NewTimer(look*3/4 + rand.N(look/2))
 		select {
 		case <-s.wake:
-			timer.Stop()
 			return true
-		case <-timer.C:
+		case <-time.After(awaitEvery*3/4 + rand.N(awaitEvery/2)):
 		case <-ctx.Done():
-			timer.Stop()
 			return false
 		}
 	}

@@ -18,12 +18,12 @@ import (
 type Config struct {
 	Redis redis.UniversalClient // where asynq keeps the tasks; it stays the caller's to close
 	Guard *Guard
-	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is signed with each of them, so that receivers may move
-	// from one to the next; without any it is not signed.
+	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is signed
+	// with each of them, so that receivers may move from one to the next; without any it is not signed.
 	Secrets     []string
 	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
 	Timeout     time.Duration                   // of one attempt; default 10s
-	MaxAttempts int                             // default 15, which take about a day; at least 2, because asynq archives a task without retries when its server crashes
+	MaxAttempts int                             // at least 2, see validate; default 15, which take about a day
 	Concurrency int                             // attempts at once; default 64
 	Grace       time.Duration                   // how long running attempts may take to end after the stop; default 10s
 	Registerer  prometheus.Registerer           // nil: metrics are not registered
@@ -56,6 +56,7 @@ func (c Config) validate() error {
 		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
 	}
 	check(c.Timeout > 0, "timeout", c.Timeout, "must be positive")
+	// asynq archives a task without retries when its server crashes.
 	check(c.MaxAttempts >= 2, "max_attempts", c.MaxAttempts, "must be at least 2")
 	check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
 	check(c.Grace > 0, "grace", c.Grace, "must be positive")

@@ -24,8 +24,9 @@ const (
 	longestPause = 6 * time.Hour
 )
 
-// pause is how long a callback waits after a failure; retried is 0 after the first. Up to half of it is added at random, so that what failed
-// together does not come back together. The 14 pauses between 15 attempts take 17 to 26 hours.
+// pause is how long a callback waits after a failure; retried is 0 after the first. Up to half of it
+// is added at random, so that callbacks which failed together do not come back together. The 14
+// pauses between 15 attempts take 17 to 26 hours.
 func pause(retried int) time.Duration {
 	wait := firstPause
 	for ; retried > 0 && wait < longestPause; retried-- {
@@ -46,26 +47,27 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	}
 	job, _, _ := strings.Cut(id, ":")
 	log := s.log.With("job", job, "callback", id, "attempt", retried+1)
-	switch {
-	case isPostponed(err):
-		s.metrics.postponed.Inc()
-		log.Debug("a callback was postponed", "error", err)
-	case errors.Is(err, errSkipped):
-		s.metrics.skipped.Inc()
-		log.Debug("a callback is to be tried again", "error", err)
-	case err == nil:
-		s.metrics.delivered.Inc()
-		log.Debug("a callback was delivered")
-	case errors.Is(ctx.Err(), context.Canceled):
-		// The grace is over, and asynq has put the task back: this was no attempt.
-		log.Debug("a callback was put back", "error", err)
-	case errors.Is(err, asynq.SkipRetry):
-		s.metrics.archived.Inc()
-		s.given.Add(burstlog.Key{}, 1, "job", job, "callback", id, "attempt", retried+1, "error", err)
-	default:
-		s.metrics.failed.Inc()
-		log.Debug("a callback is to be tried again", "error", err)
+	if err != nil {
+		log = log.With("error", err)
 	}
+	outcome, message := failed, "a callback is to be tried again"
+	switch {
+	case err == nil:
+		outcome, message = delivered, "a callback was delivered"
+	case isPostponed(err):
+		outcome, message = postponed, "a callback was postponed"
+	case errors.Is(err, errSkipped):
+		outcome = skipped
+	case errors.Is(ctx.Err(), context.Canceled):
+		log.Debug("a callback was put back") // the grace is over: this was no attempt
+		return err
+	case errors.Is(err, asynq.SkipRetry):
+		s.metrics.attempts.WithLabelValues(archived).Inc()
+		s.given.Add(burstlog.Key{}, 1, "job", job, "callback", id, "attempt", retried+1, "error", err)
+		return err
+	}
+	s.metrics.attempts.WithLabelValues(outcome).Inc()
+	log.Debug(message)
 	return err
 }
 
@@ -135,14 +137,13 @@ func receiverOf(rawURL string) string {
 }
 
 func isPostponed(err error) bool {
-	var postponed errPostponed
-	return errors.As(err, &postponed)
+	_, is := errors.AsType[errPostponed](err)
+	return is
 }
 
 // delay is when asynq brings a task back.
 func delay(retried int, err error, _ *asynq.Task) time.Duration {
-	var postponed errPostponed
-	if errors.As(err, &postponed) {
+	if postponed, is := errors.AsType[errPostponed](err); is {
 		return postponed.delay
 	}
 	return pause(retried)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,8 +19,8 @@ import (
 // maxURL bounds a callback URL, in bytes.
 const maxURL = 1024
 
-// Guard decides which URLs may be called: those under a prefix that the operator lists, wherever they lead, and all others whose address
-// is public. It is safe for concurrent use.
+// Guard decides which URLs may be called: those under a prefix that the operator lists, wherever
+// they lead, and all others whose address is public. It is safe for concurrent use.
 type Guard struct {
 	listed    []prefix
 	addresses *ssrf.Guardian
@@ -28,8 +29,9 @@ type Guard struct {
 // azureHost is a public address that reaches the host of a machine in Azure, with its metadata.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
-// NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a scheme, a host, perhaps a port, and a path
-// that matches at the boundary of a segment. Its error is of type shaper.Problems, one for each prefix that breaks a rule.
+// NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a scheme,
+// a host, perhaps a port, and a path that matches at the boundary of a segment. Its error is of type
+// shaper.Problems, one for each prefix that breaks a rule.
 func NewGuard(allow []string) (*Guard, error) {
 	g := &Guard{addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
 	var ps shaper.Problems
@@ -47,14 +49,16 @@ func NewGuard(allow []string) (*Guard, error) {
 	return g, nil
 }
 
-// Check tells what can be known of a callback URL without resolving its host's name; nil means that it may be tried. The error says
-// which rule is broken, such as "must lead to a public address", and never quotes the URL, which may hold secrets.
+// Check checks a callback URL without resolving its host's name; nil means that it may be tried. The
+// error says which rule is broken, such as "must lead to a public address", and never quotes the URL,
+// which may hold secrets.
 func (g *Guard) Check(rawURL string) error {
 	_, err := g.judge(rawURL)
 	return err
 }
 
-// judge also tells whether the URL is under a listed prefix. If it is not, the address that is dialled must pass control.
+// judge also returns whether the URL is under a listed prefix. If it is not, the address that is
+// dialled must pass control.
 func (g *Guard) judge(raw string) (listed bool, err error) {
 	t, err := parse(raw)
 	if err != nil {
@@ -77,8 +81,8 @@ func (g *Guard) judge(raw string) (listed bool, err error) {
 // errNotPublic is why a target is not dialled.
 var errNotPublic = errors.New("the target's address is not public")
 
-// control is the net.Dialer.Control of targets that are not listed. It sees the very address that is about to be dialled, so it does not
-// matter what the name resolved to before.
+// control is the net.Dialer.Control of targets that are not listed. It sees the address that is about
+// to be dialled, so it does not matter what the name resolved to before.
 func (g *Guard) control(network, address string, c syscall.RawConn) error {
 	if err := g.addresses.Safe(network, address, c); err != nil {
 		return fmt.Errorf("%w: %w", errNotPublic, err)
@@ -100,16 +104,15 @@ type target struct {
 	url  *url.URL
 }
 
-// parse reads a URL. It accepts nothing that two programs may read in two ways: no user information, no backslashes, no addresses in other
-// than the usual form.
+// parse reads a URL. It accepts nothing that two programs may read in two ways: no user information,
+// no backslashes, no addresses in other than the usual form.
 func parse(raw string) (target, error) {
 	if len(raw) > maxURL {
 		return target{}, fmt.Errorf("must have at most %d bytes", maxURL)
 	}
-	for i := range len(raw) {
-		if c := raw[i]; c <= ' ' || c > '~' || c == '\\' {
-			return target{}, errors.New("must be ASCII without spaces, backslashes and control characters: other characters are percent-encoded, names of hosts in their xn-- form")
-		}
+	if strings.ContainsFunc(raw, func(c rune) bool { return c <= ' ' || c > '~' || c == '\\' }) {
+		return target{}, errors.New("must be ASCII without spaces, backslashes and control characters: " +
+			"other characters are percent-encoded, names of hosts in their xn-- form")
 	}
 	u, err := url.Parse(raw)
 	switch {
@@ -152,8 +155,8 @@ func validName(host string) bool {
 	return len(host) <= 253
 }
 
-// numeric reports whether a host is an IPv4 address to programs that know more forms of it than four decimal numbers, such as 0x7f.1: its
-// last label is a number (WHATWG URL, "ends in a number").
+// numeric reports whether some programs take a host for an IPv4 address, such as 0x7f.1: its last
+// label is a number (WHATWG URL, "ends in a number").
 func numeric(host string) bool {
 	host = strings.TrimSuffix(host, ".")
 	last := host[strings.LastIndexByte(host, '.')+1:]
@@ -200,21 +203,11 @@ func (p prefix) covers(t target) bool {
 	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(p.path, "/")) && plain(t.url)
 }
 
-// plain reports whether all servers take the URL's path for the same one: none can decode it twice, normalize its letters, or see a
-// parent directory in it.
+// plain reports whether all servers read the same path from the URL: none can decode it twice,
+// normalize its letters, or see a parent directory in it.
 func plain(u *url.URL) bool {
-	if strings.Contains(strings.ToLower(u.EscapedPath()), "%2f") {
-		return false
-	}
-	for i := range len(u.Path) {
-		if c := u.Path[i]; c < ' ' || c > '~' || c == '\\' || c == '%' || c == ';' {
-			return false
-		}
-	}
-	for segment := range strings.SplitSeq(u.Path, "/") {
-		if segment == "." || segment == ".." {
-			return false
-		}
-	}
-	return true
+	odd := strings.ContainsFunc(u.Path, func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune(`\%;`, c) })
+	segments := strings.Split(u.Path, "/")
+	return !odd && !slices.Contains(segments, ".") && !slices.Contains(segments, "..") &&
+		!strings.Contains(strings.ToLower(u.EscapedPath()), "%2f")
 }

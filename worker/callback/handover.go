@@ -17,10 +17,11 @@ const (
 	taskType = "sluice:callback"
 	// Headers of the task; its payload is the body, byte for byte.
 	urlHeader, tenantHeader = "sluice-callback-url", "sluice-tenant"
-	// taskRetention is how long asynq keeps a delivered task. As long as it is kept, its id cannot be taken twice. Bodies are kept as
-	// well, so it is no longer than a hand-over may take to be repeated.
+	// taskRetention is how long asynq keeps a delivered task with its body. Until then its id cannot
+	// be taken twice, so it covers the time in which a hand-over may be repeated.
 	taskRetention = time.Hour
-	// taskTail is what asynq's own timeout has over that of an attempt, so that the attempt ends first and says why.
+	// taskTail is how much longer asynq's own timeout is than that of an attempt, so that the attempt
+	// ends first and says why.
 	taskTail = 5 * time.Second
 )
 
@@ -31,8 +32,8 @@ type event struct {
 	Data      json.RawMessage `json:"data"`
 }
 
-// HandOver makes a completion a task of asynq's; a completion that is one already is a success. The body is made here and kept in the
-// task, so the job itself may be forgotten. After an error the same call may be made again.
+// HandOver makes a completion a task of asynq's; one that is a task already is a success. The task
+// keeps the body, so the job itself may be forgotten. After an error the same call may be made again.
 func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	body, err := s.body(c)
 	if err != nil {
@@ -40,7 +41,8 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	}
 	// One id for each end of a job, which a replay may make several of.
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
-	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}),
+	headers := map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}
+	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
 		asynq.TaskID(id),
 		asynq.Queue(Queue),
 		// One more than there are: asynq would archive the last attempt instead of postponing it.

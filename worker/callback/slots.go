@@ -3,7 +3,9 @@ package callback
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -68,7 +70,7 @@ type receiver struct {
 // waiter is a task that waits for a slot.
 type waiter struct {
 	receiver, tenant string
-	granted          chan bool // receives true with a slot, false if another task needs its place more
+	granted          chan bool // receives true with a slot, false if another task takes its place in the line
 }
 
 func newSlots(most int) *slots {
@@ -81,7 +83,7 @@ func newSlots(most int) *slots {
 // stop postpones all tasks that wait or come from now on.
 func (s *slots) stop() { close(s.stopped) }
 
-// waiters is how many tasks may wait; a receiver and a tenant have their parts of them as of the slots.
+// waiters is how many tasks may wait; receivers and tenants have the same parts of them as of slots.
 func (s *slots) waiters() int { return 2 * s.most }
 
 // tasks is how many tasks may be held at once, under way and waiting.
@@ -90,50 +92,51 @@ func (s *slots) tasks() int { return s.most + s.waiters() }
 // take waits for a slot. last attempts are made though the breaker is open: no callback is given up
 // without a real one. The error is errPostponed or errSkipped.
 func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
-	s.mu.Lock()
-	r := s.receiver(to)
-	if !r.until.IsZero() && !last {
-		if r.probing || time.Now().Before(r.until) {
-			s.forget(to, r)
-			s.mu.Unlock()
-			return errSkipped
-		}
-		r.probing = true
+	w, err := s.begin(to, tenant, last)
+	if w == nil {
+		return err
 	}
-	if s.fits(to, tenant) {
-		r.postponed = 0
-		s.grant(to, tenant)
-		s.mu.Unlock()
-		return nil
-	}
-	w := &waiter{receiver: to, tenant: tenant, granted: make(chan bool, 1)}
-	if !s.enqueue(w) {
-		defer s.mu.Unlock()
-		return s.postpone(to)
-	}
-	s.mu.Unlock()
-	timer := time.NewTimer(slotWait)
-	defer timer.Stop()
 	granted := false
 	select {
 	case granted = <-w.granted:
-	case <-timer.C:
+	case <-time.After(slotWait):
 	case <-s.stopped:
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leave(w)
-	if !granted {
-		select {
-		case granted = <-w.granted: // just now
-		default:
-		}
+	select {
+	case granted = <-w.granted: // just now
+	default:
 	}
 	if granted {
 		return nil
 	}
 	return s.postpone(to)
+}
+
+// begin takes a slot, or returns a waiter or why the task is not to wait.
+func (s *slots) begin(to, tenant string, last bool) (*waiter, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.receiver(to)
+	if !r.until.IsZero() && !last {
+		if r.probing || time.Now().Before(r.until) {
+			return nil, errSkipped
+		}
+		r.probing = true
+	}
+	if s.fits(to, tenant) {
+		r.postponed = 0
+		s.grant(to, tenant)
+		return nil, nil
+	}
+	w := &waiter{receiver: to, tenant: tenant, granted: make(chan bool, 1)}
+	if !s.enqueue(w) {
+		return nil, s.postpone(to)
+	}
+	return w, nil
 }
 
 // give frees a slot that was taken at the instant start. answered says whether the receiver did;
@@ -148,13 +151,6 @@ func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 		delete(s.tenants, tenant)
 	}
 	r.pace = time.Since(start)
-	r.note(answered)
-	s.forget(to, r)
-	s.serve()
-}
-
-// note tells the breaker how an attempt ended.
-func (r *receiver) note(answered *bool) {
 	r.probing = false
 	switch {
 	case answered == nil:
@@ -163,11 +159,14 @@ func (r *receiver) note(answered *bool) {
 	default:
 		// Attempts that were under way together count once the breaker is open.
 		if r.failing++; r.failing >= breakerFailures && !time.Now().Before(r.until) {
-			open := firstOpen << min(r.opened, 10)
+			r.until = time.Now().Add(min(firstOpen<<min(r.opened, 10), longestOpen))
 			r.opened++
-			r.until = time.Now().Add(min(open, longestOpen))
 		}
 	}
+	if r.taken == 0 && r.failing == 0 && r.postponed == 0 {
+		delete(s.receivers, to)
+	}
+	s.serve()
 }
 
 // open counts the receivers whose breaker is open.
@@ -188,23 +187,12 @@ func (s *slots) receiver(to string) *receiver {
 	r := s.receivers[to]
 	if r == nil {
 		if len(s.receivers) >= mostReceivers {
-			for name, r := range s.receivers {
-				if r.taken == 0 {
-					delete(s.receivers, name)
-				}
-			}
+			maps.DeleteFunc(s.receivers, func(_ string, r *receiver) bool { return r.taken == 0 })
 		}
 		r = &receiver{}
 		s.receivers[to] = r
 	}
 	return r
-}
-
-// forget drops a receiver without slots, failures or postponed callbacks.
-func (s *slots) forget(to string, r *receiver) {
-	if r.taken == 0 && r.failing == 0 && r.postponed == 0 {
-		delete(s.receivers, to)
-	}
 }
 
 func (s *slots) fits(to, tenant string) bool {
@@ -217,8 +205,8 @@ func (s *slots) grant(to, tenant string) {
 	s.tenants[tenant]++
 }
 
-// enqueue lets a task wait, unless its receiver or tenant has enough that do. Where all places to
-// wait are taken, the latest task of the tenant with the most of them gives way.
+// enqueue lets a task wait, unless enough of its receiver or tenant do. When the line is full, the
+// latest task of the tenant with the most waiting tasks gives way.
 func (s *slots) enqueue(w *waiter) bool {
 	ofReceiver, ofTenant := 0, map[string]int{}
 	for _, other := range s.waiting {
@@ -249,12 +237,7 @@ func (s *slots) enqueue(w *waiter) bool {
 
 // leave ends a wait.
 func (s *slots) leave(w *waiter) {
-	for i, other := range s.waiting {
-		if other == w {
-			s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
-			return
-		}
-	}
+	s.waiting = slices.DeleteFunc(s.waiting, func(other *waiter) bool { return other == w })
 }
 
 // serve gives free slots to those who wait.
@@ -275,12 +258,11 @@ func (s *slots) serve() {
 	}
 }
 
-// postpone tells when to come back: after those that were postponed before, at the receiver's pace.
+// postpone returns when to come back: after those that were postponed before, at the receiver's pace.
 func (s *slots) postpone(to string) error {
 	r := s.receiver(to)
 	r.probing = false
-	delay := firstPostponement + time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver)
+	delay := min(firstPostponement+time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver), longestPostponement)
 	r.postponed++
-	delay = min(delay, longestPostponement)
 	return errPostponed{delay + rand.N(delay/4)}
 }
