@@ -548,3 +548,19 @@ func TestASlowProbeCloses(t *testing.T) {
 		}
 	})
 }
+
+// A probe that fails opens the breaker again, even if the upstream is only overloaded by now and the
+// streak is shorter than minOverload.
+func TestProbeOfAnOverloadedUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 3, Delay: time.Second}, u, quiet())
+		trip(t, b, u)
+		untilProbe(b)
+		u.status = http.StatusServiceUnavailable
+		b.Deliver(t.Context(), lease())
+		if state := testutil.ToFloat64(b.state); state != open {
+			t.Errorf("state %v after the probe, want open", state)
+		}
+	})
+}
