@@ -8,15 +8,15 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// gatherRoom is how long places that have come free are gathered while shards wait for them: a look for a few jobs costs as much as one for
-// many.
+// gatherRoom is how long freed places are gathered while shards wait for them: a poll for a few jobs
+// costs as much as one for many.
 const gatherRoom = time.Millisecond
 
-// capacity counts the worker's places. Polls reserve them before they lease, so that all polls under way cannot lease more
-// than there are. Together they reserve at most half of what no job holds, because all of it may go to one flow. A place is
-// free again when its job is settled, or when the poll did not need it. Shards that find no place queue for the next ones,
-// and while any does, no other gets one: a busy shard cannot starve the rest. Such a shard is granted places in portions
-// that are worth a poll, or after gatherRoom whatever there is.
+// capacity counts the worker's places. Polls reserve them before they lease, at most half of what no
+// job holds, because all of it may go to one flow. A place is free again when its job is settled, or
+// when the poll did not need it. Shards that find none queue, and while any does, no other gets one:
+// a busy shard cannot starve the rest. A queued shard is granted a portion that is worth a poll, or
+// after gatherRoom whatever there is.
 type capacity struct {
 	limit int
 
@@ -41,8 +41,9 @@ type seat struct {
 
 func newSeat() *seat { return &seat{room: make(chan struct{}, 1), want: pollMost} }
 
-// reserve returns how many places the shard may use, up to most: those it was granted, or else what is free. A shard that gets
-// none keeps its turn, if it waits already. One that knows of many jobs is given a portion or nothing.
+// reserve returns how many places the shard may use, up to most: those it was granted, or else what
+// is free. A shard that gets none keeps its turn, if it waits already. One that knows of many jobs
+// gets a portion or nothing.
 func (c *capacity) reserve(s *seat, most int, many bool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +74,8 @@ func (c *capacity) bounds(shard, n int) []queue.Bound {
 // give gives n reserved places back.
 func (c *capacity) give(n int) { c.fill(n, nil) }
 
-// fill ends a reservation of n places with the jobs that the poll brought. They may be more than n: a repeated poll brings
-// what an earlier one leased, and one that took too long has lost its reservation.
+// fill ends a reservation of n places with the jobs that the poll brought. They may be more than n: a
+// repeated poll brings what an earlier one leased, and a slow one has lost its reservation.
 func (c *capacity) fill(n int, jobs []*job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,11 +101,11 @@ func (c *capacity) free(jobs ...*job) {
 // portion is how many places are worth a poll: a quarter of what polls may reserve.
 func (c *capacity) portion() int { return min(pollMost, max(1, c.limit/8)) }
 
-// next is what the shard that waits longest is granted: a portion, or all that it can use if that is less, so that many shards
-// with few jobs do not wait for one another.
+// next is what the shard that waits longest is granted: a portion, or all that it can use if that is
+// less, so that many shards with few jobs do not wait for one another.
 func (c *capacity) next() int { return min(c.portion(), c.waiting[0].want) }
 
-// serve grants free places in portions, and sees to it that what is less than one is granted soon. It is called with the lock held.
+// serve grants free places in portions, and plans the grant of less than one. The lock is held.
 func (c *capacity) serve() {
 	for len(c.waiting) > 0 && c.unpledged() >= c.next() {
 		c.grant(c.next())
@@ -134,8 +135,8 @@ func (c *capacity) grant(n int) {
 	signal(s.room)
 }
 
-// await queues the shard, which can use want places, unless it waits or was granted some already. Its room is signalled when it gets
-// some, which may be at once.
+// await queues the shard, which can use want places, unless it waits or was granted some already. Its
+// room is signalled when it gets some, which may be at once.
 func (c *capacity) await(s *seat, want int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

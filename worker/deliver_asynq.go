@@ -40,11 +40,11 @@ type asynqDeliverer struct {
 	leases extender
 }
 
-// Deliver makes the job an asynq task. The task's id has the lease's epoch, so a task of that id can only be this delivery's,
-// from a call whose answer was lost: the conflict is a success.
+// Deliver makes the job an asynq task. The task's id has the lease's epoch, so a conflict means that
+// this delivery has made the task already and the answer was lost: a success.
 //
-// While Redis is away the call is repeated with the same id, and only as long as the lease is current: a new id for a task
-// that perhaps exists would run it twice.
+// While Redis is away the call is repeated with the same id, and only as long as the lease is
+// current: a new id for a task that perhaps exists would run it twice.
 func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	if strings.TrimSpace(l.Type) == "" {
 		return queue.Settlement{
@@ -60,7 +60,7 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 			return d.handedOff(ctx, l)
 		}
 		if refused == refusals {
-			return d.peace(l, err)
+			return d.hold(l, err)
 		}
 		sleep(ctx, pause.next())
 		if ctx.Err() != nil {
@@ -71,7 +71,7 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 		case err != nil:
 			// Redis is away for the queue as well: that is not asynq's refusal.
 		case len(lost) > 0:
-			// Another worker hands the job off. What is settled here is stale, and is counted as such.
+			// Another worker hands the job off; this settlement is stale.
 			return d.route.Retry.again(l, "the lease ended before asynq had taken the task", 0)
 		default:
 			refused++
@@ -79,8 +79,8 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 	}
 }
 
-// task is the job as an asynq task with its options. asynq counts retries, not attempts, and in whole seconds. It gets one
-// retry at the least, because without any it archives a task whose server crashed.
+// task is the job as an asynq task with its options. asynq counts retries, not attempts, and whole
+// seconds. It gets at least one retry, because without any it archives a task whose server crashed.
 func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 	to, attempts := d.route.Asynq, d.route.Retry.MaxAttempts
 	options := []asynq.Option{
@@ -101,10 +101,11 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 }
 
 func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options []asynq.Option) error {
-	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
-	defer cancel()
 	crash.At("before-enqueue")
-	_, err := d.client.EnqueueContext(ctx, task, options...)
+	err := bounded(ctx, enqueueTimeout, func(ctx context.Context) error {
+		_, err := d.client.EnqueueContext(ctx, task, options...)
+		return err
+	})
 	crash.At("after-enqueue")
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
 		return nil
@@ -112,9 +113,9 @@ func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options 
 	return err
 }
 
-// handedOff ends the delivery of a job that is asynq's now. With reports its lease is made to last until the report is due, so
-// that neither the end of this worker nor that of any other changes anything. That comes after the task exists: the other way
-// round a crash in between would leave a job that nobody runs.
+// handedOff ends the delivery of a job that is asynq's now. With reports it extends the lease until
+// the report is due, so that the end of a worker changes nothing. It does so after the task exists: a
+// crash in between must not leave a job that nobody runs.
 func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Settlement {
 	if !d.route.Asynq.Reports {
 		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
@@ -130,9 +131,9 @@ func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Set
 	return queue.Settlement{}
 }
 
-// peace holds the flow: Redis is there and asynq's part of it takes nothing, because memory is full or a key is of another type,
-// which a pause may mend and is not the job's fault.
-func (d *asynqDeliverer) peace(l queue.Lease, err error) queue.Settlement {
+// hold holds the flow: Redis is there and refuses the task, because memory is full or a key is of
+// another type. A pause may help, and it is not the job's fault.
+func (d *asynqDeliverer) hold(l queue.Lease, err error) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold), MaxAttempts: d.route.Retry.MaxAttempts,
 		Cause: queue.HoldCause{By: queue.HeldByHandOff},

@@ -18,30 +18,33 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// DeliveryInfo is what a Go handler may know of the delivery that it serves; see Delivery.
+// DeliveryInfo describes the delivery that a Go handler serves; see Delivery.
 type DeliveryInfo struct {
 	ID          string    // of the job, the same in every attempt: the key for work that must not be done twice
 	Attempt     int       // number of this delivery, from 1
 	MaxAttempts int       // of its route; the last attempt is the one with this number
-	Tenant      string    // whose job it is, for example "acme"
+	Tenant      string    // for example "acme"
 	Route       string    // for example "default"
 	Type        string    // the task's type, for example "order.create"
 	Stamp       time.Time // when it left its bucket, by the queue's clock
-	TraceParent string    // W3C trace context of this delivery's span, which the context holds too; without Config.Traces as submitted, empty for none
+	// TraceParent is the W3C trace context of this delivery's span, which the context holds, too.
+	// Without Config.Traces it is as submitted, empty for none.
+	TraceParent string
 }
 
 type deliveryKey struct{}
 
-// Delivery tells a Go handler which delivery it serves, from the context that it was called with. It is false for any other
-// context. It stands in for asynq.GetTaskID, GetRetryCount, GetMaxRetry and GetQueueName, which know nothing here.
+// Delivery returns which delivery a Go handler serves, from the context that it was called with. It is
+// false for any other context. It replaces asynq.GetTaskID, GetRetryCount, GetMaxRetry and
+// GetQueueName.
 func Delivery(ctx context.Context) (DeliveryInfo, bool) {
 	info, ok := ctx.Value(deliveryKey{}).(DeliveryInfo)
 	return info, ok
 }
 
 const (
-	// linger is how long a handler whose context has ended may take to return by itself. It is shorter than settleTail, so that
-	// what was cut off at the end of the worker's grace is still settled.
+	// linger is how long a handler whose context has ended may take to return by itself. It is shorter
+	// than settleTail, so that what was cut off at the end of the worker's grace is still settled.
 	linger = 100 * time.Millisecond
 	// maxDelay bounds what a RetryDelay may ask for.
 	maxDelay = 366 * 24 * time.Hour
@@ -54,7 +57,7 @@ type handlerDeliverer struct {
 	route   Route
 	handler asynq.Handler
 	delay   asynq.RetryDelayFunc // nil: the route's backoff
-	left    chan struct{}        // a token for each handler that was left behind; full, the next one is waited for
+	left    chan struct{}        // a token for each handler that was left behind
 	log     *slog.Logger
 	panics  *burstlog.Log
 }
@@ -65,9 +68,10 @@ func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog
 	}
 }
 
-// Deliver runs the handler on a goroutine of its own, because one that does not obey its context must not keep its job for
-// ever: as in asynq's server, the attempt has failed when the context ends, and the handler is left behind. There is a bound to
-// that: as many as the worker's places.
+// Deliver runs the handler on a goroutine of its own, because one that does not obey its context must
+// not keep its job for ever: as in asynq's server, the attempt has failed when the context ends, and
+// the handler is left behind. At most Config.Concurrency handlers are left; the next one is waited
+// for.
 func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	limited, cancel := context.WithTimeout(ctx, d.route.Timeout)
 	defer cancel()
@@ -86,12 +90,10 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 		return s
 	case <-limited.Done():
 	}
-	lingering := time.NewTimer(linger)
-	defer lingering.Stop()
 	select {
 	case s := <-ended:
 		return s
-	case <-lingering.C:
+	case <-time.After(linger):
 	}
 	select {
 	case s := <-ended:
@@ -102,7 +104,8 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 		<-ended
 		<-d.left
 	}()
-	d.log.Error("a handler goes on after its context has ended, and is left behind", "job", l.ID, "epoch", l.Epoch, "route", l.Route, "left", len(d.left))
+	d.log.Error("a handler goes on after its context has ended, and is left behind",
+		"job", l.ID, "epoch", l.Epoch, "route", l.Route, "left", len(d.left))
 	return d.fail(l, nil, d.late(ctx))
 }
 
@@ -126,7 +129,7 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue
 	return s
 }
 
-// judge decides what a handler's result means for the job, as asynq's server would where the two have the same words:
+// judge decides what a handler's result means for the job, as far as possible as asynq's server would:
 //
 //	nil                          succeeded
 //	asynq.RevokeTask             succeeded, with the error kept: asynq neither retries nor archives it
@@ -134,20 +137,17 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue
 //	asynq.ErrHandlerNotFound     dead at once: no later attempt would find a handler either
 //	anything else                tried again after a backoff
 func (d *handlerDeliverer) judge(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
-	s := queue.Settlement{LeaseRef: l.LeaseRef, MaxAttempts: d.route.Retry.MaxAttempts}
-	if err == nil {
-		s.Event = shaper.Succeed
-		return s
-	}
-	s.Error = &queue.JobError{Message: err.Error()}
+	s := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
 	switch {
+	case err == nil:
+		return s
 	case errors.Is(err, asynq.RevokeTask):
-		s.Event = shaper.Succeed
 	case errors.Is(err, asynq.SkipRetry), errors.Is(err, asynq.ErrHandlerNotFound):
 		s.Event = shaper.Die
 	default:
 		return d.fail(l, task, err)
 	}
+	s.Error = &queue.JobError{Message: err.Error()}
 	return s
 }
 
@@ -168,8 +168,8 @@ func (d *handlerDeliverer) late(parent context.Context) error {
 	return fmt.Errorf("the handler did not end within %v", d.route.Timeout)
 }
 
-// guard calls f and turns a panic into an error. The value of the panic is neither logged nor stored, because it may quote the
-// payload; the runtime's own errors do not.
+// guard calls f and turns a panic into an error. The value of the panic is neither logged nor stored,
+// because it may quote the payload; the runtime's own errors do not.
 func (d *handlerDeliverer) guard(l queue.Lease, f func() error) (err error) {
 	defer func() {
 		p := recover()
@@ -184,12 +184,13 @@ func (d *handlerDeliverer) guard(l queue.Lease, f func() error) (err error) {
 			err = errors.New("panic")
 		}
 		stack := debug.Stack()
-		d.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1, "job", l.ID, "stack", string(stack[:min(len(stack), maxStack)]))
+		d.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
+			"job", l.ID, "stack", string(stack[:min(len(stack), maxStack)]))
 	}()
 	return f()
 }
 
-// writesResult reports whether the panic being recovered was raised by a method of asynq.ResultWriter, which is nil here.
+// writesResult reports whether a method of asynq.ResultWriter, which is nil here, raised the panic.
 func writesResult() bool {
 	var callers [32]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])

@@ -6,25 +6,31 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// shares counts the places that jobs hold by route and by flow, and bounds what each may take (bulkheads), so that an
-// upstream which hangs leaves places to the others.
+// shares bounds the capacity that jobs of a route and of a flow may take (bulkheads), so that an
+// upstream that hangs leaves capacity to the others.
 //
-// Half of the places are guaranteed: each route has an equal part of them, at least one, which no other may take. The other
-// half is a pool. A route may borrow from the pool at most as many places as it leaves there, and within a route a flow may
-// hold at most three times as many places as it leaves to the route. These are dynamic thresholds (Choudhury and Hahne,
-// 1998): with n greedy borrowers, each gets an equal part and the last part stays free for one that wakes up. So a route or
-// flow that wakes up finds places at once, even if no delivery of the others ends before its timeout.
+// Half of the capacity is guaranteed: each route has an equal part, at least one, which no other may
+// take. The other half is a pool. A route may borrow at most as much as it leaves in the pool, and a
+// flow may hold at most three times as much as it leaves to its route. These are dynamic thresholds
+// (Choudhury and Hahne, 1998): with n greedy borrowers, each gets an equal part and the last part
+// stays free. So a route or flow that wakes up finds capacity at once, even if no delivery of the
+// others ends before its timeout.
 //
-// A worker with a single route has nobody to keep places for.
+// A worker with a single route guarantees nothing.
 type shares struct {
 	routes    []string
-	guarantee int                               // places of each route
-	held      map[string]int                    // by route
-	flows     map[int]map[string]map[string]int // by shard, route and tenant
+	guarantee int                           // places of each route
+	held      map[string]int                // by route
+	flows     map[shardRoute]map[string]int // by tenant, too
+}
+
+type shardRoute struct {
+	shard int
+	route string
 }
 
 func newShares(places int, routes []string) shares {
-	s := shares{routes: routes, held: map[string]int{}, flows: map[int]map[string]map[string]int{}}
+	s := shares{routes: routes, held: map[string]int{}, flows: map[shardRoute]map[string]int{}}
 	if n := 2 * len(routes); n > 2 {
 		s.guarantee = (places + n - 1) / n
 	}
@@ -33,21 +39,16 @@ func newShares(places int, routes []string) shares {
 
 // count adds n places to those that the job's route and flow hold; n is 1 or −1.
 func (s *shares) count(j *job, n int) {
-	route, tenant := j.lease.Route, j.lease.Tenant
-	add(s.held, route, n)
-	routes := s.flows[j.shard]
-	if routes == nil {
-		routes = map[string]map[string]int{}
-		s.flows[j.shard] = routes
-	}
-	tenants := routes[route]
+	at := shardRoute{j.shard, j.lease.Route}
+	add(s.held, at.route, n)
+	tenants := s.flows[at]
 	if tenants == nil {
 		tenants = map[string]int{}
-		routes[route] = tenants
+		s.flows[at] = tenants
 	}
-	add(tenants, tenant, n)
+	add(tenants, j.lease.Tenant, n)
 	if len(tenants) == 0 {
-		delete(routes, route)
+		delete(s.flows, at)
 	}
 }
 
@@ -57,8 +58,9 @@ func add(counts map[string]int, name string, n int) {
 	}
 }
 
-// bounds returns the bounds of a poll of the shard that may lease most jobs: of those routes alone that it could take beyond
-// their share. held and free are the places of the worker. There are at most as many bounds as routes and places together.
+// bounds returns the bounds of a poll of the shard that may lease most jobs: only of routes that it
+// could take beyond their share. held and free are the worker's. There are at most as many bounds as
+// routes and places together.
 func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	pool := free
 	for _, route := range s.routes {
@@ -69,7 +71,7 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	}
 	bound := func(route string) {
 		room := s.room(route, free, pool)
-		tenants := s.flows[shard][route]
+		tenants := s.flows[shardRoute{shard, route}]
 		greediest := 0
 		for _, n := range tenants {
 			greediest = max(greediest, n)
@@ -96,7 +98,8 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 // own is what is left of the places that are guaranteed to the route.
 func (s *shares) own(route string) int { return max(0, s.guarantee-s.held[route]) }
 
-// room is how many places the route may take: what is left of its own, and half of the pool beyond what it has borrowed.
+// room is how many places the route may take: what is left of its own, and half of the pool beyond
+// what it has borrowed.
 func (s *shares) room(route string, free, pool int) int {
 	if len(s.routes) == 1 {
 		return max(0, free)
