@@ -57,37 +57,29 @@ type metrics struct {
 
 // newMetrics makes the metrics and registers them with those of the load, unless registerer is nil.
 func newMetrics(registerer prometheus.Registerer, load ...prometheus.Collector) (*metrics, error) {
-	deliveries := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_deliveries_total", Help: "Ended leases by outcome.",
-	}, []string{"outcome"})
+	opts := func(name, help string) prometheus.Opts { return prometheus.Opts{Name: "sluice_" + name, Help: help} }
+	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts(opts(name, help)) }
+	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts(opts(name, help)) }
+	histogram := func(name, help string, buckets ...float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_" + name, Help: help, Buckets: buckets})
+	}
+	byRoute := []string{"route"}
+	deliveries := prometheus.NewCounterVec(counter("deliveries_total", "Ended leases by outcome."), []string{"outcome"})
 	m := &metrics{
-		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sluice_queue_wait_seconds", Help: "From the instant a job could have left to its stamp.",
-			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 300, 1800, 3600, 21600, 86400},
-		}),
-		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sluice_departure_lateness_seconds", Help: "From the stamp of a job to its departure.",
-			Buckets: []float64{.00005, .0001, .00015, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1},
-		}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sluice_delivery_duration_seconds", Help: "From the departure of a job to the end of the delivery.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}),
-		missed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_stamps_missed_total", Help: "Jobs that this worker gave back because they came too late to leave at their stamps.",
-		}),
-		leases: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_leases", Help: "Jobs that wait for their stamp in this worker or are being delivered.",
-		}),
-		pending: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_settle_pending", Help: "Jobs that have ended here and are not settled yet.",
-		}),
-		breakerState: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_route_breaker_state", Help: "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
-		}, []string{"route"}),
-		breakerHeld: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_route_breaker_held_total", Help: "Jobs that were held, not sent, because of the circuit breaker of their route.",
-		}, []string{"route"}),
+		wait: histogram("queue_wait_seconds", "From the instant a job could have left to its stamp.",
+			.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 300, 1800, 3600, 21600, 86400),
+		lateness: histogram("departure_lateness_seconds", "From the stamp of a job to its departure.",
+			.00005, .0001, .00015, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1),
+		duration: histogram("delivery_duration_seconds", "From the departure of a job to the end of the delivery.",
+			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60),
+		missed: prometheus.NewCounter(counter("stamps_missed_total",
+			"Jobs that this worker gave back because they came too late to leave at their stamps.")),
+		leases:  prometheus.NewGauge(gauge("leases", "Jobs that wait for their stamp in this worker or are being delivered.")),
+		pending: prometheus.NewGauge(gauge("settle_pending", "Jobs that have ended here and are not settled yet.")),
+		breakerState: prometheus.NewGaugeVec(gauge("route_breaker_state",
+			"Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open."), byRoute),
+		breakerHeld: prometheus.NewCounterVec(counter("route_breaker_held_total",
+			"Jobs that were held, not sent, because of the circuit breaker of their route."), byRoute),
 	}
 	for o, name := range outcomeNames {
 		m.deliveries[o] = deliveries.WithLabelValues(name)

@@ -1,8 +1,8 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -32,10 +32,8 @@ func (r Retry) judge(l queue.Lease, answer *queue.Response, retryAfter string, n
 		s.Event, s.Error, s.Response = shaper.Succeed, nil, answer
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		if hold, ok := parseRetryAfter(retryAfter, now); ok {
-			s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
-			// "At once" from an upstream that has just refused would only be refused again.
-			s.Delay = hold
-			if hold <= 0 {
+			s.Event, s.Cause, s.Delay = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}, hold
+			if hold <= 0 { // to come back at once would be to be refused again
 				s.Delay = min(r.MinBackoff, maxHold)
 			}
 			return s
@@ -54,7 +52,7 @@ func (r Retry) judge(l queue.Lease, answer *queue.Response, retryAfter string, n
 	return s
 }
 
-// againAnswered is again with the answer, which is kept only where this attempt was the last one: there it tells why the job
+// againAnswered is again with the answer, which is kept only of the last attempt: it shows why the job
 // died.
 func (r Retry) againAnswered(l queue.Lease, answer *queue.Response, message string) queue.Settlement {
 	s := r.again(l, message, answer.Status)
@@ -64,23 +62,13 @@ func (r Retry) againAnswered(l queue.Lease, answer *queue.Response, message stri
 	return s
 }
 
-// parseRetryAfter reads the header of RFC 9110, section 10.2.3: whole seconds or an HTTP date. The result is from 0, for now
-// or a past date, to maxHold; ok is false when there is nothing to read or it makes no sense.
+// parseRetryAfter reads the header of RFC 9110, section 10.2.3: whole seconds or an HTTP date. The
+// result is from 0, for now or a past date, to maxHold; ok is false for anything else.
 func parseRetryAfter(value string, now time.Time) (wait time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
-	if value == "" {
-		return 0, false
-	}
-	if strings.Trim(value, "0123456789") == "" {
-		seconds, err := strconv.ParseInt(value, 10, 64)
-		if err != nil {
-			seconds = math.MaxInt64 // digits only, so it can only be too large
-		}
-		return min(time.Duration(min(seconds, int64(maxHold/time.Second)))*time.Second, maxHold), true
+	if seconds, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(seconds, uint64(maxHold/time.Second))) * time.Second, true
 	}
 	date, err := http.ParseTime(value)
-	if err != nil {
-		return 0, false
-	}
-	return min(max(0, date.Sub(now)), maxHold), true
+	return min(max(0, date.Sub(now)), maxHold), err == nil
 }

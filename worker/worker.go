@@ -48,6 +48,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -64,6 +65,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
@@ -374,6 +376,22 @@ func (w *Worker) deliver(j *job) {
 		s.Error.Message, s.Error.Detail = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail)
 	}
 	w.settle(j, s)
+}
+
+// endSpan ends the span of a delivery with its outcome, in the metrics' words. The queue may still find
+// the lease stale, or charge a hold as an attempt.
+func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement) {
+	if !span.Recorded() {
+		span.End("", s, true)
+		return
+	}
+	outcome := outcomeHandedOff
+	if s.Event != "" {
+		s.Attempt = l.Attempt
+		s.MaxAttempts = cmp.Or(s.MaxAttempts, l.MaxAttempts)
+		outcome = outcomeOf(s, queue.Settled)
+	}
+	span.End(outcomeNames[outcome], s, w.cfg.Routes[l.Route].Handler)
 }
 
 // attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.

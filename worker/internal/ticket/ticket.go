@@ -1,9 +1,10 @@
-// Package ticket is what a job carries into asynq, so that whoever runs the task can tell which lease it belongs to: the task's
-// id and headers. The worker writes it, package handoff reads it; both sides may be of different versions, so a name or form
-// never changes its meaning.
+// Package ticket is the form in which an asynq task names the lease that it belongs to: the task's id
+// and headers. The worker writes it, package handoff reads it. The two may be of different versions,
+// so a name or form never changes its meaning.
 package ticket
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -40,17 +41,11 @@ func (t Ticket) Headers() map[string]string {
 // Parse reads a ticket from the id and the headers of a task. It is false for a task whose end nobody waits for: one of
 // somebody else, or of a route without reports.
 func Parse(taskID string, headers map[string]string) (Ticket, bool) {
-	id, epoch, found := strings.Cut(taskID, ":")
-	e, err := strconv.ParseInt(epoch, 10, 64)
-	if !found || id == "" || err != nil || e < 1 {
-		return Ticket{}, false
-	}
-	within, err := strconv.ParseInt(headers[withinHeader], 10, 64)
-	if err != nil || within < 1 || within > maxWithin.Milliseconds() {
-		return Ticket{}, false
-	}
-	most, err := strconv.Atoi(headers[maxAttemptsHeader])
-	if err != nil || most < 1 {
+	id, epoch, _ := strings.Cut(taskID, ":")
+	e, err1 := strconv.ParseInt(epoch, 10, 64)
+	within, err2 := strconv.ParseInt(headers[withinHeader], 10, 64)
+	most, err3 := strconv.Atoi(headers[maxAttemptsHeader])
+	if cmp.Or(err1, err2, err3) != nil || id == "" || e < 1 || within < 1 || within > maxWithin.Milliseconds() || most < 1 {
 		return Ticket{}, false
 	}
 	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond, MaxAttempts: most}, true

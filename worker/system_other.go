@@ -2,8 +2,10 @@
 
 package worker
 
+func newWaiter() waiter { return newTimerWaiter() }
+
 // ReserveProcessor does nothing here: this pacer sleeps by the runtime's timers.
 func ReserveProcessor() {}
 
-// ShortenTurns does nothing here: no other kernel than Linux heeds it.
+// ShortenTurns does nothing here: only Linux supports it.
 func ShortenTurns() {}
