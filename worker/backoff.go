@@ -8,9 +8,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// backoff is how long a job waits after its nth failed attempt, n from 1: MinBackoff doubled n − 1 times and capped, then
-// spread by ±20 % so that jobs which failed together do not come back together. It is never more than MaxBackoff and never
-// less than 0.8 × MinBackoff.
+// backoff is how long a job waits after its nth failed attempt, n from 1: MinBackoff doubled n − 1 times
+// and capped, then spread by ±20 % so that jobs which failed together do not come back together. It is
+// from 0.8 × MinBackoff to MaxBackoff.
 func (r Retry) backoff(n int) time.Duration {
 	wait := min(r.MinBackoff, r.MaxBackoff)
 	for ; n > 1 && wait < r.MaxBackoff; n-- {
@@ -31,8 +31,7 @@ func (r Retry) again(l queue.Lease, message string, status int) queue.Settlement
 	}
 }
 
-// Bounds of the pause between two calls while Redis is away: short enough to be back within a second, long enough to cost
-// nothing.
+// Bounds of the pause between two calls while Redis is away.
 const (
 	minPause = 25 * time.Millisecond
 	maxPause = 500 * time.Millisecond

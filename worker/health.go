@@ -10,18 +10,18 @@ import (
 	"github.com/7509e464/sluice/queue/burstlog"
 )
 
-// health knows which parts of the worker cannot reach Redis, and logs when the first one fails and when the last one is back:
-// one line per transition, however many shards there are.
+// health counts the parts of the worker that cannot reach Redis. It logs when the first one fails and
+// when the last one is back, so one line per transition.
 type health struct {
 	log    *slog.Logger
-	damage *burstlog.Log // nil: not told
+	damage *burstlog.Log // nil: not logged
 
 	mu      sync.Mutex
 	failing int
 	since   time.Time
 }
 
-// probe is the view of one part of the worker: a shard, a flusher, the beat. It is used by one goroutine at a time.
+// probe is one part of the worker: a shard, a flusher, the heartbeat. One goroutine uses it at a time.
 type probe struct {
 	health  *health
 	failing bool

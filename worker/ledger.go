@@ -8,14 +8,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// job is a lease in this worker, from the look that brought it until it is settled.
+// job is a lease in this worker, from the poll that brought it until it is settled.
 type job struct {
 	lease    queue.Lease
 	shard    int
 	at       moment       // when it is to leave: its stamp by this process's clock
 	deadline atomic.Int64 // the moment at which its lease ends unless it is extended
-	ended    atomic.Bool  // delivered or given back, and only to be settled: its lease is not extended any more
-	lost     atomic.Bool  // its lease is not the current one any more
+	ended    atomic.Bool  // delivered or given back, and only to be settled: its lease is no longer extended
+	lost     atomic.Bool  // its lease is no longer the current one
 }
 
 func newJob(l queue.Lease, at, deadline moment) *job {
@@ -24,16 +24,14 @@ func newJob(l queue.Lease, at, deadline moment) *job {
 	return j
 }
 
-// instant is what the shard's clock says at m, told from the stamp.
-func (j *job) instant(m moment) shaper.Instant {
-	return j.lease.Stamp.Add(m.since(j.at))
-}
+// instant is what the shard's clock says at m, counted from the stamp.
+func (j *job) instant(m moment) shaper.Instant { return j.lease.Stamp.Add(m.since(j.at)) }
 
 // ledger is the set of all jobs in this worker: whose leases are to be extended, and what a stop has to wait for.
 type ledger struct {
 	mu   sync.Mutex
 	jobs map[*job]struct{}
-	none chan struct{} // closed when the set is empty, if somebody asked
+	none chan struct{} // closed when the set is empty; nil without a call of empty
 }
 
 func newLedger() *ledger { return &ledger{jobs: make(map[*job]struct{})} }
@@ -62,7 +60,8 @@ func (l *ledger) len() int {
 	return len(l.jobs)
 }
 
-// empty returns a channel that is closed once no job is left. It is asked for once, when no more jobs come in.
+// empty returns a channel that is closed once no job is left. It is called once, when no more jobs
+// come in.
 func (l *ledger) empty() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,19 +9,20 @@ import (
 
 // waiter is how the pacer sleeps. Only wake may be called while another goroutine waits, and nothing after close.
 type waiter interface {
-	// wait returns after d, or when wake is called or was called since wait last returned; it may return early for no
-	// reason. A negative d waits for wake alone.
+	// wait returns after d, or when wake is called or was called since wait last returned; it may return
+	// early for no reason. A negative d waits for wake alone.
 	wait(d time.Duration)
 	wake()
 	close()
 }
 
-// pacer holds leased jobs until their stamps. One goroutine sleeps until the earliest one. It is awake at that instant, and so delivers a job
-// that leaves alone itself; another one takes its place, and has until the next stamp to come onto a thread (leader and followers: Schmidt et al.,
-// 2000). Waking a second thread for the delivery took longer than waking the first.
+// pacer holds leased jobs until their stamps. One goroutine sleeps until the earliest one and, if that
+// job leaves alone, delivers it itself, because to wake a second thread took longer than to wake the
+// first. Another goroutine succeeds it, and has until the next stamp to get a thread (leader and
+// followers: Schmidt et al., 2000).
 //
-// A job leaves at its stamp or up to a horizon later, and only if its lease has at least margin left; any other is handed
-// to drop instead. Jobs of the same stamp leave in the order in which they were added.
+// A job leaves at its stamp or up to a horizon later, and only if its lease has at least margin left;
+// otherwise drop gets it. Jobs of the same stamp leave in the order in which they were added.
 type pacer struct {
 	watch   stopwatch
 	waiter  waiter
@@ -41,7 +42,8 @@ type pacer struct {
 
 func newPacer(watch stopwatch, w waiter, horizon, margin time.Duration, deliver, drop func(*job)) *pacer {
 	return &pacer{
-		watch: watch, waiter: w, horizon: horizon, margin: margin, deliver: deliver, drop: drop, ended: make(chan struct{}), asleep: longAgo, end: never,
+		watch: watch, waiter: w, horizon: horizon, margin: margin, deliver: deliver, drop: drop,
+		ended: make(chan struct{}), asleep: longAgo, end: never,
 	}
 }
 
@@ -70,11 +72,12 @@ func (p *pacer) add(jobs []*job) (refused []*job) {
 	return refused
 }
 
-// crowd is how many jobs the pacer may hold for quiet to look for a gap between them: they are those of about a horizon, and with more of them no
-// gap is worth it.
+// crowd is how many jobs the pacer may hold for quiet to search a gap between them: with more in about
+// a horizon, no gap is worth it.
 const crowd = 64
 
-// quiet is the moment midway between the two departures around the one given, or up to slack away from it: then something else disturbs neither.
+// quiet returns the moment midway between the two departures around the given one, at most slack away
+// from it. Other work then disturbs neither.
 func (p *pacer) quiet(near moment, slack time.Duration) moment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +95,7 @@ func (p *pacer) quiet(near moment, slack time.Duration) moment {
 	return before + (after-before)/2
 }
 
-// stop has the pacer end in a while, and returns the jobs that it holds and that leave later than that. It is called once.
+// stop ends the pacer after in, and returns the jobs that would leave later. It is called once.
 func (p *pacer) stop(in time.Duration) (later []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +113,8 @@ func (p *pacer) stop(in time.Duration) (later []*job) {
 	return later
 }
 
-// run releases jobs until the end, and then closes ended; until then it may return because another goroutine has taken over.
+// run releases jobs until the end, and then closes ended. Before, it returns when another goroutine has
+// taken over.
 func (p *pacer) run() {
 	for {
 		p.mu.Lock()
@@ -154,23 +158,21 @@ func (p *pacer) run() {
 	}
 }
 
-// release lets the due jobs leave side by side. It is called outside the lock, so that a shard which brings new jobs does not wait for them.
+// release lets the due jobs leave side by side, outside the lock: shards that add jobs do not wait.
 func (p *pacer) release(now moment) {
 	for _, j := range p.due {
 		if p.mayLeave(j, now) {
 			go p.deliver(j)
 		}
 	}
-	// The runtime runs the goroutine that was started last before the others; with this one they run in order.
+	// The runtime runs the last started goroutine before the others; with this one they run in order.
 	go func() {}()
 }
 
-// mayLeave drops a due job that must not leave. One that is too late has lost its slot: were it to leave now, it would come close to the
-// one behind it. One whose lease is nearly over may be leased by another worker before it has been delivered.
+// mayLeave drops a due job that must not leave. One that is too late would come close to the next one.
+// One whose lease is nearly over may be leased by another worker before it has been delivered.
 func (p *pacer) mayLeave(j *job, now moment) bool {
-	tooLate := now.since(j.at) > p.horizon
-	lapsing := moment(j.deadline.Load()).since(now) < p.margin
-	if tooLate || lapsing {
+	if now.since(j.at) > p.horizon || moment(j.deadline.Load()).since(now) < p.margin {
 		p.drop(j)
 		return false
 	}

@@ -9,13 +9,11 @@ import (
 	"github.com/7509e464/sluice/queue/burstlog"
 )
 
-// troubles tells the log what an operator should know of deliveries, a line for a burst of them and not one for each.
+// troubles logs what an operator should know of deliveries, a line for a burst of them.
 type troubles struct {
-	deaths *burstlog.Log
-	panics *burstlog.Log
-	// damage is about stored items that Redis or this process cannot work with.
-	damage  *burstlog.Log
-	givenUp *burstlog.Log // settlements
+	deaths, panics *burstlog.Log
+	damage         *burstlog.Log // stored items that Redis or this process cannot work with
+	givenUp        *burstlog.Log // settlements
 }
 
 // newTroubles calls stopped with flows that have lost jobs, now and then.
@@ -28,32 +26,27 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 	}
 }
 
-// end tells what was not told yet.
+// end logs what was not logged yet.
 func (t *troubles) end() {
-	t.deaths.Flush()
-	t.panics.Flush()
-	t.damage.Flush()
-	t.givenUp.Flush()
+	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp} {
+		l.Flush()
+	}
 }
 
-// tenants is a broker that knows how tenants are, as *queue.Queue does.
-type tenants interface {
-	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
-}
-
-// stopped looks whether a flow that has left dead letters has stopped because of them, and tells: it does not go on by itself.
+// stopped logs a flow that its dead letters have stopped: it does not go on by itself.
 func (w *Worker) stopped(k burstlog.Key) {
-	b, knows := w.broker.(tenants)
-	if !knows || w.stopping.Load() {
+	q, known := w.broker.(*queue.Queue)
+	if !known || w.stopping.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.work, 2*time.Second)
 	defer cancel()
-	t, err := b.Tenant(ctx, k.Tenant)
+	t, err := q.Tenant(ctx, k.Tenant)
 	if err != nil {
 		return // the next line of the burst is another opportunity
 	}
 	if f, known := t.Routes[k.Route]; known && f.LimitedBy == "paused" && !f.Policy.Paused {
-		w.log.Error("a flow has stopped: it has as many dead letters, or bytes of them, as are kept; replay or purge them", "tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
+		w.log.Error("a flow has stopped: it has as many dead letters, or bytes of them, as are kept; replay or purge them",
+			"tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
 	}
 }

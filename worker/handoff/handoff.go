@@ -1,35 +1,36 @@
-// Package handoff lets an asynq fleet report how the tasks that Sluice handed off to it have ended. It is for the fleet's
-// process: its middleware goes around the handlers, which run unchanged.
+// Package handoff lets an asynq fleet report how the tasks that Sluice handed off to it have ended. It
+// is for the fleet's process: its middleware goes around the handlers, which run unchanged.
 //
 //	mux := asynq.NewServeMux()
 //	mux.Use(handoff.Middleware(q, handoff.Options{})) // q is a *queue.Queue on Sluice's Redis, opened as a Reporter
 //	mux.HandleFunc("order.create", createOrder)
 //
-// It concerns itself with tasks of routes that ask for reports (worker.AsynqRoute.Reports); every other task passes through
-// untouched. A task's id names a lease of its job, and the middleware acts on that lease:
+// It acts on tasks of routes with reports (worker.AsynqRoute.Reports) and passes every other task
+// through. A task's id names a lease of its job, and the middleware acts on that lease:
 //
-//	before the handler    the lease is checked and extended; a task whose lease is not the job's current one is skipped, as done
+//	before the handler    the lease is checked and extended; a task without the current lease is skipped, as done
 //	while it runs         the lease is extended every third of AsynqRoute.ReportWithin
 //	nil                   the job has succeeded
 //	asynq.RevokeTask      the job has succeeded, with the error kept beside it
 //	asynq.SkipRetry       the job is dead
-//	any other error,      after the last retry the job is dead, as asynq archives the task; before that it stays leased for another
-//	panic, timeout        ReportWithin, in which asynq's retry must begin
+//	any other error,      after the last retry the job is dead, as asynq archives the task; before that
+//	panic, timeout        it stays leased for another ReportWithin, in which asynq's retry must begin
 //
-// What it promises: a job is settled by one of its tasks at most, and a task does not start when the job was handed off again since.
-// Neither the end of a worker nor of a fleet's server loses a job: the lease does not depend on the worker any more, and when
-// nothing was heard of a task for ReportWithin, because the fleet stood still, asynq's queue was purged or a report could not be
-// made, the job goes back into its bucket and is handed off again under a new epoch. Twenty times that costs no attempt.
+// What it promises: at most one task settles a job, and a task does not start when the job was handed
+// off again since. Neither the end of a worker nor of a fleet's server loses a job, because the lease
+// does not depend on the worker. Without a sign of a task for ReportWithin, the job goes back into its
+// bucket and is handed off again under a new epoch. That costs no attempt, up to twenty times. Reasons
+// are a fleet that stood still, a purged asynq queue, or a report that could not be made.
 //
-// What it does not promise: that a handler runs once. asynq itself may run a task again whose server crashed or could not tell
-// Redis; so may Sluice, when a report was lost.
+// What it does not promise: that a handler runs once. asynq may run a task again whose server crashed
+// or could not reach Redis; so may Sluice, when a report was lost.
 //
-// Three ways of archiving or deleting a task never reach its handler and so are not reported: by hand through asynq's
-// inspector, by asynq's recoverer when the server crashed in the last retry, and by the server's own end in the last retry. The
-// job is then handed off again after ReportWithin.
+// Three ends of a task never reach its handler and so are not reported: archived or deleted by hand
+// through asynq's inspector, by asynq's recoverer when the server crashed in the last retry, and by
+// the server's own end in the last retry. The job is then handed off again after ReportWithin.
 //
-// The queue that the reports go through is opened with queue.Options.Reporter, so that it leaves the workers' policies alone, and with the
-// retention of the workers, for settlements use it.
+// The queue for the reports is opened with queue.Options.Reporter, so that it leaves the workers'
+// policies alone, and with the retention of the workers, for settlements use it.
 package handoff
 
 import (
@@ -59,14 +60,14 @@ var _ Reporter = (*queue.Queue)(nil)
 
 // Options are the settings of the middleware. The zero value of a field means its default.
 type Options struct {
-	// Patience is how long a call to Redis is repeated while Redis is away, before and after the handler; default 30s. A task that
-	// cannot be checked in that time is not run and one that cannot be reported as succeeded is not done: both return an error,
-	// so that asynq tries them again.
+	// Patience is how long a call is repeated while Redis is away, before and after the handler; default
+	// 30s. Then a task that could not be checked, or reported as succeeded, returns an error, so that
+	// asynq tries it again.
 	Patience time.Duration
 	Logger   *slog.Logger // default slog.Default()
 }
 
-// Middleware is the middleware that reports to r. It should be the outermost one, the first that is given to ServeMux.Use, so
+// Middleware reports to r. It should be the outermost one, the first that is given to ServeMux.Use, so
 // that it sees what asynq sees.
 func Middleware(r Reporter, o Options) asynq.MiddlewareFunc {
 	if o.Patience == 0 {
@@ -136,8 +137,9 @@ func (d *delivery) run(ctx context.Context, handler func() error) error {
 	return err
 }
 
-// keep extends the lease until the returned function is called, which waits for the end of that. asynq does not wait for a
-// handler whose timeout is over: in the last retry the job's end is reported then, for the handler may never return.
+// keep extends the lease until the returned function is called, which waits for the end of that. asynq
+// does not wait for a handler whose timeout is over. In the last retry keep reports the job's end then,
+// because the handler may never return.
 func (d *delivery) keep(ctx context.Context) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -167,8 +169,8 @@ func (d *delivery) keep(ctx context.Context) (stop func()) {
 	}
 }
 
-// report tells the queue what asynq makes of the handler's result. Its error, which is logged, means that Redis was away for
-// too long.
+// report reports what asynq makes of the handler's result. Its error, which is logged, means that Redis
+// was away for too long.
 func (d *delivery) report(ctx context.Context, result error) error {
 	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts}
 	if result != nil {
@@ -182,8 +184,8 @@ func (d *delivery) report(ctx context.Context, result error) error {
 	case d.last && !errors.Is(ctx.Err(), context.Canceled):
 		s.Event = shaper.Die
 	default:
-		// asynq will retry the task. So it may in the last retry, if it cancelled the context: a server that stops puts its tasks
-		// back into the queue.
+		// asynq will retry the task, even the last time if it cancelled the context: a server that stops
+		// puts its tasks back into the queue.
 		_, err := d.extend(ctx)
 		if err != nil {
 			d.log.Warn("the lease of a task that is to be retried could not be extended", "error", err)
@@ -204,7 +206,7 @@ func (d *delivery) report(ctx context.Context, result error) error {
 	return nil
 }
 
-// extend makes the lease last for another ReportWithin and tells whether it is still the current one.
+// extend extends the lease by ReportWithin and reports whether it is still the current one.
 func (d *delivery) extend(ctx context.Context) (current bool, err error) {
 	err = d.insist(ctx, func(ctx context.Context) error {
 		lost, err := d.reporter.Extend(ctx, []queue.LeaseRef{d.ticket.Ref}, d.ticket.Within)
@@ -220,8 +222,8 @@ const (
 	maxPause = 500 * time.Millisecond
 )
 
-// insist makes the call until it succeeds, for as long as the patience lasts, and returns its last error. The end of the task's
-// own context does not end it: what is to be said of a task must be said then as well.
+// insist repeats the call until it succeeds, for as long as the patience lasts, and returns its last
+// error. It ignores the end of the task's own context: that must be reported as well.
 func (d *delivery) insist(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.patience)
 	defer cancel()
@@ -230,11 +232,9 @@ func (d *delivery) insist(ctx context.Context, call func(context.Context) error)
 		if err == nil {
 			return nil
 		}
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			timer.Stop()
 			return err
 		}
 	}
