@@ -20,7 +20,7 @@ func (r Retry) backoff(n int) time.Duration {
 	return wait - spread + rand.N(spread+min(spread, r.MaxBackoff-wait)+1)
 }
 
-// again is the settlement of an attempt that failed and may be repeated; status is 0 when there was no answer.
+// again is the settlement of a failed attempt that may be repeated; status is 0 without an answer.
 func (r Retry) again(l queue.Lease, message string, status int) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef:    l.LeaseRef,

@@ -108,12 +108,12 @@ func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 	case state == queue.BreakerClosed:
 		return b.turn, nil
 	case state == queue.BreakerHalfOpen:
-		// The longer the probe is out, the less can be expected of it, and a job has only so many holds.
+		// A job has a limited number of holds, so it waits longer the longer the probe is out.
 		wait = max(minWait, 2*now.since(b.changed))
 	}
 	return 0, &queue.Settlement{
 		Event:       shaper.Hold,
-		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
+		Delay:       wait + rand.N(wait/10+1), // flows held together do not come back together
 		MaxAttempts: b.route.Retry.MaxAttempts,
 		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.last.Status},
 		Error: &queue.JobError{

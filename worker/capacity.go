@@ -170,7 +170,7 @@ func (s *seat) take() int {
 	return n
 }
 
-// taken is how many places are in use; more than limit after a poll that brought more than it had reserved.
+// taken is how many places are in use. A poll that brings more than it reserved may exceed limit.
 func (c *capacity) taken() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -86,7 +86,7 @@ func (r *relation) observe(instant shaper.Instant, sent, received moment, part t
 	age := time.Duration(sample.at - r.at)
 	grown := r.wrong(sample.at)
 	gap := time.Duration(r.moment(instant) - sample.at).Abs()
-	// Two samples that cannot both be true mean that the shard's clock has stepped, and the older one is void.
+	// If both samples cannot be true, the shard's clock has stepped, and the older one is void.
 	stepped := gap > grown+sample.err
 	if stepped || sample.err <= grown || age >= sampleAge {
 		*r = sample

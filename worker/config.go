@@ -20,78 +20,83 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process (Handler) or an asynq queue (Asynq).
-// The zero value of every other field means its default.
+// Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process (Handler)
+// or an asynq queue (Asynq). The zero value of every other field means its default.
 type Route struct {
-	URL     string      // http or https; user information in it becomes basic authentication; one POST per attempt
+	URL     string      // http or https, one POST per attempt; user information becomes basic authentication
 	Handler bool        // run by Config.Handler
 	Asynq   *AsynqRoute // handed off through Config.AsynqClient
 
-	Timeout     time.Duration // of one attempt, from its start to the end of its answer; default 10s. asynq gets it in whole seconds, rounded up
-	Connections int           // at most so many to a host; default 256. Only for a URL
+	Timeout     time.Duration // of one attempt with its answer; default 10s. asynq gets whole seconds, rounded up
+	Connections int           // to one host; default 256. Only for a URL
 	Retry       Retry
-	Breaker     Breaker  // Only for a URL
-	Secrets     []string // Standard Webhooks secrets, "whsec_" and base64; a request is signed with each of them. Only for a URL
+	Breaker     Breaker  // only for a URL
+	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
 
-// AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's type and payload, whose id is the
-// job's id and the epoch of its lease, "06ah2…0f:3". From then on its pace and its retries are asynq's: one retry less than
-// the route has attempts, but at least one, because without any asynq archives a task whose server crashed.
+// AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's type and
+// payload, whose id is the job's id and the epoch of its lease, "06ah2…0f:3". From then on its pace and
+// its retries are asynq's: one retry less than the route has attempts, but at least one, because
+// without any asynq archives a task whose server crashed.
 type AsynqRoute struct {
 	Queue string // for example "orders"
-	// Reports keeps the job leased until the middleware of package worker/handoff reports its end; without, it has succeeded when
-	// asynq has the task, and a worker that crashes before it could say so makes a second task of it. A job that is out counts as running for its flow's concurrency.
+	// Reports keeps the job leased, and running for its flow's concurrency, until the middleware of
+	// package worker/handoff reports its end. Without it the job has succeeded when asynq has the task.
+	// Then a worker that crashes in between makes a second task of it.
 	Reports bool
-	// ReportWithin is how long a job waits for a sign of its task: from the hand-off to the first run, or from one run to the next.
-	// After that it goes back into its bucket and is handed off again with a new id; tasks of the older id do not run any
-	// more. At least Config.Lease; default 1h.
+	// ReportWithin is how long a job waits for a sign of its task: from the hand-off to the first run, or
+	// from one run to the next. After that it goes back into its bucket and is handed off again with a
+	// new id; tasks of the older id no longer run. At least Config.Lease; default 1h.
 	ReportWithin time.Duration
 }
 
-// Retry says how often and how fast a failed delivery is tried again. The zero value of a field means its default.
+// Retry sets how often and how fast a failed delivery is tried again. The zero value of a field means
+// its default.
 type Retry struct {
 	MaxAttempts int           // at most 65,535; default 10, which with the other defaults take eight minutes
 	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
 	MaxBackoff  time.Duration // default 1h
 }
 
-// maxAttempts is as far as a job's record counts: the queue refuses settlements that speak of more.
+// maxAttempts is as far as a job's record counts: the queue refuses settlements with more.
 const maxAttempts = 1<<16 - 1
 
-// Breaker says when an upstream that is unavailable is left alone. Unavailable means: no answer at all, 502, 504, or 503 without
-// Retry-After. Jobs that would leave meanwhile hold their flow and spend no attempt, up to 20 times each; what each worker knows
-// of the upstream it keeps to itself. The zero value is no breaker.
+// Breaker sets when an unavailable upstream gets no jobs. Unavailable means: no answer at all, 502, 504,
+// or 503 without Retry-After. Jobs that would leave meanwhile hold their flow and spend no attempt, up
+// to 20 times each. Each worker has its own. The zero value is no breaker.
 type Breaker struct {
-	Failures int // after so many deliveries in a row that found the upstream unavailable; 0: never
-	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end; if that fails too, the delay doubles, up to
-	// a minute. At most 1h; default 10s.
+	Failures int // deliveries in a row that found the upstream unavailable and open the breaker; 0: never
+	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end. If that
+	// fails, too, the delay doubles, up to a minute. At most 1h; default 10s.
 	Delay time.Duration
-	// SlowAfter is how long a delivery may be under way before it counts as one that found the upstream unavailable. At most the
-	// route's timeout; default half of it.
+	// SlowAfter is after how long a running delivery counts as one that found the upstream unavailable.
+	// At most the route's timeout; default half of it.
 	SlowAfter time.Duration
 }
 
 // Config is the settings of a Worker. The zero value of a field means its default.
 type Config struct {
 	Routes map[string]Route // by name; a job of any other route fails its attempts
-	// Handler runs the jobs of the routes that have Handler set; usually an *asynq.ServeMux. See the package's documentation for
-	// what handlers may rely on.
+	// Handler runs the jobs of the routes that have Handler set; usually an *asynq.ServeMux. See the
+	// package's documentation for what handlers may rely on.
 	Handler asynq.Handler
-	// RetryDelay is how long a job waits after a handler failed; its n is the number of earlier attempts, 0 after the first. Its
-	// answer is taken as 0 to 366 days. Nil: the route's backoff, which is used in any case after a handler that went on when its
-	// time was over.
+	// RetryDelay is how long a job waits after a handler failed; its n is the number of earlier attempts,
+	// 0 after the first. The result is limited to 0 to 366 days. With nil, and always after a handler
+	// that exceeded its timeout and goes on, it is the route's backoff.
 	RetryDelay asynq.RetryDelayFunc
-	// AsynqClient is the Redis of the asynq fleet that the routes with Asynq are handed off to. It stays the caller's to close.
+	// AsynqClient is the Redis of the asynq fleet of the routes with Asynq. The caller closes it.
 	AsynqClient redis.UniversalClient
-	// Callbacks tells those who asked for it of the ends of jobs; the worker runs it. Nil: that is left to other workers.
-	Callbacks   Callbacks
-	Lease       time.Duration         // how long a lease lasts unless it is extended, from 100ms; default 30s
-	Sweep       time.Duration         // how often expired leases are looked for; default 1s
-	Horizon     time.Duration         // how far ahead of its stamp a job is leased at the least; at most a quarter of Lease, which bounds how far it grows where Redis is far; default 20ms
-	Concurrency int                   // jobs held at once, waiting for their stamp, running or being settled; not those handed off; default 256
+	// Callbacks sends the callbacks of ended jobs; the worker runs it. Nil: other workers do.
+	Callbacks Callbacks
+	Lease     time.Duration // how long a lease lasts unless it is extended, from 100ms; default 30s
+	Sweep     time.Duration // between two searches for expired leases; default 1s
+	// Horizon is how far ahead of its stamp a job is leased at least. It grows where Redis is far, up to
+	// a quarter of Lease; default 20ms.
+	Horizon     time.Duration
+	Concurrency int                   // jobs held at once until they are settled or handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
 	Registerer  prometheus.Registerer // nil: metrics are not registered
-	Traces      *spans.Tracer         // one span per delivery; nil: none, and deliveries carry the traceparent of their submission
+	Traces      *spans.Tracer         // one span per delivery; nil: none, deliveries carry the submitted traceparent
 	Logger      *slog.Logger          // default slog.Default()
 }
 
@@ -158,7 +163,8 @@ func (c Config) validate() error {
 			check(strings.TrimSpace(r.Asynq.Queue) != "", at+"asynq.queue", strconv.Quote(r.Asynq.Queue), "must be the name of a queue")
 			check(r.Asynq.ReportWithin >= c.Lease, at+"asynq.report_within", r.Asynq.ReportWithin, "must be at least the lease")
 		}
-		check(len(kinds) == 1, strings.TrimSuffix(at, "."), cmp.Or(strings.Join(kinds, ", "), "nothing"), "must have exactly one of url, handler and asynq")
+		check(len(kinds) == 1, strings.TrimSuffix(at, "."), cmp.Or(strings.Join(kinds, ", "), "nothing"),
+			"must have exactly one of url, handler and asynq")
 		check(r.Timeout > 0, at+"timeout", r.Timeout, "must be positive")
 		check(r.Connections > 0, at+"connections", r.Connections, "must be positive")
 		check(r.Retry.MaxAttempts > 0 && r.Retry.MaxAttempts <= maxAttempts, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be 1 to 65535")
@@ -182,7 +188,7 @@ func validURL(raw string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// redacted is a URL without what may be secret in it: user information, query and fragment.
+// redacted is a URL without its secrets: user information, query and fragment.
 func redacted(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -191,9 +197,9 @@ func redacted(raw string) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// beat is the time between two signs of life of the worker and of its leases.
+// beat is the time between two heartbeats, of the worker and of its leases.
 func (c Config) beat() time.Duration { return min(time.Second, c.Lease/10) }
 
-// margin is what a lease must have left for its job to depart: a tenth of it, and never less than two beats, so that the
-// first extension of the running delivery may fail once.
+// margin is what a lease must have left for its job to depart: a tenth of it, and at least two
+// heartbeats, so that the first extension of the running delivery may fail once.
 func (c Config) margin() time.Duration { return max(c.Lease/10, 2*c.beat()) }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// taskRetention is how long asynq keeps a completed task. As long as it is kept, its id cannot be taken twice.
+	// taskRetention is how long asynq keeps a completed task. Until then its id cannot be taken twice.
 	taskRetention = 24 * time.Hour
 	// enqueueTimeout bounds one call of asynq's client.
 	enqueueTimeout = 5 * time.Second

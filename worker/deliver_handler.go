@@ -20,7 +20,7 @@ import (
 
 // DeliveryInfo describes the delivery that a Go handler serves; see Delivery.
 type DeliveryInfo struct {
-	ID          string    // of the job, the same in every attempt: the key for work that must not be done twice
+	ID          string    // of the job, the same in every attempt: a key for idempotent work
 	Attempt     int       // number of this delivery, from 1
 	MaxAttempts int       // of its route; the last attempt is the one with this number
 	Tenant      string    // for example "acme"

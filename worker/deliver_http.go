@@ -70,8 +70,8 @@ func (d *httpDeliverer) request(ctx context.Context, l queue.Lease) (*http.Reque
 // keptHeaders are those of an answer that help whoever looks at the job.
 var keptHeaders = []string{"Content-Type", "Location", "Retry-After"}
 
-// readAnswer takes what is kept of an answer and closes its body. A body that breaks off changes nothing: the status
-// alone decides.
+// readAnswer takes what is kept of an answer and closes its body. A body that breaks off changes
+// nothing: the status alone decides.
 func readAnswer(resp *http.Response) *queue.Response {
 	defer resp.Body.Close()
 	a := &queue.Response{Status: resp.StatusCode}
@@ -95,8 +95,8 @@ func readAnswer(resp *http.Response) *queue.Response {
 	return a
 }
 
-// percentEncode makes client text fit for a header: every byte outside [A-Za-z0-9._:@-] becomes % and two upper-case
-// hex digits. So it is reversible and cannot end the line.
+// percentEncode makes client text fit for a header: every byte outside [A-Za-z0-9._:@-] becomes % and
+// two upper-case hex digits. So it is reversible and cannot end the line.
 func percentEncode(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return r > 127 || !unreserved(byte(r)) }) < 0 {
 		return s

@@ -20,7 +20,7 @@ type dispatcher struct {
 	*Worker
 	probe   *probe
 	options queue.TickOptions // of every poll; a shard sets Max, Help and Lead, and extends Horizon
-	beats   distance          // what heartbeats took: the estimate of shards that have leased nothing of late
+	beats   distance          // what heartbeats took: the estimate of shards without recent leases
 
 	shards []*shard
 	live   []string // as of the last heartbeat
@@ -44,7 +44,7 @@ func newDispatcher(w *Worker, stop context.Context) *dispatcher {
 		stop:    stop,
 	}
 	for n := range d.shards {
-		// Consumers live as long as the worker: they number their polls, and a number must not come twice.
+		// Consumers live as long as the worker: they number their polls uniquely.
 		d.shards[n] = newShard(d, n)
 	}
 	return d
@@ -65,14 +65,14 @@ func (d *dispatcher) run() {
 // connections is how many connections for polls a worker makes before it polls.
 const connections = 12
 
-// warmUp makes the connections of the first polls before there are any: a poll that has to make one answers late, and what it
-// leases leaves late.
+// warmUp makes the connections of the first polls: a poll that has to make one answers late, and what
+// it leases leaves late.
 func (d *dispatcher) warmUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollPatience)
 	defer cancel()
 	var readings sync.WaitGroup
 	for _, s := range d.shards[:min(len(d.shards), connections)] {
-		readings.Go(func() { _, _ = s.consumer.Clock(ctx) }) // the first beat will tell why not
+		readings.Go(func() { _, _ = s.consumer.Clock(ctx) }) // the first heartbeat reports errors
 	}
 	readings.Wait()
 }

@@ -29,7 +29,7 @@ type probe struct {
 
 func (h *health) probe() *probe { return &probe{health: h} }
 
-// report takes the outcome of a call into account; nil is a good one. Damaged data is no outage: Redis answered.
+// report takes the end of a call into account. Damaged data is no outage: Redis answered.
 func (p *probe) report(err error) {
 	if errors.Is(err, queue.ErrScript) {
 		p.health.damage.Add(burstlog.Key{}, 1, "error", err)

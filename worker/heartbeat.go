@@ -60,7 +60,7 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 	for i, j := range jobs {
 		refs[i] = j.lease.LeaseRef
 	}
-	// The new deadline is counted from before the call: it may be earlier than the true one, never later.
+	// Counted from before the call, so that the deadline is never later than the true one.
 	sent := h.watch.now()
 	lost, err := h.broker.Extend(ctx, refs, h.lease)
 	unknown := refs
@@ -74,7 +74,7 @@ func (h *heartbeat) extend(ctx context.Context, jobs []*job) error {
 		switch {
 		case slices.Contains(unknown, refs[i]):
 		case slices.Contains(lost, refs[i]):
-			// Still in the pacer it is dropped there; a running delivery goes on, and its settlement will be stale.
+			// The pacer drops it; a running delivery goes on, and its settlement will be stale.
 			j.lost.Store(true)
 		default:
 			j.deadline.Store(int64(sent.add(h.lease)))

@@ -14,7 +14,7 @@ type job struct {
 	shard    int
 	at       moment       // when it is to leave: its stamp by this process's clock
 	deadline atomic.Int64 // the moment at which its lease ends unless it is extended
-	ended    atomic.Bool  // delivered or given back, and only to be settled: its lease is no longer extended
+	ended    atomic.Bool  // only to be settled: its lease is no longer extended
 	lost     atomic.Bool  // its lease is no longer the current one
 }
 
@@ -27,7 +27,7 @@ func newJob(l queue.Lease, at, deadline moment) *job {
 // instant is what the shard's clock says at m, counted from the stamp.
 func (j *job) instant(m moment) shaper.Instant { return j.lease.Stamp.Add(m.since(j.at)) }
 
-// ledger is the set of all jobs in this worker: whose leases are to be extended, and what a stop has to wait for.
+// ledger is the set of all jobs in this worker, for the heartbeat and for the stop.
 type ledger struct {
 	mu   sync.Mutex
 	jobs map[*job]struct{}

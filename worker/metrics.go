@@ -24,7 +24,8 @@ const (
 
 var outcomeNames = [outcomes]string{"succeeded", "retry", "dead", "held", "released", "stale", "handed_off", "given_up"}
 
-// outcomeOf is the outcome of a settlement. A retry of the last attempt leaves a dead letter, and so does a hold that cost it.
+// outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold that cost it, leaves
+// a dead letter.
 func outcomeOf(s queue.Settlement, result queue.SettleResult) outcome {
 	switch {
 	case result == queue.Stale:

@@ -7,7 +7,7 @@ import (
 	"github.com/7509e464/sluice/queue/crash"
 )
 
-// waiter is how the pacer sleeps. Only wake may be called while another goroutine waits, and nothing after close.
+// waiter is how the pacer sleeps. While one goroutine waits, another may call wake only.
 type waiter interface {
 	// wait returns after d, or when wake is called or was called since wait last returned; it may return
 	// early for no reason. A negative d waits for wake alone.

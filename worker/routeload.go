@@ -21,7 +21,7 @@ type routeLoad struct {
 	ended, failed atomic.Int64 // only grow
 }
 
-// deliver counts a delivery. A job that the circuit breaker held is none, and one that panics has failed.
+// deliver counts a delivery, but no job that the circuit breaker held. One that panics has failed.
 func (l *routeLoad) deliver(attempt func() queue.Settlement) (s queue.Settlement) {
 	l.inFlight.Add(1)
 	s.Event = shaper.Retry // what stays of a panic

@@ -41,7 +41,7 @@ type settler struct {
 	broker  broker
 	health  *health
 	refused *burstlog.Log                                      // what is given up
-	settled func(batch []ending, results []queue.SettleResult) // results nil: given up, the leases will expire
+	settled func(batch []ending, results []queue.SettleResult) // results nil: given up
 	kick    chan struct{}                                      // as many tokens as flushers
 	again   chan struct{}                                      // one token, for the flusher that retries
 

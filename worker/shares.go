@@ -108,7 +108,7 @@ func (s *shares) room(route string, free, pool int) int {
 	return min(max(0, free), own+half(pool-borrowed))
 }
 
-// share is how many places a flow that holds some may take of the room of its route, as lua/tick.lua computes it.
+// share is how many places a flow may take of the room of its route, as lua/tick.lua computes it.
 func share(room, holds int) int { return min(room, (max(0, 3*room-holds)+3)/4) }
 
 // half is the half of n, rounded up; 0 of a negative n.

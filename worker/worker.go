@@ -193,7 +193,7 @@ func (w *Worker) newDeliverer(name string, route Route) (deliverer, error) {
 	case route.Handler:
 		return newHandlerDeliverer(route, w.cfg, w.log, w.troubles.panics), nil
 	case route.Asynq != nil:
-		// The client keeps only the names of the queues that it has registered, so each route has its own.
+		// The client keeps only the names of its queues, so each route may have its own.
 		client := asynq.NewClientFromRedisClient(w.cfg.AsynqClient)
 		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}, nil
 	}

@@ -35,7 +35,7 @@ func pause(retried int) time.Duration {
 	return wait + rand.N(wait/2)
 }
 
-// deliver is asynq's handler: one attempt at a callback. A result with asynq.SkipRetry is archived at once.
+// deliver is asynq's handler: one attempt at a callback. asynq archives asynq.SkipRetry at once.
 func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	id, _ := asynq.GetTaskID(ctx)
 	retried, _ := asynq.GetRetryCount(ctx)
@@ -76,8 +76,8 @@ type givenUp struct{ error }
 
 func (givenUp) Is(target error) bool { return target == asynq.SkipRetry }
 
-// attempt makes one request, once there is a slot for it, and judges the answer; last says that the callback is given up
-// if it fails. asynq stores its error.
+// attempt makes one request, once there is a slot for it, and judges the answer. last says that the
+// callback is given up if it fails. asynq stores the error.
 func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last bool) error {
 	rawURL := task.Headers()[urlHeader]
 	listed, err := s.cfg.Guard.judge(rawURL) // once more: the operator may have changed the list

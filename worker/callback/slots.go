@@ -70,7 +70,7 @@ type receiver struct {
 // waiter is a task that waits for a slot.
 type waiter struct {
 	receiver, tenant string
-	granted          chan bool // receives true with a slot, false if another task takes its place in the line
+	granted          chan bool // true: it has a slot; false: another task took its place in the line
 }
 
 func newSlots(most int) *slots {

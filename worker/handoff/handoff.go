@@ -2,13 +2,13 @@
 // is for the fleet's process: its middleware goes around the handlers, which run unchanged.
 //
 //	mux := asynq.NewServeMux()
-//	mux.Use(handoff.Middleware(q, handoff.Options{})) // q is a *queue.Queue on Sluice's Redis, opened as a Reporter
+//	mux.Use(handoff.Middleware(q, handoff.Options{})) // q is a *queue.Queue, opened as a Reporter
 //	mux.HandleFunc("order.create", createOrder)
 //
 // It acts on tasks of routes with reports (worker.AsynqRoute.Reports) and passes every other task
 // through. A task's id names a lease of its job, and the middleware acts on that lease:
 //
-//	before the handler    the lease is checked and extended; a task without the current lease is skipped, as done
+//	before the handler    the lease is checked and extended; without the current one the task is skipped
 //	while it runs         the lease is extended every third of AsynqRoute.ReportWithin
 //	nil                   the job has succeeded
 //	asynq.RevokeTask      the job has succeeded, with the error kept beside it
@@ -48,9 +48,9 @@ import (
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
 
-// Reporter is where leases are extended and ended; *queue.Queue is one. After an error the same call may be made again.
+// Reporter extends and ends leases; *queue.Queue is one. A call may be repeated after an error.
 type Reporter interface {
-	// Extend makes leases last for at least that long from now; lost lists those that are not current any more.
+	// Extend makes leases last at least that long from now; lost lists those no longer current.
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
 	// Settle ends leases; queue.Stale is the result for one that is not current.
 	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)

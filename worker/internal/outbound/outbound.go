@@ -1,5 +1,5 @@
-// Package outbound makes the POST requests of deliveries and callbacks: signed (Standard Webhooks), one per attempt,
-// to receivers that may be hostile.
+// Package outbound makes the POST requests of deliveries and callbacks: signed (Standard Webhooks), one
+// per attempt, to receivers that may be hostile.
 package outbound
 
 import (
@@ -26,8 +26,8 @@ const (
 	MaxDrain = 64 << 10
 )
 
-// Client calls receivers. It obeys no proxy variable and decompresses nothing. Its transport is used by itself: it
-// follows no redirect, does not read where one leads, and keeps no cookies.
+// Client calls receivers. It obeys no proxy variable and decompresses nothing. Its transport, used by
+// itself, follows no redirect and keeps no cookies.
 type Client struct {
 	Dialer    *net.Dialer
 	Transport *http.Transport
@@ -35,8 +35,8 @@ type Client struct {
 	timeout   time.Duration
 }
 
-// New returns a client that opens at most connections to a host and signs with each of the secrets, so that receivers
-// can move from one to the next. Without secrets it does not sign.
+// New returns a client that opens at most connections to a host. It signs with each of the secrets, so
+// that receivers can move from one to the next. Without secrets it does not sign.
 func New(timeout time.Duration, connections int, secrets []string) (*Client, error) {
 	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
 	dialer := &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}
@@ -89,15 +89,16 @@ func (c *Client) Request(ctx context.Context, url, id string, body []byte, at ti
 	return req, nil
 }
 
-// NoAnswer is why a receiver gave no answer. Message is a fixed text: the cause may quote sent or received data, such as
-// a malformed answer that echoes the payload. Detail names hosts, addresses and certificates.
+// NoAnswer is why a receiver gave no answer. Message is a fixed text: the cause may quote data, such as
+// a malformed answer that echoes the payload. Detail names hosts, addresses and certificates of the
+// operator's network, so clients must not see it.
 type NoAnswer struct{ Message, Detail string }
 
 // Error returns the most exact text.
 func (e NoAnswer) Error() string { return Cut(cmp.Or(e.Detail, e.Message)) }
 
-// Explain returns why a round trip failed. parent is the context of the attempt without its timeout, limited the one
-// with it; process and receiver name the two sides in the message.
+// Explain returns why a round trip failed. parent is the context of the attempt without its timeout,
+// limited the one with it; process and receiver name the two sides in the message.
 func (c *Client) Explain(parent, limited context.Context, err error, process, receiver string) NoAnswer {
 	var (
 		timeout net.Error
@@ -128,5 +129,5 @@ func Cut(message string) string { return CutTo(message, maxMessage) }
 // CutTo shortens s to at most n bytes and drops what is not UTF-8, including half a rune at the cut.
 func CutTo(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }
 
-// WholeSeconds rounds a timeout up: asynq would cut a fraction off, and treat less than a second as no timeout.
+// WholeSeconds rounds up: asynq would cut a fraction off, and less than a second would be no timeout.
 func WholeSeconds(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }

@@ -21,11 +21,11 @@ const (
 // Ticket is the lease that a task belongs to, and how its end is to be reported.
 type Ticket struct {
 	Ref         queue.LeaseRef
-	Within      time.Duration // how long the lease lasts from each sign of life; whole milliseconds, at least one
+	Within      time.Duration // of the lease from each sign of life; whole milliseconds, at least one
 	MaxAttempts int           // of the job's route, at least 1
 }
 
-// TaskID is the id of the asynq task for a lease, for example "06ah2…0f:3". It is a new one for every lease of a job.
+// TaskID is the id of the asynq task for a lease, for example "06ah2…0f:3": new for every lease.
 func TaskID(ref queue.LeaseRef) string {
 	return ref.ID + ":" + strconv.FormatInt(ref.Epoch, 10)
 }
@@ -38,8 +38,8 @@ func (t Ticket) Headers() map[string]string {
 	}
 }
 
-// Parse reads a ticket from the id and the headers of a task. It is false for a task whose end nobody waits for: one of
-// somebody else, or of a route without reports.
+// Parse reads a ticket from the id and the headers of a task. It is false for a task that Sluice did
+// not make, or of a route without reports.
 func Parse(taskID string, headers map[string]string) (Ticket, bool) {
 	id, epoch, _ := strings.Cut(taskID, ":")
 	e, err1 := strconv.ParseInt(epoch, 10, 64)
