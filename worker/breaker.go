@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
@@ -17,25 +18,21 @@ import (
 )
 
 const (
-	// maxOpen bounds the growing delay of a breaker, unless the one that is set is longer.
+	// maxOpen bounds the delay of a breaker that opens again and again, unless the one that is set is longer.
 	maxOpen = time.Minute
 	// minWait is the least time that jobs wait while another one probes.
 	minWait = time.Second
-	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a row
-	// may be chance.
+	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a row may be chance.
 	minStreak = time.Second
-	// minOverload is the same for an upstream that answers that it is overloaded: its flows slow down
-	// first.
+	// minOverload is the same for an upstream that answers that it is overloaded: it is there, and its flows slow down first.
 	minOverload = 10 * time.Second
 )
 
-// breaker is a deliverer that sends nothing to an unavailable upstream, so that jobs do not lose
-// attempts on it:
+// breaker is a deliverer that spares an upstream which is not there, and the jobs the attempts that they would lose on it:
 //
 //	closed     every job is sent; Breaker.Failures in a row open it
-//	open       no job is sent; after the delay, the next job half-opens it
-//	half-open  only that job, the probe, is sent; its failure opens the breaker for a longer delay,
-//	           any other end closes it
+//	open       no job is sent; the delay over, the next job half-opens it
+//	half-open  that job, the probe, is sent and no other; its failure opens the breaker for a longer delay, any other end closes it
 //
 // A failure is a delivery that found the upstream unavailable, or that takes longer than
 // Breaker.SlowAfter. A slow delivery counts as soon as it exceeds SlowAfter, so a hanging upstream
@@ -45,19 +42,24 @@ const (
 type breaker struct {
 	next    deliverer
 	route   Route
+	backoff Retry // the growing delays
 	watch   stopwatch
 	log     *slog.Logger
 	state   prometheus.Gauge
 	held    prometheus.Counter
-	load    *routeLoad // has the state, too; only written with the lock held
+	load    *routeLoad
+
 	mu      sync.Mutex
-	turn    int            // grows with every change of state
-	changed moment         // when that last was
-	until   moment         // when it may half-open
-	opened  int            // times since it was closed
-	failing int            // deliveries in a row that have failed
-	since   moment         // when the first of them did
-	last    queue.JobError // of the last failure
+	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so are its listeners
+	turn    int                                // grows with every change of state
+	changed moment                             // when that last was
+	until   moment                             // when it may half-open
+	opened  int                                // times since it was closed
+	reason  string                             // of the last failure
+	detail  string                             // of the same, for operators
+	status  int                                // of its answer, 0 if there was none
+	failing int                                // deliveries in a row that have failed
+	since   moment                             // when the first of them did
 }
 
 // sending is a delivery under way.
@@ -66,14 +68,22 @@ type sending struct {
 	slow bool // it has counted as a failure already
 }
 
-var stateNames = [...]string{queue.BreakerClosed: "closed", queue.BreakerHalfOpen: "half-open", queue.BreakerOpen: "open"}
-
 // newBreaker puts a breaker before the deliverer of an upstream.
 func newBreaker(name string, r Route, next deliverer, watch stopwatch, m *metrics, load *routeLoad, log *slog.Logger) *breaker {
-	return &breaker{
-		next: next, route: r, watch: watch, log: log.With("route", name), load: load,
-		state: m.breakerState.WithLabelValues(name), held: m.breakerHeld.WithLabelValues(name),
+	b := &breaker{
+		next:    next,
+		route:   r,
+		backoff: Retry{MinBackoff: r.Breaker.Delay, MaxBackoff: max(r.Breaker.Delay, maxOpen)},
+		watch:   watch,
+		log:     log.With("route", name),
+		state:   m.breakerState.WithLabelValues(name),
+		held:    m.breakerHeld.WithLabelValues(name),
+		load:    load,
 	}
+	// The delay is kept here, in until: the library's own cannot grow.
+	b.circuit = circuitbreaker.NewBuilder[any]().WithFailureThreshold(uint(r.Breaker.Failures)).WithSuccessThreshold(1).WithDelay(0).
+		OnOpen(b.onOpen).OnHalfOpen(b.onHalfOpen).OnClose(b.onClose).Build()
+	return b
 }
 
 func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlement) {
@@ -85,7 +95,7 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 	}
 	sent := &sending{turn: turn}
 	slow := time.AfterFunc(b.route.Breaker.SlowAfter, func() { b.slow(sent) })
-	// The end of a delivery that panics: a probe must not be out for ever.
+	// This is what stays of a delivery that panics: a probe must not be out for ever.
 	s = b.route.Retry.again(l, "the delivery panicked", 0)
 	defer func() {
 		slow.Stop()
@@ -94,36 +104,32 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 	return b.next.Deliver(ctx, l)
 }
 
-// enter lets a job pass in a turn, or returns how it is settled instead.
+// enter lets a job pass in a turn, or says how it is settled instead.
 func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now, state := b.watch.now(), b.is()
+	now := b.watch.now()
 	wait := b.until.since(now)
-	switch {
-	case state == queue.BreakerOpen && wait <= 0:
-		b.become(queue.BreakerHalfOpen)
-		b.log.Info("circuit breaker is half-open")
-		return b.turn, nil
-	case state == queue.BreakerClosed:
-		return b.turn, nil
-	case state == queue.BreakerHalfOpen:
-		// A job has a limited number of holds, so it waits longer the longer the probe is out.
+	if wait <= 0 {
+		if b.circuit.TryAcquirePermit() {
+			return b.turn, nil
+		}
+		// The longer the probe is out, the less can be expected of it, and a job has only so many holds.
 		wait = max(minWait, 2*now.since(b.changed))
 	}
 	return 0, &queue.Settlement{
 		Event:       shaper.Hold,
-		Delay:       wait + rand.N(wait/10+1), // flows held together do not come back together
+		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
 		MaxAttempts: b.route.Retry.MaxAttempts,
-		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.last.Status},
+		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.status},
 		Error: &queue.JobError{
-			Message: fmt.Sprintf("the route's circuit breaker is %s: %s", stateNames[state], b.last.Message), Detail: b.last.Detail,
+			Message: fmt.Sprintf("the route's circuit breaker is %s: %s", b.circuit.State(), b.reason), Detail: b.detail,
 		},
 	}
 }
 
-// leave takes the end of a delivery into account. One that began in an earlier turn says nothing
-// about this one, and neither does one that the worker's stop has cut off.
+// leave takes the end of a delivery into account. One that left in an earlier turn says nothing about this one, and one that
+// the worker's stop has cut off says nothing at all.
 func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,15 +140,11 @@ func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) 
 		if s.Overload {
 			streak = minOverload
 		}
-		b.last = queue.JobError{Message: outbound.Cut(s.Error.Message), Detail: outbound.Cut(s.Error.Detail), Status: s.Error.Status}
+		b.reason, b.detail, b.status = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail), s.Error.Status
 		b.fail(b.watch.now(), streak)
 	default:
 		b.failing = 0
-		if b.is() == queue.BreakerHalfOpen {
-			b.log.Info("circuit breaker is closed", "openings", b.opened)
-			b.opened = 0
-			b.become(queue.BreakerClosed)
-		}
+		b.circuit.RecordSuccess()
 	}
 }
 
@@ -150,48 +152,29 @@ func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) 
 func (b *breaker) slow(sent *sending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if sent.turn != b.turn || b.is() == queue.BreakerHalfOpen {
+	if sent.turn != b.turn || b.circuit.IsHalfOpen() {
 		return
 	}
 	sent.slow = true
 	after := b.route.Breaker.SlowAfter
-	b.last = queue.JobError{Message: fmt.Sprintf("no answer within %v", after)}
+	b.reason, b.detail, b.status = fmt.Sprintf("no answer within %v", after), "", 0
 	b.fail(b.watch.now().add(-after), minStreak)
 }
 
-// The rest is called with the lock held.
-
-// fail counts a failure of an upstream that is unavailable since the given moment at least.
+// fail counts a failure of an upstream that is unavailable since the given moment at least. That of a probe always counts: the breaker
+// would stay half-open for good. It is called with the lock held.
 func (b *breaker) fail(since moment, streak time.Duration) {
 	if b.failing == 0 {
 		b.since = since
 	}
 	b.failing++
-	long := b.failing >= b.route.Breaker.Failures && b.watch.now().since(b.since) >= streak
-	if !long && b.is() != queue.BreakerHalfOpen {
-		return
+	if b.circuit.IsHalfOpen() || b.failing < b.route.Breaker.Failures || b.watch.now().since(b.since) >= streak {
+		b.circuit.RecordFailure()
 	}
-	b.opened++
-	growing := Retry{MinBackoff: b.route.Breaker.Delay, MaxBackoff: max(b.route.Breaker.Delay, maxOpen)}
-	delay := growing.backoff(b.opened)
-	b.become(queue.BreakerOpen)
-	b.until = b.changed.add(delay)
-	b.log.Warn("circuit breaker is open", "reason", b.last.Message, "detail", b.last.Detail, "for", delay.Round(time.Millisecond))
 }
 
-// become starts a new turn.
-func (b *breaker) become(state queue.BreakerState) {
-	b.turn++
-	b.changed = b.watch.now()
-	b.state.Set(float64(state))
-	b.load.breaker.Store(int64(state))
-}
-
-func (b *breaker) is() queue.BreakerState { return queue.BreakerState(b.load.breaker.Load()) }
-
-// unavailable reports whether a delivery found nobody who could decide what becomes of the job: it
-// had no answer, or that of a gateway or of a server that is overloaded and does not know for how
-// long.
+// unavailable reports whether a delivery found nobody who could say what becomes of the job: it had no answer, or that of a gateway
+// or of a server that is overloaded and does not know for how long.
 func unavailable(s queue.Settlement) bool {
 	if s.Event != shaper.Retry {
 		return false
@@ -201,4 +184,31 @@ func unavailable(s queue.Settlement) bool {
 		return true
 	}
 	return false
+}
+
+func (b *breaker) onOpen(circuitbreaker.StateChangedEvent) {
+	b.opened++
+	delay := b.backoff.backoff(b.opened)
+	b.change(queue.BreakerOpen)
+	b.until = b.changed.add(delay)
+	b.log.Warn("circuit breaker is open", "reason", b.reason, "detail", b.detail, "for", delay.Round(time.Millisecond))
+}
+
+func (b *breaker) onHalfOpen(circuitbreaker.StateChangedEvent) {
+	b.change(queue.BreakerHalfOpen)
+	b.log.Info("circuit breaker is half-open")
+}
+
+func (b *breaker) onClose(circuitbreaker.StateChangedEvent) {
+	b.log.Info("circuit breaker is closed", "openings", b.opened)
+	b.opened = 0
+	b.change(queue.BreakerClosed)
+}
+
+// change starts a new turn; the state is as the metric has it.
+func (b *breaker) change(state queue.BreakerState) {
+	b.turn++
+	b.changed = b.watch.now()
+	b.state.Set(float64(state))
+	b.load.breaker.Store(int64(state))
 }
