@@ -24,9 +24,13 @@ local RECORDS_MOST, LEASES_MOST = 1000, 5000
 local horizon, repair, totals, with_flows = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1', ARGV[6] == '1'
 local reply, filled = { 0 }, 1
 
-local function find(kind, name, detail)
+-- find reports a finding. The command that repairs it may follow, and its arguments.
+local function find(kind, name, detail, command, ...)
   reply[filled + 1], reply[filled + 2], reply[filled + 3] = kind, name, detail
   filled = filled + 3
+  if repair and command then
+    redis.call(command, ...)
+  end
 end
 
 if repair then
@@ -42,17 +46,15 @@ local function sound(key, kind)
   if found == kind or found == 'none' then
     return true
   end
-  find('wrong_type', sub(key, #PREFIX + 1), found .. ' instead of ' .. kind)
-  if repair then
-    redis.call('DEL', key)
-  end
+  find('wrong_type', sub(key, #PREFIX + 1), found .. ' instead of ' .. kind, 'DEL', key)
   return repair
 end
 
-local function all_sound(keys, kind)
-  local all = true
-  for i = 1, #keys do
-    if not sound(keys[i], kind) then
+-- all_sound is sound for several keys, each followed by its type.
+local function all_sound(...)
+  local keys, all = { ... }, true
+  for i = 1, #keys, 2 do
+    if not sound(keys[i], keys[i + 1]) then -- x = f() and x loses x in the embedded engine
       all = false
     end
   end
@@ -65,18 +67,17 @@ end
 clock_load(ARGV[1], true)
 reply[1] = now
 local due_sound = redis.call('TYPE', KEYS[2]).ok
-if not all_sound({ KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6] }, 'zset') then
+if not all_sound(KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset', KEYS[5], 'zset', KEYS[6], 'zset') then
   return reply
 end
 if due_sound ~= 'zset' and due_sound ~= 'none' then
   redis.call('HSET', KEYS[1], 'looked', '00') -- the next looks make every flow due
 end
 
-local flows, names, seen = {}, {}, {}
+local names, seen = {}, {}
 local function add_flow(name)
-  if not seen[name] then
-    seen[name], names[#names + 1] = true, name
-  end
+  names[#names + 1] = not seen[name] and name or nil
+  seen[name] = true
 end
 for a = 7, #ARGV do
   add_flow(ARGV[a])
@@ -99,32 +100,26 @@ local function index_of(j)
   end
 end
 
-local function job_at(key)
-  return job_read(redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD))
+local function job_of(id)
+  local key = PREFIX .. 'job:' .. id
+  return sound(key, 'string') and job_read(redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD))
 end
 
 -- The jobs that are to be looked at: each has to be where its state says.
 for k = 7, #KEYS do
-  local key = KEYS[k]
-  local id = sub(key, #PREFIX + 5)
-  local j = sound(key, 'string') and job_at(key)
+  local id = sub(KEYS[k], #PREFIX + 5)
+  local j = job_of(id)
   if j then
     if with_flows then
       add_flow(j.flow)
     end
     local index, score = index_of(j)
     if index and sound(index, 'zset') and not redis.call('ZSCORE', index, id) then
-      find('unindexed', 'job:' .. id, 'in state ' .. j.state .. ' and in no index')
       add_flow(j.flow)
-      if repair then
-        redis.call('ZADD', index, format('%d', score), id)
-      end
+      find('unindexed', 'job:' .. id, 'in state ' .. j.state .. ' and in no index', 'ZADD', index, format('%d', score), id)
     end
     if index and index ~= KEYS[4] and j.deadline > 0 and not redis.call('ZSCORE', KEYS[3], id) then
-      find('no_deadline', 'job:' .. id, 'missing among those that expire')
-      if repair then
-        redis.call('ZADD', KEYS[3], format('%d', j.deadline), id)
-      end
+      find('no_deadline', 'job:' .. id, 'missing among those that expire', 'ZADD', KEYS[3], format('%d', j.deadline), id)
     end
   end
 end
@@ -135,16 +130,12 @@ local leases = redis.call('ZRANGE', KEYS[4], '0', format('%d', LEASES_MOST))
 if #leases <= LEASES_MOST then
   running, leased_bytes = {}, {}
   for i = 1, #leases do
-    local key = PREFIX .. 'job:' .. leases[i]
-    local j = sound(key, 'string') and job_at(key)
+    local j = job_of(leases[i])
     if j and j.state == 'l' then
       running[j.flow] = (running[j.flow] or 0) + 1
       leased_bytes[j.flow] = (leased_bytes[j.flow] or 0) + job_bytes(j)
     else
-      find('no_record', 'leases', leases[i])
-      if repair then
-        redis.call('ZREM', KEYS[4], leases[i])
-      end
+      find('no_record', 'leases', leases[i], 'ZREM', KEYS[4], leases[i])
     end
   end
 end
@@ -156,16 +147,14 @@ local function records_of(index)
   local sum = { count = redis.call('ZCARD', index), cost = 0, bytes = 0, stored = 0, seq = 0, read = 0 }
   sum.whole = sum.count <= RECORDS_MOST
   for i = 1, #ids do
-    local key = PREFIX .. 'job:' .. ids[i]
-    local j = sound(key, 'string') and job_at(key)
+    local j = job_of(ids[i])
     if j and index_of(j) == index then
       sum.cost, sum.bytes, sum.seq, sum.read = sum.cost + j.cost, sum.bytes + j.payload, max(sum.seq, j.seq), sum.read + 1
       sum.stored = sum.stored + job_bytes(j)
     else
-      find('no_record', sub(index, #PREFIX + 1), ids[i])
+      find('no_record', sub(index, #PREFIX + 1), ids[i], 'ZREM', index, ids[i])
       sum.count = sum.count - 1
       if repair then
-        redis.call('ZREM', index, ids[i])
         redis.call('ZREM', KEYS[3], ids[i])
       end
     end
@@ -173,8 +162,8 @@ local function records_of(index)
   return sum
 end
 
--- dead_bytes_of sums up the dead letters of a flow. Those that Redis has deleted by now keep their part of the count, which the next
--- dead letter corrects; of a long index the count stands.
+-- dead_bytes_of sums up the dead letters of a flow. Where Redis has deleted some by now, or the index is
+-- long, it returns the count as it is.
 local function dead_bytes_of(name, counted)
   local dead = PREFIX .. 'dead:' .. name
   local ids = redis.call('ZRANGE', dead, '0', format('%d', RECORDS_MOST))
@@ -183,13 +172,10 @@ local function dead_bytes_of(name, counted)
   end
   local sum, gone = 0, false
   for i = 1, #ids do
-    local key = PREFIX .. 'job:' .. ids[i]
-    local j = sound(key, 'string') and job_at(key)
-    if j and j.state == 'd' then
-      sum = sum + job_bytes(j)
-    else
-      gone = true
-    end
+    local j = job_of(ids[i])
+    local dead_letter = j and j.state == 'd'
+    gone = gone or not dead_letter
+    sum = sum + (dead_letter and job_bytes(j) or 0)
   end
   return gone and counted or sum
 end
@@ -199,12 +185,17 @@ local function estimate(sum, name)
   return sum.read > 0 and floor(sum[name] * sum.count / sum.read) or sum.count
 end
 
--- set changes a count to what was found.
-local function set(f, name, found, before)
-  if f[name] ~= found then
-    before[#before + 1] = format('%s %d instead of %d', name, f[name], found)
-    f[name] = found
+-- set changes counts, given as names and values, and returns a text of those that differed.
+local function set(f, ...)
+  local found, differ = { ... }, {}
+  for i = 1, #found, 2 do
+    local name, value = found[i], found[i + 1]
+    if f[name] ~= value then
+      differ[#differ + 1] = format('%s %d instead of %d', name, f[name], value)
+      f[name] = value
+    end
   end
+  return table.concat(differ, ', ')
 end
 
 local function flow_sound(name)
@@ -213,13 +204,10 @@ local function flow_sound(name)
     find('no_flow', name, 'not the name of a flow')
     return false
   end
-  local hashes = all_sound({ PREFIX .. 'flow:' .. name, PREFIX .. 'policy:' .. tenant }, 'hash')
-  local lists = all_sound({ PREFIX .. 'history:' .. tenant, PREFIX .. 'done:' .. name }, 'list')
-  local sets = all_sound({ PREFIX .. 'flows:' .. tenant }, 'set')
-  local sorted = all_sound({
-    PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name, PREFIX .. 'dead:' .. name, PREFIX .. 'returned:' .. name,
-  }, 'zset')
-  return hashes and lists and sets and sorted
+  return all_sound(PREFIX .. 'flow:' .. name, 'hash', PREFIX .. 'policy:' .. tenant, 'hash',
+    PREFIX .. 'history:' .. tenant, 'list', PREFIX .. 'done:' .. name, 'list', PREFIX .. 'flows:' .. tenant, 'set',
+    PREFIX .. 'queue:' .. name, 'zset', PREFIX .. 'later:' .. name, 'zset', PREFIX .. 'dead:' .. name, 'zset',
+    PREFIX .. 'returned:' .. name, 'zset')
 end
 
 local recount = lost
@@ -231,13 +219,12 @@ local function mend_flow(name)
   local f = flow_load(name, ARGV[2], nil, {})
   local queue, later = records_of(PREFIX .. 'queue:' .. name), records_of(PREFIX .. 'later:' .. name)
   local runs = running and (running[name] or 0) or f.running
-  local depth, before = queue.count + later.count, {}
+  local depth = queue.count + later.count
   if f.fresh then
     if depth + runs == 0 and redis.call('EXISTS', PREFIX .. 'dead:' .. name) == 0 then
       if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 1 then
-        find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it')
+        find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it', 'SREM', PREFIX .. 'flows:' .. tenant_of(name), name)
         if repair then
-          redis.call('SREM', PREFIX .. 'flows:' .. tenant_of(name), name)
           redis.call('ZREM', KEYS[2], name)
         end
       end
@@ -256,17 +243,11 @@ local function mend_flow(name)
     cost = queue.count == f.queued and f.cost or estimate(queue, 'cost')
     bytes = depth == f.depth and f.bytes or estimate(queue, 'bytes') + (later.read > 0 and estimate(later, 'bytes') or 0)
   end
-  set(f, 'depth', depth, before)
-  set(f, 'queued', queue.count, before)
-  set(f, 'running', runs, before)
-  set(f, 'cost', cost, before)
-  set(f, 'bytes', bytes, before)
-  if exact and leased_bytes then
-    set(f, 'live', queue.stored + later.stored + (leased_bytes[name] or 0), before)
-  end
-  set(f, 'dead_bytes', dead_bytes_of(name, f.dead_bytes), before)
-  if before[1] then
-    find('counts', 'flow:' .. name, table.concat(before, ', '))
+  local live = exact and leased_bytes and queue.stored + later.stored + (leased_bytes[name] or 0) or f.live
+  local differ = set(f, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost, 'bytes', bytes, 'live', live,
+    'dead_bytes', dead_bytes_of(name, f.dead_bytes))
+  if differ ~= '' then
+    find('counts', 'flow:' .. name, differ)
   end
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
   if flow_due(f, head) and not redis.call('ZSCORE', KEYS[2], name) then
@@ -315,13 +296,9 @@ if recount and repair or totals then
       end
     end
   end
-  local before = {}
-  set(clock, 'depth', depth, before)
-  set(clock, 'bytes', bytes, before)
-  set(clock, 'running', runs, before)
-  set(clock, 'stored', stored, before)
-  if before[1] and not recount then
-    find('totals', 'clock', table.concat(before, ', '))
+  local differ = set(clock, 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
+  if differ ~= '' and not recount then
+    find('totals', 'clock', differ)
   end
   if lost and repair and ARGV[2] ~= '' then
     redis.call('HSET', KEYS[1], 'baseline', ARGV[2], 'looked', '00')
