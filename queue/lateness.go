@@ -101,35 +101,14 @@ type Workers struct {
 const workerTTL = 3 * time.Second
 
 // Workers asks who works. Errors: ErrUnavailable.
-func (q *Queue) Workers(ctx context.Context) (Workers, error) {
-	var w Workers
-	var server *redis.TimeCmd
-	var clock *redis.SliceCmd
-	var beats *redis.ZSliceCmd
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		server = p.Time(ctx)
-		clock = p.HMGet(ctx, workersClock, "last", "off")
-		beats = p.ZRangeWithScores(ctx, workersKey, 0, -1)
-		return nil
-	}); err != nil {
-		return w, unavailable(err)
+func (q *Queue) Workers(ctx context.Context) (w Workers, err error) {
+	names, err := liveWorkers(ctx, q.engine.fast)
+	if w.Live = len(names); err != nil || w.Live == 0 {
+		return w, err
 	}
-	var told struct {
-		Last int64 `redis:"last"`
-		Off  int64 `redis:"off"`
-	}
-	if err := clock.Scan(&told); err != nil {
-		return w, unavailable(err)
-	}
-	now := max(server.Val().UnixMicro()+told.Off, told.Last) // as the scripts have it, see lib/clock.lua
 	var keys []string
-	for _, b := range beats.Val() {
-		if name, _ := b.Member.(string); int64(b.Score) > now-workerTTL.Microseconds() {
-			keys = append(keys, latenessPrefix+name, routesPrefix+name)
-		}
-	}
-	if w.Live = len(keys) / 2; w.Live == 0 {
-		return w, nil
+	for _, name := range names {
+		keys = append(keys, latenessPrefix+name, routesPrefix+name)
 	}
 	texts, err := q.engine.fast.MGet(ctx, keys...).Result()
 	w.Routes = map[string]RouteLoad{}
@@ -142,4 +121,31 @@ func (q *Queue) Workers(ctx context.Context) (Workers, error) {
 		}
 	}
 	return w, unavailable(err)
+}
+
+// liveWorkers are the names of the workers that were heard of lately.
+func liveWorkers(ctx context.Context, c redis.UniversalClient) (names []string, err error) {
+	var server *redis.TimeCmd
+	var clock *redis.SliceCmd
+	var beats *redis.ZSliceCmd
+	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		server, clock, beats = p.Time(ctx), p.HMGet(ctx, workersClock, "last", "off"), p.ZRangeWithScores(ctx, workersKey, 0, -1)
+		return nil
+	}); err != nil {
+		return nil, unavailable(err)
+	}
+	var stored struct {
+		Last int64 `redis:"last"`
+		Off  int64 `redis:"off"`
+	}
+	if err := clock.Scan(&stored); err != nil {
+		return nil, unavailable(err)
+	}
+	now := max(server.Val().UnixMicro()+stored.Off, stored.Last) // as in lib/clock.lua
+	for _, b := range beats.Val() {
+		if name, _ := b.Member.(string); int64(b.Score) > now-workerTTL.Microseconds() {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 )
 
 // nodeMemory is what one Redis reports of its memory, in bytes.
@@ -15,6 +18,7 @@ type nodeMemory struct {
 	counted int64 // of what is used, the part that maxmemory bounds
 	most    int64 // maxmemory; 0 is no bound
 	machine int64 // of the machine; 0 is unknown
+	written bool  // the last write to the append-only file succeeded
 }
 
 // reserve is the part of maxmemory, in percent, that only draining uses: retries, results and callbacks need room while intake is closed.
@@ -28,41 +32,51 @@ func (n nodeMemory) intakeMost() int64 {
 	return n.machine / 2
 }
 
-// memoryOf reads the answer to INFO memory.
-func memoryOf(fields map[string]string) nodeMemory {
-	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(fields[name], 10, 64) // absent: 0
-		return n
+// fullness orders nodes by the part of their memory that is used. Nodes without a bound come first.
+func (n nodeMemory) fullness() float64 {
+	if n.most > 0 {
+		return float64(n.used) / float64(n.most)
 	}
-	used := number("used_memory")
-	return nodeMemory{
-		used: used, counted: used - number("mem_not_counted_for_evict"), most: number("maxmemory"), machine: number("total_system_memory"),
-	}
+	return float64(n.used) / (1 << 62)
 }
 
-// memory asks each Redis, of a cluster each master, for its memory. The embedded engine has none to report.
+// memory asks each Redis, of a cluster each master, for its memory. The embedded engine reports none.
 func (e *Engine) memory(ctx context.Context) (nodes []nodeMemory, err error) {
+	if e.kind == EngineEmbedded {
+		return nil, nil
+	}
 	var mu sync.Mutex
-	ask := func(ctx context.Context, c *redis.Client) error {
-		text, err := c.Info(ctx, "memory").Result()
-		if err != nil {
-			return err
+	err = eachMaster(ctx, e.fast, func(ctx context.Context, c lua.Client) error {
+		var memory, persistence *redis.StringCmd // Redis 6.2 takes one section at a time
+		if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			memory, persistence = p.Info(ctx, "memory"), p.Info(ctx, "persistence")
+			return nil
+		}); err != nil {
+			return fmt.Errorf("ask for the memory: %w", err)
+		}
+		fields := infoFields(memory.Val() + "\n" + persistence.Val())
+		number := func(name string) int64 {
+			n, _ := strconv.ParseInt(fields[name], 10, 64) // absent: 0
+			return n
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		nodes = append(nodes, memoryOf(infoFields(text)))
+		nodes = append(nodes, nodeMemory{
+			used: number("used_memory"), counted: number("used_memory") - number("mem_not_counted_for_evict"), most: number("maxmemory"),
+			machine: number("total_system_memory"), written: fields["aof_enabled"] == "1" && fields["aof_last_write_status"] == "ok",
+		})
 		return nil
-	}
-	switch c := e.fast.(type) {
-	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, ask)
-	case *redis.Client:
-		if e.kind != EngineEmbedded {
-			err = ask(ctx, c)
+	})
+	return nodes, unavailable(err)
+}
+
+// infoFields are the fields of an answer to INFO.
+func infoFields(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			fields[name] = value
 		}
 	}
-	if err != nil {
-		return nil, unavailable(fmt.Errorf("ask for the memory: %w", err))
-	}
-	return nodes, nil
+	return fields
 }

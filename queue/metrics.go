@@ -1,12 +1,10 @@
 package queue
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,11 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/scrape"
-	"github.com/7509e464/sluice/shaper"
 )
-
-// liveBeat is how old a worker's last beat may be: workers beat every second, or more often, and are gone after three missed beats.
-const liveBeat = 3 * time.Second
 
 // scriptMetrics registers the duration and the errors of script calls, seen from here. setAside counts items that a script has set aside
 // as damaged.
@@ -74,23 +68,33 @@ func restartsOf(e *Engine) prometheus.Collector {
 
 // poolMetrics are the connection pools of the engine's clients, which are read without asking Redis.
 type poolMetrics struct {
-	clients                                            map[string]redis.UniversalClient // by the label
-	hits, misses, timeouts, stale, connections, isIdle *prometheus.Desc
+	clients map[string]redis.UniversalClient // by the label
+	stats   []poolStat
+}
+
+type poolStat struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(*redis.PoolStats) uint32
 }
 
 func newPoolMetrics(e *Engine) *poolMetrics {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("sluice_redis_pool_"+name, help, []string{"client"}, nil)
+	m := &poolMetrics{clients: map[string]redis.UniversalClient{"intake": e.fast, "worker": e.patient}}
+	add := func(kind prometheus.ValueType, of func(*redis.PoolStats) uint32, name, help string) {
+		m.stats = append(m.stats, poolStat{prometheus.NewDesc("sluice_redis_pool_"+name, help, []string{"client"}, nil), kind, of})
 	}
-	return &poolMetrics{
-		clients:     map[string]redis.UniversalClient{"intake": e.fast, "worker": e.patient},
-		hits:        desc("hits_total", "Commands that found an idle connection in the pool, by the client of the intake and the one of the worker."),
-		misses:      desc("misses_total", "Commands that found no idle connection in the pool and had to open one or wait."),
-		timeouts:    desc("timeouts_total", "Commands that failed because no connection of the pool came free in time."),
-		stale:       desc("stale_connections_total", "Connections that were removed from the pool because they were broken or too old."),
-		connections: desc("connections", "Connections in the pool, idle ones included."),
-		isIdle:      desc("idle_connections", "Connections in the pool that are idle."),
-	}
+	count, gauge := prometheus.CounterValue, prometheus.GaugeValue
+	add(count, func(s *redis.PoolStats) uint32 { return s.Hits },
+		"hits_total", "Commands that found an idle connection in the pool, by the client of the intake and the one of the worker.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.Misses },
+		"misses_total", "Commands that found no idle connection in the pool and had to open one or wait.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.Timeouts },
+		"timeouts_total", "Commands that failed because no connection of the pool came free in time.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.StaleConns },
+		"stale_connections_total", "Connections that were removed from the pool because they were broken or too old.")
+	add(gauge, func(s *redis.PoolStats) uint32 { return s.TotalConns }, "connections", "Connections in the pool, idle ones included.")
+	add(gauge, func(s *redis.PoolStats) uint32 { return s.IdleConns }, "idle_connections", "Connections in the pool that are idle.")
+	return m
 }
 
 // Describe implements prometheus.Collector.
@@ -100,11 +104,9 @@ func (m *poolMetrics) Describe(ch chan<- *prometheus.Desc) { prometheus.Describe
 func (m *poolMetrics) Collect(ch chan<- prometheus.Metric) {
 	for name, client := range m.clients {
 		s := client.PoolStats()
-		for desc, n := range map[*prometheus.Desc]uint32{m.hits: s.Hits, m.misses: s.Misses, m.timeouts: s.Timeouts, m.stale: s.StaleConns} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), name)
+		for _, stat := range m.stats {
+			ch <- prometheus.MustNewConstMetric(stat.desc, stat.kind, float64(stat.of(s)), name)
 		}
-		ch <- prometheus.MustNewConstMetric(m.connections, prometheus.GaugeValue, float64(s.TotalConns), name)
-		ch <- prometheus.MustNewConstMetric(m.isIdle, prometheus.GaugeValue, float64(s.IdleConns), name)
 	}
 }
 
@@ -112,7 +114,7 @@ func (m *poolMetrics) Collect(ch chan<- prometheus.Metric) {
 type storeMetrics struct {
 	*scrape.Metrics
 
-	client redis.UniversalClient
+	engine *Engine
 	keys   Keyspace
 
 	up, ping, used, limit, intake, written *prometheus.Desc
@@ -121,7 +123,7 @@ type storeMetrics struct {
 }
 
 func newStoreMetrics(e *Engine, keys Keyspace) *storeMetrics {
-	m := &storeMetrics{client: e.fast, keys: keys}
+	m := &storeMetrics{engine: e, keys: keys}
 	m.Metrics = scrape.New(m.fetch)
 	m.up = m.Desc("redis_up", "1 if Redis answered a PING within half a second, 0 if not.")
 	m.ping = m.Desc("redis_ping_seconds", "Time until Redis answered a PING.")
@@ -143,157 +145,31 @@ func (m *storeMetrics) fetch(ctx context.Context) (out []prometheus.Metric) {
 		out = append(out, prometheus.MustNewConstMetric(d, kind, v))
 	}
 	sent := time.Now()
-	if err := m.client.Ping(ctx).Err(); err != nil {
+	if err := m.engine.fast.Ping(ctx).Err(); err != nil {
 		add(m.up, prometheus.GaugeValue, 0)
 		return out
 	}
 	add(m.up, prometheus.GaugeValue, 1)
 	add(m.ping, prometheus.GaugeValue, time.Since(sent).Seconds())
-	if s, err := m.sums(ctx); err == nil {
-		add(m.workers, prometheus.GaugeValue, float64(s.workers))
-		add(m.lapsed, prometheus.CounterValue, float64(s.lapsed))
-		add(m.dead, prometheus.CounterValue, float64(s.dead))
-		add(m.setBack, prometheus.GaugeValue, s.setBack.Seconds())
-		add(m.outbox, prometheus.GaugeValue, float64(s.outbox))
-		add(m.stored, prometheus.GaugeValue, float64(s.stored))
+	if workers, err := liveWorkers(ctx, m.engine.fast); err == nil {
+		add(m.workers, prometheus.GaugeValue, float64(len(workers)))
 	}
-	if n, known := m.fullest(ctx); known { // the embedded engine does not know
-		add(m.used, prometheus.GaugeValue, n.used)
-		add(m.limit, prometheus.GaugeValue, n.limit)
-		add(m.intake, prometheus.GaugeValue, n.intake)
-		add(m.written, prometheus.GaugeValue, n.aof)
+	if shards, err := readShards(ctx, m.engine.fast, m.keys, ShardKeys.Outbox, "lapsed", "dead", "off", "stored"); err == nil {
+		add(m.lapsed, prometheus.CounterValue, float64(shards.sum("lapsed")))
+		add(m.dead, prometheus.CounterValue, float64(shards.sum("dead")))
+		add(m.setBack, prometheus.GaugeValue, (time.Duration(slices.Max(shards["off"])) * time.Microsecond).Seconds())
+		add(m.outbox, prometheus.GaugeValue, float64(shards.sum(setSize)))
+		add(m.stored, prometheus.GaugeValue, float64(shards.sum("stored")))
+	}
+	if nodes, err := m.engine.memory(ctx); err == nil && len(nodes) > 0 { // the embedded engine reports none
+		fullest, written := slices.MaxFunc(nodes, func(a, b nodeMemory) int { return cmp.Compare(a.fullness(), b.fullness()) }), 1.0
+		if slices.ContainsFunc(nodes, func(n nodeMemory) bool { return !n.written }) {
+			written = 0
+		}
+		add(m.used, prometheus.GaugeValue, float64(fullest.used))
+		add(m.limit, prometheus.GaugeValue, float64(fullest.most))
+		add(m.intake, prometheus.GaugeValue, float64(fullest.intakeMost()))
+		add(m.written, prometheus.GaugeValue, written)
 	}
 	return out
-}
-
-// storeSums are what the shards count, summed, and the live workers.
-type storeSums struct {
-	lapsed, dead, outbox int64
-	stored               int64
-	workers              int
-	setBack              time.Duration
-}
-
-func (m *storeMetrics) sums(ctx context.Context) (s storeSums, err error) {
-	clocks, outboxes := make([]*redis.SliceCmd, m.keys.Len()), make([]*redis.IntCmd, m.keys.Len())
-	var now *redis.TimeCmd
-	var workers *redis.StringCmd
-	var beats *redis.ZSliceCmd
-	if _, err = m.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		now, workers, beats = p.Time(ctx), p.HGet(ctx, workersClock, lua.ClockNumbers), p.ZRangeWithScores(ctx, workersKey, 0, -1)
-		for i := range clocks {
-			clocks[i] = p.HMGet(ctx, m.keys.Shard(i).Clock(), lua.ClockNumbers, "lapsed", "dead")
-			outboxes[i] = p.ZCard(ctx, m.keys.Shard(i).Outbox())
-		}
-		return nil
-	}); err != nil && !errors.Is(err, redis.Nil) { // no clock of workers yet
-		return s, unavailable(err)
-	}
-	for i, cmd := range clocks {
-		var counts struct {
-			Numbers string `redis:"n"`
-			Lapsed  int64  `redis:"lapsed"`
-			Dead    int64  `redis:"dead"`
-		}
-		if err := cmd.Scan(&counts); err != nil {
-			return s, unavailable(err)
-		}
-		clock, err := lua.ParseClock(counts.Numbers)
-		if err != nil {
-			return s, unavailable(err)
-		}
-		s.lapsed += counts.Lapsed
-		s.dead += counts.Dead
-		s.stored += clock.Stored
-		s.setBack = max(s.setBack, time.Duration(clock.Off)*time.Microsecond)
-		s.outbox += outboxes[i].Val()
-	}
-	if err := errors.Join(now.Err(), beats.Err()); err != nil {
-		return s, unavailable(err)
-	}
-	clock, err := lua.ParseClock(workers.Val())
-	if err != nil {
-		return s, unavailable(err)
-	}
-	since := shaper.InstantOf(now.Val()) + clock.Off - shaper.Instant(liveBeat.Microseconds())
-	for _, beat := range beats.Val() {
-		if shaper.Instant(beat.Score) > since {
-			s.workers++
-		}
-	}
-	return s, nil
-}
-
-// redisNode is what one Redis tells of itself.
-type redisNode struct{ used, limit, intake, aof float64 }
-
-// fullest is the Redis, of a cluster the master, that has the least memory left for its size; false where none tells.
-func (m *storeMetrics) fullest(ctx context.Context) (fullest redisNode, known bool) {
-	var mu sync.Mutex
-	ask := func(ctx context.Context, c *redis.Client) error {
-		n, err := askNode(ctx, c)
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		written := n.aof // of all masters
-		if known {
-			written = min(n.aof, fullest.aof)
-		}
-		if !known || n.fullness() > fullest.fullness() {
-			fullest, known = n, true
-		}
-		fullest.aof = written
-		return nil
-	}
-	var err error
-	switch c := m.client.(type) {
-	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, ask)
-	case *redis.Client:
-		err = ask(ctx, c)
-	}
-	return fullest, known && err == nil
-}
-
-func (n redisNode) fullness() float64 {
-	if n.limit > 0 {
-		return n.used / n.limit
-	}
-	return n.used / (1 << 62)
-}
-
-// askNode reads the sections one by one, for Redis 6.2 takes no more than one at a time.
-func askNode(ctx context.Context, c *redis.Client) (n redisNode, err error) {
-	var memory, persistence *redis.StringCmd
-	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		memory, persistence = p.Info(ctx, "memory"), p.Info(ctx, "persistence")
-		return nil
-	}); err != nil {
-		return n, unavailable(err)
-	}
-	fields := infoFields(memory.Val() + "\n" + persistence.Val())
-	if n.used, err = strconv.ParseFloat(fields["used_memory"], 64); err != nil {
-		return n, unavailable(fmt.Errorf("used_memory: %w", err))
-	}
-	if n.limit, err = strconv.ParseFloat(fields["maxmemory"], 64); err != nil {
-		return n, unavailable(fmt.Errorf("maxmemory: %w", err))
-	}
-	n.intake = float64(memoryOf(fields).intakeMost())
-	if fields["aof_enabled"] == "1" && fields["aof_last_write_status"] == "ok" {
-		n.aof = 1
-	}
-	return n, nil
-}
-
-// infoFields are the fields of an answer to INFO.
-func infoFields(text string) map[string]string {
-	fields := map[string]string{}
-	for line := range strings.Lines(text) {
-		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
-			fields[name] = value
-		}
-	}
-	return fields
 }

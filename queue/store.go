@@ -1,15 +1,15 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/7509e464/sluice/lua"
 )
 
 // StoreLimits bound what all tenants together may keep. Zero is no bound.
@@ -110,31 +110,49 @@ func (s *store) admitted(bytes int64) { s.free.Add(-bytes) }
 
 // Totals sums over all shards.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
-	var t Totals
-	clocks, tenants := make([]*redis.StringCmd, q.keys.Len()), make([]*redis.IntCmd, q.keys.Len())
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
+	s, err := readShards(ctx, q.engine.fast, q.keys, ShardKeys.Tenants, "depth", "bytes", "stored", "running", "admitted", "rejected", "departed")
+	return Totals{
+		Depth: s.sum("depth"), Bytes: s.sum("bytes"), Stored: s.sum("stored"), Running: s.sum("running"), Tenants: s.sum(setSize),
+		Admitted: s.sum("admitted"), Rejected: s.sum("rejected"), Departed: s.sum("departed"),
+	}, err
+}
+
+// shardValues are numbers by field and shard.
+type shardValues map[string][]int64
+
+// setSize is the field of the set's size in shardValues.
+const setSize = "set size"
+
+func (v shardValues) sum(field string) (n int64) {
+	for _, of := range v[field] {
+		n += of
+	}
+	return n
+}
+
+// readShards reads fields of each shard's clock, and the size of one of its sorted sets.
+func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set func(ShardKeys) string, fields ...string) (shardValues, error) {
+	clocks, sizes := make([]*redis.SliceCmd, keys.Len()), make([]*redis.IntCmd, keys.Len())
+	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range clocks {
-			shard := q.keys.Shard(i)
-			clocks[i] = p.HGet(ctx, shard.Clock(), lua.ClockNumbers)
-			tenants[i] = p.ZCard(ctx, shard.Tenants())
+			clocks[i] = p.HMGet(ctx, keys.Shard(i).Clock(), fields...)
+			sizes[i] = p.ZCard(ctx, set(keys.Shard(i)))
 		}
 		return nil
-	}); err != nil && !errors.Is(err, redis.Nil) { // no shard is used yet
-		return t, unavailable(err)
+	}); err != nil {
+		return nil, unavailable(err)
 	}
-	for i, cmd := range clocks {
-		c, err := lua.ParseClock(cmd.Val())
-		if err != nil {
-			return t, unavailable(err)
+	values := shardValues{}
+	for i, clock := range clocks {
+		values[setSize] = append(values[setSize], sizes[i].Val())
+		for k, value := range clock.Val() {
+			text, _ := value.(string) // nil of an absent field
+			n, err := strconv.ParseInt(cmp.Or(text, "0"), 10, 64)
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			values[fields[k]] = append(values[fields[k]], n)
 		}
-		t.Depth += c.Depth
-		t.Bytes += c.Bytes
-		t.Stored += c.Stored
-		t.Running += c.Running
-		t.Admitted += c.Admitted
-		t.Rejected += c.Rejected
-		t.Departed += c.Departed
-		t.Tenants += tenants[i].Val()
 	}
-	return t, nil
+	return values, nil
 }
