@@ -167,21 +167,16 @@ func keyOf(id string, fields map[string]string) (Key, error) {
 	}
 	k := Key{ID: id, Tenant: fields["tenant"], Name: fields["name"]}
 	sum, err := hex.DecodeString(fields["hash"])
-	if err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
+	created, noTime := strconv.ParseInt(fields["created"], 10, 64)
+	if text, expires := fields["expires"]; expires {
+		ends, noEnd := strconv.ParseInt(text, 10, 64)
+		k.Expires, noTime = time.UnixMilli(ends).UTC(), errors.Join(noTime, noEnd)
+	}
+	if err = errors.Join(err, noTime); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
 		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v", ErrSchema, slices.Sorted(maps.Keys(fields)))
 	}
 	copy(k.Hash[:], sum)
-	for name, at := range map[string]*time.Time{"created": &k.Created, "expires": &k.Expires} {
-		text, present := fields[name]
-		if !present {
-			continue
-		}
-		ms, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: %s is no time", ErrSchema, name)
-		}
-		*at = time.UnixMilli(ms).UTC()
-	}
+	k.Created = time.UnixMilli(created).UTC()
 	return k, nil
 }
 

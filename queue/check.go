@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -49,14 +50,14 @@ func (q *Queue) Check(ctx context.Context, repair bool, found func([]Finding) er
 		return c.seen, err
 	}
 	// Jobs that are in no index come first: they belong to the counts.
-	if err := c.eachMaster(ctx, c.records); err != nil {
+	if err := eachMaster(ctx, q.engine.patient, c.records); err != nil {
 		return c.seen, err
 	}
 	c.flows = make([]map[string]bool, q.keys.Len())
 	for n := range c.flows {
 		c.flows[n] = map[string]bool{}
 	}
-	if err := c.eachMaster(ctx, c.flowKeys); err != nil {
+	if err := eachMaster(ctx, q.engine.patient, c.flowKeys); err != nil {
 		return c.seen, err
 	}
 	for n := range q.keys.Len() {
@@ -106,61 +107,63 @@ func (c *checker) look(ctx context.Context, l look) error {
 	return c.found(found)
 }
 
-func (c *checker) eachMaster(ctx context.Context, do func(context.Context, redis.Cmdable) error) error {
-	if cluster, many := c.q.engine.patient.(*redis.ClusterClient); many {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
-	}
-	return do(ctx, c.q.engine.patient)
-}
-
-// records looks at every record of a job on a node.
-func (c *checker) records(ctx context.Context, node redis.Cmdable) error {
+// scan calls do with the keys of a kind on a node, page by page and by shard, each without what stands before the kind.
+func (c *checker) scan(ctx context.Context, node lua.Client, kind string, do func(shard int, names []string) error) error {
 	for cursor := uint64(0); ; {
-		keys, next, err := node.Scan(ctx, cursor, "sluice:{*}:job:*", checkKeys).Result()
+		keys, next, err := node.(redis.Cmdable).Scan(ctx, cursor, "sluice:{*}:"+kind+"*", checkKeys).Result()
 		if err != nil {
 			return unavailable(err)
 		}
 		byShard := map[int][]string{}
 		for _, key := range keys {
-			prefix, _, _ := strings.Cut(key, "job:")
+			prefix, name, _ := strings.Cut(key, kind)
 			if n, known := c.q.keys.byClock[prefix+"clock"]; known {
-				byShard[n] = append(byShard[n], key)
+				byShard[n] = append(byShard[n], name)
 			}
 		}
-		for n, jobs := range byShard {
-			for part := range slices.Chunk(jobs, checkJobs) {
-				if err := c.look(ctx, look{shard: c.q.keys.Shard(n), jobs: part}); err != nil {
-					return err
-				}
+		for n, names := range byShard {
+			if err := do(n, names); err != nil {
+				return err
 			}
 		}
-		c.mu.Lock()
-		c.seen.Jobs += int64(len(keys))
-		c.mu.Unlock()
 		if cursor = next; cursor == 0 {
 			return nil
 		}
 	}
 }
 
-// flowKeys gathers the names of the flows that are stored on a node: the lists that name them may be damaged.
-func (c *checker) flowKeys(ctx context.Context, node redis.Cmdable) error {
-	for cursor := uint64(0); ; {
-		keys, next, err := node.Scan(ctx, cursor, "sluice:{*}:flow:*", checkKeys).Result()
-		if err != nil {
-			return unavailable(err)
-		}
+// records looks at every record of a job on a node.
+func (c *checker) records(ctx context.Context, node lua.Client) error {
+	return c.scan(ctx, node, "job:", func(n int, ids []string) error {
 		c.mu.Lock()
-		for _, key := range keys {
-			prefix, name, _ := strings.Cut(key, "flow:")
-			if n, known := c.q.keys.byClock[prefix+"clock"]; known {
-				c.flows[n][name] = true
+		c.seen.Jobs += int64(len(ids))
+		c.mu.Unlock()
+		shard := c.q.keys.Shard(n)
+		for part := range slices.Chunk(ids, checkJobs) {
+			for i, id := range part {
+				part[i] = shard.Job(id)
+			}
+			if err := c.look(ctx, look{shard: shard, jobs: part}); err != nil {
+				return err
 			}
 		}
-		c.mu.Unlock()
-		if cursor = next; cursor == 0 {
-			return nil
-		}
+		return nil
+	})
+}
+
+// flowKeys gathers the names of the flows that are stored on a node: the lists that name them may be damaged.
+func (c *checker) flowKeys(ctx context.Context, node lua.Client) error {
+	return c.scan(ctx, node, "flow:", func(n int, names []string) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.addFlows(n, names)
+		return nil
+	})
+}
+
+func (c *checker) addFlows(shard int, names []string) {
+	for _, name := range names {
+		c.flows[shard][name] = true
 	}
 }
 
@@ -170,7 +173,7 @@ func (c *checker) shard(ctx context.Context, s ShardKeys) error {
 	if err := c.look(ctx, look{shard: s}); err != nil {
 		return err
 	}
-	client, flows := c.q.engine.patient, c.flows[s.Index]
+	client := c.q.engine.patient
 	for cursor := uint64(0); ; {
 		entries, next, err := client.ZScan(ctx, s.Tenants(), cursor, "", checkTenants).Result()
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
@@ -188,9 +191,7 @@ func (c *checker) shard(ctx context.Context, s ShardKeys) error {
 			if err != nil {
 				names = []string{tenant + "/"} // makes the script check the tenant's keys
 			}
-			for _, name := range names {
-				flows[name] = true
-			}
+			c.addFlows(s.Index, names)
 		}
 		c.seen.Tenants += int64(len(entries) / 2)
 		if cursor = next; cursor == 0 {
@@ -201,14 +202,8 @@ func (c *checker) shard(ctx context.Context, s ShardKeys) error {
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return unavailable(err)
 	}
-	for _, name := range due {
-		flows[name] = true
-	}
-	names := make([]string, 0, len(flows))
-	for name := range flows {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	c.addFlows(s.Index, due)
+	names := slices.Sorted(maps.Keys(c.flows[s.Index]))
 	for part := range slices.Chunk(names, checkFlows) {
 		if err := c.look(ctx, look{shard: s, flows: part}); err != nil {
 			return err

@@ -28,13 +28,9 @@ func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 // status reads one job of the tenant, which is named as in keys.
 func (q *Queue) status(ctx context.Context, shard ShardKeys, tenant, id string) (Job, error) {
 	call := lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant, Baseline: q.encoded()}
-	values, err := q.run(ctx, call.Call())
+	status, err := invoke(ctx, q.run, call)
 	if err != nil {
 		return Job{}, err
-	}
-	status, err := call.Decode(values)
-	if err != nil {
-		return Job{}, unavailable(err)
 	}
 	if !status.Found {
 		return Job{}, ErrNotFound

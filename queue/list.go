@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -122,9 +121,8 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	page, more := Page{}, true
 	given := map[string]bool{} // a job that moves meanwhile is found in two places
 	for seen := 0; more && len(page.Jobs) < l.Limit && seen < looked; {
-		var found []entry
-		var unread map[place][]entry
-		if found, unread, err = q.step(ctx, shard, places, l, marks, size); err != nil {
+		found, unread, err := q.step(ctx, shard, places, l, marks, size)
+		if err != nil {
 			return Page{}, err
 		}
 		jobs, err := q.read(ctx, shard, l.Tenant, found)
@@ -137,7 +135,7 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 				break
 			}
 			used++
-			unread[e.place] = unread[e.place][1:]
+			unread[e.place]--
 			marks[e.place.mark()] = mark{Score: e.score, ID: e.id}
 			if len(jobs) > 0 && jobs[0].ID == e.id { // those that are gone are left out
 				if l.takes(jobs[0]) && !given[e.id] {
@@ -151,9 +149,9 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 		more = false
 		for p, rest := range unread {
 			m := marks[p.mark()]
-			m.End = len(rest) == 0
+			m.End = rest == 0
 			marks[p.mark()] = m
-			more = more || !m.End
+			more = more || rest > 0
 		}
 		if !l.sifts() {
 			break // a job that moved meanwhile is missing, and no other takes its place
@@ -182,26 +180,31 @@ func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []p
 	return places, nil
 }
 
-// step finds the next entries, at most size, and what was read of each place that has more: these and what follows them.
-func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark, size int) (next []entry, unread map[place][]entry, err error) {
-	unread = map[place][]entry{}
+// step merges the places' next entries, at most size, and counts those that were read of each place, which may be more.
+func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark, size int) (next []entry, read map[place]int, err error) {
+	heads := map[place][]entry{}
+	read = map[place]int{}
 	for _, p := range places {
 		if m := marks[p.mark()]; !m.End {
-			if unread[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
+			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
 				return nil, nil, err
 			}
+			read[p] = len(heads[p])
 		}
 	}
-	heads := maps.Clone(unread)
 	for len(next) < size {
-		e, ok := newest(heads)
-		if !ok {
+		var newest entry // ids sort by the time they were made
+		for _, list := range heads {
+			if len(list) > 0 && list[0].id > newest.id {
+				newest = list[0]
+			}
+		}
+		if newest.id == "" {
 			break
 		}
-		next = append(next, e)
-		heads[e.place] = heads[e.place][1:]
+		next, heads[newest.place] = append(next, newest), heads[newest.place][1:]
 	}
-	return next, unread, nil
+	return next, read, nil
 }
 
 // listKey lists the job that the idempotency key stands for. A job past retention has only what the key still knows.
@@ -240,16 +243,6 @@ func (l List) sifts() bool {
 func (l List) takes(j Job) bool {
 	return (l.State == ListAll || j.State.String() == string(l.State)) && (l.Type == "" || j.Type == l.Type) &&
 		!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore))
-}
-
-// newest is the entry with the latest id among the heads of the places' lists; ids sort by the time they were made.
-func newest(unread map[place][]entry) (best entry, ok bool) {
-	for _, list := range unread {
-		if len(list) > 0 && list[0].id > best.id {
-			best, ok = list[0], true
-		}
-	}
-	return best, ok
 }
 
 // entries reads up to limit + 1 entries of a place after the mark, in the order of the list.

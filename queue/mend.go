@@ -179,13 +179,9 @@ func (q *Queue) findings(ctx context.Context, baseline string, l look) ([]Findin
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Jobs: l.jobs, Flows: l.flows, Baseline: baseline, Horizon: q.horizon, Repair: l.repair, Totals: l.totals, JobFlows: l.ofJobs,
 	}
-	values, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+	mended, err := invoke(ctx, q.sendPatient, call)
 	if err != nil {
-		return nil, unavailable(err)
-	}
-	mended, err := call.Decode(values)
-	if err != nil {
-		return nil, unavailable(err)
+		return nil, err
 	}
 	found := make([]Finding, len(mended))
 	for i, f := range mended {

@@ -16,13 +16,9 @@ import (
 func (q *Queue) Completions(ctx context.Context, shard int, name string, most int, lease time.Duration) (list []Completion, more bool, err error) {
 	s := q.keys.Shard(shard)
 	call := lua.ClaimCall{Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease}
-	values, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+	claim, err := invoke(ctx, q.sendPatient, call)
 	if err != nil {
-		return nil, false, unavailable(err)
-	}
-	claim, err := call.Decode(values)
-	if err != nil {
-		return nil, false, unavailable(err)
+		return nil, false, err
 	}
 	for _, c := range claim.Jobs {
 		r, err := lua.DecodeRecord(c.Record)
@@ -43,7 +39,7 @@ func (q *Queue) HandedOver(ctx context.Context, shard int, list []Completion) er
 	for _, c := range list {
 		call.Jobs = append(call.Jobs, lua.HandedJob{Key: s.Job(c.Job.ID), Epoch: c.Epoch, State: c.Job.State})
 	}
-	_, err := lua.Run(ctx, q.engine.patient, q.observe, call.Call())
+	_, err := q.sendPatient(ctx, call.Call())
 	crash.At("after-handed-over")
 	return unavailable(err)
 }

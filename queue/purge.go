@@ -170,12 +170,7 @@ func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead boo
 	for _, j := range jobs {
 		call.Jobs = append(call.Jobs, shard.Job(j.ID))
 	}
-	values, err := q.run(ctx, call.Call())
-	if err != nil {
-		return nil, err
-	}
-	codes, err := call.Decode(values)
-	return codes, unavailable(err)
+	return invoke(ctx, q.run, call)
 }
 
 func (q *Queue) replayCall(shard ShardKeys, tenant, id string, attempts int) lua.ReplayCall {

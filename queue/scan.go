@@ -50,12 +50,7 @@ func (q *Queue) scanTenant(ctx context.Context, tenant string) (t lua.ScannedTen
 
 func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (lua.Scan, error) {
 	call.Clock, call.Tenants, call.Dead = shard.Clock(), shard.Tenants(), q.retention.Dead
-	values, err := q.run(ctx, call.Call())
-	if err != nil {
-		return lua.Scan{}, err
-	}
-	scan, err := call.Decode(values)
-	return scan, unavailable(err)
+	return invoke(ctx, q.run, call)
 }
 
 // judge resolves the policies of scanned flows and caches them: most tenants have the same one.
