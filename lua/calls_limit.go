@@ -1,8 +1,6 @@
 package lua
 
 import (
-	"fmt"
-
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -27,20 +25,9 @@ type LimitCall struct {
 }
 
 // limits are the scripts by limiter.
-func limits(a limiter.Algorithm) *Script {
-	switch a {
-	case limiter.FixedWindow:
-		return Commands.FixedWindow
-	case limiter.SlidingLog:
-		return Commands.SlidingLog
-	case limiter.SlidingCounter:
-		return Commands.SlidingCounter
-	case limiter.TokenBucket:
-		return Commands.TokenBucket
-	case limiter.LeakyMeter:
-		return Commands.LeakyMeter
-	}
-	panic(fmt.Sprintf("lua: no script for the limiter %q: its policy was not validated", string(a)))
+var limits = map[limiter.Algorithm]*Script{
+	limiter.FixedWindow: Commands.FixedWindow, limiter.SlidingLog: Commands.SlidingLog, limiter.SlidingCounter: Commands.SlidingCounter,
+	limiter.TokenBucket: Commands.TokenBucket, limiter.LeakyMeter: Commands.LeakyMeter,
 }
 
 // Call is the call in the form that is sent. The policy must be legal.
@@ -58,7 +45,7 @@ func (c LimitCall) Call() Call {
 	case limiter.TokenBucket, limiter.LeakyMeter:
 		args = append(args, c.Policy.Limit())
 	}
-	return Call{limits(c.Policy.Algorithm), keys, args}
+	return Call{limits[c.Policy.Algorithm], keys, args}
 }
 
 // Decode reads the answer: the decision and the instant of it.

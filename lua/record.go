@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -130,7 +131,7 @@ func DecodeRecord(raw []byte) (Record, error) {
 		at += n
 	}
 	tenant, route, _ := strings.Cut(r.Flow, "/")
-	r.Tenant, r.Route = or(r.Tenant, tenant), or(r.Route, route)
+	r.Tenant, r.Route = cmp.Or(r.Tenant, tenant), cmp.Or(r.Route, route)
 	rest := raw[prefix:]
 	if len(rest) >= payload+result {
 		r.Payload = rest[:payload:payload]
@@ -172,13 +173,6 @@ func WaitOf(head []byte) (wait time.Duration, ok bool) {
 func unless(name, inKey string) string {
 	if name == inKey {
 		return ""
-	}
-	return name
-}
-
-func or(name, inKey string) string {
-	if name == "" {
-		return inKey
 	}
 	return name
 }

@@ -48,7 +48,7 @@ func (l Limits) Clear(ctx context.Context, r limiter.Rule, key string) (bool, er
 	k := l.keysOf(r, key)
 	var gone *redis.IntCmd
 	if _, err := l.q.engine.fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		gone = p.Del(ctx, k.all()...)
+		gone = p.Del(ctx, slices.DeleteFunc([]string{k.state, k.log}, func(key string) bool { return key == "" })...)
 		if k.blocked != "" {
 			p.ZRem(ctx, k.blocked, key)
 		}
@@ -64,10 +64,11 @@ func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limite
 	if most < 1 {
 		return nil, nil
 	}
-	now, err := l.now(ctx)
+	server, err := l.q.engine.fast.Time(ctx).Result()
 	if err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
+	now := shaper.InstantOf(server)
 	cmds, index := make([]*redis.ZSliceCmd, l.q.keys.Len()), shortHash(ruleParts(r)...)
 	if _, err := l.q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range cmds {
@@ -89,21 +90,8 @@ func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limite
 	return list[:min(len(list), most)], nil
 }
 
-func (l Limits) now(ctx context.Context) (shaper.Instant, error) {
-	t, err := l.q.engine.fast.Time(ctx).Result()
-	return shaper.InstantOf(t), unavailable(err)
-}
-
-// limitKeys are where one key of a rule is kept, all in one shard.
+// limitKeys are where one key of a rule is kept, all in one shard. Those that the rule does not use are empty.
 type limitKeys struct{ state, log, blocked string }
-
-// all are those of the key alone.
-func (k limitKeys) all() []string {
-	if k.log == "" {
-		return []string{k.state}
-	}
-	return []string{k.state, k.log}
-}
 
 func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {
 	parts := ruleParts(r)
@@ -130,7 +118,5 @@ func ruleParts(r limiter.Rule) []string {
 
 // newTag names a request among those of its key, by chance: two of them are alike once in 2⁴⁸ times.
 func newTag() string {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], rand.Uint64())
-	return base64.RawURLEncoding.EncodeToString(b[:6])
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6])
 }

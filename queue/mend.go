@@ -120,27 +120,26 @@ func (m *mender) mendAside(ctx context.Context, shard ShardKeys, items []string)
 }
 
 // rest leaves the shard of a call alone for a while.
-func (m *mender) rest(failed lua.Call) {
+func (m *mender) rest(failed lua.Call) { m.restShard(m.q.keys.byClock[failed.Keys[0]]) }
+
+func (m *mender) restShard(shard int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tried[m.q.keys.byClock[failed.Keys[0]]] = time.Now()
+	m.tried[shard] = time.Now()
 }
 
 // resting says whether a repair of the shard did not help lately.
 func (m *mender) resting(shard int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at, known := m.tried[shard]
-	return known && time.Since(at) < mendPause
+	return time.Since(m.tried[shard]) < mendPause
 }
 
 func (m *mender) repair(ctx context.Context, l look) (findings int, err error) {
 	found, err := m.q.findings(ctx, m.q.encoded(), l)
 	if err != nil {
 		m.q.log.Warn("damaged stored data could not be repaired", "shard", l.shard.Index, "error", err)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.tried[l.shard.Index] = time.Now()
+		m.restShard(l.shard.Index)
 		return 0, err
 	}
 	m.say(found)

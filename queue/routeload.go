@@ -2,12 +2,7 @@ package queue
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"net/url"
-	"slices"
-	"strconv"
-	"strings"
+	"encoding/json"
 	"time"
 )
 
@@ -23,10 +18,10 @@ const (
 
 // RouteLoad is how a route is in one worker, or in all of them together.
 type RouteLoad struct {
-	Breaker  BreakerState // of several workers, the one that lets through the least
-	InFlight int64        // deliveries under way
-	Ended    int64        // deliveries that ended in the last minute
-	Failed   int64        // of them, those that did not succeed
+	Breaker  BreakerState `json:"b"` // of several workers, the one that lets through the least
+	InFlight int64        `json:"i"` // deliveries under way
+	Ended    int64        `json:"e"` // deliveries that ended in the last minute
+	Failed   int64        `json:"f"` // of them, those that did not succeed
 }
 
 // add joins the load of another worker.
@@ -42,34 +37,22 @@ func (q *Queue) ReportRoutes(ctx context.Context, worker string, routes map[stri
 	return unavailable(q.engine.patient.Set(ctx, routesPrefix+worker, encodeRoutes(routes), routesKept).Err())
 }
 
-// encodeRoutes writes a report like "default:2:3:40:5 other:0:1:0:0": route, breaker, in flight, ended, failed.
+// encodeRoutes writes a report as JSON.
 func encodeRoutes(routes map[string]RouteLoad) string {
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(routes)) {
-		l := routes[name]
-		fmt.Fprintf(&b, " %s:%d:%d:%d:%d", url.QueryEscape(name), l.Breaker, l.InFlight, l.Ended, l.Failed)
-	}
-	return strings.TrimPrefix(b.String(), " ")
+	text, _ := json.Marshal(routes) // names and numbers cannot fail
+	return string(text)
 }
 
-// addRoutes joins a report in the form of encodeRoutes. What is malformed, as another version may write, is left out.
+// addRoutes joins a report. A malformed report, or a malformed route of one, is ignored.
 func addRoutes(routes map[string]RouteLoad, report string) {
-	for part := range strings.FieldsSeq(report) {
-		fields := strings.Split(part, ":")
-		if len(fields) != 5 {
-			continue
+	var loads map[string]RouteLoad
+	if json.Unmarshal([]byte(report), &loads) != nil {
+		return
+	}
+	sane := func(n int64) bool { return n >= 0 && n <= 1<<40 }
+	for name, l := range loads {
+		if name != "" && l.Breaker >= BreakerClosed && l.Breaker <= BreakerOpen && sane(l.InFlight) && sane(l.Ended) && sane(l.Failed) {
+			routes[name] = routes[name].add(l)
 		}
-		name, err := url.QueryUnescape(fields[0])
-		var n [4]int64
-		for i := range n {
-			var failed error
-			if n[i], failed = strconv.ParseInt(fields[i+1], 10, 64); failed != nil || n[i] < 0 || n[i] > 1<<40 {
-				err = strconv.ErrRange
-			}
-		}
-		if err != nil || name == "" || n[0] > int64(BreakerOpen) {
-			continue
-		}
-		routes[name] = routes[name].add(RouteLoad{BreakerState(n[0]), n[1], n[2], n[3]})
 	}
 }

@@ -10,8 +10,10 @@ import (
 
 // FuzzRoutes: whatever a report says, it is read or left out, and what was read is written and read again as the same.
 func FuzzRoutes(f *testing.F) {
-	f.Add("default:2:3:40:5 other:0:1:0:0")
-	f.Add("a%20b%3Ac:1:0:0:0 :1:1:1:1 x:3:0:0:0 x:-1:0:0:0 x:1:1:1 x:1:1:1:1:1 %zz:0:0:0:1")
+	f.Add(`{"default":{"b":2,"i":3,"e":40,"f":5},"other":{"i":1}}`)
+	f.Add(`{"a b:c":{"b":1},"":{"b":1},"x":{"b":3},"y":{"b":-1},"z":{"i":-1}}`)
+	f.Add(`{"x":{"b":"open"}}`)
+	f.Add("default:2:3:40:5")
 	f.Fuzz(func(t *testing.T, report string) {
 		got, again := map[string]RouteLoad{}, map[string]RouteLoad{}
 		addRoutes(got, report)
@@ -33,7 +35,12 @@ func TestReportsOfRoutesAreJoined(t *testing.T) {
 	} {
 		addRoutes(got, encodeRoutes(l))
 	}
-	addRoutes(got, "default:9:1:1:1 default:1 default:x:1:1:1 :0:1:1:1 default:0:1:1:1152921504606846976")
+	for _, bad := range []string{
+		`{"default":{"b":9,"i":1}}`, `{"default":{"b":-1,"i":1}}`, `{"default":1}`, `{"default":{"i":"x"}}`, `{"":{"i":1}}`,
+		`{"default":{"f":1152921504606846976}}`, `{"default":{"i":1}`, "default:0:1:1:1", "",
+	} {
+		addRoutes(got, bad)
+	}
 	want := map[string]RouteLoad{"default": {BreakerOpen, 3, 15, 11}, "a b:c/é": {BreakerClosed, 1, 2, 0}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

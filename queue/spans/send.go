@@ -3,7 +3,9 @@ package spans
 import (
 	"context"
 	"errors"
+	"slices"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
@@ -20,11 +22,7 @@ type Sending struct {
 
 // Send starts the span of one job's admission; parent is the client's traceparent, empty for none.
 func (t *Tracer) Send(ctx context.Context, parent, tenant, route string) Sending {
-	if t == nil {
-		return Sending{TraceParent: parent}
-	}
-	_, span, own := t.start(ctx, parent, trace.SpanKindProducer, semconv.MessagingOperationTypeSend, route, tenant)
-	return Sending{own, span}
+	return t.send(ctx, parent, tenant, route)
 }
 
 // SendBatch starts the span of a batch's admission. It names a destination where all jobs have the same route.
@@ -33,55 +31,53 @@ func (t *Tracer) SendBatch(ctx context.Context, parent string, batch []queue.Sub
 		return Sending{TraceParent: parent}
 	}
 	route := batch[0].Route
-	for _, s := range batch {
-		if s.Route != route {
-			route = ""
-			break
-		}
+	if slices.ContainsFunc(batch, func(s queue.Submission) bool { return s.Route != route }) {
+		route = ""
 	}
-	_, span, own := t.start(ctx, parent, trace.SpanKindProducer, semconv.MessagingOperationTypeSend, route, batch[0].Tenant,
-		semconv.MessagingBatchMessageCount(len(batch)))
+	return t.send(ctx, parent, batch[0].Tenant, route, semconv.MessagingBatchMessageCount(len(batch)))
+}
+
+func (t *Tracer) send(ctx context.Context, parent, tenant, route string, more ...attribute.KeyValue) Sending {
+	if t == nil {
+		return Sending{TraceParent: parent}
+	}
+	_, span, own := t.start(ctx, parent, trace.SpanKindProducer, semconv.MessagingOperationTypeSend, route, tenant, more...)
 	return Sending{own, span}
 }
 
 // End ends the span with the verdict, or with why there is none. A refusal is a failed send, named by its outcome.
 func (s Sending) End(v queue.Verdict, err error) {
-	if s.span == nil {
-		return
-	}
-	defer s.span.End()
-	if !s.span.IsRecording() || s.unanswered(err) {
-		return
-	}
-	s.span.SetAttributes(outcomeKey.String(string(v.Outcome)))
-	if !taken(v) {
-		s.refused(v)
-		return
-	}
-	s.span.SetAttributes(semconv.MessagingMessageID(v.Job.ID)) // of the earlier job, if the idempotency key is known
+	s.end(err, func() {
+		s.span.SetAttributes(outcomeKey.String(string(v.Outcome)))
+		if taken(v) {
+			s.span.SetAttributes(semconv.MessagingMessageID(v.Job.ID)) // of the earlier job, if the idempotency key is known
+		} else {
+			s.refused(v)
+		}
+	})
 }
 
 // EndBatch ends the span with the verdicts of its jobs. It has failed if none was admitted.
 func (s Sending) EndBatch(verdicts []queue.Verdict, err error) {
+	s.end(err, func() {
+		refused := slices.DeleteFunc(slices.Clone(verdicts), taken)
+		admitted := len(verdicts) - len(refused)
+		s.span.SetAttributes(admittedKey.Int(admitted), refusedKey.Int(len(refused)))
+		if admitted == 0 && len(refused) > 0 {
+			s.refused(refused[0])
+		}
+	})
+}
+
+// end ends the span, after answered has described an answer.
+func (s Sending) end(err error, answered func()) {
 	if s.span == nil {
 		return
 	}
-	defer s.span.End()
-	if !s.span.IsRecording() || s.unanswered(err) {
-		return
+	if s.span.IsRecording() && !s.unanswered(err) {
+		answered()
 	}
-	admitted, refusal := 0, queue.Verdict{}
-	for _, v := range verdicts {
-		if taken(v) {
-			admitted++
-		} else if refusal.Outcome == "" {
-			refusal = v
-		}
-	}
-	s.span.SetAttributes(admittedKey.Int(admitted), refusedKey.Int(len(verdicts)-admitted))
-	if admitted == 0 {
-		s.refused(refusal)
-	}
+	s.span.End()
 }
 
 func taken(v queue.Verdict) bool { return v.Outcome == shaper.Admitted || v.Outcome == shaper.Replayed }
