@@ -294,7 +294,8 @@ func overviewOut(o live.Overview) wire.Overview {
 	return out
 }
 
-// watched is where the figures come from: the store, with the routes that are configured, and the findings of the scans.
+// watched is the source of the figures: the store, the configured routes, and the findings of the
+// scans.
 type watched struct {
 	Backend
 	routes  map[string]RouteInfo

@@ -71,7 +71,8 @@ func (f *figures) show(tenants []string) {
 	f.shown.name(tenants)
 }
 
-// deadLetters counts the dead letters of all tenants, by the last scan; not known before the first has ended.
+// deadLetters returns the dead letters of all tenants in the last scan. known is false before the
+// first scan has ended.
 func (f *figures) deadLetters(ctx context.Context) (n int64, known bool) {
 	if f.mu.TryLock() { // else a scrape goes on with the scan
 		defer f.mu.Unlock()

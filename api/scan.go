@@ -19,7 +19,8 @@ const (
 	scanPage     = 200                    // tenants of one script: some 2 ms
 )
 
-// scan reads the figures of all tenants, over several scrapes where there are many. It is used by one goroutine at a time.
+// scan reads the figures of all tenants, over several scrapes where there are many. It is not safe
+// for concurrent use.
 type scan struct {
 	backend Backend
 	cursor  string
@@ -30,8 +31,9 @@ type scan struct {
 	rest    time.Duration
 }
 
-// goOn goes on with the scan, or begins another where it is time for it, and returns what the last one found; nil before the end of the
-// first. wanted are tenants of which the next one is to tell whatever their depth.
+// goOn continues the scan, or begins another when it is due, and returns the findings of the last
+// complete scan; nil before the end of the first. The next scan keeps the wanted tenants whatever
+// their depth.
 func (s *scan) goOn(ctx context.Context, wanted []string, budget time.Duration) *findings {
 	if s.gather == nil {
 		if s.done != nil && time.Since(s.endedAt) < s.rest {
@@ -56,7 +58,7 @@ func (s *scan) goOn(ctx context.Context, wanted []string, budget time.Duration) 
 	return s.done
 }
 
-// findings are what a scan found. Of the tenants it keeps only those that somebody may ask for, so that it stays small.
+// findings are the results of a scan. They keep only the tenants that may be shown, to stay small.
 type findings struct {
 	dead    int64
 	wanted  map[string]queue.Brief

@@ -290,7 +290,7 @@ func (w *world) scan(at shaper.Instant) {
 	w.same("scan", got, w.m.scan(at, w.baseline), nil)
 }
 
-// retuned sorts the flows of a scan, and retunes them as its callers do: the model tells nothing else of the buckets.
+// retuned sorts the flows of a scan and retunes their buckets, as the model does.
 func (w *world) retuned(s lua.Scan) lua.Scan {
 	for _, t := range s.Tenants {
 		slices.SortFunc(t.Flows, func(a, b lua.ScannedFlow) int { return strings.Compare(a.Flow, b.Flow) })

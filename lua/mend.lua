@@ -162,8 +162,8 @@ local function records_of(index)
   return sum
 end
 
--- dead_bytes_of sums up the dead letters of a flow. Where Redis has deleted some by now, or the index is
--- long, it returns the count as it is.
+-- dead_bytes_of sums up the dead letters of a flow. Where Redis has deleted some by now, or the
+-- index is long, it returns the count as it is.
 local function dead_bytes_of(name, counted)
   local dead = PREFIX .. 'dead:' .. name
   local ids = redis.call('ZRANGE', dead, '0', format('%d', RECORDS_MOST))

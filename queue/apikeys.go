@@ -100,18 +100,15 @@ func (q *Queue) Keys(ctx context.Context, tenant string) ([]Key, error) {
 		return nil, nil
 	}
 	slices.Sort(ids) // which begin with the time
-	found := make([]*redis.MapStringStringCmd, len(ids))
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, id := range ids {
-			found[i] = p.HGetAll(ctx, shard.Key(id))
-		}
-		return nil
-	}); err != nil {
-		return nil, unavailable(err)
+	found, err := pipeline(ctx, q.engine.fast, ids, func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
+		return p.HGetAll(ctx, shard.Key(id))
+	})
+	if err != nil {
+		return nil, err
 	}
 	keys := make([]Key, 0, len(ids))
 	for i, id := range ids {
-		k, err := keyOf(id, found[i].Val())
+		k, err := keyOf(id, found[i])
 		switch {
 		case errors.Is(err, ErrUnknownKey): // revoked meanwhile
 		case err != nil:

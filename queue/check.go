@@ -107,7 +107,8 @@ func (c *checker) look(ctx context.Context, l look) error {
 	return c.found(found)
 }
 
-// scan calls do with the keys of a kind on a node, page by page and by shard, each without what stands before the kind.
+// scan calls do with the keys of a kind on a node, page by page and by shard, each without its
+// prefix and kind.
 func (c *checker) scan(ctx context.Context, node lua.Client, kind string, do func(shard int, names []string) error) error {
 	for cursor := uint64(0); ; {
 		keys, next, err := node.(redis.Cmdable).Scan(ctx, cursor, "sluice:{*}:"+kind+"*", checkKeys).Result()
@@ -151,7 +152,8 @@ func (c *checker) records(ctx context.Context, node lua.Client) error {
 	})
 }
 
-// flowKeys gathers the names of the flows that are stored on a node: the lists that name them may be damaged.
+// flowKeys gathers the names of the flows that are stored on a node: the lists of them may be
+// damaged.
 func (c *checker) flowKeys(ctx context.Context, node lua.Client) error {
 	return c.scan(ctx, node, "flow:", func(n int, names []string) error {
 		c.mu.Lock()

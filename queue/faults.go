@@ -88,24 +88,6 @@ func unavailable(err error) error {
 	return err
 }
 
-// invoke sends a call of package lua by send and decodes its answer.
-func invoke[R any](ctx context.Context, send func(context.Context, lua.Call) ([]any, error), c interface {
-	Call() lua.Call
-	Decode(values []any) (R, error)
-},
-) (answer R, err error) {
-	values, err := send(ctx, c.Call())
-	if err == nil {
-		answer, err = c.Decode(values)
-	}
-	return answer, unavailable(err)
-}
-
-// sendPatient sends a call with the patient client. It repairs nothing.
-func (q *Queue) sendPatient(ctx context.Context, call lua.Call) ([]any, error) {
-	return lua.Run(ctx, q.engine.patient, q.observe, call)
-}
-
 // errUnavailableState is ErrUnavailable and ErrState with one text, that of the former.
 var errUnavailableState error = stateError{}
 

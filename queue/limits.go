@@ -69,28 +69,24 @@ func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limite
 		return nil, unavailable(err)
 	}
 	now := shaper.InstantOf(server)
-	cmds, index := make([]*redis.ZSliceCmd, l.q.keys.Len()), shortHash(ruleParts(r)...)
-	if _, err := l.q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range cmds {
-			from := "(" + strconv.FormatInt(int64(now), 10)
-			cmds[i] = p.ZRangeByScoreWithScores(ctx, l.q.keys.Shard(i).Blocked(index), &redis.ZRangeBy{Min: from, Max: "+inf", Count: int64(most)})
-		}
-		return nil
-	}); err != nil {
-		return nil, unavailable(err)
+	index, ahead := shortHash(ruleParts(r)...), &redis.ZRangeBy{Min: "(" + strconv.FormatInt(int64(now), 10), Max: "+inf", Count: int64(most)}
+	blocked, err := pipeline(ctx, l.q.engine.fast, l.q.keys.shards, func(p redis.Pipeliner, shard ShardKeys) *redis.ZSliceCmd {
+		return p.ZRangeByScoreWithScores(ctx, shard.Blocked(index), ahead)
+	})
+	if err != nil {
+		return nil, err
 	}
 	var list []limiter.Blocked
-	for _, cmd := range cmds {
-		for _, z := range cmd.Val() {
-			name, _ := z.Member.(string)
-			list = append(list, limiter.Blocked{Key: name, Left: shaper.Instant(z.Score).Sub(now)})
-		}
+	for _, z := range slices.Concat(blocked...) {
+		name, _ := z.Member.(string)
+		list = append(list, limiter.Blocked{Key: name, Left: shaper.Instant(z.Score).Sub(now)})
 	}
 	slices.SortFunc(list, func(a, b limiter.Blocked) int { return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Key, b.Key)) })
 	return list[:min(len(list), most)], nil
 }
 
-// limitKeys are where one key of a rule is kept, all in one shard. Those that the rule does not use are empty.
+// limitKeys are the Redis keys of one key of a rule, all in one shard; empty where the rule uses
+// none.
 type limitKeys struct{ state, log, blocked string }
 
 func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {

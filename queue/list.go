@@ -114,14 +114,10 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	size := l.Limit // jobs of one step
-	if l.sifts() {
-		size = max(size, 500)
-	}
 	page, more := Page{}, true
 	given := map[string]bool{} // a job that moves meanwhile is found in two places
 	for seen := 0; more && len(page.Jobs) < l.Limit && seen < looked; {
-		found, unread, err := q.step(ctx, shard, places, l, marks, size)
+		found, unread, err := q.step(ctx, shard, places, l, marks)
 		if err != nil {
 			return Page{}, err
 		}
@@ -180,10 +176,14 @@ func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []p
 	return places, nil
 }
 
-// step merges the places' next entries, at most size, and counts those that were read of each place, which may be more.
-func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark, size int) (next []entry, read map[place]int, err error) {
-	heads := map[place][]entry{}
-	read = map[place]int{}
+// step merges the next entries of the places. read counts the entries that were read of each place,
+// which may be more.
+func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark) (next []entry, read map[place]int, err error) {
+	size := l.Limit
+	if l.sifts() {
+		size = max(size, 500)
+	}
+	heads, read := map[place][]entry{}, map[place]int{}
 	for _, p := range places {
 		if m := marks[p.mark()]; !m.End {
 			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
@@ -308,18 +308,15 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 		return entries, nil
 	}
 	const head = 254 // of a record: it holds the state and the flow
-	cmds := make([]*redis.StringCmd, len(entries))
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, e := range entries {
-			cmds[i] = p.GetRange(ctx, shard.Job(e.id), 0, head)
-		}
-		return nil
-	}); err != nil {
-		return nil, unavailable(err)
+	heads, err := pipeline(ctx, q.engine.fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
+		return p.GetRange(ctx, shard.Job(e.id), 0, head)
+	})
+	if err != nil {
+		return nil, err
 	}
 	kept := entries[:0]
 	for i, e := range entries {
-		has, flow, ok := lua.PeekRecord([]byte(cmds[i].Val()))
+		has, flow, ok := lua.PeekRecord([]byte(heads[i]))
 		if ok && flow == e.place.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
 			kept = append(kept, e)
 		}

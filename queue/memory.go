@@ -40,7 +40,7 @@ func (n nodeMemory) fullness() float64 {
 	return float64(n.used) / (1 << 62)
 }
 
-// memory asks each Redis, of a cluster each master, for its memory. The embedded engine reports none.
+// memory reads INFO of the Redis, or of each master of a cluster. The embedded engine reports none.
 func (e *Engine) memory(ctx context.Context) (nodes []nodeMemory, err error) {
 	if e.kind == EngineEmbedded {
 		return nil, nil

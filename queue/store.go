@@ -132,20 +132,18 @@ func (v shardValues) sum(field string) (n int64) {
 
 // readShards reads fields of each shard's clock, and the size of one of its sorted sets.
 func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set func(ShardKeys) string, fields ...string) (shardValues, error) {
-	clocks, sizes := make([]*redis.SliceCmd, keys.Len()), make([]*redis.IntCmd, keys.Len())
-	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range clocks {
-			clocks[i] = p.HMGet(ctx, keys.Shard(i).Clock(), fields...)
-			sizes[i] = p.ZCard(ctx, set(keys.Shard(i)))
-		}
-		return nil
-	}); err != nil {
-		return nil, unavailable(err)
+	sizes := make([]*redis.IntCmd, 0, keys.Len())
+	clocks, err := pipeline(ctx, c, keys.shards, func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
+		sizes = append(sizes, p.ZCard(ctx, set(shard)))
+		return p.HMGet(ctx, shard.Clock(), fields...)
+	})
+	if err != nil {
+		return nil, err
 	}
 	values := shardValues{}
 	for i, clock := range clocks {
 		values[setSize] = append(values[setSize], sizes[i].Val())
-		for k, value := range clock.Val() {
+		for k, value := range clock {
 			text, _ := value.(string) // nil of an absent field
 			n, err := strconv.ParseInt(cmp.Or(text, "0"), 10, 64)
 			if err != nil {

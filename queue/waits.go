@@ -19,29 +19,21 @@ func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Dura
 	if err != nil || len(flows) == 0 {
 		return nil, unavailable(err)
 	}
-	lists := make([]*redis.StringSliceCmd, len(flows))
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, flow := range flows {
-			lists[i] = p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
-		}
-		return nil
-	}); err != nil {
-		return nil, unavailable(err)
+	lists, err := pipeline(ctx, q.engine.fast, flows, func(p redis.Pipeliner, flow string) *redis.StringSliceCmd {
+		return p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
+	})
+	if err != nil {
+		return nil, err
 	}
-	var heads []*redis.StringCmd
-	if _, err := q.engine.fast.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, list := range lists {
-			for _, id := range list.Val() {
-				heads = append(heads, p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1))
-			}
-		}
-		return nil
-	}); err != nil {
-		return nil, unavailable(err)
+	heads, err := pipeline(ctx, q.engine.fast, slices.Concat(lists...), func(p redis.Pipeliner, id string) *redis.StringCmd {
+		return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
+	})
+	if err != nil {
+		return nil, err
 	}
 	var waits []time.Duration
 	for _, head := range heads {
-		if wait, ok := lua.WaitOf([]byte(head.Val())); ok {
+		if wait, ok := lua.WaitOf([]byte(head)); ok {
 			waits = append(waits, wait)
 		}
 	}

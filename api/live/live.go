@@ -47,7 +47,8 @@ type Source interface {
 	DeadLetters(ctx context.Context) (n int64, known bool)
 	// StoreHealth tells engine and version with an error, too.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
-	// Scan tells of about most tenants; next is the cursor of what follows, "" starts and ends. A tenant may be told twice.
+	// Scan returns a page of about most tenants; next is the cursor of the following page, "" starts
+	// and ends. A tenant may be returned twice.
 	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
 	// Tenant reads one tenant, also one never seen.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)

@@ -56,7 +56,7 @@ func TestRememberingIsCheap(t *testing.T) {
 	})
 }
 
-// A scan takes one part in a hundred of the store's time at the most, however many tenants there are.
+// A scan takes at most a hundredth of the store's time, however many tenants there are.
 func TestRememberingManyIsRare(t *testing.T) {
 	s := newSource() // something happens all the time
 	s.tenants, s.takes = 30_000, 9*time.Millisecond

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// count takes one scan after the other until ctx ends. One that fails, because the store is away, is forgotten; the overview says why.
+// count makes one scan after the other until ctx ends. A failed scan is ignored: the overview shows
+// why the store is away.
 func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 	h.mu.Lock()
 	next := h.nextScan
