@@ -184,7 +184,7 @@ func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 		}
 	}
 	c := client(t, url)
-	for _, schema := range []int{3, 1, 0} {
+	for _, schema := range []int{4, 2, 1, 0} {
 		if err := c.HSet(context.Background(), "sluice:meta", "schema", schema).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -79,11 +79,11 @@ func TestFaultsOfAnEngine(t *testing.T) {
 			q, c := damageable(t, options(t))
 			clock := queue.NewKeyspace(1).Shard(0).Clock()
 			for what, damage := range map[string]func() error{
-				"another field that is no number": func() error {
-					return errors.Join(c.Del(t.Context(), clock).Err(), c.HSet(t.Context(), clock, "off", "far").Err())
+				"too few numbers": func() error {
+					return errors.Join(c.Del(t.Context(), clock).Err(), c.HSet(t.Context(), clock, lua.ClockNumbers, "1 2 3").Err())
 				},
-				"a field that is no number": func() error {
-					return errors.Join(c.Del(t.Context(), clock).Err(), c.HSet(t.Context(), clock, "depth", "many").Err())
+				"no number": func() error {
+					return errors.Join(c.Del(t.Context(), clock).Err(), c.HSet(t.Context(), clock, lua.ClockNumbers, "many").Err())
 				},
 			} {
 				if err := damage(); err != nil {

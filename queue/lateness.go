@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 )
 
 // Lateness counts departures by how late they were: a histogram with eight classes for each doubling, so that what it says is at most an
@@ -126,22 +129,19 @@ func (q *Queue) Workers(ctx context.Context) (w Workers, err error) {
 // liveWorkers are the names of the workers that were heard of lately.
 func liveWorkers(ctx context.Context, c redis.UniversalClient) (names []string, err error) {
 	var server *redis.TimeCmd
-	var clock *redis.SliceCmd
+	var numbers *redis.StringCmd
 	var beats *redis.ZSliceCmd
 	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		server, clock, beats = p.Time(ctx), p.HMGet(ctx, workersClock, "last", "off"), p.ZRangeWithScores(ctx, workersKey, 0, -1)
+		server, numbers, beats = p.Time(ctx), p.HGet(ctx, workersClock, lua.ClockNumbers), p.ZRangeWithScores(ctx, workersKey, 0, -1)
 		return nil
-	}); err != nil {
+	}); err != nil && !errors.Is(err, redis.Nil) { // no worker was ever heard of
 		return nil, unavailable(err)
 	}
-	var stored struct {
-		Last int64 `redis:"last"`
-		Off  int64 `redis:"off"`
-	}
-	if err := clock.Scan(&stored); err != nil {
+	clock, err := lua.ParseClock(numbers.Val())
+	if err != nil {
 		return nil, unavailable(err)
 	}
-	now := max(server.Val().UnixMicro()+stored.Off, stored.Last) // as in lib/clock.lua
+	now := max(server.Val().UnixMicro()+int64(clock.Off), int64(clock.Last)) // as in lib/clock.lua
 	for _, b := range beats.Val() {
 		if name, _ := b.Member.(string); int64(b.Score) > now-workerTTL.Microseconds() {
 			names = append(names, name)

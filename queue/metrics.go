@@ -154,12 +154,12 @@ func (m *storeMetrics) fetch(ctx context.Context) (out []prometheus.Metric) {
 	if workers, err := liveWorkers(ctx, m.engine.fast); err == nil {
 		add(m.workers, prometheus.GaugeValue, float64(len(workers)))
 	}
-	if shards, err := readShards(ctx, m.engine.fast, m.keys, ShardKeys.Outbox, "lapsed", "dead", "off", "stored"); err == nil {
-		add(m.lapsed, prometheus.CounterValue, float64(shards.sum("lapsed")))
-		add(m.dead, prometheus.CounterValue, float64(shards.sum("dead")))
-		add(m.setBack, prometheus.GaugeValue, (time.Duration(slices.Max(shards["off"])) * time.Microsecond).Seconds())
-		add(m.outbox, prometheus.GaugeValue, float64(shards.sum(setSize)))
-		add(m.stored, prometheus.GaugeValue, float64(shards.sum("stored")))
+	if shards, err := readShards(ctx, m.engine.fast, m.keys, ShardKeys.Outbox); err == nil {
+		add(m.lapsed, prometheus.CounterValue, float64(shards.lapsed))
+		add(m.dead, prometheus.CounterValue, float64(shards.dead))
+		add(m.setBack, prometheus.GaugeValue, (time.Duration(shards.Off) * time.Microsecond).Seconds())
+		add(m.outbox, prometheus.GaugeValue, float64(shards.size))
+		add(m.stored, prometheus.GaugeValue, float64(shards.Stored))
 	}
 	if nodes, err := m.engine.memory(ctx); err == nil && len(nodes) > 0 { // the embedded engine reports none
 		fullest, written := slices.MaxFunc(nodes, func(a, b nodeMemory) int { return cmp.Compare(a.fullness(), b.fullness()) }), 1.0

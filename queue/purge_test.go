@@ -1,9 +1,11 @@
 package queue_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
@@ -18,7 +20,8 @@ func TestPurgeAfterStepBack(t *testing.T) {
 	}
 	defer func() { _ = e.Close() }()
 	q := open(t, options, func(o *queue.Options) { o.Shards = 1 })
-	if err := e.Client().HSet(t.Context(), "sluice:{0}:clock", "last", time.Now().Add(time.Hour).UnixMicro()).Err(); err != nil {
+	if err := e.Client().HSet(t.Context(), "sluice:{0}:clock", lua.ClockNumbers,
+		fmt.Sprintf("%d 0 0 0 0 0 0 0 0 0 0 0 0", time.Now().Add(time.Hour).UnixMicro())).Err(); err != nil {
 		t.Fatal(err)
 	}
 	later := work()

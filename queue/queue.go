@@ -73,7 +73,7 @@ type Queue struct {
 	flusher      *flusher
 	watcher      *watcher
 	store        *store
-	judge        judge
+	resolver     resolver
 }
 
 // Schema of the stored data. A process reads its own and those from oldestKnown on. 3: the numbers of a shard's clock are one field.
@@ -86,9 +86,7 @@ const (
 // ErrSchema means that the data in Redis was laid out by a version or with settings that this process cannot work with.
 var ErrSchema = errors.New("queue: the data in redis does not fit")
 
-// Open checks what is in Redis, loads the scripts, and states the policies of the configuration file. The engine stays the caller's to close,
-// after the queue.
-func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
+func (o *Options) setDefaults() {
 	if o.Shards == 0 {
 		o.Shards = defaultShards
 	}
@@ -101,6 +99,12 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+}
+
+// Open checks what is in Redis, loads the scripts, and states the policies of the configuration file. The engine stays the caller's to close,
+// after the queue.
+func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
+	o.setDefaults()
 	if o.Shards < 1 || o.Shards > maxShards {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, maxShards)
 	}
@@ -188,7 +192,10 @@ func (q *Queue) checkMeta(ctx context.Context, shards int, given string) (born s
 		return "", unavailable(err)
 	}
 	switch {
-	case found.Schema > schema || found.Schema < oldestKnown:
+	case found.Schema < oldestKnown:
+		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that wrote it, or use another Redis",
+			ErrSchema, found.Schema, oldestKnown, schema)
+	case found.Schema > schema:
 		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Shards != shards:
 		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)

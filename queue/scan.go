@@ -32,7 +32,7 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 	if err != nil {
 		return nil, "", err
 	}
-	return q.judge.briefs(q.policies.Load(), scan), cursorAfter(n, scan.Cursor, q.keys.Len()), nil
+	return q.resolver.briefs(q.policies.Load(), scan), cursorAfter(n, scan.Cursor, q.keys.Len()), nil
 }
 
 // scanTenant reads one tenant, also one never seen.
@@ -53,8 +53,8 @@ func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (l
 	return invoke(ctx, q.run, call)
 }
 
-// judge resolves the policies of scanned flows and caches them: most tenants have the same one.
-type judge struct {
+// resolver resolves the policies of scanned flows and caches them: most tenants have the same one.
+type resolver struct {
 	mu       sync.Mutex
 	from     *filePolicies // that the cached ones were resolved with
 	policies map[statement]shaper.Policy
@@ -66,21 +66,21 @@ type statement struct{ route, claimed, api, file string }
 // maxCached bounds the policies in the cache.
 const maxCached = 100_000
 
-func (j *judge) briefs(from *filePolicies, scan lua.Scan) []Brief {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.from != from || len(j.policies) > maxCached {
-		j.from, j.policies = from, map[statement]shaper.Policy{}
+func (r *resolver) briefs(from *filePolicies, scan lua.Scan) []Brief {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.from != from || len(r.policies) > maxCached {
+		r.from, r.policies = from, map[statement]shaper.Policy{}
 	}
 	briefs := make([]Brief, len(scan.Tenants))
 	for i, t := range scan.Tenants {
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
-		general := j.policy(s)
+		general := r.policy(s)
 		briefs[i] = Brief{
 			Name: tenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity, Paused: general.Paused,
 			Figures: sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
 				s.route = route
-				return figuresOf(j.policy(s), f, scan.Now)
+				return figuresOf(r.policy(s), f, scan.Now)
 			}),
 		}
 	}
@@ -88,15 +88,15 @@ func (j *judge) briefs(from *filePolicies, scan lua.Scan) []Brief {
 }
 
 // policy resolves a policy. Unreadable overrides are ignored here; Tenant fails with them.
-func (j *judge) policy(s statement) shaper.Policy {
-	if p, known := j.policies[s]; known {
+func (r *resolver) policy(s statement) shaper.Policy {
+	if p, known := r.policies[s]; known {
 		return p
 	}
 	said := shaper.Statements{Claimed: s.claimed}
 	said.API, _ = readOverrides(s.api)
 	said.File, _ = readOverrides(s.file)
-	p, _ := j.from.baseline.Resolve(said, s.route)
-	j.policies[s] = p
+	p, _ := r.from.baseline.Resolve(said, s.route)
+	r.policies[s] = p
 	return p
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 )
 
 // StoreLimits bound what all tenants together may keep. Zero is no bound.
@@ -110,47 +112,57 @@ func (s *store) admitted(bytes int64) { s.free.Add(-bytes) }
 
 // Totals sums over all shards.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
-	s, err := readShards(ctx, q.engine.fast, q.keys, ShardKeys.Tenants, "depth", "bytes", "stored", "running", "admitted", "rejected", "departed")
+	s, err := readShards(ctx, q.engine.fast, q.keys, ShardKeys.Tenants)
 	return Totals{
-		Depth: s.sum("depth"), Bytes: s.sum("bytes"), Stored: s.sum("stored"), Running: s.sum("running"), Tenants: s.sum(setSize),
-		Admitted: s.sum("admitted"), Rejected: s.sum("rejected"), Departed: s.sum("departed"),
+		Depth: s.Depth, Bytes: s.Bytes, Stored: s.Stored, Running: s.Running, Tenants: s.size,
+		Admitted: s.Admitted, Rejected: s.Rejected, Departed: s.Departed,
 	}, err
 }
 
-// shardValues are numbers by field and shard.
-type shardValues map[string][]int64
-
-// setSize is the field of the set's size in shardValues.
-const setSize = "set size"
-
-func (v shardValues) sum(field string) (n int64) {
-	for _, of := range v[field] {
-		n += of
-	}
-	return n
+// shardSums are sums over all shards; Off is that of the shard that is ahead the most.
+type shardSums struct {
+	lua.Clock
+	lapsed, dead int64
+	size         int64 // of the sorted sets
 }
 
-// readShards reads fields of each shard's clock, and the size of one of its sorted sets.
-func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set func(ShardKeys) string, fields ...string) (shardValues, error) {
+// readShards reads the clocks of the shards, and the sizes of one of their sorted sets.
+func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set func(ShardKeys) string) (s shardSums, err error) {
 	sizes := make([]*redis.IntCmd, 0, keys.Len())
 	clocks, err := pipeline(ctx, c, keys.shards, func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
 		sizes = append(sizes, p.ZCard(ctx, set(shard)))
-		return p.HMGet(ctx, shard.Clock(), fields...)
+		return p.HMGet(ctx, shard.Clock(), lua.ClockNumbers, "lapsed", "dead")
 	})
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	values := shardValues{}
-	for i, clock := range clocks {
-		values[setSize] = append(values[setSize], sizes[i].Val())
-		for k, value := range clock {
-			text, _ := value.(string) // nil of an absent field
+	for i, fields := range clocks {
+		numbers, _ := fields[0].(string) // nil of a shard that nobody has used yet
+		clock, err := lua.ParseClock(numbers)
+		if err != nil {
+			return s, unavailable(err)
+		}
+		s.add(clock)
+		for k, sum := range []*int64{&s.lapsed, &s.dead} {
+			text, _ := fields[1+k].(string)
 			n, err := strconv.ParseInt(cmp.Or(text, "0"), 10, 64)
 			if err != nil {
-				return nil, unavailable(err)
+				return s, unavailable(err)
 			}
-			values[fields[k]] = append(values[fields[k]], n)
+			*sum += n
 		}
+		s.size += sizes[i].Val()
 	}
-	return values, nil
+	return s, nil
+}
+
+func (s *shardSums) add(c lua.Clock) {
+	s.Off = max(s.Off, c.Off)
+	s.Depth += c.Depth
+	s.Running += c.Running
+	s.Bytes += c.Bytes
+	s.Stored += c.Stored
+	s.Admitted += c.Admitted
+	s.Rejected += c.Rejected
+	s.Departed += c.Departed
 }

@@ -15,7 +15,7 @@ local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
 local OVERDUE = 100000 -- µs after which a planned look is taken for missed
 
 -- last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed
-local CLOCK = '^(%d+) (%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%d+) (%-?%d+)$'
+local CLOCK = '^(%d+) (%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+)$'
 local CLOCK_TEXT = '%d %d %d %d %d %d %d %d %d %d %d %d %d'
 
 local clock
