@@ -77,8 +77,8 @@ var seeded = []bug{
 	},
 	{
 		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker", "TestBadAnswersAreFailedAttempts",
-		"worker/deliver_http.go", "	resp, err := d.transport.RoundTrip(req)\n",
-		"	if l.ID != \"\" {\n		return d.route.Retry.judge(l, &queue.Response{Status: http.StatusOK}, \"\", d.now())\n	}\n	resp, err := d.transport.RoundTrip(req)\n",
+		"worker/deliver_http.go", "	resp, err := d.client.Transport.RoundTrip(req)\n",
+		"	if l.ID != \"\" {\n		return d.route.Retry.judge(l, &queue.Response{Status: http.StatusOK}, \"\", d.now())\n	}\n	resp, err := d.client.Transport.RoundTrip(req)\n",
 	},
 	{
 		"workers-clock", "a worker goes by its own clock", "./worker", "TestJobsLeaveAtTheirStamps",
