@@ -112,7 +112,10 @@ local function outcome_of(f, payload, delay, wait)
     f.asked, f.asked_bytes = f.asked - 1, f.asked_bytes - payload
   end
   local drained = f.stopped and 0 or start_after(f, f.cost)
-  local start = drained ~= 0 and max(drained, now + delay) or 0
+  local start = drained
+  if delay > 0 and drained ~= 0 then
+    start = max(drained, now + delay)
+  end
   local of, departures = full(f, size, bytes)
   if f.policy.draining then
     return 6, 0, 0
@@ -120,7 +123,7 @@ local function outcome_of(f, payload, delay, wait)
     return of == 'jobs' and 3 or 7, drained, departures and retry_after(f, departures) or 0
   elseif no_bytes or f.unknown then
     return 8, 0, 0
-  elseif over_share(f, bytes) then
+  elseif most_stored and over_share(f, bytes) then
     replies[f.number][6] = f.live_before + f.others
     return 9, 0, 0
   elseif wait > 0 and not f.stopped and (start == 0 or start > now + wait * 1000) then
@@ -133,10 +136,11 @@ end
 local function queued(f, cost, id)
   local list, n = f.add_queue, #f.add_queue
   list[n + 1], list[n + 2] = format('%d', f.seq), id
-  local first = f.queued == 0
-  enqueue(f, cost)
-  if first then
+  if f.queued == 0 then
+    enqueue(f, cost)
     f.first = max(earliest(f), now) -- from now on the same, for nothing leaves here
+  else
+    f.queued, f.cost = f.queued + 1, f.cost + cost
   end
   return f.queued
 end
@@ -200,7 +204,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   write(f, key, record, RECORD_BYTES + #record)
   placed[id] = told
   verdict(f.depth, f.bytes, position, start)
-  if state == 's' then
+  if delay > 0 then
     detail(1, state, 0, 0, '')
   end
   if idem_key then

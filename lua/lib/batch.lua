@@ -33,7 +33,7 @@ end
 -- over_share returns whether bytes more would take the flow over its share of the store. It first
 -- subtracts dead letters past retention, which Redis has deleted.
 local function over_share(f, bytes)
-  if not most_stored or f.live + f.others + bytes <= most_stored then
+  if f.live + f.others + bytes <= most_stored then
     return false
   end
   if f.dead_bytes > 0 and not f.dead_counted then
