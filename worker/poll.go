@@ -12,7 +12,7 @@ import (
 
 // poll polls the shard once, hands the leased jobs on and says when to poll again.
 func (s *shard) poll() plan {
-	under, err := s.d.window.enter(s.d.work, s.wants(pollLeast))
+	under, err := s.d.window.enter(s.d.work)
 	if err != nil {
 		return plan{at: s.d.watch.now()} // the worker ends
 	}
@@ -51,6 +51,7 @@ func (s *shard) poll() plan {
 		s.d.capacity.give(places)
 		return s.failed(err)
 	}
+	s.d.window.observe(t.Received.Sub(t.Sent))
 	s.answered(t, places)
 	s.help.note(t, o.Help, now, owner)
 	if helper && !owner && !t.Help {

@@ -7,13 +7,19 @@ import (
 	"time"
 )
 
-// TestWindowBoundsThePolls: no more jobs are asked for at once than the window has room for, first come, first served. Who
+// TestWindowBoundsThePolls: no more polls are under way than the window has room for, first come, first served. Who
 // gives up takes no room, and neither does a poll that is not answered.
 func TestWindowBoundsThePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow()
+		for range nearPolls - 2 {
+			if _, err := w.enter(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.polls.Store(0)
 		enter := func(ctx context.Context) *underWay {
-			u, err := w.enter(ctx, windowJobs/2)
+			u, err := w.enter(ctx)
 			if err != nil {
 				return nil
 			}
@@ -51,6 +57,34 @@ func TestWindowBoundsThePolls(t *testing.T) {
 		}
 		if n := hangs.end(); n != 0 || w.polls.Load() != 2 {
 			t.Errorf("a poll that was given up holds %d places; %d polls are under way", n, w.polls.Load())
+		}
+	})
+}
+
+// TestWindowOfAFarRedis: more polls may be under way once the shortest way to Redis is long for a minute.
+func TestWindowOfAFarRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWindow()
+		for _, way := range []struct {
+			took time.Duration
+			far  bool
+		}{{0, false}, {time.Millisecond, false}, {160 * time.Millisecond, false}, {160 * time.Millisecond, true}, {time.Millisecond, false}} {
+			if way.took > 0 {
+				w.observe(way.took)
+			}
+			if w.far() != way.far {
+				t.Errorf("after %v: far is %v", way.took, w.far())
+			}
+			time.Sleep(wayKept + time.Second)
+		}
+		w = newWindow()
+		w.observe(160 * time.Millisecond)
+		for range farPolls {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := w.enter(ctx); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
 		}
 	})
 }
