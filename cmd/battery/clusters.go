@@ -16,6 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/7509e464/sluice/lua"
 )
 
 // clusters are the checks on a Redis Cluster.
@@ -485,7 +487,20 @@ func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, er
 				}
 			case "due", "leases", "queue", "later", "claim", "unlock", "dead":
 				half("%s is left over", key)
-			case "clock", "flow":
+			case "clock":
+				text, err := n.client.HGet(ctx, key, lua.ClockNumbers).Result()
+				if err != nil {
+					return nil, err
+				}
+				clock, err := lua.ParseClock(text)
+				if err != nil {
+					return nil, err
+				}
+				if clock.Depth != 0 || clock.Running != 0 {
+					half("%s: depth is %d, running %d", key, clock.Depth, clock.Running)
+				}
+				counted += int(clock.Admitted)
+			case "flow":
 				figures, err := n.client.HGetAll(ctx, key).Result()
 				if err != nil {
 					return nil, err
@@ -495,11 +510,7 @@ func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, er
 						half("%s: %s is %s", key, name, v)
 					}
 				}
-				sums := map[string]*int{"admitted": &admitted, "succeeded": &succeeded}
-				if kind == "clock" {
-					sums = map[string]*int{"admitted": &counted} // beside them it counts its whole shard's
-				}
-				for name, sum := range sums {
+				for name, sum := range map[string]*int{"admitted": &admitted, "succeeded": &succeeded} {
 					v, _ := strconv.Atoi(figures[name])
 					*sum += v
 				}
