@@ -55,6 +55,7 @@ var (
 	stateTexts    = []string{
 		"ERR max number of clients", "ERR Script killed", "Script killed by user", "ERR unknown command", "ERR This instance has cluster support disabled",
 		"The user executing the script can't", "ACL failure in script",
+		"Script attempted to access a non local key", // of a slot that is being moved
 	}
 )
 

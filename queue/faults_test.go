@@ -33,6 +33,7 @@ func TestFaultOf(t *testing.T) {
 			reply("OOM command not allowed when used memory > 'maxmemory'." + inScript), reply("READONLY You can't write against a read only replica."),
 			reply("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."), reply("CLUSTERDOWN The cluster is down"),
 			reply("BUSY Redis is busy running a script."), reply("MASTERDOWN Link with MASTER is down"), reply("TRYAGAIN Multiple keys request during rehashing of slot"),
+			reply("ERR Script attempted to access a non local key in a cluster node script: f1, on @user_script:1."),
 			reply("NOREPLICAS Not enough good replicas to write."), reply("MOVED 3999 127.0.0.1:6381"), reply("ASK 3999 127.0.0.1:6381"),
 			reply("NOSCRIPT No matching script."), reply("NOAUTH Authentication required."), reply("WRONGPASS invalid username-password pair"),
 			reply("NOPERM this user has no permissions to run the 'info' command"), reply("ERR max number of clients reached"),

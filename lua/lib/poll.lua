@@ -18,7 +18,7 @@ local from = now + tonumber(ARGV[17]) -- the earliest stamp that this call gives
 
 -- attempt calls a function that only reads, and returns whether it succeeded, and its result. An error about what is
 -- stored is noted as damage of the item. An error about the state of Redis fails the poll.
-local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING', 'executing the script', 'ACL failure' }
+local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING', 'executing the script', 'ACL failure', 'non local key' }
 local damaged = {}
 local function attempt(item, read, ...)
   local ok, result = pcall(read, ...)
