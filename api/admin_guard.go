@@ -15,12 +15,14 @@ import (
 	"github.com/7509e464/sluice/api/dashboard"
 )
 
-// openPaths tell nothing that needs a secret: probes must work from anywhere, and the documents are the public contract.
+// openPaths tell nothing that needs a secret: probes must work from anywhere, and the documents are
+// the public contract.
 var openPaths = []string{"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"}
 
-// guardAdmin lets through whoever may use the control plane: with a token in force, who shows it, or the session that the dashboard has given
-// for it; without one, who reaches the listener by a loopback name and not from a page of another site. The files of the dashboard are
-// as open as the documents.
+// guardAdmin lets through whoever may use the control plane: with a token in force, who shows it,
+// or the session that the dashboard has given for it; without one, who reaches the listener by a
+// loopback name and not from a page of another site. The files of the dashboard are as open as the
+// documents.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	check := s.operator()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,10 +75,12 @@ func noPlace() *problem {
 	return overloaded.with("all connections, or those of the client's address, are in use").retry(retryAfterSeconds(time.Second))
 }
 
-// credential takes the token, or a session. A browser sends a session's cookie by itself, so it is believed only of requests that no other
-// site's page has made: those must not change anything, and gain nothing by reading either.
+// credential takes the token, or a session. A browser sends a session's cookie by itself, so it is
+// believed only of requests that no other site's page has made: those must not change anything, and
+// gain nothing by reading either.
 //
-// The right token is taken however many wrong ones came from its address: who guesses must not lock operators out.
+// The right token is taken however many wrong ones came from its address: who guesses must not lock
+// operators out.
 func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem {
 	p := bearer(r, want)
 	switch {
@@ -125,8 +129,9 @@ func bearer(r *http.Request, want [sha256.Size]byte) *problem {
 	return unauthorized.with("send the admin token as Authorization: Bearer").set("WWW-Authenticate", `Bearer realm="sluice admin"`)
 }
 
-// sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding) and requests that a browser
-// makes on behalf of a page of another origin. hosts are names beside those of loopback; pages of theirs may ask, too.
+// sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding) and
+// requests that a browser makes on behalf of a page of another origin. hosts are names beside those
+// of loopback; pages of theirs may ask, too.
 func sameSite(r *http.Request, hosts []string) *problem {
 	listed := func(host string) bool {
 		return slices.ContainsFunc(hosts, func(name string) bool {

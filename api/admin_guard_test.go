@@ -75,7 +75,8 @@ func TestAdminWithSession(t *testing.T) {
 	}
 }
 
-// A file that the dashboard does not have is a problem as any other path that is not there, without a credential too.
+// A file that the dashboard does not have is a problem as any other path that is not there, without
+// a credential too.
 func TestNoSuchAsset(t *testing.T) {
 	for _, token := range []string{"", "s3cret"} {
 		b := newBench(t, func(c *Config) { c.AdminToken = token })

@@ -16,7 +16,8 @@ const (
 	bodyStep = 64 << 10  // bytes of a body that buy it another second, and the unit of the budget
 	bodies   = 128 << 20 // bytes of all bodies at once, what is free not counted
 
-	// bodyStall is how long the next bodyStep of a body may take, however fast the former ones came.
+	// bodyStall is how long the next bodyStep of a body may take, however fast the former ones
+	// came.
 	bodyStall = 5 * time.Second
 	// bodyYield is after how long without a bodyStep a body gives its place to another one.
 	bodyYield = time.Second
@@ -117,7 +118,8 @@ func (b *incoming) step() error {
 }
 
 // evict ends the body that has been without progress the longest, of those that count in the bound;
-// false if none has stalled. Its place is free at once, its memory a moment later. The lock is held.
+// false if none has stalled. Its place is free at once, its memory a moment later. The lock is
+// held.
 func (budget *bodyBudget) evict(asking *incoming, full bound, now time.Time) bool {
 	for e := budget.arriving.Front(); e != nil; e = e.Next() {
 		b := e.Value.(*incoming)
@@ -190,8 +192,8 @@ func (b *incoming) done() {
 	b.budget.release(b)
 }
 
-// read reads the whole body of the owner's request within its limit. The caller must call done, also
-// after an error, once it needs the content no longer.
+// read reads the whole body of the owner's request within its limit. The caller must call done,
+// also after an error, once it needs the content no longer.
 func (b *body) read(w http.ResponseWriter, r *http.Request, budget *bodyBudget, of func() owner) (
 	content []byte, done func(), err error,
 ) {
@@ -225,8 +227,8 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, budget *bodyBudget, 
 	return buf.Bytes(), from.done, bodyProblem(w, err)
 }
 
-// noBody reads what stands where no body belongs, and forgets it. Left alone it would be read when the answer begins, for a
-// stream after the deadline of reading was lifted.
+// noBody reads what stands where no body belongs, and forgets it. Left alone it would be read when
+// the answer begins, for a stream after the deadline of reading was lifted.
 func noBody(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -235,7 +237,8 @@ func noBody(w http.ResponseWriter, r *http.Request) error {
 	return bodyProblem(w, err)
 }
 
-// bodyProblem is the problem of a body that could not be read, nil if it could. What is left of it is not worth reading.
+// bodyProblem is the problem of a body that could not be read, nil if it could. What is left of it
+// is not worth reading.
 func bodyProblem(w http.ResponseWriter, err error) error {
 	if err == nil {
 		return nil

@@ -21,7 +21,8 @@ import (
 // longest is what figure S3 grants a client that means harm.
 const longest = 10 * time.Second
 
-// drip sends the text a byte a second over and over, until the server has had enough, and returns what that answered and when.
+// drip sends the text a byte a second over and over, until the server has had enough, and returns
+// what that answered and when.
 func drip(conn io.ReadWriter, first, text string) (answer string, took time.Duration) {
 	start := time.Now()
 	read := make(chan string)
@@ -38,7 +39,8 @@ func drip(conn io.ReadWriter, first, text string) (answer string, took time.Dura
 	return answer, time.Since(start)
 }
 
-// TestDrippersAreCut: whatever comes a byte a second, and wherever, the connection is closed within ten seconds of its start.
+// TestDrippersAreCut: whatever comes a byte a second, and wherever, the connection is closed within
+// ten seconds of its start.
 func TestDrippersAreCut(t *testing.T) {
 	const post = " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 	for name, c := range map[string]struct {
@@ -142,7 +144,8 @@ func TestSlowButHonest(t *testing.T) {
 	})
 }
 
-// TestSlowReadersAreCut: who does not take an answer is closed within ten seconds of its beginning, however long it may have waited for it.
+// TestSlowReadersAreCut: who does not take an answer is closed within ten seconds of its beginning,
+// however long it may have waited for it.
 func TestSlowReadersAreCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -228,7 +231,8 @@ func TestBodiesAreShared(t *testing.T) {
 	}
 }
 
-// silent sends all of a batch of size bytes but its last ten, and returns what is answered and when.
+// silent sends all of a batch of size bytes but its last ten, and returns what is answered and
+// when.
 func silent(t *testing.T, conn net.Conn, tenant string, size int) (answer chan string) {
 	t.Helper()
 	answer = make(chan string, 1)
@@ -283,7 +287,8 @@ func TestSilentBodies(t *testing.T) {
 	})
 }
 
-// The slowest body is evicted, of the same tenant where that has its share; one that goes on never is.
+// The slowest body is evicted, of the same tenant where that has its share; one that goes on never
+// is.
 func TestSlowestBodyIsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := testBudget()

@@ -18,14 +18,15 @@ import (
 // maxFieldErrors bounds how many broken rules one answer lists.
 const maxFieldErrors = 20
 
-// reader reads JSON bodies strictly and collects everything that is wrong with them: unknown and repeated members, names in
-// another case, values of another kind, numbers with a fraction. What it reports names field, kind and rule, never a value.
+// reader reads JSON bodies strictly and collects everything that is wrong with them: unknown and
+// repeated members, names in another case, values of another kind, numbers with a fraction. What it
+// reports names field, kind and rule, never a value.
 type reader struct {
 	errs []wire.FieldError
 }
 
-// oneValue checks that the body is exactly one JSON value in UTF-8, and is that value without the space around it. Everything after may
-// rely on that.
+// oneValue checks that the body is exactly one JSON value in UTF-8, and is that value without the
+// space around it. Everything after may rely on that.
 func oneValue(body []byte) (json.RawMessage, error) {
 	value := bytes.Trim(body, " \t\r\n")
 	if len(value) == 0 {
@@ -85,7 +86,8 @@ func (rd *reader) object(path string, value json.RawMessage, member func(name, p
 	}
 }
 
-// array gives every element of the array to element; it reports how many there are, -1 if the value is no array.
+// array gives every element of the array to element; it reports how many there are, -1 if the value
+// is no array.
 func (rd *reader) array(path string, value json.RawMessage, element func(i int, path string, value json.RawMessage)) int {
 	if kindOf(value) != "array" {
 		rd.wrong(path, value, "must be an array")
@@ -99,8 +101,8 @@ func (rd *reader) array(path string, value json.RawMessage, element func(i int, 
 	return n
 }
 
-// text reads a string of least to most bytes without control characters. Halves of surrogate pairs would all be read as U+FFFD, and texts that
-// differ in them, such as idempotency keys, as one.
+// text reads a string of least to most bytes without control characters. Halves of surrogate pairs
+// would all be read as U+FFFD, and texts that differ in them, such as idempotency keys, as one.
 func (rd *reader) text(path string, value json.RawMessage, least, most int) (s string) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &s) != nil {
 		rd.wrong(path, value, "must be a string")
@@ -171,7 +173,8 @@ func kindOf(value json.RawMessage) string {
 
 func isNull(value json.RawMessage) bool { return kindOf(value) == "null" }
 
-// join is the path of a member. A name that a client made up is cut where it is longer than any of ours.
+// join is the path of a member. A name that a client made up is cut where it is longer than any of
+// ours.
 func join(path, name string) string {
 	if len(name) > 64 {
 		name = strings.ToValidUTF8(name[:64], "") + "…"

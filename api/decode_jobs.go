@@ -20,8 +20,9 @@ func decodeSubmission(body []byte) (wire.Submission, error) {
 	return s, rd.err()
 }
 
-// decodeBatch reads the body of POST /v1/jobs/batch. wrong has a problem for each job that cannot be submitted, at its index, and is nil
-// where there is none; of an atomic batch they are one error. A payload may be as large as in a single submission, not larger.
+// decodeBatch reads the body of POST /v1/jobs/batch. wrong has a problem for each job that cannot
+// be submitted, at its index, and is nil where there is none; of an atomic batch they are one
+// error. A payload may be as large as in a single submission, not larger.
 func decodeBatch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem, err error) {
 	value, err := oneValue(body)
 	if err != nil {
@@ -110,7 +111,8 @@ func together(wrong []*problem) error {
 	return all
 }
 
-// submission reads one job; key, if not nil, takes the idempotency key that a job of a batch may carry.
+// submission reads one job; key, if not nil, takes the idempotency key that a job of a batch may
+// carry.
 func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submission, key *string) {
 	hasType := false
 	before := len(rd.errs)

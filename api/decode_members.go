@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// The functions of this file take apart JSON that json.Valid has found valid, in one pass and without a copy: what they give are parts of
-// what they are given.
+// The functions of this file take apart JSON that json.Valid has found valid, in one pass and
+// without a copy: what they give are parts of what they are given.
 
 // membersOf are the names and values of an object, in order.
 func membersOf(object json.RawMessage) iter.Seq2[string, json.RawMessage] {
@@ -55,7 +55,8 @@ func nameOf(quoted []byte) string {
 	return s
 }
 
-// hasHalf reports whether a string with its quotes has an escape that is half of a surrogate pair, without the other half beside it.
+// hasHalf reports whether a string with its quotes has an escape that is half of a surrogate pair,
+// without the other half beside it.
 func hasHalf(quoted []byte) bool {
 	for at := 0; at < len(quoted); at++ {
 		if quoted[at] != '\\' {

@@ -36,13 +36,15 @@ type streamDoc interface {
 	schema(schemas huma.Registry) *huma.Schema
 }
 
-// eventStream documents an answer that is a stream of events; data is a value of the type of their data.
+// eventStream documents an answer that is a stream of events; data is a value of the type of their
+// data.
 type eventStream struct {
 	data  any
 	event string // empty: state, of a job, with an id
 }
 
-// schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one event after the other.
+// schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one
+// event after the other.
 func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
 	one := &huma.Schema{
@@ -59,7 +61,8 @@ func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 	return &huma.Schema{Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.", Items: one}
 }
 
-// streamJob is GET /v1/jobs/{id}/events. Whatever can be refused is refused here, before the stream begins.
+// streamJob is GET /v1/jobs/{id}/events. Whatever can be refused is refused here, before the stream
+// begins.
 func (s *Server) streamJob(c *call) (*answer, error) {
 	tenant, id, err := tenantAndID(c)
 	if err != nil {
@@ -111,9 +114,9 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	return a, nil
 }
 
-// sendStates sends the job as it is and again whenever its state has changed, until it is done, the stream has lived its time,
-// the client is gone or not allowed to see it any more, or the server drains. The watch tells the end at once; other changes are found by
-// looking.
+// sendStates sends the job as it is and again whenever its state has changed, until it is done, the
+// stream has lived its time, the client is gone or not allowed to see it any more, or the server
+// drains. The watch tells the end at once; other changes are found by looking.
 func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
@@ -172,8 +175,8 @@ func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job
 	}
 }
 
-// eventID names the state of a job: another state, attempt, departure, due time or end has another id; a place further ahead in
-// the queue has not.
+// eventID names the state of a job: another state, attempt, departure, due time or end has another
+// id; a place further ahead in the queue has not.
 func eventID(j queue.Job) string {
 	id := []byte("0")
 	if j.State != 0 {
@@ -189,8 +192,8 @@ func eventID(j queue.Job) string {
 	return string(id)
 }
 
-// eventWriter writes server-sent events to a client that may be slow or gone. The bounds of an ordinary answer do not hold for a
-// stream, so each write has one of its own.
+// eventWriter writes server-sent events to a client that may be slow or gone. The bounds of an
+// ordinary answer do not hold for a stream, so each write has one of its own.
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -200,7 +203,8 @@ type eventWriter struct {
 // newEventWriter begins the stream; the first event goes out with the hint when to come back.
 func newEventWriter(w http.ResponseWriter) *eventWriter {
 	e := &eventWriter{w: w, control: http.NewResponseController(w)}
-	// Without a bound: the end of the time to read would look like the end of the client. What has no deadlines needs none lifted.
+	// Without a bound: the end of the time to read would look like the end of the client. What has
+	// no deadlines needs none lifted.
 	_ = e.control.SetReadDeadline(time.Time{})
 	e.buf.WriteString("retry: " + strconv.FormatInt(streamRetry.Milliseconds(), 10) + "\n\n")
 	return e

@@ -52,7 +52,8 @@ func (b *bench) follow(ctx context.Context, id string, h headers) (notes []strin
 	return p.notes, time.Since(p.began), p.ResponseRecorder
 }
 
-// Time stories: what happens to a queued job, what its client sees and when, and when the stream ends.
+// Time stories: what happens to a queued job, what its client sees and when, and when the stream
+// ends.
 func TestEventStreams(t *testing.T) {
 	type step struct {
 		at time.Duration
@@ -204,7 +205,8 @@ func TestEventStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A stream outlives the bounds of ordinary answers, and the connection is good for another request after it.
+// A stream outlives the bounds of ordinary answers, and the connection is good for another request
+// after it.
 func TestEventStreamOverAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/7509e464/sluice/api/live"
+	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 )
@@ -181,8 +181,8 @@ type figureStream struct {
 	past, tenantPast bool // whether that history was sent
 }
 
-// send sends what is new until the client is gone, the stream has lived its time, or the hub ends. While a write waits for the
-// client, what comes replaces what came before.
+// send sends what is new until the client is gone, the stream has lived its time, or the hub ends.
+// While a write waits for the client, what comes replaces what came before.
 func (f *figureStream) send(ctx context.Context) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
@@ -251,7 +251,8 @@ func (t table) lines(c *live.Scan) wire.TenantLines {
 	return out
 }
 
-// firsts are the first n in order. It keeps no more than twice as many in order at a time, for there may be thousands.
+// firsts are the first n in order. It keeps no more than twice as many in order at a time, for
+// there may be thousands.
 func firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	if n <= 0 {
 		return nil

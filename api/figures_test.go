@@ -17,13 +17,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/7509e464/sluice/api/live"
+	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// reel is a client of a stream of figures that notes what came when; writes takes its time for each write.
+// reel is a client of a stream of figures that notes what came when; writes takes its time for each
+// write.
 type reel struct {
 	*httptest.ResponseRecorder
 	began  time.Time
@@ -186,7 +187,8 @@ func TestStreamOfFiguresBeats(t *testing.T) {
 	})
 }
 
-// The server drains while its last deliveries run, and those who watch see it; End ends the streams, and no new one begins.
+// The server drains while its last deliveries run, and those who watch see it; End ends the
+// streams, and no new one begins.
 func TestStreamOfFiguresAtTheEnd(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		time.AfterFunc(time.Second, b.s.Drain)
@@ -362,7 +364,8 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
-// A real client over a real connection is sent the first events at once, and its server ends in time with the stream open.
+// A real client over a real connection is sent the first events at once, and its server ends in
+// time with the stream open.
 func TestStreamOfFiguresOverAConnection(t *testing.T) {
 	b := newBench(t)
 	b.submit(plainJob, nil)
@@ -396,7 +399,8 @@ func TestStreamOfFiguresOverAConnection(t *testing.T) {
 	}
 }
 
-// TestHeldDeadAndRoutes: until when a tenant is held and why, how many dead letters there are now, and how the routes are.
+// TestHeldDeadAndRoutes: until when a tenant is held and why, how many dead letters there are now,
+// and how the routes are.
 func TestHeldDeadAndRoutes(t *testing.T) {
 	b := newBench(t)
 	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("", 3600))

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/7509e464/sluice/api/arrivals"
+	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -18,8 +18,8 @@ const (
 	followPause   = 100 * time.Millisecond // between two events, so that a busy tenant's arrivals go out together
 )
 
-// followArrivals is GET /v1/tenants/{tenant}/arrivals. Unlike a job's stream it ends when the client or the server does, for what comes
-// between two streams would be missed.
+// followArrivals is GET /v1/tenants/{tenant}/arrivals. Unlike a job's stream it ends when the
+// client or the server does, for what comes between two streams would be missed.
 func (s *Server) followArrivals(c *call) (*answer, error) {
 	name, err := pathTenant(c)
 	if err != nil {
@@ -51,7 +51,8 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	return a, nil
 }
 
-// sendArrivals sends what comes until the client is gone, or allowed no longer, or the server drains; then what has come by then.
+// sendArrivals sends what comes until the client is gone, or allowed no longer, or the server
+// drains; then what has come by then.
 func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals.Follower, allowed func() bool) {
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
@@ -104,7 +105,8 @@ func arrivalsOut(came []arrivals.Arrival, lost int64) wire.Arrivals {
 	return out
 }
 
-// noteArrival remembers a submission that the queue has judged. One that is known by its key has come before.
+// noteArrival remembers a submission that the queue has judged. One that is known by its key has
+// come before.
 func (s *Server) noteArrival(sub queue.Submission, v queue.Verdict) {
 	if v.Outcome == shaper.Replayed || v.Outcome == shaper.KeyReused {
 		return

@@ -114,7 +114,8 @@ func FuzzListQuery(f *testing.F) {
 	})
 }
 
-// What the strict decoder takes, encoding/json reads in the same way; and it takes nothing that breaks a rule.
+// What the strict decoder takes, encoding/json reads in the same way; and it takes nothing that
+// breaks a rule.
 func FuzzSubmission(f *testing.F) {
 	for _, s := range []string{
 		plainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,

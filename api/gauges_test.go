@@ -177,7 +177,8 @@ func TestNamedTenantsAndOthers(t *testing.T) {
 	})
 }
 
-// The deepest are shown, but clients that make up names make no more series than there are places, in ten minutes.
+// The deepest are shown, but clients that make up names make no more series than there are places,
+// in ten minutes.
 func TestTopTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &many{Fake: apitest.New()}

@@ -14,8 +14,9 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Guard lets a limiter decide on requests before a handler sees them. It refuses what is too much, where the queue lets it wait: it is for what
-// must answer at once, such as a login. Make one with NewGuard; it is safe for concurrent use.
+// Guard lets a limiter decide on requests before a handler sees them. It refuses what is too much,
+// where the queue lets it wait: it is for what must answer at once, such as a login. Make one with
+// NewGuard; it is safe for concurrent use.
 type Guard struct {
 	store limiter.Store
 	cfg   GuardConfig
@@ -23,7 +24,8 @@ type Guard struct {
 
 // GuardConfig is the settings of a Guard. The zero value of a field means its default.
 type GuardConfig struct {
-	// Rule is counted under its name, which headers, problems and metrics show: 1 to 64 of A-Z a-z 0-9 . _ -
+	// Rule is counted under its name, which headers, problems and metrics show: 1 to 64 of A-Z a-z
+	// 0-9 . _ -
 	Rule limiter.Rule
 	Key  KeyFunc // whose requests are counted together; see the functions KeyBy…
 
@@ -53,7 +55,8 @@ var guardDecisions = []GuardDecision{GuardAllowed, GuardRefused, GuardWouldRefus
 // guardPatience bounds the time that a guard waits for its store.
 const guardPatience = time.Second
 
-// NewGuard makes a guard over a store. It fails when the settings cannot work; those of the policy are of type shaper.Problems.
+// NewGuard makes a guard over a store. It fails when the settings cannot work; those of the policy
+// are of type shaper.Problems.
 func NewGuard(store limiter.Store, cfg GuardConfig) (*Guard, error) {
 	var errs []error
 	if store == nil {
@@ -94,8 +97,9 @@ func guardName(name string) bool {
 	return name != "" && len(name) <= 64
 }
 
-// Handler is the guard before a handler, for net/http and for chi's Use and With. A request without a key passes uncounted. A refused one is
-// answered with 429, Retry-After and a problem (RFC 9457); rate limit headers stand on both.
+// Handler is the guard before a handler, for net/http and for chi's Use and With. A request without
+// a key passes uncounted. A refused one is answered with 429, Retry-After and a problem (RFC 9457);
+// rate limit headers stand on both.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if key, counted := g.cfg.Key(r); counted {
@@ -112,8 +116,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// decide asks the store for so many requests of the key at once, at least one, and observes what became of each. The problem is nil where they
-// may pass; told are the headers of the answer, whichever. Where the client is gone nothing was decided, and they pass.
+// decide asks the store for so many requests of the key at once, at least one, and observes what
+// became of each. The problem is nil where they may pass; told are the headers of the answer,
+// whichever. Where the client is gone nothing was decided, and they pass.
 func (g *Guard) decide(ctx context.Context, key string, cost int64) (decision GuardDecision, refusal *problem, told http.Header) {
 	d, err := g.ask(ctx, key, cost)
 	switch {
@@ -157,7 +162,8 @@ func (g *Guard) observe(d GuardDecision, times int64) GuardDecision {
 	return d
 }
 
-// headers tell where the key stands. retryAfter is the Retry-After of a refusal in seconds, 0 otherwise. In the shadow nothing is told.
+// headers tell where the key stands. retryAfter is the Retry-After of a refusal in seconds, 0
+// otherwise. In the shadow nothing is told.
 func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 	h := http.Header{}
 	if g.cfg.Shadow {
@@ -184,12 +190,14 @@ func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 	return h
 }
 
-// Clear forgets a key of the guard, and its block with it; it reports whether anything was known of the key.
+// Clear forgets a key of the guard, and its block with it; it reports whether anything was known of
+// the key.
 func (g *Guard) Clear(ctx context.Context, key string) (known bool, err error) {
 	return g.store.Clear(ctx, g.cfg.Rule, key)
 }
 
-// Blocked lists keys of the guard that are blocked after an overflow, those that are free soonest first, at most so many.
+// Blocked lists keys of the guard that are blocked after an overflow, those that are free soonest
+// first, at most so many.
 func (g *Guard) Blocked(ctx context.Context, most int) ([]limiter.Blocked, error) {
 	return g.store.Blocked(ctx, g.cfg.Rule, most)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// A login that an address may try twice a minute, and not for an hour after a third time. queue.Queue has a store that processes share.
+// A login that an address may try twice a minute, and not for an hour after a third time.
+// queue.Queue has a store that processes share.
 func ExampleGuard_Handler() {
 	store, err := limiter.NewMemoryStore(100_000)
 	if err != nil {

@@ -111,7 +111,8 @@ func TestGuardRefuses(t *testing.T) {
 	})
 }
 
-// In the shadow everything passes, nothing is told to clients, and what would have been refused is counted.
+// In the shadow everything passes, nothing is told to clients, and what would have been refused is
+// counted.
 func TestGuardInTheShadow(t *testing.T) {
 	h, _, counted := guardOf(t, memoryStore(t), func(c *GuardConfig) { c.Shadow, c.FailClosed = true, true })
 	for range 5 {

@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is a server over a fake queue. Every answer that a test gets through it is held against the OpenAPI document.
+// bench is a server over a fake queue. Every answer that a test gets through it is held against the
+// OpenAPI document.
 type bench struct {
 	t             testing.TB
 	queue         *apitest.Fake
@@ -156,7 +157,8 @@ func (d document) send(t testing.TB, r *http.Request) reply {
 	return out
 }
 
-// check holds one answer against the document: the status is documented, and so is the kind of a problem, and the body fits the schema.
+// check holds one answer against the document: the status is documented, and so is the kind of a
+// problem, and the body fits the schema.
 func (d document) check(t testing.TB, r *http.Request, got reply) {
 	t.Helper()
 	body := got.Body.Bytes()

@@ -22,7 +22,8 @@ const (
 
 const defaultTenant = "default"
 
-// tenantOf is the tenant that the request names, or "default". The name is taken as it stands: percent signs mean nothing.
+// tenantOf is the tenant that the request names, or "default". The name is taken as it stands:
+// percent signs mean nothing.
 func tenantOf(h http.Header) (string, error) {
 	values := h[tenantHeader]
 	switch len(values) {
@@ -35,8 +36,8 @@ func tenantOf(h http.Header) (string, error) {
 	}
 }
 
-// tenantRule is the 422 for a name that no tenant can have. A name that is not UTF-8 could not be shown in JSON without
-// becoming another one's.
+// tenantRule is the 422 for a name that no tenant can have. A name that is not UTF-8 could not be
+// shown in JSON without becoming another one's.
 func tenantRule(field, name string) error {
 	rule := textRule(name, 1, wire.MaxTenantBytes)
 	if rule == "" && !utf8.ValidString(name) {
@@ -48,8 +49,9 @@ func tenantRule(field, name string) error {
 	return nil
 }
 
-// idempotencyKeyOf is the key that the request carries, empty if none. What starts with a double quote is a structured string
-// (draft-ietf-httpapi-idempotency-key-header); anything else is its raw bytes, because most clients send it bare.
+// idempotencyKeyOf is the key that the request carries, empty if none. What starts with a double
+// quote is a structured string (draft-ietf-httpapi-idempotency-key-header); anything else is its
+// raw bytes, because most clients send it bare.
 func idempotencyKeyOf(h http.Header) (string, error) {
 	values := h[keyHeader]
 	if len(values) == 0 {
@@ -73,8 +75,9 @@ func idempotencyKeyOf(h http.Header) (string, error) {
 	return key, nil
 }
 
-// traceParentOf is the trace that the request belongs to (W3C Trace Context), empty if the header is absent or not valid, which the
-// recommendation wants ignored. Of a version that is not known yet, the parts that every version has are kept, as version 00.
+// traceParentOf is the trace that the request belongs to (W3C Trace Context), empty if the header
+// is absent or not valid, which the recommendation wants ignored. Of a version that is not known
+// yet, the parts that every version has are kept, as version 00.
 func traceParentOf(h http.Header) string {
 	values := h["Traceparent"]
 	if len(values) != 1 {
@@ -116,8 +119,8 @@ func (p preference) applied() string {
 	return "wait=" + strconv.Itoa(int(p.wait/time.Second))
 }
 
-// preferOf reads wait=N out of the Prefer headers (RFC 7240) leniently: the first wait counts, more than 30 counts as 30,
-// and what cannot be read is no preference.
+// preferOf reads wait=N out of the Prefer headers (RFC 7240) leniently: the first wait counts, more
+// than 30 counts as 30, and what cannot be read is no preference.
 func preferOf(h http.Header) preference {
 	for _, value := range h["Prefer"] {
 		for _, one := range splitQuoted(value, ',') {
@@ -147,7 +150,8 @@ func wholeSeconds(s string) (int, bool) {
 	return n, true
 }
 
-// splitQuoted splits at sep where it does not stand inside a quoted string. There is always at least one part.
+// splitQuoted splits at sep where it does not stand inside a quoted string. There is always at
+// least one part.
 func splitQuoted(s string, sep byte) []string {
 	if strings.IndexByte(s, sep) < 0 {
 		return []string{s}
@@ -174,8 +178,8 @@ type ifMatch struct {
 	revisions []int64 // those of the entity tags that can be revisions at all
 }
 
-// ifMatchOf reads If-Match (RFC 9110): "*", or a list of entity tags, weak or strong, which quote a revision. A tag that
-// quotes something else is no error; it just never matches.
+// ifMatchOf reads If-Match (RFC 9110): "*", or a list of entity tags, weak or strong, which quote a
+// revision. A tag that quotes something else is no error; it just never matches.
 func ifMatchOf(h http.Header) (ifMatch, error) {
 	values := h["If-Match"]
 	if len(values) == 0 {
@@ -206,11 +210,12 @@ func ifMatchOf(h http.Header) (ifMatch, error) {
 	return m, nil
 }
 
-// etag names a revision. It stands for the tenant's settings; the figures beside them change without it.
+// etag names a revision. It stands for the tenant's settings; the figures beside them change
+// without it.
 func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
 
-// hasFormat reports whether the Content-Type is one of the formats. A body without one is refused: a browser may send that
-// across sites without asking.
+// hasFormat reports whether the Content-Type is one of the formats. A body without one is refused:
+// a browser may send that across sites without asking.
 func hasFormat(h http.Header, formats []string) bool {
 	value := h.Get("Content-Type")
 	for _, f := range formats {

@@ -7,7 +7,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// TestAnotherFileIsShown: a process whose file is not in force is ready, and says so; the figures count all such processes.
+// TestAnotherFileIsShown: a process whose file is not in force is ready, and says so; the figures
+// count all such processes.
 func TestAnotherFileIsShown(t *testing.T) {
 	for _, differs := range []bool{false, true} {
 		b := newBench(t)

@@ -11,11 +11,13 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 )
 
-// tenantRefusal is the class, in the metric, of a request that names another tenant than its credential's.
+// tenantRefusal is the class, in the metric, of a request that names another tenant than its
+// credential's.
 const tenantRefusal = "tenant"
 
-// identify tells whose request it is. Without authentication that is who the request says; with it, a header that says another name than the
-// credential is refused, because one of the two must be a mistake.
+// identify tells whose request it is. Without authentication that is who the request says; with it,
+// a header that says another name than the credential is refused, because one of the two must be a
+// mistake.
 func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	if s.cfg.Auth == nil {
 		tenant, err := tenantOf(r.Header)
@@ -79,7 +81,8 @@ func (s *Server) secure(api huma.API) {
 	}
 }
 
-// security is what an operation of the data plane requires: one of the two headers, or nothing where guests are taken.
+// security is what an operation of the data plane requires: one of the two headers, or nothing
+// where guests are taken.
 func (s *Server) security() []map[string][]string {
 	var ways []map[string][]string
 	if s.cfg.Auth.Takes(auth.Keys) || s.cfg.Auth.Takes(auth.JWT) {
@@ -91,7 +94,8 @@ func (s *Server) security() []map[string][]string {
 	return ways
 }
 
-// guarded are the operations as they are when clients authenticate: what they may be refused with, and what they require.
+// guarded are the operations as they are when clients authenticate: what they may be refused with,
+// and what they require.
 func (s *Server) guarded(operations []operation) []operation {
 	for i := range operations {
 		operations[i].identifies = true

@@ -238,7 +238,8 @@ func (p *page) String() string {
 	return p.buf.String()
 }
 
-// Credentials stand in no answer and no log; ids of keys at debug alone. Refusals are counted by class.
+// Credentials stand in no answer and no log; ids of keys at debug alone. Refusals are counted by
+// class.
 func TestNothingTellsACredential(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		var said page
@@ -374,7 +375,8 @@ func TestKeysOfATenant(t *testing.T) {
 	}
 	b.admin.do(t, "POST", path, nil, `{}{}`).want(t, http.StatusBadRequest, "malformed-json")
 	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/keys", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
-	// RFC 3339 has no five digits for a year. Whoever made a key that ends then, another program or an earlier version, the list is there.
+	// RFC 3339 has no five digits for a year. Whoever made a key that ends then, another program or
+	// an earlier version, the list is there.
 	if _, err := b.queue.CreateKey(t.Context(), "a b", "late", [32]byte{}, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +408,8 @@ func TestKeysNeedTheAdminToken(t *testing.T) {
 	}
 }
 
-// One story over a real queue: what the store keeps of a key opens the data plane, until it is revoked.
+// One story over a real queue: what the store keeps of a key opens the data plane, until it is
+// revoked.
 func TestKeysOfARealQueue(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})

@@ -18,10 +18,12 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// IntakeGuard is a guard in front of operations of the intake. A request is asked for by every guard that covers it, in their order, until one
-// refuses; what it was counted for before that stays counted.
+// IntakeGuard is a guard in front of operations of the intake. A request is asked for by every
+// guard that covers it, in their order, until one refuses; what it was counted for before that
+// stays counted.
 //
-// A guard with routes or types, or one that counts by them, counts jobs in the place of requests: see guardJobs.
+// A guard with routes or types, or one that counts by them, counts jobs in the place of requests:
+// see guardJobs.
 type IntakeGuard struct {
 	Rule       limiter.Rule
 	By         []GuardBy // what requests are counted by, together; at least one
@@ -35,8 +37,8 @@ type IntakeGuard struct {
 // GuardBy is something that requests of the intake are counted by.
 type GuardBy string
 
-// What requests are counted by. Guards that need a tenant or a guest are asked once it is known whose request it is, the others before that, so
-// that they hold up who tries credentials.
+// What requests are counted by. Guards that need a tenant or a guest are asked once it is known
+// whose request it is, the others before that, so that they hold up who tries credentials.
 const (
 	GuardByTenant   GuardBy = "tenant"   // the tenant; of a guest that is its address
 	GuardByGuest    GuardBy = "guest"    // the same of guests alone: who shows a credential is not counted
@@ -171,8 +173,8 @@ func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal
 	return joinKeys(parts), true
 }
 
-// guard asks the guards that cover the operation: while nobody knows whose request it is those that need not, then the others. The error is
-// the refusal.
+// guard asks the guards that cover the operation: while nobody knows whose request it is those that
+// need not, then the others. The error is the refusal.
 func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) error {
 	for _, g := range s.guards {
 		if g.ofJobs || g.identified != (who != nil) || !g.covers(operation) {

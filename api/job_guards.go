@@ -8,7 +8,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// JobEndpoints are the ids of the operations that bring jobs, which guards can count by route and type.
+// JobEndpoints are the ids of the operations that bring jobs, which guards can count by route and
+// type.
 func JobEndpoints() []string { return []string{"submit-job", "submit-batch", "replay-job"} }
 
 // CountsJobs reports whether the guard counts jobs in the place of requests.
@@ -29,10 +30,11 @@ func (s *Server) guardJob(c *call, job queue.Submission) error {
 	return s.guardJobs(c, []queue.Submission{job}, make([]*problem, 1), true)
 }
 
-// guardJobs asks the guards that count jobs for those of a request, once it is known where they go and before any is admitted. A job of a batch
-// counts as one that comes alone: of those with the same key as many pass as may, the first ones, and refused gets a problem for each of the
-// others. Those that are refused already are not counted. Together they pass all or none, and the error is the refusal; while a guard that
-// then refuses cannot ask its store, so is it of every request.
+// guardJobs asks the guards that count jobs for those of a request, once it is known where they go
+// and before any is admitted. A job of a batch counts as one that comes alone: of those with the
+// same key as many pass as may, the first ones, and refused gets a problem for each of the others.
+// Those that are refused already are not counted. Together they pass all or none, and the error is
+// the refusal; while a guard that then refuses cannot ask its store, so is it of every request.
 //
 // What came from the admin listener is not counted: its operations are others.
 func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem, together bool) error {
@@ -58,7 +60,8 @@ func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem,
 	return nil
 }
 
-// group finds the places of the jobs that the guard counts and no guard before has refused, by key; keys are in the order of their first jobs.
+// group finds the places of the jobs that the guard counts and no guard before has refused, by key;
+// keys are in the order of their first jobs.
 func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem) (keys []string, groups map[string][]int) {
 	groups = map[string][]int{}
 	for i, job := range jobs {
@@ -77,8 +80,9 @@ func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem
 	return keys, groups
 }
 
-// admit asks for n jobs of a key. Together it is one question. Else they are as n requests one after the other, in fewer questions: those that
-// there is room for at once, then one more, which is refused and begins a block where there is one. refusal is that of the jobs after the passed.
+// admit asks for n jobs of a key. Together it is one question. Else they are as n requests one
+// after the other, in fewer questions: those that there is room for at once, then one more, which
+// is refused and begins a block where there is one. refusal is that of the jobs after the passed.
 func (g *intakeGuard) admit(c *call, key string, n int, together bool) (passed int, refusal *problem) {
 	for passed < n {
 		ask := n - passed

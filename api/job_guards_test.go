@@ -144,7 +144,8 @@ func TestGuardsOfJobs(t *testing.T) {
 		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") == "" {
 			t.Errorf("%v %s", r.Header(), r.Body)
 		}
-		// What can never pass is told when the limit is whole again: the key is blocked now, for two hours less what a slow machine took since.
+		// What can never pass is told when the limit is whole again: the key is blocked now, for
+		// two hours less what a slow machine took since.
 		r = b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+strings.Join([]string{loginJob, loginJob, loginJob}, ",")+`],"atomic":true}`)
 		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" || r.Header().Get("X-RateLimit-Retry-After") != "0" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"logins";r=0;t=7`) {
 			t.Errorf("%v %s", r.Header(), r.Body)
@@ -242,8 +243,9 @@ func TestGuardsOfJobsAreListed(t *testing.T) {
 	}
 }
 
-// TestBatchIsAsGoodAsSingleJobs: of n jobs that come together the same number pass as of n that come one after the other at the same instant,
-// and what is left afterwards is the same: under every limiter, whatever was used before.
+// TestBatchIsAsGoodAsSingleJobs: of n jobs that come together the same number pass as of n that
+// come one after the other at the same instant, and what is left afterwards is the same: under
+// every limiter, whatever was used before.
 func TestBatchIsAsGoodAsSingleJobs(t *testing.T) {
 	type step struct {
 		Jobs  int

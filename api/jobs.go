@@ -9,12 +9,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// tenantAndID are what every request about one job is of. An id that was never made is not worth a question to the store.
+// tenantAndID are what every request about one job is of. An id that was never made is not worth a
+// question to the store.
 func tenantAndID(c *call) (tenant, id string, err error) {
 	id = c.param("id")
 	if !plausibleID(id) {
@@ -109,7 +111,8 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	return a, nil
 }
 
-// attempts is how many deliveries a job may have when it is replayed: its route's, or its own if the route is gone.
+// attempts is how many deliveries a job may have when it is replayed: its route's, or its own if
+// the route is gone.
 func (s *Server) attempts(job queue.Job) int {
 	if info, known := s.cfg.Routes[job.Route]; known {
 		return info.MaxAttempts
@@ -123,20 +126,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := make([]*problem, len(body.Jobs)) // why a job is not submitted
-	copy(held, wrong)
-	batch := make([]queue.Submission, len(body.Jobs))
-	for i, job := range body.Jobs {
-		if held[i] != nil {
-			continue
-		}
-		var known bool
-		if batch[i], known = s.submission(c.who, job.IdempotencyKey, job.Submission); !known {
-			held[i] = unknownRouteAt("route")
-		} else if rule := s.callbackRule(job.CallbackURL); rule != "" {
-			held[i] = invalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
-		}
-	}
+	batch, held := s.submissions(c.who, body.Jobs, wrong)
 	if body.Atomic {
 		if err := together(held); err != nil {
 			return nil, err
@@ -184,7 +174,30 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	return ok(out), nil
 }
 
-// submitPassed asks for admission of the jobs of a batch that are not held; the verdicts are theirs alone, in order.
+// submissions builds the jobs of a batch. held says why a job is not submitted: it is in wrong
+// already, or breaks a rule.
+func (s *Server) submissions(
+	who auth.Principal, jobs []wire.BatchJob, wrong []*problem,
+) (batch []queue.Submission, held []*problem) {
+	held = make([]*problem, len(jobs))
+	copy(held, wrong)
+	batch = make([]queue.Submission, len(jobs))
+	for i, job := range jobs {
+		if held[i] != nil {
+			continue
+		}
+		var known bool
+		if batch[i], known = s.submission(who, job.IdempotencyKey, job.Submission); !known {
+			held[i] = unknownRouteAt("route")
+		} else if rule := s.callbackRule(job.CallbackURL); rule != "" {
+			held[i] = invalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
+		}
+	}
+	return batch, held
+}
+
+// submitPassed asks for admission of the jobs of a batch that are not held; the verdicts are theirs
+// alone, in order.
 func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem, atomic bool) ([]queue.Verdict, error) {
 	passed := make([]queue.Submission, 0, len(batch))
 	for i, job := range batch {
@@ -225,7 +238,8 @@ func JobJSON(j queue.Job) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
-// jobOf is the job in its JSON form. A job of which only the key is known has no state; it has ended long ago.
+// jobOf is the job in its JSON form. A job of which only the key is known has no state; it has
+// ended long ago.
 func jobOf(j queue.Job) *wire.Job {
 	out := &wire.Job{
 		ID:             j.ID,
@@ -273,8 +287,8 @@ func operatorJob(j queue.Job) *wire.Job {
 
 var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
 
-// outcomeOf names how the i-th delivery of the log ended. The log has what the worker asked for; a hold that found no free one left may
-// have made the job dead instead.
+// outcomeOf names how the i-th delivery of the log ended. The log has what the worker asked for; a
+// hold that found no free one left may have made the job dead instead.
 func outcomeOf(j queue.Job, i int) string {
 	a := j.Log[i]
 	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
@@ -298,7 +312,8 @@ func responseOf(r *queue.Response) *wire.Response {
 // lastTime is the last that RFC 3339 can write.
 var lastTime = time.Date(10000, 1, 1, 0, 0, 0, -1, time.UTC)
 
-// utc is the time in UTC; the zero time stays zero. What is stored may be later than lastTime, and is shown as that.
+// utc is the time in UTC; the zero time stays zero. What is stored may be later than lastTime, and
+// is shown as that.
 func utc(t time.Time) time.Time {
 	switch {
 	case t.IsZero():

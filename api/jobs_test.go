@@ -344,7 +344,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// A job that cannot be submitted has a verdict of its own, and the others are admitted. An atomic batch is refused for it.
+// A job that cannot be submitted has a verdict of its own, and the others are admitted. An atomic
+// batch is refused for it.
 func TestBatchWithMalformedJobs(t *testing.T) {
 	b := newBench(t)
 	good, large := `{"type":"t","payload":1}`, `{"type":"t","payload":"`+strings.Repeat("x", 300<<10)+`"}`

@@ -11,7 +11,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// createKey is POST /v1/tenants/{tenant}/keys. The answer is the only place where the secret ever stands.
+// createKey is POST /v1/tenants/{tenant}/keys. The answer is the only place where the secret ever
+// stands.
 func (s *Server) createKey(c *call) (*answer, error) {
 	tenant, err := pathTenant(c)
 	if err != nil {

@@ -77,7 +77,8 @@ func (s *Server) page(ctx context.Context, asked queue.List, show func(queue.Job
 	return ok(out), nil
 }
 
-// listOf reads the query but for the tenant; whether the route exists and the cursor is one is for others to say.
+// listOf reads the query but for the tenant; whether the route exists and the cursor is one is for
+// others to say.
 func listOf(query url.Values) (queue.List, error) {
 	l := queue.List{
 		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"), IdempotencyKey: query.Get("idempotency_key"),

@@ -18,13 +18,13 @@ import (
 // Listener bounds the connections that are open at once, in all and by address, and counts them. It
 // serves an http.Server; see Attend.
 //
-// When it is full, or an address has its share, a new connection takes the place of the one (of that
-// address) that has been idle the longest: between two requests, or since its start without a whole
-// header. Who opens connections and says nothing thus keeps nobody out. Where none is idle, the new
-// connection gets one of a few reserved places, which are for probes and operators: see Reserved. It
-// is closed at once where these are taken too. Letting it wait in the kernel until a place is free
-// (netutil.LimitListener) would let one client make everybody else hang: clients until their own
-// timeout, probes until a supervisor kills a process that is fine.
+// When it is full, or an address has its share, a new connection takes the place of the one (of
+// that address) that has been idle the longest: between two requests, or since its start without a
+// whole header. Who opens connections and says nothing thus keeps nobody out. Where none is idle,
+// the new connection gets one of a few reserved places, which are for probes and operators: see
+// Reserved. It is closed at once where these are taken too. Letting it wait in the kernel until a
+// place is free (netutil.LimitListener) would let one client make everybody else hang: clients
+// until their own timeout, probes until a supervisor kills a process that is fine.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -59,9 +59,11 @@ const (
 	// keep some MB for each client that asks and does not read. At a round trip of 100 ms this is
 	// 2.5 MB a second.
 	sendBuffer = 256 << 10
-	// reservedPlaces are the connections beyond Limits.Connections that are for probes and operators.
+	// reservedPlaces are the connections beyond Limits.Connections that are for probes and
+	// operators.
 	reservedPlaces = 32
-	// reservedFor is how long a reserved place is safe from new connections: long enough for a probe.
+	// reservedFor is how long a reserved place is safe from new connections: long enough for a
+	// probe.
 	reservedFor = time.Second
 )
 
@@ -257,8 +259,8 @@ func (l *Listener) Attend(s *http.Server) {
 
 type reservedKey struct{}
 
-// isReserved reports whether the request came by a reserved place: only probes and operators who show
-// a credential are answered there, and the connection ends with the answer.
+// isReserved reports whether the request came by a reserved place: only probes and operators who
+// show a credential are answered there, and the connection ends with the answer.
 func isReserved(ctx context.Context) bool { return ctx.Value(reservedKey{}) != nil }
 
 // limitedConn gives its place back when it is closed.
@@ -283,7 +285,8 @@ func (c *limitedConn) Close() error {
 	return err
 }
 
-// CloseWrite ends what is sent, so that a client can read the last answer before the connection is closed.
+// CloseWrite ends what is sent, so that a client can read the last answer before the connection is
+// closed.
 func (c *limitedConn) CloseWrite() error {
 	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
 		return half.CloseWrite()

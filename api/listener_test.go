@@ -16,7 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// limited is a server on loopback with a bound on its connections. A request to /hold is answered when release is closed.
+// limited is a server on loopback with a bound on its connections. A request to /hold is answered
+// when release is closed.
 type limited struct {
 	t       *testing.T
 	l       *Listener
@@ -156,7 +157,8 @@ func TestBusyListenerKeepsPlacesForProbes(t *testing.T) {
 	s.want(2, 0, 1)
 }
 
-// One address does not take the connections of all; what it has beyond its share makes room for itself alone.
+// One address does not take the connections of all; what it has beyond its share makes room for
+// itself alone.
 func TestAddressesShareConnections(t *testing.T) {
 	s := newLimited(t, Limits{Connections: 4, PerAddress: 2, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}})
 	quiet := s.dialFrom("127.0.0.2", "/")

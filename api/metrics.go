@@ -17,7 +17,8 @@ import (
 // unavailableOutcome is that of submissions of which the store did not say what became of them.
 const unavailableOutcome = "unavailable"
 
-// outcomes are what submissions are counted by. A series that is there before its first event is not missed by whoever looks at its rise.
+// outcomes are what submissions are counted by. A series that is there before its first event is
+// not missed by whoever looks at its rise.
 var outcomes = []string{
 	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes), string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
 	string(shaper.DeadlineUnreachable), string(shaper.KeyReused), unavailableOutcome,
@@ -29,7 +30,8 @@ var alarming = []kind{
 	storedDamaged,
 }
 
-// metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns, classes of statuses.
+// metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns,
+// classes of statuses.
 type metrics struct {
 	admissions *prometheus.CounterVec
 	requests   *prometheus.CounterVec
@@ -52,7 +54,8 @@ type requestLabels struct {
 	class         int
 }
 
-// requestSeries are what requests of the same labels are counted in. To look for both of them each time took as long as to count.
+// requestSeries are what requests of the same labels are counted in. To look for both of them each
+// time took as long as to count.
 type requestSeries struct {
 	count    prometheus.Counter
 	duration prometheus.Observer

@@ -13,7 +13,8 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 )
 
-// newRouter is a router whose every answer, errors included, is counted, safe to show and a problem where it is an error.
+// newRouter is a router whose every answer, errors included, is counted, safe to show and a problem
+// where it is an error.
 func (s *Server) newRouter(where string) *chi.Mux {
 	unserved := nothingAt(where)
 	r := chi.NewRouter()
@@ -44,7 +45,8 @@ const (
 	onMetrics = "this is the listener of metrics (metrics.listen), which has /metrics alone"
 )
 
-// allowedMethods are those that the request's path has a route for. chi tells them only to its own handler.
+// allowedMethods are those that the request's path has a route for. chi tells them only to its own
+// handler.
 func allowedMethods(router chi.Routes, r *http.Request) []string {
 	path := r.URL.RawPath
 	if path == "" {
@@ -65,7 +67,8 @@ func allowedMethods(router chi.Routes, r *http.Request) []string {
 	return slices.Clip(allowed)
 }
 
-// observe counts every request under its route's pattern and logs it at debug, with ids and without anything of its content.
+// observe counts every request under its route's pattern and logs it at debug, with ids and without
+// anything of its content.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -94,7 +97,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	})
 }
 
-// survive turns a panic into an internal fault. Where the answer has begun, only ending the connection is left.
+// survive turns a panic into an internal fault. Where the answer has begun, only ending the
+// connection is left.
 func (s *Server) survive(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -39,7 +39,8 @@ func newAPI(router chi.Router, title, version string) huma.API {
 
 // serveDocument serves /openapi.json and /docs; call it once everything is mounted.
 func serveDocument(router chi.Router, api huma.API) error {
-	// Written when it is first asked for: a start need not wait for it. What is mounted is fixed, so a failure is a mistake that tests show.
+	// Written when it is first asked for: a start need not wait for it. What is mounted is fixed,
+	// so a failure is a mistake that tests show.
 	written := sync.OnceValue(func() []byte {
 		document, err := json.Marshal(api.OpenAPI())
 		if err != nil {
@@ -86,7 +87,8 @@ func allowRateText(schemas huma.Registry, of any) {
 	}}}
 }
 
-// allowNull documents that null resets each of the settings, and each member of those that are maps.
+// allowNull documents that null resets each of the settings, and each member of those that are
+// maps.
 func allowNull(schemas huma.Registry, of any) {
 	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
 	for name, p := range s.Properties {

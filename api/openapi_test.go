@@ -235,7 +235,8 @@ func TestEveryOperationMayBeStarting(t *testing.T) {
 	}
 }
 
-// What some operations answer with is not said of the others. That each documents all of its own is for document.check to see.
+// What some operations answer with is not said of the others. That each documents all of its own is
+// for document.check to see.
 func TestOperationsDocumentTheirKinds(t *testing.T) {
 	const submit, batch, test = "POST /v1/jobs", "POST /v1/jobs/batch", "POST /v1/tenants/{tenant}/jobs"
 	b := newGuarded(t, []auth.Mode{auth.Keys, auth.JWT}, func(c *Config) { c.AdminSubmit = true })

@@ -19,7 +19,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// operation is one method of one path: what the OpenAPI document says of it, which is also what is enforced, and its handler.
+// operation is one method of one path: what the OpenAPI document says of it, which is also what is
+// enforced, and its handler.
 type operation struct {
 	id, method, path string
 	tag              string
@@ -43,7 +44,8 @@ type body struct {
 	limit    int64
 }
 
-// answerDoc documents one successful status; of is a value of the body's type, nil for none, or an eventStream.
+// answerDoc documents one successful status; of is a value of the body's type, nil for none, or an
+// eventStream.
 type answerDoc struct {
 	text    string
 	of      any
@@ -61,8 +63,8 @@ type call struct {
 	taken   func()         // says that the body is needed no longer, of an operation that goes on for long
 }
 
-// answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream writes what follows the
-// headers itself, for as long as it likes.
+// answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream
+// writes what follows the headers itself, for as long as it likes.
 type answer struct {
 	status int
 	body   any
@@ -81,7 +83,8 @@ func (a *answer) set(name, value string) *answer {
 	return a
 }
 
-// mount documents the operation and serves it. intake operations that bring new work are refused while draining.
+// mount documents the operation and serves it. intake operations that bring new work are refused
+// while draining.
 func (s *Server) mount(api huma.API, op operation, intake bool) {
 	doc := op.document(api.OpenAPI().Components.Schemas)
 	if !intake && s.cfg.AdminToken != "" && !slices.Contains(openPaths, op.path) {
@@ -188,7 +191,8 @@ func checkQuery(r *http.Request, known map[string]bool) error {
 	return rd.err()
 }
 
-// fail answers with the error's problem, which it returns, and notes for the log what the client is not told.
+// fail answers with the error's problem, which it returns, and notes for the log what the client is
+// not told.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *problem {
 	p := problemOf(err)
 	if p.Status >= http.StatusInternalServerError && p.cause != nil && r.Context().Err() == nil {
@@ -207,7 +211,8 @@ var (
 	noSniff   = []string{"nosniff"}
 )
 
-// countedBody is from how many bytes on an answer tells its own length: net/http counts those that are shorter.
+// countedBody is from how many bytes on an answer tells its own length: net/http counts those that
+// are shorter.
 const countedBody = 2048
 
 // write sends the answer in one piece.
@@ -245,7 +250,8 @@ func (a *answer) write(w http.ResponseWriter) {
 	_, _ = w.Write(buf.Bytes()) // a client that is gone cannot be told so
 }
 
-// hurry bounds the time to take an answer of so many bytes, from now on; each bodyStep is worth another second.
+// hurry bounds the time to take an answer of so many bytes, from now on; each bodyStep is worth
+// another second.
 func hurry(w http.ResponseWriter, size int) {
 	within(w, answerTimeout+time.Duration(size/bodyStep)*time.Second)
 }
@@ -263,7 +269,8 @@ func hurried(next http.Handler) http.Handler {
 	})
 }
 
-// encodeJSON writes v with a newline after it, and characters that mean something in HTML as they are.
+// encodeJSON writes v with a newline after it, and characters that mean something in HTML as they
+// are.
 func encodeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -314,7 +321,8 @@ func (op operation) document(schemas huma.Registry) *huma.Operation {
 	return doc
 }
 
-// kinds are those of all problems that the operation may answer with. Where no body and no query belong, both are looked at all the same.
+// kinds are those of all problems that the operation may answer with. Where no body and no query
+// belong, both are looked at all the same.
 func (op operation) kinds() []kind {
 	all := append([]kind{unreadableBody, tooLarge, invalidRequest, internalFault}, op.refusals...)
 	if slices.Contains(op.refusals, storageUnavailable) {

@@ -3,8 +3,8 @@ package api
 import (
 	"time"
 
-	"github.com/7509e464/sluice/api/arrivals"
-	"github.com/7509e464/sluice/api/live"
+	"github.com/7509e464/sluice/api/internal/arrivals"
+	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -16,11 +16,12 @@ const (
 	arrivalsKept       = time.Minute
 )
 
-// Remember keeps the figures of the last minutes while nobody follows them, until End, so that a dashboard opened
-// late begins with them. It is called at most once.
+// Remember keeps the figures of the last minutes while nobody follows them, until End, so that a
+// dashboard opened late begins with them. It is called at most once.
 func (s *Server) Remember() { s.live.Remember() }
 
-// historyOut is what is known of all tenants together until o, which is the first overview of a stream.
+// historyOut is what is known of all tenants together until o, which is the first overview of a
+// stream.
 func (s *Server) historyOut(o *live.Overview) wire.FigureHistory {
 	out := wire.FigureHistory{Overviews: []wire.PastOverview{}}
 	var looks []look
@@ -64,10 +65,10 @@ type look struct {
 	admitted, refused int64
 }
 
-// spans is how many jobs came in the last minute, in spans that do not overlap, the earliest first. The store
-// counts what came to all processes, but only from one look to the next. This process knows when its own jobs
-// came. So the time between two looks is divided finely where the jobs of this process are all there were, and is
-// one span where they are not.
+// spans is how many jobs came in the last minute, in spans that do not overlap, the earliest first.
+// The store counts what came to all processes, but only from one look to the next. This process
+// knows when its own jobs came. So the time between two looks is divided finely where the jobs of
+// this process are all there were, and is one span where they are not.
 func (s *Server) spans(now time.Time, looks []look, count func(edges []shaper.Instant) []arrivals.Count) []wire.PastArrivals {
 	out, cut := []wire.PastArrivals{}, now.Add(-arrivalsKept)
 	if begun := s.arrivals.Since(now); len(looks) > 0 && begun.After(cut) && begun.Before(looks[0].at) {
@@ -123,5 +124,6 @@ func (s *Server) spans(now time.Time, looks []look, count func(edges []shaper.In
 	return out
 }
 
-// near reports whether two counts differ by no more than what comes between two readings of one instant.
+// near reports whether two counts differ by no more than what comes between two readings of one
+// instant.
 func near(a, b int64) bool { return max(a, b)-min(a, b) <= 2+max(a, b)/50 }

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/api/arrivals"
+	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -79,8 +79,8 @@ func checkPast(t *testing.T, whose string, began time.Time, spans []wire.PastArr
 	}
 }
 
-// Jobs that came to other processes are counted, where they came: from one look to the next, not in the half
-// seconds in which this process had some.
+// Jobs that came to other processes are counted, where they came: from one look to the next, not in
+// the half seconds in which this process had some.
 func TestThePastKnowsOtherProcesses(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		time.Sleep(2 * time.Minute) // nothing is known from the beginning

@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// Admitter is where jobs are asked to be admitted. The store owns the clock; an admission is one atomic step.
+// Admitter is where jobs are asked to be admitted. The store owns the clock; an admission is one
+// atomic step.
 type Admitter interface {
 	// NewID makes the id of a job of the tenant.
 	NewID(tenant string) (string, error)
@@ -19,21 +20,25 @@ type Admitter interface {
 	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Verdict, error)
 }
 
-// Jobs is where jobs are read and changed by their tenant. A job of another tenant is queue.ErrNotFound.
+// Jobs is where jobs are read and changed by their tenant. A job of another tenant is
+// queue.ErrNotFound.
 type Jobs interface {
 	// Job reads one job.
 	Job(ctx context.Context, tenant, id string) (queue.Job, error)
 	// Find reads one job of any tenant by its id alone.
 	Find(ctx context.Context, id string) (queue.Job, error)
-	// Payload reads what a job delivers, nil if that is more than most bytes; its size is 0 where the job has ended and kept none.
+	// Payload reads what a job delivers, nil if that is more than most bytes; its size is 0 where
+	// the job has ended and kept none.
 	Payload(ctx context.Context, tenant, id string, most int) (payload []byte, size int, err error)
 	// List reads a page of the tenant's jobs. queue.ErrCursor if it gave no such cursor.
 	List(ctx context.Context, l queue.List) (queue.Page, error)
 	// Cancel ends a waiting job; queue.ErrConflict comes with the job as it is.
 	Cancel(ctx context.Context, tenant, id string) (queue.Job, error)
-	// Replay brings a dead job back for at most maxAttempts deliveries; queue.ErrConflict comes with the job as it is.
+	// Replay brings a dead job back for at most maxAttempts deliveries; queue.ErrConflict comes
+	// with the job as it is.
 	Replay(ctx context.Context, tenant, id string, maxAttempts int) (queue.Verdict, error)
-	// Watch signals once when the job has perhaps ended. A state read after Watch returned cannot miss the end.
+	// Watch signals once when the job has perhaps ended. A state read after Watch returned cannot
+	// miss the end.
 	Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error)
 }
 
@@ -41,7 +46,8 @@ type Jobs interface {
 type Sweeper interface {
 	// Purge cancels waiting jobs and deletes dead ones.
 	Purge(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error)
-	// ReplayAll brings dead jobs back, until one finds no place. attempts says how many deliveries a job may have.
+	// ReplayAll brings dead jobs back, until one finds no place. attempts says how many deliveries
+	// a job may have.
 	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept, error)
 }
 
@@ -49,9 +55,11 @@ type Sweeper interface {
 type Tenants interface {
 	// Tenant reads policy and figures, also of a tenant never seen.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
-	// Tune changes the API overrides: queue.ErrRevision, shaper.Problems, or the error of change.Edit.
+	// Tune changes the API overrides: queue.ErrRevision, shaper.Problems, or the error of
+	// change.Edit.
 	Tune(ctx context.Context, tenant string, change queue.Change) (queue.Tenant, error)
-	// Tenants lists names; next is the cursor of the following page, "" starts and ends. queue.ErrCursor if it gave none such.
+	// Tenants lists names; next is the cursor of the following page, "" starts and ends.
+	// queue.ErrCursor if it gave none such.
 	Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error)
 	// History lists the last changes of the API overrides, the newest first.
 	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
@@ -59,7 +67,8 @@ type Tenants interface {
 
 // KeyRing is where API keys are made and revoked. A key of another tenant is queue.ErrUnknownKey.
 type KeyRing interface {
-	// CreateKey stores a key of which only the digest of its secret is told; a zero expires is never. queue.ErrTooManyKeys at the bound.
+	// CreateKey stores a key of which only the digest of its secret is told; a zero expires is
+	// never. queue.ErrTooManyKeys at the bound.
 	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (queue.Key, error)
 	// Keys lists the tenant's keys, the oldest first, without their digests.
 	Keys(ctx context.Context, tenant string) ([]queue.Key, error)
@@ -85,8 +94,8 @@ type Figures interface {
 	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
 
-// Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps queue.ErrUnavailable or
-// queue.ErrScript.
+// Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps
+// queue.ErrUnavailable or queue.ErrScript.
 type Backend interface {
 	Admitter
 	Jobs

@@ -13,7 +13,8 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// predictMost is how many arrivals a prediction replays: half a second's work, and some tens of megabytes for as long.
+// predictMost is how many arrivals a prediction replays: half a second's work, and some tens of
+// megabytes for as long.
 const predictMost = 1_000_000
 
 // arrivalOperations are the part of the control plane that is about what came.
@@ -101,7 +102,8 @@ func policyOn(t queue.Tenant, route string) shaper.Policy {
 // serviceSample is how many of a flow's jobs tell how long its deliveries take.
 const serviceSample = 100
 
-// serviceTime is how long the last deliveries of a flow took that went well, on average; 0 if there are none.
+// serviceTime is how long the last deliveries of a flow took that went well, on average; 0 if there
+// are none.
 func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Duration, error) {
 	page, err := s.backend.List(ctx, queue.List{Tenant: tenant, State: queue.ListSucceeded, Route: route, Limit: serviceSample})
 	if err != nil {
@@ -121,7 +123,8 @@ func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Du
 	return sum / time.Duration(n), nil
 }
 
-// outlook replays the traces, by route, through the flows of the tenant, whose deliveries take so long.
+// outlook replays the traces, by route, through the flows of the tenant, whose deliveries take so
+// long.
 func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration) (wire.Outlook, error) {
 	var runs []*simulate.Run
 	for route, trace := range traces {

@@ -35,7 +35,8 @@ func outlook(admitted, refused, depth int64, waits ...int64) wire.Outlook {
 	return o
 }
 
-// Time stories: thirty jobs come at once to a queue of twenty places at ten a second, and then settings are tried.
+// Time stories: thirty jobs come at once to a queue of twenty places at ten a second, and then
+// settings are tried.
 func TestPredictions(t *testing.T) {
 	now := outlook(20, 10, 20, 900, 1800, 1900, 1900)
 	for _, tt := range []struct {
@@ -87,7 +88,8 @@ func (b *bench) tenant(name string) (t wire.Tenant) {
 	return t
 }
 
-// TestWhatCountsAsAnArrival: whatever the queue has judged for the first time, admitted or not, one by one or in a batch.
+// TestWhatCountsAsAnArrival: whatever the queue has judged for the first time, admitted or not, one
+// by one or in a batch.
 func TestWhatCountsAsAnArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -134,7 +136,8 @@ func TestPredictionsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestPredictionsKnowTheServiceTime: by the jobs that have ended, and the cap of concurrency counts then.
+// TestPredictionsKnowTheServiceTime: by the jobs that have ended, and the cap of concurrency counts
+// then.
 func TestPredictionsKnowTheServiceTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// problemURN precedes the name of a kind of problem in its type, for example urn:sluice:problem:queue-full.
+// problemURN precedes the name of a kind of problem in its type, for example
+// urn:sluice:problem:queue-full.
 const problemURN = "urn:sluice:problem:"
 
 // kind is one kind of problem: a name that never changes, its status and its title.
@@ -26,7 +27,8 @@ type kind struct {
 	title  string
 }
 
-// Every kind of problem. The OpenAPI document lists by status those that an operation can answer with.
+// Every kind of problem. The OpenAPI document lists by status those that an operation can answer
+// with.
 var (
 	malformedJSON      = kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
 	unreadableBody     = kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
@@ -79,13 +81,15 @@ var (
 	admissionKinds = []kind{
 		unknownRoute, deadlineFarAway, keyReused, queueFull, queueBytesFull, neverFits, storeFull, tenantDraining, storageUnavailable, shuttingDown,
 	}
-	// replayKinds are of what brings a dead job back. It has its room in the store, and no deadline.
+	// replayKinds are of what brings a dead job back. It has its room in the store, and no
+	// deadline.
 	replayKinds = []kind{unknownJob, stateConflict, queueFull, queueBytesFull, tenantDraining, storageUnavailable}
 	// routerKinds are of requests that reach no operation.
 	routerKinds = []kind{notFound, methodNotAllowed}
 )
 
-// problem is an error that knows its answer. Its cause, if any, is for the log and never for the client.
+// problem is an error that knows its answer. Its cause, if any, is for the log and never for the
+// client.
 type problem struct {
 	wire.Problem
 	header http.Header
@@ -220,7 +224,8 @@ func invalidSettings(ps shaper.Problems) *problem {
 	return invalidFields(errs)
 }
 
-// write answers with the problem. Everything is set before the first byte, so that nothing can follow it.
+// write answers with the problem. Everything is set before the first byte, so that nothing can
+// follow it.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	for name, values := range p.header {

@@ -35,7 +35,8 @@ func TestStoryOverBothQueues(t *testing.T) {
 	}
 }
 
-// What the API tells of attempts is what a worker has left in a real queue: of two that fail, and of the one after a replay.
+// What the API tells of attempts is what a worker has left in a real queue: of two that fail, and
+// of the one after a replay.
 func TestAttemptLogOfARealQueue(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})

@@ -28,7 +28,8 @@ const (
 	maxStructuredInt = 999_999_999_999_999 // of an integer in a structured field (RFC 9651)
 )
 
-// limitHeaders tells the client where its queue stands. retryAfter is the Retry-After of a refusal in seconds, 0 otherwise.
+// limitHeaders tells the client where its queue stands. retryAfter is the Retry-After of a refusal
+// in seconds, 0 otherwise.
 func (m HeaderMode) limitHeaders(h http.Header, a shaper.Admission, retryAfter int64) {
 	next := nextPlace(a)
 	values := make([]string, 5)
@@ -89,8 +90,8 @@ var queueQuoted = func() string {
 	return text
 }()
 
-// queueLeft says what is left of the queue's quota and in how many seconds more is, 0 if nobody knows. Structured integers are plain
-// decimals, and these headers are written for every job.
+// queueLeft says what is left of the queue's quota and in how many seconds more is, 0 if nobody
+// knows. Structured integers are plain decimals, and these headers are written for every job.
 func queueLeft(remaining, next int64) string {
 	b := make([]byte, 0, 48)
 	b = append(append(b, queueQuoted...), ";r="...)
@@ -101,7 +102,8 @@ func queueLeft(remaining, next int64) string {
 	return string(b)
 }
 
-// readHeaders tells a tenant that reads too often when it may read again. burst is what it may read at once.
+// readHeaders tells a tenant that reads too often when it may read again. burst is what it may read
+// at once.
 func (m HeaderMode) readHeaders(h http.Header, r shaper.Rate, burst int64, wait time.Duration, retryAfter int64) {
 	if m == HeadersIETF || m == HeadersBoth {
 		quota, window := wholeWindow(r)
@@ -144,8 +146,9 @@ func policyList(of quota) httpsfv.List {
 	return list
 }
 
-// wholeWindow is the rate over the least whole number of seconds that keeps it exact: 5/24h is 5 in 86,400, 7/500ms is 14
-// in 1. Where the exact quota would not fit a structured field, it is the rate over its period rounded up, never too high.
+// wholeWindow is the rate over the least whole number of seconds that keeps it exact: 5/24h is 5 in
+// 86,400, 7/500ms is 14 in 1. Where the exact quota would not fit a structured field, it is the
+// rate over its period rounded up, never too high.
 func wholeWindow(r shaper.Rate) (quota, window int64) {
 	ms := r.Period.Milliseconds()
 	times := 1000 / gcd(1000, ms)
@@ -156,8 +159,8 @@ func wholeWindow(r shaper.Rate) (quota, window int64) {
 	return min(maxStructuredInt, r.Limit), window
 }
 
-// retryAfterSeconds is the wait rounded up and then scattered upward, so that clients that were refused together do not come
-// back together.
+// retryAfterSeconds is the wait rounded up and then scattered upward, so that clients that were
+// refused together do not come back together.
 func retryAfterSeconds(wait time.Duration) int64 {
 	seconds := max(1, ceilSeconds(wait))
 	return seconds + rand.Int64N(2+min(seconds/10, 60))
@@ -175,7 +178,8 @@ func quotaItem(name, param string, value int64) httpsfv.Item {
 
 func structuredInt(n int64) int64 { return min(max(n, 0), maxStructuredInt) }
 
-// setList writes a structured list. All our items are plain names and bounded integers, which always encode.
+// setList writes a structured list. All our items are plain names and bounded integers, which
+// always encode.
 func setList(h http.Header, name string, list httpsfv.List) {
 	if text, err := httpsfv.Marshal(list); err == nil {
 		h[http.CanonicalHeaderKey(name)] = []string{text}

@@ -13,8 +13,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// field reads a rate limit field as a client does, and checks the rules of the draft that all of them share: a list of structured strings,
-// each once, whose parameters are whole numbers that are not negative, the required one among them.
+// field reads a rate limit field as a client does, and checks the rules of the draft that all of
+// them share: a list of structured strings, each once, whose parameters are whole numbers that are
+// not negative, the required one among them.
 func field(t *rapid.T, h http.Header, name, required string) map[string]map[string]int64 {
 	list, err := httpsfv.UnmarshalList(h[http.CanonicalHeaderKey(name)])
 	if err != nil || len(list) == 0 {
@@ -49,8 +50,9 @@ func anyRate(t *rapid.T) shaper.Rate {
 	return shaper.Rate{Limit: rapid.Int64Range(1, period.Microseconds()).Draw(t, "limit"), Period: period}
 }
 
-// TestRefusalsSayOneThing: whatever is refused, the fields of the draft can be read, they say the same as the legacy ones and the body, and
-// Retry-After is never earlier than t, nor than the exact time.
+// TestRefusalsSayOneThing: whatever is refused, the fields of the draft can be read, they say the
+// same as the legacy ones and the body, and Retry-After is never earlier than t, nor than the exact
+// time.
 func TestRefusalsSayOneThing(t *testing.T) {
 	s := newBench(t).s
 	rapid.Check(t, func(t *rapid.T) {
@@ -111,7 +113,8 @@ func TestRefusalsSayOneThing(t *testing.T) {
 	})
 }
 
-// TestHeadersCanBeTurnedOff: the switch holds for every answer that has the fields; Retry-After is none of them, and stays.
+// TestHeadersCanBeTurnedOff: the switch holds for every answer that has the fields; Retry-After is
+// none of them, and stays.
 func TestHeadersCanBeTurnedOff(t *testing.T) {
 	families := map[string][]string{
 		"ietf":   {"RateLimit-Policy", "RateLimit"},

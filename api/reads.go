@@ -10,12 +10,13 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// maxReaders bounds the tenants that a readBudget remembers. It evicts the least recently used one, so a
-// flood of invented names does not refill the bucket of a tenant that keeps reading.
+// maxReaders bounds the tenants that a readBudget remembers. It evicts the least recently used one,
+// so a flood of invented names does not refill the bucket of a tenant that keeps reading.
 const maxReaders = 10_000
 
-// readBudget bounds how often one tenant may read jobs from this process, so that polling cannot take Redis away from the rest. It is a
-// token bucket for each tenant, in memory: n processes let through n times as much.
+// readBudget bounds how often one tenant may read jobs from this process, so that polling cannot
+// take Redis away from the rest. It is a token bucket for each tenant, in memory: n processes let
+// through n times as much.
 type readBudget struct {
 	shown shaper.Rate // as configured
 	limit rate.Limit
@@ -25,13 +26,15 @@ type readBudget struct {
 	readers *simplelru.LRU[string, *rate.Limiter]
 }
 
-// newReadBudget lets each tenant read at the rate, and a second's worth of it, at least one, at once.
+// newReadBudget lets each tenant read at the rate, and a second's worth of it, at least one, at
+// once.
 func newReadBudget(r shaper.Rate) *readBudget {
 	readers, _ := simplelru.NewLRU[string, *rate.Limiter](maxReaders, nil) // fails only for sizes below 1
 	return &readBudget{shown: r, limit: rate.Limit(r.PerSecond()), burst: max(1, int(r.PerSecond())), readers: readers}
 }
 
-// take spends one read of the tenant. Where there is none left it spends nothing and says in how long there is.
+// take spends one read of the tenant. Where there is none left it spends nothing and says in how
+// long there is.
 func (b *readBudget) take(tenant string, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

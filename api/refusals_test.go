@@ -12,7 +12,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Every way to be refused for what was sent. The harness also checks that each status is documented.
+// Every way to be refused for what was sent. The harness also checks that each status is
+// documented.
 func TestRefusals(t *testing.T) {
 	const jobs, batch, tenant = "/v1/jobs", "/v1/jobs/batch", "/v1/tenants/a"
 	big := `{"type":"t","payload":"` + strings.Repeat("x", 300<<10) + `"}`
@@ -54,7 +55,7 @@ func TestRefusals(t *testing.T) {
 		{"huge delay", "POST", jobs, nil, `{"type":"t","payload":1,"delay_ms":99999999999999999999}`, 422, "invalid-request", "delay_ms (number)"},
 		{"null delay", "POST", jobs, nil, `{"type":"t","payload":1,"delay_ms":null}`, 422, "invalid-request", "delay_ms (null)"},
 		{"max wait is text", "POST", jobs, nil, `{"type":"t","payload":1,"max_wait_ms":"5"}`, 422, "invalid-request", "max_wait_ms (string)"},
-		{"zero cost", "POST", jobs, nil, `{"type":"t","payload":1,"cost":0}`, 422, "invalid-request", "from 1 to 100"},
+		{"zero cost", "POST", jobs, nil, `{"type":"t","payload":1,"cost":0}`, 422, "invalid-request", "from 1 to 1000000"},
 		{"unknown route", "POST", jobs, nil, `{"type":"t","payload":1,"route":"nope"}`, 404, "unknown-route", "route"},
 		{"empty route", "POST", jobs, nil, `{"type":"t","payload":1,"route":""}`, 422, "invalid-request", "route"},
 		{"too large", "POST", jobs, nil, big, 413, "too-large", "262144"},
@@ -326,7 +327,8 @@ func TestPanicIsAnInternalFault(t *testing.T) {
 	}
 }
 
-// TestOverShare: a flow with as much stored as it may have is the client's to wait for, with the bytes of both.
+// TestOverShare: a flow with as much stored as it may have is the client's to wait for, with the
+// bytes of both.
 func TestOverShare(t *testing.T) {
 	s := &Server{}
 	err := s.refusal(shaper.Admission{Outcome: shaper.OverShare, Stored: 5000, Share: 4000, Capacity: 10, Rate: shaper.Rate{Limit: 1, Period: time.Second}}, "flow", 1, 100)

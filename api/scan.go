@@ -115,7 +115,8 @@ func (f *findings) of(tenant string) queue.Brief {
 // oldest is the longest wait of all tenants.
 func (f *findings) oldest() time.Duration { return f.oldestBut(func(string) bool { return false }) }
 
-// oldestBut is the longest wait of tenants that are not left out, of which there are at most maxShown.
+// oldestBut is the longest wait of tenants that are not left out, of which there are at most
+// maxShown.
 func (f *findings) oldestBut(out func(tenant string) bool) time.Duration {
 	for _, b := range f.waits {
 		if !out(b.Name) {

@@ -14,10 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/api/arrivals"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/dashboard"
-	"github.com/7509e464/sluice/api/live"
+	"github.com/7509e464/sluice/api/internal/arrivals"
+	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
@@ -43,28 +43,34 @@ type Config struct {
 	TopTenants    int                   // instead: so many tenants with the deepest queues, 0 to 100
 	MaxStreams    int                   // event streams at once; default 1000
 	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a second's worth at once; zero: no bound
-	// CheckCallback says whether a callback URL may be used. Its error is the rule that is broken, such as "must be an http or https URL
-	// with a host", and must not quote the URL. nil: no job may have one.
+	// CheckCallback says whether a callback URL may be used. Its error is the rule that is broken,
+	// such as "must be an http or https URL with a host", and must not quote the URL. nil: no job
+	// may have one.
 	CheckCallback func(url string) error
-	// AdminPages are further handlers of the admin listener, behind its guard: each serves its path, such as "/asynqmon", and all below.
+	// AdminPages are further handlers of the admin listener, behind its guard: each serves its
+	// path, such as "/asynqmon", and all below.
 	AdminPages map[string]http.Handler
 	// Guards stand before the operations of the intake and count in Limits, which they need.
 	Guards []IntakeGuard
 	Limits limiter.Store
-	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default simulate.Horizon.
+	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default
+	// simulate.Horizon.
 	Horizon time.Duration
 	// TrustedProxies are the proxies whose X-Forwarded-For is trusted for the address of a client.
 	TrustedProxies []netip.Prefix
-	// Guesses counts wrong credentials of both listeners; Auth should have the same. Default: one of its own.
+	// Guesses counts wrong credentials of both listeners; Auth should have the same. Default: one
+	// of its own.
 	Guesses *auth.Guesses
 	// LocalOnly says that the intake listens on loopback. Without authentication it then answers to
-	// loopback names and to Hosts only, so that pages of other sites cannot reach it through a browser.
+	// loopback names and to Hosts only, so that pages of other sites cannot reach it through a
+	// browser.
 	LocalOnly bool
 	Hosts     []string
-	// MaxRequests are the requests of clients that the intake may have under way at once; default 10000.
+	// MaxRequests are the requests of clients that the intake may have under way at once; default
+	// 10000.
 	MaxRequests int
-	// TenantShare and AddressShare are what one tenant and one address may hold of requests, event streams
-	// and the memory of large bodies; 100 is no bound of their own.
+	// TenantShare and AddressShare are what one tenant and one address may hold of requests, event
+	// streams and the memory of large bodies; 100 is no bound of their own.
 	TenantShare, AddressShare Percent
 }
 
@@ -114,32 +120,29 @@ type Server struct {
 	predicting chan struct{} // has an element while there is a prediction in the making
 }
 
-// New makes the server of a queue. It fails when the settings cannot work, or when the metrics are registered already.
+func (c *Config) setDefaults() {
+	c.MaxBody = cmp.Or(c.MaxBody, defaultMaxBody)
+	c.Headers = cmp.Or(c.Headers, HeadersBoth)
+	c.MaxStreams = cmp.Or(c.MaxStreams, defaultStreams)
+	c.MaxRequests = cmp.Or(c.MaxRequests, defaultRequests)
+	c.TenantShare = cmp.Or(c.TenantShare, DefaultTenantShare)
+	c.AddressShare = cmp.Or(c.AddressShare, DefaultAddressShare)
+	c.Horizon = cmp.Or(c.Horizon, simulate.Horizon)
+	if c.Guesses == nil {
+		c.Guesses = auth.NewGuesses()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+// New makes the server of a queue. It fails when the settings cannot work, or when the metrics are
+// registered already.
 func New(b Backend, cfg Config) (*Server, error) {
 	if b == nil {
 		return nil, errors.New("api: no queue")
 	}
-	if cfg.MaxBody == 0 {
-		cfg.MaxBody = defaultMaxBody
-	}
-	if cfg.Headers == "" {
-		cfg.Headers = HeadersBoth
-	}
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = defaultStreams
-	}
-	if cfg.Guesses == nil {
-		cfg.Guesses = auth.NewGuesses()
-	}
-	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, defaultRequests)
-	cfg.TenantShare = cmp.Or(cfg.TenantShare, DefaultTenantShare)
-	cfg.AddressShare = cmp.Or(cfg.AddressShare, DefaultAddressShare)
-	if cfg.Horizon == 0 {
-		cfg.Horizon = simulate.Horizon
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -221,8 +224,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// SetStatusTenants changes the named tenants that have gauges of their own; the names must be legal. It changes nothing where the deepest
-// have them, or none.
+// SetStatusTenants changes the named tenants that have gauges of their own; the names must be
+// legal. It changes nothing where the deepest have them, or none.
 func (s *Server) SetStatusTenants(names []string) { s.metrics.figures.show(names) }
 
 // Intake is the data plane.
@@ -231,15 +234,18 @@ func (s *Server) Intake() http.Handler { return s.intake }
 // Admin is the control plane, with metrics and probes.
 func (s *Server) Admin() http.Handler { return s.admin }
 
-// Metrics serves /metrics alone, to everybody who reaches it, for a collector that must not be an operator.
+// Metrics serves /metrics alone, to everybody who reaches it, for a collector that must not be an
+// operator.
 func (s *Server) Metrics() http.Handler { return s.scrape }
 
-// Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with Retry-After, and clients that wait
-// for a job are answered at once with its present state, event streams end. It returns immediately and may be called again.
+// Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with
+// Retry-After, and clients that wait for a job are answered at once with its present state, event
+// streams end. It returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
-// End ends the streams of figures, which go on while the server drains, and returns when nothing is read for them any more. Call it before
-// the admin listener is shut down, which waits for them. What was not logged yet of bursts is logged.
+// End ends the streams of figures, which go on while the server drains, and returns when nothing is
+// read for them any more. Call it before the admin listener is shut down, which waits for them.
+// What was not logged yet of bursts is logged.
 func (s *Server) End() {
 	s.live.Close()
 	s.troubles.end()
@@ -254,10 +260,12 @@ func (s *Server) isDraining() bool {
 	}
 }
 
-// Bounds of a connection. A request must be there readTimeout after its first byte (or its connection), so that one that drips is closed
-// within 10 s whatever it drips; large bodies get more as they arrive, see incoming. The time to write begins with the header, so it must hold
-// the longest wait and the answer; answers have a bound of their own once they begin, see hurry. An idle connection may stay long, for
-// proxies keep theirs: it makes room when there is need, see Listener.
+// Bounds of a connection. A request must be there readTimeout after its first byte (or its
+// connection), so that one that drips is closed within 10 s whatever it drips; large bodies get
+// more as they arrive, see incoming. The time to write begins with the header, so it must hold the
+// longest wait and the answer; answers have a bound of their own once they begin, see hurry. An
+// idle connection may stay long, for proxies keep theirs: it makes room when there is need, see
+// Listener.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 8 * time.Second
@@ -268,8 +276,8 @@ const (
 	maxHeader     = 32 << 10
 )
 
-// HTTPServer is a server for one of the handlers with bounds on time and size, so that slow clients cannot hold it. What
-// net/http has to say about connections is logged at debug.
+// HTTPServer is a server for one of the handlers with bounds on time and size, so that slow clients
+// cannot hold it. What net/http has to say about connections is logged at debug.
 func HTTPServer(addr string, h http.Handler, log *slog.Logger) *http.Server {
 	if log == nil {
 		log = slog.Default()

@@ -96,7 +96,8 @@ func (b *bench) serveAll(h http.Handler) (*pipeListener, func()) {
 	}
 }
 
-// The longest wait is not cut short by the bounds against slow clients, even when the request came slowly.
+// The longest wait is not cut short by the bounds against slow clients, even when the request came
+// slowly.
 func TestLongestWaitOverAConnection(t *testing.T) {
 	for _, method := range []string{http.MethodPost, http.MethodGet} {
 		t.Run(method, func(t *testing.T) {

@@ -27,8 +27,8 @@ type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
 // rateOf tells the rate in force for a route, or in general for "".
 type rateOf func(route string) shaper.Rate
 
-// decodeSettings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other settings are left to
-// the queue, which knows the policies that result.
+// decodeSettings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other
+// settings are left to the queue, which knows the policies that result.
 func (s *Server) decodeSettings(body []byte) (settingsPatch, error) {
 	var p settingsPatch
 	value, err := oneValue(body)
@@ -86,7 +86,8 @@ func (s *Server) patchRoutes(p *settingsPatch, rd *reader, path string, value js
 	})
 }
 
-// over lays the patch over the overrides of a tenant, of whose rates in force those given by halves take the other half.
+// over lays the patch over the overrides of a tenant, of whose rates in force those given by halves
+// take the other half.
 func (p settingsPatch) over(inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
 	return func(o shaper.Overrides) (shaper.Overrides, error) {
 		return p.apply(o, func(route string) shaper.Rate { return policyOn(inForce, route).Rate })

@@ -11,14 +11,17 @@ import (
 const (
 	// maxShown bounds the tenants with gauges of their own, for the sake of the metrics' size.
 	maxShown = 100
-	// otherTenants is the label of all tenants that are not shown; a tenant of that name is one of them.
+	// otherTenants is the label of all tenants that are not shown; a tenant of that name is one of
+	// them.
 	otherTenants = "other"
-	// holdPlace is how long a tenant keeps its place among the deepest, however deep others are. Each new one is a new series wherever
-	// metrics are kept, and clients choose the names: so they cannot make more of these than there are places in that time.
+	// holdPlace is how long a tenant keeps its place among the deepest, however deep others are.
+	// Each new one is a new series wherever metrics are kept, and clients choose the names: so they
+	// cannot make more of these than there are places in that time.
 	holdPlace = 10 * time.Minute
 )
 
-// shown chooses the tenants that have gauges of their own: those that the configuration names, or those with the deepest queues.
+// shown chooses the tenants that have gauges of their own: those that the configuration names, or
+// those with the deepest queues.
 type shown struct {
 	top    int // how many of the deepest; 0: the named ones
 	hidden bool
@@ -31,7 +34,8 @@ type place struct {
 	since  time.Time
 }
 
-// newShown shows the named tenants, or as many of the deepest as top says. Without either, none: not even the others.
+// newShown shows the named tenants, or as many of the deepest as top says. Without either, none:
+// not even the others.
 func newShown(named []string, top int) *shown {
 	s := &shown{top: min(top, maxShown), hidden: named == nil && top == 0}
 	s.name(named)
@@ -72,8 +76,8 @@ func (s *shown) has(tenant string) bool {
 	return slices.ContainsFunc(s.places, func(p place) bool { return p.tenant == tenant })
 }
 
-// choose gives the places to the deepest of those that were found. One that is taken changes hands for a deeper tenant, and not before its
-// time.
+// choose gives the places to the deepest of those that were found. One that is taken changes hands
+// for a deeper tenant, and not before its time.
 func (s *shown) choose(found *findings, now time.Time) {
 	if s.top == 0 {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/7509e464/sluice/queue/spans"
 )
 
-// TestSpansOfSubmissions: a submission has one span, a child of the client's, and the jobs carry the span's traceparent; what never came
-// to an admission has none.
+// TestSpansOfSubmissions: a submission has one span, a child of the client's, and the jobs carry
+// the span's traceparent; what never came to an admission has none.
 func TestSpansOfSubmissions(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	b := newBench(t, func(c *Config) { c.Traces = spans.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))) })

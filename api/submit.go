@@ -72,8 +72,8 @@ func (s *Server) callbackRule(url string) string {
 	return ""
 }
 
-// submit asks for admission and, if the client prefers, waits for the job's end. The watch begins before the submission, so
-// that no end can be missed however fast it comes.
+// submit asks for admission and, if the client prefers, waits for the job's end. The watch begins
+// before the submission, so that no end can be missed however fast it comes.
 func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answer, error) {
 	ctx := c.r.Context()
 	var err error
@@ -134,15 +134,16 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answ
 	return a, nil
 }
 
-// judged counts a submission that the queue has judged, remembers it as an arrival, and notes for the log that it was refused.
+// judged counts a submission that the queue has judged, remembers it as an arrival, and notes for
+// the log that it was refused.
 func (s *Server) judged(sub queue.Submission, v queue.Verdict) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
 	s.troubles.judged(sub, v.Outcome)
 }
 
-// seenLater chooses the job as the wait left it. A wait that failed takes nothing back: the job is admitted, and saying
-// otherwise would make the client send it twice.
+// seenLater chooses the job as the wait left it. A wait that failed takes nothing back: the job is
+// admitted, and saying otherwise would make the client send it twice.
 func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
 	return func(later queue.Job, err error) queue.Job {
 		if err != nil {

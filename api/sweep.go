@@ -28,7 +28,8 @@ func (s *Server) purgeTenant(c *call) (*answer, error) {
 	return ok(sweptOut(swept)), nil
 }
 
-// replayTenant is POST /v1/tenants/{tenant}/replay. That a job finds no place is no error here: others came back before it.
+// replayTenant is POST /v1/tenants/{tenant}/replay. That a job finds no place is no error here:
+// others came back before it.
 func (s *Server) replayTenant(c *call) (*answer, error) {
 	swept, err := s.sweep(c, replayable, func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
 		return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
@@ -74,8 +75,8 @@ func sweptOut(swept queue.Swept) wire.Swept {
 	return out
 }
 
-// decodeFilter reads the optional body of purge and replay. What is given must restrict the choice: a list of no ids, or an instant
-// before all jobs, must not come to mean every job.
+// decodeFilter reads the optional body of purge and replay. What is given must restrict the choice:
+// a list of no ids, or an instant before all jobs, must not come to mean every job.
 func decodeFilter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
 	return f, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
@@ -115,7 +116,8 @@ func (rd *reader) state(path string, value json.RawMessage, states []queue.ListS
 	return s
 }
 
-// instant reads a time of RFC 3339. With an offset, one of the year 9999 may be of the next in UTC, which could not be told again.
+// instant reads a time of RFC 3339. With an offset, one of the year 9999 may be of the next in UTC,
+// which could not be told again.
 func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || !isInstant(t) {
 		rd.wrong(path, value, instantRule)

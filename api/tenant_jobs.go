@@ -20,8 +20,9 @@ import (
 // tenantJobs is where the jobs of a tenant are on the admin listener.
 const tenantJobs = "/v1/tenants/{tenant}/jobs"
 
-// tenantJobOperations are the part of the control plane that is about jobs. They do what those of the data plane do, for the tenant in the path:
-// the operator has no credential of the tenant's, spends none of its reads (api.status_rate), and no limiter guard stands before them.
+// tenantJobOperations are the part of the control plane that is about jobs. They do what those of
+// the data plane do, for the tenant in the path: the operator has no credential of the tenant's,
+// spends none of its reads (api.status_rate), and no limiter guard stands before them.
 func (s *Server) tenantJobOperations() []operation {
 	const tag = "Jobs of tenants"
 	guards := append([]kind{storageUnavailable}, operatorKinds...)
@@ -74,8 +75,8 @@ func (s *Server) tenantJobOperations() []operation {
 	})
 }
 
-// ofTenant serves an operation of the data plane for the tenant in the path. Where it tells the place of the job, that is the one on the admin
-// listener.
+// ofTenant serves an operation of the data plane for the tenant in the path. Where it tells the
+// place of the job, that is the one on the admin listener.
 func (s *Server) ofTenant(handle func(*call) (*answer, error)) func(*call) (*answer, error) {
 	return func(c *call) (*answer, error) {
 		name, err := pathTenant(c)
@@ -161,7 +162,8 @@ func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error
 	return ok(out), nil
 }
 
-// submitTenantJob is POST /v1/tenants/{tenant}/jobs. The admin listener outlives the intake for a moment at the stop, so it asks for itself.
+// submitTenantJob is POST /v1/tenants/{tenant}/jobs. The admin listener outlives the intake for a
+// moment at the stop, so it asks for itself.
 func (s *Server) submitTenantJob(c *call) (*answer, error) {
 	if s.isDraining() {
 		return nil, drainingProblem()

@@ -23,7 +23,8 @@ func (r reply) detail(t testing.TB) (job wire.JobDetail) {
 	return job
 }
 
-// An operator sees the jobs of every tenant, by its name in the path and without a credential of the tenant's.
+// An operator sees the jobs of every tenant, by its name in the path and without a credential of
+// the tenant's.
 func TestOperatorListsJobs(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.StatusRate = shaper.Rate{Limit: 1, Period: time.Hour} })
 	for _, tenant := range []string{"acme", "a/b c", "é"} {

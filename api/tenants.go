@@ -149,7 +149,8 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 	return tenantAnswer(t), nil
 }
 
-// mayCreate refuses the change of a tenant that nobody has heard of where create is false: its name is misspelt.
+// mayCreate refuses the change of a tenant that nobody has heard of where create is false: its name
+// is misspelt.
 func (s *Server) mayCreate(c *call, name string) error {
 	create, err := truthParam(c.r.URL.Query(), "create", true)
 	if err != nil || create {
@@ -183,7 +184,8 @@ func truthParam(query url.Values, name string, otherwise bool) (bool, error) {
 	return otherwise, nil
 }
 
-// expected is the revision that the change is bound to, nil for any. Of several listed ones it is the current one.
+// expected is the revision that the change is bound to, nil for any. Of several listed ones it is
+// the current one.
 func (s *Server) expected(ctx context.Context, name string, match ifMatch) (*int64, error) {
 	switch {
 	case !match.listed:

@@ -172,7 +172,8 @@ func TestTenantsPageByPage(t *testing.T) {
 	}
 }
 
-// A change with create=false makes no tenant; neither do a purge and a replay of all, which have nothing to find there.
+// A change with create=false makes no tenant; neither do a purge and a replay of all, which have
+// nothing to find there.
 func TestUnknownTenants(t *testing.T) {
 	b := newBench(t)
 	change := []struct{ method, path, body string }{

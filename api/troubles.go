@@ -15,7 +15,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// troubles tells the log what an operator should know of requests, a line for a burst of them and not one for each.
+// troubles tells the log what an operator should know of requests, a line for a burst of them and
+// not one for each.
 type troubles struct {
 	log     *slog.Logger
 	refused *burstlog.Log // jobs
@@ -35,8 +36,8 @@ func newTroubles(log *slog.Logger) *troubles {
 	}
 }
 
-// refusalKinds are the kinds of problems of refused jobs. A key that is used for another job is the client's mistake, and nothing that an
-// operator could mend.
+// refusalKinds are the kinds of problems of refused jobs. A key that is used for another job is the
+// client's mistake, and nothing that an operator could mend.
 var refusalKinds = map[shaper.Outcome]kind{
 	shaper.Full: queueFull, shaper.FullOfBytes: queueBytesFull, shaper.OverShare: queueBytesFull, shaper.StoreFull: storeFull, shaper.DeadlineUnreachable: deadlineFarAway, shaper.Draining: tenantDraining,
 }
@@ -73,7 +74,8 @@ func (t *troubles) lost() {
 	}
 }
 
-// worked notes a request that the store has answered. It is back once nothing has failed for a second: a part of it may be away alone.
+// worked notes a request that the store has answered. It is back once nothing has failed for a
+// second: a part of it may be away alone.
 func (t *troubles) worked() {
 	if !t.away.Load() {
 		return
@@ -91,7 +93,8 @@ func (t *troubles) end() {
 	t.failed.Flush()
 }
 
-// faultText says what a panic was of: the runtime's own words, or the kind of a value, which might quote what a client sent.
+// faultText says what a panic was of: the runtime's own words, or the kind of a value, which might
+// quote what a client sent.
 func faultText(fault any) string {
 	if err, is := fault.(runtime.Error); is {
 		return err.Error()

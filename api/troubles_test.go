@@ -16,8 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// What an operator is told of bursts of refusals, of a store that goes and comes back, and of one without memory: a line for each, with the
-// tenant encoded.
+// What an operator is told of bursts of refusals, of a store that goes and comes back, and of one
+// without memory: a line for each, with the tenant encoded.
 func TestTroubles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -67,7 +67,8 @@ t=14.96s level=WARN msg="requests failed" kind=out-of-memory count=1 within=0s e
 	})
 }
 
-// A panic is told without the value, which might quote what a client sent, unless it is the runtime's.
+// A panic is told without the value, which might quote what a client sent, unless it is the
+// runtime's.
 func TestFaultText(t *testing.T) {
 	for _, c := range []struct {
 		do   func()

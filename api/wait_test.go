@@ -13,7 +13,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Time stories: what happens at an instant after the request, and when and how the request is then answered.
+// Time stories: what happens at an instant after the request, and when and how the request is then
+// answered.
 func TestWaits(t *testing.T) {
 	succeed := func(b *bench, id string) { b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 200}, nil) }
 	signal := func(b *bench, id string) { b.queue.Signal(id) }

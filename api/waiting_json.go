@@ -8,8 +8,9 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// encodeWaiting writes what encodeJSON would of a job of which no delivery has ended, with a newline, and reports whether it could: it leaves
-// names that must be escaped to encodeJSON. Every submission is answered so, and reflection took a twentieth of its processor time.
+// encodeWaiting writes what encodeJSON would of a job of which no delivery has ended, with a
+// newline, and reports whether it could: it leaves names that must be escaped to encodeJSON. Every
+// submission is answered so, and reflection took a twentieth of its processor time.
 func encodeWaiting(buf *bytes.Buffer, j *wire.Job) bool {
 	if j.LastError != nil || j.AttemptLog != nil || j.Response != nil || !isPlain(j.Tenant) || !isPlain(j.Route) || !isPlain(j.Type) {
 		return false

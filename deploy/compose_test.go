@@ -1,5 +1,5 @@
-// Package deploy_test checks what is shipped for containers: that docker-compose.yml means what it should, and that the
-// configuration it mounts is one that the program accepts.
+// Package deploy_test checks what is shipped for containers: that docker-compose.yml means what it
+// should, and that the configuration it mounts is one that the program accepts.
 package deploy_test
 
 import (
@@ -90,7 +90,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// The admin listener opens, to this machine alone, when there is a token for it, and is where it was when there is none.
+// The admin listener opens, to this machine alone, when there is a token for it, and is where it
+// was when there is none.
 func TestAdminListenerOfTheComposeFile(t *testing.T) {
 	for token, listen := range map[string]string{"": "127.0.0.1:8081", "0123456789abcdef": "0.0.0.0:8081"} {
 		options, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithEnv([]string{"SLUICE_ADMIN_TOKEN=" + token}))

@@ -64,7 +64,8 @@ func (s k6) job() string {
 	return `{"type":"` + s.find(`type: '([^']+)'`) + `","payload":{"n":1}}`
 }
 
-// world is the program with the configuration of the scripts, in virtual time: its API, its guards and its queue, from which jobs leave.
+// world is the program with the configuration of the scripts, in virtual time: its API, its guards
+// and its queue, from which jobs leave.
 type world struct {
 	t      *testing.T
 	config config.Config
@@ -165,8 +166,8 @@ func (w *world) look() {
 	}
 }
 
-// TestGuardScript performs the requests of guard.js: about 30 a minute against 20/m. The first 20 are answered with 202, the others with 429; a
-// minute after the overflow it begins anew.
+// TestGuardScript performs the requests of guard.js: about 30 a minute against 20/m. The first 20
+// are answered with 202, the others with 429; a minute after the overflow it begins anew.
 func TestGuardScript(t *testing.T) {
 	script := k6Script(t, "guard.js")
 	requests, pass, body := script.number("REQUESTS"), script.number("PASS"), script.job()
@@ -196,8 +197,9 @@ func TestGuardScript(t *testing.T) {
 	})
 }
 
-// TestIntakeScript performs the requests of intake.js, arrivals at a constant rate at a tenant whose rate and queue are smaller: what is admitted
-// is exactly what the simulator says, everything else is told that the queue is full.
+// TestIntakeScript performs the requests of intake.js, arrivals at a constant rate at a tenant
+// whose rate and queue are smaller: what is admitted is exactly what the simulator says, everything
+// else is told that the queue is full.
 func TestIntakeScript(t *testing.T) {
 	script := k6Script(t, "intake.js")
 	rate, body := script.number("RATE"), script.job()

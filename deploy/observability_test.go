@@ -227,7 +227,8 @@ func balanced(expr string) bool {
 	return expr != "" && !quoted && len(open) == 0
 }
 
-// TestDashboard: the panels do not lie over one another, and all ask the source that is provisioned.
+// TestDashboard: the panels do not lie over one another, and all ask the source that is
+// provisioned.
 func TestDashboard(t *testing.T) {
 	raw, err := os.ReadFile("grafana/dashboards/sluice.json")
 	if err != nil {

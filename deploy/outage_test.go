@@ -35,7 +35,8 @@ const (
 	step         = 5 * time.Second
 )
 
-// outage is a store in which each of three tenants sends a job in every step, may send two, and a worker delivers by virtual time.
+// outage is a store in which each of three tenants sends a job in every step, may send two, and a
+// worker delivers by virtual time.
 type outage struct {
 	t      *testing.T
 	q      *queue.Queue
@@ -86,7 +87,8 @@ func (o *outage) step(ctx context.Context) {
 	}
 }
 
-// series are what Prometheus would have kept of a registry: a value a minute, "_" where there was none.
+// series are what Prometheus would have kept of a registry: a value a minute, "_" where there was
+// none.
 type series map[string][]string
 
 func (s series) scrape(t *testing.T, g prometheus.Gatherer, minute int) {
@@ -110,8 +112,9 @@ func (s series) scrape(t *testing.T, g prometheus.Gatherer, minute int) {
 	}
 }
 
-// TestAlertsFireInAnOutage: the alerts see an outage by the figures that a real store shows in it, and its end. In an outage jobs keep leaving,
-// fail and come back, so an alert must go by neither departures nor the last time that a job was queued.
+// TestAlertsFireInAnOutage: the alerts see an outage by the figures that a real store shows in it,
+// and its end. In an outage jobs keep leaving, fail and come back, so an alert must go by neither
+// departures nor the last time that a job was queued.
 func TestAlertsFireInAnOutage(t *testing.T) {
 	recorded, oldest := series{}, map[time.Duration]float64{}
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +148,8 @@ func TestAlertsFireInAnOutage(t *testing.T) {
 			o.step(t.Context())
 		}
 	})
-	// What an outage of n minutes shows: a job that has waited for n minutes, up to the jobs that left at once before it.
+	// What an outage of n minutes shows: a job that has waited for n minutes, up to the jobs that
+	// left at once before it.
 	for at := outageBegins + time.Minute; at <= outageEnds; at += time.Minute {
 		if want := (at - outageBegins).Seconds(); math.Abs(oldest[at]-want) >= 2*step.Seconds() {
 			t.Errorf("%v after the begin of the outage the oldest wait is %v s", at-outageBegins, oldest[at])

@@ -1,31 +1,41 @@
 -- admit: ask for places for 1 to 1,000 jobs of one shard.
 --
--- Guarantee: no admission takes a flow's depth above its capacity, and a job is refused as full only if depth + size > capacity
--- at this script's instant (invariant 1), or full of bytes only if its payloads and those of the job or batch exceed that bound, or over
--- its share only if they and all that is stored of the flow exceed that. A job whose id is stored already was admitted by an earlier sending of this call, and is
--- answered again (invariant 7). An idempotency key makes one job: within the call, too. The first write is one that Redis
--- refuses at maxmemory, so the call fails there with nothing changed (invariant 9).
+-- Guarantee: no admission takes a flow's depth above its capacity, and a job is refused as full
+-- only if depth + size > capacity at this script's instant (invariant 1), or full of bytes only if
+-- its payloads and those of the job or batch exceed that bound, or over its share only if they and
+-- all that is stored of the flow exceed that. A job whose id is stored already was admitted by an
+-- earlier sending of this call, and is answered again (invariant 7). An idempotency key makes one
+-- job: within the call, too. The first write is one that Redis refuses at maxmemory, so the call
+-- fails there with nothing changed (invariant 9).
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 tenants
---   then per flow: flow, queue, later, policy, flows
+--   then per flow: flow, queue, later, lines, flows
 --   then per job: job, and idem if the job has an idempotency key
 -- ARGV
---   1 instant in µs, or '' for the server's   2 horizon in µs   3 '1' for all or none   4 number of flows
---   5 baseline   6 what the store takes no more of: '' or letters, b bytes, t tenants that it does not know
---   7 '' or four numbers: bytes that may be stored of a flow, its share; retention in s of finished jobs, of dead letters, of idempotency keys
+--   1 instant in µs, or '' for the server's
+--   2 horizon in µs
+--   3 '1' for all or none
+--   4 number of flows
+--   5 what the store takes no more of: '' or letters, b bytes, t tenants that it does not know
+--   6 '' or four numbers: bytes that may be stored of a flow, its share; retention in s of finished
+--     jobs, of dead letters, of idempotency keys
 --   then per flow: tier that the tenant's credential claims or '', entry in tenants
---   then per job: what it asks for, and the record from its cost on. Most ask for nothing but a place: that is the number of the flow.
---   Else numbers and hashes follow, after a blank each: delay in µs, max wait in ms (0: the policy's), and for a job that has an
---   idempotency key its hash and the fingerprint
+--   then per job: what it asks for, and the record from its cost on. Most ask for nothing but a
+--   place: that is the number of the flow.
+--   Else numbers and hashes follow, after a blank each: delay in µs, max wait in ms (0: the
+--   policy's), and for a job that has an idempotency key its hash and the fingerprint
 -- Reply
---   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next free place in µs, and where a job was over
---   its share the bytes that were stored of the flow; then an array with four numbers per job: depth, bytes, position, estimated
---   start (3, 7: when all that are queued have left); then an array with an array for each job of which more is to be said than that it
---   was admitted into the queue now: its number, outcome, state or '', retry after in µs, created, what the key knows or ''.
---   A batch of all or none that is refused has the numbers of one job, and the number of the flow that refused it behind all this.
---   outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share)
--- Derived keys: flow later policy dead tenants
+--   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
+--   free place in µs, and where a job was over its share the bytes that were stored of the flow;
+--   then an array with four numbers per job: depth, bytes, position, estimated
+--   start (3, 7: when all that are queued have left); then an array with an array for each job of
+--   which more is to be said than that it was admitted into the queue now: its number, outcome,
+--   state or '', retry after in µs, created, what the key knows or ''.
+--   A batch of all or none that is refused has the numbers of one job, and the number of the flow
+--   that refused it behind all this. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
+--   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share)
+-- Derived keys: flow later lines dead tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow admission batch
@@ -37,7 +47,7 @@ for a = first_arg, atomic and #ARGV or 0, 2 do
   local key, f, _, _, hash = KEYS[k], asks_for(ARGV[a])
   local keyed = hash ~= ''
   if not twins[key] and (all_new or stored(key) == '' and not (keyed and redis.call('GET', KEYS[k + 1]))) then
-    f.asked, f.asked_bytes = f.asked + 1, f.asked_bytes + n32(ARGV[a + 1], 6)
+    f.asked, f.asked_bytes = f.asked + 1, f.asked_bytes + n32(ARGV[a + 1], PAYLOAD_AT - COST_AT + 1)
   end
   twins[key], twins.k = true, k + (keyed and 2 or 1)
 end
@@ -88,7 +98,8 @@ local function admitted_before(f, id, j)
   if j.state == 'q' then
     position, start = place_of(f, redis.call('ZRANK', f.queue, id) or 0)
   elseif j.state == 's' and not f.stopped then
-    start = max(start_after(f, f.cost), j.at)
+    start = start_after(f, f.cost)
+    start = start ~= 0 and max(start, j.at) or 0
   end
   verdict(f.depth, f.bytes, position, start)
   detail(1, j.state, 0, j.created, '')
@@ -104,7 +115,7 @@ local function repeated(f, known, print)
   end
 end
 
--- outcome_of decides on a job that needs a place: outcome, estimated start, and retry after where it is refused for a time.
+-- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after.
 local function outcome_of(f, payload, delay, wait)
   local size, bytes = 1, payload
   if atomic then
@@ -165,7 +176,7 @@ end
 -- decide answers the job whose keys begin at k, and notes what is to be written for it.
 local function decide(k, f, delay, wait, hash, print, rest)
   local key, idem_key = KEYS[k], hash ~= '' and KEYS[k + 1]
-  local id, payload = sub(key, id_at), n32(rest, 6)
+  local id, payload = sub(key, id_at), n32(rest, PAYLOAD_AT - COST_AT + 1)
   if placed[id] then
     return again(placed[id])
   end
@@ -191,7 +202,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
     first_deadline = min(first_deadline, deadline)
   end
   if delay <= 0 then
-    position = queued(f, byte(rest, 1), id)
+    position = queued(f, n32(rest, 1), id)
   else
     state = 's'
     local list = f.add_later
@@ -223,7 +234,7 @@ for a = first_arg, #ARGV, 2 do
   k = k + (hash ~= '' and 2 or 1)
 end
 if atomic and refusal then
-  -- It is told of the flow as it was read, for nothing of the batch is in it; was[5] of those are queued.
+  -- The reply describes the flow as it was read; was[5] jobs of it are queued.
   local f, first = refusal.flow, refusal.at
   replies[f.number][5] = f.was[5] ~= 0 and next_slot(f) or 0
   if refused and not refused.fresh then
@@ -250,23 +261,11 @@ for i = 1, flow_count do
 end
 
 -- Write.
-local MOST = 1000 -- arguments of one command
-local function in_parts(cmd, key, list)
-  for from = 1, #list, MOST do
-    local to = min(from + MOST - 1, #list)
-    if key then
-      redis.call(cmd, key, unpack(list, from, to))
-    else
-      redis.call(cmd, unpack(list, from, to))
-    end
-  end
-end
-
--- First what may fail because a key that was not read is of another type: until then nothing is counted, and the same call may be made again.
+-- First the keys that were not read: one of a wrong type fails the call before anything is counted.
 for i = 1, #flows do
   local f = flows[i]
   if f.touched then
-    in_parts('ZADD', f.queue, f.add_queue)
+    in_parts('ZADD', f.queue, last_first(f.add_queue))
     in_parts('ZADD', f.later, f.add_later)
     if f.fresh then
       redis.call('SADD', f.names, f.name)

@@ -1,6 +1,7 @@
 -- beat: say that a worker lives, or that it leaves, and learn who else does.
 --
--- Guarantee: a worker is live until it leaves or has not beaten for the time to live, by a clock that never goes backwards.
+-- Guarantee: a worker is live until it leaves or has not beaten for the time to live, by a clock
+-- that never goes backwards.
 --
 -- KEYS
 --   1 clock of the workers   2 workers

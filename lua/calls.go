@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// At is the instant a call happens at: empty for the server's clock, else a decimal number of µs, for tests.
+// At is the instant a call happens at: empty for the server's clock, else a decimal number of µs,
+// for tests.
 type At string
 
 // AtInstant injects an instant instead of the server's clock.
@@ -36,9 +37,8 @@ type AdmitCall struct {
 	Clock, Due, Expires, Tenants string // keys
 	Horizon                      time.Duration
 	Atomic                       bool
-	Baseline                     string // EncodeBaseline
-	NoBytes, NoTenants           bool   // the store takes no more of them
-	Share                        int64  // bytes that may be stored of a flow; 0: no bound
+	NoBytes, NoTenants           bool  // the store takes no more of them
+	Share                        int64 // bytes that may be stored of a flow; 0: no bound
 	Retention                    Retention
 	Flows                        []AdmitFlow
 	Jobs                         []AdmitJob
@@ -46,9 +46,9 @@ type AdmitCall struct {
 
 // AdmitFlow is a flow that jobs of the call belong to.
 type AdmitFlow struct {
-	Flow, Queue, Later, Policy, Names string // keys
-	Tier                              string // that the tenant's credential claims, empty for none
-	Entry                             string // of the tenant, in the tenants key
+	Flow, Queue, Later, Lines, Names string // keys
+	Tier                             string // that the tenant's credential claims, as in keys; empty for none
+	Entry                            string // of the tenant, in the tenants key
 }
 
 // AdmitJob is one job that asks for a place.
@@ -64,7 +64,7 @@ type AdmitJob struct {
 }
 
 // StoredBytes is what the job takes in Redis, about.
-func (j AdmitJob) StoredBytes() int64 { return recordBytes + recordScript + int64(len(j.Rest)) }
+func (j AdmitJob) StoredBytes() int64 { return recordBytes + int64(fieldCost.at) + int64(len(j.Rest)) }
 
 // Verdict is the script's answer for one job.
 type Verdict struct {
@@ -74,7 +74,8 @@ type Verdict struct {
 	Known   KnownJob       // of a replayed or reused key
 }
 
-// KnownJob is what an idempotency key knows of its job. State and what follows are set once the job has ended.
+// KnownJob is what an idempotency key knows of its job. State and what follows are set once the job
+// has ended.
 type KnownJob struct {
 	ID          string
 	State       shaper.State
@@ -90,11 +91,11 @@ var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shape
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
-	args := make([]any, 0, 7+2*len(c.Flows)+2*len(c.Jobs))
+	args := make([]any, 0, 6+2*len(c.Flows)+2*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
-	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.Baseline, c.closed(), c.share())
+	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.closed(), c.share())
 	for _, f := range c.Flows {
-		keys = append(keys, f.Flow, f.Queue, f.Later, f.Policy, f.Names)
+		keys = append(keys, f.Flow, f.Queue, f.Later, f.Lines, f.Names)
 		args = append(args, f.Tier, f.Entry)
 	}
 	for _, j := range c.Jobs {
@@ -251,7 +252,8 @@ type LeasedJob struct {
 	Record   []byte
 }
 
-// TickCall polls a shard: leases what may leave, or, by the script that a grant said is needed, does what else there is to do.
+// TickCall polls a shard: leases what may leave, or, by the script that a grant said is needed,
+// does what else there is to do.
 type TickCall struct {
 	Script                                              *Script // that is needed; nil for Tick
 	At                                                  At
@@ -262,7 +264,6 @@ type TickCall struct {
 	Help                                                int  // 0 keep, 1 raise, 2 clear
 	Helper                                              bool // not the shard's owner
 	HandsOver                                           bool // the worker hands completions over
-	Baseline                                            string
 	Retention                                           Retention
 	Bounds                                              []Bound
 }
@@ -276,7 +277,7 @@ type Bound struct {
 // Call is the call in the form that is sent.
 func (c TickCall) Call() Call {
 	args := append([]any{
-		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help, c.Baseline,
+		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help,
 	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds())...)
 	for _, b := range c.Bounds {
 		args = append(args, b.Name, b.Places)
@@ -307,7 +308,7 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 	for r.more() {
 		l := LeasedJob{ID: r.text(), Stamp: shaper.Instant(r.int()), Record: []byte(r.text())}
 		l.Ends = max(g.Now, l.Stamp).Add(c.Lease)
-		if len(l.Record) >= recordHead { // else whoever decodes it will find that
+		if len(l.Record) >= HeadLength { // else DecodeRecord refuses it
 			var state shaper.State
 			if state, l.Epoch, l.Attempts, l.Eligible = leaseOf(l.Record); state != shaper.Leased {
 				l.Epoch++ // the record is as it was before
@@ -336,7 +337,6 @@ type SettleCall struct {
 	At                                  At
 	Clock, Due, Expires, Leases, Outbox string // keys
 	Horizon                             time.Duration
-	Baseline                            string
 	Retention                           Retention
 	Items                               []SettleItem
 }
@@ -380,7 +380,7 @@ const (
 // Call is the call in the form that is sent.
 func (c SettleCall) Call() Call {
 	keys := append(make([]string, 0, 5+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases, c.Outbox)
-	args := append(make([]any, 0, 8+5*len(c.Items)), string(c.At), c.Horizon.Microseconds(), c.Baseline)
+	args := append(make([]any, 0, 7+5*len(c.Items)), string(c.At), c.Horizon.Microseconds())
 	args = append(args, c.Retention.args()...)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)
@@ -435,7 +435,8 @@ func (c HeartbeatCall) Decode(values []any) ([]int64, error) {
 	return decodeCodes[int64](values, len(c.Jobs))
 }
 
-// ClockCall asks what a shard's clock says: a heartbeat for no lease, which is answered as soon as the way allows.
+// ClockCall asks what a shard's clock says: a heartbeat for no lease, which is answered as soon as
+// the way allows.
 type ClockCall struct {
 	At            At
 	Clock, Leases string // keys

@@ -26,7 +26,6 @@ type CancelCall struct {
 	Clock, Due, Expires, Outbox string   // keys
 	Jobs                        []string // keys of the records
 	Tenant                      string   // as in keys
-	Baseline                    string
 	Horizon                     time.Duration
 	Dead                        bool // delete dead jobs
 	Retention                   Retention
@@ -35,7 +34,7 @@ type CancelCall struct {
 // Call is the call in the form that is sent.
 func (c CancelCall) Call() Call {
 	return Call{Commands.Cancel, append([]string{c.Clock, c.Due, c.Expires, c.Outbox}, c.Jobs...),
-		append([]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
+		append([]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
 }
 
 // Decode reads the answer: JobAbsent, JobDone, JobDeleted or JobConflict per job, in order.
@@ -48,7 +47,6 @@ type ReplayCall struct {
 	At                               At
 	Clock, Due, Expires, Job, Outbox string // keys
 	Tenant                           string // as in keys
-	Baseline                         string
 	Horizon                          time.Duration
 	Tag                              uint32 // not 0; the same when the call is sent again, another for another call
 	MaxAttempts                      int
@@ -58,10 +56,11 @@ type ReplayCall struct {
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
 	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
-		[]any{string(c.At), c.Tenant, c.Baseline, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity), max(1, c.DeadBytes)}}
+		[]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity), max(1, c.DeadBytes)}}
 }
 
-// Decode reads the answer; the admission is set for JobDone, JobFull, JobFullOfBytes and JobDraining.
+// Decode reads the answer; the admission is set for JobDone, JobFull, JobFullOfBytes and
+// JobDraining.
 func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 	r := reader{values: values}
 	a := shaper.Admission{Now: shaper.Instant(r.int())}
@@ -89,9 +88,9 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 
 // StatusCall reads one job.
 type StatusCall struct {
-	At               At
-	Clock, Job       string // keys
-	Tenant, Baseline string
+	At         At
+	Clock, Job string // keys
+	Tenant     string // as in keys
 }
 
 // Status is a job as it stands.
@@ -105,7 +104,7 @@ type Status struct {
 
 // Call is the call in the form that is sent.
 func (c StatusCall) Call() Call {
-	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.Baseline}}
+	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant}}
 }
 
 // Decode reads the answer.

@@ -32,7 +32,8 @@ var limits = map[limiter.Algorithm]*Script{
 
 // Call is the call in the form that is sent. The policy must be legal.
 func (c LimitCall) Call() Call {
-	// No more is asked of a cost that is refused for good, and it stays a number that Lua counts exactly.
+	// No more is asked of a cost that is refused for good, and it stays a number that Lua counts
+	// exactly.
 	cost := min(max(c.Cost, 0), c.Policy.Limit()+1)
 	keys := []string{c.State}
 	args := []any{string(c.At), c.Tag, cost, c.Policy.Rate.Limit, c.Policy.Rate.Period.Microseconds()}

@@ -11,7 +11,6 @@ type MendCall struct {
 	Clock, Due, Expires, Leases, Tenants, Outbox string   // keys
 	Jobs                                         []string // keys of records whose place in an index is looked at
 	Flows                                        []string // names of flows to look at, beside those of Jobs that are out of place
-	Baseline                                     string   // of a shard whose clock was lost
 	Horizon                                      time.Duration
 	Repair                                       bool // else nothing is written
 	Totals                                       bool // look at the totals of the shard
@@ -27,7 +26,7 @@ type Mended struct {
 
 // Call is the call in the form that is sent.
 func (c MendCall) Call() Call {
-	args := []any{string(c.At), c.Baseline, c.Horizon.Microseconds(), flag(c.Repair), flag(c.Totals), flag(c.JobFlows)}
+	args := []any{string(c.At), c.Horizon.Microseconds(), flag(c.Repair), flag(c.Totals), flag(c.JobFlows)}
 	for _, name := range c.Flows {
 		args = append(args, name)
 	}
@@ -44,7 +43,8 @@ func (c MendCall) Decode(values []any) (found []Mended, err error) {
 	return found, r.err
 }
 
-// Damaged returns what a script stopped at because a part of it was deleted: "clock", or "flow" and its name. ok is false for any other error.
+// Damaged returns what a script stopped at because a part of it was deleted: "clock", "policies",
+// or "flow" and its name. ok is false for any other error.
 func Damaged(err error) (what, name string, ok bool) {
 	if err == nil {
 		return "", "", false
@@ -59,6 +59,8 @@ func Damaged(err error) (what, name string, ok bool) {
 		return "flow", fields[1], true
 	case len(fields) >= 1 && strings.HasPrefix(fields[0], "clock"):
 		return "clock", "", true
+	case len(fields) >= 1 && strings.HasPrefix(fields[0], "policies"):
+		return "policies", "", true
 	}
 	return "", "", false
 }

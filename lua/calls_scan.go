@@ -100,7 +100,7 @@ func (c ScanCall) Decode(values []any) (Scan, error) {
 func parseFlow(text string) (f ScannedFlow, err error) {
 	rest := text
 	next := func() (part string) {
-		part, rest, _ = strings.Cut(rest, " ")
+		part, rest, _ = strings.Cut(rest, "\n")
 		return part
 	}
 	number := func() int64 {
@@ -121,19 +121,22 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	}
 	cells := next()
 	f.Hindered = parseHindrance(next())
-	tier, found := strings.CutPrefix(next(), "=")
-	f.Tier, f.Oldest, f.Letters = tier, instant(), number()
+	obeyed := next()
+	f.Oldest, f.Letters = instant(), number()
 	if rest != "" {
 		f.Stored = Stored{
 			Live: number(), Dead: number(),
 			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()}, Keys: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
 		}
 	}
-	if err == nil && (f.Flow == "" || !found || rest != "") {
+	if err == nil && (f.Flow == "" || rest != "") {
 		err = fmt.Errorf("%w: not a flow", ErrReply)
 	}
-	if err == nil && cells != "0" {
-		f.Bucket.Cells, err = parseCells(cells)
+	if err == nil && obeyed != "0" {
+		var paces []shaper.Pace
+		if f.Tier, paces, err = parseObeyed(obeyed); err == nil && cells != "0" {
+			f.Bucket.Cells, err = parseCells(cells, paces)
+		}
 	}
 	return f, err
 }
@@ -149,24 +152,14 @@ func parseHindrance(text string) Hindrance {
 }
 
 // parseCells reads the state of each pace, as lib/flow.lua writes it.
-func parseCells(text string) ([]shaper.Cell, error) {
-	cells := make([]shaper.Cell, 0, 1+strings.Count(text, ","))
+func parseCells(text string, paces []shaper.Pace) ([]shaper.Cell, error) {
+	cells := make([]shaper.Cell, 0, len(paces))
 	for cell := range strings.SplitSeq(text, ",") {
-		var n [5]int64
-		for i := range n {
-			part, rest, more := strings.Cut(cell, ":")
-			var err error
-			if n[i], err = strconv.ParseInt(part, 10, 64); err != nil || more != (i < len(n)-1) {
-				return nil, fmt.Errorf("%w: not a pace: five numbers are", ErrReply)
-			}
-			cell = rest
+		n, err := numbersIn(cell, 2)
+		if err != nil || len(cells) == len(paces) {
+			return nil, fmt.Errorf("%w: not the state of %d paces", ErrReply, len(paces))
 		}
-		if n[0] < 1 {
-			return nil, fmt.Errorf("%w: a pace of no jobs", ErrReply)
-		}
-		cells = append(cells, shaper.Cell{
-			Pace: shaper.Pace{Rate: shaper.Rate{Limit: n[0], Period: micros(n[1])}, Burst: n[2]}, TAT: shaper.Instant(n[3]), Rem: n[4],
-		})
+		cells = append(cells, shaper.Cell{Pace: paces[len(cells)], TAT: shaper.Instant(n[0]), Rem: n[1]})
 	}
 	return cells, nil
 }

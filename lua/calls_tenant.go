@@ -7,21 +7,31 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TuneCall changes what one source says of a tenant.
+// TuneCall changes what one source says of a tenant, and the lines that its flows obey.
 type TuneCall struct {
-	At                                                 At
-	Clock, Due, Policy, History, Names, Tenants, Filed string // keys
-	Horizon                                            time.Duration
-	Baseline                                           string
-	Name                                               string // of this call; the same when it is sent again
-	Expected                                           *int64 // revision; nil for any
-	Source                                             string // "api" or "file"
-	Says                                               string // what the source says, empty for nothing
-	Effective                                          string // EncodeStatements
-	Reason, HistoryEntry                               string
-	Entry                                              string // of the tenant, in the tenants and filed keys
-	EndHolds                                           bool
+	At                                                        At
+	Clock, Due, Policy, History, Names, Tenants, Tuned, Lines string // keys
+	Horizon                                                   time.Duration
+	Policies                                                  int64  // revision of the shard's policies that Settings were resolved with
+	Name                                                      string // of this call; the same when it is sent again
+	Expected                                                  *int64 // revision of the tenant; nil for any
+	Source                                                    string // "api" or "file"; empty where only the lines change
+	Says                                                      string // what the source says, empty for nothing
+	Reason, HistoryEntry                                      string // of the API
+	Entry                                                     string // of the tenant, in the tenants and tuned keys
+	EndHolds                                                  bool
+	Settings                                                  Lines // of the tenant's flows; none without settings of its own
 }
+
+// Tuned is what became of a change.
+type Tuned int64
+
+// The answers.
+const (
+	TunedOtherTenant   Tuned = 0 // the tenant is at another revision
+	TunedChanged       Tuned = 1
+	TunedOtherPolicies Tuned = 2 // the shard's policies are at another revision
+)
 
 // Call is the call in the form that is sent.
 func (c TuneCall) Call() Call {
@@ -29,35 +39,34 @@ func (c TuneCall) Call() Call {
 	if c.Expected != nil {
 		expected = strconv.FormatInt(*c.Expected, 10)
 	}
-	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Filed}, []any{
-		string(c.At), c.Horizon.Microseconds(), c.Baseline, c.Name, expected, c.Source, c.Says, c.Effective, c.Reason, c.HistoryEntry, c.Entry,
-		flag(c.EndHolds),
-	}}
+	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines}, append([]any{
+		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason, c.HistoryEntry, c.Entry, flag(c.EndHolds),
+	}, c.Settings.args()...)}
 }
 
-// Decode reads the answer: whether the change was made, and the revision in force.
-func (c TuneCall) Decode(values []any) (changed bool, revision int64, err error) {
+// Decode reads the answer, and the revision of the tenant that is in force.
+func (c TuneCall) Decode(values []any) (tuned Tuned, revision int64, err error) {
 	codes, err := decodeCodes[int64](values, 2)
 	if err != nil {
-		return false, 0, err
+		return TunedOtherTenant, 0, err
 	}
-	return codes[0] == 1, codes[1], nil
+	return Tuned(codes[0]), codes[1], nil
 }
 
-// DeclareCall puts a baseline into force in a shard.
+// DeclareCall puts the policies of a configuration file into force in a shard.
 type DeclareCall struct {
-	At       At
-	Clock    string // key
-	Revision int64
-	Baseline string // EncodeBaseline
+	At           At
+	Clock, Lines string // keys
+	Revision     int64
+	Settings     Lines // of tenants without settings of their own
 }
 
 // Call is the call in the form that is sent.
 func (c DeclareCall) Call() Call {
-	return Call{Commands.Declare, []string{c.Clock}, []any{string(c.At), c.Revision, c.Baseline}}
+	return Call{Commands.Declare, []string{c.Clock, c.Lines}, append([]any{string(c.At), c.Revision}, c.Settings.args()...)}
 }
 
-// Decode reads the answer: whether the baseline is in force, not one of a later revision.
+// Decode reads the answer: whether these policies are in force, not those of a later revision.
 func (c DeclareCall) Decode(values []any) (inForce bool, err error) {
 	codes, err := decodeCodes[int64](values, 1)
 	return err == nil && codes[0] == 1, err

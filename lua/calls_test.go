@@ -8,13 +8,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Each method here sends one call to the script and to the model, compares the answers, and checks what the answer alone can show.
+// Each method here sends one call to the script and to the model, compares the answers, and checks
+// what the answer alone can show.
 
 func (w *world) admit(r admission) {
 	w.note("%v", r)
 	call := lua.AdmitCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(),
-		Horizon: horizon, Atomic: r.atomic, Baseline: lua.EncodeBaseline(r.baseline), NoBytes: r.noBytes, NoTenants: r.noTenants,
+		Horizon: horizon, Atomic: r.atomic, NoBytes: r.noBytes, NoTenants: r.noTenants,
 		Share: r.share, Retention: w.retention(),
 	}
 	names := flowsOf(r.jobs)
@@ -22,7 +23,7 @@ func (w *world) admit(r admission) {
 		first := r.jobs[slices.IndexFunc(r.jobs, func(c candidate) bool { return c.flow == name })]
 		tenant := tenantOf(name)
 		call.Flows = append(call.Flows, lua.AdmitFlow{
-			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name), Policy: w.shard.Policy(tenant),
+			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name), Lines: w.shard.LinesOf(tenant),
 			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry,
 		})
 	}
@@ -65,13 +66,14 @@ func (w *world) admit(r admission) {
 	}
 }
 
-// tick sends a look. Where its answer is learnt, the worker holds the leases and takes the next number.
+// tick sends a poll. Where its answer is learnt, the worker holds the leases and takes the next
+// number.
 func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 	w.note("%v learnt %v", r, learnt)
 	call := lua.TickCall{
 		Script: r.script, At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
 		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
-		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(), Bounds: r.bounds,
+		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Retention: w.retention(), Bounds: r.bounds,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	want, wantRecords := w.m.tick(r)
@@ -120,7 +122,8 @@ func (w *world) follow(c *consumer, r look, got lua.Grant) lua.Grant {
 	return next
 }
 
-// inOrder is invariant 6: who leaves has the lowest sequence of all that were eligible by then. What is handed over again left before.
+// inOrder is invariant 6: who leaves has the lowest sequence of all that were eligible by then.
+// What is handed over again left before.
 func (w *world) inOrder(g lua.Grant, found []lua.Record) {
 	for i, l := range g.Leases {
 		if found[i].State == shaper.Leased {
@@ -139,7 +142,7 @@ func (w *world) settle(r settlement) {
 	w.note("settle %d %s", r.at, describe(r.items))
 	call := lua.SettleCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
-		Horizon: horizon, Baseline: lua.EncodeBaseline(r.baseline), Retention: w.retention(),
+		Horizon: horizon, Retention: w.retention(),
 	}
 	for _, s := range r.items {
 		s.Key = w.shard.Job(s.Key)
@@ -183,7 +186,7 @@ func (w *world) cancel(r cancellation) {
 	w.note("cancel %d %s %v dead %v", r.at, r.tenant, r.ids, r.dead)
 	call := lua.CancelCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Outbox: w.shard.Outbox(), Tenant: r.tenant,
-		Baseline: lua.EncodeBaseline(r.baseline), Horizon: horizon, Dead: r.dead, Retention: w.retention(),
+		Horizon: horizon, Dead: r.dead, Retention: w.retention(),
 	}
 	for _, id := range r.ids {
 		call.Jobs = append(call.Jobs, w.shard.Job(id))
@@ -227,7 +230,7 @@ func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
 	call := lua.ReplayCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
-		Baseline: lua.EncodeBaseline(r.baseline), Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity), DeadBytes: w.m.deadBytes,
+		Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity), DeadBytes: w.m.deadBytes,
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)
@@ -236,28 +239,32 @@ func (w *world) replay(r revival) {
 }
 
 func (w *world) tune(r tuning) {
-	w.note("tune %d %s %s %s says %q eff %q", r.at, r.tenant, r.name, r.source, r.says, r.effective())
-	call := lua.TuneCall{
+	w.note("tune %d %s %s %s says %q lines %q of %d", r.at, r.tenant, r.name, r.source, r.says, r.lines(), r.resolved.revision)
+	call := w.tuneCall(r)
+	tuned, revision, err := call.Decode(w.run(call.Call()))
+	wantTuned, wantRevision := w.m.tune(r)
+	w.same("tune", []any{tuned, revision}, []any{wantTuned, wantRevision}, err)
+}
+
+func (w *world) tuneCall(r tuning) lua.TuneCall {
+	return lua.TuneCall{
 		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant), History: w.shard.History(r.tenant),
-		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Baseline: lua.EncodeBaseline(r.baseline),
-		Name: r.name, Expected: r.expected, Source: r.source, Says: r.says, Effective: r.effective(), Reason: r.reason, HistoryEntry: r.historyEntry,
-		Entry: r.entry, EndHolds: r.endHolds,
+		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Tuned: w.shard.Tuned(), Lines: w.shard.LinesOf(r.tenant), Horizon: horizon,
+		Policies: r.resolved.revision, Name: r.name, Expected: r.expected, Source: r.source, Says: r.says, Settings: r.lines(), Reason: r.reason,
+		HistoryEntry: r.historyEntry, Entry: r.entry, EndHolds: r.endHolds,
 	}
-	changed, revision, err := call.Decode(w.run(call.Call()))
-	wantChanged, wantRevision := w.m.tune(r)
-	w.same("tune", []any{changed, revision}, []any{wantChanged, wantRevision}, err)
 }
 
 func (w *world) status(at shaper.Instant, tenant, id string) {
 	w.note("status %d %s %s", at, tenant, id)
-	call := lua.StatusCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, Baseline: lua.EncodeBaseline(w.baseline)}
+	call := lua.StatusCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant}
 	got, err := call.Decode(w.run(call.Call()))
 	var record lua.Record
 	if got.Found && err == nil {
 		record, err = lua.DecodeRecord(got.Record)
 	}
 	got.Record = nil
-	want, wantRecord := w.m.status(at, w.baseline, tenant, id)
+	want, wantRecord := w.m.status(at, tenant, id)
 	w.same("status", got, want, err)
 	w.same("status: record", bare(record), wantRecord, nil)
 }
@@ -268,7 +275,7 @@ func (w *world) scanTenant(at shaper.Instant, tenant string) {
 		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy(tenant), Dead: retention.Dead,
 	}
 	got, err := call.Decode(w.run(call.Call()))
-	w.same("scan of a tenant", w.retuned(got), w.m.scanTenant(at, w.baseline, tenant), err)
+	w.same("scan of a tenant", w.retuned(got), w.m.scanTenant(at, tenant), err)
 }
 
 // scan reads all pages.
@@ -287,7 +294,7 @@ func (w *world) scan(at shaper.Instant) {
 		}
 		call.Cursor = s.Cursor
 	}
-	w.same("scan", got, w.m.scan(at, w.baseline), nil)
+	w.same("scan", got, w.m.scan(at), nil)
 }
 
 // retuned sorts the flows of a scan and retunes their buckets, as the model does.
@@ -295,7 +302,7 @@ func (w *world) retuned(s lua.Scan) lua.Scan {
 	for _, t := range s.Tenants {
 		slices.SortFunc(t.Flows, func(a, b lua.ScannedFlow) int { return strings.Compare(a.Flow, b.Flow) })
 		for i, f := range t.Flows {
-			bucket, changed := f.Bucket.Retune(w.m.load(f.Flow, w.baseline).policy.Paces(), s.Now)
+			bucket, changed := f.Bucket.Retune(w.m.load(f.Flow).policy.Paces(), s.Now)
 			if changed {
 				bucket.Ready = max(bucket.Ready, f.FullUntil)
 			}
@@ -307,8 +314,10 @@ func (w *world) retuned(s lua.Scan) lua.Scan {
 
 // declare puts a baseline into force.
 func (w *world) declare(at shaper.Instant, revision int64, b shaper.Baseline) {
-	call := lua.DeclareCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Revision: revision, Baseline: lua.EncodeBaseline(b)}
-	w.note("declare %d revision %d %q", at, revision, call.Baseline)
+	call := lua.DeclareCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Lines: w.shard.Lines(), Revision: revision, Settings: obeyed{baseline: b}.lines(),
+	}
+	w.note("declare %d revision %d %q", at, revision, call.Settings)
 	got, err := call.Decode(w.run(call.Call()))
 	w.same("declare", got, w.m.declare(at, revision, b), err)
 }

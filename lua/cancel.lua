@@ -1,25 +1,32 @@
--- cancel: end waiting jobs of one tenant at its client's wish, and delete dead ones at the operator's.
+-- cancel: end waiting jobs of one tenant at its client's wish, and delete dead ones at the
+-- operator's.
 --
--- Guarantee: a cancelled job never leaves and its place is free at once; cancelling it again changes nothing and is answered alike. A dead
--- job is deleted only if that is asked for and nobody waits to be called back; sent again, the answer is that there is none.
+-- Guarantee: a cancelled job never leaves and its place is free at once; cancelling it again
+-- changes nothing and is answered alike. A dead job is deleted only if that is asked for and nobody
+-- waits to be called back; sent again, the answer is that there is none.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 outbox
 --   then per job: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 '1' to delete dead jobs
---   6, 7, 8 retention in s: of finished jobs, of dead letters, of idempotency keys   9, 10 most dead letters of a flow, and of how many bytes
+--   1 instant in µs, or '' for the server's
+--   2 tenant as in keys
+--   3 horizon in µs
+--   4 '1' to delete dead jobs
+--   5, 6, 7 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   8, 9 most dead letters of a flow, and of how many bytes
 -- Reply
---   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its state
--- Derived keys: flow queue later returned policy job idem done dead outbox unlock tenants
+--   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its
+--   state
+-- Derived keys: flow queue later returned lines job idem done dead outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])
-local tenant, baseline, horizon, delete_dead = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
-retention_of(ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10])
+local tenant, horizon, delete_dead = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+retention_of(ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9])
 
 -- Read.
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
@@ -38,7 +45,7 @@ for k = 5, #KEYS do
   reply[#reply + 1] = code
   if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
     if not flows[j.flow] then
-      local f = flow_load(j.flow, baseline, nil, {})
+      local f = flow_load(j.flow, nil, {})
       if code == CANCELLED then
         flow_known(f)
         later_known(f)

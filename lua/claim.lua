@@ -1,7 +1,8 @@
 -- claim: take jobs that have ended out of the outbox for a while, to hand their completions over.
 --
--- Guarantee: a completion is given to one caller at a time; it stays in the outbox until it is reported as handed over, and is given out
--- again when the lease has ended before that. The same call sent twice is given the same ones (invariant 7).
+-- Guarantee: a completion is given to one caller at a time; it stays in the outbox until it is
+-- reported as handed over, and is given out again when the lease has ended before that. The same
+-- call sent twice is given the same ones (invariant 7).
 --
 -- KEYS
 --   1 clock   2 outbox   3 claim

@@ -18,7 +18,8 @@ type Clock struct {
 	Admitted, Rejected, Departed int64
 }
 
-// ParseClock reads the numbers of a clock. Those of a clock that nobody has used yet, "", are all 0.
+// ParseClock reads the numbers of a clock. Those of a clock that nobody has used yet, "", are all
+// 0.
 func ParseClock(text string) (c Clock, err error) {
 	if text == "" {
 		return c, nil

@@ -1,32 +1,35 @@
--- declare: put the baseline of a configuration file into force in a shard.
+-- declare: put the policies of a configuration file into force in a shard.
 --
--- Guarantee: the highest revision wins, in whatever order the calls arrive; backlogs obey it by the next looks. The
--- same call sent twice changes nothing the second time and is answered alike.
+-- Guarantee: the highest revision wins, in whatever order the calls arrive; backlogs obey it by the
+-- next polls. The same call sent twice changes nothing the second time and is answered alike.
 --
 -- KEYS
---   1 clock
+--   1 clock   2 lines
 -- ARGV
---   1 instant in µs, or '' for the server's   2 revision   3 baseline
+--   1 instant in µs, or '' for the server's   2 revision
+--   then per class of flows of tenants without settings of their own: TIER/ROUTE, line as in
+--   lib/policy.lua
 -- Reply
 --   now, 1 in force or 0 a later revision is
 -- Derived keys: unlock tenants
 -- Channels: sluice:wake
 
---! include record clock
+--! include record clock policy
 
 clock_load(ARGV[1])
-local before = tonumber(redis.call('HGET', KEYS[1], 'revision') or '0')
-if tonumber(ARGV[2]) < before then
+local before, revision = tonumber(clock.revision) or 0, ARGV[2]
+if tonumber(revision) < before then
   return { now, 0 }
 end
-if tonumber(ARGV[2]) == before and clock.baseline == ARGV[3] then
-  return { now, 1 }
+if redis.call('HGET', KEYS[2], 'revision') ~= revision then
+  unlock()
+  redis.call('DEL', KEYS[2])
+  write_lines(KEYS[2], revision, 3)
 end
-unlock()
-redis.call('HSET', KEYS[1], 'revision', ARGV[2])
-if clock.baseline ~= ARGV[3] then
-  redis.call('HSET', KEYS[1], 'baseline', ARGV[3], 'looked', '00')
+if clock.revision ~= revision then
+  unlock()
+  redis.call('HSET', KEYS[1], 'revision', revision, 'looked', '00')
+  clock_save()
+  redis.call('PUBLISH', 'sluice:wake', KEYS[1])
 end
-clock_save()
-redis.call('PUBLISH', 'sluice:wake', KEYS[1])
 return { now, 1 }

@@ -8,7 +8,7 @@
 --   as of tick
 -- Reply
 --   as of tick
--- Derived keys: flow queue later returned policy job idem done dead outbox unlock tenants
+-- Derived keys: flow queue later returned lines job idem done dead outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish poll

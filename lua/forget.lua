@@ -1,7 +1,8 @@
 -- forget: the part of a poll that forgets tenants which were idle for ten minutes.
 --
--- Guarantee: a tenant is forgotten only if nothing of it waits, runs, is dead and kept, is remembered by an API override or is
--- charged to the future. Everything is read before the first write.
+-- Guarantee: a tenant is forgotten only if nothing of it waits, runs, is dead and kept, is
+-- remembered by an API override or is charged to the future. Everything is read before the first
+-- write.
 --
 -- KEYS
 --   as of tick
@@ -9,7 +10,7 @@
 --   as of tick
 -- Reply
 --   as of tick
--- Derived keys: flow policy flows dead unlock tenants
+-- Derived keys: flow lines policy flows dead unlock tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow finish poll
@@ -18,8 +19,9 @@ local IDLE_MOST = 64
 local LEFT_MOST = 65536 -- bytes of answers and keys that an idle tenant leaves without being remembered for them
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
 
--- idle_keys returns the keys of a tenant of which nothing is waiting, running, dead and kept, remembered by an API override, charged to
--- the future, or stored beyond LEFT_MOST bytes; nil for any other, and whether an API override keeps that one anyway.
+-- idle_keys returns the keys of a tenant of which nothing is waiting, running, dead and kept,
+-- remembered by an API override, charged to the future, or stored beyond LEFT_MOST bytes; nil for
+-- any other, and whether an API override keeps that one anyway.
 local function idle_keys(tenant)
   local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
   local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
@@ -28,7 +30,7 @@ local function idle_keys(tenant)
     absent(keys[1])
   end
   for n = 1, #names do
-    local f = flow_load(names[n], baseline)
+    local f = flow_load(names[n])
     idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
     idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
     for c = 1, #f.cells do
@@ -43,8 +45,8 @@ local function idle_keys(tenant)
   return { keys = idle and keys, overrides = overrides, dead = dead }
 end
 
--- forget_idle deletes what is known of idle tenants. The others are looked at again in ten minutes, or in a day when an API override
--- keeps them anyway.
+-- forget_idle deletes what is known of idle tenants. The others are looked at again in ten minutes,
+-- or in a day when an API override keeps them anyway.
 local function forget_idle(entries)
   local gone, kept, keys = {}, {}, {}
   for i = 1, #entries do

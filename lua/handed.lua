@@ -1,13 +1,14 @@
 -- handed: take completions out of the outbox that somebody else sees to from now on.
 --
--- Guarantee: only the end of a job that was handed over is taken out, not a later one of the same job; sent again it changes nothing. From
--- then on the job is kept as long as any other.
+-- Guarantee: only the end of a job that was handed over is taken out, not a later one of the same
+-- job; sent again it changes nothing. From then on the job is kept as long as any other.
 --
 -- KEYS
 --   1 clock   2 outbox
 --   then per job: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2, 3 retention in s: of finished jobs, of dead letters
+--   1 instant in µs, or '' for the server's
+--   2, 3 retention in s: of finished jobs, of dead letters
 --   then per job: epoch, state
 -- Reply
 --   now, then per job: 1 taken out, 0 not in the outbox with this end

@@ -19,8 +19,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestMain fixes the seed of the random histories, so that a run tells of the change it tests and not of its luck. `make soak` and
-// SLUICE_PARITY_STEPS look further, with a seed of their own.
+// TestMain fixes the seed of the random histories, so that a run tells of the change it tests and
+// not of its luck. `make soak` and SLUICE_PARITY_STEPS look further, with a seed of their own.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	seed := flag.Lookup("rapid.seed")
@@ -38,7 +38,8 @@ type engine struct {
 	keys queue.Keyspace
 }
 
-// shards is how many independent places an engine has; every history takes one of its own and leaves it empty.
+// shards is how many independent places an engine has; every history takes one of its own and
+// leaves it empty.
 const shards = 1024
 
 func connect(t *testing.T, opt *redis.Options) engine {
@@ -74,8 +75,9 @@ func embeddedEngine(t *testing.T) engine {
 	}})
 }
 
-// eager is a connection whose writes do not wait for the other side to read. The embedded engine's pipes hold nothing: with the engine
-// answering the start of a pipeline and the client still writing the rest of it, each would wait for the other for ever.
+// eager is a connection whose writes do not wait for the other side to read. The embedded engine's
+// pipes hold nothing: with the engine answering the start of a pipeline and the client still
+// writing the rest of it, each would wait for the other for ever.
 type eager struct {
 	net.Conn
 	mu      sync.Mutex

@@ -18,7 +18,8 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// limitStart is the instant at which every story of a limiter begins: the start of a window of every period used.
+// limitStart is the instant at which every story of a limiter begins: the start of a window of
+// every period used.
 var limitStart = shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC))
 
 const (
@@ -50,7 +51,8 @@ func (l *limited) clean() {
 	}
 }
 
-// model is what the script must answer. Only what is allowed and takes something is kept, and the start of a block.
+// model is what the script must answer. Only what is allowed and takes something is kept, and the
+// start of a block.
 func (l *limited) model(at shaper.Instant, tag string, cost int64) (d limiter.Decision, kept bool) {
 	again := slices.Contains(l.tags, tag)
 	if again {
@@ -99,7 +101,8 @@ func (l *limited) take(at shaper.Instant, tag string, cost int64) limiter.Decisi
 	return got
 }
 
-// living checks that all of the state expires together, once it is as if the key had never been used and no call is sent again.
+// living checks that all of the state expires together, once it is as if the key had never been
+// used and no call is sent again.
 func (l *limited) living(reset time.Duration) {
 	for _, key := range []string{l.call.State, l.call.Log} {
 		left, err := l.e.PTTL(context.Background(), key).Result()
@@ -137,7 +140,8 @@ func limitPolicies(a limiter.Algorithm) *rapid.Generator[limiter.Policy] {
 	})
 }
 
-// limitGap draws the time to the next request: mostly a few intervals, at times none, some periods, or backwards.
+// limitGap draws the time to the next request: mostly a few intervals, at times none, some periods,
+// or backwards.
 func limitGap(p limiter.Policy) *rapid.Generator[time.Duration] {
 	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 	period := p.Rate.Period.Microseconds()
@@ -151,8 +155,8 @@ func limitGap(p limiter.Policy) *rapid.Generator[time.Duration] {
 	)
 }
 
-// TestLimitParity holds the scripts of the limiters and the pure functions together: every answer, whatever is asked, sent again, and
-// however the clock steps.
+// TestLimitParity holds the scripts of the limiters and the pure functions together: every answer,
+// whatever is asked, sent again, and however the clock steps.
 func TestLimitParity(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -187,7 +191,8 @@ func TestLimitParity(t *testing.T) {
 	}
 }
 
-// TestLimitNumbers: at the greatest numbers that a policy may have nothing is lost in the doubles of Lua.
+// TestLimitNumbers: at the greatest numbers that a policy may have nothing is lost in the doubles
+// of Lua.
 func TestLimitNumbers(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -218,7 +223,8 @@ func TestLimitNumbers(t *testing.T) {
 	}
 }
 
-// TestLimitLogInParts: a log is read in parts, of which the first ones may be too old, and a refusal looks far ahead.
+// TestLimitLogInParts: a log is read in parts, of which the first ones may be too old, and a
+// refusal looks far ahead.
 func TestLimitLogInParts(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -267,8 +273,8 @@ func TestLimitRefusalsWriteNothing(t *testing.T) {
 	}
 }
 
-// TestLimitSentAgain: a call whose answer was lost takes nothing when it is sent again, and is told that it may pass, up to so many others
-// in between; a refusal is no promise.
+// TestLimitSentAgain: a call whose answer was lost takes nothing when it is sent again, and is told
+// that it may pass, up to so many others in between; a refusal is no promise.
 func TestLimitSentAgain(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -321,7 +327,8 @@ func TestLimitBlocks(t *testing.T) {
 	}
 }
 
-// TestLimitMaxMemory: at maxmemory a limiter refuses to count, with nothing changed, and what would be refused anyway is.
+// TestLimitMaxMemory: at maxmemory a limiter refuses to count, with nothing changed, and what would
+// be refused anyway is.
 func TestLimitMaxMemory(t *testing.T) {
 	ctx, e := context.Background(), realEngine(t)
 	for i, a := range limiter.Algorithms() {

@@ -9,12 +9,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestMaxMemory: invariant 9. At maxmemory what takes jobs in is refused and changes nothing, and all that drains goes on.
+// TestMaxMemory: invariant 9. At maxmemory what takes jobs in is refused and changes nothing, and
+// all that drains goes on.
 func TestMaxMemory(t *testing.T) {
 	w := newWorld(t, realEngine(t), themes[0], 1)
 	defer w.clean()
-	w.baseline.Defaults = shaper.DefaultPolicy()
-	w.baseline.Defaults.Burst = 5
+	policy := shaper.DefaultPolicy()
+	policy.Burst = 5
+	w.declare(w.wall, 1, shaper.Baseline{Defaults: policy})
 	w.submit(9, 0)
 	w.submit(1, time.Minute)
 	w.lookUntilIdle()
@@ -22,7 +24,7 @@ func TestMaxMemory(t *testing.T) {
 		t.Fatalf("%d leases, want 5", len(w.held))
 	}
 	dead := w.held[0]
-	w.settle(settlement{w.wall, w.baseline, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}}})
+	w.settle(settlement{w.wall, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}}})
 	w.held = w.held[1:]
 
 	limit := func(bytes string) {
@@ -45,22 +47,22 @@ func TestMaxMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("admit", lua.AdmitCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon, Baseline: lua.EncodeBaseline(w.baseline),
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon,
 		Flows: []lua.AdmitFlow{{
-			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"), Later: w.shard.Later("acme/echo"), Policy: w.shard.Policy("acme"),
+			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"), Later: w.shard.Later("acme/echo"), Lines: w.shard.LinesOf("acme"),
 			Names: w.shard.Names("acme"), Entry: "acme",
 		}},
 		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Rest: rest}},
 	}.Call())
 	refused("replay", lua.ReplayCall{
 		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",
-		Baseline: lua.EncodeBaseline(w.baseline), Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
+		Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
 	}.Call())
 
 	// Each of these fails the test where Redis refuses it.
 	w.heartbeat(w.wall, w.held)
 	w.settleAll(lua.OutcomeRetry, time.Second)
-	w.cancel(cancellation{at: w.wall, baseline: w.baseline, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
+	w.cancel(cancellation{at: w.wall, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
 	w.claim(w.wall, "claim", 10)
 	w.handed(w.wall, w.claims)
 	w.status(w.wall, "acme", w.ids[8])

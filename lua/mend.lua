@@ -1,27 +1,31 @@
 -- mend: compare what is counted of flows with what is stored of them, and repair it.
 --
--- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is deleted, an index entry without
--- a record is removed, a record without an index entry is put back, counts are set to what is found, and a flow that was
--- lost begins a new grid one interval from now, so that no repair lets a flow burst. Without being asked to repair it
--- writes nothing. Sent again it finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost and
--- the bytes are estimated where the number of its jobs is wrong.
+-- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is
+-- deleted, an index entry without a record is removed, a record without an index entry is put back,
+-- counts are set to what is found, and a flow that was lost begins a new grid one interval from
+-- now, so that no repair lets a flow burst. Without being asked to repair it writes nothing. Sent
+-- again it finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost
+-- and the bytes are estimated where the number of its jobs is wrong.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 tenants   6 outbox
 --   then per job to look at: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 baseline   3 horizon in µs   4 '1' to repair   5 '1' to look at the totals
---   6 '1' to look at the flows of the jobs, too
+--   1 instant in µs, or '' for the server's
+--   2 horizon in µs
+--   3 '1' to repair
+--   4 '1' to look at the totals
+--   5 '1' to look at the flows of the jobs, too
 --   then per flow: name
 -- Reply
 --   now, then per finding: kind, name of the key or flow, what was found
--- Derived keys: flow queue later policy flows job dead done returned history tenants unlock
+-- Derived keys: flow queue later lines policy flows job dead done returned history tenants unlock
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow findings
 
 local RECORDS_MOST, LEASES_MOST = 1000, 5000
-local horizon, totals, with_flows = tonumber(ARGV[3]), ARGV[5] == '1', ARGV[6] == '1'
+local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
 
 if not sound(KEYS[1], 'hash') then
   return reply
@@ -29,11 +33,11 @@ end
 clock_load(ARGV[1], true)
 reply[1] = now
 local due_sound = redis.call('TYPE', KEYS[2]).ok
-if not all_sound(KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset', KEYS[5], 'zset', KEYS[6], 'zset') then
+if not all_sound(KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset', KEYS[5], 'zset', KEYS[6], 'zset', PREFIX .. 'lines', 'hash') then
   return reply
 end
 if due_sound ~= 'zset' and due_sound ~= 'none' then
-  redis.call('HSET', KEYS[1], 'looked', '00') -- the next looks make every flow due
+  redis.call('HSET', KEYS[1], 'looked', '00') -- the next polls make every flow due
 end
 
 local names, seen = {}, {}
@@ -41,7 +45,7 @@ local function add_flow(name)
   names[#names + 1] = not seen[name] and name or nil
   seen[name] = true
 end
-for a = 7, #ARGV do
+for a = 6, #ARGV do
   add_flow(ARGV[a])
 end
 
@@ -49,6 +53,7 @@ end
 local lost = clock.last == 0 and redis.call('EXISTS', KEYS[5]) == 1
 if lost then
   find('clock_lost', 'clock', 'missing')
+  clock.revision = redis.call('HGET', PREFIX .. 'lines', 'revision') or ''
 end
 
 -- index_of is the index that holds a job in its state, with its score there; nil for none.
@@ -102,8 +107,8 @@ if #leases <= LEASES_MOST then
   end
 end
 
--- records_of sums up the jobs of an index of a flow: how many there are, their cost and bytes, their highest sequence, and whether all were
--- read. Entries without a record are removed.
+-- records_of sums up the jobs of an index of a flow: how many there are, their cost and bytes,
+-- their highest sequence, and whether all were read. Entries without a record are removed.
 local function records_of(index)
   local ids = redis.call('ZRANGE', index, '0', format('%d', RECORDS_MOST - 1))
   local sum = { count = redis.call('ZCARD', index), cost = 0, bytes = 0, stored = 0, seq = 0, read = 0 }
@@ -167,6 +172,7 @@ local function flow_sound(name)
     return false
   end
   return all_sound(PREFIX .. 'flow:' .. name, 'hash', PREFIX .. 'policy:' .. tenant, 'hash',
+    PREFIX .. 'lines:' .. tenant, 'hash',
     PREFIX .. 'history:' .. tenant, 'list', PREFIX .. 'done:' .. name, 'list', PREFIX .. 'flows:' .. tenant, 'set',
     PREFIX .. 'queue:' .. name, 'zset', PREFIX .. 'later:' .. name, 'zset', PREFIX .. 'dead:' .. name, 'zset',
     PREFIX .. 'returned:' .. name, 'zset')
@@ -178,7 +184,7 @@ local function mend_flow(name)
   if not flow_sound(name) then
     return
   end
-  local f = flow_load(name, ARGV[2], nil, {})
+  local f = flow_load(name, nil, {})
   local queue, later = records_of(PREFIX .. 'queue:' .. name), records_of(PREFIX .. 'later:' .. name)
   local runs = running and (running[name] or 0) or f.running
   local depth = queue.count + later.count
@@ -213,7 +219,7 @@ local function mend_flow(name)
   end
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
   if flow_due(f, head) and not redis.call('ZSCORE', KEYS[2], name) then
-    find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no look would find them')
+    find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no poll would find them')
   end
   local plain = sub(name, 1, 1) ~= '~' -- the entry of any other tenant has its name, which the next admission writes
   if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 0 or plain and not redis.call('ZSCORE', KEYS[5], tenant_of(name)) then
@@ -262,8 +268,8 @@ if recount and repair or totals then
   if differ ~= '' and not recount then
     find('totals', 'clock', differ)
   end
-  if lost and repair and ARGV[2] ~= '' then
-    redis.call('HSET', KEYS[1], 'baseline', ARGV[2], 'looked', '00')
+  if lost and repair then
+    redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00')
   end
 end
 if repair and filled > 1 then

@@ -18,8 +18,9 @@ type departure struct {
 	cost  int64
 }
 
-// conformity judges the departures of each flow by the textbook GCRA in exact arithmetic (invariant 2), while its policy stays the same. It
-// shares no code with the bucket. The tolerance is the rounding of stamps to whole microseconds.
+// conformity judges the departures of each flow by the textbook GCRA in exact arithmetic (invariant
+// 2), while its policy stays the same. It shares no code with the bucket. The tolerance is the
+// rounding of stamps to whole microseconds.
 func conformity(departures []departure) error {
 	groups := map[string][]departure{}
 	for _, d := range departures {
@@ -60,9 +61,16 @@ func earliness(p shaper.Pace, list []departure) *big.Rat {
 		if early.Sub(early, credit).Cmp(worst) > 0 {
 			worst = early
 		}
-		tat.Add(tat, new(big.Rat).Mul(interval, new(big.Rat).SetInt64(d.cost)))
+		tat.Add(tat, charge(p, d.cost))
 	}
 	return worst
+}
+
+// charge is what a job is charged for, in µs: its cost times T, as far as that is bounded; see
+// shaper.TestChargeIsBounded.
+func charge(p shaper.Pace, cost int64) *big.Rat {
+	c := shaper.NewBucket([]shaper.Pace{p}).Depart(1, cost).Cells[0]
+	return new(big.Rat).Add(new(big.Rat).SetInt64(int64(c.TAT-1)), big.NewRat(c.Rem, p.Rate.Limit))
 }
 
 // TestMeterNotices: the judge is not blind.

@@ -12,9 +12,8 @@ import (
 
 // admission is one call of admit.
 type admission struct {
-	at       shaper.Instant
-	baseline shaper.Baseline
-	tiers    map[string]string // claimed, by tenant as in keys
+	at    shaper.Instant
+	tiers map[string]string // claimed, by tenant as in keys
 
 	noBytes, noTenants bool  // the store takes no more of them
 	share              int64 // bytes that may be stored of a flow; 0: no bound
@@ -37,7 +36,7 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v by %q claiming %v, closed %v %v, share %d:", r.at, r.atomic, lua.EncodeBaseline(r.baseline), r.tiers, r.noBytes, r.noTenants, r.share)
+	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers, r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
 		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
@@ -59,14 +58,15 @@ func (m *model) admit(r admission) []lua.Verdict {
 	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
 	before, stored := map[string]shaper.Admission{}, map[string]int64{}
 	for _, name := range flowsOf(r.jobs) {
-		was := m.flows[name].tier
-		flows[name] = m.loadClaimed(name, r.tiers[tenantOf(name)], r.baseline)
+		was := m.flows[name]
+		flows[name] = m.loadClaimed(name, r.tiers[tenantOf(name)])
 		before[name] = m.facts(flows[name], "")
 		flows[name].Stored = m.storedOf(flows[name])
 		stored[name] = flows[name].Stored
-		touched[name] = flows[name].retuned || !flows[name].fresh && flows[name].tier != was
+		touched[name] = !flows[name].fresh && (flows[name].tier != was.tier || flows[name].revision != was.revision)
 	}
-	// An atomic batch asks for as many places as it has jobs that need one: neither admitted before, nor under a key known already.
+	// An atomic batch asks for as many places as it has jobs that need one: neither admitted
+	// before, nor under a key known already.
 	for _, c := range r.jobs {
 		if m.jobs[c.id] == nil && m.known(c, nil) == "" {
 			asked[c.flow]++
@@ -207,7 +207,8 @@ func (m *model) admit(r admission) []lua.Verdict {
 	return verdicts
 }
 
-// known is what is kept under a job's idempotency key, or what an earlier job of the call will put there.
+// known is what is kept under a job's idempotency key, or what an earlier job of the call will put
+// there.
 func (m *model) known(c candidate, made map[string]string) string {
 	if c.idem == "" {
 		return ""

@@ -13,9 +13,8 @@ import (
 
 // settlement is one call of settle.
 type settlement struct {
-	at       shaper.Instant
-	baseline shaper.Baseline
-	items    []lua.SettleItem // with the job's id for a key
+	at    shaper.Instant
+	items []lua.SettleItem // with the job's id for a key
 }
 
 func (m *model) settle(r settlement) (codes []lua.SettleCode) {
@@ -31,10 +30,10 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
 			f, known := m.flows[j.Flow]
 			_, filed := m.due[j.Flow]
-			stay := m.clock.inForce != nil && !m.clock.scan && !whole[j.Flow] && known && (filed || f.Depth == 0)
+			stay := !m.clock.scan && !whole[j.Flow] && known && (filed || f.Depth == 0)
 			flows[j.Flow] = &f
 			if !stay {
-				flows[j.Flow] = m.load(j.Flow, r.baseline)
+				flows[j.Flow] = m.load(j.Flow)
 			}
 			stays[flows[j.Flow]] = stay
 		}
@@ -56,7 +55,8 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 			codes = append(codes, diedOr(lua.CodeSettled, s, j))
 			continue
 		}
-		// The outcome kept is that of the last lease that ended, which is the one before while the job is leased again.
+		// The outcome kept is that of the last lease that ended, which is the one before while the
+		// job is leased again.
 		ended := j.Epoch
 		if j.State == shaper.Leased {
 			ended--
@@ -173,11 +173,10 @@ func (m *model) heartbeat(at shaper.Instant, leases []leaseRef) []int64 {
 
 // cancellation is one call of cancel.
 type cancellation struct {
-	at       shaper.Instant
-	baseline shaper.Baseline
-	tenant   string
-	ids      []string
-	dead     bool
+	at     shaper.Instant
+	tenant string
+	ids    []string
+	dead   bool
 }
 
 func (m *model) cancel(r cancellation) []lua.JobCode {
@@ -207,7 +206,7 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 		at := slices.IndexFunc(touched, func(f *flow) bool { return f.name == j.Flow })
 		if at < 0 {
 			at = len(touched)
-			touched = append(touched, m.load(j.Flow, r.baseline))
+			touched = append(touched, m.load(j.Flow))
 		}
 		f := touched[at]
 		if codes[i] == lua.JobDeleted {
@@ -284,7 +283,6 @@ func (m *model) handed(at shaper.Instant, list []lua.HandedJob) (codes []int64) 
 // revival is one call of replay.
 type revival struct {
 	at          shaper.Instant
-	baseline    shaper.Baseline
 	tenant, id  string
 	tag         uint32
 	maxAttempts int
@@ -296,7 +294,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	if j == nil || tenantOf(j.Flow) != r.tenant {
 		return lua.JobAbsent, shaper.Admission{Now: m.now}
 	}
-	f := m.load(j.Flow, r.baseline)
+	f := m.load(j.Flow)
 	if j.Tag == r.tag {
 		m.reach("replay repeated")
 		a := m.facts(f, shaper.Admitted)
@@ -354,7 +352,7 @@ const historyKept, callsKept = 100, 16
 // tuning is one call of tune.
 type tuning struct {
 	at            shaper.Instant
-	baseline      shaper.Baseline
+	resolved      obeyed // what the tenant's flows are to obey
 	tenant, entry string // as in keys
 	name          string
 	expected      *int64
@@ -365,56 +363,66 @@ type tuning struct {
 	endHolds      bool
 }
 
-func (r tuning) effective() string {
-	return lua.EncodeStatements(r.file, r.api)
+// lines are none of a tenant without settings of its own.
+func (r tuning) lines() lua.Lines {
+	if r.file.Empty() && r.api.Empty() {
+		return nil
+	}
+	return r.resolved.lines()
 }
 
-func (m *model) tune(r tuning) (changed bool, revision int64) {
+func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 	m.begin(r.at)
 	p := m.policies[r.tenant]
 	calls := strings.Fields(p.fields["calls"])
 	if slices.Contains(calls, r.name) {
 		m.reach("call known")
-		return true, p.revision
+		return lua.TunedChanged, p.revision
 	}
 	if r.expected != nil && *r.expected != p.revision {
 		m.reach("another revision")
-		return false, p.revision
+		return lua.TunedOtherTenant, p.revision
+	}
+	if r.resolved.revision != m.clock.revision {
+		m.reach("other policies")
+		return lua.TunedOtherPolicies, p.revision
 	}
 	var flows []*flow
 	for name := range m.names[r.tenant] {
-		flows = append(flows, m.load(name, r.baseline))
+		flows = append(flows, m.load(name))
 	}
 
-	p.fields = maps.Clone(p.fields)
-	if p.fields == nil {
-		p.fields = map[string]string{}
-	}
-	p.revision++
 	p.file, p.api = r.file, r.api
-	calls = append([]string{r.name}, calls...)
-	p.fields["calls"] = strings.Join(calls[:min(len(calls), callsKept)], " ")
-	p.fields["revision"] = strconv.FormatInt(p.revision, 10)
-	p.fields["eff"], p.fields[r.source] = r.effective(), r.says
-	switch {
-	case r.source == "api":
+	if r.source != "" {
+		p.fields = maps.Clone(p.fields)
+		if p.fields == nil {
+			p.fields = map[string]string{}
+		}
+		p.revision++
+		calls = append([]string{r.name}, calls...)
+		p.fields["calls"] = strings.Join(calls[:min(len(calls), callsKept)], " ")
+		p.fields["revision"] = strconv.FormatInt(p.revision, 10)
+		p.fields[r.source] = r.says
+		m.tenants[r.entry] = int64(m.now)
+	}
+	if r.source == "api" {
 		if !r.endHolds {
 			p.fields["reason"] = r.reason
 		}
 		p.history = append([]string{r.historyEntry}, p.history...)
 		p.history = p.history[:min(len(p.history), historyKept)]
-	case r.says != "":
-		m.filed[r.entry] = true
-	default:
-		delete(m.filed, r.entry)
 	}
-	m.policies[r.tenant] = p
-	m.tenants[r.entry] = int64(m.now)
+	if p.fields != nil {
+		m.policies[r.tenant] = p
+	}
+	delete(m.tuned, r.entry)
+	if len(r.lines()) > 0 {
+		m.tuned[r.entry] = r.resolved
+	}
 	for _, f := range flows {
 		wasPaused := f.policy.Paused
-		f.policy = p.of(m.baseline(r.baseline), f.tier, f.name)
 		before := f.segment
-		m.retune(f)
+		m.obey(f)
 		m.reachIf(f.segment != before, "retuned by a change")
 		if wasPaused && !f.policy.Paused {
 			f.Bucket = f.MarkReady(m.now)
@@ -426,11 +434,11 @@ func (m *model) tune(r tuning) (changed bool, revision int64) {
 	}
 	m.storeAll(flows, true)
 	m.save()
-	return true, p.revision
+	return lua.TunedChanged, p.revision
 }
 
 // status answers the job, and its record without its payload.
-func (m *model) status(at shaper.Instant, baseline shaper.Baseline, tenant, id string) (s lua.Status, record lua.Record) {
+func (m *model) status(at shaper.Instant, tenant, id string) (s lua.Status, record lua.Record) {
 	m.begin(at)
 	s.Now = m.now
 	j := m.jobs[id]
@@ -438,7 +446,7 @@ func (m *model) status(at shaper.Instant, baseline shaper.Baseline, tenant, id s
 		return s, record
 	}
 	s.Found = true
-	f := m.load(j.Flow, baseline)
+	f := m.load(j.Flow)
 	switch {
 	case j.State == shaper.Queued:
 		s.Position, s.Start = m.place(id, f)
@@ -451,11 +459,11 @@ func (m *model) status(at shaper.Instant, baseline shaper.Baseline, tenant, id s
 }
 
 // scanTenant answers the flows sorted by name.
-func (m *model) scanTenant(at shaper.Instant, baseline shaper.Baseline, tenant string) lua.Scan {
+func (m *model) scanTenant(at shaper.Instant, tenant string) lua.Scan {
 	m.begin(at)
-	t := m.scanned(tenant, baseline)
+	t := m.scanned(tenant)
 	for i, flow := range t.Flows {
-		f := m.load(flow.Flow, baseline)
+		f := m.load(flow.Flow)
 		t.Flows[i].Stored = lua.Stored{Live: f.live, Dead: m.deadAlive(f), Answers: f.answers, Keys: f.keys}
 		m.reachIf(f.Pace(m.now) < 1, "slowed")
 	}
@@ -463,25 +471,25 @@ func (m *model) scanTenant(at shaper.Instant, baseline shaper.Baseline, tenant s
 }
 
 // scan answers by the entries of the tenants.
-func (m *model) scan(at shaper.Instant, baseline shaper.Baseline) map[string]lua.ScannedTenant {
+func (m *model) scan(at shaper.Instant) map[string]lua.ScannedTenant {
 	m.begin(at)
 	out := map[string]lua.ScannedTenant{}
 	for entry := range m.tenants {
 		tenant, _, _ := strings.Cut(entry, " ")
-		t := m.scanned(tenant, baseline)
+		t := m.scanned(tenant)
 		t.Entry = entry
 		out[entry] = t
 	}
 	return out
 }
 
-func (m *model) scanned(tenant string, baseline shaper.Baseline) lua.ScannedTenant {
+func (m *model) scanned(tenant string) lua.ScannedTenant {
 	p := m.policies[tenant]
 	t := lua.ScannedTenant{
 		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
-		f := m.load(name, baseline)
+		f := m.load(name)
 		flow := lua.ScannedFlow{
 			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,

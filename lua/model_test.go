@@ -13,9 +13,10 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// This file and its neighbours model_*_test.go are the specification of the scripts: one shard in plain Go, with the arithmetic of package
-// shaper. Every method is one command and does what the script of that name promises. What the model leaves out is what Redis does by
-// itself: keys that run out, and who listens on a channel.
+// This file and its neighbours model_*_test.go are the specification of the scripts: one shard in
+// plain Go, with the arithmetic of package shaper. Every method is one command and does what the
+// script of that name promises. What the model leaves out is what Redis does by itself: keys that
+// run out, and who listens on a channel.
 
 // The timings of every history. They are short against the jumps that histories make.
 const (
@@ -24,7 +25,8 @@ const (
 	sweep   = 500 * time.Millisecond
 )
 
-// retention is long by the server's clock, so no key runs out during a history; dead letters are also trimmed by the shard's clock.
+// retention is long by the server's clock, so no key runs out during a history; dead letters are
+// also trimmed by the shard's clock.
 var retention = lua.Retention{Finished: 2 * time.Hour, Dead: time.Hour, Idempotency: 3 * time.Hour}
 
 // zset is a sorted set as Redis orders it: by score, then by member.
@@ -77,9 +79,8 @@ type clock struct {
 	depth, bytes, running, help   int64
 	stored                        int64 // live and dead bytes of all flows
 	admitted, rejected, departed  int64
-	inForce                       *shaper.Baseline // nil: that of the caller
-	revision                      int64            // of inForce
-	scan                          bool             // all flows are to be made due
+	revision                      int64 // of the policies in force, 0 before there were any
+	scan                          bool  // all flows are to be made due
 	lapsed, dead                  int64
 }
 
@@ -91,10 +92,33 @@ type policy struct {
 	history   []string
 }
 
-// of is the policy of a flow of the tenant whose credential claims the tier.
-func (p policy) of(baseline shaper.Baseline, claimed, flow string) shaper.Policy {
-	resolved, _ := baseline.Resolve(shaper.Statements{Claimed: claimed, File: p.file, API: p.api}, routeOf(flow))
+// obeyed are the policies of a tenant's flows, or of all tenants without settings of their own.
+type obeyed struct {
+	baseline shaper.Baseline
+	says     shaper.Statements
+	revision int64 // of the policies in force when they were resolved
+}
+
+// of is the policy of a flow whose tenant's credential claims the tier.
+func (o obeyed) of(claimed, flow string) shaper.Policy {
+	o.says.Claimed = claimed
+	resolved, _ := o.baseline.Resolve(o.says, routeOf(flow))
 	return resolved
+}
+
+func (o obeyed) lines() lua.Lines {
+	lines := lua.Lines{}
+	for class, p := range o.baseline.Policies(o.says) {
+		lines[class.Tier+"/"+class.Route] = lua.EncodePolicy(p)
+	}
+	return lines
+}
+
+// stored is the hash that holds them.
+func (o obeyed) stored() map[string]string {
+	fields := map[string]string(o.lines())
+	fields["revision"] = text(o.revision)
+	return fields
 }
 
 // flow is a flow with its policy at the time it was loaded.
@@ -108,7 +132,7 @@ type flow struct {
 	later                                         shaper.Instant // head of the scheduled and retrying jobs, never for none
 	full                                          shaper.Instant // stopped by its dead letters until then
 	tier                                          string         // that the credential claimed last
-	hadTier                                       bool
+	revision                                      int64          // of the policies in force when it took its own
 	hindered                                      lua.Hindrance
 	trial                                         shaper.Trial
 	cause                                         string // of the hold that ends last; empty before the first
@@ -140,7 +164,8 @@ type claimed struct {
 	ids  []string
 }
 
-// stamping is what the judge of conformity is told of a stamp: the segment of the flow, the paces then, and the order of stamps.
+// stamping is what the judge of conformity is told of a stamp: the segment of the flow, the paces
+// then, and the order of stamps.
 type stamping struct {
 	segment, order int
 	paces          []shaper.Pace
@@ -154,7 +179,8 @@ type model struct {
 	now     shaper.Instant
 
 	due, expires, leases, tenants zset
-	filed                         map[string]bool
+	lines                         obeyed            // of tenants without settings of their own
+	tuned                         map[string]obeyed // of the others, by entry
 	flows                         map[string]flow
 	names                         map[string]map[string]bool // tenant → its flows
 	queue, laters, deads          map[string]zset            // by flow
@@ -178,7 +204,7 @@ type model struct {
 
 func newModel() *model {
 	return &model{
-		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, filed: map[string]bool{}, flows: map[string]flow{},
+		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
 		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
@@ -189,7 +215,7 @@ func newModel() *model {
 var situations = []string{
 	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole", "old sending", "handed over as it was",
 	"handed over anew", "given back unseen", "grace", "taken back", "expired", "looked at all", "forgotten", "kept for an override",
-	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
+	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision", "other policies",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
 	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes", "store_full", "in a tier",
@@ -240,14 +266,6 @@ func (m *model) wakeFor(due shaper.Instant) {
 	}
 }
 
-// baseline is the one in force for a caller with this one.
-func (m *model) baseline(of shaper.Baseline) shaper.Baseline {
-	if m.clock.inForce != nil {
-		return *m.clock.inForce
-	}
-	return of
-}
-
 // declare is the command of that name.
 func (m *model) declare(at shaper.Instant, revision int64, b shaper.Baseline) bool {
 	m.begin(at)
@@ -255,36 +273,44 @@ func (m *model) declare(at shaper.Instant, revision int64, b shaper.Baseline) bo
 		m.reach("declared too late")
 		return false
 	}
-	same := m.clock.inForce != nil && lua.EncodeBaseline(*m.clock.inForce) == lua.EncodeBaseline(b)
-	if revision == m.clock.revision && same {
-		return true
+	m.lines = obeyed{baseline: b, revision: revision}
+	if revision != m.clock.revision {
+		m.clock.revision, m.clock.scan = revision, true
+		m.save()
 	}
-	m.clock.revision = revision
-	if !same {
-		m.clock.inForce, m.clock.scan = &b, true
-	}
-	m.save()
 	return true
 }
 
-// load is a copy of a flow under its policy of now, retuned if that has changed.
-func (m *model) load(name string, baseline shaper.Baseline) *flow {
-	return m.loadClaimed(name, m.flows[name].tier, baseline)
-}
+// load is a copy of a flow under the policies in force, retuned if its own has changed.
+func (m *model) load(name string) *flow { return m.loadClaimed(name, m.flows[name].tier) }
 
 // loadClaimed is load for a tenant whose credential claims a tier.
-func (m *model) loadClaimed(name, tier string, baseline shaper.Baseline) *flow {
+func (m *model) loadClaimed(name, tier string) *flow {
 	f, known := m.flows[name]
-	f.name, f.fresh, f.retuned, f.tier = name, !known, false, tier
-	f.policy = m.policies[tenantOf(name)].of(m.baseline(baseline), f.tier, name)
-	if known {
-		m.retune(&f)
-	} else {
-		f.Bucket = shaper.NewBucket(f.policy.Paces())
-		f.segment = m.newSegment()
+	f.name, f.fresh, f.retuned = name, !known, false
+	if !known || f.revision != m.clock.revision || f.tier != tier {
+		f.tier = tier
+		m.obey(&f)
 	}
 	f.later = m.laters[name].head()
 	return &f
+}
+
+// obey makes a flow obey the policies in force.
+func (m *model) obey(f *flow) {
+	f.revision = m.clock.revision
+	f.policy = m.lines.of(f.tier, f.name)
+	for entry, own := range m.tuned {
+		if tenantOfEntry(entry) == tenantOf(f.name) {
+			f.policy = own.of(f.tier, f.name)
+		}
+	}
+	if f.fresh {
+		f.Bucket = shaper.NewBucket(f.policy.Paces())
+		f.segment = m.newSegment()
+	} else {
+		m.retune(f)
+	}
 }
 
 func (m *model) retune(f *flow) {
@@ -302,7 +328,6 @@ func (m *model) newSegment() int {
 }
 
 func (m *model) store(f *flow) {
-	f.hadTier = f.hadTier || f.tier != ""
 	m.reachIf(f.tier != "", "in a tier")
 	m.flows[f.name] = *f
 }
@@ -320,7 +345,7 @@ func (f *flow) nextDue() shaper.Instant {
 	return max(f.Earliest(), f.later)
 }
 
-// file puts the flow under its next due instant, and plans a look for it if wake says so.
+// file puts the flow under its next due instant, and plans a poll for it if wake says so.
 func (m *model) file(f *flow, wake bool) {
 	due := f.nextDue()
 	if due == never {
@@ -349,7 +374,8 @@ func (m *model) enqueue(f *flow, cost int64) {
 	f.Cost += cost
 }
 
-// become moves a job along an arrow of the state machine; there is no other way to change its state.
+// become moves a job along an arrow of the state machine; there is no other way to change its
+// state.
 func become(j *lua.Record, event shaper.Event) {
 	to, ok := j.State.After(event)
 	if !ok {
@@ -488,7 +514,7 @@ func keyBytes(j *lua.Record) int64 {
 
 // jobBytes is what a job takes in the store.
 func jobBytes(j *lua.Record) int64 {
-	const written = 56 // by the script, before what Rest encodes
+	const written = 56 // by the script: the head up to the cost, where Rest begins
 	rest, err := j.Rest()
 	if err != nil {
 		panic(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// The bounds of one look.
+// The bounds of one poll.
 const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 250, 200, 64
 	idleAfter                                                             = 10 * time.Minute
@@ -31,15 +31,14 @@ type look struct {
 	helper        bool
 	handsOver     bool
 	lead          time.Duration
-	baseline      shaper.Baseline
 	bounds        []lua.Bound
 }
 
 func (r look) String() string {
-	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v by %q", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds, lua.EncodeBaseline(r.baseline))
+	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds)
 }
 
-// looking is a look under way.
+// looking is a poll under way.
 type looking struct {
 	*model
 	look
@@ -47,13 +46,13 @@ type looking struct {
 	flows   map[string]*flow
 	touched []*flow
 	grant   lua.Grant
-	// How many jobs of all flows the look may still promote, and drop because they are overdue.
+	// How many jobs of all flows the poll may still promote, and drop because they are overdue.
 	promotable, droppable int
-	records               []lua.Record // of the leases, as the look found them
+	records               []lua.Record // of the leases, as the poll found them
 	bounds                map[string]int
 }
 
-// earliest is the earliest stamp that the look gives.
+// earliest is the earliest stamp that the poll gives.
 func (l *looking) earliest() shaper.Instant { return l.now.Add(l.lead) }
 
 // tick answers the grant and, beside it, the records of its leases.
@@ -120,8 +119,8 @@ func (l *looking) unswept() bool {
 	return l.clock.swept > 0 && 3*(l.now-l.clock.swept) > 2*shaper.Instant(lease.Microseconds())
 }
 
-// scans says that a changed baseline is not yet carried to all flows.
-func (l *looking) scans() bool { return l.clock.scan || l.clock.inForce == nil }
+// scans says that not all flows obey the policies in force yet.
+func (l *looking) scans() bool { return l.clock.scan }
 
 // lease is what tick does: it leases, or says what is to be done first.
 func (l *looking) lease() (more, answered bool) {
@@ -169,7 +168,8 @@ func (l *looking) needs(script *lua.Script) (more, answered bool) {
 }
 
 func (l *looking) answer(more bool) {
-	// The worker looks half a horizon before the next instant, and an expiry or a sweep is of no use before its time.
+	// The worker looks half a horizon before the next instant, and an expiry or a sweep is of no
+	// use before its time.
 	next := min(l.due.head(), l.expires.head().Add(horizon/2))
 	if l.clock.running > 0 {
 		next = min(next, max(l.now, l.clock.swept.Add(sweep)).Add(horizon/2))
@@ -199,10 +199,10 @@ func (l *looking) answer(more bool) {
 	l.grant.Next, l.grant.More, l.grant.Help = next, more, help == 1
 }
 
-// touch loads a flow that the look may change.
+// touch loads a flow that the poll may change.
 func (l *looking) touch(name string) *flow {
 	if l.flows[name] == nil {
-		l.flows[name] = l.load(name, l.look.baseline)
+		l.flows[name] = l.load(name)
 		l.touched = append(l.touched, l.flows[name])
 	}
 	return l.flows[name]
@@ -320,12 +320,9 @@ func (l *looking) expireAll(ids []string) {
 	l.storeAll(l.touched, l.helper)
 }
 
-// scan makes every flow due, so that the next looks judge it by the baseline in force.
+// scan makes every flow due, so that the next polls make it obey the policies in force.
 func (l *looking) scan() {
-	l.reachIf(l.clock.inForce != nil, "looked at all")
-	if l.clock.inForce == nil {
-		l.clock.inForce = &l.look.baseline
-	}
+	l.reach("looked at all")
 	for entry := range l.tenants {
 		for name := range l.names[tenantOfEntry(entry)] {
 			l.due[name] = int64(l.now)
@@ -339,7 +336,8 @@ func tenantOfEntry(entry string) string {
 	return name
 }
 
-// forgetIdle forgets tenants of which nothing waits, runs, is dead and may be replayed, is said by the API or is charged to the future.
+// forgetIdle forgets tenants of which nothing waits, runs, is dead and may be replayed, is said by
+// the API or is charged to the future.
 func (l *looking) forgetIdle(entries []string) {
 	l.changed = true
 	for _, entry := range entries {
@@ -347,7 +345,7 @@ func (l *looking) forgetIdle(entries []string) {
 		overridden := l.policies[tenant].fields["api"] != ""
 		idle, left := !overridden, int64(0)
 		for name := range l.names[tenant] {
-			f := l.load(name, l.look.baseline)
+			f := l.load(name)
 			idle = idle && f.Depth == 0 && f.Running == 0 && max(f.seen, f.Last, f.HeldUntil) < l.now.Add(-idleAfter)
 			idle = idle && len(l.deads[name]) == 0
 			for _, c := range f.Cells {
@@ -406,9 +404,10 @@ func (l *looking) leaseAll() (more bool) {
 	return more && budget > 0
 }
 
-// leaseFlow lets jobs of a flow leave, lowest sequence first, until none may leave before the horizon or a bound is met; stopped
-// reports the latter. Before each stamp, what is eligible by then joins the queue. The look sees as many queued jobs as it may lease;
-// beyond these it does not know who is next.
+// leaseFlow lets jobs of a flow leave, lowest sequence first, until none may leave before the
+// horizon or a bound is met; stopped reports the latter. Before each stamp, what is eligible by
+// then joins the queue. The poll sees as many queued jobs as it may lease; beyond these it does not
+// know who is next.
 func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 	room := min(budget, flowJobsMost)
 	if f.policy.Concurrency > 0 {
@@ -505,7 +504,8 @@ func (l *looking) putOff(f *flow) {
 	l.grant.Kept++
 }
 
-// promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying one to its old place.
+// promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying
+// one to its old place.
 func (l *looking) promote(f *flow, id string) member {
 	j := l.jobs[id]
 	l.reachIf(j.State == shaper.Scheduled, "promoted")

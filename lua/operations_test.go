@@ -32,10 +32,6 @@ var operations = []struct {
 	{"claim", (*world).drawClaim},
 	{"handed", (*world).drawHanded},
 	{"tune", (*world).drawTune},
-	{"other file", func(w *world) { // of the callers that come, which changes nothing once a baseline is in force
-		w.baseline = drawBaseline(w.T, w.th)
-		w.note("baseline of the callers %q", lua.EncodeBaseline(w.baseline))
-	}},
 	{"declare", (*world).drawDeclare},
 	{"status", (*world).drawStatus},
 	{"tenant", (*world).drawScanTenant},
@@ -108,7 +104,7 @@ func entryOf(tenant string) string {
 
 func (w *world) drawAdmit() {
 	w.pass()
-	r := admission{at: w.wall, baseline: w.baseline, tiers: map[string]string{}, atomic: rapid.IntRange(0, 3).Draw(w.T, "atomic") == 3}
+	r := admission{at: w.wall, tiers: map[string]string{}, atomic: rapid.IntRange(0, 3).Draw(w.T, "atomic") == 3}
 	n := rapid.SampledFrom([]int{1, 1, 1, 2, 3, 5}).Draw(w.T, "jobs")
 	flood := w.th.flood && rapid.IntRange(0, 9).Draw(w.T, "flood") == 9
 	if flood {
@@ -148,7 +144,7 @@ func (w *world) drawCandidate() candidate {
 		tenant: tenant, route: route, flow: queue.EncodeName(tenant) + "/" + queue.EncodeName(route), entry: entryOf(tenant),
 		delay:       rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 3, 25, 150, 2000, 600_000}).Draw(w.T, "delay") * time.Millisecond,
 		maxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 1, 40, 700, 5000}).Draw(w.T, "max wait") * time.Millisecond,
-		cost:        rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(w.T, "cost"),
+		cost:        rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 1, 1, 1, 2, 3, 1, 1, 1, 1, 99_999, 1_000_000}).Draw(w.T, "cost"),
 		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
 		payload:     []byte(strings.Repeat("p", rapid.SampledFrom([]int{0, 1, 20, 1100}).Draw(w.T, "payload"))),
 	}
@@ -184,7 +180,7 @@ func (w *world) drawWorker() *consumer {
 }
 
 func (w *world) lookOf(c *consumer, most int) look {
-	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, baseline: w.baseline, helper: c != w.workers[0], handsOver: c == w.workers[0]}
+	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0]}
 }
 
 func (w *world) drawTick(learnt bool) {
@@ -217,7 +213,7 @@ func (w *world) drawBounds() (bounds []lua.Bound) {
 	return bounds
 }
 
-// oldTick is an early sending of a look that arrives after later ones; nobody hears its answer.
+// oldTick is an early sending of a poll that arrives after later ones; nobody hears its answer.
 func (w *world) oldTick() {
 	c := w.drawWorker()
 	if len(c.past) == 0 {
@@ -231,7 +227,7 @@ func (w *world) oldTick() {
 
 func (w *world) drawSettle() {
 	w.pass()
-	r := settlement{at: w.wall, baseline: w.baseline}
+	r := settlement{at: w.wall}
 	for range rapid.SampledFrom([]int{1, 2, 4}).Draw(w.T, "items") {
 		ref, ok := w.drawLease()
 		if !ok {
@@ -261,7 +257,8 @@ func (w *world) drawSettle() {
 	w.remember(func(at shaper.Instant) { r.at = at; w.settle(r) })
 }
 
-// drawLease is mostly a lease that a worker holds, taken off the list, and now and then a stale one or one of a job that is not leased.
+// drawLease is mostly a lease that a worker holds, taken off the list, and now and then a stale one
+// or one of a job that is not leased.
 func (w *world) drawLease() (ref leaseRef, ok bool) {
 	if stray := rapid.IntRange(0, 9).Draw(w.T, "stray lease") == 9; stray && len(w.ids) > 0 {
 		return leaseRef{rapid.SampledFrom(w.ids).Draw(w.T, "job"), rapid.Int64Range(0, 3).Draw(w.T, "epoch")}, true
@@ -313,7 +310,7 @@ func (w *world) drawTenant(id string) string {
 
 func (w *world) drawCancel() {
 	w.pass()
-	r := cancellation{at: w.wall, baseline: w.baseline, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
+	r := cancellation{at: w.wall, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
 	for range rapid.SampledFrom([]int{1, 1, 3}).Draw(w.T, "jobs") {
 		if id, ok := w.drawJob(func(j *lua.Record) bool { return j.State.Waiting() || r.dead && j.State == shaper.Dead }); ok {
 			r.ids, r.tenant = append(r.ids, id), w.drawTenant(id)
@@ -359,7 +356,8 @@ func (w *world) drawHanded() {
 
 func (w *world) drawReplay() {
 	w.pass()
-	// A dead letter past its retention is gone, though its record is still there by the server's clock.
+	// A dead letter past its retention is gone, though its record is still there by the server's
+	// clock.
 	id, ok := w.drawJob(func(j *lua.Record) bool { return j.State == shaper.Dead })
 	if !ok {
 		return
@@ -370,7 +368,7 @@ func (w *world) drawReplay() {
 		}
 	}
 	w.tags++
-	r := revival{at: w.wall, baseline: w.baseline, tenant: w.drawTenant(id), id: id, tag: w.tags, maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts")}
+	r := revival{at: w.wall, tenant: w.drawTenant(id), id: id, tag: w.tags, maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts")}
 	w.replay(r)
 	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
 		w.replay(r)
@@ -390,8 +388,8 @@ var tierNames = []string{"", "", "free", "pro"}
 func (w *world) drawDeclare() {
 	revision := max(1, w.m.stored.revision+rapid.SampledFrom([]int64{1, 1, 1, 0, -1}).Draw(w.T, "revision"))
 	b := drawBaseline(w.T, w.th)
-	if w.m.stored.inForce != nil && rapid.IntRange(0, 4).Draw(w.T, "the same") == 4 {
-		b = *w.m.stored.inForce
+	if revision == w.m.stored.revision || rapid.IntRange(0, 4).Draw(w.T, "the same") == 4 {
+		b = w.m.lines.baseline // a revision names the same policies for ever
 	}
 	w.declare(w.wall, revision, b)
 	w.remember(func(at shaper.Instant) { w.declare(at, revision, b) })
@@ -476,7 +474,7 @@ func (w *world) tuningOf(tenant, source string, o shaper.Overrides) tuning {
 	name := queue.EncodeName(tenant)
 	w.names++
 	r := tuning{
-		at: w.wall, baseline: w.baseline, tenant: name, entry: entryOf(tenant), name: fmt.Sprintf("call%d", w.names), source: source,
+		at: w.wall, tenant: name, entry: entryOf(tenant), name: fmt.Sprintf("call%d", w.names), source: source,
 		file: w.m.policies[name].file, api: w.m.policies[name].api, reason: fmt.Sprintf("reason %d", w.names), historyEntry: fmt.Sprintf("entry %d", w.names),
 	}
 	if len(o.Set()) > 0 {
@@ -487,13 +485,26 @@ func (w *world) tuningOf(tenant, source string, o shaper.Overrides) tuning {
 	} else {
 		r.file = o
 	}
+	r.resolved = w.resolved(r)
 	return r
+}
+
+// resolved are the policies in force, resolved for the tenant.
+func (w *world) resolved(r tuning) obeyed {
+	return obeyed{w.m.lines.baseline, shaper.Statements{File: r.file, API: r.api}, w.m.stored.revision}
 }
 
 func (w *world) drawTune() {
 	w.pass()
 	tenant := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")
 	r := w.tuningOf(tenant, rapid.SampledFrom([]string{"api", "file"}).Draw(w.T, "source"), w.drawOverrides())
+	switch rapid.IntRange(0, 9).Draw(w.T, "resolved") {
+	case 8: // the policies change, and the settings of the tenant do not
+		r.source, r.says, r.file, r.api = "", "", w.m.policies[r.tenant].file, w.m.policies[r.tenant].api
+		r.resolved = w.resolved(r)
+	case 9: // by a process that knows of others
+		r.resolved.revision--
+	}
 	if expect := rapid.IntRange(0, 3).Draw(w.T, "expected"); expect > 0 {
 		revision := w.m.policies[r.tenant].revision
 		if expect == 3 {

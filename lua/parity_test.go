@@ -28,7 +28,7 @@ type theme struct {
 	routes  []string
 	weights map[string]int // of the operations, beside the usual ones
 	rates   []string
-	flood   bool // batches beyond the bounds of one look
+	flood   bool // batches beyond the bounds of one poll
 	traced  bool
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
@@ -74,7 +74,8 @@ func steps(t *testing.T, usual int) int {
 	return n
 }
 
-// TestParity holds the scripts and the model together over random histories: every answer, and regularly the whole shard.
+// TestParity holds the scripts and the model together over random histories: every answer, and
+// regularly the whole shard.
 func TestParity(t *testing.T) {
 	var mu sync.Mutex
 	reached, ran := map[string]bool{}, 0
@@ -84,7 +85,8 @@ func TestParity(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			w := newWorld(rt, e, th, int(histories.Add(1)))
 			defer w.clean()
-			w.T, w.baseline = rt, drawBaseline(rt, th)
+			w.T = rt
+			w.declare(w.wall, 1, drawBaseline(rt, th))
 			w.live(length)
 			w.drain()
 			done.Add(int64(w.steps))
@@ -117,7 +119,7 @@ func TestParity(t *testing.T) {
 	}
 }
 
-// consumer is a worker as it numbers its looks.
+// consumer is a worker as it numbers its polls.
 type consumer struct {
 	name          string
 	counter, seen int64
@@ -127,26 +129,25 @@ type consumer struct {
 // world is one history: the shard, its model, the clients and the workers.
 type world struct {
 	rapid.TB
-	T        *rapid.T // draws; nil for a told story
-	ctx      context.Context
-	e        engine
-	th       theme
-	prefix   string
-	shard    shardKeys
-	m        *model
-	wall     shaper.Instant // by the server's clock, which may be set back
-	next     shaper.Instant // when something is due
-	baseline shaper.Baseline
-	workers  []*consumer
-	ids      []string
-	held     []leaseRef                // leases that their worker has learnt of
-	claims   []lua.HandedJob           // completions that a worker has learnt of, with the job's id for a key
-	left     map[leaseRef]*departure   // what departed, by lease; nil once it was released
-	again    []func(at shaper.Instant) // earlier calls, to be sent again
-	tags     uint32
-	names    int
-	steps    int
-	log      []string
+	T       *rapid.T // draws; nil for a told story
+	ctx     context.Context
+	e       engine
+	th      theme
+	prefix  string
+	shard   shardKeys
+	m       *model
+	wall    shaper.Instant // by the server's clock, which may be set back
+	next    shaper.Instant // when something is due
+	workers []*consumer
+	ids     []string
+	held    []leaseRef                // leases that their worker has learnt of
+	claims  []lua.HandedJob           // completions that a worker has learnt of, with the job's id for a key
+	left    map[leaseRef]*departure   // what departed, by lease; nil once it was released
+	again   []func(at shaper.Instant) // earlier calls, to be sent again
+	tags    uint32
+	names   int
+	steps   int
+	log     []string
 }
 
 func newWorld(t rapid.TB, e engine, th theme, history int) *world {
@@ -210,7 +211,8 @@ func (w *world) same(what string, got, want any, err error) {
 	}
 }
 
-// difference is empty for equal values. It asks the slow judge, who knows that nothing is nothing, only when the fast one is in doubt.
+// difference is empty for equal values. It asks the slow judge, who knows that nothing is nothing,
+// only when the fast one is in doubt.
 func difference(want, got any) string {
 	if reflect.DeepEqual(want, got) {
 		return ""
@@ -235,7 +237,7 @@ func (w *world) compare() snapshot {
 func (w *world) live(length int) {
 	weights := map[string]int{
 		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
-		"tenant": 1, "scan": 1, "again": 3, "later": 6, "declare": 1, "other file": 1, "old tick": 1, "back": 1, "jump": 1,
+		"tenant": 1, "scan": 1, "again": 3, "later": 6, "declare": 1, "old tick": 1, "back": 1, "jump": 1,
 	}
 	for name, n := range w.th.weights {
 		weights[name] = n
@@ -260,7 +262,8 @@ func (w *world) live(length int) {
 	w.compare()
 }
 
-// drain lets everything leave, and proves that nothing is lost (invariant 4) and that all that left conforms (invariant 2).
+// drain lets everything leave, and proves that nothing is lost (invariant 4) and that all that left
+// conforms (invariant 2).
 func (w *world) drain() {
 	w.note("drain")
 	for _, tenant := range w.th.tenants {
@@ -282,7 +285,7 @@ func (w *world) drain() {
 			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3})
 		}
 		if len(items) > 0 {
-			w.settle(settlement{w.wall, w.baseline, items})
+			w.settle(settlement{w.wall, items})
 			w.held = nil
 		}
 		if w.m.stored.depth == 0 && w.m.stored.running == 0 && !g.More {

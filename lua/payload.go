@@ -1,20 +1,19 @@
 package lua
 
-import "encoding/binary"
-
 // BeforePayload is how many bytes of a record stand before its payload at the most.
 const BeforePayload = maxPrefix
 
-// PeekPayload reads flow and payload from the first bytes of a record, false when it is none. size is what the payload has in bytes, 0 for a
-// record that lost it at its end; payload is as much of it as is there. It shares the memory of start.
+// PeekPayload reads flow and payload from the first bytes of a record, false when it is none. size
+// is what the payload has in bytes, 0 for a record that lost it at its end; payload is as much of
+// it as is there. It shares the memory of start.
 func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) {
 	_, flow, ok = PeekRecord(start)
 	if !ok {
 		return "", nil, 0, false
 	}
-	prefix := int(binary.BigEndian.Uint16(start[59:]))
-	size = int(binary.BigEndian.Uint32(start[61:]))
-	if prefix < recordHead || prefix > len(start) {
+	prefix := int(fieldPrefix.of(start))
+	size = int(fieldPayload.of(start))
+	if prefix < HeadLength || prefix > len(start) {
 		return "", nil, 0, false
 	}
 	n := min(size, len(start)-prefix)

@@ -4,124 +4,66 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/7509e464/sluice/shaper"
 )
 
-// EncodePolicy writes every setting of a policy in the form that policy_of in lib/policy.lua reads, for example
-// "l10:1000000 b1 r c1000 y0 k64 w0 p0 d0".
+// Lines are policies as lib/policy.lua reads them, by the class of the flows that obey them:
+// TIER/ROUTE, as in keys.
+type Lines map[string]string
+
+// args are the arguments that write_lines in lib/policy.lua takes.
+func (l Lines) args() []any {
+	args := make([]any, 0, 2*len(l))
+	for _, class := range slices.Sorted(maps.Keys(l)) {
+		args = append(args, class, l[class])
+	}
+	return args
+}
+
+// EncodePolicy writes a policy as a line, for example "10:1000000:1 1000 0 64 0 0 0"; see
+// lib/policy.lua.
 func EncodePolicy(p shaper.Policy) string {
-	return strings.Join([]string{
-		encodeRate(p.Rate), fmt.Sprintf("b%d", p.Burst), encodePaces(p.Rates), fmt.Sprintf("c%d", p.Capacity), fmt.Sprintf("y%d", p.CapacityBytes),
-		fmt.Sprintf("k%d", p.Concurrency), fmt.Sprintf("w%d", p.MaxWait.Milliseconds()), encodeFlag('p', p.Paused),
-		encodeFlag('d', p.Draining),
-	}, " ")
-}
-
-// EncodeBaseline writes the settings that hold for tenants without overrides, in the form that policy_of in lib/policy.lua reads: a
-// line of the defaults as in EncodePolicy, then a line for each route and tier of which something is said.
-func EncodeBaseline(b shaper.Baseline) string {
-	lines := append([]string{EncodePolicy(b.Defaults)}, routeLines("/", b.Routes)...)
-	for _, name := range slices.Sorted(maps.Keys(b.Tiers)) {
-		tier := b.Tiers[name]
-		lines = append(lines, "@"+name+" "+encodeOverrides(tier))
-		lines = append(lines, routeLines("@"+name+"/", tier.Routes)...)
+	paces := make([]string, 0, 1+len(p.Rates))
+	for _, pace := range p.Paces() {
+		paces = append(paces, fmt.Sprintf("%d:%d:%d", pace.Rate.Limit, pace.Rate.Period.Microseconds(), pace.Burst))
 	}
-	return strings.Join(lines, "\n")
+	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ","), p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxWait.Milliseconds(),
+		flag(p.Paused), flag(p.Draining))
 }
 
-// EncodeStatements writes what the sources say of a tenant, the later outranking the earlier: a line of what they say in general, and
-// one for each route of which they say something.
-func EncodeStatements(sources ...shaper.Overrides) string {
-	general := make([]string, 0, len(sources))
-	routes := map[string]string{}
-	for _, o := range sources {
-		if text := encodeOverrides(o); text != "" {
-			general = append(general, text)
+// parseObeyed reads what a flow keeps of its policy: the tier that its tenant claimed, and the
+// paces.
+func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
+	fields := strings.Fields(text)
+	if len(fields) > 0 && strings.HasPrefix(fields[0], "=") {
+		fields = append([]string{""}, fields...) // of a shard without a revision
+	}
+	if len(fields) != 9 || fields[1][0] != '=' {
+		return "", nil, fmt.Errorf("%w: not a policy", ErrReply)
+	}
+	for pace := range strings.SplitSeq(fields[2], ",") {
+		n, err := numbersIn(pace, 3)
+		if err != nil || n[0] < 1 {
+			return "", nil, fmt.Errorf("%w: not a pace: a limit, a period and a burst are", ErrReply)
 		}
-		for name, says := range o.Routes {
-			routes[name] = strings.TrimSpace(routes[name] + " " + encodeRoute(says))
+		paces = append(paces, shaper.Pace{Rate: shaper.Rate{Limit: n[0], Period: micros(n[1])}, Burst: n[2]})
+	}
+	return fields[1][1:], paces, nil
+}
+
+// numbersIn reads n numbers, apart by colons.
+func numbersIn(text string, n int) ([]int64, error) {
+	numbers := make([]int64, n)
+	for i := range numbers {
+		part, rest, more := strings.Cut(text, ":")
+		var err error
+		if numbers[i], err = strconv.ParseInt(part, 10, 64); err != nil || more != (i < n-1) {
+			return nil, fmt.Errorf("%w: not %d numbers", ErrReply, n)
 		}
+		text = rest
 	}
-	lines := []string{strings.Join(general, " ")}
-	for _, name := range slices.Sorted(maps.Keys(routes)) {
-		lines = append(lines, "/"+name+" "+routes[name])
-	}
-	return strings.Join(lines, "\n")
-}
-
-func routeLines(heading string, routes map[string]shaper.Overrides) []string {
-	var lines []string
-	for _, name := range slices.Sorted(maps.Keys(routes)) {
-		lines = append(lines, heading+name+" "+encodeRoute(routes[name]))
-	}
-	return lines
-}
-
-// encodeRoute is encodeOverrides for what is said of a route, whose pause adds to that of the tenant.
-func encodeRoute(o shaper.Overrides) string {
-	paused := o.Paused
-	o.Paused = nil
-	text := encodeOverrides(o)
-	if paused != nil {
-		text = strings.TrimSpace(text + " " + encodeFlag('q', *paused))
-	}
-	return text
-}
-
-// encodeOverrides writes only the settings that are set.
-func encodeOverrides(o shaper.Overrides) string {
-	p := o.Over(shaper.Policy{})
-	var parts []string
-	if o.Rate != nil {
-		parts = append(parts, encodeRate(p.Rate))
-	}
-	if o.Burst != nil {
-		parts = append(parts, fmt.Sprintf("b%d", p.Burst))
-	}
-	if o.Rates != nil {
-		parts = append(parts, encodePaces(p.Rates))
-	}
-	if o.Capacity != nil {
-		parts = append(parts, fmt.Sprintf("c%d", p.Capacity))
-	}
-	if o.CapacityBytes != nil {
-		parts = append(parts, fmt.Sprintf("y%d", p.CapacityBytes))
-	}
-	if o.Concurrency != nil {
-		parts = append(parts, fmt.Sprintf("k%d", p.Concurrency))
-	}
-	if o.MaxWaitMS != nil {
-		parts = append(parts, fmt.Sprintf("w%d", p.MaxWait.Milliseconds()))
-	}
-	if o.Paused != nil {
-		parts = append(parts, encodeFlag('p', p.Paused))
-	}
-	if o.Draining != nil {
-		parts = append(parts, encodeFlag('d', p.Draining))
-	}
-	if o.Tier != nil {
-		parts = append(parts, "t"+*o.Tier)
-	}
-	return strings.Join(parts, " ")
-}
-
-func encodeRate(r shaper.Rate) string {
-	return fmt.Sprintf("l%d:%d", r.Limit, r.Period.Microseconds())
-}
-
-func encodePaces(paces []shaper.Pace) string {
-	parts := make([]string, len(paces))
-	for i, p := range paces {
-		parts[i] = fmt.Sprintf("%d:%d:%d", p.Rate.Limit, p.Rate.Period.Microseconds(), p.Burst)
-	}
-	return "r" + strings.Join(parts, ",")
-}
-
-func encodeFlag(name byte, on bool) string {
-	if on {
-		return string(name) + "1"
-	}
-	return string(name) + "0"
+	return numbers, nil
 }

@@ -1,8 +1,6 @@
 package lua_test
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -71,20 +69,20 @@ func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
 	return o
 }
 
-// TestPolicyIsUnderstood: what EncodePolicy and EncodeOverrides write, the scripts understand, each source over those below it.
+// TestPolicyIsUnderstood: what EncodePolicy writes, the scripts and parseObeyed understand.
 func TestPolicyIsUnderstood(t *testing.T) {
 	e := embeddedEngine(t)
 	at := shaper.Instant(1_772_366_400_000_000)
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, e, themes[0], 3)
 		defer w.clean()
-		w.T, w.wall, w.baseline = t, at, shaper.Baseline{Defaults: drawAnyPolicy(t)}
-		file, api := overridesOf(t, drawAnyPolicy(t)), overridesOf(t, drawAnyPolicy(t))
-		w.tune(w.tuningOf("acme", "file", file))
-		w.tune(w.tuningOf("acme", "api", api))
-		want := api.Over(file.Over(w.baseline.Defaults))
+		w.T, w.wall = t, at
+		w.declare(at, 1, shaper.Baseline{Defaults: drawAnyPolicy(t)})
+		w.tune(w.tuningOf("acme", "file", overridesOf(t, drawAnyPolicy(t))))
+		w.tune(w.tuningOf("acme", "api", overridesOf(t, drawAnyPolicy(t))))
+		want := w.m.load("acme/echo").policy
 
-		call, err := admitOne(w.shard, at, w.baseline.Defaults, "id", lua.Record{Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1})
+		call, err := admitOne(w.shard, at, "id", lua.Record{Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,13 +94,19 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if v.Outcome != shaper.Admitted || v.Capacity != want.Capacity || v.CapacityBytes != want.CapacityBytes || v.Rate != want.Rate || (v.Start == 0) != want.Paused {
 			t.Errorf("the verdict %+v is not of %+v", v.Admission, want)
 		}
-		var cells []string
-		for _, p := range want.Paces() {
-			cells = append(cells, fmt.Sprintf("%d:%d:%d:0:0", p.Rate.Limit, p.Rate.Period.Microseconds(), p.Burst))
+		scan := lua.ScanCall{
+			At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy("acme"), Dead: retention.Dead,
 		}
-		flow := e.HGetAll(t.Context(), w.shard.Flow("acme/echo")).Val()
-		if flow["cells"] != strings.Join(cells, ",") {
-			t.Errorf("the flow obeys %s, want %s", flow["cells"], strings.Join(cells, ","))
+		scanned, err := scan.Decode(w.run(scan.Call()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var paces []shaper.Pace
+		for _, c := range scanned.Tenants[0].Flows[0].Bucket.Cells {
+			paces = append(paces, c.Pace)
+		}
+		if diff := difference(want.Paces(), paces); diff != "" {
+			t.Errorf("the paces that the flow obeys (-want +got):\n%s", diff)
 		}
 		raw, err := e.Get(t.Context(), w.shard.Job("id")).Bytes()
 		if err != nil {
@@ -111,7 +115,8 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if r, err := lua.DecodeRecord(raw); err != nil || r.MaxWaitMS != want.MaxWait.Milliseconds() {
 			t.Errorf("the max wait is %d ms (%v), want %v", r.MaxWaitMS, err, want.MaxWait)
 		}
-		// With as many running as may run at once, the flow has no due instant; with one less it has.
+		// With as many running as may run at once, the flow has no due instant; with one less it
+		// has.
 		for running, due := range map[int64]bool{want.Concurrency - 1: true, want.Concurrency: want.Concurrency == 0} {
 			if running < 0 {
 				continue
@@ -119,13 +124,10 @@ func TestPolicyIsUnderstood(t *testing.T) {
 			if err := e.HSet(t.Context(), w.shard.Flow("acme/echo"), "running", running).Err(); err != nil {
 				t.Fatal(err)
 			}
-			tune := lua.TuneCall{
-				At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy("acme"), History: w.shard.History("acme"),
-				Names: w.shard.Names("acme"), Tenants: w.shard.Tenants(), Filed: w.shard.Filed(), Horizon: horizon, Baseline: lua.EncodeBaseline(w.baseline),
-				Name: fmt.Sprint("again", running), Source: "api", Says: "x", Effective: lua.EncodeStatements(file, api), Entry: "acme",
-			}
-			if changed, _, err := tune.Decode(w.run(tune.Call())); err != nil || !changed {
-				t.Fatalf("tune: %v, %v", changed, err)
+			again := w.tuningOf("acme", "api", w.m.policies["acme"].api)
+			tune := w.tuneCall(again)
+			if tuned, _, err := tune.Decode(w.run(tune.Call())); err != nil || tuned != lua.TunedChanged {
+				t.Fatalf("tune: %v, %v", tuned, err)
 			}
 			if got := e.ZCard(t.Context(), w.shard.Due()).Val() == 1; got != (due && !want.Paused) {
 				t.Errorf("with %d of %d running, due is %v", running, want.Concurrency, got)

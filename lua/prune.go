@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// Redis runs a script from its first line at every call: it makes each function anew, with a cell for every variable that the
-// function refers to. A script may have 200 local names. So a script is sent with only what it uses of lib, and with numbers
-// in the place of their names: that saves 4 % of Redis's instructions of a job that comes alone, and tick fits.
+// Redis runs a script from its first line at every call: it makes each function anew, with a cell
+// for every variable that the function refers to. A script may have 200 local names. So a script is
+// sent with only what it uses of lib, and with numbers in the place of their names: that saves 4 %
+// of Redis's instructions of a job that comes alone, and tick fits.
 
 // statement is what stands at the margin of a source, with the lines that belong to it.
 type statement struct {
@@ -103,7 +104,8 @@ func prune(lib, script []statement) []statement {
 
 var capitals = regexp.MustCompile(`(^|[^.'\w])([A-Z]\w*)`)
 
-// fold is the source of the statements, with numbers and strings in the place of the names that they have in capitals.
+// fold is the source of the statements, with numbers and strings in the place of the names that
+// they have in capitals.
 func fold(all []statement) string {
 	literal := map[string]string{}
 	for _, s := range all {

@@ -1,6 +1,7 @@
 -- reclaim: the part of a poll that takes back expired leases.
 --
--- Guarantee: the stamp of such a job stays spent, for it may have departed (invariant 2). Everything is read before the first write.
+-- Guarantee: the stamp of such a job stays spent, for it may have departed (invariant 2).
+-- Everything is read before the first write.
 --
 -- KEYS
 --   as of tick
@@ -8,14 +9,15 @@
 --   as of tick
 -- Reply
 --   as of tick
--- Derived keys: flow queue later returned policy job idem done dead expires outbox unlock tenants
+-- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish poll
 
 local SWEEP_MOST = 100
 
--- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent: it may have departed.
+-- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent:
+-- it may have departed.
 local function take_back(ids)
   local jobs, lapsed = jobs_to_change(ids, KEYS[4]), 0
   if ids[1] then

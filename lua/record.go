@@ -2,7 +2,6 @@ package lua
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -39,28 +38,28 @@ type Record struct {
 }
 
 const (
-	recordHead   = 65
-	recordScript = 56 // the bytes at the front that the admitting script writes
-	maxPrefix    = 2111
-	maxURL       = 1024 // bytes of a callback URL
-	recordBytes  = 256  // that Redis keeps beside the record, about
+	maxPrefix   = 2114
+	maxURL      = 1024 // bytes of a callback URL
+	recordBytes = 256  // that Redis keeps beside the record, about
 )
 
-// callbackField is the place of the callback URL among the fields of the prefix: its length takes two bytes.
+// callbackField is the place of the callback URL among the fields of the prefix: its length takes
+// two bytes.
 const callbackField = 6
 
 // ErrRecord means that a stored record cannot be read.
 var ErrRecord = errors.New("not a job record")
 
-// Rest encodes what the admitting script is given of a record: all from its cost on. Type, tenant, route and trace parent are at most 255
-// bytes, the callback URL at most 1,024, flow and idem are as in keys. Fields at the end that are empty take no room.
+// Rest encodes what the admitting script is given of a record: all from its cost on. Type, tenant,
+// route and trace parent are at most 255 bytes, the callback URL at most 1,024, flow and idem are
+// as in keys. Fields at the end that are empty take no room.
 func (r Record) Rest() ([]byte, error) {
 	tenant, route, _ := strings.Cut(r.Flow, "/")
 	fields := []string{r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route), r.TraceParent, r.CallbackURL}
 	for len(fields) > 3 && fields[len(fields)-1] == "" {
 		fields = fields[:len(fields)-1]
 	}
-	prefix := recordHead
+	prefix := HeadLength
 	for i, f := range fields {
 		if len(f) > 255 && i != callbackField || len(f) > maxURL {
 			return nil, fmt.Errorf("%w: a field of %d bytes is too long", ErrRecord, len(f))
@@ -73,11 +72,11 @@ func (r Record) Rest() ([]byte, error) {
 	if prefix > maxPrefix {
 		return nil, fmt.Errorf("%w: %d bytes before the payload, at most %d fit", ErrRecord, prefix, maxPrefix)
 	}
-	b := make([]byte, 0, prefix-recordScript+len(r.Payload))
-	b = append(b, byte(r.Cost))
-	b = binary.BigEndian.AppendUint16(b, uint16(r.MaxAttempts))
-	b = binary.BigEndian.AppendUint16(b, uint16(prefix))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(r.Payload)))
+	b := make([]byte, 0, prefix-fieldCost.at+len(r.Payload))
+	b = fieldCost.put(b, r.Cost)
+	b = fieldMax.put(b, int64(r.MaxAttempts))
+	b = fieldPrefix.put(b, int64(prefix))
+	b = fieldPayload.put(b, int64(len(r.Payload)))
 	for i, f := range fields {
 		if i == callbackField {
 			b = append(b, byte(len(f)>>8))
@@ -88,32 +87,30 @@ func (r Record) Rest() ([]byte, error) {
 	return append(b, r.Payload...), nil
 }
 
-// DecodeRecord reads a stored record, with or without its payload: a reader that left the payload out hands over head, prefix and result.
-// Payload and Result share the memory of raw.
+// DecodeRecord reads a stored record, with or without its payload: a reader that left the payload
+// out hands over head, prefix and result. Payload and Result share the memory of raw.
 func DecodeRecord(raw []byte) (Record, error) {
-	if len(raw) < recordHead || raw[0] != '1' {
+	if len(raw) < HeadLength || raw[0] != '1' {
 		return Record{}, fmt.Errorf("%w: %d bytes", ErrRecord, len(raw))
 	}
-	be := binary.BigEndian
 	r := Record{
-		FreeLeases:  int(raw[8]),
-		Outcome:     raw[9],
-		Tag:         be.Uint32(raw[10:]),
-		Stamp:       shaper.Instant(wide(raw[14:21])),
-		Deadline:    shaper.Instant(wide(raw[28:35])),
-		Seq:         wide(raw[35:41]),
-		Created:     shaper.Instant(wide(raw[44:51])),
-		MaxWaitMS:   wide(raw[51:56]),
-		Cost:        int64(raw[56]),
-		MaxAttempts: int(be.Uint16(raw[57:])),
+		FreeLeases:  int(fieldFree.of(raw)),
+		Outcome:     byte(fieldOutcome.of(raw)),
+		Tag:         uint32(fieldTag.of(raw)),
+		Stamp:       shaper.Instant(fieldStamp.of(raw)),
+		Deadline:    shaper.Instant(fieldDeadline.of(raw)),
+		Seq:         fieldSeq.of(raw),
+		Created:     shaper.Instant(fieldCreated.of(raw)),
+		MaxWaitMS:   fieldWait.of(raw),
+		Cost:        fieldCost.of(raw),
+		MaxAttempts: int(fieldMax.of(raw)),
 	}
 	r.State, r.Epoch, r.Attempts, r.At = leaseOf(raw)
-	result := int(wide(raw[41:44]))
-	prefix, payload := int(be.Uint16(raw[59:])), int(be.Uint32(raw[61:]))
-	if prefix < recordHead || prefix > len(raw) {
+	result, prefix, payload := int(fieldResult.of(raw)), int(fieldPrefix.of(raw)), int(fieldPayload.of(raw))
+	if prefix < HeadLength || prefix > len(raw) {
 		return Record{}, fmt.Errorf("%w: prefix of %d in %d bytes", ErrRecord, prefix, len(raw))
 	}
-	at := recordHead
+	at := HeadLength
 	for i, field := range []*string{&r.Flow, &r.Idem, &r.Type, &r.Tenant, &r.Route, &r.TraceParent, &r.CallbackURL} {
 		if at == prefix && i >= 3 {
 			break // the rest is empty
@@ -144,32 +141,31 @@ func DecodeRecord(raw []byte) (Record, error) {
 	return r, nil
 }
 
-// leaseOf reads from the head of a record its state, the epoch and the attempts so far, and when the job became eligible.
+// leaseOf reads from the head of a record its state, the epoch and the attempts so far, and when
+// the job became eligible.
 func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligible shaper.Instant) {
-	be := binary.BigEndian
-	return shaper.State(head[1]), int64(be.Uint32(head[2:])), int(be.Uint16(head[6:])), shaper.Instant(wide(head[21:28]))
+	return shaper.State(fieldState.of(head)), fieldEpoch.of(head), int(fieldAttempts.of(head)), shaper.Instant(fieldAt.of(head))
 }
 
 // PeekRecord reads state and flow from the first bytes of a record, false when they are not there.
 func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
-	if len(start) <= recordHead || start[0] != '1' || len(start) < recordHead+1+int(start[recordHead]) {
+	if len(start) <= HeadLength || start[0] != '1' || len(start) < HeadLength+1+int(start[HeadLength]) {
 		return 0, "", false
 	}
-	return shaper.State(start[1]), string(start[recordHead+1 : recordHead+1+int(start[recordHead])]), true
+	return shaper.State(fieldState.of(start)), string(start[HeadLength+1 : HeadLength+1+int(start[HeadLength])]), true
 }
 
-// HeadLength is the length of a record's head.
-const HeadLength = recordHead
-
-// WaitOf reads from the head of a record how long its job waited from its admission to its departure, false unless it succeeded at the first.
+// WaitOf reads from the head of a record how long its job waited from its admission to its
+// departure, false unless it succeeded at the first.
 func WaitOf(head []byte) (wait time.Duration, ok bool) {
-	if len(head) < recordHead || head[0] != '1' || shaper.State(head[1]) != shaper.Succeeded || binary.BigEndian.Uint32(head[2:]) != 1 {
+	if len(head) < HeadLength || head[0] != '1' || shaper.State(fieldState.of(head)) != shaper.Succeeded || fieldEpoch.of(head) != 1 {
 		return 0, false
 	}
-	return max(0, micros(wide(head[14:21])-wide(head[44:51]))), true
+	return max(0, micros(fieldStamp.of(head)-fieldCreated.of(head))), true
 }
 
-// unless is the name, or nothing where the key says it already: most names stand in keys as they are.
+// unless is the name, or nothing where the key says it already: most names stand in keys as they
+// are.
 func unless(name, inKey string) string {
 	if name == inKey {
 		return ""

@@ -14,13 +14,13 @@ import (
 )
 
 // admitOne is an admission of one job as the record says, into a shard of its own.
-func admitOne(shard queue.ShardKeys, at shaper.Instant, p shaper.Policy, id string, r lua.Record) (lua.AdmitCall, error) {
+func admitOne(shard queue.ShardKeys, at shaper.Instant, id string, r lua.Record) (lua.AdmitCall, error) {
 	rest, err := r.Rest()
 	tenant := tenantOf(r.Flow)
 	call := lua.AdmitCall{
-		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: horizon, Baseline: lua.EncodePolicy(p),
+		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: horizon,
 		Flows: []lua.AdmitFlow{{
-			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow), Policy: shard.Policy(tenant), Names: shard.Names(tenant),
+			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow), Lines: shard.LinesOf(tenant), Names: shard.Names(tenant),
 			Entry: entryOf(r.Tenant),
 		}},
 		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Rest: rest}},
@@ -31,7 +31,8 @@ func admitOne(shard queue.ShardKeys, at shaper.Instant, p shaper.Policy, id stri
 	return call, err
 }
 
-// TestRecordRoundTrip: what Rest encodes and the script completes is what DecodeRecord reads, for any text and any bytes.
+// TestRecordRoundTrip: what Rest encodes and the script completes is what DecodeRecord reads, for
+// any text and any bytes.
 func TestRecordRoundTrip(t *testing.T) {
 	e := embeddedEngine(t)
 	at := shaper.Instant(1_772_366_400_123_456)
@@ -51,7 +52,11 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		r.Flow = queue.EncodeName(r.Tenant) + "/" + queue.EncodeName(r.Route)
 		shard := e.keys.Shard(7)
-		call, err := admitOne(shard, at, p, "id", r)
+		declared := lua.DeclareCall{At: lua.AtInstant(at), Clock: shard.Clock(), Lines: shard.Lines(), Revision: 1, Settings: lua.Lines{"/": lua.EncodePolicy(p)}}
+		if _, err := lua.Run(t.Context(), e, nil, declared.Call()); err != nil {
+			t.Fatal(err)
+		}
+		call, err := admitOne(shard, at, "id", r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +104,26 @@ func TestRecordTooLong(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRecord: stored bytes may be anything; reading them never panics, and what was read can be encoded again.
+// FuzzDecodeRecord: stored bytes may be anything; reading them never panics, and what was read can
+// be encoded again. TestLayout: what the scripts read or write in one piece stands side by side.
+func TestLayout(t *testing.T) {
+	all := strings.Join(lua.HeadFields(), " ")
+	for _, piece := range []string{
+		"epoch attempts", // job_waiting
+		"version state epoch attempts free outcome",   // job_succeeding
+		"state epoch attempts free outcome tag stamp", // job_leased
+		"at deadline",                          // job_ended
+		"created wait cost max prefix payload", // job_head, job_ended, Rest
+	} {
+		if !strings.Contains(all, piece) {
+			t.Errorf("%q is not a part of %q", piece, all)
+		}
+	}
+	if !strings.HasSuffix(all, " cost max prefix payload") {
+		t.Errorf("%q does not end with what Go writes", all)
+	}
+}
+
 func FuzzDecodeRecord(f *testing.F) {
 	rest, err := lua.Record{Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo", Payload: []byte("payload")}.Rest()
 	if err != nil {
@@ -135,7 +159,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// FuzzParseKnown: what stands under an idempotency key may be anything; reading it never panics and invents nothing.
+// FuzzParseKnown: what stands under an idempotency key may be anything; reading it never panics and
+// invents nothing.
 func FuzzParseKnown(f *testing.F) {
 	f.Add("")
 	f.Add("id print")

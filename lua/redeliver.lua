@@ -1,8 +1,10 @@
--- redeliver: the part of a poll that hands over again what an earlier call leased but its worker never saw.
+-- redeliver: the part of a poll that hands over again what an earlier call leased but its worker
+-- never saw.
 --
--- Guarantee: the grant is handed over unchanged while its first stamp of a flow is at most slack before now + lead (invariant 7);
--- else it is stamped anew in order, or given back to the queue if later stamps were given since, or if the flow has become too
--- slow, held or paused for that. Everything is read before the first write.
+-- Guarantee: the grant is handed over unchanged while its first stamp of a flow is at most slack
+-- before now + lead (invariant 7); else it is stamped anew in order, or given back to the queue if
+-- later stamps were given since, or if the flow has become too slow, held or paused for that.
+-- Everything is read before the first write.
 --
 -- KEYS
 --   as of tick
@@ -10,12 +12,13 @@
 --   as of tick
 -- Reply
 --   as of tick
--- Derived keys: flow queue later returned policy job done dead expires unlock tenants
+-- Derived keys: flow queue later returned lines job done dead expires unlock tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow finish poll
 
--- redeliver hands over a grant that its worker has not seen, without the jobs that are not leased under it any more.
+-- redeliver hands over a grant that its worker has not seen, without the jobs that are not leased
+-- under it any more.
 local function redeliver(grant)
   local by_flow, order = {}, {}
   for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
@@ -53,7 +56,8 @@ local function redeliver(grant)
       if anew then
         local stamp = stamp_of(f, j.at, from)
         back = back or f.policy.paused or stamp > now + horizon
-        -- Should this be an old sending that comes after its answer, the job has departed: its slot stays spent.
+        -- Should this be an old sending that comes after its answer, the job has departed: its slot
+        -- stays spent.
         j.stamp = back and max(f.last, j.stamp) or stamp
         depart(f, j.stamp, j.cost)
       end

@@ -1,30 +1,36 @@
 -- replay: bring a dead job back through its bucket.
 --
--- Guarantee: the job asks for a place like a new one, at the end of the queue (invariants 1 and 6); its attempts start anew, its
--- epoch goes on, its max wait starts again. A callback that was not handed over yet is left to its new end. The same call sent twice is answered alike: its tag is kept in the record.
+-- Guarantee: the job asks for a place like a new one, at the end of the queue (invariants 1 and 6);
+-- its attempts start anew, its epoch goes on, its max wait starts again. A callback that was not
+-- handed over yet is left to its new end. The same call sent twice is answered alike: its tag is
+-- kept in the record.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 job   5 outbox
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline   4 horizon in µs   5 call tag, 1 to 2^32 - 1
---   6 max attempts   7, 8 most dead letters of a flow, and of how many bytes
+--   1 instant in µs, or '' for the server's
+--   2 tenant as in keys
+--   3 horizon in µs
+--   4 call tag, 1 to 2^32 - 1
+--   5 max attempts   6, 7 most dead letters of a flow, and of how many bytes
 -- Reply
---   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining, 6 full of bytes; then, but for 0 and 3:
---   position, estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in bytes
--- Derived keys: flow queue later policy idem dead tenants
+--   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining, 6 full of
+--   bytes; then, but for 0 and 3: position, estimated start, depth, capacity, retry after in µs,
+--   limit, period in µs, bytes, capacity in bytes
+-- Derived keys: flow queue later lines idem dead tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow admission
 
 local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING, FULL_OF_BYTES = 0, 1, 3, 4, 5, 6
 clock_load(ARGV[1])
-local horizon, tag = tonumber(ARGV[4]), tonumber(ARGV[5])
+local horizon, tag = tonumber(ARGV[3]), tonumber(ARGV[4])
 local id = string.sub(KEYS[4], #PREFIX + 5)
 local j = job_read(redis.call('GETRANGE', KEYS[4], '0', UP_TO_PAYLOAD))
 if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, ABSENT }
 end
-local f = flow_load(j.flow, ARGV[3])
+local f = flow_load(j.flow)
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
 local function reply(code, position, start, after)
@@ -60,10 +66,10 @@ end
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
 redis.call('ZREM', dead, id)
 redis.call('ZREM', KEYS[5], id)
-dead_left(f, j, tonumber(ARGV[7]), tonumber(ARGV[8]))
+dead_left(f, j, tonumber(ARGV[6]), tonumber(ARGV[7]))
 local start = drained() -- now, for a flow that had too many dead letters may leave again
 f.seq = f.seq + 1
-j.seq, j.state, j.at, j.attempts, j.free, j.tag, j.max = f.seq, 'q', now, 0, 0, tag, tonumber(ARGV[6])
+j.seq, j.state, j.at, j.attempts, j.free, j.tag, j.max = f.seq, 'q', now, 0, 0, tag, tonumber(ARGV[5])
 if j.wait > 0 then
   j.deadline = now + j.wait * 1000
   redis.call('ZADD', KEYS[3], j.deadline, id)

@@ -1,7 +1,8 @@
--- retune: the part of a poll that carries a changed baseline to all flows.
+-- retune: the part of a poll that makes all flows obey new policies of the shard.
 --
--- Guarantee: each call makes the flows of some more tenants due, so that the next polls retune them; leasing goes on in between.
--- The shard keeps the cursor, so that a call that is lost is made up for. Everything is read before the first write.
+-- Guarantee: each call makes the flows of some more tenants due, so that the next polls retune
+-- them; leasing goes on in between. The shard keeps the cursor, so that a call that is lost is made
+-- up for. Everything is read before the first write.
 --
 -- KEYS
 --   as of tick
@@ -16,8 +17,8 @@
 
 local TENANTS_MOST = 200
 
--- scan_flows reads the flows of the next tenants that are to obey a baseline that has changed. The shard keeps the
--- cursor between two looks.
+-- scan_flows reads the flows of the next tenants that are to obey. The shard keeps the cursor
+-- between two polls.
 local function scan_flows()
   local found = redis.call('ZSCAN', KEYS[6], clock.looked, 'COUNT', TENANTS_MOST)
   local entries, names = found[2], {}
@@ -33,21 +34,18 @@ local function scan_flows()
   return { names = names, cursor = found[1] }
 end
 
--- scan_write makes the flows that were read due at once, so that a look retunes each.
+-- scan_write makes the flows that were read due at once, so that a poll retunes each.
 local function scan_write(scan)
   for i = 1, #scan.names do
     for n = 1, #scan.names[i] do
       redis.call('ZADD', KEYS[2], now, scan.names[i][n])
     end
   end
-  if clock.baseline == '' then
-    clock.baseline = baseline -- of a shard that has none yet
-  end
   clock.looked = scan.cursor
-  redis.call('HSET', KEYS[1], 'baseline', clock.baseline, 'looked', clock.looked)
+  redis.call('HSET', KEYS[1], 'looked', clock.looked)
 end
 
-if clock.looked == '0' and clock.baseline ~= '' then
+if clock.looked == '0' then
   return answer(true)
 end
 local scan = scan_flows()

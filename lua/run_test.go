@@ -15,7 +15,8 @@ import (
 // scriptOf makes a script of a test.
 func scriptOf(source string) *lua.Script { return lua.NewScript("test", source) }
 
-// TestRunFallsBack: a server that does not know a script is sent its source, alone and in a pipeline, and knows it from then on.
+// TestRunFallsBack: a server that does not know a script is sent its source, alone and in a
+// pipeline, and knows it from then on.
 func TestRunFallsBack(t *testing.T) {
 	ctx := context.Background()
 	for _, kind := range engines {
@@ -90,7 +91,8 @@ func TestRunFallsBack(t *testing.T) {
 	}
 }
 
-// TestRunReportsTheEnd: with the server gone every call has an error, and none is taken for an unknown script.
+// TestRunReportsTheEnd: with the server gone every call has an error, and none is taken for an
+// unknown script.
 func TestRunReportsTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -107,7 +109,8 @@ func TestRunReportsTheEnd(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses: an answer that is not what the script promises is an error, never a panic or a guess.
+// TestDecodeRefuses: an answer that is not what the script promises is an error, never a panic or a
+// guess.
 func TestDecodeRefuses(t *testing.T) {
 	one := int64(1)
 	for name, decode := range map[string]func([]any) error{

@@ -11,14 +11,13 @@
 -- Reply
 --   now, cursor of the next page ('0' at the end), then per tenant:
 --   entry in tenants (of one tenant its name as in keys), number of its flows, revision,
---   API overrides, file overrides, reason, and per flow a text, its parts joined by spaces:
---   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted, rejected,
---   departed, succeeded, dead, cause of its hold ('0' none), cells ('0' none), hindrance as
---   lib/flow.lua writes it ('0' none), tier that the tenant's credential claimed last after a '=',
---   since when its oldest job could have left (0 none), dead letters that can be replayed,
---   and of one tenant the bytes stored: of waiting and leased jobs, of dead letters, of answers in
---   the current window, in the window before, start of the current window, of idempotency keys
---   the same three
+--   API overrides, file overrides, reason, and per flow a text, a line for each part:
+--   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted,
+--   rejected, departed, succeeded, dead, cause of its hold ('0' none), cells ('0' none), hindrance
+--   and policy as lib/flow.lua writes them ('0' none), since when its oldest job could have left (0
+--   none), dead letters that can be replayed, and of one tenant the bytes stored: of waiting and
+--   leased jobs, of dead letters, of answers in the current window, in the window before, start of
+--   the current window, of idempotency keys the same three
 -- Derived keys: flow flows job policy queue later returned dead tenants
 -- Channels: (none)
 
@@ -29,37 +28,33 @@
 
 local FIELDS = {
   'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted', 'rejected', 'departed', 'succeeded',
-  'dead', 'cause', 'cells', 'hindered',
+  'dead', 'cause', 'cells', 'hindered', 'policy',
 }
-local DEPTH, QUEUED, RUNNING, DEAD, TIER = 7, 8, 9, 15, 19 -- in FIELDS, and the field read after them
+local DEPTH, QUEUED, RUNNING, DEAD = 7, 8, 9, 15 -- in FIELDS
 local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before', 'keys_at' }
-
-local read = { unpack(FIELDS) }
-read[TIER] = 'tier'
 
 clock_load(ARGV[1])
 local retention = tonumber(ARGV[4]) * 1000000
 
 local function flow_text(name)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, unpack(read))
+  local v = redis.call('HMGET', key, unpack(FIELDS))
   if not v[QUEUED] then
     absent(key)
   end
   for k = 1, #FIELDS do
     v[k] = v[k] or '0'
   end
-  v[TIER] = '=' .. (v[TIER] or '')
-  v[TIER + 1] = format('%.0f', oldest_of(name, v[DEPTH] + 0, v[QUEUED] + 0, v[RUNNING] + 0))
-  v[TIER + 2] = format('%d', letters_of(name, v[DEAD] + 0, now - retention))
-  return name .. ' ' .. table.concat(v, ' ')
+  v[#FIELDS + 1] = format('%.0f', oldest_of(name, v[DEPTH] + 0, v[QUEUED] + 0, v[RUNNING] + 0))
+  v[#FIELDS + 2] = format('%d', letters_of(name, v[DEAD] + 0, now - retention))
+  return name .. '\n' .. table.concat(v, '\n')
 end
 
 local function stored_text(name)
   local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, unpack(STORED))
   numbers(v, #STORED)
   v[2] = v[2] > 0 and dead_alive({ name = name, dead_bytes = v[2] }, retention) or 0
-  return string.format(' %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(v))
+  return string.format('\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f', unpack(v))
 end
 
 local cursor, entries = '0', nil

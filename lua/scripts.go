@@ -1,9 +1,10 @@
-// Package lua holds the scripts that run inside Redis: their sources, how they are sent, and the typed form of what they take and
-// answer. One file is one command; its header is its contract, and a test reads it. The arithmetic in lib/bucket.lua is that of
-// package shaper, step for step; a parity test holds the two together.
+// Package lua holds the scripts that run inside Redis: their sources, how they are sent, and the
+// typed form of what they take and answer. One file is one command; its header is its contract, and
+// a test reads it. The arithmetic in lib/bucket.lua is that of package shaper, step for step; a
+// parity test holds the two together.
 //
-// The scripts are plain Lua 5.1 and use nothing that the embedded engine lacks. What several of them need stands once, in lib, and is put
-// before the script that asks for it.
+// The scripts are plain Lua 5.1 and use nothing that the embedded engine lacks. What several of
+// them need stands once, in lib, and is put before the script that asks for it.
 package lua
 
 import (
@@ -13,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +25,8 @@ import (
 //go:embed *.lua lib/*.lua
 var sources embed.FS
 
-// Script is one command. What is sent to Redis is composed when it is first asked for: many a program that imports this package sends none.
+// Script is one command. What is sent to Redis is composed when it is first asked for: many a
+// program that imports this package sends none.
 type Script struct {
 	Name string // of its file, without .lua
 
@@ -85,8 +88,9 @@ func (s Scripts) All() []*Script {
 
 const includeMark = "--! include "
 
-// compose reads a script, puts what it uses of the parts of lib that it names before it, and drops comment lines, which the embedded
-// engine would parse again on every call. The files are embedded, so a failure is a mistake in this package, which every test would show.
+// compose reads a script, puts what it uses of the parts of lib that it names before it, and drops
+// comment lines, which the embedded engine would parse again on every call. The files are embedded,
+// so a failure is a mistake in this package, which every test would show.
 func compose(name string) string {
 	text, includes := code(name + ".lua")
 	var lib []statement
@@ -104,6 +108,8 @@ var libraries = sync.OnceValue(func() map[string][]statement {
 		text, _ := code("lib/" + file.Name())
 		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
 	}
+	// Behind the first line of record.lua, the short names of the string library.
+	out["record"] = slices.Insert(out["record"], 1, statements(layout())...)
 	return out
 })
 
@@ -149,11 +155,13 @@ type Client interface {
 	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
 }
 
-// Observer is called after each script call with its duration and error. Calls of one pipeline have the duration of the whole pipeline.
+// Observer is called after each script call with its duration and error. Calls of one pipeline have
+// the duration of the whole pipeline.
 type Observer func(script string, took time.Duration, err error)
 
-// Load makes all scripts known to the server, so that the first calls need not send their sources. In a cluster it loads them where
-// the client sends keyless commands; the other nodes learn them by the fallback of Run.
+// Load makes all scripts known to the server, so that the first calls need not send their sources.
+// In a cluster it loads them where the client sends keyless commands; the other nodes learn them by
+// the fallback of Run.
 func Load(ctx context.Context, c Client) error {
 	for _, s := range Commands.All() {
 		if err := c.ScriptLoad(ctx, s.Source()).Err(); err != nil {
@@ -177,8 +185,8 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	return r.Values, r.Err
 }
 
-// RunAll sends the calls in one pipeline, each by its SHA, then those whose script the server did not know once more by source. The
-// replies are in the order of the calls; each has its own error.
+// RunAll sends the calls in one pipeline, each by its SHA, then those whose script the server did
+// not know once more by source. The replies are in the order of the calls; each has its own error.
 func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
 	if len(calls) == 1 {
 		values, err := Run(ctx, c, observe, calls[0])
@@ -243,7 +251,8 @@ func decode(call Call, cmd *redis.Cmd) Reply {
 	return Reply{Values: values}
 }
 
-// reader takes the fields of a reply one after another and remembers the first that is not what it should be.
+// reader takes the fields of a reply one after another and remembers the first that is not what it
+// should be.
 type reader struct {
 	values []any
 	at     int

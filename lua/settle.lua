@@ -1,23 +1,26 @@
 -- settle: end leases of one shard.
 --
--- Guarantee: a settlement whose epoch is not the job's current lease changes nothing and says so (invariant 5). Sent again, it gets
--- the same answer as the first time (invariant 7), for as long as the job has not been leased anew and settled again.
+-- Guarantee: a settlement whose epoch is not the job's current lease changes nothing and says so
+-- (invariant 5). Sent again, it gets the same answer as the first time (invariant 7), for as long
+-- as the job has not been leased anew and settled again.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 outbox
 --   then per job: job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 horizon in µs   3 baseline
---   4, 5, 6 retention in s: of finished jobs, of dead letters, of idempotency keys   7, 8 most dead letters of a flow, and of how many bytes
---   then per job: S and the epoch, as one argument, where it succeeded and nothing else is to be said; otherwise
---   epoch, outcome, delay in µs (retry, overloaded: until eligible; held: how long), max attempts (0 keeps them), result or '' for the one kept
+--   1 instant in µs, or '' for the server's   2 horizon in µs
+--   3, 4, 5 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   6, 7 most dead letters of a flow, and of how many bytes
+--   then per job: S and the epoch, as one argument, where it succeeded and nothing else is to be
+--   said; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible; held: how
+--   long), max attempts (0 keeps them), result or '' for the one kept
 --   An outcome is S succeeded, r retry, o overloaded, d dead, h held, R released, m missed.
---   After h follows the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed is a release of a job that came
---   too late to leave at its stamp.
+--   After h follows the cause of the hold, kept as it is. Overloaded is a retry that slows the
+--   flow. Missed is a release of a job that came too late to leave at its stamp.
 -- Reply
---   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and a hold that was not free any more has
---   killed the job
--- Derived keys: flow queue later returned policy job idem done dead expires outbox unlock tenants
+--   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
+--   a hold that was not free any more has killed the job
+-- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish
@@ -26,8 +29,8 @@ local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
 local SETTLED, REPEATED, STALE, DIED = '1', '2', '3', '4'
 clock_load(ARGV[1])
-local horizon, baseline = tonumber(ARGV[2]), ARGV[3]
-retention_of(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
+local horizon = tonumber(ARGV[2])
+retention_of(ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 
 local function job_whole(raw)
   local j = job_read(raw)
@@ -39,9 +42,9 @@ end
 
 -- Read.
 local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
-local said, next_said = {}, 9 -- where in ARGV what is said of a job begins
--- While a change of the baseline is not yet carried to all flows, what is filed may be wrong.
-local settled_baseline = clock.baseline ~= '' and clock.looked == '0'
+local said, next_said = {}, 8 -- where in ARGV what is said of a job begins
+-- Until a scan has made all flows obey new policies, what is filed may be wrong.
+local all_obey = clock.looked == '0'
 local id_at = #PREFIX + 5
 local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 for k = 6, #KEYS do
@@ -62,7 +65,7 @@ for k = 6, #KEYS do
     if j and j.state == 'l' then -- the flow of any other is not looked at, and may be forgotten
       local name = j.flow
       if whole[name] == nil then
-        whole[name] = not settled_baseline
+        whole[name] = not all_obey
         names[#names + 1] = name
       end
       whole[name] = whole[name] or read[id] == 'whole'
@@ -76,8 +79,9 @@ end
 
 local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at' }
 
--- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run, and what is stored. It stays where it is
--- filed, unless it had to wait for one of them to end; then the answer is nil. due is where it is filed.
+-- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run,
+-- and what is stored. It stays where it is filed, unless it had to wait for one of them to end;
+-- then the answer is nil. due is where it is filed.
 local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth')
@@ -93,7 +97,7 @@ local function flow_counts(name, due)
 end
 
 local function flow_whole(name)
-  local f = flow_load(name, baseline, nil, reach)
+  local f = flow_load(name, nil, reach)
   flow_known(f)
   flow_reach(f)
   f.later_before = later_known(f)
@@ -179,7 +183,8 @@ local function apply(id, outcome, cause, delay, most, result, j, f)
   end
 end
 
--- succeed is what apply and finish come to for a job that job_succeeding has read, which is how most jobs end.
+-- succeed is what apply and finish come to for a job that job_succeeding has read, which is how
+-- most jobs end.
 local function succeed(key, id, j, f, most, result)
   local raw = j.raw
   ended[#ended + 1] = id
@@ -187,7 +192,7 @@ local function succeed(key, id, j, f, most, result)
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
   f.running, f.succeeded, clock.running = f.running - 1, f.succeeded + 1, clock.running - 1
-  local kept, text = n24(raw, 42), j.prefix + n32(raw, 62) -- bytes of the result, and before it
+  local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT) -- bytes of the result, and before it
   if kept > 0 and result == '' then
     result = redis.call('GETRANGE', key, text, text + kept - 1)
   end

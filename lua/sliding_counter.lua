@@ -1,12 +1,17 @@
 -- sliding_counter: decide on a request by limiter.SlidingCounter.
 --
--- Guarantee: at most 2 × limit − 1 is allowed in any period, the limit if requests come evenly. Both counts and their window expire together. What is
--- refused writes nothing. A request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
+-- Guarantee: at most 2 × limit − 1 is allowed in any period, the limit if requests come evenly.
+-- Both counts and their window expire together. What is refused writes nothing. A request that is
+-- sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
 --
 -- KEYS
 --   1 state
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tag of the request, 8 characters, or '' for none   3 cost, 0 asks   4 limit   5 period in µs
+--   1 instant in µs, or '' for the server's
+--   2 tag of the request, 8 characters, or '' for none
+--   3 cost, 0 asks
+--   4 limit
+--   5 period in µs
 -- Reply
 --   now, 1 allowed or 0 refused, remaining, retry after in µs (0: allowed, or never), reset in µs
 -- Derived keys: (none)
@@ -22,7 +27,8 @@ elseif start ~= window then
   start, previous, count = window, 0, 0
 end
 
--- free_at is when a cost that was refused fits: in this window once enough of the one before has slid out, else in the next one.
+-- free_at is when a cost that was refused fits: in this window once enough of the one before has
+-- slid out, else in the next one.
 local function free_at()
   local spare = limit - count - cost
   if spare >= 0 then

@@ -1,14 +1,22 @@
 -- sliding_log: decide on a request by limiter.SlidingLog.
 --
--- Guarantee: at most the limit is allowed in any period. After an overflow nothing is allowed until the block is over, which further
--- requests do not prolong. The log holds what was allowed and never more than the limit; what is refused writes nothing, but for the start of
--- a block. A request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
+-- Guarantee: at most the limit is allowed in any period. After an overflow nothing is allowed until
+-- the block is over, which further requests do not prolong. The log holds what was allowed and
+-- never more than the limit; what is refused writes nothing, but for the start of a block. A
+-- request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed
+-- in between.
 --
 -- KEYS
---   1 state   2 log: instants and costs by turns, the oldest first   3 blocked keys of the rule by the end of their block;
+--   1 state
+--   2 log: instants and costs by turns, the oldest first
+--   3 blocked keys of the rule by the end of their block;
 --   not given where the block is 0
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tag of the request, 8 characters, or '' for none   3 cost, 0 asks   4 limit   5 period in µs
+--   1 instant in µs, or '' for the server's
+--   2 tag of the request, 8 characters, or '' for none
+--   3 cost, 0 asks
+--   4 limit
+--   5 period in µs
 --   6 block in µs, 0 for none   7 key as it is listed when blocked
 -- Reply
 --   now, 1 allowed or 0 refused, remaining, retry after in µs (0: allowed, or never), reset in µs
@@ -56,7 +64,8 @@ else
   end)
 end
 
--- fits_at is the first instant at which enough of the log is too old for the cost to fit, now if it fits already.
+-- fits_at is the first instant at which enough of the log is too old for the cost to fit, now if it
+-- fits already.
 local function fits_at()
   local at, excess = now, count + cost - limit
   if excess > 0 then

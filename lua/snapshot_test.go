@@ -14,8 +14,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// snapshot is a whole shard, by the part of each key after the hash tag: hashes as map[string]string, sorted sets as []member, sets and
-// lists as []string, records as lua.Record, other strings as they are. ends lists the keys that run out.
+// snapshot is a whole shard, by the part of each key after the hash tag: hashes as
+// map[string]string, sorted sets as []member, sets and lists as []string, records as lua.Record,
+// other strings as they are. ends lists the keys that run out.
 type snapshot struct {
 	Keys map[string]any
 	Ends []string
@@ -33,17 +34,14 @@ func (m *model) snapshot() snapshot {
 	}
 	c := m.stored
 	if c != (clock{}) {
-		baseline, looked := "", ""
-		if c.inForce != nil {
-			baseline = lua.EncodeBaseline(*c.inForce)
-		}
+		looked := ""
 		if c.scan {
 			looked = "00"
 		}
 		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth, c.running, c.swept, c.grace, c.help,
 			c.bytes, c.stored, c.admitted, c.rejected, c.departed)
 		s.Keys["clock"] = present(map[string]string{
-			"n": numbers, "baseline": baseline, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed), "dead": text(c.dead),
+			"n": numbers, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed), "dead": text(c.dead),
 		})
 	}
 	sorted("due", m.due)
@@ -55,8 +53,14 @@ func (m *model) snapshot() snapshot {
 		s.Keys["claim"] = m.claimed.name + " " + strings.Join(m.claimed.ids, " ")
 		s.Ends = append(s.Ends, "claim")
 	}
-	if len(m.filed) > 0 {
-		s.Keys["filed"] = keysOf(m.filed)
+	if m.lines.revision > 0 {
+		s.Keys["lines"] = m.lines.stored()
+	}
+	for entry, own := range m.tuned {
+		s.Keys["lines:"+tenantOfEntry(entry)] = own.stored()
+	}
+	if len(m.tuned) > 0 {
+		s.Keys["tuned"] = slices.Sorted(maps.Keys(m.tuned))
 	}
 	for tenant, names := range m.names {
 		s.Keys["flows:"+tenant] = keysOf(names)
@@ -70,10 +74,10 @@ func (m *model) snapshot() snapshot {
 	for name, f := range m.flows {
 		cells := make([]string, len(f.Cells))
 		for i, c := range f.Cells {
-			cells[i] = fmt.Sprintf("%d:%d:%d:%d:%d", c.Rate.Limit, c.Rate.Period.Microseconds(), c.Burst, c.TAT, c.Rem)
+			cells[i] = fmt.Sprintf("%d:%d", c.TAT, c.Rem)
 		}
 		fields := map[string]string{
-			"cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
+			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, lua.EncodePolicy(f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
@@ -83,9 +87,6 @@ func (m *model) snapshot() snapshot {
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)
-		}
-		if f.hadTier {
-			fields["tier"] = f.tier
 		}
 		if f.hindered.Cause != "" {
 			fields["hindered"] = text(f.hindered.Until) + ":" + f.hindered.Cause
@@ -148,7 +149,7 @@ func keysOf(set map[string]bool) (list []string) {
 
 // present is a hash without the fields that say what a missing one says.
 func present(fields map[string]string) map[string]string {
-	maps.DeleteFunc(fields, func(name, value string) bool { return value == "0" || value == "" && name != "tier" })
+	maps.DeleteFunc(fields, func(name, value string) bool { return value == "0" || value == "" })
 	return fields
 }
 
@@ -165,10 +166,10 @@ func bare(r lua.Record) lua.Record {
 
 // kinds says how the keys of each kind are stored.
 var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmder{
-	"clock": hash, "flow": hash, "policy": hash,
+	"clock": hash, "flow": hash, "policy": hash, "lines": hash,
 	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
 	"outbox": sortedSet, "returned": sortedSet,
-	"filed": plainSet, "flows": plainSet,
+	"tuned": plainSet, "flows": plainSet,
 	"history": list, "done": list,
 	"job": plain, "idem": plain, "grant": plain, "claim": plain,
 }
@@ -239,7 +240,7 @@ func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []str
 			s.Keys[name] = list
 		case *redis.StringSliceCmd:
 			s.Keys[name] = v.Val()
-			if strings.HasPrefix(name, "flows:") || name == "filed" {
+			if strings.HasPrefix(name, "flows:") || name == "tuned" {
 				slices.Sort(v.Val())
 			}
 		case *redis.StringCmd:

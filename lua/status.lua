@@ -5,10 +5,11 @@
 -- KEYS
 --   1 clock   2 job
 -- ARGV
---   1 instant in µs, or '' for the server's   2 tenant as in keys   3 baseline
+--   1 instant in µs, or '' for the server's   2 tenant as in keys
 -- Reply
---   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0 unknown), record without its payload
--- Derived keys: flow queue policy tenants
+--   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0
+--   unknown), record without its payload
+-- Derived keys: flow queue lines tenants
 -- Channels: (none)
 
 --! include record clock policy bucket flow
@@ -21,10 +22,10 @@ if not j or tenant_of(j.flow) ~= ARGV[2] then
 end
 local position, start, result = 0, 0, ''
 if j.state == 'q' then
-  local f = flow_load(j.flow, ARGV[3])
+  local f = flow_load(j.flow)
   position, start = place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, string.sub(KEYS[2], #PREFIX + 5)) or 0)
 elseif j.state == 's' or j.state == 'r' then
-  local f = flow_load(j.flow, ARGV[3])
+  local f = flow_load(j.flow)
   if not paused(f) then
     start = start_after(f, f.cost)
     if start ~= 0 then

@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// tell runs a story that random histories are unlikely to find, with the model beside it, on both engines.
+// tell runs a story that random histories are unlikely to find, with the model beside it, on both
+// engines.
 func tell(t *testing.T, rate string, story func(w *world)) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -20,7 +21,7 @@ func tell(t *testing.T, rate string, story func(w *world)) {
 				t.Fatal(err)
 			}
 			p.Capacity, p.Concurrency = 10_000, 0
-			w.baseline.Defaults = p
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
 			story(w)
 			w.drain()
 		})
@@ -29,7 +30,7 @@ func tell(t *testing.T, rate string, story func(w *world)) {
 
 // submit admits n jobs after a delay.
 func (w *world) submit(n int, delay time.Duration) {
-	r := admission{at: w.wall, baseline: w.baseline}
+	r := admission{at: w.wall}
 	for range n {
 		w.names++
 		r.jobs = append(r.jobs, candidate{
@@ -53,10 +54,11 @@ func (w *world) settleAll(outcome lua.Outcome, delay time.Duration) {
 		items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: outcome, Delay: delay, MaxAttempts: 3})
 	}
 	w.held = nil
-	w.settle(settlement{w.wall, w.baseline, items})
+	w.settle(settlement{w.wall, items})
 }
 
-// TestDeadOutlivesIdleness: a tenant with dead letters is not forgotten, so what is replayed obeys pause and resume.
+// TestDeadOutlivesIdleness: a tenant with dead letters is not forgotten, so what is replayed obeys
+// pause and resume.
 func TestDeadOutlivesIdleness(t *testing.T) {
 	tell(t, "10/s", func(w *world) {
 		w.submit(1, 0)
@@ -66,7 +68,7 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 			w.wall = w.wall.Add(idleAfter + time.Second)
 			w.lookUntilIdle()
 		}
-		w.replay(revival{at: w.wall, baseline: w.baseline, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
+		w.replay(revival{at: w.wall, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
 		for _, paused := range []bool{true, false} {
 			w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &paused}))
 			w.lookUntilIdle()
@@ -79,7 +81,8 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 	})
 }
 
-// TestStoredOutlivesIdleness: a tenant that has left much in the store is known until it is gone, so that it gets no new share by waiting.
+// TestStoredOutlivesIdleness: a tenant that has left much in the store is known until it is gone,
+// so that it gets no new share by waiting.
 func TestStoredOutlivesIdleness(t *testing.T) {
 	tell(t, "1000000/s", func(w *world) {
 		w.submit(220, 0)
@@ -99,7 +102,8 @@ func TestStoredOutlivesIdleness(t *testing.T) {
 	})
 }
 
-// TestPromotionIsBounded: invariant 11. However many jobs become eligible at once, a look moves a bounded number of them.
+// TestPromotionIsBounded: invariant 11. However many jobs become eligible at once, a poll moves a
+// bounded number of them.
 func TestPromotionIsBounded(t *testing.T) {
 	const jobs = 1000
 	tell(t, "1/s", func(w *world) {
@@ -108,10 +112,10 @@ func TestPromotionIsBounded(t *testing.T) {
 		w.wall = w.wall.Add(time.Second)
 		w.tick(w.workers[0], w.lookOf(w.workers[0], 1000), true)
 		if left := w.e.ZCard(w.ctx, w.shard.Later("acme/echo")).Val(); left < jobs-500 {
-			w.fail("one look promoted %d jobs", jobs-left)
+			w.fail("one poll promoted %d jobs", jobs-left)
 		}
 		// What is left for the drain is short enough for the slow engine.
-		w.cancel(cancellation{at: w.wall, baseline: w.baseline, tenant: "acme", ids: w.ids[20:]})
+		w.cancel(cancellation{at: w.wall, tenant: "acme", ids: w.ids[20:]})
 	})
 }
 
@@ -131,14 +135,15 @@ func TestFreeLeasesEnd(t *testing.T) {
 	})
 }
 
-// TestOverdueAtItsStamp: a job that would leave after its deadline expires instead and spends no slot; and a look that may lease one job
-// does not know who comes after the one it dropped, so it says that work is left.
+// TestOverdueAtItsStamp: a job that would leave after its deadline expires instead and spends no
+// slot; and a poll that may lease one job does not know who comes after the one it dropped, so it
+// says that work is left.
 func TestOverdueAtItsStamp(t *testing.T) {
 	tell(t, "100/s", func(w *world) {
 		start := w.wall
 		one := func() lua.Grant { return w.tick(w.workers[0], w.lookOf(w.workers[0], 1), true) }
 		w.submit(1, 0)
-		w.admit(admission{at: w.wall, baseline: w.baseline, jobs: []candidate{{
+		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.submit(2, 0)
@@ -150,7 +155,7 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		w.wall = start.Add(13 * time.Millisecond)
 		g := one()
 		if state := w.m.jobs["overdue"].State; state != shaper.Expired || len(g.Leases) != 0 || !g.More {
-			w.fail("the overdue job is %v, the look %+v", state, g)
+			w.fail("the overdue job is %v, the poll %+v", state, g)
 		}
 		if g := one(); len(g.Leases) != 1 || g.Leases[0].Stamp != start.Add(32*time.Millisecond) {
 			w.fail("the next job leaves otherwise than in the slot of the one dropped: %+v", g)
@@ -158,20 +163,20 @@ func TestOverdueAtItsStamp(t *testing.T) {
 	})
 }
 
-// TestLookAtNothing: a look before anything is due writes nothing, and where the worker looks next something is to be done. An expiry is
-// such a thing, and a look before its time is of no use.
-func TestLookAtNothing(t *testing.T) {
+// TestPollOfNothing: a poll before anything is due writes nothing, and where the worker looks next
+// something is to be done. An expiry is such a thing, and a poll before its time is of no use.
+func TestPollOfNothing(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
 		off := true
 		w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &off}))
-		w.admit(admission{at: w.wall, baseline: w.baseline, jobs: []candidate{{
+		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: "j", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 100 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.lookUntilIdle()
 		before := w.compare()
 		g := w.tick(w.workers[0], w.lookOf(w.workers[0], 10), true)
 		if diff := difference(before, w.compare()); diff != "" {
-			w.fail("a look at nothing wrote:\n%s", diff)
+			w.fail("a poll at nothing wrote:\n%s", diff)
 		}
 		w.wall = g.Next.Add(-horizon / 2)
 		w.tick(w.workers[0], w.lookOf(w.workers[0], 10), true)
@@ -181,7 +186,8 @@ func TestLookAtNothing(t *testing.T) {
 	})
 }
 
-// TestClockGoesOnAfterAStepBack: the shard's clock runs on from where it was, also when no look after the step finds anything to do.
+// TestClockGoesOnAfterAStepBack: the shard's clock runs on from where it was, also when no poll
+// after the step finds anything to do.
 func TestClockGoesOnAfterAStepBack(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
 		w.submit(2, 0)
@@ -199,11 +205,12 @@ func TestClockGoesOnAfterAStepBack(t *testing.T) {
 	})
 }
 
-// TestExpiredAtItsPromotion: a job whose turn would come too late is filed under the sequence that it was promoted with.
+// TestExpiredAtItsPromotion: a job whose turn would come too late is filed under the sequence that
+// it was promoted with.
 func TestExpiredAtItsPromotion(t *testing.T) {
 	tell(t, "50/s", func(w *world) {
 		w.names++
-		w.admit(admission{at: w.wall, baseline: w.baseline, jobs: []candidate{{
+		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
 			delay: 3 * time.Millisecond, maxWait: 40 * time.Millisecond, cost: 1, maxAttempts: 3, payload: []byte("payload"),
 		}}})
@@ -214,7 +221,8 @@ func TestExpiredAtItsPromotion(t *testing.T) {
 	})
 }
 
-// TestSettledAgainAfterForgotten: a settlement that is sent again is answered although the tenant is forgotten.
+// TestSettledAgainAfterForgotten: a settlement that is sent again is answered although the tenant
+// is forgotten.
 func TestSettledAgainAfterForgotten(t *testing.T) {
 	tell(t, "10/s", func(w *world) {
 		w.submit(1, 0)

@@ -1,33 +1,45 @@
 -- tick: poll a shard for one worker: lease what may leave.
 --
--- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and cap (invariants 2, 3, 6), promoting
--- scheduled and retrying jobs that are eligible by the stamp being given. What else there is to do is left to a script of its own, which the
--- reply names and the caller runs next, with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget. Everything a call writes is
--- read before its first write. A call that finds nothing to do writes nothing, unless the wall clock has been set back.
--- Each call carries the worker's counter and the counter of the last grant it has seen. A stored grant that it has not seen is handed
--- over again by redeliver (invariant 7).
+-- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and cap
+-- (invariants 2, 3, 6), promoting scheduled and retrying jobs that are eligible by the stamp being
+-- given. What else there is to do is left to a script of its own, which the reply names and the
+-- caller runs next, with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget.
+-- Everything a call writes is read before its first write. A call that finds nothing to do writes
+-- nothing, unless the wall clock has been set back. Each call carries the worker's counter and the
+-- counter of the last grant it has seen. A stored grant that it has not seen is handed over again
+-- by redeliver (invariant 7).
 --
--- A flow, job or tenant that cannot be read, because somebody changed its keys, is reported and set aside; the others go on.
+-- A flow, job or tenant that cannot be read, because somebody changed its keys, is reported and set
+-- aside; the others go on.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants   7 outbox
 -- ARGV
---   1 instant in µs, or '' for the server's   2 counter   3 counter of the last grant seen   4 most jobs to lease
---   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear   9 baseline
---   10, 11, 12 retention in s: of finished jobs, of dead letters, of idempotency keys   13, 14 most dead letters of a flow, and of how many bytes
---   15 '1' when the worker is not the shard's owner: what it plans is then no promise to look
---   16 '1' when the worker hands completions over: the reply then says whether there are any
---   17 lead in µs: the least time from now to a stamp, so that the answer reaches the worker before it
---   then, where the worker bounds what it leases, pairs of a name and a number: a route and how many more places its jobs
---   may take; a flow of such a route and how many places it holds. A flow may hold up to three times the places that it
---   leaves to its route. One that may lease nothing is put off.
+--   1 instant in µs, or '' for the server's
+--   2 counter
+--   3 counter of the last grant seen
+--   4 most jobs to lease
+--   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear
+--   9, 10, 11 retention in s: of finished jobs, of dead letters, of idempotency keys
+--   12, 13 most dead letters of a flow, and of how many bytes
+--   14 '1' when the worker is not the shard's owner: what it plans is then no promise to poll
+--   15 '1' when the worker hands completions over: the reply then says whether there are any
+--   16 lead in µs: the least time from now to a stamp, so that the answer reaches the worker before
+--     it
+--   then, where the worker bounds what it leases, pairs of a name and a number: a route and how
+--   many more places its jobs may take; a flow of such a route and how many places it holds. A flow
+--   may hold up to three times the places that it leaves to its route. One that may lease nothing
+--   is put off.
 -- Reply
---   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked for, counter of the grant (0 none),
+--   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked
+--   for, counter of the grant (0 none),
 --   1 if completions are to be handed over, the script that is needed next ('' none),
---   what is damaged, a line for each item with its error, how many flows were put off because of the bounds,
---   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over again, with the lease it has. The lease
---   ends its time after the stamp, or after now if that is later
--- Derived keys: flow queue later returned policy job idem done dead outbox unlock tenants
+--   what is damaged, a line for each item with its error, how many flows were put off because of
+--   the bounds,
+--   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over
+--   again, with the lease it has. The lease ends its time after the stamp, or after now if that is
+--   later
+-- Derived keys: flow queue later returned lines job idem done dead outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish poll plan
@@ -116,7 +128,8 @@ local function plan_of(name, budget)
   return more
 end
 
--- set_aside forgets what was planned for a flow and counted out for it, and returns when it is due again.
+-- set_aside forgets what was planned for a flow and counted out for it, and returns when it is due
+-- again.
 local function set_aside(name, depth, bytes)
   if flows[name] then
     flows[name], touched[#touched] = nil, nil
@@ -147,7 +160,7 @@ if expires_head <= now then
   return answer(true, 'expire')
 end
 
-local rescan = (clock.looked ~= '0' or clock.baseline == '') and 'retune' or nil
+local rescan = clock.looked ~= '0' and 'retune' or nil
 if due_head > now + horizon or most <= 0 then
   local forget = due_head > now + horizon and head(KEYS[6]) < now - IDLE and 'forget'
   local needed = rescan or forget
@@ -186,7 +199,7 @@ for i = 1, #touched do
   carry_out(touched[i])
 end
 if #ends > 0 then
-  redis.call('ZADD', KEYS[4], unpack(ends))
+  redis.call('ZADD', KEYS[4], unpack(last_first(ends)))
 end
 if leased[1] then
   leased[#leased] = sub(leased[#leased], 1, -2)

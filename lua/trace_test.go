@@ -6,9 +6,10 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// tracer is put before a script and watches its commands. Invariant 9: a script touches every key before its first write, so that a slot
-// in migration refuses it with nothing changed; the key that unlocks is missing always and is the first to be written. And no number
-// reaches Redis in a form that has lost digits.
+// tracer is put before a script and watches its commands. Invariant 9: a script touches every key
+// before its first write, so that a slot in migration refuses it with nothing changed; the key that
+// unlocks is missing always and is the first to be written. And no number reaches Redis in a form
+// that has lost digits.
 const tracer = `
 local redis = (function(real)
   local writes = {}

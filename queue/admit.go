@@ -14,7 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Bounds of the flusher: how many of them send at once where Redis is slow, and how many jobs one exchange may carry.
+// Bounds of the flusher: how many of them send at once where Redis is slow, and how many jobs one
+// exchange may carry.
 const (
 	flushers   = 4
 	flushMost  = 128
@@ -31,8 +32,9 @@ func (q *Queue) NewID(tenant string) (string, error) {
 	return newID(q.keys.ShardOf(tenant).Index)
 }
 
-// Submit asks for admission of one job. Concurrent calls are gathered into few script calls, without a wait when there is nothing to
-// gather. The error wraps ErrUnavailable or is the context's; a refusal is no error, it is the verdict's outcome.
+// Submit asks for admission of one job. Concurrent calls are gathered into few script calls,
+// without a wait when there is nothing to gather. The error wraps ErrUnavailable or is the
+// context's; a refusal is no error, it is the verdict's outcome.
 func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
 	v, err := q.flusher.submitOne(ctx, s)
 	if err != nil {
@@ -41,8 +43,9 @@ func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
 	return q.complete(ctx, s, v), nil
 }
 
-// SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic step. If atomic, either all are admitted
-// or none, and then every verdict carries the outcome of the first refusal.
+// SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic
+// step. If atomic, either all are admitted or none, and then every verdict carries the outcome of
+// the first refusal.
 func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
 	if len(batch) == 0 || len(batch) > batchMost {
 		return nil, fmt.Errorf("queue: a batch of %d jobs, want 1 to %d", len(batch), batchMost)
@@ -67,8 +70,9 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 	return verdicts, nil
 }
 
-// complete reads the job that a replayed idempotency key stands for. Where that fails, or the job is past retention, what the key knows
-// must do: the submission itself has been answered, and an error now would make the client send it again.
+// complete reads the job that a replayed idempotency key stands for. Where that fails, or the job
+// is past retention, what the key knows must do: the submission itself has been answered, and an
+// error now would make the client send it again.
 func (q *Queue) complete(ctx context.Context, s Submission, v Verdict) Verdict {
 	if v.Outcome == shaper.Replayed {
 		if j, err := q.Job(ctx, s.Tenant, v.Job.ID); err == nil {
@@ -94,8 +98,9 @@ type single struct {
 	verdict [1]Verdict
 }
 
-// flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is its turn, so that requests are gathered
-// while the exchange before them is under way and nobody waits for company.
+// flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is
+// its turn, so that requests are gathered while the exchange before them is under way and nobody
+// waits for company.
 type flusher struct {
 	q       *Queue
 	turns   *turn.Turns
@@ -233,15 +238,16 @@ func (f *flusher) flush(gathered []*pending) {
 	f.exchange(calls)
 }
 
-// exchange sends the calls and answers them. The submissions of a call that fails at damaged data are sent once more, each by itself: one
-// whose flow or key is damaged does not fail the others.
+// exchange sends the calls and answers them. The submissions of a call that fails at damaged data
+// are sent once more, each by itself: one whose flow or key is damaged does not fail the others.
 func (f *flusher) exchange(calls []*admission) {
 	for len(calls) > 0 {
 		sent := make([]lua.Call, len(calls))
 		for i, a := range calls {
 			sent[i] = a.call.Call()
 		}
-		// The requests' own contexts end single waits; the exchange they share is bounded by the client's timeouts.
+		// The requests' own contexts end single waits; the exchange they share is bounded by the
+		// client's timeouts.
 		replies := f.q.exec(context.Background(), f.q.engine.fast, sent)
 		var apart []*admission
 		for i, a := range calls {
@@ -267,7 +273,7 @@ type admission struct {
 // newAdmission has room for so many jobs, and grows beyond.
 func (q *Queue) newAdmission(shard ShardKeys, atomic bool, room int) *admission {
 	return &admission{q: q, shard: shard, flows: map[string]int{}, who: make([]*pending, 0, room), call: lua.AdmitCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic, Baseline: q.encoded(),
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic,
 		Retention: q.retention,
 		Jobs:      make([]lua.AdmitJob, 0, room),
 	}}
@@ -305,13 +311,13 @@ func (a *admission) apart() []*admission {
 
 func (a *admission) flow(name string, s *Submission) int {
 	if i, ok := a.flows[name]; ok {
-		a.call.Flows[i].Tier = s.Tier
+		a.call.Flows[i].Tier = tierName(s.Tier)
 		return i
 	}
 	tenant := EncodeName(s.Tenant)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
-		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name), Policy: a.shard.Policy(tenant), Names: a.shard.Names(tenant),
-		Tier: s.Tier, Entry: tenantEntry(s.Tenant),
+		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name), Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
+		Tier: tierName(s.Tier), Entry: tenantEntry(s.Tenant),
 	})
 	a.flows[name] = len(a.call.Flows) - 1
 	return a.flows[name]
@@ -349,7 +355,8 @@ func (a *admission) job(s *Submission) (lua.AdmitJob, error) {
 	return job, nil
 }
 
-// validate finds what the stored record cannot hold. The API has its own, stricter rules for clients.
+// validate finds what the stored record cannot hold. The API has its own, stricter rules for
+// clients.
 func (s Submission) validate() error {
 	var ps shaper.Problems
 	within := func(field string, n, low, high int64) {

@@ -2,9 +2,11 @@ package queue_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,12 +14,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 func perSecond(n int64) shaper.Policy {
 	return shaper.Policy{Rate: shaper.Rate{Limit: n, Period: time.Second}, Burst: 1, Capacity: 1000}
+}
+
+// embeddedEngine opens an engine inside this process.
+func embeddedEngine(t *testing.T) *queue.Engine {
+	t.Helper()
+	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true})
+	if err != nil {
+		t.Fatalf("OpenEngine: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return e
 }
 
 // beside opens another queue on the engine, as another process with another file does.
@@ -35,8 +55,9 @@ func beside(t *testing.T, e *queue.Engine, o queue.Options) *queue.Queue {
 	return q
 }
 
-// TestTwoFilesLeaseOn: processes with different files look at one shard in turns, one as its owner and one as a helper. Each look leases, and
-// the stamps are those of one rate, that of the process which started last.
+// TestTwoFilesLeaseOn: processes with different files look at one shard in turns, one as its owner
+// and one as a helper. Each poll leases, and the stamps are those of one rate, that of the process
+// which started last.
 func TestTwoFilesLeaseOn(t *testing.T) {
 	t.Parallel()
 	for name, options := range engines {
@@ -53,7 +74,7 @@ func TestTwoFilesLeaseOn(t *testing.T) {
 			o := looking
 			o.Max, o.Horizon = 5, time.Minute
 			var last shaper.Instant
-			for range 4 { // the first look of all only takes the flow in
+			for range 4 { // the first poll of all only takes the flow in
 				for _, p := range []struct {
 					q      *queue.Queue
 					c      *queue.Consumer
@@ -67,7 +88,7 @@ func TestTwoFilesLeaseOn(t *testing.T) {
 					o.Helper = p.helper
 					tick, err := p.c.Tick(t.Context(), o)
 					if err != nil || len(tick.Leases) != 5 {
-						t.Fatalf("a look leased %d of 5 jobs (helper: %v), %v", len(tick.Leases), p.helper, err)
+						t.Fatalf("a poll leased %d of 5 jobs (helper: %v), %v", len(tick.Leases), p.helper, err)
 					}
 					var ends []queue.Settlement
 					for _, l := range tick.Leases {
@@ -86,19 +107,16 @@ func TestTwoFilesLeaseOn(t *testing.T) {
 	}
 }
 
-// awhile is enough for processes to notice a lasting difference, and short enough for one of those that count them to be current.
+// awhile is enough for processes to notice a lasting difference, and short enough for one of those
+// that count them to be current.
 const awhile = 7 * time.Second
 
-// TestOtherFileIsSaid: the process whose file is not in force says so once, follows the other one, counts itself where both see it, and says
-// when it agrees again.
+// TestOtherFileIsSaid: the process whose file is not in force says so once, follows the other one,
+// counts itself where both see it, and says when it agrees again.
 func TestOtherFileIsSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = e.Close() }()
+		e := embeddedEngine(t)
 		var log bytes.Buffer
 		metrics := prometheus.NewRegistry()
 		first := beside(t, e, queue.Options{
@@ -147,16 +165,155 @@ sluice_policies_in_force 0
 	})
 }
 
-// TestEmptiedStore: a FLUSHALL under running processes is noticed, said, and survived: layout and policies of the file are written again, and
-// jobs are taken and leave. A record of the layout that alone was deleted is not taken for that.
+// TestOldFileStaysOut: a process that is started again with a file that was in force before does
+// not put it back while another process has the one in force. It does when it is asked to, and when
+// no process has the other file.
+func TestOldFileStaysOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := embeddedEngine(t)
+		start := func(rate int64) *queue.Queue {
+			t.Helper()
+			q, err := queue.Open(t.Context(), e, queue.Options{Shards: 2, Defaults: perSecond(rate), Tenants: map[string]shaper.Overrides{"acme": {Burst: &rate}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(awhile)
+			return q
+		}
+		stop := func(q *queue.Queue) {
+			t.Helper()
+			if err := q.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		inForce := func(when string, q *queue.Queue, rate int64) {
+			t.Helper()
+			tenant, err := q.Tenant(t.Context(), "acme")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tenant.Policy.Rate.Limit != rate || tenant.Policy.Burst != rate {
+				t.Errorf("%s: rate %v and burst %d in force, want %d", when, tenant.Policy.Rate, tenant.Policy.Burst, rate)
+			}
+		}
+		old, current := start(50), start(80)
+		inForce("a new file", old, 80)
+		stop(old)
+		old = start(50)
+		inForce("the old process started again", old, 80)
+		if a := old.Agreement(); a.InForce || a.Differing != 1 {
+			t.Errorf("it says %+v", a)
+		}
+		if err := old.SetPolicies(t.Context(), shaper.Baseline{Defaults: perSecond(50)}, map[string]shaper.Overrides{"acme": {Burst: new(int64(50))}}); err != nil {
+			t.Fatal(err)
+		}
+		inForce("the old process asked to", old, 50)
+		time.Sleep(awhile)
+		inForce("the other process after it", current, 50)
+		stop(old)
+		stop(current)
+		current = start(80)
+		inForce("alone", current, 80)
+		stop(current)
+	})
+}
+
+// TestPoliciesSurviveACrash: policies whose process ended after it had recorded them, or before it
+// had reached all tenants, come into force.
+func TestPoliciesSurviveACrash(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := embeddedEngine(t)
+		first := beside(t, e, queue.Options{Shards: 2, Defaults: perSecond(50)})
+		if _, err := first.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			o.Capacity = new(int64(7))
+			return o, nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		// The process ends when it has declared the policies in each shard, and before it tells a
+		// tenant.
+		dying, cancel := context.WithCancel(t.Context())
+		e.AddHook(&cancelling{script: lua.Commands.Tune.SHA(), cancel: cancel})
+		second := beside(t, e, queue.Options{Shards: 2, Defaults: perSecond(50)})
+		err := second.SetPolicies(dying, shaper.Baseline{Defaults: perSecond(80)}, map[string]shaper.Overrides{"globex": {Capacity: new(int64(9))}})
+		if err == nil {
+			t.Fatal("the process did not end")
+		}
+		rate := func(tenant string) int64 {
+			t.Helper()
+			w := work()
+			w.Tenant, w.ID = tenant, ""
+			v, err := first.Submit(t.Context(), w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v.Rate.Limit
+		}
+		if got := rate("acme"); got != 50 {
+			t.Errorf("%d/s is in force for a tenant with settings of its own, which nobody has told yet", got)
+		}
+		time.Sleep(awhile)
+		for _, tenant := range []string{"acme", "globex", "another"} {
+			if got := rate(tenant); got != 80 {
+				t.Errorf("%d/s is in force for %s after all", got, tenant)
+			}
+		}
+		if got, err := first.Tenant(t.Context(), "globex"); err != nil || got.Policy.Capacity != 9 {
+			t.Errorf("the capacity of the file is %d, %v", got.Policy.Capacity, err)
+		}
+	})
+}
+
+// cancelling ends a context when it sees the script for the first time, and does not send it.
+type cancelling struct {
+	script string
+	cancel context.CancelFunc
+	done   atomic.Bool
+}
+
+func (c *cancelling) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *cancelling) see(ctx context.Context, cmds ...redis.Cmder) error {
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 1 && args[1] == c.script && c.done.CompareAndSwap(false, true) {
+			c.cancel()
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (c *cancelling) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := c.see(ctx, cmd); err != nil {
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *cancelling) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if err := c.see(ctx, cmds...); err != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestEmptiedStore: a FLUSHALL under running processes is noticed, said, and survived: layout and
+// policies of the file are written again, and jobs are taken and leave. A record of the layout that
+// alone was deleted is not taken for that.
 func TestEmptiedStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = e.Close() }()
+		e := embeddedEngine(t)
 		fifty := int64(50)
 		var log bytes.Buffer
 		metrics := prometheus.NewRegistry()

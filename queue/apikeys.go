@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Key is an API key of a tenant. Of its secret only a digest is known here. Keys live in the shard of their tenant, beside its jobs, but
-// nothing of jobs or settings touches them: they stay until they are revoked, an expired one until its tenant gets another a day later.
+// Key is an API key of a tenant, with a digest of its secret. Keys live in the shard of their
+// tenant until they are revoked, an expired one until its tenant creates another a day later.
 type Key struct {
 	ID      string // 28 characters of [0-9a-v]; names the shard, as the id of a job does
 	Tenant  string
@@ -31,7 +31,7 @@ func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Be
 
 // Errors of API keys that callers tell apart with errors.Is.
 var (
-	// ErrUnknownKey means that there is no such key, or that it is another tenant's.
+	// ErrUnknownKey means that the tenant has no such key.
 	ErrUnknownKey = errors.New("queue: no such key")
 	// ErrTooManyKeys means that the tenant has MaxKeys keys that have not expired.
 	ErrTooManyKeys = errors.New("queue: the tenant has as many keys as it may have")
@@ -40,12 +40,12 @@ var (
 const (
 	// MaxKeys is how many keys a tenant may have that have not expired.
 	MaxKeys = 100
-	// expiredKept is how long an expired key stays in the list, for whoever wonders why it opens nothing any more.
+	// expiredKept is how long an expired key stays in the list, to show why it is refused.
 	expiredKept = 24 * time.Hour
 )
 
-// CreateKey stores a key of the tenant, given the SHA-256 of its secret, and names it. A zero expires is never. Errors: ErrTooManyKeys,
-// ErrUnavailable; after the latter a key may be there whose secret nobody has.
+// CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
+// never. Errors: ErrTooManyKeys, ErrUnavailable; after the latter a key of no use may be stored.
 func (q *Queue) CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (Key, error) {
 	shard, now := q.keys.ShardOf(tenant), time.Now()
 	id, err := newID(shard.Index)
@@ -60,7 +60,7 @@ func (q *Queue) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 		fields, ends = append(fields, "expires", k.Expires.UnixMilli()), float64(k.Expires.UnixMilli())
 	}
 	index := shard.Keys(EncodeName(tenant))
-	// What has expired never comes back, so it may be read in one step and removed in the next.
+	// An expired key stays expired, so it may be read in one step and removed in the next.
 	old, err := q.engine.fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{Min: "-inf", Max: millis(now.Add(-expiredKept))}).Result()
 	if err != nil {
 		return Key{}, unavailable(err)
@@ -81,25 +81,22 @@ func (q *Queue) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 	if active.Val() <= MaxKeys {
 		return k, nil
 	}
-	// Counted with this one in it, the bound holds however many are created at once. Nobody knows the secret yet.
+	// The count includes this key, so the bound holds with concurrent calls too.
 	if err := q.dropKey(ctx, shard, tenant, id); err != nil {
 		return Key{}, err
 	}
 	return Key{}, fmt.Errorf("%w: %d", ErrTooManyKeys, MaxKeys)
 }
 
-// Keys lists the keys of a tenant, the oldest first, without their hashes; one that has expired is listed for a day at least. Errors:
-// ErrUnavailable.
+// Keys lists the keys of a tenant, the oldest first, without their hashes. An expired key is listed
+// for at least a day. Errors: ErrUnavailable.
 func (q *Queue) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	shard := q.keys.ShardOf(tenant)
 	ids, err := q.engine.fast.ZRange(ctx, shard.Keys(EncodeName(tenant)), 0, -1).Result()
-	if err != nil {
+	if err != nil || len(ids) == 0 {
 		return nil, unavailable(err)
 	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	slices.Sort(ids) // which begin with the time
+	slices.Sort(ids) // they begin with the time
 	found, err := pipeline(ctx, q.engine.fast, ids, func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
 		return p.HGetAll(ctx, shard.Key(id))
 	})
@@ -130,7 +127,6 @@ func (q *Queue) RevokeKey(ctx context.Context, tenant, id string) error {
 	if k.Tenant != tenant {
 		return ErrUnknownKey
 	}
-	// A key never changes its tenant and an id is never used again: between the two steps it can only go.
 	return q.dropKey(ctx, q.keys.ShardOf(tenant), tenant, id)
 }
 
@@ -157,7 +153,7 @@ func (q *Queue) FindKey(ctx context.Context, id string) (Key, error) {
 	return keyOf(id, fields)
 }
 
-// keyOf reads the hash of a key. One that cannot be read opens nothing and is an error.
+// keyOf decodes a stored key. An unreadable one is an error, so it opens nothing.
 func keyOf(id string, fields map[string]string) (Key, error) {
 	if len(fields) == 0 {
 		return Key{}, ErrUnknownKey

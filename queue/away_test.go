@@ -70,8 +70,8 @@ var breakages = map[string]struct{ away, back func(*redistest.Server) }{
 	"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
 }
 
-// TestIntakeFailsFast: while Redis is away, intake says so soon; when it is back, intake works, though a restarted server has forgotten
-// the scripts.
+// TestIntakeFailsFast: while Redis is away, intake says so soon; when it is back, intake works,
+// though a restarted server has forgotten the scripts.
 func TestIntakeFailsFast(t *testing.T) {
 	for name, broken := range breakages {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,8 @@ func TestIntakeFailsFast(t *testing.T) {
 	}
 }
 
-// TestBackAtOnce: however many calls have failed meanwhile, the first one after Redis is back works.
+// TestBackAtOnce: however many calls have failed meanwhile, the first one after Redis is back
+// works.
 func TestBackAtOnce(t *testing.T) {
 	s, q := one(t)
 	s.Kill()
@@ -138,7 +139,8 @@ func TestBackAtOnce(t *testing.T) {
 	}
 }
 
-// TestScriptsForgotten: a server that has lost the scripts learns them again, in single calls and in pipelines.
+// TestScriptsForgotten: a server that has lost the scripts learns them again, in single calls and
+// in pipelines.
 func TestScriptsForgotten(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -180,7 +182,7 @@ func TestScriptsForgotten(t *testing.T) {
 	}
 }
 
-// TestWorkerOutlivesRedis: a worker whose looks fail calls again, and loses and doubles nothing.
+// TestWorkerOutlivesRedis: a worker whose polls fail calls again, and loses and doubles nothing.
 func TestWorkerOutlivesRedis(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
@@ -195,7 +197,7 @@ func TestWorkerOutlivesRedis(t *testing.T) {
 	}
 	s.Restart()
 	var again []queue.Lease
-	queuetest.Await(t, "a look to be answered", func() bool {
+	queuetest.Await(t, "a poll to be answered", func() bool {
 		tick, err := c.Tick(t.Context(), looking)
 		again = append(again, tick.Leases...)
 		return err == nil
@@ -209,7 +211,8 @@ func TestWorkerOutlivesRedis(t *testing.T) {
 	}
 }
 
-// TestWakesOutliveRedis: wake-ups missed while Redis was away are made up for by one for all shards.
+// TestWakesOutliveRedis: wake-ups missed while Redis was away are made up for by one for all
+// shards.
 func TestWakesOutliveRedis(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
@@ -244,7 +247,8 @@ func TestWakesBegunWhileAway(t *testing.T) {
 	}
 }
 
-// TestWatchOutlivesRedis: an end is not lost over a restart, whether it comes before the subscription is back or after.
+// TestWatchOutlivesRedis: an end is not lost over a restart, whether it comes before the
+// subscription is back or after.
 func TestWatchOutlivesRedis(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
@@ -276,7 +280,8 @@ func TestWatchOutlivesRedis(t *testing.T) {
 	within(t, "the signal of the end or of the new connection", ended)
 }
 
-// TestFullMemory: at maxmemory intake is refused with nothing changed, and what is there drains (invariant 9).
+// TestFullMemory: at maxmemory intake is refused with nothing changed, and what is there drains
+// (invariant 9).
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
@@ -323,7 +328,8 @@ func TestFullMemory(t *testing.T) {
 	admit(t, q)
 }
 
-// TestIntakeReserve: intake ends before Redis is full, so that what is there can drain, and begins again by itself.
+// TestIntakeReserve: intake ends before Redis is full, so that what is there can drain, and begins
+// again by itself.
 func TestIntakeReserve(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)

@@ -2,9 +2,7 @@ package queue
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/shaper"
 )
 
 // Steps of a check, each some milliseconds of Redis's time.
@@ -24,7 +21,8 @@ const (
 	checkKeys    = 1000
 )
 
-// StoredShards returns the number of shards of the store that is there, 0 for none. It writes nothing. Errors: ErrUnavailable.
+// StoredShards returns the number of shards of the store that is there, 0 for none. It writes
+// nothing. Errors: ErrUnavailable.
 func StoredShards(ctx context.Context, e *Engine) (int, error) {
 	n, err := e.patient.HGet(ctx, metaKey, "shards").Int()
 	if errors.Is(err, redis.Nil) {
@@ -41,14 +39,12 @@ type Checked struct {
 	Jobs    int64 `json:"jobs"` // records, those of jobs that have ended included
 }
 
-// Check goes through the whole store and reports what is not as it should be; with repair it makes that right. It works in steps while
-// workers run, and calls found with what each brought. What changes meanwhile is judged at the instant of its step. Errors: ErrUnavailable,
-// ErrScript, or that of found.
+// Check goes through the whole store and reports what is not as it should be; with repair it makes
+// that right. It works in steps while workers run, and calls found with what each brought. What
+// changes meanwhile is judged at the instant of its step. Errors: ErrUnavailable, ErrScript, or
+// that of found.
 func (q *Queue) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
 	c := checker{q: q, repair: repair, found: found}
-	if err := c.readBaseline(ctx); err != nil {
-		return c.seen, err
-	}
 	// Jobs that are in no index come first: they belong to the counts.
 	if err := eachMaster(ctx, q.engine.patient, c.records); err != nil {
 		return c.seen, err
@@ -69,10 +65,9 @@ func (q *Queue) Check(ctx context.Context, repair bool, found func([]Finding) er
 }
 
 type checker struct {
-	q        *Queue
-	repair   bool
-	found    func([]Finding) error
-	baseline string
+	q      *Queue
+	repair bool
+	found  func([]Finding) error
 
 	mu   sync.Mutex // nodes of a cluster are scanned side by side
 	seen Checked
@@ -80,25 +75,9 @@ type checker struct {
 	flows []map[string]bool // by shard, their names
 }
 
-// readBaseline reads what is in force, which a shard without its clock gets.
-func (c *checker) readBaseline(ctx context.Context) error {
-	record, err := readRecord(ctx, c.q.engine.patient)
-	if err != nil {
-		return unavailable(err)
-	}
-	baseline := shaper.Baseline{Defaults: shaper.DefaultPolicy()}
-	if record.Policies != "" {
-		if err := json.Unmarshal([]byte(record.Policies), &baseline); err != nil {
-			return fmt.Errorf("%w: the policies in force cannot be read by this version: %w", ErrSchema, err)
-		}
-	}
-	c.baseline = lua.EncodeBaseline(baseline)
-	return nil
-}
-
-func (c *checker) look(ctx context.Context, l look) error {
+func (c *checker) compare(ctx context.Context, l comparison) error {
 	l.repair = c.repair
-	found, err := c.q.findings(ctx, c.baseline, l)
+	found, err := c.q.findings(ctx, l)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -144,7 +123,7 @@ func (c *checker) records(ctx context.Context, node lua.Client) error {
 			for i, id := range part {
 				part[i] = shard.Job(id)
 			}
-			if err := c.look(ctx, look{shard: shard, jobs: part}); err != nil {
+			if err := c.compare(ctx, comparison{shard: shard, jobs: part}); err != nil {
 				return err
 			}
 		}
@@ -172,7 +151,7 @@ func (c *checker) addFlows(shard int, names []string) {
 // shard looks at all flows of a shard, then at its totals.
 func (c *checker) shard(ctx context.Context, s ShardKeys) error {
 	// The keys of the shard itself, so that the tenants and what is due can be read.
-	if err := c.look(ctx, look{shard: s}); err != nil {
+	if err := c.compare(ctx, comparison{shard: s}); err != nil {
 		return err
 	}
 	client := c.q.engine.patient
@@ -207,11 +186,11 @@ func (c *checker) shard(ctx context.Context, s ShardKeys) error {
 	c.addFlows(s.Index, due)
 	names := slices.Sorted(maps.Keys(c.flows[s.Index]))
 	for part := range slices.Chunk(names, checkFlows) {
-		if err := c.look(ctx, look{shard: s, flows: part}); err != nil {
+		if err := c.compare(ctx, comparison{shard: s, flows: part}); err != nil {
 			return err
 		}
 	}
 	c.seen.Flows += int64(len(names))
 	c.seen.Shards++
-	return c.look(ctx, look{shard: s, totals: true})
+	return c.compare(ctx, comparison{shard: s, totals: true})
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Bounds of the restarts of the private redis-server: the pause before one doubles up to childPauseMost, and begins anew after a process that
-// lived for childSteady.
+// Bounds of the restarts of the private redis-server: the pause before one doubles up to
+// childPauseMost, and begins anew after a process that lived for childSteady.
 const (
 	childPauseMost = 5 * time.Second
 	childSteady    = time.Minute
@@ -52,7 +52,8 @@ func startChild(log *slog.Logger, command func() *exec.Cmd) (*child, error) {
 	return c, <-started
 }
 
-// supervise waits for the end of the command, and starts it again until it is to stop or has failed too often. Its error is that of stopping.
+// supervise waits for the end of the command, and starts it again until it is to stop or has failed
+// too often. Its error is that of stopping.
 func (c *child) supervise(cmd *exec.Cmd) error {
 	pause, starts := childPause, 0
 	var err error // of the start
@@ -88,7 +89,8 @@ func (c *child) supervise(cmd *exec.Cmd) error {
 	}
 }
 
-// wait returns how the command ended. When it is to stop, it is asked to write everything and end, and killed after a while.
+// wait returns how the command ended. When it is to stop, it is asked to write everything and end,
+// and killed after a while.
 func (c *child) wait(cmd *exec.Cmd) (err error, stopped bool) {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()

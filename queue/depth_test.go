@@ -16,8 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestCostDoesNotGrowWithDepth counts the commands that Redis runs for one call, those of the scripts included: with 200,000 waiting jobs
-// they are the same as with 10 (invariant 11).
+// TestCostDoesNotGrowWithDepth counts the commands that Redis runs for one call, those of the
+// scripts included: with 200,000 waiting jobs they are the same as with 10 (invariant 11).
 func TestCostDoesNotGrowWithDepth(t *testing.T) {
 	t.Parallel()
 	shallow, deep := commandsAt(t, 10), commandsAt(t, 200_000)
@@ -113,7 +113,8 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 
 var statLine = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
 
-// commandStats is how often each command has run, but for those that connections are set up, kept alive and this is asked with.
+// commandStats is how often each command has run, but for those that connections are set up, kept
+// alive and this is asked with.
 func commandStats(t *testing.T, c *redis.Client) map[string]int {
 	t.Helper()
 	text, err := c.Info(context.Background(), "commandstats").Result()

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -13,33 +12,30 @@ import (
 // dial is how a client connects.
 type dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialer dials like go-redis itself.
-func dialer(p patience, secure *tls.Config) dial { return plain(p, secure).orUnconnected() }
-
-// plain is a dialer that fails where there is no connection.
+// plain is the dialer of go-redis, which fails where there is no connection.
 func plain(p patience, secure *tls.Config) dial {
 	return redis.NewDialer(&redis.Options{DialTimeout: p.dial, TLSConfig: secure})
 }
 
-// orUnconnected makes a connection that cannot be had one whose first use fails. Otherwise go-redis stops dialling after as many failures
-// as its pool has places, and tries once in a second: a Redis that is back would be away for a second longer.
+// orUnconnected replaces a failed dial by a connection whose first use fails. After a pool of
+// failed dials, go-redis dials once in a second only: it would miss the return of Redis.
 func (d dial) orUnconnected() dial {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := d(ctx, network, addr)
 		if err != nil {
-			return unconnected{notConnected{err}}, nil
+			end, _ := net.Pipe()
+			return unconnected{end, notConnected{err}}, nil
 		}
 		return conn, nil
 	}
 }
 
-// notConnected is why there is no connection. It hides its cause, of which go-redis would show the caller the last part only, without
-// the address.
+// notConnected hides its cause: go-redis would show its last part only, without the address.
 type notConnected struct{ cause error }
 
 func (e notConnected) Error() string { return e.cause.Error() }
 
-// Timeout and Temporary make it a net.Error, which go-redis tells apart from an answer of Redis.
+// Timeout and Temporary implement net.Error, which go-redis distinguishes from an answer of Redis.
 func (e notConnected) Timeout() bool {
 	var timed net.Error
 	return errors.As(e.cause, &timed) && timed.Timeout()
@@ -47,14 +43,11 @@ func (e notConnected) Timeout() bool {
 
 func (e notConnected) Temporary() bool { return true }
 
-// unconnected is a connection that there is none of.
-type unconnected struct{ err error }
+// unconnected is a connection whose dial failed.
+type unconnected struct {
+	net.Conn // one end of a pipe
+	err      error
+}
 
-func (c unconnected) Read([]byte) (int, error)         { return 0, c.err }
-func (c unconnected) Write([]byte) (int, error)        { return 0, c.err }
-func (c unconnected) Close() error                     { return nil }
-func (c unconnected) LocalAddr() net.Addr              { return &net.TCPAddr{} }
-func (c unconnected) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (c unconnected) SetDeadline(time.Time) error      { return nil }
-func (c unconnected) SetReadDeadline(time.Time) error  { return nil }
-func (c unconnected) SetWriteDeadline(time.Time) error { return nil }
+func (c unconnected) Read([]byte) (int, error)  { return 0, c.err }
+func (c unconnected) Write([]byte) (int, error) { return 0, c.err }

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"os/exec"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,14 +36,14 @@ const (
 	EngineEmbedded EngineKind = "embedded" // miniredis in this process
 )
 
-// ErrUnsafe means that the Redis there cannot keep the promises; the message says what to set.
+// ErrUnsafe means that this Redis may lose jobs. The message says what to set.
 var ErrUnsafe = errors.New("queue: this redis is not safe for a queue")
 
-// ErrNoEngine means that no engine can be had with these options; the message says what to do.
+// ErrNoEngine means that the options lead to no engine. The message says what to do.
 var ErrNoEngine = errors.New("queue: no redis")
 
-// Engine is a running Redis with the clients to reach it. Intake fails fast, because a client waits for it; workers are patient,
-// because they have nothing better to do than to try again.
+// Engine is a running Redis with two clients. Intake uses the fail-fast client, because callers
+// wait. Workers use the patient one, because they can only try again.
 type Engine struct {
 	kind     EngineKind
 	describe string
@@ -61,13 +60,14 @@ type Engine struct {
 // Kind is where the data lives.
 func (e *Engine) Kind() EngineKind { return e.kind }
 
-// String describes the engine for a person, without secrets, for example "redis 7.0.15 at 127.0.0.1:6379/0".
+// String describes the engine without secrets, for example "redis 7.0.15 at 127.0.0.1:6379/0".
 func (e *Engine) String() string { return e.describe }
 
-// Client is the patient client, for tools that look at Redis itself.
+// Client is the patient client, for tools that read Redis directly.
 func (e *Engine) Client() redis.UniversalClient { return e.patient }
 
-// Failed receives an error when the private redis-server has ended and cannot be started again. It never does for other engines.
+// Failed receives an error when the private redis-server has ended and cannot be restarted.
+// It receives nothing with other engines.
 func (e *Engine) Failed() <-chan error {
 	if e.child == nil {
 		return nil
@@ -75,7 +75,8 @@ func (e *Engine) Failed() <-chan error {
 	return e.child.failed
 }
 
-// Close ends the connections, under whoever uses them, and what this process started. Called again, it says the same.
+// Close closes the connections, also those in use, and stops what this process started.
+// Further calls return the same error.
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		e.closed = errors.Join(e.fast.Close(), e.patient.Close())
@@ -86,31 +87,33 @@ func (e *Engine) Close() error {
 	return e.closed
 }
 
-// OpenEngine connects to, or starts, the engine that the options ask for. It fails with ErrUnsafe or ErrNoEngine and a message that says
-// what to set, or with ErrUnavailable when Redis does not answer.
+// OpenEngine connects to, or starts, the engine of the options. Errors: ErrUnsafe or ErrNoEngine
+// with a message that says what to set; ErrUnavailable when Redis does not answer.
 func OpenEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	switch {
 	case o.Embedded:
-		return openEmbedded(ctx)
+		return openEmbedded(), nil
 	case o.URL != "":
 		return openURL(ctx, o)
 	case o.NoChild:
-		return nil, fmt.Errorf("%w: api and worker in separate processes need a Redis both can reach: set redis.url (SLUICE_REDIS_URL)", ErrNoEngine)
+		return nil, fmt.Errorf("%w: api and worker in separate processes need a Redis both can reach: "+
+			"set redis.url (SLUICE_REDIS_URL)", ErrNoEngine)
 	}
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, fmt.Errorf("%w: set redis.url (SLUICE_REDIS_URL), or install redis-server, or try `sluice dev`, which keeps jobs in memory only", ErrNoEngine)
+		return nil, fmt.Errorf("%w: set redis.url (SLUICE_REDIS_URL), or install redis-server, "+
+			"or try `sluice dev`, which keeps jobs in memory only", ErrNoEngine)
 	}
 	return openPrivate(ctx, program, o)
 }
 
-// ParseURL checks a Redis URL: redis://, rediss:// or unix://, and for a cluster redis+cluster:// or rediss+cluster://, for Sentinel
-// redis+sentinel:// with the master's name as the query parameter master_name.
+// ParseURL checks a Redis URL: redis://, rediss:// or unix://. The schemes of a cluster end with
+// +cluster, those of Sentinel with +sentinel and with ?master_name=.
 func ParseURL(redisURL string) error {
-	_, err := clientFor(redisURL, patience{})
+	_, err := clientsFor(redisURL)
 	return err
 }
 
@@ -127,31 +130,34 @@ var (
 )
 
 func openURL(ctx context.Context, o EngineOptions) (*Engine, error) {
-	fast, err := clientFor(o.URL, failFast)
+	client, err := clientsFor(o.URL)
 	if err != nil {
 		return nil, err
 	}
-	patient, err := clientFor(o.URL, longTimed)
-	if err != nil {
-		return nil, err
-	}
-	e := &Engine{kind: EngineRedis, fast: fast(), patient: patient()}
+	e := &Engine{kind: EngineRedis, fast: client(failFast), patient: client(longTimed)}
 	e.scheme, _, _ = strings.Cut(o.URL, "://")
+	return e.accept(ctx, o, "redis", " at "+address(o.URL))
+}
+
+// accept checks the Redis of the engine, describes it, and closes the engine on an error.
+func (e *Engine) accept(ctx context.Context, o EngineOptions, name, where string) (*Engine, error) {
 	version, err := check(ctx, e.patient, !strings.Contains(e.scheme, "+"), o.AllowUnsafe, o.Logger)
 	if err != nil {
 		return nil, errors.Join(e.setup(err), e.Close())
 	}
-	e.version = version
-	e.describe = fmt.Sprintf("redis %s at %s", version, address(o.URL))
+	e.version, e.describe = version, name+" "+version+where
 	return e, nil
 }
 
-// protocol is the version of Redis's. Nothing here needs what version 3 adds, and go-redis would look for its push messages before every
-// answer and in every connection that it takes from the pool.
+// protocol is RESP2. With RESP3 go-redis looks for push messages before every answer and in every
+// connection that it takes from the pool.
 const protocol = 2
 
-// clientFor reads the URL and returns a function that makes a client, so that reading has no effect.
-func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error) {
+// noNotifications keeps go-redis from looking an address up in DNS whenever a client is made.
+var noNotifications = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+
+// clientsFor parses the URL and returns a function that makes a client. Parsing has no effect.
+func clientsFor(redisURL string) (func(patience) redis.UniversalClient, error) {
 	scheme, rest, _ := strings.Cut(redisURL, "://")
 	switch scheme {
 	case "redis", "rediss", "unix":
@@ -162,36 +168,36 @@ func clientFor(redisURL string, p patience) (func() redis.UniversalClient, error
 		if opt.Addr == "" {
 			return nil, errors.New("a Redis URL needs a host")
 		}
-		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
-		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
-		opt.MaxRetryBackoff, opt.Dialer = 100*time.Millisecond, dialer(p, opt.TLSConfig)
-		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		return func() redis.UniversalClient { return redis.NewClient(opt) }, nil
+		return func(p patience) redis.UniversalClient { return oneRedis(*opt, p, plain(p, opt.TLSConfig)) }, nil
 	case "redis+cluster", "rediss+cluster":
 		opt, err := redis.ParseClusterURL(strings.TrimSuffix(scheme, "+cluster") + "://" + rest)
 		if err != nil {
 			return nil, hideURL(err)
 		}
-		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
-		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
-		opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-		// A dead master redirects nobody, and a hanging one does not answer. So the map of the cluster is never old,
-		// the wait for an answer is bounded, and it ends with a takeover. The client of a node does not retry: the
-		// client of the cluster does, and looks the node up again, though not for its first retry.
-		opt.ClusterStateReloadInterval, opt.ReadTimeout, opt.MaxRetries = clusterMap, min(p.answer, clusterAnswer), -1
-		dials := plain(p, opt.TLSConfig)
-		return func() redis.UniversalClient { return newClusterClient(opt, dials) }, nil
+		return func(p patience) redis.UniversalClient { return newClusterClient(*opt, p) }, nil
 	case "redis+sentinel", "rediss+sentinel":
 		opt, err := redis.ParseFailoverURL(strings.TrimSuffix(scheme, "+sentinel") + "://" + rest)
 		if err != nil {
 			return nil, hideURL(err)
 		}
-		opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
-		opt.MaxRetries, opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.retries, p.pool, true, true, protocol
-		opt.Dialer = dialer(p, opt.TLSConfig)
-		return func() redis.UniversalClient { return redis.NewFailoverClient(opt) }, nil
+		return func(p patience) redis.UniversalClient {
+			o := *opt
+			o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+			o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
+			o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
+			return redis.NewFailoverClient(&o)
+		}, nil
 	}
 	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://")
+}
+
+// oneRedis returns a client of one Redis, whose address and credentials are in the options.
+func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
+	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
+	opt.MaintNotificationsConfig = noNotifications
+	return redis.NewClient(&opt)
 }
 
 // hideURL keeps a password in a URL that cannot be parsed out of messages.
@@ -203,38 +209,44 @@ func hideURL(err error) error {
 	return fmt.Errorf("not a Redis URL: %w", err)
 }
 
-// address is a URL without its user, password and options.
+// address is a parsable URL without its user, password and options.
 func address(redisURL string) string {
-	_, rest, _ := strings.Cut(redisURL, "://")
-	if i := strings.LastIndex(rest, "@"); i >= 0 {
-		rest = rest[i+1:]
+	u, err := url.Parse(redisURL)
+	if err != nil {
+		return "an unknown address"
 	}
-	rest, _, _ = strings.Cut(rest, "?")
-	return rest
+	return u.Host + u.Path
 }
 
 // leastRedis is the oldest version that has every command the scripts use (ZADD GT).
-var leastRedis = [2]int{6, 2}
+var leastRedis = []int{6, 2}
 
-// check refuses a Redis that would lose or drop jobs, and returns its version. One that is addressed alone must be neither a node of a
-// cluster nor a replica.
-func check(ctx context.Context, c redis.UniversalClient, alone, allowUnsafe bool, log *slog.Logger) (version string, err error) {
+// check refuses a Redis that would lose jobs, and returns its version. A Redis that is addressed
+// alone must be neither a node of a cluster nor a replica.
+func check(
+	ctx context.Context, c redis.UniversalClient, alone, allowUnsafe bool, log *slog.Logger,
+) (version string, err error) {
 	info, err := c.Info(ctx, "everything").Result()
 	if err != nil {
 		return "", unavailable(err)
 	}
 	fields := infoFields(info)
 	version = fields["redis_version"]
-	major, minor := versionOf(version)
-	if major < leastRedis[0] || major == leastRedis[0] && minor < leastRedis[1] {
-		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed", ErrUnsafe, version, leastRedis[0], leastRedis[1])
+	found := []int{0, 0}
+	_, _ = fmt.Sscanf(version, "%d.%d", &found[0], &found[1]) // not a number: 0, which is too old
+	if slices.Compare(found, leastRedis) < 0 {
+		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed",
+			ErrUnsafe, version, leastRedis[0], leastRedis[1])
 	}
-	if err := wrongMode(fields); alone && err != nil {
-		return version, err
+	for _, mode := range []string{"redis_mode:cluster", "redis_mode:sentinel", "role:slave"} {
+		if alone && strings.Contains(info, mode) {
+			return version, fmt.Errorf("INFO reports %s", mode) // one of the mistakes
+		}
 	}
 	var problems []string
 	if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
-		problems = append(problems, fmt.Sprintf("it evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", policy))
+		problems = append(problems, fmt.Sprintf(
+			"it evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", policy))
 	}
 	if fields["aof_enabled"] != "1" {
 		problems = append(problems, "it has no append-only file, so a restart loses jobs: set appendonly yes")
@@ -246,27 +258,6 @@ func check(ctx context.Context, c redis.UniversalClient, alone, allowUnsafe bool
 		log.Warn("this redis may lose jobs", "problems", strings.Join(problems, "; "))
 		return version, nil
 	}
-	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)", ErrUnsafe, strings.Join(problems, "; "))
-}
-
-func versionOf(text string) (major, minor int) {
-	parts := strings.SplitN(text, ".", 3)
-	major, _ = strconv.Atoi(parts[0]) // not a number: 0, which is too old
-	if len(parts) > 1 {
-		minor, _ = strconv.Atoi(parts[1])
-	}
-	return major, minor
-}
-
-// local returns a client that dials with the given function, for the engines that run on this machine.
-func local(connect func(ctx context.Context) (net.Conn, error), p patience) *redis.Client {
-	byName := dial(func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) })
-	return redis.NewClient(&redis.Options{
-		Addr:        "local",
-		Dialer:      byName.orUnconnected(),
-		DialTimeout: p.dial, ReadTimeout: p.answer, WriteTimeout: p.answer, PoolTimeout: p.answer,
-		MaxRetries: p.retries, PoolSize: p.pool, ContextTimeoutEnabled: true, DisableIdentity: true, Protocol: protocol,
-		MaxRetryBackoff:          100 * time.Millisecond,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)",
+		ErrUnsafe, strings.Join(problems, "; "))
 }

@@ -3,49 +3,48 @@ package queue
 import (
 	"context"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 )
 
-// openEmbedded starts miniredis inside this process, reached through pipes: no port is opened. Its keys age by a ticker, because it does
-// not watch the clock itself.
-func openEmbedded(_ context.Context) (*Engine, error) {
+// openEmbedded starts miniredis inside this process, reached through pipes: no port is opened. A
+// ticker ages its keys, because miniredis does not watch the clock.
+func openEmbedded() *Engine {
 	m := miniredis.NewMiniRedis()
-	dial := func(context.Context) (net.Conn, error) {
+	var pipes dial = func(context.Context, string, string) (net.Conn, error) {
 		c, err := m.Dial()
 		if err != nil {
 			return nil, err
 		}
 		return newBufferedConn(c), nil
 	}
-	// Its scripts are slow enough for a burst to queue up before them; nobody is served by giving up early.
+	// Its scripts are slow enough for a burst to queue up before them: no call gives up early.
 	patient := longTimed
 	patient.answer = 10 * time.Second
-	e := &Engine{
-		kind: EngineEmbedded, describe: "in memory: jobs are lost on exit",
-		fast: local(dial, patient), patient: local(dial, patient),
-	}
-	const age = time.Second
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		ticker := time.NewTicker(age)
-		defer ticker.Stop()
-		for {
+	client := func() redis.UniversalClient { return oneRedis(redis.Options{Addr: "embedded"}, patient, pipes) }
+	ctx, cancel := context.WithCancel(context.Background())
+	var aging sync.WaitGroup
+	aging.Go(func() {
+		const age = time.Second
+		for ticks := time.Tick(age); ; {
 			select {
-			case <-ticker.C:
+			case <-ticks:
 				m.FastForward(age)
-			case <-stop:
+			case <-ctx.Done():
 				return
 			}
 		}
-	}()
-	e.stop = func() error {
-		close(stop)
-		<-stopped
-		m.Close()
-		return nil
+	})
+	return &Engine{
+		kind: EngineEmbedded, describe: "in memory: jobs are lost on exit", fast: client(), patient: client(),
+		stop: func() error {
+			cancel()
+			aging.Wait()
+			m.Close()
+			return nil
+		},
 	}
-	return e, nil
 }

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue/subprocess"
 )
@@ -21,8 +22,8 @@ const (
 	maxSocketPath = 100 // bytes; the system allows 104 to 108
 )
 
-// openPrivate starts a redis-server of our own on a unix socket, with its append-only file in the data directory, which it locks so that no
-// two processes write there.
+// openPrivate starts a redis-server on a unix socket, with its append-only file in the data
+// directory. It locks the directory, so that no two processes write there.
 func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine, error) {
 	dir, err := filepath.Abs(o.DataDir)
 	if err != nil {
@@ -42,37 +43,33 @@ func openPrivate(ctx context.Context, program string, o EngineOptions) (*Engine,
 	cleanUp := func() error { return errors.Join(unlock(), os.RemoveAll(socketDir)) }
 	socket := filepath.Join(socketDir, "redis.sock")
 	if len(socket) > maxSocketPath {
-		return nil, errors.Join(errors.New("the path of the temporary directory is too long for a socket: set TMPDIR to a shorter one"), cleanUp())
+		err := errors.New("the temporary directory's path is too long for a socket: set TMPDIR to a shorter one")
+		return nil, errors.Join(err, cleanUp())
 	}
 	c, err := startChild(o.Logger, func() *exec.Cmd {
-		cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
-			"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
+		cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700",
+			"--dir", dir, "--save", "", "--appendonly", "yes", "--appendfsync", "everysec",
+			"--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
 		cmd.SysProcAttr = subprocess.Attributes(syscall.SIGTERM)
 		return cmd
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), cleanUp())
 	}
-	dial := func(ctx context.Context) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
+	client := func(p patience) redis.UniversalClient {
+		return oneRedis(redis.Options{Network: "unix", Addr: socket}, p, plain(p, nil))
 	}
-	e := &Engine{kind: EnginePrivate, fast: local(dial, failFast), patient: local(dial, longTimed), child: c}
+	e := &Engine{kind: EnginePrivate, fast: client(failFast), patient: client(longTimed), child: c}
 	e.stop = func() error { return errors.Join(c.end(), cleanUp()) }
 	if err := awaitChild(ctx, e, dir); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	version, err := check(ctx, e.patient, true, o.AllowUnsafe, o.Logger)
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	e.version = version
-	e.describe = fmt.Sprintf("private redis %s, data in %s", version, dir)
-	return e, nil
+	return e.accept(ctx, o, "private redis", ", data in "+dir)
 }
 
 // awaitChild waits until the child answers, ends, or the time is up.
 func awaitChild(ctx context.Context, e *Engine, dir string) error {
+	log := filepath.Join(dir, "redis.log")
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -84,9 +81,9 @@ func awaitChild(ctx context.Context, e *Engine, dir string) error {
 		}
 		select {
 		case err := <-e.child.failed:
-			return fmt.Errorf("%w: redis-server ended at start (%w): see %s", ErrNoEngine, err, filepath.Join(dir, "redis.log"))
+			return fmt.Errorf("%w: redis-server ended at start (%w): see %s", ErrNoEngine, err, log)
 		case <-ctx.Done():
-			return fmt.Errorf("%w: redis-server did not answer in time: see %s", ErrUnavailable, filepath.Join(dir, "redis.log"))
+			return fmt.Errorf("%w: redis-server did not answer in time: see %s", ErrUnavailable, log)
 		case <-ticker.C:
 		}
 	}
@@ -99,7 +96,8 @@ func lockDir(dir string) (unlock func() error, err error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: the data directory %s is in use by another process: stop it, or set redis.data_dir to another one", ErrNoEngine, dir), f.Close())
+		return nil, errors.Join(fmt.Errorf("%w: the data directory %s is in use by another process: "+
+			"stop it, or set redis.data_dir to another one", ErrNoEngine, dir), f.Close())
 	}
 	return f.Close, nil
 }

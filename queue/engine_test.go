@@ -58,7 +58,8 @@ func TestUnsafeRedisIsRefused(t *testing.T) {
 
 const secret = "s3cr3tpw"
 
-// TestSecretsStayOutOfMessages: whatever is wrong with a URL or behind it, its password is not told.
+// TestSecretsStayOutOfMessages: whatever is wrong with a URL or behind it, its password is not
+// told.
 func TestSecretsStayOutOfMessages(t *testing.T) {
 	urls := []string{
 		"x", "redis", "http://u:" + secret + "@h/", "redis://u:" + secret + "@", "redis://:" + secret + "@h:port/0", "redis://:" + secret,
@@ -153,7 +154,8 @@ func TestEmbeddedSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// TestDataThatDoesNotFitIsRefused: the number of shards and the schema are settled at the first start.
+// TestDataThatDoesNotFitIsRefused: the number of shards and the schema are settled at the first
+// start.
 func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
@@ -184,7 +186,7 @@ func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 		}
 	}
 	c := client(t, url)
-	for _, schema := range []int{4, 2, 1, 0} {
+	for _, schema := range []int{5, 3, 2, 1, 0} {
 		if err := c.HSet(context.Background(), "sluice:meta", "schema", schema).Err(); err != nil {
 			t.Fatal(err)
 		}

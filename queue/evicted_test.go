@@ -10,7 +10,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// evicting is a queue of one shard, and a way to delete all records of jobs as a Redis that evicts may.
+// evicting is a queue of one shard, and a way to delete all records of jobs as a Redis that evicts
+// may.
 func evicting(t *testing.T, policy shaper.Policy) (q *queue.Queue, evict func()) {
 	t.Helper()
 	options := queue.EngineOptions{URL: redistest.Start(t).URL()}
@@ -48,8 +49,8 @@ func TestEvictedRecordHoldsNoRoom(t *testing.T) {
 	submit()
 }
 
-// TestManyEvictedRecords has more lost records, queued and scheduled, than one look takes out: those behind them leave all the same, and
-// whatever is leased is handed out.
+// TestManyEvictedRecords has more lost records, queued and scheduled, than one poll takes out:
+// those behind them leave all the same, and whatever is leased is handed out.
 func TestManyEvictedRecords(t *testing.T) {
 	const lost, kept = 150, 150
 	q, evict := evicting(t, shaper.Policy{Rate: shaper.Rate{Limit: 100, Period: time.Second}, Burst: 1, Capacity: 10_000})

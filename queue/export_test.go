@@ -7,7 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// HasteRestarts shortens the pauses before the private redis-server is started again, until the end of the test.
+// HasteRestarts shortens the pauses before the private redis-server is started again, until the end
+// of the test.
 func HasteRestarts(t *testing.T) {
 	before := childPause
 	childPause = time.Millisecond

@@ -5,28 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
 )
 
-// Fault is the kind of a failed call to Redis. It decides what helps: to try again, or not.
+// Fault is the kind of a failed call to Redis. It decides whether a retry helps.
 type Fault string
 
 // The kinds of faults.
 const (
 	// FaultTransport: no connection, or no answer in time. Errors of this kind wrap ErrUnavailable.
 	FaultTransport Fault = "transport"
-	// FaultState: Redis answered that it cannot serve the call now. It loads its data, is out of memory, is a replica, runs
-	// another script, has no quorum, or refuses the user. Errors of this kind wrap ErrUnavailable and ErrState.
+	// FaultState: Redis cannot serve the call now, for example while it loads its data. Errors of
+	// this kind wrap ErrUnavailable and ErrState.
 	FaultState Fault = "state"
-	// FaultScript: Redis or this process could not work with the stored data. Errors of this kind wrap ErrScript.
+	// FaultScript: the stored data is damaged. Errors of this kind wrap ErrScript.
 	FaultScript Fault = "script"
 )
 
-// FaultOf returns the kind of a failed call, and "" for nil and for the end of the caller's context.
+// FaultOf returns the kind of a failed call, "" for nil and for a cancelled context.
 func FaultOf(err error) Fault {
 	var reply redis.Error
 	switch {
@@ -38,42 +37,26 @@ func FaultOf(err error) Fault {
 		return FaultState
 	case !errors.As(err, &reply):
 		return FaultTransport
-	case serverState(reply.Error()):
+	case serverState.MatchString(reply.Error()):
 		return FaultState
 	}
 	return FaultScript
 }
 
-// states are the error codes by which Redis says that it, and not the call, is the reason.
-const states = `LOADING|OOM|READONLY|MISCONF|CLUSTERDOWN|BUSY|UNKILLABLE|MASTERDOWN|TRYAGAIN|NOREPLICAS|NOREPLICA|MOVED|ASK|` +
-	`NOSCRIPT|NOAUTH|WRONGPASS|NOPERM|DENIED|NOPROTO|EXECABORT|NOQUORUM`
+// stateCodes are the error codes by which Redis reports its state.
+const stateCodes = `(LOADING|OOM|READONLY|MISCONF|CLUSTERDOWN|BUSY|UNKILLABLE|MASTERDOWN|TRYAGAIN|` +
+	`NOREPLICAS|NOREPLICA|MOVED|ASK|NOSCRIPT|NOAUTH|WRONGPASS|NOPERM|DENIED|NOPROTO|EXECABORT|NOQUORUM)`
 
-var (
-	stateCode = regexp.MustCompile(`^(` + states + `)( |$)`)
-	// Redis 6.2 answers for a command within a script with ERR and quotes the code behind a minus sign.
-	stateInScript = regexp.MustCompile(`^ERR .*script.*[ :]-(` + states + `) `)
-	stateTexts    = []string{
-		"ERR max number of clients", "ERR Script killed", "Script killed by user", "ERR unknown command", "ERR This instance has cluster support disabled",
-		"The user executing the script can't", "ACL failure in script",
-		"Script attempted to access a non local key", // of a slot that is being moved
-	}
-)
+// serverState matches error replies about the state of the server. For a command within a script,
+// Redis 6.2 answers with ERR and quotes the code behind a minus sign. The last text is the answer
+// to a script on a slot that is being moved.
+var serverState = regexp.MustCompile(`^` + stateCodes + `( |$)|^ERR .*script.*[ :]-` + stateCodes + ` |` +
+	`ERR max number of clients|ERR Script killed|Script killed by user|ERR unknown command|` +
+	`ERR This instance has cluster support disabled|The user executing the script can't|ACL failure in script|` +
+	`Script attempted to access a non local key`)
 
-// serverState reports whether an error reply is about the state of the server, and not about the call or what is stored.
-func serverState(reply string) bool {
-	if stateCode.MatchString(reply) || stateInScript.MatchString(reply) {
-		return true
-	}
-	for _, text := range stateTexts {
-		if strings.Contains(reply, text) {
-			return true
-		}
-	}
-	return false
-}
-
-// unavailable wraps a failed call's error by its kind: ErrUnavailable, with ErrState where Redis answered, or ErrScript. The end of the
-// caller's context stays what it is.
+// unavailable wraps the error of a call: ErrUnavailable, with ErrState where Redis answered, or
+// ErrScript. The error of the caller's context is returned as it is.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrScript) {
 		return err

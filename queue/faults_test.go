@@ -59,7 +59,8 @@ func TestFaultOf(t *testing.T) {
 	}
 }
 
-// TestFaultsOfAnEngine: the three kinds as the engines themselves cause them. Damage is no outage, and an outage is no damage.
+// TestFaultsOfAnEngine: the three kinds as the engines themselves cause them. Damage is no outage,
+// and an outage is no damage.
 func TestFaultsOfAnEngine(t *testing.T) {
 	t.Parallel()
 	want := func(t *testing.T, what string, err error, fault queue.Fault) {

@@ -92,7 +92,8 @@ func work() queue.Submission {
 	return queue.Submission{Tenant: "acme", Route: "default", Type: "t", Payload: []byte(`{}`), MaxAttempts: 3}
 }
 
-// TestConcurrentSubmissionsAreGathered: what comes while exchanges are under way goes in few calls after them.
+// TestConcurrentSubmissionsAreGathered: what comes while exchanges are under way goes in few calls
+// after them.
 func TestConcurrentSubmissionsAreGathered(t *testing.T) {
 	const submitters, atOnce = 400, 4
 	g := &gate{entered: make(chan struct{}, submitters), pass: make(chan struct{})}
@@ -122,7 +123,8 @@ func TestConcurrentSubmissionsAreGathered(t *testing.T) {
 	}
 }
 
-// TestGatheredCallsGoTogether: submissions of several shards and batches that wait together share exchanges.
+// TestGatheredCallsGoTogether: submissions of several shards and batches that wait together share
+// exchanges.
 func TestGatheredCallsGoTogether(t *testing.T) {
 	const tenants, atOnce = 60, 4
 	g := &gate{entered: make(chan struct{}, 1000), pass: make(chan struct{})}
@@ -152,7 +154,8 @@ func TestGatheredCallsGoTogether(t *testing.T) {
 	}
 }
 
-// TestOneIDGatheredTwice: a client that gave up and one that tries again with its id may meet in one call; there is one job.
+// TestOneIDGatheredTwice: a client that gave up and one that tries again with its id may meet in
+// one call; there is one job.
 func TestOneIDGatheredTwice(t *testing.T) {
 	g := &gate{entered: make(chan struct{}, 100), pass: make(chan struct{})}
 	q := embedded(t, defaults, g)
@@ -183,7 +186,8 @@ func TestOneIDGatheredTwice(t *testing.T) {
 	}
 }
 
-// TestIdleSubmitDoesNotWait: no clock passes in the bubble between a lone submission and its answer.
+// TestIdleSubmitDoesNotWait: no clock passes in the bubble between a lone submission and its
+// answer.
 func TestIdleSubmitDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
@@ -201,7 +205,8 @@ func TestIdleSubmitDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestCancelledSubmission: a caller whose context ends is answered at once, and what was not sent yet is not sent.
+// TestCancelledSubmission: a caller whose context ends is answered at once, and what was not sent
+// yet is not sent.
 func TestCancelledSubmission(t *testing.T) {
 	g := &gate{entered: make(chan struct{}, 100), pass: make(chan struct{})}
 	q := embedded(t, defaults, g)
@@ -282,7 +287,8 @@ func TestCloseAnswers(t *testing.T) {
 	}
 }
 
-// TestOneBadSubmissionHarmsNoOther: what cannot be encoded is answered by itself, and costs Redis nothing.
+// TestOneBadSubmissionHarmsNoOther: what cannot be encoded is answered by itself, and costs Redis
+// nothing.
 func TestOneBadSubmissionHarmsNoOther(t *testing.T) {
 	g := &gate{}
 	q := embedded(t, defaults, g)
@@ -302,8 +308,8 @@ func TestOneBadSubmissionHarmsNoOther(t *testing.T) {
 	}
 }
 
-// TestOneIDPlainAndKeyed: one id is one job, also where one submission of a call has an idempotency key and the other none, and those behind
-// them are stored under keys of their own.
+// TestOneIDPlainAndKeyed: one id is one job, also where one submission of a call has an idempotency
+// key and the other none, and those behind them are stored under keys of their own.
 func TestOneIDPlainAndKeyed(t *testing.T) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {

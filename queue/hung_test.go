@@ -13,8 +13,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestHungNodeKeepsNoAnswersBack: one of two nodes hangs. A call that is bounded ends in time with the answers of the other, and what is sent
-// again once the node is back has its effect once.
+// TestHungNodeKeepsNoAnswersBack: one of two nodes hangs. A call that is bounded ends in time with
+// the answers of the other, and what is sent again once the node is back has its effect once.
 func TestHungNodeKeepsNoAnswersBack(t *testing.T) {
 	const bound, shards, tenants = time.Second, 16, 24
 	cluster := redistest.StartCluster(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// pairs are tenants that a careless key would confuse: by braces, by separators, by what a name is encoded as, by case and by normal form.
+// pairs are tenants that a careless key would confuse: by braces, by separators, by what a name is
+// encoded as, by case and by normal form.
 var pairs = [][2]string{
 	{"acme", "acme}1"}, {"acme", "{acme}"}, {"acme", "acme/default"}, {"acme", "ACME"}, {"acme", "acme "}, {"acme", "acme\x00"},
 	{"a b", queue.EncodeName("a b")}, {"~", "~~"}, {"a", "a:b"}, {"a:b", "a/b"}, {"}{", "{}"}, {"{1}", "{2}"}, {"*", "?"}, {"[a]", "a"},
@@ -20,8 +21,8 @@ var pairs = [][2]string{
 	{strings.Repeat("x", 64), strings.Repeat("x", 65)}, {strings.Repeat("é", 127), strings.Repeat("é", 126)}, {"a\r\nb", "a\nb"}, {"nil", "null"},
 }
 
-// FuzzTenantsAreApart is target S2 on the scripts: whatever two tenants are called, neither reads, lists, cancels, replays or purges the jobs
-// of the other, by any id, key or cursor.
+// FuzzTenantsAreApart is target S2 on the scripts: whatever two tenants are called, neither reads,
+// lists, cancels, replays or purges the jobs of the other, by any id, key or cursor.
 func FuzzTenantsAreApart(f *testing.F) {
 	for _, p := range pairs {
 		f.Add(p[0], p[1])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
@@ -22,34 +23,22 @@ func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	return q.status(ctx, shard, EncodeName(tenant), id)
+	return q.readOne(ctx, shard, EncodeName(tenant), id)
 }
 
-// status reads one job of the tenant, which is named as in keys.
-func (q *Queue) status(ctx context.Context, shard ShardKeys, tenant, id string) (Job, error) {
-	call := lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant, Baseline: q.encoded()}
-	status, err := invoke(ctx, q.run, call)
+// readOne reads a job of the tenant, which is named as in keys.
+func (q *Queue) readOne(ctx context.Context, shard ShardKeys, tenant, id string) (Job, error) {
+	jobs, err := q.read(ctx, shard, tenant, []string{id})
 	if err != nil {
 		return Job{}, err
 	}
-	if !status.Found {
+	if len(jobs) == 0 {
 		return Job{}, ErrNotFound
 	}
-	j, err := jobOfStatus(id, status)
-	return j, unavailable(err)
+	return jobs[0], nil
 }
 
-func jobOfStatus(id string, status lua.Status) (Job, error) {
-	r, err := lua.DecodeRecord(status.Record)
-	if err != nil {
-		return Job{}, err
-	}
-	j := jobOf(id, r)
-	j.Position, j.EstimatedStart = status.Position, status.Start.Time()
-	return j, nil
-}
-
-// shardOf finds the shard of a job and hides jobs of other tenants already where their ids cannot be this one's.
+// shardOf returns the shard of a job. ErrNotFound for an id that cannot be one of the tenant.
 func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
 	i, ok := shardOfID(id, q.keys.Len())
 	if !ok || q.keys.ShardOf(tenant).Index != i {
@@ -58,11 +47,11 @@ func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
 	return q.keys.Shard(i), nil
 }
 
-// jobOf is the record as a client may see it, without its place in the queue.
+// jobOf is the record as clients see it, without its position in the queue.
 func jobOf(id string, r lua.Record) Job {
 	j := Job{
-		ID: id, Tenant: r.Tenant, Route: r.Route, Type: r.Type, State: r.State, Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
-		Created: r.Created.Time(), Started: r.Stamp.Time(),
+		ID: id, Tenant: r.Tenant, Route: r.Route, Type: r.Type, State: r.State,
+		Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Created: r.Created.Time(), Started: r.Stamp.Time(),
 	}
 	switch {
 	case r.State.Done():
@@ -71,16 +60,19 @@ func jobOf(id string, r lua.Record) Job {
 		j.Scheduled = r.At.Time()
 	}
 	var res result
-	if len(r.Result) > 0 && json.Unmarshal(r.Result, &res) == nil { // one that cannot be read is left out: the state still holds
+	if len(r.Result) > 0 && json.Unmarshal(r.Result, &res) == nil { // unreadable: the state still holds
 		j.LastError, j.Response, j.Log = res.Error, res.Response, res.Log
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
-		j.LastError = &JobError{Message: "the lease ran out too often: its workers were not heard of in time", At: r.At.Time()}
+		j.LastError = &JobError{
+			Message: "the lease ran out too often: its workers were not heard of in time", At: r.At.Time(),
+		}
 	}
 	return j
 }
 
-// Cancel ends a waiting job; cancelling it again is no error. ErrNotFound; ErrConflict with the job when it is leased or done.
+// Cancel ends a waiting job; a repeated call is no error. ErrNotFound; ErrConflict with the job
+// when it is leased or done.
 func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, err
@@ -92,7 +84,7 @@ func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
 	return q.after(ctx, tenant, id, codes[0])
 }
 
-// after reads the job once more and joins it with what the script said of it.
+// after reads the job again, and returns it with the error that the code stands for.
 func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) (Job, error) {
 	if code == lua.JobAbsent {
 		return Job{}, ErrNotFound
@@ -104,24 +96,43 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) 
 	return j, err
 }
 
-// Replay brings a dead job back through its bucket, with fresh attempts, at most maxAttempts of them. ErrNotFound; ErrConflict, with the
-// job in the verdict, when it is not dead. The verdict's outcome is Admitted, Full
-// or Draining.
-func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (Verdict, error) {
-	shard, err := q.shardOf(tenant, id)
-	if err != nil {
-		return Verdict{}, err
+// Replay brings a dead job back through its bucket, with maxAttempts fresh attempts. The verdict's
+// outcome is Admitted, Full, FullOfBytes or Draining. ErrNotFound; ErrConflict with the job in the
+// verdict when it is not dead.
+func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Verdict, err error) {
+	if _, err := q.shardOf(tenant, id); err != nil {
+		return v, err
 	}
-	call := q.replayCall(shard, tenant, id, maxAttempts)
-	values, err := q.run(ctx, call.Call())
+	done, err := q.replay(ctx, tenant, []Job{{ID: id}}, func(Job) int { return maxAttempts })
 	if err != nil {
-		return Verdict{}, err
+		return v, err
 	}
-	code, admission, err := call.Decode(values)
-	if err != nil {
-		return Verdict{}, unavailable(err)
-	}
-	v := Verdict{Admission: admission}
-	v.Job, err = q.after(ctx, tenant, id, code)
+	v.Admission = done[0].admission
+	v.Job, err = q.after(ctx, tenant, id, done[0].code)
 	return v, err
+}
+
+// replayed is what the script did with one job.
+type replayed struct {
+	code      lua.JobCode
+	admission shaper.Admission
+}
+
+// replay replays jobs of the tenant in one exchange. With an error it returns those before it.
+func (q *Queue) replay(
+	ctx context.Context, tenant string, jobs []Job, attempts func(Job) int,
+) ([]replayed, error) {
+	shard, calls := q.keys.ShardOf(tenant), make([]lua.ReplayCall, len(jobs))
+	for i, j := range jobs {
+		calls[i] = lua.ReplayCall{
+			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
+			Job: shard.Job(j.ID), Tenant: EncodeName(tenant), Horizon: q.horizon,
+			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts(j),
+			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
+		}
+	}
+	return invokeAll(ctx, q, calls, func(c lua.ReplayCall, values []any) (r replayed, err error) {
+		r.code, r.admission, err = c.Decode(values)
+		return r, err
+	})
 }

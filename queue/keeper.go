@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,11 +17,12 @@ import (
 const (
 	// keepEvery is how often a process compares what it knows of the store with what is there.
 	keepEvery = 2 * time.Second
-	// differAfter is how many comparisons in a row must differ before the process says so: a file that changes is read by one process
-	// before another.
+	// differAfter is how many comparisons in a row must find the same before the process acts: a
+	// file that changes is read by one process before another, and a change takes a while to reach
+	// all tenants.
 	differAfter = 2
-	// differFor is how long a process counts among those with another file after it last said so.
-	differFor = 5 * keepEvery
+	// fileFor is how long the file of a process counts after it last said that it has it.
+	fileFor = 5 * keepEvery
 )
 
 // Agreement is whether the policies of this process's configuration file are in force.
@@ -29,7 +32,8 @@ type Agreement struct {
 	Differing int       // processes, this one included, whose files are not in force
 }
 
-// Agreement returns what the last comparison with the store found. A reporter has no file and always agrees.
+// Agreement returns what the last comparison with the store found. A reporter has no file and
+// always agrees.
 func (q *Queue) Agreement() Agreement {
 	if a := q.agreement.Load(); a != nil {
 		return *a
@@ -37,15 +41,20 @@ func (q *Queue) Agreement() Agreement {
 	return Agreement{InForce: true}
 }
 
-// keeper compares, beside everything else, what this process knows of the store with what is there. It follows policies that another process
-// puts into force, and writes the layout and the policies again if the store was emptied.
+// keeper compares, beside everything else, what this process knows of the store with what is there.
+// It follows policies that another process puts into force, and writes the layout and the policies
+// again if the store was emptied.
 type keeper struct {
-	q       *Queue
-	id      string // of this process, among those with another file
-	born    string // of the store
-	differs int    // comparisons in a row
-	end     context.CancelFunc
-	ended   chan struct{}
+	q     *Queue
+	id    string // of this process, among all
+	end   context.CancelFunc
+	ended chan struct{}
+
+	mu         sync.Mutex // held by the one that compares
+	born       string     // of the store
+	member     string     // of filesKey: the file of this process
+	differs    int        // comparisons in a row that found another file in force
+	unresolved int        // comparisons in a row that found tenants which do not obey it yet
 
 	lost    prometheus.Counter
 	inForce prometheus.Gauge
@@ -80,6 +89,9 @@ func newKeeper(q *Queue, born string, r prometheus.Registerer) (*keeper, error) 
 func (k *keeper) close() {
 	k.end()
 	<-k.ended
+	ctx, cancel := context.WithTimeout(context.Background(), keepEvery)
+	defer cancel()
+	k.q.engine.fast.ZRem(ctx, filesKey, k.member) // one that fails runs out
 }
 
 func (k *keeper) run(ctx context.Context) {
@@ -88,11 +100,6 @@ func (k *keeper) run(ctx context.Context) {
 	defer ticker.Stop()
 	told := ""
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
 		err := k.compare(ctx)
 		switch {
 		case err == nil:
@@ -102,17 +109,35 @@ func (k *keeper) run(ctx context.Context) {
 			told = err.Error()
 			k.q.log.Error("the store no longer fits this process", "error", err)
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
 	}
+}
+
+// reinstate puts the policies in force into a shard that has lost them or has others.
+func (q *Queue) reinstate(ctx context.Context, shard ShardKeys) error {
+	if q.keeper == nil || ctx.Value(enforcing{}) != nil {
+		return fmt.Errorf("%w: shard %d has lost its policies", ErrUnavailable, shard.Index)
+	}
+	if err := q.keeper.compare(ctx); err != nil {
+		return err
+	}
+	return q.declare(ctx, q.policies.Load(), shard)
 }
 
 // compare makes one comparison.
 func (k *keeper) compare(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	var meta *redis.SliceCmd
 	var now *redis.TimeCmd
-	var differing *redis.ZSliceCmd
+	var files *redis.StringSliceCmd
 	if _, err := k.q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
-		meta = p.HMGet(ctx, metaKey, metaBorn, metaDigest, metaRevision)
-		now, differing = p.Time(ctx), p.ZRangeWithScores(ctx, differingKey, 0, -1)
+		meta = p.HMGet(ctx, metaKey, metaBorn, metaDigest, metaRevision, metaResolved)
+		now, files = p.Time(ctx), p.ZRange(ctx, filesKey, 0, -1)
 		return nil
 	}); err != nil {
 		return unavailable(err)
@@ -121,51 +146,69 @@ func (k *keeper) compare(ctx context.Context) error {
 		Born     string `redis:"born"`
 		Digest   string `redis:"policies_digest"`
 		Revision int64  `redis:"policies_revision"`
+		Resolved int64  `redis:"policies_resolved"`
 	}
 	if err := meta.Scan(&found); err != nil {
 		return unavailable(err)
 	}
 	if found.Born != k.born || found.Revision == 0 {
-		return k.restore(ctx, found.Born)
+		return k.restore(ctx)
 	}
-	if found.Revision != k.q.policies.Load().revision {
-		if err := k.q.follow(ctx); err != nil {
+	if k.unresolved++; found.Resolved == found.Revision {
+		k.unresolved = 0
+	}
+	if late := k.unresolved >= differAfter; late || found.Revision != k.q.policies.Load().revision {
+		if err := k.q.follow(ctx, late); err != nil {
 			return err
 		}
 	}
-	others, since := 0, float64(now.Val().Add(-differFor).UnixMilli())
-	for _, z := range differing.Val() {
-		if z.Score >= since && z.Member != k.id {
+	others := 0
+	for _, member := range files.Val() {
+		if digest, id, _ := strings.Cut(member, " "); digest != found.Digest && id != k.id {
 			others++
 		}
 	}
-	return k.note(ctx, found.Digest, others, now.Val())
+	k.note(found.Digest, others)
+	return k.sayFile(ctx, now.Val())
 }
 
 // note keeps up with whether this process's file is in force, and says so where that changes.
-func (k *keeper) note(ctx context.Context, digest string, others int, now time.Time) error {
-	was := k.q.Agreement().InForce
-	file := k.q.file.Load()
-	if digest == file.digest {
+func (k *keeper) note(digest string, others int) {
+	was, file := k.q.Agreement().InForce, k.q.file.Load().digest
+	if digest == file {
 		k.differs = 0
 		k.agree(true, others)
-		if was {
-			return nil
+		if !was {
+			k.q.log.Info("the policies of this process's configuration file are in force again")
 		}
-		k.q.log.Info("the policies of this process's configuration file are in force again")
-		return unavailable(k.q.engine.patient.ZRem(ctx, differingKey, k.id).Err())
+		return
 	}
 	if k.differs++; k.differs < differAfter {
-		return nil
+		return
 	}
 	k.agree(false, others+1)
 	if was {
-		k.q.log.Warn("the policies of this process's configuration file are not in force: another process put others into force since, "+
-			"and this one follows them; give all processes the same file", "file", file.digest, "in_force", digest)
+		k.q.log.Warn("the policies of this process's configuration file are not in force: "+
+			"those of another process are, and this one follows them; "+
+			"give all processes the same file, or send this one SIGHUP to put its file into force",
+			"file", file, "in_force", digest)
 	}
+}
+
+// sayFile notes in the store that this process has its file, unless the file may be about to
+// change.
+func (k *keeper) sayFile(ctx context.Context, now time.Time) error {
+	if k.differs > 0 && k.differs < differAfter {
+		return nil
+	}
+	before := k.member
+	k.member = k.q.file.Load().digest + " " + k.id
 	_, err := k.q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZRemRangeByScore(ctx, differingKey, "-inf", strconv.FormatInt(now.Add(-differFor).UnixMilli(), 10))
-		p.ZAdd(ctx, differingKey, redis.Z{Score: float64(now.UnixMilli()), Member: k.id})
+		if before != k.member {
+			p.ZRem(ctx, filesKey, before)
+		}
+		p.ZRemRangeByScore(ctx, filesKey, "-inf", strconv.FormatInt(now.Add(-fileFor).UnixMilli(), 10))
+		p.ZAdd(ctx, filesKey, redis.Z{Score: float64(now.UnixMilli()), Member: k.member})
 		return nil
 	})
 	return unavailable(err)
@@ -184,27 +227,28 @@ func (k *keeper) agree(inForce bool, differing int) {
 	}
 }
 
-// restore writes again what a process states at its start, after the store or its record was deleted. born is that of another store, or
-// empty.
-func (k *keeper) restore(ctx context.Context, born string) error {
+// restore writes again what a process states at its start, after the store or its record was
+// deleted. Where another process has written a new birth of the store meanwhile, that counts.
+func (k *keeper) restore(ctx context.Context) error {
 	q := k.q
 	left, err := q.declared(ctx)
 	if err != nil {
 		return err
 	}
-	emptied := born != "" && born != k.born || left == 0
-	if emptied {
+	inForce, given := q.Agreement().InForce, k.born
+	if left == 0 {
+		given = "" // the store is born again
+	}
+	born, err := q.checkMeta(ctx, q.keys.Len(), given)
+	if err != nil {
+		return err
+	}
+	if born != k.born {
 		k.lost.Inc()
 		q.log.Error("the store was emptied while this process ran: all jobs, API keys, API overrides and histories in it are gone; " +
 			"the layout and the policies of the configuration file are written again")
 	} else {
 		q.log.Warn("the record of the store's layout was deleted and is written again; the jobs are there", "key", metaKey)
-		born = k.born
-	}
-	inForce := q.Agreement().InForce
-	born, err = q.checkMeta(ctx, q.keys.Len(), born)
-	if err != nil {
-		return err
 	}
 	k.born = born
 	found, err := readRecord(ctx, q.engine.patient)
@@ -215,7 +259,7 @@ func (k *keeper) restore(ctx context.Context, born string) error {
 		return nil // the next comparison follows them
 	}
 	file := q.file.Load()
-	return q.SetPolicies(ctx, file.baseline, file.tenants)
+	return q.SetPolicies(ctx, file.Baseline, file.Tenants)
 }
 
 // declared counts the shards whose clocks still know of policies.

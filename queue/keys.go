@@ -15,9 +15,9 @@ const (
 	metaKey        = "sluice:meta"
 	workersKey     = "sluice:{workers}:live"
 	workersClock   = "sluice:{workers}:clock"
-	latenessPrefix = "sluice:{workers}:late:"     // and the id of the worker
-	differingKey   = "sluice:{workers}:differing" // processes whose policies are not in force, by when they last said so
-	routesPrefix   = "sluice:{workers}:routes:"   // and the id of the worker
+	latenessPrefix = "sluice:{workers}:late:"   // and the id of the worker
+	filesKey       = "sluice:{workers}:files"   // digests of the policy files of processes, each with its process, by when it last said so
+	routesPrefix   = "sluice:{workers}:routes:" // and the id of the worker
 	wakeChannel    = "sluice:wake"
 	doneChannel    = "sluice:done:" // and the id of the job
 	clusterSlots   = 16384
@@ -32,8 +32,8 @@ type Keyspace struct {
 	byClock map[string]int
 }
 
-// NewKeyspace lays out n shards, 1 to 1,024. The hash tag of shard i is the smallest number whose cluster slot lies in the i-th of n
-// equal ranges, so the shards spread evenly over the slots.
+// NewKeyspace lays out n shards, 1 to 1,024. The hash tag of shard i is the smallest number whose
+// cluster slot lies in the i-th of n equal ranges, so the shards spread evenly over the slots.
 func NewKeyspace(n int) Keyspace {
 	k := Keyspace{shards: make([]ShardKeys, n), byClock: make(map[string]int, n)}
 	for tag, found := 0, 0; found < n; tag++ {
@@ -62,7 +62,8 @@ func (k Keyspace) ShardOf(tenant string) ShardKeys {
 	return k.shards[h.Sum64()%uint64(len(k.shards))]
 }
 
-// clusterSlot is the CRC-16/XMODEM of a hash tag modulo the number of slots, as the Redis Cluster specification says.
+// clusterSlot is the CRC-16/XMODEM of a hash tag modulo the number of slots, as the Redis Cluster
+// specification says.
 func clusterSlot(tag string) uint16 {
 	var crc uint16
 	for i := range len(tag) {
@@ -78,7 +79,8 @@ func clusterSlot(tag string) uint16 {
 	return crc % clusterSlots
 }
 
-// EncodeName makes a tenant or route fit for a key: [A-Za-z0-9._-]{1,64} stays as it is, anything else becomes ~ and the hex SHA-256.
+// EncodeName makes a tenant or route fit for a key: [A-Za-z0-9._-]{1,64} stays as it is, anything
+// else becomes ~ and the hex SHA-256.
 func EncodeName(name string) string {
 	plain := name != "" && len(name) <= maxPlainLength
 	for i := 0; plain && i < len(name); i++ {
@@ -95,8 +97,16 @@ func EncodeName(name string) string {
 // flowName names a flow in keys and index members.
 func flowName(tenant, route string) string { return EncodeName(tenant) + "/" + EncodeName(route) }
 
-// tenantEntry is a tenant's member in the index of tenants: its name as in keys and, where that is a hash, the name itself. A member is
-// not a key, so it may hold client text.
+// tierName is a tier in keys; empty for none.
+func tierName(tier string) string {
+	if tier == "" {
+		return ""
+	}
+	return EncodeName(tier)
+}
+
+// tenantEntry is a tenant's member in the index of tenants: its name as in keys and, where that is
+// a hash, the name itself. A member is not a key, so it may hold client text.
 func tenantEntry(tenant string) string {
 	if encoded := EncodeName(tenant); encoded != tenant {
 		return encoded + " " + tenant
@@ -115,7 +125,8 @@ func tenantOfEntry(entry string) string {
 // sessionKey is where an operator's session is kept.
 func sessionKey(id [sha256.Size]byte) string { return "sluice:session:" + hex.EncodeToString(id[:]) }
 
-// shortHash is 128 bits of a SHA-256 in 22 characters, each part told from its neighbours by its length.
+// shortHash is 128 bits of a SHA-256 in 22 characters, each part told from its neighbours by its
+// length.
 func shortHash(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -124,7 +135,8 @@ func shortHash(parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])
 }
 
-// ShardKeys builds the keys of one shard. Flows, tenants and hashes are as EncodeName, flowName and shortHash give them.
+// ShardKeys builds the keys of one shard. Flows, tenants and hashes are as EncodeName, flowName and
+// shortHash give them.
 type ShardKeys struct {
 	Index  int
 	prefix string
@@ -138,9 +150,11 @@ func (s ShardKeys) Leases() string               { return s.prefix + "leases" }
 func (s ShardKeys) Outbox() string               { return s.prefix + "outbox" }
 func (s ShardKeys) Claim() string                { return s.prefix + "claim" }
 func (s ShardKeys) Tenants() string              { return s.prefix + "tenants" }
-func (s ShardKeys) Filed() string                { return s.prefix + "filed" }
+func (s ShardKeys) Tuned() string                { return s.prefix + "tuned" }
+func (s ShardKeys) Lines() string                { return s.prefix + "lines" }
 func (s ShardKeys) Grant(worker string) string   { return s.prefix + "grant:" + worker }
 func (s ShardKeys) Policy(tenant string) string  { return s.prefix + "policy:" + tenant }
+func (s ShardKeys) LinesOf(tenant string) string { return s.prefix + "lines:" + tenant }
 func (s ShardKeys) History(tenant string) string { return s.prefix + "history:" + tenant }
 func (s ShardKeys) Names(tenant string) string   { return s.prefix + "flows:" + tenant }
 func (s ShardKeys) Flow(flow string) string      { return s.prefix + "flow:" + flow }
@@ -156,7 +170,8 @@ func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }
 
-// The keys of limiters, by shortHash of the rule and the limiter's key; that of the blocked ones, of the rule.
+// The keys of limiters, by shortHash of the rule and the limiter's key; that of the blocked ones,
+// of the rule.
 func (s ShardKeys) Limit(hash string) string    { return s.prefix + "limit:" + hash }
 func (s ShardKeys) LimitLog(hash string) string { return s.prefix + "limitlog:" + hash }
 func (s ShardKeys) Blocked(hash string) string  { return s.prefix + "blocked:" + hash }

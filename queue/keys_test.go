@@ -28,16 +28,17 @@ type subject struct{ tenant, route, key string }
 func (s subject) keys(shard ShardKeys) map[string]string {
 	tenant, flow := EncodeName(s.tenant), flowName(s.tenant, s.route)
 	return map[string]string{
-		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant), "flow": shard.Flow(flow),
+		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant), "lines": shard.LinesOf(tenant), "flow": shard.Flow(flow),
 		"keys": shard.Keys(tenant), "queue": shard.Queue(flow), "later": shard.Later(flow), "dead": shard.Dead(flow), "done": shard.Done(flow),
 		"idem": shard.Idem(tenant, shortHash(s.key)),
 	}
 }
 
-// TestKeysTellSubjectsApart: two keys are equal only if they are of one kind and about the same subject.
+// TestKeysTellSubjectsApart: two keys are equal only if they are of one kind and about the same
+// subject.
 func TestKeysTellSubjectsApart(t *testing.T) {
 	shard := NewKeyspace(1).Shard(0)
-	ofTenant := map[string]bool{"policy": true, "history": true, "names": true, "keys": true}
+	ofTenant := map[string]bool{"policy": true, "history": true, "names": true, "keys": true, "lines": true}
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(who string) subject {
 			return subject{anyName().Draw(t, who+" tenant"), anyName().Draw(t, who+" route"), anyName().Draw(t, who+" key")}
@@ -85,8 +86,8 @@ func FuzzEncodeName(f *testing.F) {
 	})
 }
 
-// tagOf is what Redis Cluster hashes of a key: what stands between the first opening brace and the first closing one after it, unless that is
-// nothing; else all of it.
+// tagOf is what Redis Cluster hashes of a key: what stands between the first opening brace and the
+// first closing one after it, unless that is nothing; else all of it.
 func tagOf(key string) string {
 	if _, after, found := strings.Cut(key, "{"); found {
 		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
@@ -96,8 +97,9 @@ func tagOf(key string) string {
 	return key
 }
 
-// FuzzKeys is target S2 on the keys: whatever tenants, routes and keys are called, all keys of a tenant lie in the one slot of its shard, and
-// two subjects share a key only where they are the same.
+// FuzzKeys is target S2 on the keys: whatever tenants, routes and keys are called, all keys of a
+// tenant lie in the one slot of its shard, and two subjects share a key only where they are the
+// same.
 func FuzzKeys(f *testing.F) {
 	names := []string{"acme", "acme}1", "{acme}", "{", "}", "{}", "}{", "a:b", "a/b", "a b", EncodeName("a b"), "~", "", "é", "\x00", "\xff", "*",
 		"sluice:{0}:job:x", strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("{", 255)}
@@ -133,7 +135,7 @@ func FuzzKeys(f *testing.F) {
 		for kind, key := range b.keys(one) {
 			same := tenantA == tenantB
 			switch kind {
-			case "policy", "history", "names", "keys":
+			case "policy", "history", "names", "keys", "lines":
 			case "idem":
 				same = same && keyA == keyB
 			default:
@@ -164,7 +166,8 @@ func TestClusterSlot(t *testing.T) {
 	}
 }
 
-// TestSlotsAsRedisSaysThem asks a server in cluster mode for the slot of every kind of key, for names that try to break out.
+// TestSlotsAsRedisSaysThem asks a server in cluster mode for the slot of every kind of key, for
+// names that try to break out.
 func TestSlotsAsRedisSaysThem(t *testing.T) {
 	options, err := redis.ParseURL(redistest.Start(t, "--cluster-enabled", "yes").URL())
 	if err != nil {
@@ -181,7 +184,7 @@ func TestSlotsAsRedisSaysThem(t *testing.T) {
 		name := names[i%len(names)]
 		keys := subject{name, names[(i+1)%len(names)], name}.keys(shard)
 		for kind, key := range map[string]string{"clock": shard.Clock(), "due": shard.Due(), "expires": shard.Expires(), "leases": shard.Leases(),
-			"tenants": shard.Tenants(), "filed": shard.Filed(), "grant": shard.Grant("w1"), "job": shard.Job("id")} {
+			"tenants": shard.Tenants(), "tuned": shard.Tuned(), "lines": shard.Lines(), "grant": shard.Grant("w1"), "job": shard.Job("id")} {
 			keys[kind] = key
 		}
 		for _, key := range keys {

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	leaseMost   = 1000      // leases of one look
+	leaseMost   = 1000      // leases of one poll
 	settleMost  = 500       // items of one settling or extending call
 	maxAttempts = 1<<16 - 1 // that a record can count
 )
 
-// Consumer leases jobs of one shard for one worker. It numbers its polls, so that a poll whose answer was lost is answered
-// again with the same jobs. Not safe for concurrent use.
+// Consumer leases jobs of one shard for one worker. It numbers its polls, so that a poll whose
+// answer was lost is answered again with the same jobs. Not safe for concurrent use.
 type Consumer struct {
 	q       *Queue
 	shard   ShardKeys
@@ -32,19 +32,21 @@ type Consumer struct {
 	needed  *lua.Script // what an answer that brought jobs said is to be done besides
 }
 
-// Consumer returns a consumer of the shard for the worker with this id, which must be unique to the process. There may be only one
-// consumer for a worker and a shard.
+// Consumer returns a consumer of the shard for the worker with this id, which must be unique to the
+// process. There may be only one consumer for a worker and a shard.
 func (q *Queue) Consumer(worker string, shard int) *Consumer {
 	return &Consumer{q: q, shard: q.keys.Shard(shard), worker: worker, counter: 1}
 }
 
-// Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error (ErrUnavailable) call it again.
+// Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error
+// (ErrUnavailable) call it again.
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil
 	grant, reading, err := c.poll(ctx, o, needed)
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
-		// The call did what an earlier answer had left, or its answer only says what is to be done first.
+		// The call did what an earlier answer had left, or its answer only says what is to be done
+		// first.
 		grant, reading, err = c.poll(ctx, o, grant.Needed)
 	}
 	if err != nil {
@@ -58,7 +60,8 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
 		if err != nil {
-			// The lease runs out and the job is taken up again; one job that cannot be read must not stop the others.
+			// The lease runs out and the job is taken up again; one job that cannot be read must
+			// not stop the others.
 			tick.Damaged = append(tick.Damaged, fmt.Sprintf("job %s: %v", l.ID, err))
 			continue
 		}
@@ -78,7 +81,7 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, needed *lua.Script) 
 		Script: needed,
 		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
-		Baseline: c.q.encoded(), Retention: c.q.retention, Bounds: boundsOf(o.Bounds),
+		Retention: c.q.retention, Bounds: boundsOf(o.Bounds),
 	}
 	values, reading, err := c.q.timed(ctx, call.Call())
 	if err != nil {
@@ -110,8 +113,8 @@ func boundsOf(bounds []Bound) []lua.Bound {
 	return out
 }
 
-// Clock reads the shard's clock. Its answer comes sooner than that of a look which leases jobs, and so says more exactly when it was read: about
-// midway.
+// Clock reads the shard's clock. Its answer comes sooner than that of a poll which leases jobs, and
+// so says more exactly when it was read: about midway.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 	call := lua.ClockCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()}
 	values, reading, err := c.q.timed(ctx, call.Call())
@@ -130,7 +133,8 @@ func (q *Queue) timed(ctx context.Context, call lua.Call) (values []any, r Readi
 	return reply.Values, r, unavailable(reply.Err)
 }
 
-// Resign tells the shard's other workers that this one will not look at it any more, so that none relies on the look it had planned.
+// Resign tells the shard's other workers that this one will not look at it any more, so that none
+// relies on the poll it had planned.
 func (c *Consumer) Resign(ctx context.Context) error {
 	return unavailable(c.q.engine.patient.Publish(ctx, wakeChannel, c.shard.Clock()).Err())
 }
@@ -162,8 +166,9 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 
 var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died}
 
-// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty where nothing is known. After ErrUnavailable send
-// these again; ErrScript is of these settlements alone, for each was sent by itself at last. A shard that does not answer does not keep the others
+// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty
+// where nothing is known. After ErrUnavailable send these again; ErrScript is of these settlements
+// alone, for each was sent by itself at last. A shard that does not answer does not keep the others
 // from it, but the call waits for it until ctx ends.
 func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
 	results = make([]SettleResult, len(batch))
@@ -182,7 +187,7 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 	failed := q.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
 		s := q.keys.Shard(g.shard)
 		call := lua.SettleCall{
-			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon, Baseline: q.encoded(),
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon,
 			Retention: q.retention, Items: make([]lua.SettleItem, len(g.items)),
 		}
 		for k, i := range g.items {
@@ -224,8 +229,9 @@ func errorOf(failed []failure) (err error) {
 	return err
 }
 
-// runGroups makes one call per group and returns those that failed; call makes it, with what reads its answer. The items of a group that fails
-// at damaged data are sent once more, each by itself, so that one damaged item does not concern the others.
+// runGroups makes one call per group and returns those that failed; call makes it, with what reads
+// its answer. The items of a group that fails at damaged data are sent once more, each by itself,
+// so that one damaged item does not concern the others.
 func (q *Queue) runGroups(ctx context.Context, groups []group, call func(group) (lua.Call, func([]any) error)) (failed []failure) {
 	for len(groups) > 0 {
 		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
@@ -292,7 +298,8 @@ const (
 	logMessage = 200
 )
 
-// log is the log of attempts with this one. A job that succeeds at once has none: its response says it all.
+// log is the log of attempts with this one. A job that succeeds at once has none: its response says
+// it all.
 func (t Settlement) log() []Attempt {
 	if len(t.Log) == 0 && t.Error == nil {
 		return nil
@@ -314,7 +321,8 @@ func (t Settlement) log() []Attempt {
 	return log[max(0, len(log)-logKept):]
 }
 
-// Unanswered is the error of Extend when shards did not answer. What Extend says of the leases that are not listed here holds.
+// Unanswered is the error of Extend when shards did not answer. What Extend says of the leases that
+// are not listed here holds.
 type Unanswered struct {
 	Leases []LeaseRef
 	Err    error // wraps ErrUnavailable or ErrScript
@@ -325,8 +333,9 @@ func (e *Unanswered) Error() string { return e.Err.Error() }
 // Unwrap is why the first of them did not.
 func (e *Unanswered) Unwrap() error { return e.Err }
 
-// Extend makes leases last for another lease duration from now; lost lists those that are not current any more. The error is of type
-// *Unanswered. Where a shard does not answer, the call waits for it until ctx ends.
+// Extend makes leases last for another lease duration from now; lost lists those that are not
+// current any more. The error is of type *Unanswered. Where a shard does not answer, the call waits
+// for it until ctx ends.
 func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
 	for _, l := range leases {
 		if _, ok := shardOfID(l.ID, q.keys.Len()); !ok {
@@ -366,8 +375,9 @@ func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Durati
 	return lost, unanswered
 }
 
-// keepsAnswers is a client whose pipelines bring what was answered even if their context ends first. When it does while go-redis waits to ask one
-// node of a cluster again, that error takes the place of all the other nodes' answers.
+// keepsAnswers is a client whose pipelines bring what was answered even if their context ends
+// first. When it does while go-redis waits to ask one node of a cluster again, that error takes the
+// place of all the other nodes' answers.
 type keepsAnswers struct{ redis.UniversalClient }
 
 func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error) {

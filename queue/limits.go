@@ -16,16 +16,15 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Limits is the limiter.Store that all processes at this Redis share. Each decision is one script on the shard that the key's hash falls into,
-// by the clock of Redis. A call that is sent again because its answer was lost is not counted twice, unless more than 32 other requests of
-// the key were allowed in between; then it errs on the side of refusing. Every error wraps ErrUnavailable or is the context's.
-//
-// The text of a key is stored only while it is blocked, as a member of the list of blocked keys; otherwise there is a hash of it.
+// Limits is the limiter.Store that all processes at this Redis share. Each decision is one script
+// on the shard of the key's hash, by the clock of Redis. A retry after a lost answer is not counted
+// twice, unless more than 32 other requests of the key were allowed in between. Every error wraps
+// ErrUnavailable or is the context's. Only the list of blocked keys holds the text of keys.
 type Limits struct{ q *Queue }
 
 var _ limiter.Store = Limits{}
 
-// Limits is the store of the limiters' keys, beside the jobs.
+// Limits returns the store of the limiters' keys.
 func (q *Queue) Limits() Limits { return Limits{q} }
 
 // Take implements limiter.Store.
@@ -69,7 +68,8 @@ func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limite
 		return nil, unavailable(err)
 	}
 	now := shaper.InstantOf(server)
-	index, ahead := shortHash(ruleParts(r)...), &redis.ZRangeBy{Min: "(" + strconv.FormatInt(int64(now), 10), Max: "+inf", Count: int64(most)}
+	index := shortHash(ruleParts(r)...)
+	ahead := &redis.ZRangeBy{Min: "(" + strconv.FormatInt(int64(now), 10), Max: "+inf", Count: int64(most)}
 	blocked, err := pipeline(ctx, l.q.engine.fast, l.q.keys.shards, func(p redis.Pipeliner, shard ShardKeys) *redis.ZSliceCmd {
 		return p.ZRangeByScoreWithScores(ctx, shard.Blocked(index), ahead)
 	})
@@ -85,8 +85,7 @@ func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limite
 	return list[:min(len(list), most)], nil
 }
 
-// limitKeys are the Redis keys of one key of a rule, all in one shard; empty where the rule uses
-// none.
+// limitKeys are the Redis keys of one key of a rule; empty where the rule uses none.
 type limitKeys struct{ state, log, blocked string }
 
 func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {
@@ -103,16 +102,17 @@ func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {
 	return k
 }
 
-// ruleParts tell a rule from every other.
+// ruleParts identify a rule.
 func ruleParts(r limiter.Rule) []string {
 	p := r.Policy
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []string{
-		r.Name, string(p.Algorithm), number(p.Rate.Limit), number(p.Rate.Period.Milliseconds()), number(p.Limit()), number(p.Block.Milliseconds()),
+		r.Name, string(p.Algorithm), number(p.Rate.Limit), number(p.Rate.Period.Milliseconds()), number(p.Limit()),
+		number(p.Block.Milliseconds()),
 	}
 }
 
-// newTag names a request among those of its key, by chance: two of them are alike once in 2⁴⁸ times.
+// newTag identifies a request among those of its key, with a chance of 2⁻⁴⁸ for a collision.
 func newTag() string {
 	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6])
 }

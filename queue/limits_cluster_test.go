@@ -39,7 +39,8 @@ func (a apart) rule(r limiter.Rule) limiter.Rule {
 	return r
 }
 
-// TestLimitsConformanceOnACluster: the limiters promise on a Redis Cluster what they promise on one Redis.
+// TestLimitsConformanceOnACluster: the limiters promise on a Redis Cluster what they promise on one
+// Redis.
 func TestLimitsConformanceOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
@@ -54,8 +55,9 @@ func TestLimitsConformanceOnACluster(t *testing.T) {
 	}
 }
 
-// TestLimitsWhileASlotMoves: while the slot of a key goes from node to node, callers of the key get no more than the limit, and afterwards all of
-// it. What cannot be decided meanwhile is an error that says so; limiters with one key in Redis decide all the time.
+// TestLimitsWhileASlotMoves: while the slot of a key goes from node to node, callers of the key get
+// no more than the limit, and afterwards all of it. What cannot be decided meanwhile is an error
+// that says so; limiters with one key in Redis decide all the time.
 func TestLimitsWhileASlotMoves(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
@@ -103,7 +105,8 @@ func TestLimitsWhileASlotMoves(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// What was answered with an error may have been counted; nothing that was allowed may have been forgotten.
+				// What was answered with an error may have been counted; nothing that was allowed
+				// may have been forgotten.
 				used := left.Limit - left.Remaining
 				if used < allowed.Load() || used > allowed.Load()+failed.Load() {
 					t.Errorf("%d were allowed and %d not decided, %d are counted", allowed.Load(), failed.Load(), used)

@@ -36,7 +36,8 @@ func (o oneByOne) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// unlogged is a Redis that does not wait for the disk: no test of these ends it, and they send much.
+// unlogged is a Redis that does not wait for the disk: no test of these ends it, and they send
+// much.
 func unlogged(t *testing.T) queue.EngineOptions {
 	return queue.EngineOptions{URL: redistest.Start(t, "--appendfsync", "no").URL()}
 }
@@ -49,14 +50,16 @@ func TestLimitsConformance(t *testing.T) {
 	}
 }
 
-// TestLimitsConformanceSentTwice runs the suite where every script is sent twice: nothing is counted twice.
+// TestLimitsConformanceSentTwice runs the suite where every script is sent twice: nothing is
+// counted twice.
 func TestLimitsConformanceSentTwice(t *testing.T) {
 	limitertest.Run(t, func(t *testing.T) limiter.Store {
 		return open(t, unlogged(t), defaults, oneByOne{mu: new(sync.Mutex)}).Limits()
 	})
 }
 
-// TestLimitsForget: all that is kept of a key has a time to live, and nothing of its text is in the name of a Redis key.
+// TestLimitsForget: all that is kept of a key has a time to live, and nothing of its text is in the
+// name of a Redis key.
 func TestLimitsForget(t *testing.T) {
 	options := unlogged(t)
 	l := open(t, options, defaults).Limits()

@@ -52,37 +52,38 @@ type List struct {
 	Cursor         string // Next of the page before; empty starts
 }
 
-// Page is jobs, newest first per route and state; Next is empty on the last page. Of a list of all states, a job that moves between
-// two pages may be on both. A page of a list by type or time may have
-// fewer jobs than the limit, even none, and be followed by others: the jobs that one call looks at are bounded.
+// Page is jobs, newest first per route and state; Next is empty on the last page. A job that moves
+// between two pages may be on both. One call reads a bounded number of jobs: a page of a list by
+// type or time may have fewer jobs than the limit, even none, and be followed by others.
 type Page struct {
 	Jobs []Job
 	Next string
 }
 
-// looked bounds the jobs that a list by type or time looks at in one call.
-const looked = 2000
+const (
+	looked     = 2000 // jobs that a list by type or time reads in one call
+	listStep   = 500  // entries of one exchange
+	recordHead = 254  // last byte of the part of a record that holds the state and the flow
+)
 
-// place is where jobs of a flow are kept: several states may share one.
+// place is a key with jobs of a flow.
 type place struct {
-	flow  string
-	holds ListState // ListQueued, ListScheduled (and retrying), ListLeased, ListDead or ListSucceeded (and all that ended otherwise)
+	flow, key string
+	holds     ListState // ListScheduled: retrying jobs too; ListSucceeded: all that have ended and are not dead
 }
 
-// mark is the place as a cursor names it.
-func (p place) mark() string { return string(p.holds) + ":" + p.flow }
+// name is the place in a cursor.
+func (p place) name() string { return string(p.holds) + ":" + p.flow }
 
-// placesOf are the places in which jobs of the state may be.
-func placesOf(state ListState) []ListState {
-	switch state {
-	case ListAll:
-		return []ListState{ListQueued, ListScheduled, ListLeased, ListDead, ListSucceeded}
+// holder is what the place of jobs in the state holds.
+func (s ListState) holder() ListState {
+	switch s {
 	case ListRetrying:
-		return []ListState{ListScheduled}
+		return ListScheduled
 	case ListCancelled, ListExpired:
-		return []ListState{ListSucceeded}
+		return ListSucceeded
 	}
-	return []ListState{state}
+	return s
 }
 
 // mark is how far the list of one place has been read: the last entry given.
@@ -99,8 +100,8 @@ type entry struct {
 	id    string
 }
 
-// List lists jobs by state and the other fields of l. It reads several keys one after another, so a job that moves meanwhile may be
-// missing; one that is listed was in the state when it was read. Errors: ErrCursor, ErrUnavailable.
+// List lists jobs. It reads several keys one after another, so a job that moves meanwhile may be
+// missing; a listed one was in the state when it was read. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	marks, err := readMarks(l.Cursor)
 	if err != nil {
@@ -121,18 +122,21 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 		if err != nil {
 			return Page{}, err
 		}
-		jobs, err := q.read(ctx, shard, l.Tenant, found)
+		ids := make([]string, len(found))
+		for i, e := range found {
+			ids[i] = e.id
+		}
+		jobs, err := q.read(ctx, shard, EncodeName(l.Tenant), ids)
 		if err != nil {
 			return Page{}, err
 		}
-		used := 0
 		for _, e := range found {
 			if len(page.Jobs) == l.Limit {
 				break
 			}
-			used++
+			seen++
 			unread[e.place]--
-			marks[e.place.mark()] = mark{Score: e.score, ID: e.id}
+			marks[e.place.name()] = mark{Score: e.score, ID: e.id}
 			if len(jobs) > 0 && jobs[0].ID == e.id { // those that are gone are left out
 				if l.takes(jobs[0]) && !given[e.id] {
 					given[e.id] = true
@@ -141,12 +145,11 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 				jobs = jobs[1:]
 			}
 		}
-		seen += max(used, 1)
 		more = false
 		for p, rest := range unread {
-			m := marks[p.mark()]
+			m := marks[p.name()]
 			m.End = rest == 0
-			marks[p.mark()] = m
+			marks[p.name()] = m
 			more = more || rest > 0
 		}
 		if !l.sifts() {
@@ -159,7 +162,7 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	return page, err
 }
 
-// places are where the list has to look, in the order of the flows.
+// places returns where jobs of the list may be, in the order of the flows.
 func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []place, err error) {
 	flows := []string{flowName(l.Tenant, l.Route)}
 	if l.Route == "" {
@@ -169,23 +172,30 @@ func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []p
 		slices.Sort(flows)
 	}
 	for _, flow := range flows {
-		for _, holds := range placesOf(l.State) {
-			places = append(places, place{flow: flow, holds: holds})
+		for _, p := range []place{
+			{flow, shard.Queue(flow), ListQueued}, {flow, shard.Later(flow), ListScheduled},
+			{flow, shard.Leases(), ListLeased}, // of the whole shard
+			{flow, shard.Dead(flow), ListDead}, {flow, shard.Done(flow), ListSucceeded},
+		} {
+			if l.State == ListAll || l.State.holder() == p.holds {
+				places = append(places, p)
+			}
 		}
 	}
 	return places, nil
 }
 
-// step merges the next entries of the places. read counts the entries that were read of each place,
-// which may be more.
-func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark) (next []entry, read map[place]int, err error) {
+// step merges the next entries of the places. read counts those read of each, which may be more.
+func (q *Queue) step(
+	ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark,
+) (next []entry, read map[place]int, err error) {
 	size := l.Limit
 	if l.sifts() {
-		size = max(size, 500)
+		size = max(size, listStep)
 	}
 	heads, read := map[place][]entry{}, map[place]int{}
 	for _, p := range places {
-		if m := marks[p.mark()]; !m.End {
+		if m := marks[p.name()]; !m.End {
 			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
 				return nil, nil, err
 			}
@@ -207,7 +217,7 @@ func (q *Queue) step(ctx context.Context, shard ShardKeys, places []place, l Lis
 	return next, read, nil
 }
 
-// listKey lists the job that the idempotency key stands for. A job past retention has only what the key still knows.
+// listKey lists the job of an idempotency key. Past retention it has only what the key holds.
 func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
 	key := q.keys.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), shortHash(l.IdempotencyKey))
 	text, err := q.engine.fast.Get(ctx, key).Result()
@@ -246,49 +256,35 @@ func (l List) takes(j Job) bool {
 }
 
 // entries reads up to limit + 1 entries of a place after the mark, in the order of the list.
-func (q *Queue) entries(ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark) ([]entry, error) {
-	var key string
-	switch p.holds {
-	case ListSucceeded:
+func (q *Queue) entries(
+	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
+) (out []entry, err error) {
+	if p.holds == ListSucceeded {
 		return q.doneEntries(ctx, shard, p, state, limit, after)
-	case ListQueued:
-		key = shard.Queue(p.flow)
-	case ListScheduled:
-		key = shard.Later(p.flow)
-	case ListDead:
-		key = shard.Dead(p.flow)
-	case ListLeased:
-		key = shard.Leases()
 	}
-	var out []entry
-	top, skip := after, int64(0) // skip: of the entries with top's score, which may be more than one step, so many were passed over
-	for len(out) <= limit {
+	skip := int64(0) // entries with the score of after that were passed over; may be more than a step
+	for more := true; more && len(out) <= limit; {
 		high := "+inf"
-		if top.ID != "" {
-			high = strconv.FormatFloat(top.Score, 'f', -1, 64)
+		if after.ID != "" {
+			high = strconv.FormatFloat(after.Score, 'f', -1, 64)
 		}
-		const step = 500
-		found, err := q.engine.fast.ZRevRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: high, Offset: skip, Count: step}).Result()
+		page := &redis.ZRangeBy{Min: "-inf", Max: high, Offset: skip, Count: listStep}
+		found, err := q.engine.fast.ZRevRangeByScoreWithScores(ctx, p.key, page).Result()
 		if err != nil {
 			return nil, unavailable(err)
 		}
 		fresh := make([]entry, 0, len(found))
 		for _, z := range found {
 			id, _ := z.Member.(string)
-			if top.ID == "" || z.Score < top.Score || z.Score == top.Score && id < top.ID {
+			if after.ID == "" || z.Score < after.Score || z.Score == after.Score && id < after.ID {
 				fresh = append(fresh, entry{place: p, score: z.Score, id: id})
 			}
 		}
-		if len(fresh) == 0 && len(found) < step {
-			return out, nil
+		more = len(found) == listStep
+		if skip += listStep; len(fresh) > 0 {
+			last := fresh[len(fresh)-1]
+			after, skip = mark{Score: last.score, ID: last.id}, 0
 		}
-		if len(fresh) == 0 {
-			skip += step
-			continue
-		}
-		skip = 0
-		last := fresh[len(fresh)-1]
-		top = mark{Score: last.score, ID: last.id}
 		if fresh, err = q.ofState(ctx, shard, state, fresh); err != nil {
 			return nil, err
 		}
@@ -297,19 +293,17 @@ func (q *Queue) entries(ctx context.Context, shard ShardKeys, p place, state Lis
 	return out, nil
 }
 
-// ofState keeps the entries of one place whose job is in the wanted state and flow, where the place holds others too.
+// ofState keeps the entries of one place whose job is in the state and flow.
 func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, entries []entry) ([]entry, error) {
 	if len(entries) == 0 {
 		return entries, nil
 	}
-	switch p := entries[0].place; {
-	case p.holds == ListLeased: // of the whole shard
-	case p.holds == ListQueued, p.holds == ListDead, state == ListAll:
+	holds := entries[0].place.holds
+	if holds == ListQueued || holds == ListDead || holds != ListLeased && state == ListAll {
 		return entries, nil
 	}
-	const head = 254 // of a record: it holds the state and the flow
 	heads, err := pipeline(ctx, q.engine.fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
-		return p.GetRange(ctx, shard.Job(e.id), 0, head)
+		return p.GetRange(ctx, shard.Job(e.id), 0, recordHead)
 	})
 	if err != nil {
 		return nil, err
@@ -325,19 +319,20 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 }
 
 // doneEntries reads the list of recent terminal ids, whose order is its own.
-func (q *Queue) doneEntries(ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark) ([]entry, error) {
-	ids, err := q.engine.fast.LRange(ctx, shard.Done(p.flow), 0, -1).Result()
+func (q *Queue) doneEntries(
+	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
+) (out []entry, err error) {
+	ids, err := q.engine.fast.LRange(ctx, p.key, 0, -1).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	if after.ID != "" {
 		i := slices.Index(ids, after.ID)
 		if i < 0 {
-			return nil, nil // it fell off the end, and everything after it
+			return nil, nil // it was trimmed, and everything after it
 		}
 		ids = ids[i+1:]
 	}
-	var out []entry
 	for some := range slices.Chunk(ids, limit+1) {
 		entries := make([]entry, 0, len(some))
 		for _, id := range some {
@@ -360,8 +355,7 @@ func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
 		return Job{}, ErrNotFound
 	}
 	shard := q.keys.Shard(i)
-	const head = 254
-	start, err := q.engine.fast.GetRange(ctx, shard.Job(id), 0, head).Result()
+	start, err := q.engine.fast.GetRange(ctx, shard.Job(id), 0, recordHead).Result()
 	if err != nil {
 		return Job{}, unavailable(err)
 	}
@@ -370,35 +364,30 @@ func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
 		return Job{}, ErrNotFound
 	}
 	tenant, _, _ := strings.Cut(flow, "/")
-	return q.status(ctx, shard, tenant, id)
+	return q.readOne(ctx, shard, tenant, id)
 }
 
-// read reads jobs of the tenant in one exchange, without those that are gone.
-func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, entries []entry) ([]Job, error) {
-	calls, sent := make([]lua.StatusCall, len(entries)), make([]lua.Call, len(entries))
-	for i, e := range entries {
-		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(e.id), Tenant: EncodeName(tenant), Baseline: q.encoded()}
-		sent[i] = calls[i].Call()
+// read reads jobs of the tenant, which is named as in keys. It leaves out those that are gone.
+func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, ids []string) ([]Job, error) {
+	calls := make([]lua.StatusCall, len(ids))
+	for i, id := range ids {
+		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant}
 	}
-	if len(sent) == 0 {
-		return nil, nil
+	found, err := invokeAll(ctx, q, calls, lua.StatusCall.Decode)
+	if err != nil {
+		return nil, err
 	}
-	jobs := make([]Job, 0, len(entries))
-	for i, r := range lua.RunAll(ctx, q.engine.fast, q.observe, sent) {
-		if r.Err != nil {
-			return nil, unavailable(r.Err)
-		}
-		status, err := calls[i].Decode(r.Values)
-		if err != nil {
-			return nil, unavailable(err)
-		}
+	jobs := make([]Job, 0, len(ids))
+	for i, status := range found {
 		if !status.Found {
 			continue
 		}
-		j, err := jobOfStatus(entries[i].id, status)
+		r, err := lua.DecodeRecord(status.Record)
 		if err != nil {
 			return nil, unavailable(err)
 		}
+		j := jobOf(ids[i], r)
+		j.Position, j.EstimatedStart = status.Position, status.Start.Time()
 		jobs = append(jobs, j)
 	}
 	return jobs, nil

@@ -16,8 +16,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// twice sends every script that is answered a second time, as go-redis does when the answer is lost, and hands over the second answer. Only
-// a settlement says something else the second time, that it is repeated; there the first answer is handed over.
+// twice sends every script that is answered a second time, as go-redis does when the answer is
+// lost, and hands over the second answer. Only a settlement says something else the second time,
+// that it is repeated; there the first answer is handed over.
 type twice struct{}
 
 func (twice) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -100,7 +101,8 @@ var engines = map[string]func(t *testing.T) queue.EngineOptions{
 	"embedded": func(*testing.T) queue.EngineOptions { return queue.EngineOptions{Embedded: true} },
 }
 
-// onEngines runs a test with a queue of one shard on each engine, whose answers to the script can be lost.
+// onEngines runs a test with a queue of one shard on each engine, whose answers to the script can
+// be lost.
 func onEngines(t *testing.T, script *lua.Script, rate shaper.Rate, test func(t *testing.T, q *queue.Queue, l *lossy)) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
@@ -113,8 +115,8 @@ func onEngines(t *testing.T, script *lua.Script, rate shaper.Rate, test func(t *
 
 var slow = shaper.Rate{Limit: 1, Period: time.Minute}
 
-// TestLostTickAnswer: the worker calls again and gets the same jobs under the same epochs, however often the answer is lost; the call
-// after that brings the next ones.
+// TestLostTickAnswer: the worker calls again and gets the same jobs under the same epochs, however
+// often the answer is lost; the call after that brings the next ones.
 func TestLostTickAnswer(t *testing.T) {
 	onEngines(t, lua.Commands.Tick, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		var ids []string
@@ -170,8 +172,8 @@ func TestLostTickAnswer(t *testing.T) {
 	})
 }
 
-// TestLostTickAnswerOvertaken: another worker has leased meanwhile, and the lost stamps are long past: the jobs go back to the queue, in
-// their order, and the rate holds.
+// TestLostTickAnswerOvertaken: another worker has leased meanwhile, and the lost stamps are long
+// past: the jobs go back to the queue, in their order, and the rate holds.
 func TestLostTickAnswerOvertaken(t *testing.T) {
 	const interval = 50 * time.Millisecond
 	onEngines(t, lua.Commands.Tick, shaper.Rate{Limit: 20, Period: time.Second}, func(t *testing.T, q *queue.Queue, l *lossy) {
@@ -209,7 +211,8 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 	})
 }
 
-// TestLostSettleAnswer: the same settlement again says that it came before, and nothing is counted twice.
+// TestLostSettleAnswer: the same settlement again says that it came before, and nothing is counted
+// twice.
 func TestLostSettleAnswer(t *testing.T) {
 	onEngines(t, lua.Commands.Settle, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		admit(t, q)

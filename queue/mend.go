@@ -44,7 +44,8 @@ type mender struct {
 	tried map[int]time.Time // by shard, when a repair last did not help
 }
 
-// mendPause is how long a shard is left alone after a repair that did not help: what fails there is something else.
+// mendPause is how long a shard is left alone after a repair that did not help: what fails there is
+// something else.
 const mendPause = time.Second
 
 func newMender(q *Queue, r prometheus.Registerer) (*mender, error) {
@@ -63,8 +64,9 @@ func newMender(q *Queue, r prometheus.Registerer) (*mender, error) {
 	return m, nil
 }
 
-// mend repairs what a call stumbled over: the flow that the error names, and those of the keys that the call was about. It reports whether
-// the call may be made again: it was repaired here, or by another call meanwhile.
+// mend repairs what a call stumbled over: the flow that the error names, and those of the keys that
+// the call was about. It reports whether the call may be made again: it was repaired here, or by
+// another call meanwhile.
 func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 	if FaultOf(err) != FaultScript || errors.Is(err, lua.ErrReply) {
 		return false
@@ -74,9 +76,12 @@ func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 		return false
 	}
 	shard := m.q.keys.Shard(n)
-	l := look{shard: shard, repair: true, ofJobs: true}
-	if what, name, _ := lua.Damaged(err); what == "flow" {
+	l := comparison{shard: shard, repair: true, ofJobs: true}
+	switch what, name, _ := lua.Damaged(err); what {
+	case "flow":
 		l.flows = []string{name}
+	case "policies":
+		return m.q.reinstate(ctx, shard) == nil
 	}
 	for _, key := range failed.Keys {
 		kind, rest, _ := strings.Cut(strings.TrimPrefix(key, shard.prefix), ":")
@@ -85,7 +90,7 @@ func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 			l.jobs = append(l.jobs, key)
 		case "flow":
 			l.flows = append(l.flows, rest)
-		case "policy", "flows", "history":
+		case "policy", "lines", "flows", "history":
 			l.flows = append(l.flows, rest+"/") // no flow, but its tenant's keys are looked at
 		}
 	}
@@ -98,12 +103,12 @@ func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 	return err == nil
 }
 
-// mendAside repairs the items that a look has set aside, each with its error behind a colon.
+// mendAside repairs the items that a poll has set aside, each with its error behind a colon.
 func (m *mender) mendAside(ctx context.Context, shard ShardKeys, items []string) bool {
 	if len(items) == 0 || m.resting(shard.Index) {
 		return false
 	}
-	l := look{shard: shard, repair: true, ofJobs: true}
+	l := comparison{shard: shard, repair: true, ofJobs: true}
 	for _, item := range items {
 		what, _, _ := strings.Cut(item, ": ")
 		switch kind, name, _ := strings.Cut(what, " "); kind {
@@ -135,8 +140,8 @@ func (m *mender) resting(shard int) bool {
 	return time.Since(m.tried[shard]) < mendPause
 }
 
-func (m *mender) repair(ctx context.Context, l look) (findings int, err error) {
-	found, err := m.q.findings(ctx, m.q.encoded(), l)
+func (m *mender) repair(ctx context.Context, l comparison) (findings int, err error) {
+	found, err := m.q.findings(ctx, l)
 	if err != nil {
 		m.q.log.Warn("damaged stored data could not be repaired", "shard", l.shard.Index, "error", err)
 		m.restShard(l.shard.Index)
@@ -146,7 +151,7 @@ func (m *mender) repair(ctx context.Context, l look) (findings int, err error) {
 	return len(found), nil
 }
 
-// dueMost is how many flows one look of a worker takes.
+// dueMost is how many flows one poll of a worker takes.
 const dueMost = 64
 
 // say logs and counts repairs. Names of keys hold no client text.
@@ -163,20 +168,20 @@ func (m *mender) say(found []Finding) {
 	}
 }
 
-// look is what is compared in one shard.
-type look struct {
+// comparison names what mend compares in one shard.
+type comparison struct {
 	shard          ShardKeys
 	jobs, flows    []string // keys, names
 	repair, totals bool
 	ofJobs         bool // the flows of the jobs, too
 }
 
-// findings compares what is counted with what is stored, and repairs if asked to. A shard without its clock gets the baseline.
-func (q *Queue) findings(ctx context.Context, baseline string, l look) ([]Finding, error) {
+// findings compares what is counted with what is stored, and repairs if asked to.
+func (q *Queue) findings(ctx context.Context, l comparison) ([]Finding, error) {
 	s := l.shard
 	call := lua.MendCall{
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Jobs: l.jobs, Flows: l.flows, Baseline: baseline, Horizon: q.horizon, Repair: l.repair, Totals: l.totals, JobFlows: l.ofJobs,
+		Jobs: l.jobs, Flows: l.flows, Horizon: q.horizon, Repair: l.repair, Totals: l.totals, JobFlows: l.ofJobs,
 	}
 	mended, err := invoke(ctx, q.sendPatient, call)
 	if err != nil {

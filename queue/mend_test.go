@@ -146,8 +146,8 @@ var damages = []struct {
 	{"the flows of a tenant of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Names("acme"), "x", 0).Err() }, 7, 1, ""},
 }
 
-// TestDamageHeals: after damage by hand or eviction the next admission or look of the flow repairs it and says so once; counts are right, and
-// what is still stored in an index leaves.
+// TestDamageHeals: after damage by hand or eviction the next admission or look of the flow repairs
+// it and says so once; counts are right, and what is still stored in an index leaves.
 func TestDamageHeals(t *testing.T) {
 	t.Parallel()
 	for name, options := range engines {
@@ -166,7 +166,7 @@ func TestDamageHeals(t *testing.T) {
 					if first == "admission" {
 						d.submit(work())
 						want++
-						if damage.name != "a deleted queue" { // which a look notices
+						if damage.name != "a deleted queue" { // which a poll notices
 							d.figures(want, damage.running)
 						}
 					}
@@ -184,8 +184,8 @@ func TestDamageHeals(t *testing.T) {
 	}
 }
 
-// TestCheckRepairs: a check finds what is wrong, writes nothing unless it is to repair, and finds nothing after that. Jobs that were in an
-// index which was deleted come back.
+// TestCheckRepairs: a check finds what is wrong, writes nothing unless it is to repair, and finds
+// nothing after that. Jobs that were in an index which was deleted come back.
 func TestCheckRepairs(t *testing.T) {
 	t.Parallel()
 	for name, options := range engines {

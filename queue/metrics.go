@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/queue/scrape"
 )
 
-// scriptMetrics registers the duration and the errors of script calls, seen from here. setAside counts items that a script has set aside
-// as damaged.
+// scriptMetrics registers the duration and the errors of script calls. setAside counts items that a
+// script has set aside as damaged.
 func scriptMetrics(r prometheus.Registerer) (observe lua.Observer, setAside func(script string, items int), err error) {
 	if r == nil {
 		return nil, func(string, int) {}, nil
@@ -66,51 +66,42 @@ func restartsOf(e *Engine) prometheus.Collector {
 	})
 }
 
-// poolMetrics are the connection pools of the engine's clients, which are read without asking Redis.
-type poolMetrics struct {
-	clients map[string]redis.UniversalClient // by the label
-	stats   []poolStat
-}
-
-type poolStat struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	of   func(*redis.PoolStats) uint32
-}
-
-func newPoolMetrics(e *Engine) *poolMetrics {
-	m := &poolMetrics{clients: map[string]redis.UniversalClient{"intake": e.fast, "worker": e.patient}}
+// newPoolMetrics describes the connection pools of the engine's clients. Reading costs no call.
+func newPoolMetrics(e *Engine) *scrape.Metrics {
+	var stats []func(*redis.PoolStats, string) prometheus.Metric
+	m := scrape.New(func(context.Context) (out []prometheus.Metric) {
+		for label, client := range map[string]redis.UniversalClient{"intake": e.fast, "worker": e.patient} {
+			pool := client.PoolStats()
+			for _, stat := range stats {
+				out = append(out, stat(pool, label))
+			}
+		}
+		return out
+	})
 	add := func(kind prometheus.ValueType, of func(*redis.PoolStats) uint32, name, help string) {
-		m.stats = append(m.stats, poolStat{prometheus.NewDesc("sluice_redis_pool_"+name, help, []string{"client"}, nil), kind, of})
+		desc := m.Desc("redis_pool_"+name, help, "client")
+		stats = append(stats, func(pool *redis.PoolStats, label string) prometheus.Metric {
+			return prometheus.MustNewConstMetric(desc, kind, float64(of(pool)), label)
+		})
 	}
 	count, gauge := prometheus.CounterValue, prometheus.GaugeValue
-	add(count, func(s *redis.PoolStats) uint32 { return s.Hits },
-		"hits_total", "Commands that found an idle connection in the pool, by the client of the intake and the one of the worker.")
-	add(count, func(s *redis.PoolStats) uint32 { return s.Misses },
-		"misses_total", "Commands that found no idle connection in the pool and had to open one or wait.")
-	add(count, func(s *redis.PoolStats) uint32 { return s.Timeouts },
-		"timeouts_total", "Commands that failed because no connection of the pool came free in time.")
-	add(count, func(s *redis.PoolStats) uint32 { return s.StaleConns },
-		"stale_connections_total", "Connections that were removed from the pool because they were broken or too old.")
-	add(gauge, func(s *redis.PoolStats) uint32 { return s.TotalConns }, "connections", "Connections in the pool, idle ones included.")
-	add(gauge, func(s *redis.PoolStats) uint32 { return s.IdleConns }, "idle_connections", "Connections in the pool that are idle.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.Hits }, "hits_total",
+		"Commands that found an idle connection in the pool, by the client of the intake "+
+			"and the one of the worker.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.Misses }, "misses_total",
+		"Commands that found no idle connection in the pool and had to open one or wait.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.Timeouts }, "timeouts_total",
+		"Commands that failed because no connection of the pool came free in time.")
+	add(count, func(s *redis.PoolStats) uint32 { return s.StaleConns }, "stale_connections_total",
+		"Connections that were removed from the pool because they were broken or too old.")
+	add(gauge, func(s *redis.PoolStats) uint32 { return s.TotalConns }, "connections",
+		"Connections in the pool, idle ones included.")
+	add(gauge, func(s *redis.PoolStats) uint32 { return s.IdleConns }, "idle_connections",
+		"Connections in the pool that are idle.")
 	return m
 }
 
-// Describe implements prometheus.Collector.
-func (m *poolMetrics) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, ch) }
-
-// Collect implements prometheus.Collector.
-func (m *poolMetrics) Collect(ch chan<- prometheus.Metric) {
-	for name, client := range m.clients {
-		s := client.PoolStats()
-		for _, stat := range m.stats {
-			ch <- prometheus.MustNewConstMetric(stat.desc, stat.kind, float64(stat.of(s)), name)
-		}
-	}
-}
-
-// storeMetrics are what Redis tells of itself and of all processes together.
+// storeMetrics are figures of Redis and of all processes together.
 type storeMetrics struct {
 	*scrape.Metrics
 
@@ -157,7 +148,7 @@ func (m *storeMetrics) fetch(ctx context.Context) (out []prometheus.Metric) {
 	if shards, err := readShards(ctx, m.engine.fast, m.keys, ShardKeys.Outbox); err == nil {
 		add(m.lapsed, prometheus.CounterValue, float64(shards.lapsed))
 		add(m.dead, prometheus.CounterValue, float64(shards.dead))
-		add(m.setBack, prometheus.GaugeValue, (time.Duration(shards.Off) * time.Microsecond).Seconds())
+		add(m.setBack, prometheus.GaugeValue, (time.Duration(shards.off) * time.Microsecond).Seconds())
 		add(m.outbox, prometheus.GaugeValue, float64(shards.size))
 		add(m.stored, prometheus.GaugeValue, float64(shards.Stored))
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// scrape is what a registry says now, by name and the values of the labels; of a histogram the number of observations.
+// scrape is what a registry says now, by name and the values of the labels; of a histogram the
+// number of observations.
 func scrape(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := g.Gather()

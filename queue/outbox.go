@@ -8,12 +8,13 @@ import (
 	"github.com/7509e464/sluice/queue/crash"
 )
 
-// Completions hands the caller up to most of the shard's jobs that have ended and ask for a callback. They are its own for the lease;
-// those that it has not reported with HandedOver by then are given out again. more says that others wait. Errors: ErrUnavailable, after
-// which the same name brings the same completions.
-//
-// name is of this call: the same when it is made again after an error, another for another call.
-func (q *Queue) Completions(ctx context.Context, shard int, name string, most int, lease time.Duration) (list []Completion, more bool, err error) {
+// Completions claims at most most jobs of the shard that have ended and ask for a callback. Those
+// that HandedOver does not report within the lease are given out again. more reports that others
+// wait. After an error (ErrUnavailable), a call with the same name returns the same completions;
+// another call needs another name.
+func (q *Queue) Completions(
+	ctx context.Context, shard int, name string, most int, lease time.Duration,
+) (list []Completion, more bool, err error) {
 	s := q.keys.Shard(shard)
 	call := lua.ClaimCall{Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease}
 	claim, err := invoke(ctx, q.sendPatient, call)
@@ -23,7 +24,8 @@ func (q *Queue) Completions(ctx context.Context, shard int, name string, most in
 	for _, c := range claim.Jobs {
 		r, err := lua.DecodeRecord(c.Record)
 		if err != nil {
-			// It stays in the outbox, and is looked at again after the lease: one job that cannot be read must not stop the others.
+			// It stays in the outbox and is claimed again after the lease: it must not stop the
+			// others.
 			q.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
 			continue
 		}
@@ -32,7 +34,7 @@ func (q *Queue) Completions(ctx context.Context, shard int, name string, most in
 	return list, claim.More, nil
 }
 
-// HandedOver ends the claim on completions of one shard that somebody else sees to from now on. Made again it changes nothing.
+// HandedOver acknowledges completions of a shard that were enqueued. A repeat changes nothing.
 func (q *Queue) HandedOver(ctx context.Context, shard int, list []Completion) error {
 	s := q.keys.Shard(shard)
 	call := lua.HandedCall{Clock: s.Clock(), Outbox: s.Outbox(), Retention: q.retention}

@@ -1,14 +1,19 @@
 package queue
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/klauspost/compress/s2"
 
 	"github.com/7509e464/sluice/lua"
 )
 
-// Payload reads what a job delivers, byte for byte. size is its length in bytes, 0 where the job has ended and kept none; a payload of more
-// than most bytes is left where it is, and nil is returned in its place. ErrNotFound, ErrUnavailable.
+// Payload reads the payload of a job. size is its length in bytes, 0 if the job has ended and kept
+// none. A payload of more than most bytes is not read. ErrNotFound, ErrUnavailable.
 func (q *Queue) Payload(ctx context.Context, tenant, id string, most int) (payload []byte, size int, err error) {
 	shard, err := q.shardOf(tenant, id)
 	if err != nil {
@@ -28,4 +33,48 @@ func (q *Queue) Payload(ctx context.Context, tenant, id string, most int) (paylo
 	}
 	payload, err = decompress(payload)
 	return payload, size, err
+}
+
+// compressed begins a stored payload that is an S2 block. No JSON begins like this. Another payload
+// that does is always compressed.
+var compressed = []byte("\xffs2\x01")
+
+// compress is the payload as it is stored: as it is if it shrinks by less than an eighth.
+func (q *Queue) compress(payload []byte) []byte {
+	escapes := bytes.HasPrefix(payload, compressed)
+	if !escapes && (q.compressOver <= 0 || len(payload) < q.compressOver) {
+		return payload
+	}
+	stored := slices.Concat(compressed, s2.Encode(nil, payload))
+	if !escapes && len(stored) > len(payload)-len(payload)/8 {
+		return payload
+	}
+	return stored
+}
+
+// submittedSize is the size of the submitted payload, by the start and the size of the stored one.
+func submittedSize(start []byte, stored int) int {
+	if block, ok := bytes.CutPrefix(start, compressed); ok {
+		if n, err := s2.DecodedLen(block); err == nil {
+			return n
+		}
+	}
+	return stored
+}
+
+// decompress is the payload as it was submitted.
+func decompress(stored []byte) ([]byte, error) {
+	block, ok := bytes.CutPrefix(stored, compressed)
+	if !ok {
+		return stored, nil
+	}
+	n, err := s2.DecodedLen(block)
+	if err == nil && n > maxPayload {
+		return nil, fmt.Errorf("queue: a compressed payload of %d bytes, at most %d are stored", n, maxPayload)
+	}
+	payload, err := s2.Decode(nil, block)
+	if err != nil {
+		return nil, fmt.Errorf("queue: a compressed payload: %w", err)
+	}
+	return payload, nil
 }

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// bufferedConn lets Write return before the other end has read, as a socket does. miniredis is reached through net.Pipe, which has no
-// buffer; a subscriber that changes its subscriptions while messages come in would wait for itself there.
+// bufferedConn lets Write return before the other end has read, as a socket does. miniredis is
+// reached through net.Pipe, which has no buffer; a subscriber that changes its subscriptions while
+// messages come in would wait for itself there.
 type bufferedConn struct {
 	net.Conn
 	mu     sync.Mutex

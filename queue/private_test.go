@@ -20,7 +20,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// shortTemp points TMPDIR at an empty directory whose path leaves room for a socket, and returns it.
+// shortTemp points TMPDIR at an empty directory whose path leaves room for a socket, and returns
+// it.
 func shortTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "q")
@@ -56,7 +57,8 @@ func children(t *testing.T) string {
 	return strings.TrimSpace(all.String())
 }
 
-// TestPrivateEngine follows one data directory through a start, a refusal, an end and another start.
+// TestPrivateEngine follows one data directory through a start, a refusal, an end and another
+// start.
 func TestPrivateEngine(t *testing.T) {
 	o := queue.EngineOptions{DataDir: filepath.Join(t.TempDir(), "made here", "data")}
 	temp, before := shortTemp(t), children(t)
@@ -157,7 +159,8 @@ func TestPrivateEngineSaysWhyNot(t *testing.T) {
 	})
 }
 
-// childOf returns the process that was started since the children were those before, empty for none.
+// childOf returns the process that was started since the children were those before, empty for
+// none.
 func childOf(t *testing.T, before string) string {
 	t.Helper()
 	for field := range strings.FieldsSeq(children(t)) {
@@ -168,7 +171,8 @@ func childOf(t *testing.T, before string) string {
 	return ""
 }
 
-// TestPrivateEngineDies: the child is killed behind our back, twice. It is started again on the same data, which is logged and counted.
+// TestPrivateEngineDies: the child is killed behind our back, twice. It is started again on the
+// same data, which is logged and counted.
 func TestPrivateEngineDies(t *testing.T) {
 	var log bytes.Buffer
 	o := queue.EngineOptions{DataDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))}

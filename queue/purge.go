@@ -1,9 +1,10 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -30,64 +31,60 @@ type Filter struct {
 	CreatedBefore time.Time // zero: jobs that exist when the call begins
 }
 
-// Swept is what Purge or ReplayAll did. One call changes a bounded number of jobs: More says that others may be left, for which the same
-// filter with this CreatedBefore is to be given again.
+// Swept is what Purge or ReplayAll did. One call changes a bounded number of jobs. With More,
+// others may be left: call again with the same filter and this CreatedBefore.
 type Swept struct {
 	Count         int64
 	More          bool
 	CreatedBefore time.Time
-	Refusal       *shaper.Admission // of ReplayAll: why a job found no place, after which none was tried
+	Refusal       *shaper.Admission // of ReplayAll: why a job was refused; none was tried after it
 }
 
-// Purge cancels the waiting jobs of the filter and deletes the dead ones. Leased jobs are let be, and so are those that nobody was called
-// back for yet. On an error some of them may be gone. Errors: ErrUnavailable.
+// Purge cancels the waiting jobs of the filter and deletes the dead ones. It skips leased jobs and
+// jobs with a pending callback. On an error some of the jobs may be gone. Errors: ErrUnavailable.
 func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, error) {
 	states := []ListState{ListRetrying, ListScheduled, ListQueued, ListDead}
-	return q.sweep(ctx, tenant, f, states, purgeMost, func(jobs []Job) (int64, *shaper.Admission, error) {
+	purge := func(jobs []Job) (count int64, _ *shaper.Admission, err error) {
 		codes, err := q.discard(ctx, tenant, jobs, true)
-		var count int64
 		for _, code := range codes {
-			if code != lua.JobConflict { // one that is absent now was there a moment ago: an earlier sending of this call has deleted it
+			if code != lua.JobConflict { // a job that is absent now was deleted by a retry of this call
 				count++
 			}
 		}
 		return count, nil, err
-	})
+	}
+	return q.sweep(ctx, tenant, f, states, purgeMost, purge)
 }
 
-// ReplayAll brings the dead jobs of the filter back through their bucket, the oldest last, until one finds no place. attempts says how many
-// deliveries a job may have. Errors: ErrUnavailable.
+// ReplayAll brings the dead jobs of the filter back through their bucket, the oldest last, until
+// one is refused. attempts returns the maximum of a job's deliveries. Errors: ErrUnavailable.
 func (q *Queue) ReplayAll(ctx context.Context, tenant string, f Filter, attempts func(Job) int) (Swept, error) {
-	return q.sweep(ctx, tenant, f, []ListState{ListDead}, replayMost, func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
-		shard := q.keys.ShardOf(tenant)
-		calls, sent := make([]lua.ReplayCall, len(jobs)), make([]lua.Call, len(jobs))
-		for i, j := range jobs {
-			calls[i] = q.replayCall(shard, tenant, j.ID, attempts(j))
-			sent[i] = calls[i].Call()
-		}
-		for i, r := range lua.RunAll(ctx, q.engine.fast, q.observe, sent) {
-			if r.Err != nil {
-				return count, nil, unavailable(r.Err)
-			}
-			code, admission, err := calls[i].Decode(r.Values)
-			if err != nil {
-				return count, nil, unavailable(err)
-			}
-			switch {
-			case code == lua.JobDone:
+	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
+		done, err := q.replay(ctx, tenant, jobs, attempts)
+		for _, r := range done {
+			switch r.code {
+			case lua.JobDone:
 				count++
-			case refusal == nil && (code == lua.JobFull || code == lua.JobFullOfBytes || code == lua.JobDraining):
-				refusal = &admission
+			case lua.JobFull, lua.JobFullOfBytes, lua.JobDraining:
+				refusal = cmp.Or(refusal, &r.admission)
 			}
 		}
-		return count, refusal, nil
-	})
+		return count, refusal, err
+	}
+	return q.sweep(ctx, tenant, f, []ListState{ListDead}, replayMost, replay)
 }
 
-// sweep hands the filter's jobs in the given states to do, at most size at a time, until it is told to stop.
-func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []ListState, size int, do func([]Job) (int64, *shaper.Admission, error)) (Swept, error) {
+// sweep passes the filter's jobs in the given states to do, at most size at a time, until do
+// returns a refusal or an error.
+func (q *Queue) sweep(
+	ctx context.Context, tenant string, f Filter, states []ListState, size int,
+	do func([]Job) (count int64, refusal *shaper.Admission, err error),
+) (Swept, error) {
 	if len(f.IDs) > filterIDs {
 		return Swept{}, fmt.Errorf("queue: a filter of %d ids, want at most %d", len(f.IDs), filterIDs)
+	}
+	if f.State != "" {
+		states = slices.DeleteFunc(states, func(s ListState) bool { return s != f.State })
 	}
 	start, swept := time.Now(), Swept{CreatedBefore: f.CreatedBefore}
 	if swept.CreatedBefore.IsZero() {
@@ -102,9 +99,9 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 			return swept, err
 		}
 		page = slices.DeleteFunc(page, func(j Job) bool {
-			return !slices.Contains(states, ListState(j.State.String())) || f.State != "" && j.State.String() != string(f.State) ||
-				f.Route != "" && j.Route != f.Route || !j.Created.Before(swept.CreatedBefore) ||
-				f.Error != "" && (j.LastError == nil || !strings.Contains(j.LastError.Message, f.Error) && !strings.Contains(j.LastError.Detail, f.Error))
+			return !slices.Contains(states, ListState(j.State.String())) || f.Route != "" && j.Route != f.Route ||
+				!j.Created.Before(swept.CreatedBefore) || f.Error != "" && (j.LastError == nil ||
+				!strings.Contains(j.LastError.Message, f.Error) && !strings.Contains(j.LastError.Detail, f.Error))
 		})
 		for some := range slices.Chunk(page, size) {
 			count, refusal, err := do(some)
@@ -122,19 +119,21 @@ func (q *Queue) sweep(ctx context.Context, tenant string, f Filter, states []Lis
 	return swept, nil
 }
 
-// candidates reads pages of jobs, which the filter may still refuse.
-func (q *Queue) candidates(ctx context.Context, tenant string, f Filter, states []ListState) func(yield func([]Job, error) bool) {
+// candidates reads pages of the tenant's jobs. A page may hold jobs that the filter refuses.
+func (q *Queue) candidates(
+	ctx context.Context, tenant string, f Filter, states []ListState,
+) iter.Seq2[[]Job, error] {
 	const page = 500
 	return func(yield func([]Job, error) bool) {
 		if len(f.IDs) > 0 {
-			jobs, err := q.readIDs(ctx, tenant, f.IDs)
-			yield(jobs, err)
+			ids := slices.DeleteFunc(slices.Clone(f.IDs), func(id string) bool {
+				_, err := q.shardOf(tenant, id)
+				return err != nil
+			})
+			yield(q.read(ctx, q.keys.ShardOf(tenant), EncodeName(tenant), ids))
 			return
 		}
 		for _, state := range states {
-			if f.State != "" && state != f.State {
-				continue
-			}
 			for l := (List{Tenant: tenant, State: state, Route: f.Route, Limit: page}); ; {
 				p, err := q.List(ctx, l)
 				if !yield(p.Jobs, err) || err != nil {
@@ -148,34 +147,15 @@ func (q *Queue) candidates(ctx context.Context, tenant string, f Filter, states 
 	}
 }
 
-// readIDs reads those of the ids that are jobs of the tenant.
-func (q *Queue) readIDs(ctx context.Context, tenant string, ids []string) ([]Job, error) {
-	shard := q.keys.ShardOf(tenant)
-	entries := make([]entry, 0, len(ids))
-	for _, id := range ids {
-		if _, err := q.shardOf(tenant, id); err == nil {
-			entries = append(entries, entry{id: id})
-		}
-	}
-	return q.read(ctx, shard, tenant, entries)
-}
-
 // discard cancels waiting jobs of a tenant and, if dead, deletes dead ones.
 func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]lua.JobCode, error) {
 	shard := q.keys.ShardOf(tenant)
 	call := lua.CancelCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(), Tenant: EncodeName(tenant), Baseline: q.encoded(),
-		Horizon: q.horizon, Retention: q.retention, Dead: dead,
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
+		Tenant: EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
 	}
 	for _, j := range jobs {
 		call.Jobs = append(call.Jobs, shard.Job(j.ID))
 	}
 	return invoke(ctx, q.run, call)
-}
-
-func (q *Queue) replayCall(shard ShardKeys, tenant, id string, attempts int) lua.ReplayCall {
-	return lua.ReplayCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Job: shard.Job(id), Tenant: EncodeName(tenant), Baseline: q.encoded(),
-		Outbox: shard.Outbox(), Horizon: q.horizon, Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts, DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
-	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestPurgeAfterStepBack: jobs that a shard made while its clock stood still, Redis's having been set back, exist when the call begins.
+// TestPurgeAfterStepBack: jobs that a shard made while its clock stood still, Redis's having been
+// set back, exist when the call begins.
 func TestPurgeAfterStepBack(t *testing.T) {
 	options := queue.EngineOptions{URL: redistest.Start(t).URL()}
 	e, err := queue.OpenEngine(t.Context(), options)

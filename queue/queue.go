@@ -1,10 +1,11 @@
-// Package queue is the Redis side of Sluice: the keys, the job records, the gathering of admissions, leasing and settling, policies with
-// their revisions, and the engines that Redis may be. It is the only package that talks to Redis for jobs; api and worker see the types of
-// this package alone. Everything that must be atomic is one script of package lua; what is here sends it, at most a few times over, and
-// turns its answer into words.
+// Package queue is the Redis side of Sluice: the keys, the job records, the gathering of
+// admissions, leasing and settling, policies with their revisions, and the engines that Redis may
+// be. It is the only package that talks to Redis for jobs; api and worker see the types of this
+// package alone. Everything that must be atomic is one script of package lua; what is here sends
+// it, at most a few times over, and turns its answer into words.
 //
-// Every method is safe for concurrent use unless it says otherwise, and every error of Redis wraps ErrUnavailable or
-// ErrScript.
+// Every method is safe for concurrent use unless it says otherwise, and every error of Redis wraps
+// ErrUnavailable or ErrScript.
 package queue
 
 import (
@@ -27,16 +28,17 @@ import (
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
 	Shards    int                         // 1 to 1,024, default 64; recorded at the first start, another number then refuses
-	Defaults  shaper.Policy               // of tenants of which nothing is said; default shaper.DefaultPolicy()
+	Defaults  shaper.Policy               // of tenants without settings of their own; default shaper.DefaultPolicy()
 	Routes    map[string]shaper.Overrides // laid over the defaults for the flows of a route
 	Tiers     map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
 	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
 	Retention Retention
 	Store     StoreLimits
-	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend): it leaves the policies in Redis alone and
-	// goes by the defaults that the workers go by.
+	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend):
+	// it leaves the policies in Redis alone and goes by the defaults that the workers go by.
 	Reporter bool
-	// CompressOver is from how many bytes on payloads are stored compressed, 0 for never. What counts bytes counts those that are stored.
+	// CompressOver is from how many bytes on payloads are stored compressed, 0 for never. What
+	// counts bytes counts those that are stored.
 	CompressOver int
 	Horizon      time.Duration         // how far ahead workers lease, default 20 ms
 	Registerer   prometheus.Registerer // default: metrics are not registered
@@ -48,8 +50,8 @@ type Retention struct {
 	Succeeded   time.Duration // also cancelled and expired jobs; default 1h
 	Dead        time.Duration // default 168h
 	Idempotency time.Duration // after the job has ended; default 24h
-	// DeadCapacity is how many dead letters a flow keeps, and DeadBytes how many bytes of them; at either bound it pauses itself, none is
-	// trimmed. Default 10,000, and 64 MiB.
+	// DeadCapacity is how many dead letters a flow keeps, and DeadBytes how many bytes of them; at
+	// either bound it pauses itself, none is trimmed. Default 10,000, and 64 MiB.
 	DeadCapacity, DeadBytes int64
 }
 
@@ -57,8 +59,8 @@ type Retention struct {
 type Queue struct {
 	engine       *Engine
 	keys         Keyspace
-	policies     atomic.Pointer[filePolicies] // in force
-	file         atomic.Pointer[policyFile]   // of this process, in force or not; nil of a reporter
+	policies     atomic.Pointer[policies]   // in force
+	file         atomic.Pointer[policyFile] // of this process, in force or not; nil of a reporter
 	agreement    atomic.Pointer[Agreement]
 	reporter     bool
 	compressOver int
@@ -76,14 +78,15 @@ type Queue struct {
 	resolver     resolver
 }
 
-// Schema of the stored data. A process reads its own and those from oldestKnown on. 3: the numbers of a shard's clock are one field.
-// Data of 1 and 2 is refused: none was released.
+// Schema of the stored data. A process reads its own and those from oldestKnown on. 4: flows keep a
+// resolved policy, and a cost has 32 bits. Data of 1 to 3 is refused: none was released.
 const (
-	schema      = 3
-	oldestKnown = 3
+	schema      = 4
+	oldestKnown = 4
 )
 
-// ErrSchema means that the data in Redis was laid out by a version or with settings that this process cannot work with.
+// ErrSchema means that the data in Redis was laid out by a version or with settings that this
+// process cannot work with.
 var ErrSchema = errors.New("queue: the data in redis does not fit")
 
 func (o *Options) setDefaults() {
@@ -101,8 +104,9 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Open checks what is in Redis, loads the scripts, and states the policies of the configuration file. The engine stays the caller's to close,
-// after the queue.
+// Open checks what is in Redis, loads the scripts, and puts the policies of the configuration file
+// into force, unless the file was in force before another that a live process has. The engine stays
+// the caller's to close, after the queue.
 func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 	o.setDefaults()
 	if o.Shards < 1 || o.Shards > maxShards {
@@ -140,8 +144,11 @@ func Open(ctx context.Context, engine *Engine, o Options) (*Queue, error) {
 	if err := eachMaster(ctx, engine.patient, func(ctx context.Context, c lua.Client) error { return lua.Load(ctx, c) }); err != nil {
 		return nil, engine.setup(unavailable(err))
 	}
-	baseline := shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers}
-	if err := q.SetPolicies(ctx, baseline, o.Tenants); err != nil {
+	file, err := newPolicyFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers}, o.Tenants)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.setPolicies(ctx, file, true); err != nil {
 		return nil, err
 	}
 	q.store = newStore(o.Store, q.Totals, engine.memory)
@@ -164,8 +171,9 @@ func (q *Queue) Close() error {
 	return q.watcher.close()
 }
 
-// checkMeta records schema, number of shards and birth at the first start, and refuses to run on data laid out otherwise. It returns when the
-// store was born, by which a process notices that it was emptied; after the record alone was lost, given is that instant.
+// checkMeta records schema, number of shards and birth at the first start, and refuses to run on
+// data laid out otherwise. It returns when the store was born, by which a process notices that it
+// was emptied; after the record alone was lost, given is that instant.
 func (q *Queue) checkMeta(ctx context.Context, shards int, given string) (born string, err error) {
 	c := q.engine.patient
 	if given == "" {
@@ -219,7 +227,8 @@ func (q *Queue) Ping(ctx context.Context) error {
 	}))
 }
 
-// eachMaster calls ask for every master of a cluster, or for the one Redis there is. Replicas are left out: a dead one harms nobody.
+// eachMaster calls ask for every master of a cluster, or for the one Redis there is. Replicas are
+// left out: a dead one harms nobody.
 func eachMaster(ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error) error {
 	if cluster, many := c.(*redis.ClusterClient); many {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) })
@@ -230,7 +239,8 @@ func eachMaster(ctx context.Context, c redis.UniversalClient, ask func(context.C
 // Shards is the number of shards.
 func (q *Queue) Shards() int { return q.keys.Len() }
 
-// OneNode reports whether all shards are on one node of Redis, and so have its clock, which for a shard that saw it set back is ahead of the others'.
+// OneNode reports whether all shards are on one node of Redis, and so have its clock, which for a
+// shard that saw it set back is ahead of the others'.
 func (q *Queue) OneNode() bool {
 	_, cluster := q.engine.patient.(*redis.ClusterClient)
 	return !cluster

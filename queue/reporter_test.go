@@ -10,8 +10,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestReporterLeavesThePoliciesAlone: a process that only reports ends has no configuration of its own, and must neither unsay the
-// workers' nor settle by other paces.
+// TestReporterLeavesThePoliciesAlone: a process that only reports ends has no configuration of its
+// own, and must neither unsay the workers' nor settle by other paces.
 func TestReporterLeavesThePoliciesAlone(t *testing.T) {
 	ctx := context.Background()
 	capacity := int64(7)
@@ -59,7 +59,7 @@ func report(t *testing.T, ctx context.Context, q, reporter *queue.Queue) {
 	}
 	for shard := range q.Shards() {
 		c := q.Consumer("w", shard)
-		for range 2 { // the first look at a shard takes up the defaults
+		for range 2 { // the first poll at a shard takes up the defaults
 			tick, err := c.Tick(ctx, queue.TickOptions{Max: 1, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
 			if err != nil {
 				t.Fatal(err)

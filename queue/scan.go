@@ -20,9 +20,9 @@ type Brief struct {
 	Figures
 }
 
-// Scan reads a page of about most tenants (at least 1) of one shard in one short script. next is the
-// cursor of the following page; "" starts and ends. A full scan returns every tenant that is known
-// all the while; duplicates are possible. Errors: ErrCursor, ErrUnavailable.
+// Scan reads a page of about most tenants (at least 1) of one shard in one short script. next is
+// the cursor of the following page; "" starts and ends. A full scan returns every tenant that is
+// known all the while; duplicates are possible. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief, next string, err error) {
 	n, from, err := readCursor(cursor, q.keys.Len())
 	if err != nil {
@@ -56,7 +56,7 @@ func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (l
 // resolver resolves the policies of scanned flows and caches them: most tenants have the same one.
 type resolver struct {
 	mu       sync.Mutex
-	from     *filePolicies // that the cached ones were resolved with
+	from     *policies // that the cached ones were resolved with
 	policies map[statement]shaper.Policy
 }
 
@@ -66,7 +66,7 @@ type statement struct{ route, claimed, api, file string }
 // maxCached bounds the policies in the cache.
 const maxCached = 100_000
 
-func (r *resolver) briefs(from *filePolicies, scan lua.Scan) []Brief {
+func (r *resolver) briefs(from *policies, scan lua.Scan) []Brief {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.from != from || len(r.policies) > maxCached {
@@ -95,7 +95,7 @@ func (r *resolver) policy(s statement) shaper.Policy {
 	said := shaper.Statements{Claimed: s.claimed}
 	said.API, _ = readOverrides(s.api)
 	said.File, _ = readOverrides(s.file)
-	p, _ := r.from.baseline.Resolve(said, s.route)
+	p, _ := r.from.Baseline.Resolve(said, s.route)
 	r.policies[s] = p
 	return p
 }

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// SaveSession keeps an operator's session for so long. Errors: ErrUnavailable.
+// SaveSession keeps an operator's session for the given time. Errors: ErrUnavailable.
 func (q *Queue) SaveSession(ctx context.Context, id [sha256.Size]byte, life time.Duration) error {
 	return unavailable(q.engine.fast.Set(ctx, sessionKey(id), "1", life).Err())
 }
 
-// FindSession returns how long a session holds, 0 if there is none. Errors: ErrUnavailable.
+// FindSession returns the remaining time of a session, 0 if there is none. Errors: ErrUnavailable.
 func (q *Queue) FindSession(ctx context.Context, id [sha256.Size]byte) (time.Duration, error) {
 	left, err := q.engine.fast.PTTL(ctx, sessionKey(id)).Result()
-	return max(0, left), unavailable(err) // Redis says -2 of a key that is not there
+	return max(0, left), unavailable(err) // -2: no such key
 }
 
 // EndSession forgets a session. Errors: ErrUnavailable.

@@ -19,7 +19,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestMistakesEndTheStart: what no further attempt mends is no outage, and the error says what to set.
+// TestMistakesEndTheStart: what no further attempt mends is no outage, and the error says what to
+// set.
 func TestMistakesEndTheStart(t *testing.T) {
 	t.Parallel()
 	port := func(t *testing.T) string {
@@ -162,7 +163,8 @@ func (h *hanging) hang() {
 	h.conns = nil
 }
 
-// TestWakesLeaveAHangingConnection: workers are not deaf for as long as the node hangs that their subscription is with.
+// TestWakesLeaveAHangingConnection: workers are not deaf for as long as the node hangs that their
+// subscription is with.
 func TestWakesLeaveAHangingConnection(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

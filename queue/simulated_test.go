@@ -10,8 +10,9 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// TestSimulatedAsServed sends a flash sale through the real scripts in virtual time, looked at as a worker does: what is admitted, what is
-// refused and why, and every departure are those of the simulator, to the microsecond.
+// TestSimulatedAsServed sends a flash sale through the real scripts in virtual time, looked at as a
+// worker does: what is admitted, what is refused and why, and every departure are those of the
+// simulator, to the microsecond.
 func TestSimulatedAsServed(t *testing.T) {
 	t.Parallel()
 	second := func(limit int64) shaper.Rate { return shaper.Rate{Limit: limit, Period: time.Second} }
@@ -23,7 +24,7 @@ func TestSimulatedAsServed(t *testing.T) {
 		bunch   int           // arrivals that come as one batch; 0 is 1
 	}{
 		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon, 0, 0},
-		{"spaced, without a look ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0, 0},
+		{"spaced, without looking ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0, 0},
 		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon, 0, 0},
 		{"two rates and a longest wait", shaper.Policy{
 			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second, Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
@@ -34,11 +35,11 @@ func TestSimulatedAsServed(t *testing.T) {
 		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4}, simulate.Horizon, 317 * time.Millisecond, 0},
 		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10}, simulate.Horizon, 200 * time.Millisecond, 0},
 		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9}, simulate.Horizon, 317 * time.Millisecond, 0},
-		{"one at a time, faster than a look ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond, 0},
+		{"one at a time, faster than looking ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond, 0},
 		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1, Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond, 0},
-		{"a cap without a look ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond, 0},
+		{"a cap without looking ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond, 0},
 		{"a cap and a longest wait", shaper.Policy{Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second}, 0, 150 * time.Millisecond, 0},
-		{"several at a look", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0, 0},
+		{"several in a poll", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -64,8 +65,9 @@ func TestSimulatedAsServed(t *testing.T) {
 	}
 }
 
-// serve replays the run's trace and holds the verdicts and departures against it. A job is settled the service after it has left, at once
-// without one; when that is the end of being at the cap, the flow is looked at, for the shard's owner is woken then.
+// serve replays the run's trace and holds the verdicts and departures against it. A job is settled
+// the service after it has left, at once without one; when that is the end of being at the cap, the
+// flow is looked at, for the shard's owner is woken then.
 func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon, service time.Duration) {
 	t.Helper()
 	c, number, left := q.Consumer("w", 0), map[string]int{}, 0

@@ -12,32 +12,34 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // StoreLimits bound what all tenants together may keep. Zero is no bound.
 //
-// With FlowShare, no jobs are taken in while Redis uses more memory than is left beside a reserve, and each flow may have a share stored:
-// a multiple of what is free now. So a flow that takes all that it can leaves the others room, and several such flows leave less to each
-// other, but never take the last of it. A flow beyond its share is refused alone.
+// With FlowShare, intake closes while Redis uses more memory than its maximum less a reserve. Each
+// flow may store a multiple of what is free now: one greedy flow leaves capacity to the others, and
+// several leave less to each other. A flow beyond its share is refused alone.
 //
-// The sums are over all shards, which no script sees at once: they are read when admissions come and the last reading is older than
-// storeReading, and what this process admits meanwhile is added. So processes together may pass a bound by what they admit in that time.
+// An admission reads the sums over all shards if the last reading is older than storeReading, and
+// adds what this process admits. Several processes may pass a bound by what they admit in that
+// time.
 type StoreLimits struct {
 	Bytes     int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Tenants   int64 // live ones: with jobs, or active in the last ten minutes
 	FlowShare int64 // percent of the store that a flow may have stored while the others have nothing; 100: all of it
 }
 
-// storeReading is how long the sums over all shards are taken to hold.
+// storeReading is how long the sums over all shards are cached.
 const storeReading = time.Second
 
-// store knows how much is kept, as far as limits ask for it.
+// store caches how much may still be stored.
 type store struct {
 	limits StoreLimits
 	read   func(context.Context) (Totals, error)
 	memory func(context.Context) ([]nodeMemory, error)
 
-	reading sync.Mutex // held by the one that reads
+	reading sync.Mutex // held while the sums are read
 	at      atomic.Int64
 	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
 	tenants atomic.Int64
@@ -46,20 +48,23 @@ type store struct {
 
 const unbounded = 1 << 60
 
-func newStore(limits StoreLimits, read func(context.Context) (Totals, error), memory func(context.Context) ([]nodeMemory, error)) *store {
+func newStore(
+	limits StoreLimits, read func(context.Context) (Totals, error),
+	memory func(context.Context) ([]nodeMemory, error),
+) *store {
 	s := &store{limits: limits, read: read, memory: memory, begun: time.Now()}
 	s.at.Store(int64(-storeReading))
 	s.free.Store(unbounded)
 	return s
 }
 
-// room is what the store has room for.
+// room is the free capacity of the store.
 type room struct {
 	noBytes, noTenants bool
 	share              int64 // bytes that a flow may have stored; 0 is no bound
 }
 
-// room reads how much is free. When Redis does not answer, the last reading holds: the admission itself will fail.
+// room returns the free capacity, by the last reading where Redis does not answer.
 func (s *store) room(ctx context.Context) (r room) {
 	if s.limits == (StoreLimits{}) {
 		return r
@@ -92,9 +97,6 @@ func (s *store) measure(ctx context.Context) (free, tenants int64, err error) {
 	}
 	t, err := s.read(ctx)
 	both.Wait()
-	if err := errors.Join(err, failed); err != nil {
-		return 0, 0, err
-	}
 	free = unbounded
 	if s.limits.Bytes > 0 {
 		free = s.limits.Bytes - t.Stored
@@ -104,7 +106,7 @@ func (s *store) measure(ctx context.Context) (free, tenants int64, err error) {
 			free = min(free, most-n.counted)
 		}
 	}
-	return free, t.Tenants, nil
+	return free, t.Tenants, errors.Join(err, failed)
 }
 
 // admitted notes bytes that came in since the last reading.
@@ -113,21 +115,22 @@ func (s *store) admitted(bytes int64) { s.free.Add(-bytes) }
 // Totals sums over all shards.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	s, err := readShards(ctx, q.engine.fast, q.keys, ShardKeys.Tenants)
-	return Totals{
-		Depth: s.Depth, Bytes: s.Bytes, Stored: s.Stored, Running: s.Running, Tenants: s.size,
-		Admitted: s.Admitted, Rejected: s.Rejected, Departed: s.Departed,
-	}, err
+	s.Tenants = s.size
+	return s.Totals, err
 }
 
-// shardSums are sums over all shards; Off is that of the shard that is ahead the most.
+// shardSums are sums over all shards, without the tenants.
 type shardSums struct {
-	lua.Clock
+	Totals
 	lapsed, dead int64
-	size         int64 // of the sorted sets
+	size         int64          // of the sorted sets
+	off          shaper.Instant // of the shard that is ahead the most
 }
 
 // readShards reads the clocks of the shards, and the sizes of one of their sorted sets.
-func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set func(ShardKeys) string) (s shardSums, err error) {
+func readShards(
+	ctx context.Context, c redis.UniversalClient, keys Keyspace, set func(ShardKeys) string,
+) (s shardSums, err error) {
 	sizes := make([]*redis.IntCmd, 0, keys.Len())
 	clocks, err := pipeline(ctx, c, keys.shards, func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
 		sizes = append(sizes, p.ZCard(ctx, set(shard)))
@@ -142,7 +145,14 @@ func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set
 		if err != nil {
 			return s, unavailable(err)
 		}
-		s.add(clock)
+		s.off = max(s.off, clock.Off)
+		s.Depth += clock.Depth
+		s.Running += clock.Running
+		s.Bytes += clock.Bytes
+		s.Stored += clock.Stored
+		s.Admitted += clock.Admitted
+		s.Rejected += clock.Rejected
+		s.Departed += clock.Departed
 		for k, sum := range []*int64{&s.lapsed, &s.dead} {
 			text, _ := fields[1+k].(string)
 			n, err := strconv.ParseInt(cmp.Or(text, "0"), 10, 64)
@@ -154,15 +164,4 @@ func readShards(ctx context.Context, c redis.UniversalClient, keys Keyspace, set
 		s.size += sizes[i].Val()
 	}
 	return s, nil
-}
-
-func (s *shardSums) add(c lua.Clock) {
-	s.Off = max(s.Off, c.Off)
-	s.Depth += c.Depth
-	s.Running += c.Running
-	s.Bytes += c.Bytes
-	s.Stored += c.Stored
-	s.Admitted += c.Admitted
-	s.Rejected += c.Rejected
-	s.Departed += c.Departed
 }

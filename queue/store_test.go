@@ -8,7 +8,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestStoreCountsWhatIsStored: until it is read again, what came in counts as it is stored, which is less than it was sent as.
+// TestStoreCountsWhatIsStored: until it is read again, what came in counts as it is stored, which
+// is less than it was sent as.
 func TestStoreCountsWhatIsStored(t *testing.T) {
 	q := embedded(t, func(o *queue.Options) { o.Shards, o.CompressOver, o.Store = 1, 100, queue.StoreLimits{Bytes: 10_000} })
 	large := work()

@@ -20,12 +20,11 @@ const (
 	clusterRest    = time.Second            // for a node that was given up: calls to it fail at once
 )
 
-// takeovers end calls to a node of a cluster once another node has taken over from it.
-// go-redis waits until the timeout, and its first retry asks the same node again. Tenants of a
-// hung master stood still for up to 2.3 s after the takeover; now for 0.6 s (battery K3).
-// A shorter timeout would fail with a cluster that is far away or busy: here a call waits on for
-// as long as the map names its node a master. A call to a node that is not, such as for the map,
-// ends after the silence: go-redis then asks another node.
+// takeovers end calls to a node of a cluster once another node has taken over from it. go-redis
+// waits until the timeout, and its first retry asks the same node. Tenants of a hung master stood
+// still for up to 2.3 s after the takeover, now for 0.6 s (battery K3). A shorter timeout would
+// fail with a cluster that is far away or busy: here a call waits while the map names its node a
+// master. Another call, such as for the map, ends after the silence: go-redis asks another node.
 type takeovers struct {
 	cluster atomic.Pointer[redis.ClusterClient]
 	rests   sync.Map // address → when the node may be called again
@@ -36,11 +35,17 @@ type takeovers struct {
 }
 
 // newClusterClient returns a client whose calls to a node end with a takeover from it.
-func newClusterClient(opt *redis.ClusterOptions, d dial) *redis.ClusterClient {
+func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient {
 	t := &takeovers{calls: map[*call]bool{}}
-	o := *opt
-	o.Dialer = t.dial(d).orUnconnected()
-	c := redis.NewClusterClient(&o)
+	// A dead master redirects no call, and a hung one does not answer: the cluster map stays fresh,
+	// and calls are bounded. Only the client of the cluster retries, for it looks the node up
+	// again.
+	opt.DialTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer
+	opt.ReadTimeout, opt.MaxRetries = min(p.answer, clusterAnswer), -1
+	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
+	opt.ClusterStateReloadInterval, opt.MaintNotificationsConfig = clusterMap, noNotifications
+	opt.Dialer = t.dial(plain(p, opt.TLSConfig)).orUnconnected()
+	c := redis.NewClusterClient(&opt)
 	t.cluster.Store(c)
 	return c
 }
@@ -133,11 +138,7 @@ func (t *takeovers) ask() {
 // rest reports whether the node at the address was given up a moment ago.
 func (t *takeovers) rest(addr string) bool {
 	until, ok := t.rests.Load(addr)
-	if ok && time.Now().After(until.(time.Time)) {
-		t.rests.Delete(addr)
-		return false
-	}
-	return ok
+	return ok && time.Now().Before(until.(time.Time))
 }
 
 // dial connects to nodes. One that cannot be reached makes it ask for the map.

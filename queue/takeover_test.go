@@ -8,7 +8,7 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// hung is a cluster with a node that hangs, and a look at each shard that is under way there.
+// hung is a cluster with a node that hangs, and a poll at each shard that is under way there.
 func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), looks chan time.Time) {
 	t.Helper()
 	const shards = 8
@@ -19,7 +19,7 @@ func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), looks chan tim
 	for n := range shards {
 		go func() {
 			if _, err := q.Consumer("w", n).Tick(t.Context(), looking); err != nil {
-				t.Errorf("a look at shard %d: %v", n, err)
+				t.Errorf("a poll at shard %d: %v", n, err)
 			}
 			looks <- time.Now()
 		}()
@@ -31,7 +31,7 @@ func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), looks chan tim
 func last(t *testing.T, looks chan time.Time) (at time.Time) {
 	t.Helper()
 	for range cap(looks) {
-		at = within(t, "the answer to a look", looks)
+		at = within(t, "the answer to a poll", looks)
 	}
 	return at
 }
@@ -41,7 +41,7 @@ func last(t *testing.T, looks chan time.Time) (at time.Time) {
 func TestTakeoverEndsCalls(t *testing.T) {
 	cluster, thaw, looks := hung(t)
 	defer thaw()
-	time.Sleep(50 * time.Millisecond) // the looks are under way
+	time.Sleep(50 * time.Millisecond) // the polls are under way
 	cluster.TakeOver(t.Context(), 1)
 	taken := time.Now()
 	if took := last(t, looks).Sub(taken); took > 900*time.Millisecond {

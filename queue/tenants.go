@@ -4,32 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// stated is what the sources say of a tenant.
-type stated struct {
-	revision int64
-	shaper.Statements
-}
-
-// baseline is what holds for tenants of which nothing is said.
-func (q *Queue) baseline() shaper.Baseline { return q.policies.Load().baseline }
-
-// encoded is the baseline as the scripts read it.
-func (q *Queue) encoded() string { return q.policies.Load().encoded }
+// baseline returns the settings in force for tenants without settings of their own.
+func (q *Queue) baseline() shaper.Baseline { return q.policies.Load().Baseline }
 
 // Tenant reads the policy and figures of a tenant, also of one never seen.
 func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
@@ -131,7 +117,8 @@ func (c HoldCause) encode() string {
 	return c.By + ":" + strconv.Itoa(c.Status)
 }
 
-// decodeCause is the inverse of encode. What another version may have written is taken for nothing known.
+// decodeCause is the inverse of encode. What another version may have written is taken for nothing
+// known.
 func decodeCause(text string) HoldCause {
 	by, status, _ := strings.Cut(text, ":")
 	n, err := strconv.Atoi(status)
@@ -147,14 +134,16 @@ const overdue = time.Second
 // tuneTries bounds how often a change is computed anew because others were faster.
 const tuneTries = 20
 
-// Tune changes a tenant's API overrides. The backlog obeys at once. Errors: ErrRevision, ErrUnavailable, shaper.Problems when the
-// resulting policy breaks a rule, or the error of change.Edit.
+// Tune changes a tenant's API overrides. The backlog obeys at once. Errors: ErrRevision,
+// ErrUnavailable, shaper.Problems when the resulting policy breaks a rule, or the error of
+// change.Edit.
 func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant, error) {
 	for range tuneTries {
-		s, err := q.stated(ctx, tenant)
+		found, err := q.stated(ctx, q.engine.fast, tenant)
 		if err != nil {
 			return Tenant{}, err
 		}
+		s, p := found[0], q.policies.Load()
 		if change.IfRevision != nil && *change.IfRevision != s.revision {
 			return Tenant{}, fmt.Errorf("%w: %d", ErrRevision, s.revision)
 		}
@@ -162,77 +151,52 @@ func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant,
 		if s.API, err = change.Edit(s.API); err != nil {
 			return Tenant{}, err
 		}
-		if err := q.baseline().Validate(s.Statements); err != nil {
+		if err := p.Baseline.Validate(s.Statements); err != nil {
 			return Tenant{}, err
 		}
 		if change.DryRun {
 			return q.describe(ctx, tenant, &s.API)
 		}
-		changed, err := q.state(ctx, tenant, shaper.SourceAPI, s, before, change)
+		tuned, err := q.tuneAPI(ctx, p, s, before, change)
+		if err == nil && tuned == lua.TunedOtherPolicies {
+			err = q.reinstate(ctx, q.keys.ShardOf(tenant))
+		}
 		if err != nil {
 			return Tenant{}, err
 		}
-		if changed {
+		if tuned == lua.TunedChanged {
 			return q.Tenant(ctx, tenant)
 		}
 	}
-	return Tenant{}, fmt.Errorf("%w: the policy was changed by others again and again", ErrUnavailable)
+	return Tenant{}, fmt.Errorf("%w: too many concurrent changes of the tenant", ErrUnavailable)
 }
 
-// stated reads what the sources say of a tenant.
-func (q *Queue) stated(ctx context.Context, tenant string) (s stated, err error) {
-	var found struct {
-		Revision int64  `redis:"revision"`
-		API      string `redis:"api"`
-		File     string `redis:"file"`
-	}
-	key := q.keys.ShardOf(tenant).Policy(EncodeName(tenant))
-	if err := q.engine.fast.HMGet(ctx, key, "revision", "api", "file").Scan(&found); err != nil {
-		return s, unavailable(err)
-	}
-	s.revision = found.Revision
-	if s.API, err = readOverrides(found.API); err != nil {
-		return s, err
-	}
-	s.File, err = readOverrides(found.File)
-	return s, err
-}
-
-// state writes what one source says, unless the revision has changed since s was read.
-func (q *Queue) state(ctx context.Context, tenant, source string, s stated, before shaper.Overrides, change Change) (changed bool, err error) {
-	says := s.API
-	if source == shaper.SourceFile {
-		says = s.File
-	}
-	written, err := writeOverrides(says)
+// tuneAPI stores API overrides, with an entry in the history.
+func (q *Queue) tuneAPI(ctx context.Context, p *policies, s stated, before shaper.Overrides, change Change) (lua.Tuned, error) {
+	says, err := writeOverrides(s.API)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	action := ""
 	if change.EndHolds {
 		action = ActionUnhold
 	}
-	entry, err := json.Marshal(HistoryEntry{time.Now().UTC(), s.revision + 1, change.Actor, action, change.Reason, before, says})
+	entry, err := json.Marshal(HistoryEntry{time.Now().UTC(), s.revision + 1, change.Actor, action, change.Reason, before, s.API})
 	if err != nil {
-		return false, fmt.Errorf("queue: encode a change: %w", err)
+		return 0, fmt.Errorf("queue: encode a change: %w", err)
 	}
-	shard, name := q.keys.ShardOf(tenant), EncodeName(tenant)
-	call := lua.TuneCall{
-		Clock: shard.Clock(), Due: shard.Due(), Policy: shard.Policy(name), History: shard.History(name), Names: shard.Names(name),
-		Tenants: shard.Tenants(), Filed: shard.Filed(), Horizon: q.horizon, Baseline: q.encoded(), Name: shortHash(uuid.NewString()), Expected: &s.revision,
-		Source: source, Says: written, Effective: lua.EncodeStatements(s.File, s.API),
-		Reason: change.Reason, HistoryEntry: string(entry), Entry: tenantEntry(tenant),
-		EndHolds: change.EndHolds,
-	}
+	call := q.tuneCall(p, s, shaper.SourceAPI, says)
+	call.Reason, call.HistoryEntry, call.EndHolds = change.Reason, string(entry), change.EndHolds
 	values, err := q.run(ctx, call.Call())
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	changed, _, err = call.Decode(values)
-	return changed, unavailable(err)
+	tuned, _, err := call.Decode(values)
+	return tuned, unavailable(err)
 }
 
-// History lists the last changes of a tenant's API overrides, at most 100, the newest first. Errors: ErrUnavailable.
+// History lists the last changes of a tenant's API overrides, at most 100, the newest first.
+// Errors: ErrUnavailable.
 func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, error) {
 	texts, err := q.engine.fast.LRange(ctx, q.keys.ShardOf(tenant).History(EncodeName(tenant)), 0, -1).Result()
 	if err != nil {
@@ -271,66 +235,9 @@ func writeOverrides(o shaper.Overrides) (string, error) {
 	return string(raw), nil
 }
 
-// publishFile states what the configuration file says of single tenants, and unsays it of those that it does not name any more.
-func (q *Queue) publishFile(ctx context.Context, tenants map[string]shaper.Overrides) error {
-	filed := make([]*redis.StringSliceCmd, q.keys.Len())
-	if _, err := q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := range filed {
-			filed[i] = p.SMembers(ctx, q.keys.Shard(i).Filed())
-		}
-		return nil
-	}); err != nil {
-		return unavailable(err)
-	}
-	wanted := map[string]shaper.Overrides{}
-	for _, cmd := range filed {
-		for _, entry := range cmd.Val() {
-			wanted[tenantOfEntry(entry)] = shaper.Overrides{}
-		}
-	}
-	maps.Copy(wanted, tenants)
-	names := slices.Sorted(maps.Keys(wanted))
-	said := make([]*redis.StringCmd, len(names))
-	if _, err := q.engine.patient.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, tenant := range names {
-			said[i] = p.HGet(ctx, q.keys.ShardOf(tenant).Policy(EncodeName(tenant)), shaper.SourceFile)
-		}
-		return nil
-	}); err != nil && !errors.Is(err, redis.Nil) {
-		return unavailable(err)
-	}
-	for i, tenant := range names {
-		want, err := writeOverrides(wanted[tenant])
-		if err != nil {
-			return err
-		}
-		if said[i].Val() == want {
-			continue
-		}
-		if err := q.publishTenant(ctx, tenant, wanted[tenant]); err != nil {
-			return fmt.Errorf("state the file's policies: %w", err)
-		}
-	}
-	return nil
-}
-
-func (q *Queue) publishTenant(ctx context.Context, tenant string, file shaper.Overrides) error {
-	for range tuneTries {
-		s, err := q.stated(ctx, tenant)
-		if err != nil {
-			return err
-		}
-		before := s.File
-		s.File = file
-		if changed, err := q.state(ctx, tenant, shaper.SourceFile, s, before, Change{}); err != nil || changed {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: the policy was changed by others again and again", ErrUnavailable)
-}
-
-// Tenants lists the names of tenants, up to limit, shard by shard; pass next as cursor for the following page, "" starts and ends. A name
-// whose activity changes between two pages may be listed twice or not at all.
+// Tenants lists the names of tenants, up to limit, shard by shard; pass next as cursor for the
+// following page, "" starts and ends. A name whose activity changes between two pages may be listed
+// twice or not at all.
 func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error) {
 	shard, from, err := readCursor(cursor, q.keys.Len())
 	if err != nil {

@@ -9,19 +9,23 @@ import (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrUnavailable means that Redis did not do its part: it is away or too slow, or in a state in which it cannot serve; then the error
-	// is ErrState, too. Nothing is known to have changed, and the same call may be made again.
+	// ErrUnavailable means that Redis did not do its part: it is away or too slow, or in a state in
+	// which it cannot serve; then the error is ErrState, too. Nothing is known to have changed, and
+	// the same call may be made again.
 	ErrUnavailable = errors.New("queue: redis is unavailable")
-	// ErrState means, beside ErrUnavailable, that Redis answered: it is loading, out of memory, read-only, and so on.
+	// ErrState means, beside ErrUnavailable, that Redis answered: it is loading, out of memory,
+	// read-only, and so on.
 	ErrState = errors.New("queue: redis cannot serve now")
-	// ErrScript means that Redis or this process could not work with what is stored, for example because a key was changed by hand. The
-	// same call fails again until that is repaired.
+	// ErrScript means that Redis or this process could not work with what is stored, for example
+	// because a key was changed by hand. The same call fails again until that is repaired.
 	ErrScript = errors.New("queue: the stored data cannot be worked with")
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
-	// ErrConflict means that the job's state does not allow what was asked; the job is returned beside it.
+	// ErrConflict means that the job's state does not allow what was asked; the job is returned
+	// beside it.
 	ErrConflict = errors.New("queue: not possible in the job's state")
-	// ErrRevision means that the policy was changed by somebody else since the revision named in the change.
+	// ErrRevision means that the policy was changed by somebody else since the revision named in
+	// the change.
 	ErrRevision = errors.New("queue: the policy has another revision")
 )
 
@@ -42,8 +46,8 @@ type Submission struct {
 	Tier           string        // that the tenant's credential claims; empty for none
 }
 
-// Verdict is what became of a submission. Job is the stored job when the outcome is admitted or replayed; for a replayed key whose
-// job is past retention it has only what the key still knows.
+// Verdict is what became of a submission. Job is the stored job when the outcome is admitted or
+// replayed; for a replayed key whose job is past retention it has only what the key still knows.
 type Verdict struct {
 	shaper.Admission
 	Job Job
@@ -78,8 +82,8 @@ type Attempt struct {
 	Message string       `json:"m,omitempty"` // of the error, cut to 200 bytes
 }
 
-// JobError is why a delivery failed. Clients see the message; the detail, such as the address that was
-// dialled, is for operators.
+// JobError is why a delivery failed. Clients see the message; the detail, such as the address that
+// was dialled, is for operators.
 type JobError struct {
 	Message string    `json:"message"`
 	Detail  string    `json:"detail,omitempty"`
@@ -128,7 +132,8 @@ type Completion struct {
 // Settlement ends a lease.
 type Settlement struct {
 	LeaseRef
-	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no attempt left makes it dead.
+	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no
+	// attempt left makes it dead.
 	Event       shaper.Event
 	Delay       time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
 	Overload    bool          // Retry: the upstream refused the job as too much; the flow slows down (shaper.Bucket.Refuse)
@@ -177,11 +182,11 @@ type Beat struct {
 	Live    []string // workers, sorted
 }
 
-// Tick is what one look at a shard brought.
+// Tick is what one poll at a shard brought.
 type Tick struct {
-	Reading                // during the look
+	Reading                // during the poll
 	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
-	More    bool           // a bounded step ended with work left: look again at once
+	More    bool           // a bounded step ended with work left: poll again at once
 	Help    bool           // the shard's owner asks others to lease beside it
 	Outbox  bool           // completions wait to be handed over now
 	PutOff  int64          // flows that were put off because of the bounds
@@ -199,21 +204,22 @@ const (
 	HelpClear                   // enough capacity again
 )
 
-// TickOptions are the parameters of one look.
+// TickOptions are the parameters of one poll.
 type TickOptions struct {
-	Max     int           // jobs to lease at the most, of which a look takes up to 1,000; 0 looks without leasing
+	Max     int           // jobs to lease at the most, of which a poll takes up to 1,000; 0 polls without leasing
 	Lease   time.Duration // how long each lease lasts
 	Horizon time.Duration // how far ahead of its stamp a job may be leased
 	Lead    time.Duration // the least time from the poll to a stamp: how long its answer takes to arrive
 	Sweep   time.Duration // how often expired leases are looked for
 	Help    HelpSignal
-	Helper  bool // this worker is not the shard's owner: nobody relies on its next look
+	Helper  bool // this worker is not the shard's owner: nobody relies on its next poll
 	Outbox  bool // this worker hands completions over: it is told of them
 	Bounds  []Bound
 }
 
-// Bound limits the places of the worker that one poll may fill with jobs of one route. A flow of such a route may hold up to
-// three times the places that it leaves to its route. A flow that may lease nothing is put off.
+// Bound limits the places of the worker that one poll may fill with jobs of one route. A flow of
+// such a route may hold up to three times the places that it leaves to its route. A flow that may
+// lease nothing is put off.
 type Bound struct {
 	Tenant string // of the flow; empty for a route
 	Route  string
@@ -223,13 +229,14 @@ type Bound struct {
 // Wake says that a shard should be looked at now.
 type Wake struct {
 	Shard int  // AllShards after a (re)connection, when wake-ups may have been missed
-	Help  bool // the owner asks for help: every worker with free capacity may look
+	Help  bool // the owner asks for help: every worker with free capacity may poll
 }
 
 // AllShards in a Wake stands for every shard.
 const AllShards = -1
 
-// Tenant is a tenant's policy in general with the source of each setting, and the figures of its flows, summed.
+// Tenant is a tenant's policy in general with the source of each setting, and the figures of its
+// flows, summed.
 type Tenant struct {
 	Name     string
 	Known    bool // something was said of it, or it has sent jobs lately; else all is as the defaults say
@@ -240,8 +247,8 @@ type Tenant struct {
 	Revision int64             // 0 when nothing was ever said of the tenant
 	API      shaper.Overrides  // what the API says of the tenant
 	Figures
-	// Stored is how many bytes the store keeps of the tenant: jobs, dead letters, answers and idempotency keys. DeadBytes are those of its
-	// dead letters.
+	// Stored is how many bytes the store keeps of the tenant: jobs, dead letters, answers and
+	// idempotency keys. DeadBytes are those of its dead letters.
 	Stored, DeadBytes int64
 	// Routes are those that the tenant has sent jobs to lately, and those with settings of their
 	// own.
@@ -275,7 +282,8 @@ type Figures struct {
 
 // Change is one change of a tenant's API overrides.
 type Change struct {
-	// Edit gets the overrides in force and returns the new ones; it may be called again when somebody else was faster.
+	// Edit gets the overrides in force and returns the new ones; it may be called again when
+	// somebody else was faster.
 	Edit       func(shaper.Overrides) (shaper.Overrides, error)
 	Reason     string // at most shaper.MaxReason bytes
 	Actor      string // who asked, for the history

@@ -10,7 +10,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// drain leases, waits for each stamp, and settles, until n jobs have left. It looks as a worker does: half a horizon before what is due.
+// drain leases, waits for each stamp, and settles, until n jobs have left. It looks as a worker
+// does: half a horizon before what is due.
 func drain(t *testing.T, q *queue.Queue, n int, visit func(queue.Lease)) {
 	t.Helper()
 	o := queue.TickOptions{Max: 64, Lease: 30 * time.Second, Horizon: 20 * time.Millisecond, Sweep: time.Second}
@@ -42,7 +43,8 @@ func drain(t *testing.T, q *queue.Queue, n int, visit func(queue.Lease)) {
 	}
 }
 
-// TestAnHourOfGrid drains 360 jobs in virtual time: every stamp is on the grid, to the microsecond, and the hour is an hour.
+// TestAnHourOfGrid drains 360 jobs in virtual time: every stamp is on the grid, to the microsecond,
+// and the hour is an hour.
 func TestAnHourOfGrid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +68,8 @@ func TestAnHourOfGrid(t *testing.T) {
 	})
 }
 
-// TestThirdsInVirtualTime: at 3 per second the remainders are carried, and a look late by less than the slack keeps the grid.
+// TestThirdsInVirtualTime: at 3 per second the remainders are carried, and a poll late by less than
+// the slack keeps the grid.
 func TestThirdsInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// Waits are how long the most recent jobs of a tenant waited that have ended after one lease: from their admission to their departure, up to
-// most of each route, sorted. A job that was delivered again waited for its retry, too, which says nothing about the queue. Errors:
+// Waits returns the sorted waits, from admission to departure, of the most recent jobs of a tenant,
+// at most most of each route. It leaves out retried jobs: they waited for their retry. Errors:
 // ErrUnavailable.
 func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error) {
 	shard := q.keys.ShardOf(tenant)

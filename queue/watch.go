@@ -12,31 +12,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// watcher holds one subscription for all jobs that somebody waits for. A job's channel exists only while it is waited for, so the end
-// of any other job costs no traffic. One goroutine changes the subscription, another receives: a Redis that is away holds up neither
-// the callers nor each other.
+// watcher holds one subscription for all jobs that are waited for. A job's channel exists only
+// while it is waited for: the end of any other job costs no traffic. Subscribing has goroutines of
+// its own, because it blocks while Redis is away.
 type watcher struct {
-	pubsub *redis.PubSub
-	done   sync.WaitGroup
+	pubsub      *redis.PubSub
+	done        sync.WaitGroup
+	subscribing sync.Mutex // held while the subscription is changed
 
 	mu      sync.Mutex
-	changed sync.Cond
 	closed  bool
 	waiting map[string]*watch // by channel
-	wishes  []string          // channels whose subscription is to be made or ended, in the order of the wishes
 }
 
-// watch is what is known of one channel: who waits for it, and whether the subscription is in force.
+// watch is who waits for one channel, and whether its subscription is in force.
 type watch struct {
 	ended []chan struct{}
 	ready chan struct{} // closed once the subscription is in force
-	live  bool
 }
 
 func newWatcher(c redis.UniversalClient) *watcher {
 	w := &watcher{pubsub: c.Subscribe(context.Background()), waiting: map[string]*watch{}}
-	w.changed.L = &w.mu
-	w.done.Go(w.subscribe)
 	w.done.Go(w.receive)
 	return w
 }
@@ -44,39 +40,33 @@ func newWatcher(c redis.UniversalClient) *watcher {
 func (w *watcher) close() error {
 	w.mu.Lock()
 	w.closed = true
-	w.changed.Signal()
 	w.mu.Unlock()
 	err := w.pubsub.Close()
 	w.done.Wait()
 	return err
 }
 
-// subscribe brings the subscription up to what is waited for. An error is not the end of it: go-redis keeps the list of channels and
-// subscribes to all of them on its next connection.
-func (w *watcher) subscribe() {
-	for {
-		w.mu.Lock()
-		for len(w.wishes) == 0 && !w.closed {
-			w.changed.Wait()
-		}
-		if w.closed {
-			w.mu.Unlock()
-			return
-		}
-		channel := w.wishes[0]
-		w.wishes = w.wishes[1:]
-		wanted := w.waiting[channel] != nil
-		w.mu.Unlock()
-		if wanted {
-			_ = w.pubsub.Subscribe(context.Background(), channel)
-		} else {
-			_ = w.pubsub.Unsubscribe(context.Background(), channel)
-		}
+// update subscribes to a channel that is waited for, and unsubscribes from any other. The lock must
+// be held. After an error, the next connection of go-redis subscribes to all its channels.
+func (w *watcher) update(channel string) {
+	if w.closed {
+		return
 	}
+	w.done.Go(func() {
+		w.subscribing.Lock()
+		defer w.subscribing.Unlock()
+		w.mu.Lock()
+		change := w.pubsub.Unsubscribe
+		if w.waiting[channel] != nil {
+			change = w.pubsub.Subscribe
+		}
+		w.mu.Unlock()
+		_ = change(context.Background(), channel)
+	})
 }
 
-// receive hands out ends. After a lost connection an end may have been missed, so every confirmation of a subscription that was in force
-// already is taken for a possible end.
+// receive passes ends on. An end may be missed with a lost connection, so another confirmation of a
+// subscription counts as a possible end.
 func (w *watcher) receive() {
 	for m := range w.pubsub.ChannelWithSubscriptions() {
 		w.mu.Lock()
@@ -92,40 +82,37 @@ func (w *watcher) receive() {
 	}
 }
 
-// confirm is called with the lock held when a subscription is known to be in force.
+// confirm notes that a subscription is in force. The lock must be held.
 func (w *watcher) confirm(channel string) {
 	x := w.waiting[channel]
-	switch {
-	case x == nil:
-	case x.live:
+	if x == nil {
+		return
+	}
+	select {
+	case <-x.ready: // it was in force before
 		w.signal(channel)
 	default:
-		x.live = true
 		close(x.ready)
 	}
 }
 
-// signal is called with the lock held.
+// signal wakes who waits for a channel. The lock must be held.
 func (w *watcher) signal(channel string) {
 	if x := w.waiting[channel]; x != nil {
 		for _, c := range x.ended {
 			select {
 			case c <- struct{}{}:
-			default: // it has one signal to look at already
+			default: // it already holds a signal
 			}
 		}
 	}
 }
 
-// Watch returns a channel that receives whenever the job has (perhaps) ended, and a function that ends the watch, which must be called. It
-// returns once the subscription is in force, so a state read afterwards cannot miss the end. The signal may be spurious: read the job
-// again.
+// Watch returns a channel that receives when the job may have ended: read the job then. stop ends
+// the watch and must be called. The subscription is in force when Watch returns, so no later end is
+// missed.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
-	return q.watcher.watch(ctx, doneChannel+id)
-}
-
-func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, func(), error) {
-	c := make(chan struct{}, 1)
+	w, channel, c := q.watcher, doneChannel+id, make(chan struct{}, 1)
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -135,12 +122,19 @@ func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, f
 	if x == nil {
 		x = &watch{ready: make(chan struct{})}
 		w.waiting[channel] = x
-		w.wishes = append(w.wishes, channel)
-		w.changed.Signal()
+		w.update(channel)
 	}
 	x.ended = append(x.ended, c)
 	w.mu.Unlock()
-	stop := func() { w.forget(channel, x, c) }
+	stop = func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		x.ended = slices.DeleteFunc(x.ended, func(other chan struct{}) bool { return other == c })
+		if len(x.ended) == 0 && w.waiting[channel] == x {
+			delete(w.waiting, channel)
+			w.update(channel)
+		}
+	}
 	select {
 	case <-x.ready:
 		return c, stop, nil
@@ -150,26 +144,16 @@ func (w *watcher) watch(ctx context.Context, channel string) (<-chan struct{}, f
 	}
 }
 
-func (w *watcher) forget(channel string, x *watch, c chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	x.ended = slices.DeleteFunc(x.ended, func(other chan struct{}) bool { return other == c })
-	if len(x.ended) == 0 && w.waiting[channel] == x {
-		delete(w.waiting, channel)
-		w.wishes = append(w.wishes, channel)
-		w.changed.Signal()
-	}
-}
-
-// Bounds of the subscription to wake-ups: after so long a silence it is tested by a PING, and made anew when that is not answered either.
+// Bounds of the subscription to wake-ups. A silent one is tested by a PING, and made anew if that
+// is not answered within the same time.
 const (
 	wakeSilence      = 500 * time.Millisecond
-	wakeSilenceLocal = time.Minute // of an engine that cannot hang alone, nor fail over
+	wakeSilenceLocal = time.Minute // of an engine that neither hangs alone nor fails over
 	wakePause        = 100 * time.Millisecond
 )
 
-// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects by itself, also from a Redis that hangs and to the one that
-// took over. The first value, and one after each reconnection, is Wake{Shard: AllShards}; so is one when a worker has left.
+// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects, also from a Redis
+// that hangs. It sends Wake{Shard: AllShards} at each connection and when a worker has left.
 func (q *Queue) Wakes(ctx context.Context) <-chan Wake {
 	out := make(chan Wake, 2*q.keys.Len())
 	go func() {
@@ -185,7 +169,7 @@ func (q *Queue) Wakes(ctx context.Context) <-chan Wake {
 	return out
 }
 
-// listen passes wake-ups on for as long as one subscription lives.
+// listen passes wake-ups on until its subscription breaks.
 func (q *Queue) listen(ctx context.Context, out chan<- Wake) {
 	silence := wakeSilenceLocal
 	if q.engine.kind == EngineRedis {
@@ -195,7 +179,7 @@ func (q *Queue) listen(ctx context.Context, out chan<- Wake) {
 	hangUp := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // ends the wait for a message
 	defer func() {
 		if hangUp() {
-			_ = pubsub.Close() // nothing is left to do with it
+			_ = pubsub.Close() // no longer needed
 		}
 	}()
 	for tested := false; ; {

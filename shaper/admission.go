@@ -65,9 +65,10 @@ type Admission struct {
 	Rate       Rate          // the flow's drain rate, the first of its paces
 }
 
-// Admit decides whether the request enters the flow at now under the policy. The returned flow has the job counted in; it is
-// unchanged when the job is refused. later lists the eligible times of the scheduled and retrying jobs, earliest first; only
-// a refusal of a flow with too few queued jobs looks at it.
+// Admit decides whether the request enters the flow at now under the policy. The returned flow has
+// the job counted in; it is unchanged when the job is refused. later lists the eligible times of
+// the scheduled and retrying jobs, earliest first; only a refusal of a flow with too few queued
+// jobs looks at it.
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
 	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.Rate}
 	eligible := now.Add(r.Delay)
@@ -126,8 +127,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// retryAfter is the time until so many jobs, at least 1, have left. It is exact while the queued jobs cost alike and of the scheduled and
-// retrying ones none costs more than one interval.
+// retryAfter is the time until so many jobs, at least 1, have left. It is exact while the queued
+// jobs cost alike and of the scheduled and retrying ones none costs more than one interval.
 func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instant) time.Duration {
 	if p.Paused {
 		return 0
@@ -148,7 +149,8 @@ func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instan
 // LaterMost bounds how many scheduled and retrying jobs an estimate looks at.
 const LaterMost = 1000
 
-// startOfLater estimates when the nth of the scheduled and retrying jobs leaves, after all that are queued now; 0 when that cannot be told.
+// startOfLater estimates when the nth of the scheduled and retrying jobs leaves, after all that are
+// queued now; 0 when that cannot be told.
 func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
 	first := max(f.Earliest(), now)
 	if n > int64(len(later)) || n > LaterMost || f.Start(f.Cost, now) == 0 {

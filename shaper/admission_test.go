@@ -43,7 +43,8 @@ func TestAdmit(t *testing.T) {
 	}
 	in := func(d time.Duration) shaper.Instant { return start.Add(d) }
 
-	// Every decision is taken 40 ms after the start; Now, Capacity and Rate are left out of the wanted admissions.
+	// Every decision is taken 40 ms after the start; Now, Capacity and Rate are left out of the
+	// wanted admissions.
 	const at = 40 * ms
 	now := start.Add(at)
 	for _, tt := range []struct {
@@ -153,7 +154,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestBound: invariant 1. Whatever comes and goes, no admission takes depth above capacity, and none is refused as full that fits.
+// TestBound: invariant 1. Whatever comes and goes, no admission takes depth above capacity, and
+// none is refused as full that fits.
 func TestBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := shaper.DefaultPolicy()
@@ -213,7 +215,8 @@ func TestBound(t *testing.T) {
 	})
 }
 
-// freed is the instant at which the n-th place frees, the flow being looked at promptly from now on: by running it.
+// freed is the instant at which the n-th place frees, the flow being looked at promptly from now
+// on: by running it.
 func freed(f shaper.Flow, now shaper.Instant, n, cost int64, later []shaper.Instant) shaper.Instant {
 	for ; ; n-- {
 		e := max(now, f.Earliest())
@@ -229,7 +232,8 @@ func freed(f shaper.Flow, now shaper.Instant, n, cost int64, later []shaper.Inst
 	}
 }
 
-// TestRetryAfterIsExact: at now + retry-after the places asked for are free, and a millisecond before they are not.
+// TestRetryAfterIsExact: at now + retry-after the places asked for are free, and a millisecond
+// before they are not.
 func TestRetryAfterIsExact(t *testing.T) {
 	exact := func(t *rapid.T, queued, scheduled, needed int64) {
 		p := shaper.DefaultPolicy()
@@ -294,7 +298,8 @@ func TestRetryAfterIsExact(t *testing.T) {
 	})
 }
 
-// TestArrivalsAtTheRate: a queue with a single place refuses nothing of what arrives exactly at the rate.
+// TestArrivalsAtTheRate: a queue with a single place refuses nothing of what arrives exactly at the
+// rate.
 func TestArrivalsAtTheRate(t *testing.T) {
 	for _, text := range []string{"10/s", "200/s", "7/3s", "5000/s", "5/24h", "999999/s"} {
 		t.Run(text, func(t *testing.T) {

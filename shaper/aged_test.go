@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestAged: while bytes come evenly, what Aged says is left is what was added within the time; and never more than twice that time's.
+// TestAged: while bytes come evenly, what Aged says is left is what was added within the time; and
+// never more than twice that time's.
 func TestAged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := time.Duration(rapid.Int64Range(1, 100).Draw(t, "length")) * time.Second
@@ -29,7 +30,8 @@ func TestAged(t *testing.T) {
 	})
 }
 
-// TestAgedBurst: what came at once is all there until its time is over, and gone after twice the time.
+// TestAgedBurst: what came at once is all there until its time is over, and gone after twice the
+// time.
 func TestAgedBurst(t *testing.T) {
 	const length = time.Hour
 	start := shaper.Instant(1_000_000_000_000)

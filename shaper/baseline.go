@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Sources of a setting, the strongest first. Between file and default stands a tier, whose source is SourceTier and its name.
+// Sources of a setting, the strongest first. Between file and default stands a tier, whose source
+// is SourceTier and its name.
 const (
 	SourceAPI     = "api"
 	SourceFile    = "file"
@@ -16,7 +17,8 @@ const (
 	SourceClaim   = "credential" // of the tier alone
 )
 
-// Baseline is the settings of tenants of which nothing of their own is said: defaults, and tiers that a tenant may be in.
+// Baseline is the settings of tenants without settings of their own: defaults, and tiers
+// that a tenant may be in.
 type Baseline struct {
 	Defaults Policy
 	Routes   map[string]Overrides // defaults of a route's flows
@@ -43,11 +45,12 @@ func (s Statements) Tier() (name, source string) {
 	return "", SourceDefault
 }
 
-// Resolve is the policy of a tenant's flow with the route, and the source of each of its settings. The empty route stands for a route of
-// which nothing is said.
+// Resolve is the policy of a tenant's flow with the route, and the source of each of its settings.
+// The empty route stands for a route without settings of its own.
 //
-// What is said of a route outranks what is said of all routes; of each, the API outranks the file's tenant, that the tier, and that the
-// defaults. Paused alone adds up: a flow is paused when its tenant is or when its route is.
+// What is said of a route outranks what is said of all routes; of each, the API outranks the file's
+// tenant, that the tier, and that the defaults. Paused alone adds up: a flow is paused when its
+// tenant is or when its route is.
 func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string) {
 	tier, _ := s.Tier()
 	layers := []struct {
@@ -81,6 +84,28 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 	return p, sources
 }
 
+// Class names flows of a tenant that obey the same policy. The empty tier stands for none and for
+// one that there is not, the empty route for every route without settings of its own.
+type Class struct{ Tier, Route string }
+
+// Policies resolves the policies of all flows that a tenant may have, whatever tier its credential
+// claims. The policy of a flow that claims the tier T and has the route R is that of the first of
+// these classes that is there: T and R, T alone, R alone, neither.
+func (b Baseline) Policies(s Statements) map[Class]Policy {
+	tiers := []string{""}
+	s.Claimed = ""
+	if _, source := s.Tier(); source == SourceDefault {
+		tiers = append(tiers, slices.Collect(maps.Keys(b.Tiers))...)
+	}
+	policies := map[Class]Policy{}
+	for _, s.Claimed = range tiers {
+		for _, route := range append(b.Mentioned(s), "") {
+			policies[Class{s.Claimed, route}], _ = b.Resolve(s, route)
+		}
+	}
+	return policies
+}
+
 // Mentioned returns the sorted names of the routes with settings of their own.
 func (b Baseline) Mentioned(s Statements) []string {
 	tier, _ := s.Tier()
@@ -93,8 +118,9 @@ func (b Baseline) Mentioned(s Statements) []string {
 	return slices.Sorted(maps.Keys(routes))
 }
 
-// Validate returns every setting of the policies that result which is out of bounds, and a tier that there is not. The result is of type
-// Problems. A claimed tier may be unknown: it is none then.
+// Validate returns every setting of the policies that result which is out of bounds, and a tier
+// that there is not. The result is of type Problems. A claimed tier may be unknown: it is none
+// then.
 func (b Baseline) Validate(s Statements) error {
 	var ps Problems
 	if tier, source := s.Tier(); tier != "" && source != SourceClaim {

@@ -2,6 +2,7 @@ package shaper
 
 import (
 	"maps"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -57,6 +58,15 @@ func TestWhoOutranksWhom(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, sources := standing().Resolve(c.says, c.route)
+			policies := standing().Policies(c.says)
+			for _, class := range []Class{{c.says.Claimed, c.route}, {c.says.Claimed, ""}, {"", c.route}, {}} {
+				if of, ok := policies[class]; ok {
+					if !reflect.DeepEqual(of, p) {
+						t.Errorf("the policy of the class %+v is %+v, resolved %+v", class, of, p)
+					}
+					break
+				}
+			}
 			if p.Rate != c.rate || p.Capacity != c.capacity {
 				t.Errorf("rate %v capacity %d, want %v %d", p.Rate, p.Capacity, c.rate, c.capacity)
 			}

@@ -2,10 +2,12 @@ package shaper
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
-// Instant is a moment in whole microseconds since the Unix epoch, by the store's clock; 0 is "never" or "none".
+// Instant is a moment in whole microseconds since the Unix epoch, by the store's clock; 0 is
+// "never" or "none".
 type Instant int64
 
 // InstantOf is t as an instant, rounded down.
@@ -25,33 +27,38 @@ func (i Instant) Add(d time.Duration) Instant { return i + Instant(d.Microsecond
 // Sub is the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i-j) * time.Microsecond }
 
-// Slack is how late a look may be and still keep the grid of stamps; a later look restarts the grid.
+// Slack is how late a poll may be and still keep the grid of stamps; a later poll restarts the
+// grid.
 const Slack = 10 * time.Millisecond
 
-// farthest is the last instant that the scripts' doubles can hold exactly; an estimate beyond it is not given.
+// farthest is the last instant that the scripts' doubles can hold exactly; an estimate beyond it is
+// not given.
 const farthest = Instant(1<<53 - 1)
 
-// Cell is the state of one pace: its theoretical arrival time, exact as TAT + Rem/Limit µs with 0 ≤ Rem < Limit.
+// Cell is the state of one pace: its theoretical arrival time, exact as TAT + Rem/Limit µs with 0 ≤
+// Rem < Limit.
 type Cell struct {
 	Pace
 	TAT Instant
 	Rem int64
 }
 
-// Bucket is the pacing state of a flow: GCRA (ITU-T I.371) per pace, turned from judging arrivals to scheduling
-// departures. The methods return a new bucket and leave the old one alone.
+// Bucket is the pacing state of a flow: GCRA (ITU-T I.371) per pace, turned from judging arrivals
+// to scheduling departures. The methods return a new bucket and leave the old one alone.
 type Bucket struct {
 	Cells     []Cell
 	Last      Instant // the last stamp given
 	Ready     Instant // when an admission or give-back into an empty queue, a resume or a retune last made the flow ready
 	HeldUntil Instant // the upstream asked for peace until then
-	// After a hold the flow climbs back to its rate: Share is the part of it in force at the hold's end, in millionths, 0 for all of it,
-	// and Spaced the instant before which that lets nothing leave.
+	// After a hold the flow climbs back to its rate: Share is the part of it in force at the hold's
+	// end, in millionths, 0 for all of it, and Spaced the instant before which that lets nothing
+	// leave.
 	Share  int64
 	Spaced Instant
 }
 
-// The way back to the rate after a hold: additive increase, multiplicative decrease, as in TCP's congestion avoidance (RFC 5681).
+// The way back to the rate after a hold: additive increase, multiplicative decrease, as in TCP's
+// congestion avoidance (RFC 5681).
 const (
 	shareAll    = 1_000_000
 	shareLeast  = shareAll / 16
@@ -67,27 +74,58 @@ func NewBucket(paces []Pace) Bucket {
 	return b
 }
 
-// earliest is e = TAT − (burst − 1)·T, rounded down: the first instant at which the pace lets a job leave.
+// earliest is e = TAT − (burst − 1)·T, rounded down: the first instant at which the pace lets a job
+// leave.
 func (c Cell) earliest() Instant {
 	return c.TAT + Instant(floorDiv(c.Rem-(c.Burst-1)*c.period(), c.Rate.Limit))
 }
 
 func (c Cell) period() int64 { return c.Rate.Period.Microseconds() }
 
+// A job is charged for at most chargeSpan, and with the burst for at most maxHorizon: nobody waits
+// for what a longer charge would keep from leaving, and so a TAT stays below 2⁵³ µs. A policy is
+// legal only if leastCharge intervals fit in beside the burst.
+const (
+	chargeSpan  = 20 * 365 * 24 * time.Hour
+	leastCharge = 100
+)
+
+// mostCharged is the greatest cost that the pace charges in full. In doubles, in the same order as
+// in the script.
+func (p Pace) mostCharged() float64 {
+	period, limit := float64(p.Rate.Period.Microseconds()), float64(p.Rate.Limit)
+	span := min(float64(chargeSpan.Microseconds()), float64(maxHorizon.Microseconds())-float64(float64(p.Burst)*period)/limit)
+	return max(leastCharge, math.Floor(float64(span/period)*limit))
+}
+
+// Charged is the part of a cost that the pace charges, in intervals.
+func (p Pace) Charged(cost int64) int64 {
+	if cost <= leastCharge {
+		return cost
+	}
+	return min(cost, int64(p.mostCharged()))
+}
+
 // charge moves the TAT by cost intervals from max(TAT, stamp).
 func (c Cell) charge(stamp Instant, cost int64) Cell {
 	if stamp > c.TAT {
 		c.TAT, c.Rem = stamp, 0
 	}
-	return c.move(cost)
+	return c.move(c.Charged(cost))
 }
 
-// move shifts the TAT by n intervals, which may be negative.
+// move shifts the TAT by n intervals, which may be negative: n·period may pass 2⁶³.
 func (c Cell) move(n int64) Cell {
-	sum := c.Rem + n*c.period()
-	q := floorDiv(sum, c.Rate.Limit)
-	c.TAT += Instant(q)
-	c.Rem = sum - q*c.Rate.Limit
+	whole, part := c.period()/c.Rate.Limit, c.period()%c.Rate.Limit
+	high, low := bits.Mul64(uint64(max(n, -n)), uint64(part))
+	q, r := bits.Div64(high, low, uint64(c.Rate.Limit))
+	moved, rem := int64(q), int64(r)
+	if n < 0 {
+		moved, rem = -moved, -rem
+	}
+	carry := floorDiv(c.Rem+rem, c.Rate.Limit)
+	c.TAT += Instant(n*whole + moved + carry)
+	c.Rem += rem - carry*c.Rate.Limit
 	return c
 }
 
@@ -102,7 +140,8 @@ func (b Bucket) share(at Instant) int64 {
 // Pace is the part of its rate that the flow has at an instant, from 1/16 to 1.
 func (b Bucket) Pace(at Instant) float64 { return float64(b.share(at)) / shareAll }
 
-// Earliest is E = max(L, ready, every e): the instant at which the next job may leave, in the past for a late look.
+// Earliest is E = max(L, ready, every e): the instant at which the next job may leave, in the past
+// for a late poll.
 func (b Bucket) Earliest() Instant {
 	return max(b.grid(), b.Ready, b.HeldUntil)
 }
@@ -116,10 +155,11 @@ func (b Bucket) grid() Instant {
 	return e
 }
 
-// Stamp returns the stamp of a job that is eligible since the given instant. from is the earliest stamp that can still be
-// kept: now, or later where the worker is far away. A job that the paces hold back keeps its place on their grid while that is
-// at most Slack before from; otherwise the missed slots are gone and never bunched. A job that only had to become ready
-// has no grid to keep: it starts one, at from if it was ready earlier.
+// Stamp returns the stamp of a job that is eligible since the given instant. from is the earliest
+// stamp that can still be kept: now, or later where the worker is far away. A job that the paces
+// hold back keeps its place on their grid while that is at most Slack before from; otherwise the
+// missed slots are gone and never bunched. A job that only had to become ready has no grid to keep:
+// it starts one, at from if it was ready earlier.
 func (b Bucket) Stamp(eligible, from Instant) Instant {
 	grid, ready := b.grid(), max(b.Ready, b.HeldUntil, eligible)
 	switch {
@@ -150,34 +190,36 @@ func (b Bucket) Depart(stamp Instant, cost int64) Bucket {
 	return b
 }
 
-// Refund gives back the slot of a job that was stamped but never departed, when it was the last one stamped; otherwise its
-// slot is gone.
+// Refund gives back the slot of a job that was stamped but never departed, when it was the last one
+// stamped; otherwise its slot is gone.
 func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
 	if stamp != b.Last {
 		return b
 	}
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
-		b.Cells[i] = c.move(-cost)
+		b.Cells[i] = c.move(-c.Charged(cost))
 	}
 	b.Spaced = min(b.Spaced, stamp)
 	return b
 }
 
-// Rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all. What is stamped
-// next conforms to what left before them.
+// Rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of
+// the costs of all. What is stamped next conforms to what left before them.
 func (b Bucket) Rewind(first Instant, cost int64) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
-		b.Cells[i] = c.move(-cost)
+		b.Cells[i] = c.move(-c.Charged(cost))
 	}
 	b.Last, b.Spaced = first, min(b.Spaced, first)
 	return b
 }
 
-// Retune lays new paces over the bucket at now and reports whether anything changed. A pace that stays keeps its state wherever it
-// stands in the list. The wait that a changed pace had left since the last stamp is scaled by T'/T, so a backlog obeys at once and never
-// bursts; an added pace starts one interval after the last stamp. What changed and what is left of the old paces is paired in order.
+// Retune lays new paces over the bucket at now and reports whether anything changed. A pace that
+// stays keeps its state wherever it stands in the list. The wait that a changed pace had left since
+// the last stamp is scaled by T'/T, so a backlog obeys at once and never bursts; an added pace
+// starts one interval after the last stamp. What changed and what is left of the old paces is
+// paired in order.
 func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
 	same := len(paces) == len(b.Cells)
 	for i := 0; same && i < len(paces); i++ {
@@ -217,14 +259,15 @@ func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
 	return b, true
 }
 
-// retune is e' = L + (e − L)·T'/T, rounded up, and TAT' = e' + (burst' − 1)·T', but not before L, which gives the same stamps. The products
-// exceed 2⁶³ for slow rates, so they are computed in doubles, in the same order as in the script; the error stays below a microsecond
-// because e − L is at most as many intervals as the last job cost.
+// retune is e' = L + (e − L)·T'/T, rounded up, and TAT' = e' + (burst' − 1)·T', but not before L,
+// which gives the same stamps. The products exceed 2⁶³ for slow rates, so they are computed in
+// doubles, in the same order as in the script; the error stays below a microsecond because e − L is
+// at most as many intervals as the last job cost. The wait is at most what a job is charged for.
 func (c Cell) retune(p Pace, last Instant) Cell {
 	before := float64(c.TAT-last) + float64(c.Rem-(c.Burst-1)*c.period())/float64(c.Rate.Limit)
 	period := p.Rate.Period.Microseconds()
 	ratio := float64(float64(period)*float64(c.Rate.Limit)) / float64(float64(c.period())*float64(p.Rate.Limit))
-	after := math.Ceil(float64(before * ratio))
+	after := math.Ceil(min(float64(before*ratio), float64(p.mostCharged()*float64(period))/float64(p.Rate.Limit)))
 	tolerance := Cell{Pace: p}.move(p.Burst - 1)
 	if after+float64(tolerance.TAT) < 0 {
 		return Cell{Pace: p, TAT: last}
@@ -233,8 +276,9 @@ func (c Cell) retune(p Pace, last Instant) Cell {
 	return tolerance
 }
 
-// Hold keeps the flow from leaving anything before until; an earlier end than the one in force changes nothing. It halves the share of
-// the rate that is in force afterwards, down to a sixteenth; of several holds at once only the first does.
+// Hold keeps the flow from leaving anything before until; an earlier end than the one in force
+// changes nothing. It halves the share of the rate that is in force afterwards, down to a
+// sixteenth; of several holds at once only the first does.
 func (b Bucket) Hold(until, now Instant) Bucket {
 	if b.HeldUntil <= now {
 		b.Share = max(shareLeast, b.share(now)/2)
@@ -246,15 +290,17 @@ func (b Bucket) Hold(until, now Instant) Bucket {
 // PutOffMost bounds what PutOff delays a flow by.
 const PutOffMost = time.Second
 
-// PutOff delays a flow whose worker has no slot for it now: by an eighth of the time since its last departure, at most
-// PutOffMost, so that many flows of a hanging upstream cost few polls. The least delay is half the horizon. Since a worker
-// polls half a horizon before the next stamp, another worker that has slots can still give that stamp.
+// PutOff delays a flow whose worker has no slot for it now: by an eighth of the time since its last
+// departure, at most PutOffMost, so that many flows of a hanging upstream cost few polls. The least
+// delay is half the horizon. Since a worker polls half a horizon before the next stamp, another
+// worker that has slots can still give that stamp.
 func (b Bucket) PutOff(now Instant, horizon time.Duration) Bucket {
 	rest := max(Instant(horizon.Microseconds()/2), min(Instant(PutOffMost.Microseconds()), (now-b.Last)/8))
 	return b.MarkReady(now + rest)
 }
 
-// Trial counts what an upstream refuses, out of the departures of a flow since an instant. The zero value counts nothing.
+// Trial counts what an upstream refuses, out of the departures of a flow since an instant. The zero
+// value counts nothing.
 type Trial struct {
 	Since    Instant // of the first refusal, which is not counted itself
 	Departed int64   // departures of the flow until then
@@ -268,9 +314,10 @@ const (
 	trialTolerated = 20                 // departures per refusal that are still no overload
 )
 
-// Refuse counts that the upstream refused a job of the flow as too much, without saying for how long. departed counts the
-// flow's departures so far. Once a trial has seen enough, the share of the rate falls by the part that was refused, at most by
-// half, and climbs again as after a hold. So the flow stays close to what the upstream takes.
+// Refuse counts that the upstream refused a job of the flow as too much, without saying for how
+// long. departed counts the flow's departures so far. Once a trial has seen enough, the share of
+// the rate falls by the part that was refused, at most by half, and climbs again as after a hold.
+// So the flow stays close to what the upstream takes.
 func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
 	age, departures := now-t.Since, departed-t.Departed
 	if t.Since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast {
@@ -288,15 +335,15 @@ func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
 	return b, Trial{Since: now, Departed: departed}
 }
 
-// MarkReady records that at now the flow became able to send: an admission or give-back into an empty queue, or a resume.
-// It changes no TAT, so at most burst jobs leave at once.
+// MarkReady records that at now the flow became able to send: an admission or give-back into an
+// empty queue, or a resume. It changes no TAT, so at most burst jobs leave at once.
 func (b Bucket) MarkReady(now Instant) Bucket {
 	b.Ready = max(b.Ready, now)
 	return b
 }
 
-// Start estimates when a job leaves that has the given cost waiting before it, if nothing changes; 0 when that is beyond
-// every calendar.
+// Start estimates when a job leaves that has the given cost waiting before it, if nothing changes;
+// 0 when that is beyond every calendar.
 func (b Bucket) Start(ahead int64, now Instant) Instant {
 	first := max(b.Earliest(), now)
 	start := first
@@ -305,7 +352,8 @@ func (b Bucket) Start(ahead int64, now Instant) Instant {
 		if first > base {
 			base, rem = first, 0
 		}
-		// In doubles, as in the script: cost × period may pass 2⁵³ for slow flows, where a microsecond does not matter.
+		// In doubles, as in the script: cost × period may pass 2⁵³ for slow flows, where a
+		// microsecond does not matter.
 		wait := math.Floor((float64(rem) + float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
 		if float64(base)+wait > float64(farthest) {
 			return 0

@@ -16,7 +16,7 @@ import (
 // An action happens to a bucket at an instant; it tells the stamp it gave, 0 if none.
 type action func(b shaper.Bucket, now shaper.Instant) (shaper.Bucket, shaper.Instant)
 
-// leave is a look that finds a job of the given cost.
+// leave is a poll that finds a job of the given cost.
 func leave(cost int64) action {
 	return func(b shaper.Bucket, now shaper.Instant) (shaper.Bucket, shaper.Instant) {
 		stamp := b.Stamp(0, now)
@@ -24,7 +24,7 @@ func leave(cost int64) action {
 	}
 }
 
-// leaveSince is a look that finds a job that became eligible at the given time of the story.
+// leaveSince is a poll that finds a job that became eligible at the given time of the story.
 func leaveSince(eligible time.Duration) action {
 	return func(b shaper.Bucket, now shaper.Instant) (shaper.Bucket, shaper.Instant) {
 		stamp := b.Stamp(start.Add(eligible), now)
@@ -79,7 +79,8 @@ const (
 	sec = time.Second
 )
 
-// TestBucketStories tells what leaves when. In every story a look is a row, whether or not something else happens with it.
+// TestBucketStories tells what leaves when. In every story a poll is a row, whether or not
+// something else happens with it.
 func TestBucketStories(t *testing.T) {
 	one, hour := leave(1), time.Hour
 	for _, story := range []struct {
@@ -90,7 +91,7 @@ func TestBucketStories(t *testing.T) {
 		{"pure spacing, looks ahead of time", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {0, one, 100 * ms}, {80 * ms, one, 200 * ms}, {190 * ms, one, 300 * ms},
 		}},
-		{"a look late by less than the slack keeps the grid", []shaper.Pace{pace("10/s", 1)}, []step{
+		{"a poll late by less than the slack keeps the grid", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {109 * ms, one, 100 * ms}, {207 * ms, one, 200 * ms}, {300 * ms, one, 300 * ms},
 		}},
 		{"late by exactly the slack keeps the grid", []shaper.Pace{pace("10/s", 1)}, []step{
@@ -226,7 +227,7 @@ func TestBucketStories(t *testing.T) {
 		{"a retune of a flow that never sent", []shaper.Pace{pace("5/24h", 1)}, []step{
 			{0, retune(pace("10/s", 2), pace("1/m", 3)), none}, {0, one, 0}, {0, one, 0}, {0, one, 100 * ms}, {0, one, 60 * sec},
 		}},
-		{"a retune to the same is none: the look may still be late", []shaper.Pace{pace("10/s", 1)}, []step{
+		{"a retune to the same is none: the poll may still be late", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {105 * ms, retune(pace("10/s", 1)), none}, {107 * ms, one, 100 * ms},
 		}},
 		{"a slot given back after a retune is one of the new rate", []shaper.Pace{pace("10/s", 1)}, []step{
@@ -234,7 +235,8 @@ func TestBucketStories(t *testing.T) {
 			{95 * ms, one, 100 * ms}, {95 * ms, one, 300 * ms},
 		}},
 
-		// A rate that stays in force must hold across the retune, wherever in the list it stands then.
+		// A rate that stays in force must hold across the retune, wherever in the list it stands
+		// then.
 		{"removing an earlier rate does not fill up a later one", []shaper.Pace{pace("10/s", 1), pace("600/m", 3), pace("1000/24h", 3)}, []step{
 			{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms}, {sec, retune(pace("10/s", 1), pace("1000/24h", 3)), none},
 			{sec, one, 86400 * ms}, {sec, one, 2 * 86400 * ms},
@@ -310,9 +312,26 @@ func TestInstant(t *testing.T) {
 	}
 }
 
-// TestRetuneArithmetic: e' = L + (e − L)·T'/T rounded up and TAT' = e' + (burst' − 1)·T', to two microseconds, for any two
-// legal paces; and the new state stays where the scripts' doubles are exact. A TAT before the last
-// stamp means the same as the last stamp, because every charge starts from the later of the two.
+// TestChargeIsBounded: a job is charged for its cost times T exactly, but for at most 20 years, and
+// with the burst for at most 200, as far as 100 intervals take less.
+func TestChargeIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, cost := paces().Draw(t, "pace"), rapid.OneOf(rapid.Int64Range(1, shaper.MaxCost), rapid.Just(int64(shaper.MaxCost))).Draw(t, "cost")
+		c := shaper.NewBucket([]shaper.Pace{p}).Depart(start, cost).Cells[0]
+		charged := tatOf(c)
+		charged.Sub(charged, new(big.Rat).SetInt64(int64(start)))
+		if most := mostCharged(p); cost <= most-1 && charged.Cmp(interval(p.Rate, cost)) != 0 {
+			t.Fatalf("%+v cost %d: charged for %s µs", p, cost, charged.FloatString(6))
+		} else if cost > most && !within(charged, interval(p.Rate, most), interval(p.Rate, 1).Num().Int64()) {
+			t.Fatalf("%+v cost %d: charged for %s µs, at most %d intervals are", p, cost, charged.FloatString(6), most)
+		}
+	})
+}
+
+// TestRetuneArithmetic: e' = L + (e − L)·T'/T rounded up and TAT' = e' + (burst' − 1)·T', to two
+// microseconds, for any two legal paces; and the new state stays where the scripts' doubles are
+// exact. A TAT before the last stamp means the same as the last stamp, because every charge starts
+// from the later of the two.
 func TestRetuneArithmetic(t *testing.T) {
 	check := func(t rapid.TB, from, to shaper.Pace, cost int64) {
 		t.Helper()
@@ -321,6 +340,9 @@ func TestRetuneArithmetic(t *testing.T) {
 		wait := new(big.Rat).Sub(tatOf(b.Cells[0]), interval(from.Rate, from.Burst-1))
 		wait.Sub(wait, last)
 		wait.Mul(wait, interval(to.Rate, 1)).Quo(wait, interval(from.Rate, 1))
+		if longest := interval(to.Rate, mostCharged(to)); wait.Cmp(longest) > 0 {
+			wait = longest
+		}
 		want := new(big.Rat).Add(last, wait)
 		want.Add(want, interval(to.Rate, to.Burst-1))
 		if want.Cmp(last) < 0 {
@@ -354,6 +376,8 @@ func TestRetuneArithmetic(t *testing.T) {
 		{pace("1000/s", 1_000_000), pace("1/d", 1), 1},
 		{pace("1/ms", maxBurst(rate("1/ms"))), pace("1/366d", 99), 1},
 		{pace("1/366d", 99), pace("1/ms", 1), 1},
+		{pace("1000000/s", 1), pace("1/366d", 1), 1_000_000},
+		{pace("1/366d", 1), pace("1/365d", 1), 1_000_000},
 	} {
 		t.Run(fmt.Sprintf("%v burst %d to %v burst %d", tt.from.Rate, tt.from.Burst, tt.to.Rate, tt.to.Burst), func(t *testing.T) {
 			check(t, tt.from, tt.to, tt.cost)
@@ -361,12 +385,13 @@ func TestRetuneArithmetic(t *testing.T) {
 	}
 	t.Run("any two paces", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
-			check(t, paces().Draw(t, "from"), paces().Draw(t, "to"), rapid.Int64Range(1, shaper.MaxCost).Draw(t, "cost"))
+			check(t, paces().Draw(t, "from"), paces().Draw(t, "to"), rapid.OneOf(rapid.Int64Range(1, 100), rapid.Int64Range(1, shaper.MaxCost)).Draw(t, "cost"))
 		})
 	})
 }
 
-// TestStartTellsTheStamp: with the same waiting before it and prompt looks, a job leaves when Start said.
+// TestStartTellsTheStamp: with the same waiting before it and prompt looks, a job leaves when Start
+// said.
 func TestStartTellsTheStamp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(paces(), 1, 3).Draw(t, "paces")
@@ -400,7 +425,8 @@ func TestStartTellsTheStamp(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	// With T = 1 ms, this many ahead bring the estimate to the last millisecond that a double can count in µs.
+	// With T = 1 ms, this many ahead bring the estimate to the last millisecond that a double can
+	// count in µs.
 	farthest := (doubles - 1 - int64(start)) / 1000
 	busy := func(cost int64, paces ...shaper.Pace) shaper.Bucket {
 		return shaper.NewBucket(paces).Depart(start, cost)

@@ -1,6 +1,7 @@
-// Package shaper is the domain of Sluice: its words, its settings and the pure leaky bucket. It imports the standard
-// library only, reads no clock and touches no store: every function is (state, policy, instant) → (state, decision).
-// The Lua scripts in package lua do the same arithmetic inside Redis, and a parity test holds the two together.
+// Package shaper is the domain of Sluice: its words, its settings and the pure leaky bucket. It
+// imports the standard library only, reads no clock and touches no store: every function is (state,
+// policy, instant) → (state, decision). The Lua scripts in package lua do the same arithmetic
+// inside Redis, and a parity test holds the two together.
 //
 // # Words
 //
@@ -19,7 +20,7 @@
 //	attempt           a delivery that counts against max_attempts
 //	settle            the end of a lease: succeeded, retry, dead, held, released
 //	horizon           how far ahead of its stamp a job may be leased
-//	slack             how late a look may be and still keep the grid
+//	slack             how late a poll may be and still keep the grid
 //	dead letter       a job out of attempts, kept with its last error until it is replayed, purged or past retention
 //
 // # The life of a job
@@ -34,12 +35,15 @@
 //	                                 │  └──── retrying ◄──┘             │
 //	                                 └──────────────────────────────────┘ replay
 //
-// From every waiting state (scheduled, queued, retrying) a job may also become cancelled, by its client, or expired,
-// when its max wait is over. Succeeded, dead, cancelled and expired are done; only dead can be left again, by replay.
+// From every waiting state (scheduled, queued, retrying) a job may also become cancelled, by its
+// client, or expired, when its max wait is over. Succeeded, dead, cancelled and expired are done;
+// only dead can be left again, by replay.
 //
 // # Arithmetic
 //
-// Instants are whole microseconds of the store's clock. T is kept as the fraction period/limit, never rounded: a pace
-// carries its TAT and a remainder in units of 1/limit µs, so n departures in one busy stretch take n·period/limit ± 1 µs
-// for every legal rate. All products stay below 2⁵³, because the scripts compute in IEEE doubles.
+// Instants are whole microseconds of the store's clock. T is kept as the fraction period/limit,
+// never rounded: a pace carries its TAT and a remainder in units of 1/limit µs, so n departures in
+// one busy stretch take n·period/limit ± 1 µs for every legal rate. The scripts compute in IEEE
+// doubles, which are exact below 2⁵³: where a product may pass that, it is taken in parts, or a
+// microsecond does not matter.
 package shaper

@@ -11,20 +11,21 @@ const (
 	MaxCapacity    = 1_000_000_000
 	MaxBytes       = 1 << 50
 	MaxConcurrency = 1_000_000
-	MaxRates       = 7   // further rates beside the first
-	MaxCost        = 100 // intervals one job may take
-	MaxReason      = 255 // bytes of the reason given with a change
+	MaxRates       = 7         // further rates beside the first
+	MaxCost        = 1_000_000 // intervals one job may take
+	MaxReason      = 255       // bytes of the reason given with a change
 	maxHorizon     = 200 * 365 * 24 * time.Hour
 )
 
-// Pace is one rate a flow must obey, with the number of jobs that may leave at once after an idle stretch. Burst 1 is
-// pure spacing.
+// Pace is one rate a flow must obey, with the number of jobs that may leave at once after an idle
+// stretch. Burst 1 is pure spacing.
 type Pace struct {
 	Rate  Rate
 	Burst int64
 }
 
-// Policy is the settings of a tenant; they hold for each of its flows. The zero value is not legal, see DefaultPolicy.
+// Policy is the settings of a tenant; they hold for each of its flows. The zero value is not legal,
+// see DefaultPolicy.
 type Policy struct {
 	Rate     Rate
 	Burst    int64
@@ -69,6 +70,13 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "; ")
 }
 
+// Check adds a problem unless the value is ok.
+func (ps *Problems) Check(ok bool, field string, value any, rule string) {
+	if !ok {
+		*ps = append(*ps, Problem{field, fmt.Sprint(value), rule})
+	}
+}
+
 // Under gives every problem's field the path as a prefix, for a value that is part of a larger one.
 func (ps Problems) Under(path string) Problems {
 	out := make(Problems, len(ps))
@@ -87,7 +95,8 @@ func (ps Problems) Err() error {
 	return ps
 }
 
-// Validate returns every setting that is out of bounds, not just the first. The result is of type Problems.
+// Validate returns every setting that is out of bounds, not just the first. The result is of type
+// Problems.
 func (p Policy) Validate() error {
 	var ps Problems
 	within := func(field string, v, low, high int64) {
@@ -108,7 +117,7 @@ func (p Policy) Validate() error {
 		}
 		// Products must stay exact in the scripts' doubles: see the package comment.
 		tooLong := pace.Burst > int64(maxHorizon/pace.Rate.Period) ||
-			pace.Burst+MaxCost > int64(float64(maxHorizon)/float64(pace.Rate.Period)*float64(pace.Rate.Limit))
+			pace.Burst+leastCharge > int64(float64(maxHorizon)/float64(pace.Rate.Period)*float64(pace.Rate.Limit))
 		if tooLong {
 			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "burst × period, and the time that burst + 100 departures take, must be at most 200 years"})
 		}
@@ -133,8 +142,8 @@ func (p Policy) Validate() error {
 	return ps.Err()
 }
 
-// Overrides are the settings that one source (a file, the API) says of a tenant; nil leaves a setting to the sources
-// below it.
+// Overrides are the settings that one source (a file, the API) says of a tenant; nil leaves a
+// setting to the sources below it.
 type Overrides struct {
 	Rate          *Rate       `json:"rate,omitempty"`
 	Burst         *int64      `json:"burst,omitempty"`
@@ -152,7 +161,8 @@ type Overrides struct {
 	Routes map[string]Overrides `json:"routes,omitempty"`
 }
 
-// PaceJSON is the form of a further rate in the API: {"limit":1000,"period_ms":86400000,"burst":1000}; burst defaults to 1.
+// PaceJSON is the form of a further rate in the API:
+// {"limit":1000,"period_ms":86400000,"burst":1000}; burst defaults to 1.
 type PaceJSON struct {
 	Limit    int64 `json:"limit"`
 	PeriodMS int64 `json:"period_ms"`
@@ -204,7 +214,8 @@ func (o Overrides) Over(base Policy) Policy {
 	return base
 }
 
-// settings are the names of all settings in the API, and how to tell whether overrides say something of one.
+// settings are the names of all settings in the API, and how to tell whether overrides say
+// something of one.
 var settings = []struct {
 	name string
 	set  func(Overrides) bool

@@ -84,7 +84,8 @@ func TestPolicyValidate(t *testing.T) {
 	}
 }
 
-// TestBurstBound: burst × period ≤ 200 years, and so is the time of burst + 100 departures; the bound itself is legal.
+// TestBurstBound: burst × period ≤ 200 years, and so is the time of burst + 100 departures; the
+// bound itself is legal.
 func TestBurstBound(t *testing.T) {
 	check := func(t testing.TB, r shaper.Rate) {
 		t.Helper()
@@ -191,7 +192,8 @@ func TestOverridesOver(t *testing.T) {
 	}
 }
 
-// TestOverridesOutOfRange: what the API may send but a policy may not hold arrives at Validate as such, never wrapped into range.
+// TestOverridesOutOfRange: what the API may send but a policy may not hold arrives at Validate as
+// such, never wrapped into range.
 func TestOverridesOutOfRange(t *testing.T) {
 	for _, tt := range []struct{ text, field string }{
 		{`{"burst":0}`, "burst"},

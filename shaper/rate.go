@@ -17,7 +17,8 @@ const (
 	MaxPerSecond = 1_000_000
 )
 
-// Rate is a number of departures per period, for example {200, time.Second} for 200/s. The zero value is not legal.
+// Rate is a number of departures per period, for example {200, time.Second} for 200/s. The zero
+// value is not legal.
 type Rate struct {
 	Limit  int64         // departures per period, at least 1
 	Period time.Duration // whole milliseconds, MinPeriod to MaxPeriod
@@ -26,7 +27,8 @@ type Rate struct {
 // ErrRate is wrapped by every error about a rate that cannot be read or is out of bounds.
 var ErrRate = errors.New("not a rate")
 
-// periodUnits are the units a rate may be written in, largest first. Day is not a unit of time.ParseDuration.
+// periodUnits are the units a rate may be written in, largest first. Day is not a unit of
+// time.ParseDuration.
 var periodUnits = []struct {
 	name string
 	unit time.Duration
@@ -34,8 +36,8 @@ var periodUnits = []struct {
 	{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond},
 }
 
-// ParseRate reads "LIMIT/PERIOD": a whole number, a slash, an optional whole number and one of ms, s, m, h, d; for example
-// "10/s", "1/m", "5/24h". The error wraps ErrRate and names the rule.
+// ParseRate reads "LIMIT/PERIOD": a whole number, a slash, an optional whole number and one of ms,
+// s, m, h, d; for example "10/s", "1/m", "5/24h". The error wraps ErrRate and names the rule.
 func ParseRate(text string) (Rate, error) {
 	limitText, periodText, found := strings.Cut(text, "/")
 	if !found {
@@ -65,7 +67,8 @@ func ParseRate(text string) (Rate, error) {
 	return Rate{}, fmt.Errorf("%w: the unit of the period must be one of ms, s, m, h, d", ErrRate)
 }
 
-// parseWhole reads a whole number of at least 1 written with digits alone: no sign, no leading zero.
+// parseWhole reads a whole number of at least 1 written with digits alone: no sign, no leading
+// zero.
 func parseWhole(text string) (int64, error) {
 	if text == "" || text[0] < '1' || text[0] > '9' {
 		return 0, strconv.ErrSyntax
@@ -73,8 +76,8 @@ func parseWhole(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// Validate reports whether the rate is within bounds: limit ≥ 1, 1 ms ≤ period ≤ 366 d in whole milliseconds, at most
-// 1,000,000 a second. The error wraps ErrRate.
+// Validate reports whether the rate is within bounds: limit ≥ 1, 1 ms ≤ period ≤ 366 d in whole
+// milliseconds, at most 1,000,000 a second. The error wraps ErrRate.
 func (r Rate) Validate() error {
 	switch {
 	case r.Limit < 1:
@@ -92,11 +95,12 @@ func (r Rate) Validate() error {
 // PerSecond is the rate as departures per second, for display.
 func (r Rate) PerSecond() float64 { return float64(r.Limit) / r.Period.Seconds() }
 
-// Interval is the emission interval T = period / limit, rounded down to a nanosecond, for display and waiting. Pacing
-// itself never rounds it.
+// Interval is the emission interval T = period / limit, rounded down to a nanosecond, for display
+// and waiting. Pacing itself never rounds it.
 func (r Rate) Interval() time.Duration { return r.Period / time.Duration(max(r.Limit, 1)) }
 
-// String writes the rate with the largest unit that divides its period, for example "10/s", "5/d", "7/3s".
+// String writes the rate with the largest unit that divides its period, for example "10/s", "5/d",
+// "7/3s".
 func (r Rate) String() string {
 	for _, u := range periodUnits {
 		if r.Period < u.unit || r.Period%u.unit != 0 {

@@ -162,7 +162,8 @@ func TestRateRoundTrips(t *testing.T) {
 	})
 }
 
-// FuzzParseRate: nothing makes it panic, and what parses is legal and prints to something that parses to the same.
+// FuzzParseRate: nothing makes it panic, and what parses is legal and prints to something that
+// parses to the same.
 func FuzzParseRate(f *testing.F) {
 	for _, seed := range append(extremes, "", "/", "10", "10/", "0/s", "01/s", "1.5/s", "10/0s", "10/367d", "1001/ms", "１/s", "9e9/ms") {
 		f.Add(seed)

@@ -29,7 +29,8 @@ func (u *tokenBucket) takes(at time.Duration, perSecond float64) bool {
 	return true
 }
 
-// window is an upstream that counts by fixed windows: it takes everything first, then nothing until the window ends.
+// window is an upstream that counts by fixed windows: it takes everything first, then nothing until
+// the window ends.
 type window struct {
 	length time.Duration
 	number time.Duration
@@ -47,9 +48,10 @@ func (u *window) takes(at time.Duration, perSecond float64) bool {
 	return true
 }
 
-// TestRefusalsTeachTheRate simulates a flow of 100/s with a backlog before an upstream whose capacity steps from 100 to 40 to
-// 80/s. At least 90 % of what the upstream takes arrives, and the part that it refuses falls well below what the configured
-// rate would have refused. A breaker would open on none of these upstreams: none refuses everything for ten seconds.
+// TestRefusalsTeachTheRate simulates a flow of 100/s with a backlog before an upstream whose
+// capacity steps from 100 to 40 to 80/s. At least 90 % of what the upstream takes arrives, and the
+// part that it refuses falls well below what the configured rate would have refused. A breaker
+// would open on none of these upstreams: none refuses everything for ten seconds.
 func TestRefusalsTeachTheRate(t *testing.T) {
 	const rate, answerAfter = 100.0, 50 * time.Millisecond
 	phases := []struct {

@@ -5,7 +5,8 @@ import "fmt"
 // State is where a job stands in its life; the zero value is none.
 type State byte
 
-// The states of a job. The byte is the one kept in the stored record, and must never change its meaning.
+// The states of a job. The byte is the one kept in the stored record, and must never change its
+// meaning.
 const (
 	Scheduled State = 's' // admitted, not eligible before its time
 	Queued    State = 'q' // waiting for its stamp
@@ -47,7 +48,8 @@ func (s *State) UnmarshalText(text []byte) error {
 // Waiting reports whether a job in this state holds a place in the queue.
 func (s State) Waiting() bool { return s == Scheduled || s == Queued || s == Retrying }
 
-// Done reports whether the state is terminal. A dead job is done, though a replay may bring it back.
+// Done reports whether the state is terminal. A dead job is done, though a replay may bring it
+// back.
 func (s State) Done() bool { return s == Succeeded || s == Dead || s == Cancelled || s == Expired }
 
 // Event is what can happen to a job.
@@ -82,5 +84,6 @@ func (s State) After(event Event) (State, bool) {
 	return to, ok
 }
 
-// FreeLeases is how many holds and expired leases of one job cost no attempt; every further one does.
+// FreeLeases is how many holds and expired leases of one job cost no attempt; every further one
+// does.
 const FreeLeases = 20

@@ -18,7 +18,8 @@ var (
 	}
 )
 
-// TestLifeOfAJob goes through every state and every event: the arrows of the diagram in doc.go exist, and no others.
+// TestLifeOfAJob goes through every state and every event: the arrows of the diagram in doc.go
+// exist, and no others.
 func TestLifeOfAJob(t *testing.T) {
 	type arrow struct {
 		from  shaper.State

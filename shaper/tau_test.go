@@ -15,11 +15,13 @@ var start = shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UT
 // horizon is how far ahead of its stamp a job may be leased.
 const horizon = 20 * time.Millisecond
 
-// doubles is the bound below which every whole number is exact in an IEEE double, and so in the scripts.
+// doubles is the bound below which every whole number is exact in an IEEE double, and so in the
+// scripts.
 const doubles = int64(1) << 53
 
-// meter judges stamps by the textbook GCRA, in exact arithmetic and from nothing but the pace and the stamps; it shares no
-// code with the bucket. Its measure is τ*, the smallest tolerance beyond the burst under which all stamps conform:
+// meter judges stamps by the textbook GCRA, in exact arithmetic and from nothing but the pace and
+// the stamps; it shares no code with the bucket. Its measure is τ*, the smallest tolerance beyond
+// the burst under which all stamps conform:
 //
 //	tat = max(t, tat); τ* = max(τ*, tat − t − (burst − 1)·T); tat += cost·T
 //
@@ -88,7 +90,8 @@ func rate(text string) shaper.Rate {
 // pace is the rate that the text means, with a burst.
 func pace(text string, burst int64) shaper.Pace { return shaper.Pace{Rate: rate(text), Burst: burst} }
 
-// extremes are legal rates at the edges of what is legal, and some with a T that no microsecond divides.
+// extremes are legal rates at the edges of what is legal, and some with a T that no microsecond
+// divides.
 var extremes = []string{
 	"1/366d", "100/366d", "31622400000000/366d", "31622399999999/366d", "1/ms", "1000/ms", "999/ms", "7/ms",
 	"1000000/s", "999999/s", "1/s", "10/s", "7/3s", "5/24h", "1000/24h", "1/m", "3/m", "1000003/31622399999ms", "86399999/d",
@@ -112,12 +115,13 @@ func rates() *rapid.Generator[shaper.Rate] {
 	return rapid.OneOf(rapid.Map(rapid.SampledFrom(everyday), rate), rapid.Map(rapid.SampledFrom(extremes), rate), anyRate)
 }
 
-// maxBurst is the greatest legal burst of a rate: burst × period, and the time of burst + 100 departures, within 200 years.
+// maxBurst is the greatest legal burst of a rate: burst × period, and the time of burst + 100
+// departures, within 200 years.
 func maxBurst(r shaper.Rate) int64 {
 	years := int64(200 * 365 * 24 * time.Hour / time.Microsecond)
 	period := r.Period.Microseconds()
 	departures := new(big.Int).Mul(big.NewInt(years), big.NewInt(r.Limit))
-	departures.Quo(departures, big.NewInt(period)).Sub(departures, big.NewInt(shaper.MaxCost))
+	departures.Quo(departures, big.NewInt(period)).Sub(departures, big.NewInt(100))
 	most := big.NewInt(years / period)
 	if departures.Cmp(most) < 0 {
 		most = departures
@@ -125,7 +129,29 @@ func maxBurst(r shaper.Rate) int64 {
 	return most.Int64()
 }
 
-// paces draws a legal pace: mostly pure spacing or a small burst, at times the greatest that is legal.
+// mostCharged is the greatest cost that a pace charges in full: what takes 20 years, and with the
+// burst 200 years, but at least 100.
+func mostCharged(p shaper.Pace) int64 {
+	years := func(n int64) *big.Rat { return new(big.Rat).SetInt64(n * (365 * 24 * time.Hour).Microseconds()) }
+	span := years(200)
+	if span.Sub(span, interval(p.Rate, p.Burst)); span.Cmp(years(20)) > 0 {
+		span = years(20)
+	}
+	span.Quo(span, interval(p.Rate, 1))
+	return max(100, new(big.Int).Quo(span.Num(), span.Denom()).Int64())
+}
+
+// costs draws costs that the paces charge in full.
+func costs(list ...shaper.Pace) *rapid.Generator[int64] {
+	most := int64(shaper.MaxCost)
+	for _, p := range list {
+		most = min(most, max(100, mostCharged(p)-1)) // which is computed in doubles
+	}
+	return rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 5), rapid.Int64Range(1, 100), rapid.Int64Range(1, most), rapid.Just(most))
+}
+
+// paces draws a legal pace: mostly pure spacing or a small burst, at times the greatest that is
+// legal.
 func paces() *rapid.Generator[shaper.Pace] {
 	return rapid.Custom(func(t *rapid.T) shaper.Pace {
 		r := rates().Draw(t, "rate")

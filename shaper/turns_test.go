@@ -62,9 +62,9 @@ func retry(clients int, capacity int64, told func(now shaper.Instant, a shaper.A
 	return c
 }
 
-// TestTurns simulates 1,000 rejected clients. With the exact wait, the same for each, they return as a
-// herd at every slot. With turns they return about as fast as the queue drains, and the queue never
-// runs empty while they wait.
+// TestTurns simulates 1,000 rejected clients. With the exact wait, the same for each, they return
+// as a herd at every slot. With turns they return about as fast as the queue drains, and the queue
+// never runs empty while they wait.
 func TestTurns(t *testing.T) {
 	for _, tt := range []struct {
 		capacity          int64

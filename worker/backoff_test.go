@@ -47,7 +47,7 @@ func TestPauses(t *testing.T) {
 			t.Errorf("pause %v, want %v", got, want*time.Millisecond)
 		}
 	}
-	p.reset()
+	p = pauses{}
 	if got := p.next(); got != minPause {
 		t.Errorf("after a reset the pause is %v", got)
 	}

@@ -18,36 +18,42 @@ import (
 )
 
 const (
-	// maxOpen bounds the delay of a breaker that opens again and again, unless the one that is set is longer.
+	// maxOpen bounds the growing delay, unless the one that is set is longer.
 	maxOpen = time.Minute
 	// minWait is the least time that jobs wait while another one probes.
 	minWait = time.Second
-	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a row may be chance.
+	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a
+	// row may be chance.
 	minStreak = time.Second
-	// minOverload is the same for an upstream that answers that it is overloaded: it is there, and its flows slow down first.
+	// minOverload is the same for an upstream that answers that it is overloaded: it is there, and
+	// its flows slow down first.
 	minOverload = 10 * time.Second
 )
 
-// breaker is a deliverer that spares an upstream which is not there, and the jobs the attempts that they would lose on it:
+// breaker is a deliverer that spares an unavailable upstream, and the jobs the attempts that they
+// would lose on it:
 //
 //	closed     every job is sent; Breaker.Failures in a row open it
-//	open       no job is sent; the delay over, the next job half-opens it
-//	half-open  that job, the probe, is sent and no other; its failure opens the breaker for a longer delay, any other end closes it
+//	open       no job is sent; after the delay the next job half-opens it
+//	half-open  only that job, the probe, is sent; its failure opens the breaker for a longer delay,
+//	           any other end closes it
 //
 // A failure is a delivery that found the upstream unavailable, or that takes longer than
 // Breaker.SlowAfter. A slow delivery counts as soon as it exceeds SlowAfter, so a hanging upstream
 // opens the breaker long before the first timeout. The end of that delivery is ignored. A probe may
 // take its whole timeout, so a slow upstream that answers closes the breaker again. A job that is
 // not sent holds its flow and costs no attempt, within the bounds that the queue sets to holds.
+//
+// The library keeps the state. It counts failures in a row without their duration, and its delay
+// cannot grow; both are kept here, hence the many fields.
 type breaker struct {
-	next    deliverer
-	route   Route
-	backoff Retry // the growing delays
-	watch   stopwatch
-	log     *slog.Logger
-	state   prometheus.Gauge
-	held    prometheus.Counter
-	load    *routeLoad
+	next  deliverer
+	route Route
+	watch stopwatch
+	log   *slog.Logger
+	state prometheus.Gauge
+	held  prometheus.Counter
+	load  *routeLoad
 
 	mu      sync.Mutex
 	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so are its listeners
@@ -55,36 +61,26 @@ type breaker struct {
 	changed moment                             // when that last was
 	until   moment                             // when it may half-open
 	opened  int                                // times since it was closed
-	reason  string                             // of the last failure
-	detail  string                             // of the same, for operators
-	status  int                                // of its answer, 0 if there was none
+	cause   queue.JobError                     // the last failure
 	failing int                                // deliveries in a row that have failed
 	since   moment                             // when the first of them did
 }
 
-// sending is a delivery under way.
-type sending struct {
-	turn int  // of the breaker when it began
-	slow bool // it has counted as a failure already
-}
-
 // newBreaker puts a breaker before the deliverer of an upstream.
-func newBreaker(name string, r Route, next deliverer, watch stopwatch, m *metrics, load *routeLoad, log *slog.Logger) *breaker {
+func newBreaker(
+	name string, r Route, next deliverer, watch stopwatch, m *metrics, load *routeLoad, log *slog.Logger,
+) *breaker {
 	b := &breaker{
-		next:    next,
-		route:   r,
-		backoff: Retry{MinBackoff: r.Breaker.Delay, MaxBackoff: max(r.Breaker.Delay, maxOpen)},
-		watch:   watch,
-		log:     log.With("route", name),
-		state:   m.breakerState.WithLabelValues(name),
-		held:    m.breakerHeld.WithLabelValues(name),
-		load:    load,
+		next: next, route: r, watch: watch, log: log.With("route", name), load: load,
+		state: m.breakerState.WithLabelValues(name), held: m.breakerHeld.WithLabelValues(name),
 	}
-	// The delay is kept here, in until: the library's own cannot grow.
-	b.circuit = circuitbreaker.NewBuilder[any]().WithFailureThreshold(uint(r.Breaker.Failures)).WithSuccessThreshold(1).WithDelay(0).
+	b.circuit = circuitbreaker.NewBuilder[any]().WithSuccessThreshold(1).WithDelay(0).
 		OnOpen(b.onOpen).OnHalfOpen(b.onHalfOpen).OnClose(b.onClose).Build()
 	return b
 }
+
+// counted is the turn of a delivery that has counted as a failure before its end.
+const counted = -1
 
 func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	turn, refused := b.enter()
@@ -93,18 +89,17 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 		refused.LeaseRef = l.LeaseRef
 		return *refused
 	}
-	sent := &sending{turn: turn}
-	slow := time.AfterFunc(b.route.Breaker.SlowAfter, func() { b.slow(sent) })
+	slow := time.AfterFunc(b.route.Breaker.SlowAfter, func() { b.slow(&turn) })
 	// This is what stays of a delivery that panics: a probe must not be out for ever.
 	s = b.route.Retry.again(l, "the delivery panicked", 0)
 	defer func() {
 		slow.Stop()
-		b.leave(ctx, sent, s)
+		b.leave(ctx, &turn, s)
 	}()
 	return b.next.Deliver(ctx, l)
 }
 
-// enter lets a job pass in a turn, or says how it is settled instead.
+// enter lets a job pass in a turn, or returns how it is settled instead.
 func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,34 +109,38 @@ func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 		if b.circuit.TryAcquirePermit() {
 			return b.turn, nil
 		}
-		// The longer the probe is out, the less can be expected of it, and a job has only so many holds.
+		// The longer the probe is out, the less can be expected of it, and a job has only so many
+		// holds.
 		wait = max(minWait, 2*now.since(b.changed))
 	}
 	return 0, &queue.Settlement{
 		Event:       shaper.Hold,
 		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
 		MaxAttempts: b.route.Retry.MaxAttempts,
-		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.status},
+		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.cause.Status},
 		Error: &queue.JobError{
-			Message: fmt.Sprintf("the route's circuit breaker is %s: %s", b.circuit.State(), b.reason), Detail: b.detail,
+			Message: fmt.Sprintf("the route's circuit breaker is %s: %s", b.circuit.State(), b.cause.Message),
+			Detail:  b.cause.Detail,
 		},
 	}
 }
 
-// leave takes the end of a delivery into account. One that left in an earlier turn says nothing about this one, and one that
-// the worker's stop has cut off says nothing at all.
-func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) {
+// leave takes the end of a delivery into account, unless it began in an earlier turn or was cut off
+// by the worker's stop.
+func (b *breaker) leave(ctx context.Context, turn *int, s queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case sent.turn != b.turn || sent.slow || ctx.Err() != nil:
+	case *turn != b.turn || ctx.Err() != nil:
 	case unavailable(s):
 		streak := minStreak
 		if s.Overload {
 			streak = minOverload
 		}
-		b.reason, b.detail, b.status = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail), s.Error.Status
-		b.fail(b.watch.now(), streak)
+		cause := queue.JobError{
+			Message: outbound.Cut(s.Error.Message), Detail: outbound.Cut(s.Error.Detail), Status: s.Error.Status,
+		}
+		b.fail(cause, b.watch.now(), streak)
 	default:
 		b.failing = 0
 		b.circuit.RecordSuccess()
@@ -149,32 +148,34 @@ func (b *breaker) leave(ctx context.Context, sent *sending, s queue.Settlement) 
 }
 
 // slow takes a delivery into account that is under way for too long, unless it is a probe.
-func (b *breaker) slow(sent *sending) {
+func (b *breaker) slow(turn *int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if sent.turn != b.turn || b.circuit.IsHalfOpen() {
+	if *turn != b.turn || b.circuit.IsHalfOpen() {
 		return
 	}
-	sent.slow = true
+	*turn = counted
 	after := b.route.Breaker.SlowAfter
-	b.reason, b.detail, b.status = fmt.Sprintf("no answer within %v", after), "", 0
-	b.fail(b.watch.now().add(-after), minStreak)
+	cause := queue.JobError{Message: fmt.Sprintf("no answer within %v", after)}
+	b.fail(cause, b.watch.now().add(-after), minStreak)
 }
 
-// fail counts a failure of an upstream that is unavailable since the given moment at least. That of a probe always counts: the breaker
-// would stay half-open for good. It is called with the lock held.
-func (b *breaker) fail(since moment, streak time.Duration) {
+// fail counts a failure of an upstream that is unavailable since the given moment at least. That of
+// a probe always counts: the breaker would stay half-open for good. The lock is held.
+func (b *breaker) fail(cause queue.JobError, since moment, streak time.Duration) {
+	b.cause = cause
 	if b.failing == 0 {
 		b.since = since
 	}
 	b.failing++
-	if b.circuit.IsHalfOpen() || b.failing < b.route.Breaker.Failures || b.watch.now().since(b.since) >= streak {
-		b.circuit.RecordFailure()
+	enough := b.failing >= b.route.Breaker.Failures && b.watch.now().since(b.since) >= streak
+	if enough || b.circuit.IsHalfOpen() {
+		b.circuit.Open()
 	}
 }
 
-// unavailable reports whether a delivery found nobody who could say what becomes of the job: it had no answer, or that of a gateway
-// or of a server that is overloaded and does not know for how long.
+// unavailable reports whether a delivery had no answer, that of a gateway, or that of a server that
+// is overloaded and does not know for how long.
 func unavailable(s queue.Settlement) bool {
 	if s.Event != shaper.Retry {
 		return false
@@ -187,11 +188,13 @@ func unavailable(s queue.Settlement) bool {
 }
 
 func (b *breaker) onOpen(circuitbreaker.StateChangedEvent) {
+	first := b.route.Breaker.Delay
 	b.opened++
-	delay := b.backoff.backoff(b.opened)
+	delay := Retry{MinBackoff: first, MaxBackoff: max(first, maxOpen)}.backoff(b.opened)
 	b.change(queue.BreakerOpen)
 	b.until = b.changed.add(delay)
-	b.log.Warn("circuit breaker is open", "reason", b.reason, "detail", b.detail, "for", delay.Round(time.Millisecond))
+	b.log.Warn("circuit breaker is open",
+		"reason", b.cause.Message, "detail", b.cause.Detail, "for", delay.Round(time.Millisecond))
 }
 
 func (b *breaker) onHalfOpen(circuitbreaker.StateChangedEvent) {
@@ -205,7 +208,7 @@ func (b *breaker) onClose(circuitbreaker.StateChangedEvent) {
 	b.change(queue.BreakerClosed)
 }
 
-// change starts a new turn; the state is as the metric has it.
+// change starts a new turn in a state.
 func (b *breaker) change(state queue.BreakerState) {
 	b.turn++
 	b.changed = b.watch.now()

@@ -57,11 +57,7 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	m, err := newMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, m, new(routeLoad), log)
+	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, newMetrics(), new(routeLoad), log)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -262,7 +258,8 @@ func TestOneProbeAtATime(t *testing.T) {
 	})
 }
 
-// TestEndsOfAnEarlierTurnDoNotCount: what left before the breaker opened neither closes it nor opens it again.
+// TestEndsOfAnEarlierTurnDoNotCount: what left before the breaker opened neither closes it nor
+// opens it again.
 func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
 	for _, late := range []int{noAnswer, 200} {
 		synctest.Test(t, func(t *testing.T) {
@@ -350,7 +347,8 @@ func TestBreakerIsOffByDefault(t *testing.T) {
 	}
 }
 
-// TestOutageWithTheQueue: an upstream that is away for a minute costs few attempts and no job. Without a breaker all would be dead.
+// TestOutageWithTheQueue: an upstream that is away for a minute costs few attempts and no job.
+// Without a breaker all would be dead.
 func TestOutageWithTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const jobs, outage = 60, time.Minute
@@ -474,7 +472,8 @@ sluice_route_breaker_state{route="default"} 0
 	})
 }
 
-// deliverAll starts n deliveries to an upstream that answers after d, and returns when they are under way.
+// deliverAll starts n deliveries to an upstream that answers after d, and returns when they are
+// under way.
 func deliverAll(t *testing.T, b *breaker, u *upstream, n int, d time.Duration, status int) {
 	t.Helper()
 	u.answer = func(ctx context.Context, l queue.Lease) queue.Settlement {
@@ -487,8 +486,8 @@ func deliverAll(t *testing.T, b *breaker, u *upstream, n int, d time.Duration, s
 	synctest.Wait()
 }
 
-// TestBreakerOpensOnDeliveriesUnderWayTooLong: an upstream that hangs, or answers after most of the timeout, opens the breaker when its
-// deliveries are slow, and not when they end.
+// TestBreakerOpensOnDeliveriesUnderWayTooLong: an upstream that hangs, or answers after most of the
+// timeout, opens the breaker when its deliveries are slow, and not when they end.
 func TestBreakerOpensOnDeliveriesUnderWayTooLong(t *testing.T) {
 	for name, status := range map[string]int{"hangs": noAnswer, "slow": 200} {
 		t.Run(name, func(t *testing.T) {
@@ -513,7 +512,8 @@ func TestBreakerOpensOnDeliveriesUnderWayTooLong(t *testing.T) {
 	}
 }
 
-// TestSlowDeliveriesBesideQuickOnes: as long as an upstream answers others in time, it is not taken for one that hangs.
+// TestSlowDeliveriesBesideQuickOnes: as long as an upstream answers others in time, it is not taken
+// for one that hangs.
 func TestSlowDeliveriesBesideQuickOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &upstream{}
@@ -549,8 +549,8 @@ func TestASlowProbeCloses(t *testing.T) {
 	})
 }
 
-// A probe that fails opens the breaker again, even if the upstream is only overloaded by now and the
-// streak is shorter than minOverload.
+// A probe that fails opens the breaker again, even if the upstream is only overloaded by now and
+// the streak is shorter than minOverload.
 func TestProbeOfAnOverloadedUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &upstream{}

@@ -13,8 +13,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestAHealthyRouteKeepsItsRate: beside upstreams that hang or are slow, another route has its rate in every two seconds, and a
-// flow that wakes up among them has it at once. The scripts are the real ones, on the embedded engine.
+// TestAHealthyRouteKeepsItsRate: beside upstreams that hang or are slow, another route has its rate
+// in every two seconds, and a flow that wakes up among them has it at once. The scripts are the
+// real ones, on the embedded engine.
 func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 	const (
 		perSecond = 50

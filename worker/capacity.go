@@ -8,15 +8,15 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// gatherRoom is how long freed places are gathered while shards wait for them: a poll for a few jobs
-// costs as much as one for many.
+// gatherRoom is how long freed places are gathered while shards wait for them: a poll for a few
+// jobs costs as much as one for many.
 const gatherRoom = time.Millisecond
 
-// capacity counts the worker's places. Polls reserve them before they lease, at most half of what no
-// job holds, because all of it may go to one flow. A place is free again when its job is settled, or
-// when the poll did not need it. Shards that find none queue, and while any does, no other gets one:
-// a busy shard cannot starve the rest. A queued shard is granted a portion that is worth a poll, or
-// after gatherRoom whatever there is.
+// capacity counts the worker's places. Polls reserve them before they lease, at most half of what
+// no job holds, because all of it may go to one flow. A place is free again when its job is
+// settled, or when the poll did not need it. Shards that find none queue, and while any does, no
+// other gets one: a busy shard cannot starve the rest. A queued shard is granted a portion that is
+// worth a poll, or after gatherRoom whatever there is.
 type capacity struct {
 	limit int
 
@@ -32,14 +32,13 @@ func newCapacity(limit int, routes ...string) *capacity {
 	return &capacity{limit: limit, shares: newShares(limit, routes)}
 }
 
-// seat is where one shard waits for places.
+// seat is where one shard waits for places. The shard alone receives from room.
 type seat struct {
-	room  chan struct{} // holds a token once places were granted
-	want  int           // the most that the shard can use
-	grant int           // taken on the shard's behalf; guarded by the capacity's lock
+	room chan int // of one: the places that were granted to the shard
+	want int      // the most that the shard can use
 }
 
-func newSeat() *seat { return &seat{room: make(chan struct{}, 1), want: pollMost} }
+func newSeat() *seat { return &seat{room: make(chan int, 1), want: pollMost} }
 
 // reserve returns how many places the shard may use, up to most: those it was granted, or else what
 // is free. A shard that gets none keeps its turn, if it waits already. One that knows of many jobs
@@ -72,28 +71,22 @@ func (c *capacity) bounds(shard, n int) []queue.Bound {
 }
 
 // give gives n reserved places back.
-func (c *capacity) give(n int) { c.fill(n, nil) }
+func (c *capacity) give(n int) { c.change(-n, nil, 0) }
 
-// fill ends a reservation of n places with the jobs that the poll brought. They may be more than n: a
-// repeated poll brings what an earlier one leased, and a slow one has lost its reservation.
-func (c *capacity) fill(n int, jobs []*job) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pledged -= n
-	c.held += len(jobs)
-	for _, j := range jobs {
-		c.shares.count(j, 1)
-	}
-	c.serve()
-}
+// fill ends a reservation of n places with the jobs that the poll brought. They may be more than n:
+// a repeated poll brings what an earlier one leased, and a slow one has lost its reservation.
+func (c *capacity) fill(n int, jobs []*job) { c.change(-n, jobs, 1) }
 
 // free frees the places of jobs that have ended here.
-func (c *capacity) free(jobs ...*job) {
+func (c *capacity) free(jobs ...*job) { c.change(0, jobs, -1) }
+
+func (c *capacity) change(pledged int, jobs []*job, each int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held -= len(jobs)
+	c.pledged += pledged
+	c.held += each * len(jobs)
 	for _, j := range jobs {
-		c.shares.count(j, -1)
+		c.shares.count(j, each)
 	}
 	c.serve()
 }
@@ -101,8 +94,8 @@ func (c *capacity) free(jobs ...*job) {
 // portion is how many places are worth a poll: a quarter of what polls may reserve.
 func (c *capacity) portion() int { return min(pollMost, max(1, c.limit/8)) }
 
-// next is what the shard that waits longest is granted: a portion, or all that it can use if that is
-// less, so that many shards with few jobs do not wait for one another.
+// next is what the shard that waits longest is granted: a portion, or all that it can use if that
+// is less, so that many shards with few jobs do not wait for one another.
 func (c *capacity) next() int { return min(c.portion(), c.waiting[0].want) }
 
 // serve grants free places in portions, and plans the grant of less than one. The lock is held.
@@ -110,37 +103,33 @@ func (c *capacity) serve() {
 	for len(c.waiting) > 0 && c.unpledged() >= c.next() {
 		c.grant(c.next())
 	}
-	if len(c.waiting) > 0 && c.unpledged() > 0 && !c.gathering {
-		c.gathering = true
-		time.AfterFunc(gatherRoom, c.serveRest)
+	if len(c.waiting) == 0 || c.unpledged() == 0 || c.gathering {
+		return
 	}
-}
-
-func (c *capacity) serveRest() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.gathering = false
-	if n := c.unpledged(); len(c.waiting) > 0 && n > 0 {
-		c.grant(min(n, c.waiting[0].want))
-	}
-	c.serve()
+	c.gathering = true
+	time.AfterFunc(gatherRoom, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.gathering = false
+		if n := c.unpledged(); len(c.waiting) > 0 && n > 0 {
+			c.grant(min(n, c.waiting[0].want))
+		}
+		c.serve()
+	})
 }
 
 // grant gives n places to the shard that waits longest.
 func (c *capacity) grant(n int) {
-	s := c.waiting[0]
-	s.grant = n
 	c.pledged += n
+	c.waiting[0].room <- n
 	c.waiting = slices.Delete(c.waiting, 0, 1)
-	signal(s.room)
 }
 
-// await queues the shard, which can use want places, unless it waits or was granted some already. Its
-// room is signalled when it gets some, which may be at once.
+// await queues the shard, which can use want places, unless it waits or was granted some already.
 func (c *capacity) await(s *seat, want int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.grant > 0 || slices.Contains(c.waiting, s) {
+	if len(s.room) > 0 || slices.Contains(c.waiting, s) {
 		return
 	}
 	s.want = want
@@ -152,22 +141,19 @@ func (c *capacity) await(s *seat, want int) {
 func (c *capacity) forget(s *seat) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := slices.Index(c.waiting, s); i >= 0 {
-		c.waiting = slices.Delete(c.waiting, i, i+1)
-	}
+	c.waiting = slices.DeleteFunc(c.waiting, func(other *seat) bool { return other == s })
 	c.pledged -= s.take()
 	c.serve()
 }
 
 // take empties the seat. It is called with the capacity's lock held.
 func (s *seat) take() int {
-	n := s.grant
-	s.grant = 0
 	select {
-	case <-s.room:
+	case n := <-s.room:
+		return n
 	default:
+		return 0
 	}
-	return n
 }
 
 // taken is how many places are in use. A poll that brings more than it reserved may exceed limit.

@@ -28,7 +28,7 @@ func TestCapacity(t *testing.T) {
 		t.Errorf("reserved %d of 8", n)
 	}
 	if n := c.reserve(s, 64, true); n != 0 {
-		t.Errorf("reserved %d for many jobs, 10 are not worth a look", n)
+		t.Errorf("reserved %d for many jobs, 10 are not worth a poll", n)
 	}
 	if n := c.reserve(s, 64, false); n != 10 {
 		t.Errorf("reserved %d, only 10 are left of the half that polls may reserve", n)
@@ -67,7 +67,7 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		c.await(d, pollMost)
 		free(1)
 		if len(a.room) != 0 {
-			t.Fatal("one place is not worth a look yet")
+			t.Fatal("one place is not worth a poll yet")
 		}
 		gathered()
 		if len(a.room) != 1 || len(b.room) != 0 {

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"iter"
 	"math"
 	"time"
 
@@ -30,26 +29,19 @@ func (s stopwatch) now() moment { return moment(time.Since(s.start)) }
 
 func (s stopwatch) at(t time.Time) moment { return moment(t.Sub(s.start)) }
 
-// ticks yields the number of each tick, from 0, until ctx ends.
-func ticks(ctx context.Context, every time.Duration) iter.Seq[int] {
-	return func(yield func(int) bool) {
-		ticker := time.NewTicker(every)
-		defer ticker.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			if !yield(n) {
-				return
-			}
-		}
+// sleep waits for d, and reports whether it was over before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
 const (
-	// driftPerSecond is how much two undisturbed clocks may part in a second: 50 ppm, a poor quartz.
+	// driftPerSecond is how much two undisturbed clocks may part in a second: 50 ppm, a poor
+	// quartz.
 	driftPerSecond = 50 * time.Microsecond
 	// sampleAge is when a sample gives way to any newer one.
 	sampleAge = 10 * time.Second
@@ -70,7 +62,8 @@ type relation struct {
 	err     time.Duration // at most, when the sample was taken
 }
 
-// ofPoll and ofReading are the parts of a round trip after which the clock is taken to have been read.
+// ofPoll and ofReading are the parts of a round trip after which the clock is taken to have been
+// read.
 const ofPoll, ofReading = 3, 2
 
 // observe takes a poll or a reading into account: what the shard's clock said, and when it was
@@ -79,21 +72,17 @@ func (r *relation) observe(instant shaper.Instant, sent, received moment, part t
 	trip := received.since(sent)
 	// Instants are whole microseconds, hence the one more.
 	sample := relation{known: true, instant: instant, at: sent.add(trip / part), err: trip - trip/part + time.Microsecond}
-	if !r.known {
-		*r = sample
-		return
-	}
-	age := time.Duration(sample.at - r.at)
 	grown := r.wrong(sample.at)
 	gap := time.Duration(r.moment(instant) - sample.at).Abs()
 	// If both samples cannot be true, the shard's clock has stepped, and the older one is void.
 	stepped := gap > grown+sample.err
-	if stepped || sample.err <= grown || age >= sampleAge {
+	if !r.known || stepped || sample.err <= grown || sample.at.since(r.at) >= sampleAge {
 		*r = sample
 	}
 }
 
-// adopt takes over what is known of another clock if that is more exact, and the two may be the same.
+// adopt takes over what is known of another clock if that is more exact, and the two may be the
+// same.
 func (r *relation) adopt(other relation, now moment) {
 	ours, theirs := r.wrong(now), other.wrong(now)
 	if !other.known || theirs >= ours {

@@ -9,7 +9,8 @@ import (
 
 func TestRelation(t *testing.T) {
 	const ms = time.Millisecond
-	// Looks at a shard whose clock is ahead by skew; the script reads it after a part of the round trip.
+	// Looks at a shard whose clock is ahead by skew; the script reads it after a part of the round
+	// trip.
 	type look struct {
 		sent  time.Duration
 		trip  time.Duration
@@ -29,11 +30,11 @@ func TestRelation(t *testing.T) {
 		skew  time.Duration // afterwards
 		wrong time.Duration // how far the relation may be off
 	}{
-		{"one look", []look{{trip: 2 * ms, early: 1. / 3}}, time.Hour, 2 * time.Microsecond},
+		{"one poll", []look{{trip: 2 * ms, early: 1. / 3}}, time.Hour, 2 * time.Microsecond},
 		{"one lopsided look", []look{{trip: 2 * ms, early: 1}}, time.Hour, 4*ms/3 + time.Microsecond},
 		{"the shortest trip wins", []look{{trip: 40 * ms, early: .95}, {sent: 100 * ms, trip: ms / 5, early: .9}, {sent: 200 * ms, trip: 30 * ms, early: .1}}, time.Hour, ms / 5},
 		{"a reading is taken to be from midway", []look{{trip: 2 * ms, early: .5, alone: true}}, time.Hour, 2 * time.Microsecond},
-		{"it wins over a look that takes as long", []look{{trip: 2 * ms, early: .1}, {sent: 10 * ms, trip: 2 * ms, early: .5, alone: true}, {sent: 20 * ms, trip: 2 * ms, early: .1}}, time.Hour, 2 * time.Microsecond},
+		{"it wins over a poll that takes as long", []look{{trip: 2 * ms, early: .1}, {sent: 10 * ms, trip: 2 * ms, early: .5, alone: true}, {sent: 20 * ms, trip: 2 * ms, early: .1}}, time.Hour, 2 * time.Microsecond},
 		{"age brings in a longer trip", []look{{trip: ms / 5, early: .5}, {sent: 11 * time.Second, trip: 2 * ms, early: .5}}, time.Hour, ms},
 		{"a step forward is followed at once", []look{{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 20 * ms, early: .4, skew: 2 * time.Hour}}, 2 * time.Hour, 10 * ms},
 		{"a small step too", []look{{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 2 * ms, early: .5, skew: time.Hour - 5*ms}}, time.Hour - 5*ms, ms},

@@ -20,8 +20,8 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process (Handler)
-// or an asynq queue (Asynq). The zero value of every other field means its default.
+// Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process
+// (Handler) or an asynq queue (Asynq). The zero value of every other field means its default.
 type Route struct {
 	URL     string      // http or https, one POST per attempt; user information becomes basic authentication
 	Handler bool        // run by Config.Handler
@@ -34,24 +34,24 @@ type Route struct {
 	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
 
-// AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's type and
-// payload, whose id is the job's id and the epoch of its lease, "06ah2…0f:3". From then on its pace and
-// its retries are asynq's: one retry less than the route has attempts, but at least one, because
-// without any asynq archives a task whose server crashed.
+// AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's
+// type and payload, whose id is the job's id and the epoch of its lease, "06ah2…0f:3". From then on
+// its pace and its retries are asynq's: one retry less than the route has attempts, but at least
+// one, because without any asynq archives a task whose server crashed.
 type AsynqRoute struct {
 	Queue string // for example "orders"
 	// Reports keeps the job leased, and running for its flow's concurrency, until the middleware of
-	// package worker/handoff reports its end. Without it the job has succeeded when asynq has the task.
-	// Then a worker that crashes in between makes a second task of it.
+	// package worker/handoff reports its end. Without it the job has succeeded when asynq has the
+	// task. Then a worker that crashes in between makes a second task of it.
 	Reports bool
-	// ReportWithin is how long a job waits for a sign of its task: from the hand-off to the first run, or
-	// from one run to the next. After that it goes back into its bucket and is handed off again with a
-	// new id; tasks of the older id no longer run. At least Config.Lease; default 1h.
+	// ReportWithin is how long a job waits for a sign of its task: from the hand-off to the first
+	// run, or from one run to the next. After that it goes back into its bucket and is handed off
+	// again with a new id; tasks of the older id no longer run. At least Config.Lease; default 1h.
 	ReportWithin time.Duration
 }
 
-// Retry sets how often and how fast a failed delivery is tried again. The zero value of a field means
-// its default.
+// Retry sets how often and how fast a failed delivery is tried again. The zero value of a field
+// means its default.
 type Retry struct {
 	MaxAttempts int           // at most 65,535; default 10, which with the other defaults take eight minutes
 	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
@@ -61,28 +61,28 @@ type Retry struct {
 // maxAttempts is as far as a job's record counts: the queue refuses settlements with more.
 const maxAttempts = 1<<16 - 1
 
-// Breaker sets when an unavailable upstream gets no jobs. Unavailable means: no answer at all, 502, 504,
-// or 503 without Retry-After. Jobs that would leave meanwhile hold their flow and spend no attempt, up
-// to 20 times each. Each worker has its own. The zero value is no breaker.
+// Breaker sets when an unavailable upstream gets no jobs. Unavailable means: no answer at all, 502,
+// 504, or 503 without Retry-After. Jobs that would leave meanwhile hold their flow and spend no
+// attempt, up to 20 times each. Each worker has its own. The zero value is no breaker.
 type Breaker struct {
 	Failures int // deliveries in a row that found the upstream unavailable and open the breaker; 0: never
-	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end. If that
-	// fails, too, the delay doubles, up to a minute. At most 1h; default 10s.
+	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end.
+	// If that fails, too, the delay doubles, up to a minute. At most 1h; default 10s.
 	Delay time.Duration
-	// SlowAfter is after how long a running delivery counts as one that found the upstream unavailable.
-	// At most the route's timeout; default half of it.
+	// SlowAfter is after how long a running delivery counts as one that found the upstream
+	// unavailable. At most the route's timeout; default half of it.
 	SlowAfter time.Duration
 }
 
 // Config is the settings of a Worker. The zero value of a field means its default.
 type Config struct {
 	Routes map[string]Route // by name; a job of any other route fails its attempts
-	// Handler runs the jobs of the routes that have Handler set; usually an *asynq.ServeMux. See the
-	// package's documentation for what handlers may rely on.
+	// Handler runs the jobs of the routes that have Handler set; usually an *asynq.ServeMux. See
+	// the package's documentation for what handlers may rely on.
 	Handler asynq.Handler
-	// RetryDelay is how long a job waits after a handler failed; its n is the number of earlier attempts,
-	// 0 after the first. The result is limited to 0 to 366 days. With nil, and always after a handler
-	// that exceeded its timeout and goes on, it is the route's backoff.
+	// RetryDelay is how long a job waits after a handler failed; its n is the number of earlier
+	// attempts, 0 after the first. The result is limited to 0 to 366 days. With nil, and always
+	// after a handler that exceeded its timeout and goes on, it is the route's backoff.
 	RetryDelay asynq.RetryDelayFunc
 	// AsynqClient is the Redis of the asynq fleet of the routes with Asynq. The caller closes it.
 	AsynqClient redis.UniversalClient
@@ -90,8 +90,8 @@ type Config struct {
 	Callbacks Callbacks
 	Lease     time.Duration // how long a lease lasts unless it is extended, from 100ms; default 30s
 	Sweep     time.Duration // between two searches for expired leases; default 1s
-	// Horizon is how far ahead of its stamp a job is leased at least. It grows where Redis is far, up to
-	// a quarter of Lease; default 20ms.
+	// Horizon is how far ahead of its stamp a job is leased at least. It grows where Redis is far,
+	// up to a quarter of Lease; default 20ms.
 	Horizon     time.Duration
 	Concurrency int                   // jobs held at once until they are settled or handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
@@ -136,65 +136,70 @@ func (c Config) withDefaults() Config {
 // validate lists every setting that breaks a rule; the defaults are filled in by then.
 func (c Config) validate() error {
 	var ps shaper.Problems
-	check := func(ok bool, field string, value any, rule string) {
-		if !ok {
-			ps = append(ps, shaper.Problem{Field: field, Value: fmt.Sprint(value), Rule: rule})
-		}
-	}
-	check(c.Lease >= 100*time.Millisecond, "lease", c.Lease, "must be at least 100ms")
-	check(c.Sweep > 0, "sweep", c.Sweep, "must be positive")
-	check(c.Horizon > 0 && c.Horizon <= c.Lease/4, "horizon", c.Horizon, "must be positive and at most a quarter of the lease")
-	check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
-	check(c.Grace > 0, "grace", c.Grace, "must be positive")
+	ps.Check(c.Lease >= 100*time.Millisecond, "lease", c.Lease, "must be at least 100ms")
+	ps.Check(c.Sweep > 0, "sweep", c.Sweep, "must be positive")
+	ps.Check(c.Horizon > 0 && c.Horizon <= c.Lease/4, "horizon", c.Horizon,
+		"must be positive and at most a quarter of the lease")
+	ps.Check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
+	ps.Check(c.Grace > 0, "grace", c.Grace, "must be positive")
 	for _, name := range slices.Sorted(maps.Keys(c.Routes)) {
-		r, at := c.Routes[name], "routes."+name+"."
-		var kinds []string
-		if r.URL != "" {
-			kinds = append(kinds, "url")
-			check(validURL(r.URL), at+"url", redacted(r.URL), "must be an http or https URL with a host")
-		}
-		if r.Handler {
-			kinds = append(kinds, "handler")
-			check(c.Handler != nil, at+"handler", true, "needs Config.Handler, which is not set")
-		}
-		if r.Asynq != nil {
-			kinds = append(kinds, "asynq")
-			check(c.AsynqClient != nil, at+"asynq", r.Asynq.Queue, "needs Config.AsynqClient, which is not set")
-			check(strings.TrimSpace(r.Asynq.Queue) != "", at+"asynq.queue", strconv.Quote(r.Asynq.Queue), "must be the name of a queue")
-			check(r.Asynq.ReportWithin >= c.Lease, at+"asynq.report_within", r.Asynq.ReportWithin, "must be at least the lease")
-		}
-		check(len(kinds) == 1, strings.TrimSuffix(at, "."), cmp.Or(strings.Join(kinds, ", "), "nothing"),
-			"must have exactly one of url, handler and asynq")
-		check(r.Timeout > 0, at+"timeout", r.Timeout, "must be positive")
-		check(r.Connections > 0, at+"connections", r.Connections, "must be positive")
-		check(r.Retry.MaxAttempts > 0 && r.Retry.MaxAttempts <= maxAttempts, at+"retry.max_attempts", r.Retry.MaxAttempts, "must be 1 to 65535")
-		check(r.Retry.MinBackoff > 0, at+"retry.min_backoff", r.Retry.MinBackoff, "must be positive")
-		check(r.Retry.MaxBackoff >= r.Retry.MinBackoff, at+"retry.max_backoff", r.Retry.MaxBackoff, "must be at least min_backoff")
-		check(r.Breaker.Failures >= 0, at+"breaker.failures", r.Breaker.Failures, "must not be negative")
-		check(r.Breaker.Failures <= 0 || r.URL != "", at+"breaker.failures", r.Breaker.Failures, "breaks deliveries to a url only")
-		check(r.Breaker.Delay > 0 && r.Breaker.Delay <= maxHold, at+"breaker.delay", r.Breaker.Delay, "must be positive and at most 1h")
-		check(r.Breaker.SlowAfter > 0 && r.Breaker.SlowAfter <= max(1, r.Timeout), at+"breaker.slow_after", r.Breaker.SlowAfter, "must be positive and at most the timeout")
-		check(len(r.Secrets) == 0 || r.URL != "", at+"secrets", "(hidden)", "sign requests to a url only")
-		for i, secret := range r.Secrets {
-			check(outbound.ValidSecret(secret), fmt.Sprintf("%ssecrets[%d]", at, i), "(hidden)", "must be whsec_ and base64")
-		}
+		ps = append(ps, c.problems(name, c.Routes[name])...)
 	}
 	return ps.Err()
 }
 
-// validURL accepts what the HTTP deliverer can post to.
-func validURL(raw string) bool {
-	u, err := url.Parse(raw)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+// problems lists every setting of a route that breaks a rule.
+func (c Config) problems(name string, r Route) (ps shaper.Problems) {
+	at := "routes." + name
+	check := func(ok bool, field string, value any, rule string) { ps.Check(ok, at+"."+field, value, rule) }
+	var kinds []string
+	if r.URL != "" {
+		kinds = append(kinds, "url")
+		shown, usable := redacted(r.URL)
+		check(usable, "url", shown, "must be an http or https URL with a host")
+	}
+	if r.Handler {
+		kinds = append(kinds, "handler")
+		check(c.Handler != nil, "handler", true, "needs Config.Handler, which is not set")
+	}
+	if to := r.Asynq; to != nil {
+		kinds = append(kinds, "asynq")
+		check(c.AsynqClient != nil, "asynq", to.Queue, "needs Config.AsynqClient, which is not set")
+		named := strings.TrimSpace(to.Queue) != ""
+		check(named, "asynq.queue", strconv.Quote(to.Queue), "must be the name of a queue")
+		check(to.ReportWithin >= c.Lease, "asynq.report_within", to.ReportWithin, "must be at least the lease")
+	}
+	ps.Check(len(kinds) == 1, at, cmp.Or(strings.Join(kinds, ", "), "nothing"),
+		"must have exactly one of url, handler and asynq")
+	check(r.Timeout > 0, "timeout", r.Timeout, "must be positive")
+	check(r.Connections > 0, "connections", r.Connections, "must be positive")
+	retry, b := r.Retry, r.Breaker
+	known := retry.MaxAttempts > 0 && retry.MaxAttempts <= maxAttempts
+	check(known, "retry.max_attempts", retry.MaxAttempts, "must be 1 to 65535")
+	check(retry.MinBackoff > 0, "retry.min_backoff", retry.MinBackoff, "must be positive")
+	longer := retry.MaxBackoff >= retry.MinBackoff
+	check(longer, "retry.max_backoff", retry.MaxBackoff, "must be at least min_backoff")
+	check(b.Failures >= 0, "breaker.failures", b.Failures, "must not be negative")
+	check(b.Failures <= 0 || r.URL != "", "breaker.failures", b.Failures, "breaks deliveries to a url only")
+	check(b.Delay > 0 && b.Delay <= maxHold, "breaker.delay", b.Delay, "must be positive and at most 1h")
+	inTime := b.SlowAfter > 0 && b.SlowAfter <= max(1, r.Timeout)
+	check(inTime, "breaker.slow_after", b.SlowAfter, "must be positive and at most the timeout")
+	check(len(r.Secrets) == 0 || r.URL != "", "secrets", "(hidden)", "sign requests to a url only")
+	for i, secret := range r.Secrets {
+		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
+	}
+	return ps
 }
 
-// redacted is a URL without its secrets: user information, query and fragment.
-func redacted(raw string) string {
+// redacted is a URL without its secrets: user information, query and fragment. It is usable if the
+// HTTP deliverer can post to it.
+func redacted(raw string) (shown string, usable bool) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return "(not a URL)"
+		return "(not a URL)", false
 	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+	usable = (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String(), usable
 }
 
 // beat is the time between two heartbeats, of the worker and of its leases.

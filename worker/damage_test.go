@@ -68,7 +68,8 @@ func TestADamagedItemIsTold(t *testing.T) {
 	})
 }
 
-// TestADamagedSettlementIsGivenUp: it is counted and told once, its place is free again, and the others are settled.
+// TestADamagedSettlementIsGivenUp: it is counted and told once, its place is free again, and the
+// others are settled.
 func TestADamagedSettlementIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

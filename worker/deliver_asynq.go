@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// taskRetention is how long asynq keeps a completed task. Until then its id cannot be taken twice.
+	// taskRetention is how long asynq keeps a completed task. Until then its id cannot be taken
+	// twice.
 	taskRetention = 24 * time.Hour
 	// enqueueTimeout bounds one call of asynq's client.
 	enqueueTimeout = 5 * time.Second
@@ -40,8 +41,8 @@ type asynqDeliverer struct {
 	leases extender
 }
 
-// Deliver makes the job an asynq task. The task's id has the lease's epoch, so a conflict means that
-// this delivery has made the task already and the answer was lost: a success.
+// Deliver makes the job an asynq task. The task's id has the lease's epoch, so a conflict means
+// that this delivery has made the task already and the answer was lost: a success.
 //
 // While Redis is away the call is repeated with the same id, and only as long as the lease is
 // current: a new id for a task that perhaps exists would run it twice.
@@ -62,8 +63,7 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 		if refused == refusals {
 			return d.hold(l, err)
 		}
-		sleep(ctx, pause.next())
-		if ctx.Err() != nil {
+		if !sleep(ctx, pause.next()) {
 			return d.route.Retry.again(l, "the worker stopped before asynq had taken the task", 0)
 		}
 		lost, err := d.leases.Extend(ctx, []queue.LeaseRef{l.LeaseRef}, d.lease)
@@ -114,8 +114,8 @@ func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options 
 }
 
 // handedOff ends the delivery of a job that is asynq's now. With reports it extends the lease until
-// the report is due, so that the end of a worker changes nothing. It does so after the task exists: a
-// crash in between must not leave a job that nobody runs.
+// the report is due, so that the end of a worker changes nothing. It does so after the task exists:
+// a crash in between must not leave a job that nobody runs.
 func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Settlement {
 	if !d.route.Asynq.Reports {
 		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}

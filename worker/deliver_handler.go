@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -34,8 +34,8 @@ type DeliveryInfo struct {
 
 type deliveryKey struct{}
 
-// Delivery returns which delivery a Go handler serves, from the context that it was called with. It is
-// false for any other context. It replaces asynq.GetTaskID, GetRetryCount, GetMaxRetry and
+// Delivery returns which delivery a Go handler serves, from the context that it was called with. It
+// is false for any other context. It replaces asynq.GetTaskID, GetRetryCount, GetMaxRetry and
 // GetQueueName.
 func Delivery(ctx context.Context) (DeliveryInfo, bool) {
 	info, ok := ctx.Value(deliveryKey{}).(DeliveryInfo)
@@ -43,8 +43,9 @@ func Delivery(ctx context.Context) (DeliveryInfo, bool) {
 }
 
 const (
-	// linger is how long a handler whose context has ended may take to return by itself. It is shorter
-	// than settleTail, so that what was cut off at the end of the worker's grace is still settled.
+	// linger is how long a handler whose context has ended may take to return by itself. It is
+	// shorter than settleTail, so that what was cut off at the end of the worker's grace is still
+	// settled.
 	linger = 100 * time.Millisecond
 	// maxDelay bounds what a RetryDelay may ask for.
 	maxDelay = 366 * 24 * time.Hour
@@ -68,10 +69,10 @@ func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog
 	}
 }
 
-// Deliver runs the handler on a goroutine of its own, because one that does not obey its context must
-// not keep its job for ever: as in asynq's server, the attempt has failed when the context ends, and
-// the handler is left behind. At most Config.Concurrency handlers are left; the next one is waited
-// for.
+// Deliver runs the handler on a goroutine of its own, because one that does not obey its context
+// must not keep its job for ever: as in asynq's server, the attempt has failed when the context
+// ends, and the handler is left behind. At most Config.Concurrency handlers are left; the next one
+// is waited for.
 func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	limited, cancel := context.WithTimeout(ctx, d.route.Timeout)
 	defer cancel()
@@ -129,7 +130,8 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue
 	return s
 }
 
-// judge decides what a handler's result means for the job, as far as possible as asynq's server would:
+// judge decides what a handler's result means for the job, as far as possible as asynq's server
+// would:
 //
 //	nil                          succeeded
 //	asynq.RevokeTask             succeeded, with the error kept: asynq neither retries nor archives it
@@ -151,7 +153,8 @@ func (d *handlerDeliverer) judge(l queue.Lease, task *asynq.Task, err error) que
 	return s
 }
 
-// fail is the settlement of an attempt that may be repeated; task is nil when the handler still has it.
+// fail is the settlement of an attempt that may be repeated; task is nil when the handler still has
+// it.
 func (d *handlerDeliverer) fail(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
 	s := d.route.Retry.again(l, err.Error(), 0)
 	if d.delay != nil && task != nil {
@@ -168,39 +171,24 @@ func (d *handlerDeliverer) late(parent context.Context) error {
 	return fmt.Errorf("the handler did not end within %v", d.route.Timeout)
 }
 
-// guard calls f and turns a panic into an error. The value of the panic is neither logged nor stored,
-// because it may quote the payload; the runtime's own errors do not.
+// guard calls f and turns a panic into an error. The value of the panic is neither logged nor
+// stored, because it may quote the payload; the runtime's own errors do not.
 func (d *handlerDeliverer) guard(l queue.Lease, f func() error) (err error) {
 	defer func() {
 		p := recover()
 		if p == nil {
 			return
 		}
-		if writesResult() {
+		stack := debug.Stack()
+		if bytes.Contains(stack, []byte("asynq.(*ResultWriter).")) { // a nil one raised the panic
 			err = errors.New("panic: the handler uses the task's ResultWriter, which only asynq's own server has")
 		} else if r, ok := p.(runtime.Error); ok {
 			err = fmt.Errorf("panic: %w", r)
 		} else {
 			err = errors.New("panic")
 		}
-		stack := debug.Stack()
 		d.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
 			"job", l.ID, "stack", string(stack[:min(len(stack), maxStack)]))
 	}()
 	return f()
-}
-
-// writesResult reports whether a method of asynq.ResultWriter, which is nil here, raised the panic.
-func writesResult() bool {
-	var callers [32]uintptr
-	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
-	for {
-		frame, more := frames.Next()
-		switch {
-		case strings.HasPrefix(frame.Function, "github.com/hibiken/asynq.(*ResultWriter)."):
-			return true
-		case !strings.HasPrefix(frame.Function, "runtime.") || !more:
-			return false // the frame that raised it
-		}
-	}
 }

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"encoding/binary"
+	"hash/fnv"
 	"slices"
 	"sync"
 	"time"
@@ -12,20 +14,19 @@ import (
 // dispatcher keeps a loop running for each shard that this worker owns, and for those whose owner
 // asked for help.
 //
-// Every shard has one owner among the live workers, by rendezvous hashing: no coordination, and when
-// a worker comes or goes only its own shards move. For about a heartbeat two workers may both own a
-// shard, or none may. The scripts make the first harmless, and the second ends with the next
+// Every shard has one owner among the live workers, by rendezvous hashing: no coordination, and
+// when a worker comes or goes only its own shards move. For about a heartbeat two workers may both
+// own a shard, or none may. The scripts make the first harmless, and the second ends with the next
 // heartbeat.
 type dispatcher struct {
 	*Worker
-	probe   *probe
 	options queue.TickOptions // of every poll; a shard sets Max, Help and Lead, and extends Horizon
-	beats   distance          // what heartbeats took: the estimate of shards without recent leases
 
 	shards []*shard
 	live   []string // as of the last heartbeat
 
 	mu    sync.Mutex
+	beats distance // what heartbeats took: the estimate of shards without recent leases
 	clock relation // by the heartbeats, where all shards are on the node that answers them
 
 	beatNow chan struct{} // a worker has come or gone
@@ -37,7 +38,6 @@ type dispatcher struct {
 func newDispatcher(w *Worker, stop context.Context) *dispatcher {
 	d := &dispatcher{
 		Worker:  w,
-		probe:   w.health.probe(),
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		shards:  make([]*shard, w.broker.Shards()),
 		beatNow: make(chan struct{}, 1),
@@ -65,8 +65,8 @@ func (d *dispatcher) run() {
 // connections is how many connections for polls a worker makes before it polls.
 const connections = 12
 
-// warmUp makes the connections of the first polls: a poll that has to make one answers late, and what
-// it leases leaves late.
+// warmUp makes the connections of the first polls: a poll that has to make one answers late, and
+// what it leases leaves late.
 func (d *dispatcher) warmUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pollPatience)
 	defer cancel()
@@ -77,46 +77,45 @@ func (d *dispatcher) warmUp(ctx context.Context) {
 	readings.Wait()
 }
 
-// clockOfBeats is what the heartbeats show of the clocks of all shards; nothing where they are on
-// several nodes.
-func (d *dispatcher) clockOfBeats() relation {
+// ofBeats is what the heartbeats show of the way to Redis and of the clocks of all shards: nothing
+// of the latter where they are on several nodes.
+func (d *dispatcher) ofBeats(now moment) (way roundTrip, clock relation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.clock
+	return d.beats.estimate(now), d.clock
 }
 
 // beat reports that this worker lives, and follows which others do.
 func (d *dispatcher) beat(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	var pause pauses
+	var rest time.Duration
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(rest):
 		case <-d.beatNow:
 		}
 		b, err := d.broker.Beat(ctx, d.id, 3*d.cfg.beat())
 		if ctx.Err() != nil {
 			return
 		}
-		d.probe.report(err)
+		d.troubles.report(d, err)
 		if err != nil {
 			// What is owned stays owned: to poll a shard of another worker does no harm.
-			timer.Reset(pause.next())
+			rest = pause.next()
 			continue
 		}
-		pause.reset()
+		pause = pauses{}
 		took := b.Received.Sub(b.Sent)
+		d.mu.Lock()
 		d.beats.observe(roundTrip{d.watch.at(b.Received), took, took / 2})
 		if d.broker.OneNode() {
-			d.mu.Lock()
 			d.clock.observe(b.Now, d.watch.at(b.Sent), d.watch.at(b.Received), ofReading)
-			d.mu.Unlock()
 		}
+		d.mu.Unlock()
 		d.assign(b.Live)
-		timer.Reset(d.cfg.beat())
+		rest = d.cfg.beat()
 	}
 }
 
@@ -161,7 +160,7 @@ func (d *dispatcher) wake(w queue.Wake) {
 		// Wake-ups may have been missed, or a worker has left.
 		signal(d.beatNow)
 		for _, s := range d.shards {
-			s.poke()
+			signal(s.woken)
 		}
 	case w.Shard < 0 || w.Shard >= len(d.shards):
 		// Noise: the queue refuses to start a process that has more shards.
@@ -170,7 +169,7 @@ func (d *dispatcher) wake(w queue.Wake) {
 			d.shards[w.Shard].lend()
 		}
 	default:
-		d.shards[w.Shard].poke()
+		signal(d.shards[w.Shard].woken)
 	}
 }
 
@@ -187,17 +186,13 @@ func owner(live []string, shard int) string {
 	return best
 }
 
-// weight is FNV-1a over the worker's id and the shard, mixed as in SplitMix64 because FNV alone hardly
-// moves the high bits for the last bytes. Every process must compute the same, so it never changes.
+// weight is FNV-1a over the worker's id and the shard, mixed as in SplitMix64 because FNV alone
+// hardly moves the high bits for the last bytes. Every process must compute the same, so it never
+// changes.
 func weight(worker string, shard int) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	h := uint64(offset)
-	for i := range len(worker) {
-		h = (h ^ uint64(worker[i])) * prime
-	}
-	for shift := 0; shift < 32; shift += 8 {
-		h = (h ^ uint64(byte(shard>>shift))) * prime
-	}
+	fnv := fnv.New64a()
+	_, _ = fnv.Write(binary.LittleEndian.AppendUint32([]byte(worker), uint32(shard)))
+	h := fnv.Sum64()
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31

@@ -16,8 +16,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestFarRedisKeepsTheRate: a worker keeps a flow's stamps however long Redis takes to answer, and wherever that time is
-// spent: on the network, half of it each way, or on a disk that syncs before each answer.
+// TestFarRedisKeepsTheRate: a worker keeps a flow's stamps however long Redis takes to answer, and
+// wherever that time is spent: on the network, half of it each way, or on a disk that syncs before
+// each answer.
 func TestFarRedisKeepsTheRate(t *testing.T) {
 	const jobs, every = 500, 10 * time.Millisecond
 	for _, c := range []struct {
@@ -68,8 +69,8 @@ func TestFarRedisKeepsTheRate(t *testing.T) {
 	}
 }
 
-// TestIdleShardsDoNotDelayABusyOne: Redis moves away, and then the polls of 63 idle shards come due.
-// The jobs of a busy shard still leave at their stamps.
+// TestIdleShardsDoNotDelayABusyOne: Redis moves away, and then the polls of 63 idle shards come
+// due. The jobs of a busy shard still leave at their stamps.
 func TestIdleShardsDoNotDelayABusyOne(t *testing.T) {
 	const jobs, every = 2000, 10 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +103,8 @@ func TestIdleShardsDoNotDelayABusyOne(t *testing.T) {
 	})
 }
 
-// TestFarRedisLetsALoneJobLeave: a job that may leave at once leaves by the first answer that brings it, on an idle shard too.
+// TestFarRedisLetsALoneJobLeave: a job that may leave at once leaves by the first answer that
+// brings it, on an idle shard too.
 func TestFarRedisLetsALoneJobLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(4)
@@ -166,7 +168,8 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 	return w.to.Write(b)
 }
 
-// TestDistance: two stalls among many measurements change nothing, three do; old measurements are dropped.
+// TestDistance: two stalls among many measurements change nothing, three do; old measurements are
+// dropped.
 func TestDistance(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	var d distance
@@ -194,7 +197,8 @@ func TestDistance(t *testing.T) {
 	check(11_000, 0)
 }
 
-// TestReach: near, everything is as configured; far, half a horizon reaches over the round trip, within the lease.
+// TestReach: near, everything is as configured; far, half a horizon reaches over the round trip,
+// within the lease.
 func TestReach(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	for _, c := range []struct{ whole, back, horizon, lead int }{

@@ -16,8 +16,9 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-// Intake and worker inside one's own program: jobs come in over HTTP, wait in their tenant's bucket and are run by a Go handler.
-// The embedded engine keeps them in memory; with EngineOptions.URL they are in Redis. Errors are dropped here for brevity.
+// Intake and worker inside one's own program: jobs come in over HTTP, wait in their tenant's bucket
+// and are run by a Go handler. The embedded engine keeps them in memory; with EngineOptions.URL
+// they are in Redis. Errors are dropped here for brevity.
 func Example() {
 	mux := asynq.NewServeMux()
 	mux.HandleFunc("order.create", func(ctx context.Context, task *asynq.Task) error {

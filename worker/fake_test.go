@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeQueue is a queue in memory whose jobs bring their stamps with them. Its clock is skewed against the process's, and a
-// call takes a round trip of the bubble's time.
+// fakeQueue is a queue in memory whose jobs bring their stamps with them. Its clock is skewed
+// against the process's, and a call takes a round trip of the bubble's time.
 type fakeQueue struct {
 	skew    time.Duration
 	trip    time.Duration
@@ -246,7 +246,7 @@ func (q *fakeQueue) consumer(_ string, shard int) consumer {
 type fakeConsumer struct {
 	q     *fakeQueue
 	shard int
-	grant []queue.Lease // of a look whose answer was lost
+	grant []queue.Lease // of a poll whose answer was lost
 	open  bool
 }
 
@@ -283,7 +283,7 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 		s.jobs = s.jobs[n:]
 	}
 	for i := range leases {
-		// As the scripts do: a look that comes too late stamps anew, a repeated one too.
+		// As the scripts do: a poll that comes too late stamps anew, a repeated one too.
 		if from := now.Add(o.Lead); leases[i].Stamp < from.Add(-shaper.Slack) {
 			leases[i].Stamp = from
 		}
@@ -357,7 +357,8 @@ func startRig(t *testing.T, q *fakeQueue, cfg Config, d deliverFunc) *rig {
 	return r
 }
 
-// end stops the worker, waits for it and checks what must hold after every run: no place is taken and nothing is left over.
+// end stops the worker, waits for it and checks what must hold after every run: no place is taken
+// and nothing is left over.
 func (r *rig) end(t *testing.T) {
 	t.Helper()
 	r.stop()
@@ -393,7 +394,7 @@ func (q *fakeQueue) events() map[shaper.Event]int {
 	return n
 }
 
-// looks counts the looks at each shard since the last call.
+// looks counts the polls at each shard since the last call.
 func (q *fakeQueue) looks() map[int]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -412,7 +413,7 @@ func (q *fakeQueue) settlements() []fakeSettled {
 	return slices.Clone(q.settled)
 }
 
-// helpSignals are the times and signals of the looks that said something about help.
+// helpSignals are the times and signals of the polls that said something about help.
 func (q *fakeQueue) helpSignals(h queue.HelpSignal) (at []time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

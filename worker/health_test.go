@@ -46,7 +46,8 @@ func startResigning(t *testing.T, q *fakeQueue, log *bytes.Buffer, fails *atomic
 	}
 }
 
-// TestAResignationThatFailsIsNoOutage: nobody would ever tell that Redis is back, nor that it is away the next time.
+// TestAResignationThatFailsIsNoOutage: nobody would ever tell that Redis is back, nor that it is
+// away the next time.
 func TestAResignationThatFailsIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(8)
@@ -71,7 +72,8 @@ func TestAResignationThatFailsIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestAShardIsGainedBackWhileItIsResigned: the loop that ends and the one that begins share nothing; the race detector sees to it.
+// TestAShardIsGainedBackWhileItIsResigned: the loop that ends and the one that begins share
+// nothing; the race detector sees to it.
 func TestAShardIsGainedBackWhileItIsResigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(8)

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"errors"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,22 +9,22 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended: what is answered beside an error counts.
+// TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended: what is answered beside an error
+// counts.
 func TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		q.deaf = map[string]bool{"away": true}
 		lost := queue.LeaseRef{ID: "lost", Epoch: 1}
 		q.lose = map[queue.LeaseRef]bool{lost: true}
-		watch := stopwatch{start: time.Now()}
-		h := &heartbeat{broker: q, watch: watch, probe: (&health{log: slog.New(slog.DiscardHandler)}).probe(), lease: time.Minute}
+		w := &Worker{broker: q, watch: stopwatch{start: time.Now()}, cfg: Config{Lease: time.Minute}}
 		jobs := map[string]*job{}
 		var all []*job
 		for _, id := range []string{"away", "here", "lost"} {
 			j := &job{lease: queue.Lease{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}}}
 			jobs[id], all = j, append(all, j)
 		}
-		if err := h.extend(t.Context(), all); !errors.Is(err, queue.ErrUnavailable) {
+		if err := w.extend(t.Context(), all); !errors.Is(err, queue.ErrUnavailable) {
 			t.Errorf("a call that was answered in part: %v", err)
 		}
 		if jobs["here"].deadline.Load() == 0 || jobs["away"].deadline.Load() != 0 || jobs["lost"].deadline.Load() != 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// hungCall is how long a call to a node of a cluster that does not answer takes until go-redis gives up, if nothing bounds it: 21 to 24 s
-// were measured.
+// hungCall is how long a call to a node of a cluster that does not answer takes until go-redis
+// gives up, if nothing bounds it: 21 to 24 s were measured.
 const hungCall = 24 * time.Second
 
 // hungConsumer is of a shard whose node does not answer as long as told.
@@ -34,7 +34,8 @@ func (c hungConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick
 	return c.consumer.Tick(ctx, o)
 }
 
-// TestShardsThatHangHoldUpNoOthers: the polls of the others find room in the window, and capacity for what they lease.
+// TestShardsThatHangHoldUpNoOthers: the polls of the others find room in the window, and capacity
+// for what they lease.
 func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 	for _, hung := range []int{1, 32, 48} { // of 64; the worker has capacity for 16 polls of the least size
 		t.Run(fmt.Sprint(hung), func(t *testing.T) {
@@ -99,7 +100,8 @@ func (c lateConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick
 	return t, err
 }
 
-// TestAPollThatOutlastsItsPatienceIsSquared: its places are charged when it brings jobs all the same.
+// TestAPollThatOutlastsItsPatienceIsSquared: its places are charged when it brings jobs all the
+// same.
 func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
@@ -148,8 +150,8 @@ func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
 	})
 }
 
-// hungNode is a queue of which one node hangs. Calls that concern it take until their context ends, or hungCall; the rest of them takes effect
-// at once. Jobs whose ids begin with "hung" are on it.
+// hungNode is a queue of which one node hangs. Calls that concern it take until their context ends,
+// or hungCall; the rest of them takes effect at once. Jobs whose ids begin with "hung" are on it.
 type hungNode struct {
 	*fakeQueue
 	thawed  atomic.Bool
@@ -201,7 +203,8 @@ func (q *hungNode) Settle(ctx context.Context, batch []queue.Settlement) (result
 	return results, err
 }
 
-// TestLeasesAreExtendedWhileANodeHangs: those of the shards that answer in time, however many jobs the worker has.
+// TestLeasesAreExtendedWhileANodeHangs: those of the shards that answer in time, however many jobs
+// the worker has.
 func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 	for _, n := range []int{256, 1000, 4000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -209,9 +212,9 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 				const lease = 30 * time.Second
 				q := &hungNode{fakeQueue: newFakeQueue(1), ends: map[string]time.Time{}, late: map[string]bool{}}
 				var log bytes.Buffer
-				h := &heartbeat{
-					broker: q, ledger: newLedger(), watch: stopwatch{start: time.Now()}, lease: lease, every: time.Second,
-					probe: (&health{log: slog.New(slog.NewTextHandler(&log, nil))}).probe(),
+				h := &Worker{
+					broker: q, ledger: newLedger(), watch: stopwatch{start: time.Now()}, cfg: Config{Lease: lease},
+					troubles: newTroubles(slog.New(slog.NewTextHandler(&log, nil)), nil),
 				}
 				for i := range n {
 					id := fmt.Sprint(i)
@@ -226,7 +229,7 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
-				running.Go(func() { h.run(ctx) })
+				running.Go(func() { h.keepLeases(ctx) })
 				pass(2 * time.Minute)
 				q.thawed.Store(true)
 				pass(time.Minute)
@@ -252,15 +255,15 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 	}
 }
 
-// TestEndingsAreSettledWhileANodeHangs: those of the shards that answer soon, though deliveries for the others keep ending; and those once their
-// node is back.
+// TestEndingsAreSettledWhileANodeHangs: those of the shards that answer soon, though deliveries for
+// the others keep ending; and those once their node is back.
 func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &hungNode{fakeQueue: newFakeQueue(1), settled: map[string]time.Time{}}
 		log := slog.New(slog.DiscardHandler)
 		ended := map[string]int{}
 		var mu sync.Mutex
-		s := &settler{broker: q, health: &health{log: log}, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
+		s := &settler{broker: q, troubles: newTroubles(log, nil), kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
 		s.settled = func(batch []ending, _ []queue.SettleResult) {
 			mu.Lock()
 			defer mu.Unlock()

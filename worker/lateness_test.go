@@ -26,10 +26,11 @@ func (b *teller) TellLateness(_ context.Context, _ string, l queue.Lateness) err
 func TestLatenessIsToldForTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &teller{began: time.Now(), told: map[time.Duration]int64{}}
-		var l lateness
+		w := &Worker{broker: b, log: slog.New(slog.DiscardHandler)}
+		l := &w.lateness
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); l.run(ctx, b, "w", slog.New(slog.DiscardHandler)) }()
+		go func() { defer close(ended); w.report(ctx) }()
 		time.Sleep(time.Minute + 500*time.Millisecond)
 		for range 3 {
 			l.observe(time.Millisecond)

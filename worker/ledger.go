@@ -1,11 +1,24 @@
 package worker
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/crash"
 	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	// extendMost bounds one call, as the scripts' steps are bounded.
+	extendMost = 500
+	// extendWithin and a tenth of the lease are how long a call waits for Redis.
+	extendWithin = 3 * time.Second
 )
 
 // job is a lease in this worker, from the poll that brought it until it is settled.
@@ -31,7 +44,6 @@ func (j *job) instant(m moment) shaper.Instant { return j.lease.Stamp.Add(m.sinc
 type ledger struct {
 	mu   sync.Mutex
 	jobs map[*job]struct{}
-	none chan struct{} // closed when the set is empty; nil without a call of empty
 }
 
 func newLedger() *ledger { return &ledger{jobs: make(map[*job]struct{})} }
@@ -48,30 +60,12 @@ func (l *ledger) remove(j *job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.jobs, j)
-	if len(l.jobs) == 0 && l.none != nil {
-		close(l.none)
-		l.none = nil
-	}
 }
 
 func (l *ledger) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.jobs)
-}
-
-// empty returns a channel that is closed once no job is left. It is called once, when no more jobs
-// come in.
-func (l *ledger) empty() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	none := make(chan struct{})
-	if len(l.jobs) == 0 {
-		close(none)
-	} else {
-		l.none = none
-	}
-	return none
 }
 
 // endingBefore lists the jobs in the pacer or running whose lease ends before m.
@@ -85,4 +79,59 @@ func (l *ledger) endingBefore(m moment) []*job {
 		}
 	}
 	return jobs
+}
+
+// keepLeases extends leases on every heartbeat until ctx ends. The next one makes up for one that
+// fails: a lease is extended from the end of its first third on, so several may fail before it is
+// over.
+func (w *Worker) keepLeases(ctx context.Context) {
+	for sleep(ctx, w.cfg.beat()) {
+		w.extendAging(ctx)
+	}
+}
+
+// extendAging extends every lease that is due for it, in bounded calls side by side: a call for a
+// shard that does not answer lasts as long as it may, and delays no lease of the others.
+func (w *Worker) extendAging(ctx context.Context) {
+	aging := w.ledger.endingBefore(w.watch.now().add(w.cfg.Lease * 2 / 3))
+	limited, cancel := context.WithTimeout(ctx, min(extendWithin, w.cfg.Lease/10))
+	defer cancel()
+	errs := make([]error, (len(aging)+extendMost-1)/extendMost)
+	var calls sync.WaitGroup
+	for i := range errs {
+		calls.Go(func() { errs[i] = w.extend(limited, aging[i*extendMost:min((i+1)*extendMost, len(aging))]) })
+	}
+	calls.Wait()
+	if ctx.Err() == nil {
+		w.troubles.report(w.ledger, cmp.Or(errs...))
+	}
+}
+
+// extend makes one call. Leases without an answer keep their deadlines.
+func (w *Worker) extend(ctx context.Context, jobs []*job) error {
+	refs := make([]queue.LeaseRef, len(jobs))
+	for i, j := range jobs {
+		refs[i] = j.lease.LeaseRef
+	}
+	// Counted from before the call, so that the deadline is never later than the true one.
+	sent := w.watch.now()
+	lost, err := w.broker.Extend(ctx, refs, w.cfg.Lease)
+	unknown := refs
+	if partly, ok := errors.AsType[*queue.Unanswered](err); ok {
+		unknown = partly.Leases
+	} else if err == nil {
+		unknown = nil
+	}
+	crash.At("at-heartbeat")
+	for i, j := range jobs {
+		switch {
+		case slices.Contains(unknown, refs[i]):
+		case slices.Contains(lost, refs[i]):
+			// The pacer drops it; a running delivery goes on, and its settlement will be stale.
+			j.lost.Store(true)
+		default:
+			j.deadline.Store(int64(sent.add(w.cfg.Lease)))
+		}
+	}
+	return err
 }

@@ -29,7 +29,8 @@ const (
 
 // Callbacks sends the callbacks of ended jobs; *callback.Service is one.
 type Callbacks interface {
-	// HandOver takes a completion over for good. It may get the same one again and must send it once.
+	// HandOver takes a completion over for good. It may get the same one again and must send it
+	// once.
 	HandOver(ctx context.Context, c queue.Completion) error
 	// Run sends them until ctx ends, and then returns nil soon.
 	Run(ctx context.Context) error
@@ -41,14 +42,14 @@ type claimer interface {
 	HandedOver(ctx context.Context, shard int, list []queue.Completion) error
 }
 
-// outbox hands over the completions of one shard after the other. A shard that does not answer waits
-// for another turn, so that it delays no others. Completions that are not done are claimed again
-// when their lease has ended, by this worker or another.
+// outbox hands over the completions of one shard after the other. A shard that does not answer
+// waits for another turn, so that it delays no others. Completions that are not done are claimed
+// again when their lease has ended, by this worker or another.
 type outbox struct {
-	worker string
-	queue  claimer
-	to     Callbacks
-	probe  *probe
+	worker   string
+	queue    claimer
+	to       Callbacks
+	troubles *troubles
 
 	mu      sync.Mutex
 	waiting []int // shards with completions, each once
@@ -70,8 +71,8 @@ type claim struct {
 	again   *time.Timer // puts the shard back; nil at first
 }
 
-func newOutbox(worker string, q claimer, to Callbacks, p *probe) *outbox {
-	return &outbox{worker: worker, queue: q, to: to, probe: p, kick: make(chan struct{}, 1), open: map[int]*claim{}}
+func newOutbox(worker string, q claimer, to Callbacks, t *troubles) *outbox {
+	return &outbox{worker: worker, queue: q, to: to, troubles: t, kick: make(chan struct{}, 1), open: map[int]*claim{}}
 }
 
 // add queues the shard.
@@ -122,14 +123,14 @@ func (o *outbox) handOver(ctx context.Context, shard int) (more bool) {
 		return false
 	}
 	if err != nil {
-		o.probe.report(err)
+		o.troubles.report(o, err)
 		o.open[shard] = c
 		c.again = time.AfterFunc(max(c.pause.next(), outboxRest*time.Since(start)), func() { o.add(shard) })
 		return false
 	}
 	delete(o.open, shard)
 	if len(o.open) == 0 { // with any, Redis is not back yet
-		o.probe.report(c.refused)
+		o.troubles.report(o, c.refused)
 	}
 	return c.more
 }

@@ -113,7 +113,7 @@ func handing(t *testing.T, n int, story func(o *outbox, q *fakeOutbox, to *fakeC
 			q.shards[3] = append(q.shards[3], fmt.Sprintf("j%03d", i))
 		}
 		to := &fakeCallbacks{}
-		o := newOutbox("w", q, to, (&health{log: slog.New(slog.DiscardHandler)}).probe())
+		o := newOutbox("w", q, to, newTroubles(slog.New(slog.DiscardHandler), nil))
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { o.run(ctx) })
@@ -123,7 +123,8 @@ func handing(t *testing.T, n int, story func(o *outbox, q *fakeOutbox, to *fakeC
 	})
 }
 
-// TestOutboxHandsAllOver: one signal is enough for any number of completions, and each is handed over once.
+// TestOutboxHandsAllOver: one signal is enough for any number of completions, and each is handed
+// over once.
 func TestOutboxHandsAllOver(t *testing.T) {
 	handing(t, 2*claimMost+17, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
 		o.add(3)
@@ -137,7 +138,8 @@ func TestOutboxHandsAllOver(t *testing.T) {
 	})
 }
 
-// TestOutboxInsists: while Redis is away nothing is lost, and a claim whose answer was lost is made again under its name.
+// TestOutboxInsists: while Redis is away nothing is lost, and a claim whose answer was lost is made
+// again under its name.
 func TestOutboxInsists(t *testing.T) {
 	handing(t, 5, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
 		q.away, q.lost = 3, 2
@@ -178,8 +180,8 @@ func (f *hungOutbox) HandedOver(ctx context.Context, shard int, list []queue.Com
 	return f.fakeOutbox.HandedOver(ctx, shard, list)
 }
 
-// TestOutboxOfAShardThatHangsHoldsUpNoOthers: theirs wait for one call at the most, and few of them for that; its own are handed over once
-// it is back, whether it hung before the claim or after.
+// TestOutboxOfAShardThatHangsHoldsUpNoOthers: theirs wait for one call at the most, and few of them
+// for that; its own are handed over once it is back, whether it hung before the claim or after.
 func TestOutboxOfAShardThatHangsHoldsUpNoOthers(t *testing.T) {
 	for _, claimed := range []bool{false, true} {
 		t.Run(fmt.Sprint("claimed ", claimed), func(t *testing.T) {
@@ -196,7 +198,7 @@ func TestOutboxOfAShardThatHangsHoldsUpNoOthers(t *testing.T) {
 					q.hung.Store(0)
 				}
 				var log bytes.Buffer
-				o := newOutbox("w", q, to, (&health{log: slog.New(slog.NewTextHandler(&log, nil))}).probe())
+				o := newOutbox("w", q, to, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), nil))
 				ctx, stop := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				running.Go(func() { o.run(ctx) })

@@ -79,20 +79,25 @@ func TestPacerReleasesAtTheInstant(t *testing.T) {
 
 // TestReleasesInOrder: by instant, and first come, first served within one.
 func TestReleasesInOrder(t *testing.T) {
-	var h releases
+	p := newPacer(stopwatch{start: time.Now()}, newTimerWaiter(), 0, 0, nil, nil)
+	came := map[*job]int{}
 	for i, at := range rand.Perm(200) {
-		h.push(release{at: moment(at / 4), order: uint64(i)})
+		j := &job{at: moment(at / 4)}
+		came[j] = i
+		p.add([]*job{j})
 	}
-	for last := h.pop(); len(h) > 0; {
-		next := h.pop()
-		if !last.before(next) {
-			t.Fatalf("%v came before %v", last, next)
+	for i, next := range p.jobs[1:] {
+		if last := p.jobs[i]; last.at > next.at || last.at == next.at && came[last] > came[next] {
+			t.Fatalf("%v, added as number %d, is before %v, number %d", last.at, came[last], next.at, came[next])
 		}
-		last = next
+	}
+	if len(p.jobs) != 200 {
+		t.Errorf("%d jobs, want 200", len(p.jobs))
 	}
 }
 
-// TestPacerGoesOnBesideADelivery: a delivery that takes long keeps no other from leaving at its stamp.
+// TestPacerGoesOnBesideADelivery: a delivery that takes long keeps no other from leaving at its
+// stamp.
 func TestPacerGoesOnBesideADelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
@@ -142,7 +147,7 @@ func TestQuiet(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPacer(stopwatch{}, nil, 0, 0, nil, nil)
 			for _, at := range c.held {
-				p.heap.push(release{at: at})
+				p.jobs = slices.Insert(p.jobs, p.until(at), &job{at: at})
 			}
 			if got := p.quiet(c.near, 2*time.Millisecond); got != c.want {
 				t.Errorf("%v, want %v", time.Duration(got), time.Duration(c.want))
@@ -192,7 +197,8 @@ func TestMargin(t *testing.T) {
 	}
 }
 
-// TestPacerStop: what leaves before the end still does, though it comes after the stop, and only that.
+// TestPacerStop: what leaves before the end still does, though it comes after the stop, and only
+// that.
 func TestPacerStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
@@ -220,8 +226,9 @@ func TestPacerStop(t *testing.T) {
 	})
 }
 
-// TestSystemWaiter runs the pacer as in production: nothing leaves before its instant, an earlier job cuts the
-// sleep short, and an idle pacer ends at once. How late it is depends on the machine and is for the benchmarks.
+// TestSystemWaiter runs the pacer as in production: nothing leaves before its instant, an earlier
+// job cuts the sleep short, and an idle pacer ends at once. How late it is depends on the machine
+// and is for the benchmarks.
 func TestSystemWaiter(t *testing.T) {
 	r := startPacer(newWaiter(), time.Hour, 0)
 	far := r.job("far", time.Hour, time.Hour)

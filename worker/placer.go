@@ -7,12 +7,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// placer puts the stamps of a shard on this process's clock. What is known of the shard's clock changes, but a later stamp
-// is never put before a moment at which a job of an earlier stamp is still to leave: on a cluster, jobs of one flow would
-// overtake each other, by up to 2.5 ms.
+// placer puts the stamps of a shard on this process's clock. What is known of the shard's clock
+// changes, but a later stamp is never put before a moment at which a job of an earlier stamp is
+// still to leave: on a cluster, jobs of one flow would overtake each other, by up to 2.5 ms.
 type placer struct {
-	clock  relation
-	last   shaper.Instant // the latest stamp that was put by clock; 0: none
+	known  relation
+	last   shaper.Instant // the latest stamp that was put by known; 0: none
 	before []placed
 }
 
@@ -22,29 +22,27 @@ type placed struct {
 	until shaper.Instant
 }
 
-// known is what is known of the shard's clock.
-func (p *placer) known() relation { return p.clock }
-
 // learn changes what is known of the shard's clock.
 func (p *placer) learn(now moment, change func(*relation)) {
-	was := p.clock
-	change(&p.clock)
-	if p.clock != was && p.last != 0 {
+	was := p.known
+	change(&p.known)
+	if p.known != was && p.last != 0 {
 		p.before = append(p.before, placed{was, p.last})
 		p.last = 0
 	}
-	p.before = slices.DeleteFunc(p.before, func(b placed) bool { return b.clock.moment(b.until) < now }) // its jobs have left
+	haveLeft := func(b placed) bool { return b.clock.moment(b.until) < now }
+	p.before = slices.DeleteFunc(p.before, haveLeft)
 }
 
 // place makes jobs of leases.
 func (p *placer) place(leases []queue.Lease) []*job {
 	jobs := make([]*job, len(leases))
 	for i, l := range leases {
-		at := p.clock.moment(l.Stamp)
+		at := p.known.moment(l.Stamp)
 		for _, b := range p.before {
 			at = max(at, b.clock.moment(min(l.Stamp, b.until)))
 		}
-		jobs[i] = newJob(l, at, p.clock.moment(l.Deadline))
+		jobs[i] = newJob(l, at, p.known.moment(l.Deadline))
 		p.last = max(p.last, l.Stamp)
 	}
 	return jobs

@@ -10,8 +10,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestPlacerKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before an earlier one whose job is still to leave, and none
-// later than by the latest knowledge but for the sake of such a job.
+// TestPlacerKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before
+// an earlier one whose job is still to leave, and none later than by the latest knowledge but for
+// the sake of such a job.
 func TestPlacerKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const horizon = 20 * time.Millisecond
@@ -60,7 +61,7 @@ func TestPlacerKeepsOrder(t *testing.T) {
 						t.Fatalf("stamp %d is put at %v, before %d at %v", leases[i].Stamp, j.at, one.stamp, one.at)
 					}
 				}
-				if plain := p.known().moment(leases[i].Stamp); j.at < plain || j.at > max(plain, latest) {
+				if plain := p.known.moment(leases[i].Stamp); j.at < plain || j.at > max(plain, latest) {
 					t.Fatalf("stamp %d is put at %v, by what is known at %v; all others have left at %v", leases[i].Stamp, j.at, plain, latest)
 				}
 				pending = append(pending, leaving{leases[i].Stamp, j.at})

@@ -1,9 +1,15 @@
 package worker
 
 import (
+	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
@@ -12,30 +18,26 @@ import (
 
 // poll polls the shard once, hands the leased jobs on and says when to poll again.
 func (s *shard) poll() plan {
-	under, err := s.d.window.enter(s.d.work)
+	leave, err := s.d.window.enter(s.d.work)
 	if err != nil {
 		return plan{at: s.d.watch.now()} // the worker ends
 	}
+	defer leave()
 	now := s.d.watch.now()
-	owner, helper := s.role.now()
+	owner, helper := s.role.owned.Load(), s.role.helping.Load()
 	leasing := (owner || helper) && s.d.stop.Err() == nil
 	if !leasing && !s.unanswered {
-		under.end()
 		return plan{at: now}
 	}
 	reserved := 0
 	if leasing {
 		reserved = s.d.capacity.reserve(s.seat, s.wants(pollLeast), s.due)
 	}
-	// An unanswered poll is repeated even without capacity: what it leased is this worker's already.
+	// An unanswered poll is repeated even without capacity: what it leased is this worker's
+	// already.
 	if leasing && reserved == 0 && !s.help.mayPollEmpty(now, owner, s.due) && !s.unanswered {
-		under.end()
 		return plan{at: s.help.emptyAt.add(helpEvery), room: true}
 	}
-	under.reserve(reserved, func(places int) {
-		s.d.capacity.forget(s.seat) // a poll without capacity may have been worth it: what is granted meanwhile would lie idle
-		s.d.capacity.give(places)
-	})
 	o := s.d.options
 	o.Horizon, o.Lead = s.clock.way(now).reach(o.Horizon, o.Lease/4)
 	o.Max, o.Helper = reserved, !owner
@@ -45,8 +47,7 @@ func (s *shard) poll() plan {
 	if owner && leasing {
 		o.Help = s.help.signal(now, reserved, s.due)
 	}
-	t, err := s.consumer.Tick(s.d.work, o)
-	places := under.end()
+	t, places, err := s.tick(o, leave)
 	if err != nil {
 		s.d.capacity.give(places)
 		return s.failed(err)
@@ -55,9 +56,30 @@ func (s *shard) poll() plan {
 	s.answered(t, places)
 	s.help.note(t, o.Help, now, owner)
 	if helper && !owner && !t.Help {
-		s.role.endHelp()
+		s.role.helping.Store(false)
 	}
 	return s.next(t, now, reserved, o.Horizon)
+}
+
+// tick makes the call, and returns how many of the reserved places it still holds at its end. After
+// pollPatience it holds neither room in the window nor places: a node that does not answer would
+// take all of both, because go-redis gives up after 20 s only.
+func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, places int, err error) {
+	places = o.Max
+	yielded := make(chan struct{})
+	patience := time.AfterFunc(pollPatience, func() {
+		defer close(yielded)
+		leave()
+		s.d.capacity.forget(s.seat) // what is granted meanwhile would lie idle
+		s.d.capacity.give(places)
+		places = 0
+	})
+	t, err = s.consumer.Tick(s.d.work, o)
+	if !patience.Stop() {
+		<-yielded
+	}
+	leave()
+	return t, places, err
 }
 
 // failed takes a poll into account that was not answered.
@@ -66,22 +88,20 @@ func (s *shard) failed(err error) plan {
 	// A poll that fails at damaged data has leased nothing that an earlier, unanswered one has not.
 	s.unanswered = s.unanswered || !errors.Is(err, queue.ErrScript)
 	if s.d.work.Err() == nil {
-		s.probe.report(err)
+		s.d.troubles.report(s, err)
 	}
 	return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 }
 
-// answered hands on what a poll has brought, and gives back what it needs no more of its places. An answer to a repeated
-// poll may bring more than that: it is the one that an earlier, larger reservation asked for. So does one that comes after the
-// places were given back.
+// answered hands on what a poll has brought, and gives back the places that it does not need.
 func (s *shard) answered(t queue.Tick, places int) {
 	for _, item := range t.Damaged {
 		name, cause, _ := strings.Cut(item, ": ")
 		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
 	}
-	s.probe.report(nil)
+	s.d.troubles.report(s, nil)
 	s.unanswered = false
-	s.pause.reset()
+	s.pause = pauses{}
 	s.brought = len(t.Leases)
 	s.clock.observe(t)
 	if t.Outbox {
@@ -107,7 +127,7 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 	if reserved == 0 {
 		s.due = t.More || soon
 		if s.due {
-			// Ask for help at once, if that was not what this poll did.
+			// Raise the help flag at once, unless this poll did.
 			if asked.since(s.help.raisedAt) >= helpEvery {
 				return plan{at: now, room: true}
 			}
@@ -119,8 +139,8 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 	if s.due {
 		return plan{at: now}
 	}
-	// The script puts every event half a horizon later than it is of use, so that this is when to poll for each of them.
-	at := s.clock.known().moment(t.Next).add(-horizon / 2)
+	// The script puts every event half a horizon later than it is of use.
+	at := s.clock.known.moment(t.Next).add(-horizon / 2)
 	switch {
 	case t.Next == 0:
 		at = never
@@ -128,15 +148,132 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 		// Everything that could be leased was, so this is another event, such as an expiry.
 		at = max(at, now.add(leastRest))
 	default:
-		// The next stamp is a multiple of the flow's interval after those of the jobs that this poll brought, and so is often the moment
-		// half a horizon before it: the poll would take the processor, and Redis, from a job that is to leave just then.
+		// Half a horizon before the next stamp another job of the flow often leaves: the poll would
+		// take the processor, and Redis, from it.
 		at = s.d.pacer.quiet(at, s.d.options.Horizon/8)
 	}
 	if s.help.raised {
 		at = min(at, max(s.help.dryAt.add(helpEvery), now.add(leastRest)))
 	}
-	if idle := safety(now); idle < at {
+	if idle := now.add(safetyPoll - rand.N(safetySpread)); idle < at {
 		return plan{at: idle, idle: true}
 	}
 	return plan{at: at}
+}
+
+// helpEvery is how often an owner without capacity raises the flag, and how long it must have had
+// some capacity to clear it.
+const helpEvery = time.Second
+
+// help is what one worker knows of the help flag of a shard that it owns. While it is raised, other
+// workers lease from the shard, too.
+type help struct {
+	raised   bool   // the flag is up, as far as the owner knows
+	raisedAt moment // when it was last raised
+	dryAt    moment // when capacity was last missing
+	emptyAt  moment // when the shard was last polled without capacity
+	short    bool   // the last poll put flows off whose routes have no capacity left here
+}
+
+func newHelp() help { return help{raisedAt: longAgo, dryAt: longAgo, emptyAt: longAgo} }
+
+// mayPollEmpty reports whether to poll without capacity: to raise the flag when jobs are due,
+// otherwise once in a while, because a poll also expires jobs and leases. A helper does not.
+func (h *help) mayPollEmpty(now moment, owner, due bool) bool {
+	h.dryAt = now
+	if !owner {
+		h.emptyAt = now
+		return false
+	}
+	if now.since(h.emptyAt) < helpEvery && !(due && now.since(h.raisedAt) >= helpEvery) {
+		return false
+	}
+	h.emptyAt = now
+	return true
+}
+
+// signal is what a poll of the owner says about its capacity.
+func (h *help) signal(now moment, reserved int, due bool) queue.HelpSignal {
+	switch {
+	case (h.short || reserved == 0 && due) && now.since(h.raisedAt) >= helpEvery:
+		return queue.HelpRaise
+	case reserved > 0 && h.raised && now.since(h.dryAt) >= helpEvery:
+		return queue.HelpClear
+	}
+	return queue.HelpKeep
+}
+
+// note keeps up with the flag after a poll that said sent at now.
+func (h *help) note(t queue.Tick, sent queue.HelpSignal, now moment, owner bool) {
+	if h.short = t.PutOff > 0; h.short {
+		h.dryAt = now
+	}
+	switch {
+	case sent == queue.HelpRaise:
+		h.raised, h.raisedAt = true, now
+	case sent == queue.HelpClear:
+		h.raised = false
+	case owner && t.Help && !h.raised:
+		// A former owner raised it: it is now this one's to clear.
+		h.raised, h.dryAt = true, now
+	}
+}
+
+// Redis runs one script at a time, so more polls under way lease fewer jobs each, and delay
+// admissions and settlements. A Redis that is far away needs more of them, for each shard to be
+// polled in time.
+const (
+	nearPolls = 16 // under way at once, if the way to Redis and back takes up to nearWay
+	farPolls  = 64
+	nearWay   = 10 * time.Millisecond
+	wayKept   = time.Minute // how long the shortest way counts, at least
+)
+
+// window bounds the polls that are under way at once.
+type window struct {
+	room  *semaphore.Weighted // of farPolls
+	polls atomic.Int64        // under way
+
+	mu          sync.Mutex
+	since       time.Time
+	way, before time.Duration // the shortest since then, and in the time before; 0: none
+}
+
+func newWindow() *window { return &window{room: semaphore.NewWeighted(farPolls), since: time.Now()} }
+
+// enter waits until there is room for a poll. leave gives it back, once. It fails if ctx ends
+// before.
+func (w *window) enter(ctx context.Context) (leave func(), err error) {
+	room := int64(farPolls / nearPolls)
+	if w.far() {
+		room = 1
+	}
+	if err := w.room.Acquire(ctx, room); err != nil {
+		return nil, err
+	}
+	w.polls.Add(1)
+	return sync.OnceFunc(func() {
+		w.polls.Add(-1)
+		w.room.Release(room)
+	}), nil
+}
+
+// observe takes into account how long a poll was under way. Only the shortest count: others waited
+// for Redis.
+func (w *window) observe(took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.since) > wayKept {
+		w.since, w.way, w.before = time.Now(), 0, w.way
+	}
+	if w.way == 0 || took < w.way {
+		w.way = took
+	}
+}
+
+// far reports whether even the shortest way takes long.
+func (w *window) far() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.way > nearWay && (w.before == 0 || w.before > nearWay)
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestWithTheQueue is the way of jobs through the real queue and real HTTP: 202 to settled, one of them by way of a retry.
+// TestWithTheQueue is the way of jobs through the real queue and real HTTP: 202 to settled, one of
+// them by way of a retry.
 func TestWithTheQueue(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})
@@ -85,7 +86,8 @@ func TestWithTheQueue(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// Deliveries 5 ms apart may overtake each other on the wire; what counts is that each came, and once.
+	// Deliveries 5 ms apart may overtake each other on the wire; what counts is that each came, and
+	// once.
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
@@ -93,7 +95,8 @@ func TestWithTheQueue(t *testing.T) {
 	}
 }
 
-// TestHandlersAndHandOffWithTheQueue is the way of jobs through the real queue to the two kinds of route that are not HTTP.
+// TestHandlersAndHandOffWithTheQueue is the way of jobs through the real queue to the two kinds of
+// route that are not HTTP.
 func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})

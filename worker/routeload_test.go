@@ -35,13 +35,14 @@ func (b *reporter) seen() (map[string]queue.RouteLoad, []time.Time) {
 	return b.last, b.at
 }
 
-// A delivery is reported while it is under way and for a minute after its end; a breaker as long as it is not closed.
+// A delivery is reported while it is under way and for a minute after its end; a breaker as long as
+// it is not closed.
 func TestRoutesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, loads := &reporter{}, newRouteLoads(map[string]Route{"busy": {}, "idle": {}, "open": {}})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); loads.run(ctx, b, "w") }()
+		go func() { defer close(ended); (&Worker{broker: b, loads: loads}).report(ctx) }()
 		time.Sleep(time.Minute + 500*time.Millisecond)
 		if _, at := b.seen(); len(at) != 0 {
 			t.Errorf("%d reports of idle routes", len(at))

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// flushers is how many batches may be under way at once where Redis is slow: while one waits for
-	// its answer the next one gathers.
+	// flushers is how many batches may be under way at once where Redis is slow: while one waits
+	// for its answer the next one gathers.
 	flushers = 4
 	// settleMost bounds a batch, as the scripts' steps are bounded.
 	settleMost = 500
 	// settleWithin is how long a flusher waits for Redis. Then the flusher that retries takes over
 	// its batch and waits without limit: to settle twice is harmless.
 	settleWithin = 500 * time.Millisecond
-	// refusals is how often a batch may fail for another reason than Redis being away before each of
-	// its settlements is sent by itself.
+	// refusals is how often a batch may fail for another reason than Redis being away before each
+	// of its settlements is sent by itself.
 	refusals = 5
 )
 
@@ -38,12 +38,11 @@ type ending struct {
 // so that a shard that does not answer does not delay the endings of the others. The worker's
 // capacity, which only settled frees, bounds what is kept meanwhile.
 type settler struct {
-	broker  broker
-	health  *health
-	refused *burstlog.Log                                      // what is given up
-	settled func(batch []ending, results []queue.SettleResult) // results nil: given up
-	kick    chan struct{}                                      // as many tokens as flushers
-	again   chan struct{}                                      // one token, for the flusher that retries
+	broker   broker
+	troubles *troubles
+	settled  func(batch []ending, results []queue.SettleResult) // results nil: given up
+	kick     chan struct{}                                      // as many tokens as flushers
+	again    chan struct{}                                      // one token, for the flusher that retries
 
 	mu         sync.Mutex
 	pending    []ending
@@ -74,19 +73,17 @@ func (s *settler) run(ctx context.Context) {
 		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns}).run(ctx, s.kick) })
 	}
 	g.Go(func() {
-		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), retries: s.health.probe()}).run(ctx, s.again)
+		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), retries: true}).run(ctx, s.again)
 	})
 	g.Wait()
 }
 
-// flusher sends one batch at a time; its slices are used again.
+// flusher sends one batch at a time.
 type flusher struct {
 	*settler
 	from    *[]ending // of the settler
 	turns   *turn.Turns
-	retries *probe // of the flusher that retries, which alone knows when Redis is back; else nil
-	batch   []ending
-	wire    []queue.Settlement
+	retries bool // the flusher that retries, which alone knows when Redis is back
 }
 
 // run sends what there is whenever there is a token, until ctx ends. One token may stand for many
@@ -98,16 +95,15 @@ func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
 		if !ok {
 			return
 		}
-		some := f.take()
-		answered := some && f.send(ctx, f.batch)
+		batch := f.take()
+		answered := len(batch) == 0 || f.send(ctx, batch)
 		end()
-		switch {
-		case answered:
-			pause.reset()
-		case some:
+		if !answered {
 			sleep(ctx, pause.next())
-		default:
-			pause.reset()
+			continue
+		}
+		pause = pauses{}
+		if len(batch) == 0 {
 			select {
 			case <-ctx.Done():
 				return
@@ -117,18 +113,17 @@ func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
 	}
 }
 
-// take fills the batch with the oldest endings and reports whether there were any.
-func (f *flusher) take() bool {
+// take takes the oldest endings.
+func (f *flusher) take() []ending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	from := *f.from
-	n := min(len(from), settleMost)
-	clear(f.batch) // release the responses
-	f.batch = append(f.batch[:0], from[:n]...)
-	rest := copy(from, from[n:])
-	clear(from[rest:])
-	*f.from = from[:rest]
-	return n > 0
+	n := min(len(*f.from), settleMost)
+	batch, rest := (*f.from)[:n:n], (*f.from)[n:]
+	if len(rest) == 0 {
+		rest = nil // it would keep the batch
+	}
+	*f.from = rest
+	return batch
 }
 
 // send settles the batch, whose order it may change, and reports whether any of it was answered.
@@ -140,8 +135,8 @@ func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 	for refused := 1; ctx.Err() == nil; refused++ {
 		n, err := f.settle(ctx, batch)
 		batch, answered = batch[n:], answered || n > 0
-		if f.retries != nil && (err == nil || ctx.Err() == nil) {
-			f.retries.report(err)
+		if f.retries && (err == nil || ctx.Err() == nil) {
+			f.troubles.report(f, err)
 		}
 		switch {
 		case err == nil, ctx.Err() != nil:
@@ -162,7 +157,7 @@ func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 			return true
 		}
 		for _, e := range batch {
-			f.refused.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", err)
+			f.troubles.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", err)
 		}
 		f.settled(batch, nil)
 		return true
@@ -173,18 +168,16 @@ func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
 // settle makes one call. It moves the endings that were answered to the front, ends them, and
 // returns how many they are. There may be some beside an error.
 func (f *flusher) settle(ctx context.Context, batch []ending) (n int, err error) {
-	clear(f.wire)
-	f.wire = f.wire[:0]
-	for _, e := range batch {
-		f.wire = append(f.wire, e.settlement)
+	wire := make([]queue.Settlement, len(batch))
+	for i, e := range batch {
+		wire[i] = e.settlement
 	}
-	call := ctx
-	if f.retries == nil {
+	if !f.retries {
 		limited, cancel := context.WithTimeout(ctx, settleWithin)
 		defer cancel()
-		call = limited
+		ctx = limited
 	}
-	results, err := f.broker.Settle(call, f.wire)
+	results, err := f.broker.Settle(ctx, wire)
 	if err == nil {
 		crash.At("after-settle")
 	}
@@ -199,12 +192,4 @@ func (f *flusher) settle(ctx context.Context, batch []ending) (n int, err error)
 		f.settled(batch[:n], results[:n])
 	}
 	return n, err
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

@@ -25,7 +25,7 @@ func startSettler(t *testing.T, q *fakeQueue) (r *settlerRig, stop func()) {
 	t.Helper()
 	r = &settlerRig{settled: map[string]int{}}
 	log := slog.New(slog.DiscardHandler)
-	r.settler = &settler{broker: q, health: &health{log: log}, kick: make(chan struct{}, flushers), again: make(chan struct{}, 1), settled: r.note}
+	r.settler = &settler{broker: q, troubles: newTroubles(log, nil), kick: make(chan struct{}, flushers), again: make(chan struct{}, 1), settled: r.note}
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
 	g.Go(func() { r.run(ctx) })
@@ -158,7 +158,8 @@ func TestEndingsOfAShardThatIsAwayHoldUpNoOthers(t *testing.T) {
 	})
 }
 
-// TestAShardThatDoesNotAnswerKeepsNoOthers: what is answered beside an error has ended, and only the rest is sent again.
+// TestAShardThatDoesNotAnswerKeepsNoOthers: what is answered beside an error has ended, and only
+// the rest is sent again.
 func TestAShardThatDoesNotAnswerKeepsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

@@ -9,12 +9,12 @@ import (
 // shares bounds the capacity that jobs of a route and of a flow may take (bulkheads), so that an
 // upstream that hangs leaves capacity to the others.
 //
-// Half of the capacity is guaranteed: each route has an equal part, at least one, which no other may
-// take. The other half is a pool. A route may borrow at most as much as it leaves in the pool, and a
-// flow may hold at most three times as much as it leaves to its route. These are dynamic thresholds
-// (Choudhury and Hahne, 1998): with n greedy borrowers, each gets an equal part and the last part
-// stays free. So a route or flow that wakes up finds capacity at once, even if no delivery of the
-// others ends before its timeout.
+// Half of the capacity is guaranteed: each route has an equal part, at least one, which no other
+// may take. The other half is a pool. A route may borrow at most as much as it leaves in the pool,
+// and a flow may hold at most three times as much as it leaves to its route. These are dynamic
+// thresholds (Choudhury and Hahne, 1998): with n greedy borrowers, each gets an equal part and the
+// last part stays free. So a route or flow that wakes up finds capacity at once, even if no
+// delivery of the others ends before its timeout.
 //
 // A worker with a single route guarantees nothing.
 type shares struct {
@@ -40,14 +40,12 @@ func newShares(places int, routes []string) shares {
 // count adds n places to those that the job's route and flow hold; n is 1 or −1.
 func (s *shares) count(j *job, n int) {
 	at := shardRoute{j.shard, j.lease.Route}
-	add(s.held, at.route, n)
-	tenants := s.flows[at]
-	if tenants == nil {
-		tenants = map[string]int{}
-		s.flows[at] = tenants
+	if s.flows[at] == nil {
+		s.flows[at] = map[string]int{}
 	}
-	add(tenants, j.lease.Tenant, n)
-	if len(tenants) == 0 {
+	add(s.held, at.route, n)
+	add(s.flows[at], j.lease.Tenant, n)
+	if len(s.flows[at]) == 0 {
 		delete(s.flows, at)
 	}
 }
@@ -59,8 +57,8 @@ func add(counts map[string]int, name string, n int) {
 }
 
 // bounds returns the bounds of a poll of the shard that may lease most jobs: only of routes that it
-// could take beyond their share. held and free are the worker's. There are at most as many bounds as
-// routes and places together.
+// could take beyond their share. held and free are the worker's. There are at most as many bounds
+// as routes and places together.
 func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	pool := free
 	for _, route := range s.routes {
@@ -69,7 +67,13 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	if pool >= 3*held+4*most {
 		return nil // even a flow that held everything could take most
 	}
-	bound := func(route string) {
+	routes := slices.Clone(s.routes)
+	for route := range s.held {
+		if !slices.Contains(routes, route) {
+			routes = append(routes, route) // of jobs whose route is no longer configured
+		}
+	}
+	for _, route := range routes {
 		room := s.room(route, free, pool)
 		tenants := s.flows[shardRoute{shard, route}]
 		greediest := 0
@@ -77,19 +81,11 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 			greediest = max(greediest, n)
 		}
 		if share(room, greediest) >= most {
-			return
+			continue
 		}
 		bounds = append(bounds, queue.Bound{Route: route, Places: room})
 		for tenant, n := range tenants {
 			bounds = append(bounds, queue.Bound{Tenant: tenant, Route: route, Places: n})
-		}
-	}
-	for _, route := range s.routes {
-		bound(route)
-	}
-	for route := range s.held {
-		if !slices.Contains(s.routes, route) {
-			bound(route) // of jobs whose route is no longer configured
 		}
 	}
 	return bounds

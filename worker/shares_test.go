@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// poll lets a flow take what a poll for it may lease, as lua/tick.lua applies the bounds; most bounds one poll.
+// poll lets a flow take what a poll for it may lease, as lua/tick.lua applies the bounds; most
+// bounds one poll.
 func poll(c *capacity, shard int, tenant, route string, most int) []*job {
 	n := c.reserve(newSeat(), most, false)
 	lease, holds := n, 0
@@ -32,7 +33,8 @@ func poll(c *capacity, shard int, tenant, route string, most int) []*job {
 	return jobs
 }
 
-// TestHangingFlowsLeaveAShare: flows whose jobs never end take all they may, and one that wakes up then finds places at once.
+// TestHangingFlowsLeaveAShare: flows whose jobs never end take all they may, and one that wakes up
+// then finds places at once.
 func TestHangingFlowsLeaveAShare(t *testing.T) {
 	routes := []string{"well"}
 	for r := range 49 {
@@ -84,7 +86,8 @@ func TestNoBoundsWhereNothingIsCongested(t *testing.T) {
 	}
 }
 
-// TestBoundsNameWhatTheyConcern: only the routes and the shard's flows that a poll could take too much of.
+// TestBoundsNameWhatTheyConcern: only the routes and the shard's flows that a poll could take too
+// much of.
 func TestBoundsNameWhatTheyConcern(t *testing.T) {
 	c := newCapacity(100, "sick", "well")
 	greedy := jobsOf("acme", "sick", 40)
@@ -102,8 +105,8 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 	}
 }
 
-// TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring jobs of one route that never
-// end, a fifth of the places stays free.
+// TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring
+// jobs of one route that never end, a fifth of the places stays free.
 func TestOneRouteNeverTakesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		places := rapid.IntRange(10, 400).Draw(t, "places")

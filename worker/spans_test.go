@@ -36,8 +36,8 @@ func toldOf(s sdk.ReadOnlySpan, key attribute.Key) string {
 	return ""
 }
 
-// TestSpansOfDeliveries: each attempt has a span of its own, a child of what the job brought and told how it ended, and its traceparent is what
-// the deliverer gets.
+// TestSpansOfDeliveries: each attempt has a span of its own, a child of what the job brought and
+// told how it ended, and its traceparent is what the deliverer gets.
 func TestSpansOfDeliveries(t *testing.T) {
 	const of = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ends := map[string]queue.Settlement{
@@ -101,8 +101,8 @@ func TestSpansOfDeliveries(t *testing.T) {
 	})
 }
 
-// TestSpansOfHandlers: a handler finds the span in its context, and the traceparent in what Delivery tells; its error, which may quote the payload, stays with
-// the job.
+// TestSpansOfHandlers: a handler finds the span in its context, and the traceparent in what
+// Delivery tells; its error, which may quote the payload, stays with the job.
 func TestSpansOfHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer, recorder := recorded()

@@ -12,7 +12,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestStop: what leaves within a handover leaves on its instant, what leaves later is given back, and what runs ends.
+// TestStop: what leaves within a handover leaves on its instant, what leaves later is given back,
+// and what runs ends.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
@@ -59,7 +60,8 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// TestStopSignsOffOrNot: with a Redis that does not answer, the stop does not wait for the grace to say that the worker leaves.
+// TestStopSignsOffOrNot: with a Redis that does not answer, the stop does not wait for the grace to
+// say that the worker leaves.
 func TestStopSignsOffOrNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

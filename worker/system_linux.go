@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelWaiter sleeps in the kernel, with a timer slack of a nanosecond: it wakes some 50 µs after the
-// instant, ten times closer than the runtime's timers. An eventfd cuts the sleep short.
+// kernelWaiter sleeps in the kernel, with a timer slack of a nanosecond: it wakes some 50 µs after
+// the instant, ten times closer than the runtime's timers. An eventfd cuts the sleep short.
 type kernelWaiter struct {
 	event int
 	poll  [1]unix.PollFd
@@ -32,7 +32,8 @@ func (w *kernelWaiter) wait(d time.Duration) {
 		ts := unix.NsecToTimespec(int64(d))
 		timeout = &ts
 	}
-	// The slack is the thread's, which may be another each time. Where a sandbox refuses it, it is 50 µs.
+	// The slack is the thread's, which may be another each time. Where a sandbox refuses it, it is
+	// 50 µs.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	// An error is a signal of the runtime: the pacer reads the clock again and comes back.
 	n, err := unix.Ppoll(w.poll[:], timeout, nil)
@@ -49,10 +50,10 @@ func (w *kernelWaiter) wake() {
 
 func (w *kernelWaiter) close() { _ = unix.Close(w.event) }
 
-// ReserveProcessor gives the Go runtime one processor (GOMAXPROCS) more, once, unless the environment
-// sets GOMAXPROCS. A program that runs a Worker on few cores calls it at its start: while a pacer
-// sleeps in the kernel, the runtime keeps a processor for its thread for up to ten milliseconds. Of
-// two processors, only one was left for deliveries and replies.
+// ReserveProcessor gives the Go runtime one processor (GOMAXPROCS) more, once, unless the
+// environment sets GOMAXPROCS. A program that runs a Worker on few cores calls it at its start:
+// while a pacer sleeps in the kernel, the runtime keeps a processor for its thread for up to ten
+// milliseconds. Of two processors, only one was left for deliveries and replies.
 func ReserveProcessor() { reserve() }
 
 var reserve = sync.OnceFunc(func() {
@@ -61,14 +62,14 @@ var reserve = sync.OnceFunc(func() {
 	}
 })
 
-// slice is how long a thread of this process may run at a time while others wait. The shorter it is,
-// the sooner the thread runs when it wakes. It is the least that the kernel accepts.
+// slice is how long a thread of this process may run at a time while others wait. The shorter it
+// is, the sooner the thread runs when it wakes. It is the least that the kernel accepts.
 const slice = 100 * time.Microsecond
 
-// ShortenTurns requests short time slices for all threads of the process, and so for those that they
-// start. A program that runs a Worker, or runs beside one, calls it at its start, so that a departure
-// does not wait for a neighbour's slice of some milliseconds. Older kernels than Linux 6.12 (EEVDF)
-// ignore it, and so does a sandbox that refuses it.
+// ShortenTurns requests short time slices for all threads of the process, and so for those that
+// they start. A program that runs a Worker, or runs beside one, calls it at its start, so that a
+// departure does not wait for a neighbour's slice of some milliseconds. Older kernels than Linux
+// 6.12 (EEVDF) ignore it, and so does a sandbox that refuses it.
 func ShortenTurns() {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -2,27 +2,61 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
 )
 
-// troubles logs what an operator should know of deliveries, a line for a burst of them.
+// troubles logs what an operator should know: bursts of like events in few lines, and one line when
+// the first part of the worker cannot reach Redis and one when the last of them can again.
 type troubles struct {
+	log            *slog.Logger
 	deaths, panics *burstlog.Log
 	damage         *burstlog.Log // stored items that Redis or this process cannot work with
 	givenUp        *burstlog.Log // settlements
+
+	mu    sync.Mutex
+	away  map[any]bool // shards, a flusher, the heartbeat and so on that cannot reach Redis
+	since time.Time    // when the first of them could not
 }
 
 // newTroubles calls stopped with flows that have lost jobs, now and then.
 func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 	return &troubles{
-		deaths:  burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
-		panics:  burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
-		damage:  burstlog.New(log, slog.LevelError, "stored data is damaged; what it concerns stands still", nil),
-		givenUp: burstlog.New(log, slog.LevelError, "settlements were given up; the leases will expire and the jobs be delivered again", nil),
+		log:    log,
+		away:   map[any]bool{},
+		deaths: burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
+		panics: burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
+		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; what it concerns stands still", nil),
+		givenUp: burstlog.New(log, slog.LevelError,
+			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
+	}
+}
+
+// report takes the end of a call by a part of the worker into account. Damaged data is no outage:
+// Redis answered.
+func (t *troubles) report(part any, err error) {
+	if errors.Is(err, queue.ErrScript) {
+		t.damage.Add(burstlog.Key{}, 1, "error", err)
+		err = nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err == nil && t.away[part]:
+		if delete(t.away, part); len(t.away) == 0 {
+			t.log.Info("redis is back", "after", time.Since(t.since).Round(time.Millisecond))
+		}
+	case err != nil:
+		if len(t.away) == 0 {
+			t.since = time.Now()
+			t.log.Warn("redis is away; trying again", "error", err)
+		}
+		t.away[part] = true
 	}
 }
 

@@ -41,7 +41,8 @@ func (l *watchedLog) String() string {
 	return l.text.String()
 }
 
-// A flow that has stopped because of its dead letters is told, with the tenant encoded; so is the burst of deaths, in one line.
+// A flow that has stopped because of its dead letters is told, with the tenant encoded; so is the
+// burst of deaths, in one line.
 func TestStoppedFlowIsTold(t *testing.T) {
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

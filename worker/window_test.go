@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestWindowBoundsThePolls: no more polls are under way than the window has room for, first come, first served. Who
-// gives up takes no room, and neither does a poll that is not answered.
+// TestWindowBoundsThePolls: no more polls are under way than the window has room for, first come,
+// first served. Who gives up takes no room, and leaving twice gives back no more than once.
 func TestWindowBoundsThePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow()
@@ -18,20 +18,11 @@ func TestWindowBoundsThePolls(t *testing.T) {
 			}
 		}
 		w.polls.Store(0)
-		enter := func(ctx context.Context) *underWay {
-			u, err := w.enter(ctx)
-			if err != nil {
-				return nil
-			}
-			return u
+		enter := func(ctx context.Context) (leave func()) {
+			leave, _ = w.enter(ctx)
+			return leave
 		}
-		first := enter(t.Context())
-		hangs := enter(t.Context())
-		hangs.reserve(7, func(reserved int) {
-			if reserved != 7 {
-				t.Errorf("%d places are given back, want 7", reserved)
-			}
-		})
+		first, second := enter(t.Context()), enter(t.Context())
 		entered := make(chan int, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { enter(ctx); entered <- 0 }()
@@ -45,23 +36,23 @@ func TestWindowBoundsThePolls(t *testing.T) {
 		if n := <-entered; n != 0 {
 			t.Error("a poll began before there was room")
 		}
-		if n := first.end(); n != 0 {
-			t.Errorf("a poll that has reserved nothing ends with %d places", n)
-		}
+		first()
+		first()
 		if n := <-entered; n != 1 {
 			t.Error("the poll that waits longest does not begin")
 		}
-		begun := time.Now()
-		if enter(t.Context()); time.Since(begun) != pollPatience {
-			t.Errorf("a poll waited %v for one that hangs", time.Since(begun))
+		if w.polls.Load() != 2 {
+			t.Errorf("%d polls are under way, want 2", w.polls.Load())
 		}
-		if n := hangs.end(); n != 0 || w.polls.Load() != 2 {
-			t.Errorf("a poll that was given up holds %d places; %d polls are under way", n, w.polls.Load())
+		second()
+		if leave := enter(t.Context()); leave == nil || w.polls.Load() != 2 {
+			t.Errorf("%d polls are under way, want 2", w.polls.Load())
 		}
 	})
 }
 
-// TestWindowOfAFarRedis: more polls may be under way once the shortest way to Redis is long for a minute.
+// TestWindowOfAFarRedis: more polls may be under way once the shortest way to Redis is long for a
+// minute.
 func TestWindowOfAFarRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow()

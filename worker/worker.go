@@ -3,8 +3,8 @@
 //
 // What it promises:
 //
-//   - A job leaves neither before its stamp, as exactly as the shard's clock is known here, nor more
-//     than a horizon after it. A job whose lease cannot be kept does not leave at all.
+//   - A job leaves neither before its stamp, as exactly as the shard's clock is known here, nor
+//     more than a horizon after it. A job whose lease cannot be kept does not leave at all.
 //   - At most Config.Concurrency jobs are held at once. Only polls that take Redis longer than
 //     250 ms may bring more.
 //   - A shard that does not answer delays no other.
@@ -18,7 +18,7 @@
 // The way of a job through the package:
 //
 //	shard loop ──poll──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
-//	(dispatcher, shard)            (one thread, heap)      (goroutine)   (batches)
+//	(dispatcher, shard)            (one thread, sorted)    (goroutine)   (batches)
 //	                                 └─ too late, lease nearly over, stopping: released ─► settler
 //
 // Capacity is reserved before the poll that may use it and is freed when the job is settled.
@@ -125,7 +125,6 @@ type Worker struct {
 	watch    stopwatch
 	log      *slog.Logger
 	metrics  *metrics
-	health   *health
 	troubles *troubles
 	capacity *capacity
 	window   *window
@@ -141,12 +140,13 @@ type Worker struct {
 }
 
 // New checks the configuration and prepares a worker; nothing runs before Run. Its errors are
-// shaper.Problems, which list every setting that breaks a rule, or those of registering the metrics.
+// shaper.Problems, which list every setting that breaks a rule, or those of registering the
+// metrics.
 func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
 	w, err := newWorker(q, consumers, newWaiter, cfg)
 	if err == nil && cfg.Callbacks != nil {
-		w.outbox = newOutbox(w.id, q, cfg.Callbacks, w.health.probe())
+		w.outbox = newOutbox(w.id, q, cfg.Callbacks, w.troubles)
 	}
 	return w, err
 }
@@ -164,6 +164,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		deliverers: make(map[string]deliverer, len(cfg.Routes)),
 		newWaiter:  newWaiter,
 		watch:      stopwatch{start: time.Now()},
+		metrics:    newMetrics(),
 		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
 		window:     newWindow(),
 		ledger:     newLedger(),
@@ -171,41 +172,34 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.troubles = newTroubles(w.log, w.stopped)
-	w.health = &health{log: w.log, damage: w.troubles.damage}
 	w.settler = &settler{
-		broker: b, health: w.health, refused: w.troubles.givenUp, settled: w.settled,
+		broker: b, troubles: w.troubles, settled: w.settled,
 		kick: make(chan struct{}, flushers), again: make(chan struct{}, 1),
 	}
-	var err error
-	if w.metrics, err = newMetrics(cfg.Registerer, w.loadGauges()...); err != nil {
+	if err := w.register(); err != nil {
 		return nil, fmt.Errorf("worker: metrics: %w", err)
 	}
 	for name, route := range cfg.Routes {
-		if w.deliverers[name], err = w.newDeliverer(name, route); err != nil {
-			return nil, fmt.Errorf("worker: routes.%s: %w", name, err)
-		}
+		w.deliverers[name] = w.newDeliverer(name, route)
 	}
 	return w, nil
 }
 
-func (w *Worker) newDeliverer(name string, route Route) (deliverer, error) {
+func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	switch {
 	case route.Handler:
-		return newHandlerDeliverer(route, w.cfg, w.log, w.troubles.panics), nil
+		return newHandlerDeliverer(route, w.cfg, w.log, w.troubles.panics)
 	case route.Asynq != nil:
 		// The client keeps only the names of its queues, so each route may have its own.
 		client := asynq.NewClientFromRedisClient(w.cfg.AsynqClient)
-		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}, nil
+		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}
 	}
-	h, err := newHTTPDeliverer(route)
-	if err != nil {
-		return nil, err
-	}
+	h := newHTTPDeliverer(route)
 	w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
-		return newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log), nil
+		return newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log)
 	}
-	return h, nil
+	return h
 }
 
 // Run works until ctx ends, then stops gracefully and returns nil. It fails only when it is called
@@ -213,13 +207,13 @@ func (w *Worker) newDeliverer(name string, route Route) (deliverer, error) {
 //
 // It stops in this order, and for these reasons:
 //
-//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could be told
-//     in time to send them at their stamps. Later ones are released at once. Polls that Redis has
-//     not answered are repeated until they are, because they may have leased jobs.
+//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could
+//     send them at their stamps. Later ones are released at once. Polls that Redis has not
+//     answered are repeated until they are, because they may have leased jobs.
 //  2. The worker leaves the list of live workers, so that its shards have new owners while its last
 //     deliveries still run. It does not wait for polls that a node leaves unanswered.
-//  3. Running deliveries may end by themselves for as long as Config.Grace, their leases still being
-//     extended. Those that have not are cut off and settled as failed attempts.
+//  3. Running deliveries may end by themselves within Config.Grace; their leases are extended.
+//     The others are cut off and settled as failed attempts.
 //  4. Completions are handed over and callbacks sent until ctx ends. The rest is left to other
 //     workers, or to the next start.
 //  5. The settler goes on until nothing is left to settle, or half a second after the grace. Leases
@@ -234,7 +228,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cutOff := context.WithCancel(talk)
 	defer cutOff()
 	w.work = work
-	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.deliver, w.miss)
+	miss := func(j *job) { w.giveBack(j, true) }
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.deliver, miss)
 	go w.pacer.run()
 	var talking sync.WaitGroup
 	w.talk(ctx, talk, &talking)
@@ -249,8 +244,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.stopping.Store(true)
 	w.log.Info("worker is stopping", "leases", w.ledger.len())
 	defer time.AfterFunc(w.cfg.Grace, cutOff).Stop()
+	end := w.watch.now().add(w.cfg.Grace + settleTail)
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
-		w.release(j)
+		w.giveBack(j, false)
 	}
 	select {
 	case <-dispatching:
@@ -260,7 +256,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
 	}
 	<-dispatching
-	left := w.finish()
+	for w.ledger.len() > 0 && w.watch.now() < end {
+		time.Sleep(time.Millisecond)
+	}
+	left := w.ledger.len()
 	hangUp()
 	<-w.pacer.ended
 	talking.Wait()
@@ -279,10 +278,8 @@ func (w *Worker) Run(ctx context.Context) error {
 // talk starts what calls Redis beside the dispatcher. Callbacks end with ctx, the others with talk.
 func (w *Worker) talk(ctx, talk context.Context, g *sync.WaitGroup) {
 	g.Go(func() { w.settler.run(talk) })
-	hb := &heartbeat{broker: w.broker, ledger: w.ledger, watch: w.watch, probe: w.health.probe(), lease: w.cfg.Lease, every: w.cfg.beat()}
-	g.Go(func() { hb.run(talk) })
-	g.Go(func() { w.lateness.run(talk, w.broker, w.id, w.log) })
-	g.Go(func() { w.loads.run(talk, w.broker, w.id) })
+	g.Go(func() { w.keepLeases(talk) })
+	g.Go(func() { w.report(talk) })
 	if w.outbox == nil {
 		return
 	}
@@ -294,43 +291,22 @@ func (w *Worker) talk(ctx, talk context.Context, g *sync.WaitGroup) {
 	})
 }
 
-// finish waits until every lease is settled, at most until settleTail after the grace, and returns
-// how many are not.
-func (w *Worker) finish() int {
-	empty := w.ledger.empty()
-	select {
-	case <-empty:
-		return 0
-	case <-w.work.Done():
-	}
-	select {
-	case <-empty:
-	case <-time.After(settleTail):
-	}
-	return w.ledger.len()
-}
-
 // accept takes over jobs that were just leased, their capacity being reserved. Those that would
 // leave after the end of the pacer are released.
 func (w *Worker) accept(jobs []*job) {
 	w.ledger.add(jobs)
 	w.metrics.leases.Add(float64(len(jobs)))
 	for _, j := range w.pacer.add(jobs) {
-		w.release(j)
+		w.giveBack(j, false)
 	}
 }
 
-// miss gives a job back that came too late to leave at its stamp.
-func (w *Worker) miss(j *job) {
-	w.lateness.missed.Add(1)
-	w.metrics.missed.Inc()
-	w.giveBack(j, true)
-}
-
-// release gives a job back that has not departed.
-func (w *Worker) release(j *job) { w.giveBack(j, false) }
-
+// giveBack releases a job that has not departed; missed if it came too late to leave at its stamp.
 func (w *Worker) giveBack(j *job, missed bool) {
+	if missed {
+		w.lateness.missed.Add(1)
+		w.metrics.missed.Inc()
+	}
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)
 		return
@@ -338,17 +314,15 @@ func (w *Worker) giveBack(j *job, missed bool) {
 	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
 }
 
-// forget drops a job whose lease is another's by now, or lives on without this worker: there is
-// nothing to settle.
-func (w *Worker) forget(j *job, o outcome) {
+// forget drops a job whose lease is another's by now, or lives on without this worker.
+func (w *Worker) forget(j *job, o string) {
 	w.metrics.leases.Dec()
 	w.metrics.deliveries[o].Inc()
 	w.ledger.remove(j)
 	w.capacity.free(j)
 }
 
-// deliver makes one attempt, unless the lease is lost, and settles it. It returns at the end of the
-// delivery.
+// deliver makes one attempt, unless the lease is lost, and settles it.
 func (w *Worker) deliver(j *job) {
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)
@@ -378,8 +352,8 @@ func (w *Worker) deliver(j *job) {
 	w.settle(j, s)
 }
 
-// endSpan ends the span of a delivery with its outcome, in the metrics' words. The queue may still find
-// the lease stale, or charge a hold as an attempt.
+// endSpan ends the span of a delivery with its outcome. The queue may still find the lease stale,
+// or charge a hold as an attempt.
 func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement) {
 	if !span.Recorded() {
 		span.End("", s, true)
@@ -391,34 +365,32 @@ func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement)
 		s.MaxAttempts = cmp.Or(s.MaxAttempts, l.MaxAttempts)
 		outcome = outcomeOf(s, queue.Settled)
 	}
-	span.End(outcomeNames[outcome], s, w.cfg.Routes[l.Route].Handler)
+	span.End(outcome, s, w.cfg.Routes[l.Route].Handler)
 }
 
 // attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.
 func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
-	route, known := w.cfg.Routes[l.Route]
+	retry := w.cfg.Routes[l.Route].Retry
+	d, known := w.deliverers[l.Route]
 	if !known {
-		route = Route{}.withDefaults()
-		// The job brings its own limit: the configuration that set it is gone.
-		route.Retry.MaxAttempts = l.MaxAttempts
+		retry = Route{}.withDefaults().Retry
+		retry.MaxAttempts = l.MaxAttempts // the configuration that set it is gone
+		name := outbound.CutTo(l.Route, 64)
+		return retry.again(l, fmt.Sprintf("route %q is not configured in this worker", name), 0)
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			// The value is not logged, it may quote the payload.
 			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
 				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
-			s = route.Retry.again(l, "the delivery panicked", 0)
+			s = retry.again(l, "the delivery panicked", 0)
 		}
 	}()
-	d, ok := w.deliverers[l.Route]
-	if !ok {
-		return route.Retry.again(l, fmt.Sprintf("route %q is not configured in this worker", outbound.CutTo(l.Route, 64)), 0)
-	}
 	return w.loads[l.Route].deliver(func() queue.Settlement { return d.Deliver(ctx, l) })
 }
 
-// settle hands the end of a job to the settler. The job keeps its capacity until Redis has answered:
-// otherwise settlements would pile up without bound while Redis is away.
+// settle hands the end of a job to the settler. The job keeps its capacity until Redis has
+// answered: otherwise settlements would pile up without bound while Redis is away.
 func (w *Worker) settle(j *job, s queue.Settlement) {
 	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
 	switch {

@@ -58,16 +58,16 @@ func TestJobsLeaveAtTheirStamps(t *testing.T) {
 		if n := testutil.ToFloat64(r.metrics.deliveries[outcomeSucceeded]); n != 40 {
 			t.Errorf("metric counts %v, want 40", n)
 		}
-		// 40 jobs 5 ms apart and a look every 10 ms: the horizon gathers them.
+		// 40 jobs 5 ms apart and a poll every 10 ms: the horizon gathers them.
 		if n := len(q.ticks); n > 60 {
 			t.Errorf("%d looks for 40 jobs in 200 ms", n)
 		}
 	})
 }
 
-// TestLongLooksDoNotShiftDepartures: over a slow network nobody knows when during a look the clock was read. It is read for itself then, though
-// not while nothing leaves, and not often.
-func TestLongLooksDoNotShiftDepartures(t *testing.T) {
+// TestLongPollsDoNotShiftDepartures: over a slow network nobody knows when during a poll the clock
+// was read. It is read for itself then, though not while nothing leaves, and not often.
+func TestLongPollsDoNotShiftDepartures(t *testing.T) {
 	for _, cluster := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			q := newFakeQueue(2)
@@ -81,7 +81,7 @@ func TestLongLooksDoNotShiftDepartures(t *testing.T) {
 				return queue.Settlement{Event: shaper.Succeed}
 			})
 			pass(time.Minute)
-			q.set(func() { q.early = 0.05 }) // of a look's trip; a reading's clock is read midway
+			q.set(func() { q.early = 0.05 }) // of a poll's trip; a reading's clock is read midway
 			warmUp := len(q.shards)
 			if q.readings != warmUp {
 				t.Errorf("%d readings while nothing left, want %d", q.readings, warmUp)
@@ -108,7 +108,8 @@ func TestLongLooksDoNotShiftDepartures(t *testing.T) {
 	}
 }
 
-// TestBeatsTellTheClock: a shard that was just gained, and a job of it that is due, leave no time to read its clock; a beat has told what it is.
+// TestBeatsTellTheClock: a shard that was just gained, and a job of it that is due, leave no time
+// to read its clock; a beat has told what it is.
 func TestBeatsTellTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
@@ -134,9 +135,9 @@ func TestBeatsTellTheClock(t *testing.T) {
 	})
 }
 
-// TestLooksAreBetweenDepartures: a look at the instant of a departure would take the processor from it. One is planned half a horizon before the next
-// stamp, which for most rates is itself one.
-func TestLooksAreBetweenDepartures(t *testing.T) {
+// TestPollsAreBetweenDepartures: a poll at the instant of a departure would take the processor from
+// it. One is planned half a horizon before the next stamp, which for most rates is itself one.
+func TestPollsAreBetweenDepartures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{}, succeed)
@@ -158,7 +159,7 @@ func TestLooksAreBetweenDepartures(t *testing.T) {
 			}
 			looks++
 			if off := since % every; min(off, every-off) < 2*time.Millisecond {
-				t.Errorf("a look %v after a departure", off)
+				t.Errorf("a poll %v after a departure", off)
 			}
 		}
 		if looks < 20 || looks > 200 {
@@ -184,7 +185,7 @@ func TestIdleWorkerPollsSeldom(t *testing.T) {
 	})
 }
 
-func TestWakeBringsALookAtOnce(t *testing.T) {
+func TestWakeBringsAPollAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(4)
 		r := startRig(t, q, Config{}, succeed)
@@ -238,7 +239,7 @@ func TestRedisAway(t *testing.T) {
 	})
 }
 
-func TestUnansweredLookIsRepeatedAndCharged(t *testing.T) {
+func TestUnansweredPollIsRepeatedAndCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		release := make(chan struct{})
@@ -252,14 +253,15 @@ func TestUnansweredLookIsRepeatedAndCharged(t *testing.T) {
 		for i := range 4 {
 			q.put(0, fmt.Sprint(i), 0)
 		}
-		// The answer with the four jobs is lost once; meanwhile somebody takes three of the places that polls may reserve.
+		// The answer with the four jobs is lost once; meanwhile somebody takes three of the places
+		// that polls may reserve.
 		q.set(func() { q.shards[0].loseReply = 1 })
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Millisecond)
 		taken := r.capacity.reserve(newSeat(), 3, false)
 		pass(15 * time.Millisecond)
 		if running.Load() != 0 {
-			t.Fatal("the look was repeated too soon")
+			t.Fatal("the poll was repeated too soon")
 		}
 		pass(time.Second)
 		if n := running.Load(); n != 4 {
@@ -400,7 +402,8 @@ func TestHelperLeasesBesideTheOwner(t *testing.T) {
 		if n := q.events()[shaper.Succeed]; n != 10 {
 			t.Errorf("the helper delivered %d, want 10", n)
 		}
-		// The owner is well again: the helper sees it with its next look, and then leaves the shard alone.
+		// The owner is well again: the helper sees it with its next poll, and then leaves the shard
+		// alone.
 		q.set(func() { q.shards[foreign].help = false })
 		pass(15 * time.Second)
 		q.looks()
@@ -437,7 +440,8 @@ func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
 				t.Errorf("shard %d: owned %v, looked at %d times", n, mine, looks[n])
 			}
 		}
-		// The other one leaves, and says so: its shards are looked at within a round trip or two, by the same consumers.
+		// The other one leaves, and says so: its shards are looked at within a round trip or two,
+		// by the same consumers.
 		q.set(func() { q.others = nil })
 		q.wakes <- queue.Wake{Shard: queue.AllShards}
 		pass(5 * time.Millisecond)

@@ -1,5 +1,6 @@
-// Package apitest has a queue in memory for tests of the API and of its clients. It decides admissions with the real
-// arithmetic of package shaper, but nothing ever leaves by itself: a test ends jobs with Finish.
+// Package apitest has a queue in memory for tests of the API and of its clients. It decides
+// admissions with the real arithmetic of package shaper, but nothing ever leaves by itself: a test
+// ends jobs with Finish.
 package apitest
 
 import (

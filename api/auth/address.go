@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ClientAddress returns a function that tells a request's client by its address as guests are told apart: 192.0.2.7, or the /64 of an IPv6
-// address as in 2001:db8:1:2::/64. X-Forwarded-For is believed of the trusted proxies alone. The function reports false where there is no
-// address.
+// ClientAddress returns a function that tells a request's client by its address as guests are told
+// apart: 192.0.2.7, or the /64 of an IPv6 address as in 2001:db8:1:2::/64. X-Forwarded-For is
+// believed of the trusted proxies alone. The function reports false where there is no address.
 func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string, ok bool), error) {
 	g, err := newGuests(GuestConfig{TrustedProxies: trusted})
 	if err != nil {
@@ -20,7 +20,8 @@ func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string
 	}, nil
 }
 
-// IsGuest reports whether the caller is a guest, told apart by its address: every credential has a key id.
+// IsGuest reports whether the caller is a guest, told apart by its address: every credential has a
+// key id.
 func IsGuest(p Principal) bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
 
 // AddressOf returns the address of a connection's peer in the same form; empty if it has none.

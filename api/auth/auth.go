@@ -30,8 +30,9 @@ type Principal struct {
 	KeyID  string // names the credential in logs, without opening anything; empty for guests
 }
 
-// KeyStore is where API keys are looked up. queue.ErrUnknownKey says that there is none with this id; any other error means that nothing is
-// known of it now. It is asked by several goroutines at once.
+// KeyStore is where API keys are looked up. queue.ErrUnknownKey says that there is none with this
+// id; any other error means that nothing is known of it now. It is asked by several goroutines at
+// once.
 type KeyStore interface {
 	FindKey(ctx context.Context, id string) (queue.Key, error)
 }
@@ -58,8 +59,9 @@ type Authenticator struct {
 	address func(*http.Request) (string, bool)
 }
 
-// New makes an authenticator. Keys that are fetched from a URL are refreshed until ctx ends; that they cannot be had now is no error. What
-// cannot work is one: a mode that is none, or settings of a mode that break a rule.
+// New makes an authenticator. Keys that are fetched from a URL are refreshed until ctx ends; that
+// they cannot be had now is no error. What cannot work is one: a mode that is none, or settings of
+// a mode that break a rule.
 func New(ctx context.Context, c Config) (*Authenticator, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -97,8 +99,9 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 // Takes reports whether the mode is on.
 func (a *Authenticator) Takes(mode Mode) bool { return a.modes[mode] }
 
-// Authenticate tells whose request it is. A *Refusal says why it is nobody's; any other error, such as *TooManyGuesses or one that wraps
-// queue.ErrUnavailable or ErrNoKeys, that it cannot be told now.
+// Authenticate tells whose request it is. A *Refusal says why it is nobody's; any other error, such
+// as *TooManyGuesses or one that wraps queue.ErrUnavailable or ErrNoKeys, that it cannot be told
+// now.
 func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	c, err := credentialOf(r.Header)
 	if err != nil {
@@ -121,15 +124,16 @@ func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	}
 }
 
-// Good reports whether a request that was let in once may go on, for answers that last: false once its credential is refused. While that
-// cannot be told it may.
+// Good reports whether a request that was let in once may go on, for answers that last: false once
+// its credential is refused. While that cannot be told it may.
 func (a *Authenticator) Good(r *http.Request) bool {
 	_, err := a.Authenticate(r)
 	var refusal *Refusal
 	return !errors.As(err, &refusal)
 }
 
-// byKey compares before it looks at anything else, so that only who has the secret learns, by the time it takes, of the expiry.
+// byKey compares before it looks at anything else, so that only who has the secret learns, by the
+// time it takes, of the expiry.
 func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
 		address := func() string { text, _ := a.address(r); return text }
@@ -203,7 +207,8 @@ func refuse(c Class) *Refusal { return &Refusal{c} }
 
 func (r *Refusal) Error() string { return details[r.Class] }
 
-// Challenge is the value of WWW-Authenticate (RFC 6750): with an error only where a credential was sent.
+// Challenge is the value of WWW-Authenticate (RFC 6750): with an error only where a credential was
+// sent.
 func (r *Refusal) Challenge() string {
 	const scheme = `Bearer realm="sluice"`
 	if r.Class == Missing || r.Class == NoAddress {

@@ -17,8 +17,9 @@ const (
 	cacheMost     = 10_000          // answers of each kind that are remembered
 )
 
-// keyCache remembers for a second what the store said of an id, and asks it once for all who want to know at the same time. Keys that exist
-// are remembered apart from those that do not, so that a flood of ids that were never made pushes out nothing that is of use.
+// keyCache remembers for a second what the store said of an id, and asks it once for all who want
+// to know at the same time. Keys that exist are remembered apart from those that do not, so that a
+// flood of ids that were never made pushes out nothing that is of use.
 type keyCache struct {
 	store KeyStore
 

@@ -66,7 +66,8 @@ func TestKeysExpireInTheCache(t *testing.T) {
 	})
 }
 
-// An answer counts from before the question: one that was on its way for a second is not used by who comes later.
+// An answer counts from before the question: one that was on its way for a second is not used by
+// who comes later.
 func TestASlowAnswerIsNotRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &ring{}
@@ -151,7 +152,8 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// A flood of ids that were never made fills no memory, pushes out no key, and what is malformed never reaches the store.
+// A flood of ids that were never made fills no memory, pushes out no key, and what is malformed
+// never reaches the store.
 func TestFloodOfIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &ring{}

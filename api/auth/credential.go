@@ -47,8 +47,8 @@ func (k apiKey) opens(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(got[:], hash[:]) == 1
 }
 
-// credentialOf reads the one credential that the headers carry. A header that is there but empty is a bad credential, not none: who sends it
-// meant to show one.
+// credentialOf reads the one credential that the headers carry. A header that is there but empty is
+// a bad credential, not none: who sends it meant to show one.
 func credentialOf(h http.Header) (credential, error) {
 	authorization, hasAuthorization := h["Authorization"]
 	key, hasKey := h["X-Api-Key"]

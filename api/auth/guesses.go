@@ -11,24 +11,25 @@ import (
 )
 
 const (
-	// GuessLimit is how many wrong credentials of one address are answered with 401 within guessPeriod.
-	// Then it is 429.
+	// GuessLimit is how many wrong credentials of one address are answered with 401 within
+	// guessPeriod. Then it is 429.
 	GuessLimit  = 10
 	guessPeriod = time.Minute
 	// guessesHeld bounds the addresses, and the good credentials, that are remembered.
 	guessesHeld = 10_000
-	// turnsPerSecond is how many credentials a second of addresses beyond their limit are looked up in
-	// the store, turnWait how long a request waits for its turn.
+	// turnsPerSecond is how many credentials a second of addresses beyond their limit are looked up
+	// in the store, turnWait how long a request waits for its turn.
 	turnsPerSecond = 20
 	turnWait       = 400 * time.Millisecond
 )
 
 // Guesses counts the wrong credentials of each address in this process, for all listeners together.
 //
-// It never refuses a credential that can be verified here: such as the admin token, or a token that an
-// issuer has signed. What must be looked up in the store is looked up if it has been good before. Else,
-// once the address is beyond its limit, it waits for one of a few turns a second. So a flood of guesses
-// costs the store little, and who shows a valid credential is let in from the same address.
+// It never refuses a credential that can be verified here: such as the admin token, or a token that
+// an issuer has signed. What must be looked up in the store is looked up if it has been good
+// before. Else, once the address is beyond its limit, it waits for one of a few turns a second. So
+// a flood of guesses costs the store little, and who shows a valid credential is let in from the
+// same address.
 type Guesses struct {
 	turns *rate.Limiter
 

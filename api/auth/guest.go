@@ -65,11 +65,12 @@ func (g *guests) principal(r *http.Request) (Principal, error) {
 // guestPrefix begins the tenants that are guests.
 const guestPrefix = "guest:"
 
-// guestBits is how much of an IPv6 address names a guest: a host has the rest for itself and may change it at will.
+// guestBits is how much of an IPv6 address names a guest: a host has the rest for itself and may
+// change it at will.
 const guestBits = 64
 
-// guestName is the tenant of an address: guest:192.0.2.7, or the /64 of an IPv6 address as in guest:2001:db8:1:2::/64. Empty if there is no
-// address.
+// guestName is the tenant of an address: guest:192.0.2.7, or the /64 of an IPv6 address as in
+// guest:2001:db8:1:2::/64. Empty if there is no address.
 func guestName(addr netip.Addr) string {
 	addr = addr.Unmap().WithZone("")
 	switch {

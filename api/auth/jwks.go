@@ -29,15 +29,15 @@ const (
 	maxSet         = 1 << 20          // bytes of a JWKS
 )
 
-// keySet is the keys of a JWKS, a file or a URL. Those for signatures with a private key alone are taken: a secret has no place in a set
-// that is made to be published.
+// keySet is the keys of a JWKS, a file or a URL. Those for signatures with a private key alone are
+// taken: a secret has no place in a set that is made to be published.
 type keySet struct {
 	storage jwkset.Storage // of a URL, refreshed by itself
 	file    *keyFile
 }
 
-// newKeySet reads the set. A file must be there and be good; a URL is tried again until ctx ends, for the issuer may start later than this
-// process.
+// newKeySet reads the set. A file must be there and be good; a URL is tried again until ctx ends,
+// for the issuer may start later than this process.
 func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slog.Logger) (*keySet, error) {
 	if !IsURL(from) {
 		f := &keyFile{path: from, log: log}
@@ -76,7 +76,8 @@ func IsURL(from string) bool {
 	return strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://")
 }
 
-// find is the keys of the set, fetched anew where none has this id. ErrNoKeys if the set could not be had yet.
+// find is the keys of the set, fetched anew where none has this id. ErrNoKeys if the set could not
+// be had yet.
 func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, error) {
 	if s.file != nil {
 		return s.file.keys(), nil
@@ -93,7 +94,8 @@ func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, 
 	return keysOf(all), nil
 }
 
-// keysOf are the keys that verify tokens, each with its own algorithm. One that says it is for something else is left out.
+// keysOf are the keys that verify tokens, each with its own algorithm. One that says it is for
+// something else is left out.
 func keysOf(set []jwkset.JWK) []TokenKey {
 	var keys []TokenKey
 	for _, k := range set {
@@ -111,7 +113,8 @@ func keysOf(set []jwkset.JWK) []TokenKey {
 	return keys
 }
 
-// keyFile is a JWKS in a file, which is read again when it changes. While it cannot be read, the keys of before are used on.
+// keyFile is a JWKS in a file, which is read again when it changes. While it cannot be read, the
+// keys of before are used on.
 type keyFile struct {
 	path string
 	log  *slog.Logger
@@ -154,7 +157,8 @@ func (f *keyFile) read() error {
 	return nil
 }
 
-// ReadKeySet reads the keys of a JWKS file that can verify tokens. Its error is the rule that is broken; to have no such key breaks one.
+// ReadKeySet reads the keys of a JWKS file that can verify tokens. Its error is the rule that is
+// broken; to have no such key breaks one.
 func ReadKeySet(path string) ([]TokenKey, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -106,8 +106,9 @@ func (t *tokens) principal(ctx context.Context, text string) (Principal, error) 
 
 var errKey = errors.New("auth: no key fits the token")
 
-// candidates are the keys that may have signed the token: of its algorithm and, where it names one, of its key id. A key without an id may
-// have signed any. The set is not asked for an id that a key of the configuration has.
+// candidates are the keys that may have signed the token: of its algorithm and, where it names one,
+// of its key id. A key without an id may have signed any. The set is not asked for an id that a key
+// of the configuration has.
 func (t *tokens) candidates(ctx context.Context, token *jwt.Token) (any, error) {
 	if _, critical := token.Header["crit"]; critical {
 		return nil, fmt.Errorf("%w: it has extensions that must be understood (RFC 7515)", errKey)
@@ -142,7 +143,8 @@ func (t *tokens) candidates(ctx context.Context, token *jwt.Token) (any, error) 
 	return set, nil
 }
 
-// legalTenant is the rule of the API for names of tenants: 1 to 255 bytes of UTF-8 without control characters.
+// legalTenant is the rule of the API for names of tenants: 1 to 255 bytes of UTF-8 without control
+// characters.
 func legalTenant(name string) bool {
 	if name == "" || len(name) > maxTenant || !utf8.ValidString(name) {
 		return false

@@ -334,7 +334,8 @@ func TestKeySetFilesThatAreNone(t *testing.T) {
 	}
 }
 
-// A set that cannot be fetched makes tokens unjudged, not refused, until it is there; then it is used on whatever becomes of the issuer.
+// A set that cannot be fetched makes tokens unjudged, not refused, until it is there; then it is
+// used on whatever becomes of the issuer.
 func TestKeySetOfAURL(t *testing.T) {
 	p := keyPairs()
 	var content atomic.Pointer[[]byte]

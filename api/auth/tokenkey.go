@@ -29,14 +29,16 @@ const (
 	leastRSA    = 2048 // bits (RFC 7518, 3.3)
 )
 
-// TokenKey is a key that verifies tokens of one algorithm and of no other: a public key never serves as a secret.
+// TokenKey is a key that verifies tokens of one algorithm and of no other: a public key never
+// serves as a secret.
 type TokenKey struct {
 	id        string // empty: of tokens with any key id
 	algorithm string
 	key       any // []byte, *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey, as the algorithm wants it
 }
 
-// NewSecretKey is a key for HS256. Its error is the rule that is broken, and does not quote the secret.
+// NewSecretKey is a key for HS256. Its error is the rule that is broken, and does not quote the
+// secret.
 func NewSecretKey(id, secret string) (TokenKey, error) {
 	if len(secret) < leastSecret {
 		return TokenKey{}, fmt.Errorf("must be at least %d bytes", leastSecret)
@@ -44,7 +46,8 @@ func NewSecretKey(id, secret string) (TokenKey, error) {
 	return TokenKey{id, HS256, []byte(secret)}, nil
 }
 
-// NewPublicKey is a key for RS256, ES256 or EdDSA, out of a public key or a certificate in PEM. Its error is the rule that is broken.
+// NewPublicKey is a key for RS256, ES256 or EdDSA, out of a public key or a certificate in PEM. Its
+// error is the rule that is broken.
 func NewPublicKey(id, algorithm, text string) (TokenKey, error) {
 	if algorithm == HS256 || !slices.Contains(Algorithms(), algorithm) {
 		return TokenKey{}, fmt.Errorf("must be for one of %s", strings.Join(Algorithms()[1:], ", "))

@@ -1,6 +1,6 @@
-// Package client is a small Go client of the Sluice API, for the command line and for programs. A Client talks to one
-// listener: the intake for jobs, the admin listener for tenants. It retries nothing: that is the caller's decision, for
-// which Error.RetryAfter says when.
+// Package client is a small Go client of the Sluice API, for the command line and for programs. A
+// Client talks to one listener: the intake for jobs, the admin listener for tenants. It retries
+// nothing: that is the caller's decision, for which Error.RetryAfter says when.
 package client
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// maxAnswer bounds what is read of an answer; a page of 1,000 jobs is below it, whatever their upstream answered.
+// maxAnswer bounds what is read of an answer; a page of 1,000 jobs is below it, whatever their
+// upstream answered.
 const maxAnswer = 64 << 20
 
 // Client calls one listener of one server. It is safe for concurrent use.
@@ -32,16 +33,17 @@ type Client struct {
 	known string // query of changes of tenants
 }
 
-// Known is the client with changes of tenants that nobody has heard of refused, as an *Error of the kind unknown-tenant: a misspelt name
-// makes no tenant.
+// Known is the client with changes of tenants that nobody has heard of refused, as an *Error of the
+// kind unknown-tenant: a misspelt name makes no tenant.
 func (c *Client) Known() *Client {
 	known := *c
 	known.known = "?create=false"
 	return &known
 }
 
-// New is a client of the server at base, such as "http://127.0.0.1:8080". token, the admin token or an API key or JWT, is sent as bearer
-// token unless it is empty; hc is the transport, nil for http.DefaultClient. Bound calls by their contexts.
+// New is a client of the server at base, such as "http://127.0.0.1:8080". token, the admin token or
+// an API key or JWT, is sent as bearer token unless it is empty; hc is the transport, nil for
+// http.DefaultClient. Bound calls by their contexts.
 func New(base, token string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -56,7 +58,8 @@ func New(base, token string, hc *http.Client) (*Client, error) {
 	return &Client{base: strings.TrimRight(base, "/"), token: token, http: hc}, nil
 }
 
-// Error is an answer that was not a success, with what the server says of it. Its text is the detail.
+// Error is an answer that was not a success, with what the server says of it. Its text is the
+// detail.
 type Error struct {
 	wire.Problem
 	RetryAfter time.Duration // 0 if the server does not say
@@ -73,7 +76,8 @@ func (e *Error) Error() string {
 	}
 }
 
-// Kind is the last part of the problem's type, for example "queue-full"; empty if the answer was no problem.
+// Kind is the last part of the problem's type, for example "queue-full"; empty if the answer was no
+// problem.
 func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')+1:] }
 
 // Submission is a job to be submitted and how.
@@ -252,14 +256,15 @@ func (c *Client) Tenant(ctx context.Context, name string) (t wire.Tenant, err er
 	return t, err
 }
 
-// Tenants reads one page of tenants; pass its NextCursor for the following one. A limit of 0 is the server's.
+// Tenants reads one page of tenants; pass its NextCursor for the following one. A limit of 0 is the
+// server's.
 func (c *Client) Tenants(ctx context.Context, cursor string, limit int) (page wire.TenantList, err error) {
 	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/tenants", url.Values{}, cursor, limit), nil, nil, &page)
 	return page, err
 }
 
-// Patch changes some of a tenant's settings. The patch is a JSON merge patch: wire.Settings for values, a map with nil
-// values to reset settings.
+// Patch changes some of a tenant's settings. The patch is a JSON merge patch: wire.Settings for
+// values, a map with nil values to reset settings.
 func (c *Client) Patch(ctx context.Context, name string, patch any) (t wire.Tenant, err error) {
 	_, err = c.call(ctx, http.MethodPatch, "/v1/tenants/"+segment(name)+c.known, nil, patch, &t)
 	return t, err
@@ -307,14 +312,16 @@ func (c *Client) Routes(ctx context.Context) (r wire.RouteList, err error) {
 	return r, err
 }
 
-// Purge cancels the tenant's waiting jobs of the filter and deletes its dead ones: about 10,000 in one call. While the answer has More, give
-// the same filter again with the CreatedBefore of the answer.
+// Purge cancels the tenant's waiting jobs of the filter and deletes its dead ones: about 10,000 in
+// one call. While the answer has More, give the same filter again with the CreatedBefore of the
+// answer.
 func (c *Client) Purge(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/purge", nil, f, &s)
 	return s, err
 }
 
-// ReplayAll brings the tenant's dead jobs of the filter back, until one finds no place; see Purge for More.
+// ReplayAll brings the tenant's dead jobs of the filter back, until one finds no place; see Purge
+// for More.
 func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/replay", nil, f, &s)
 	return s, err
@@ -406,7 +413,8 @@ func (c *Client) call(ctx context.Context, method, path string, h http.Header, i
 	return resp.Header, nil
 }
 
-// problemOf reads the problem out of an answer. Whatever is not one, such as a proxy's page, keeps its status alone.
+// problemOf reads the problem out of an answer. Whatever is not one, such as a proxy's page, keeps
+// its status alone.
 func problemOf(resp *http.Response, data []byte) error {
 	e := &Error{}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") {
@@ -439,7 +447,8 @@ func prefer(h http.Header, wait time.Duration) {
 	}
 }
 
-// keyHeader sends the key bare, as its raw bytes, unless it starts with what would make it a structured string.
+// keyHeader sends the key bare, as its raw bytes, unless it starts with what would make it a
+// structured string.
 func keyHeader(key string) (string, error) {
 	if !strings.HasPrefix(key, `"`) {
 		return key, nil

@@ -6,10 +6,12 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// ErrNotSluice is a success that does not say what Sluice would have said: something else listens there.
+// ErrNotSluice is a success that does not say what Sluice would have said: something else listens
+// there.
 var ErrNotSluice = errors.New("the answer is not Sluice's")
 
-// foreign reports whether an answer, decoded, lacks what Sluice never leaves out. Any JSON object would decode.
+// foreign reports whether an answer, decoded, lacks what Sluice never leaves out. Any JSON object
+// would decode.
 func foreign(out any) bool {
 	switch out := out.(type) {
 	case *wire.Job:

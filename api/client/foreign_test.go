@@ -10,7 +10,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Any JSON object decodes into a job or a tenant; what another server says must not pass for one with nothing in it.
+// Any JSON object decodes into a job or a tenant; what another server says must not pass for one
+// with nothing in it.
 func TestAnswersOfOthers(t *testing.T) {
 	for _, said := range []string{`{}`, `{"status":"ok"}`, `hello`, `[]`} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, said) }))

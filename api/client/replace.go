@@ -15,7 +15,8 @@ type Replacement struct {
 	DryRun   bool  // change nothing: only check, and tell what the tenant would be
 }
 
-// Replace is Put for callers who have read the tenant before. If it has another revision by now, the error is an *Error with the status 412.
+// Replace is Put for callers who have read the tenant before. If it has another revision by now,
+// the error is an *Error with the status 412.
 func (c *Client) Replace(ctx context.Context, name string, r Replacement) (t wire.Tenant, err error) {
 	path := "/v1/tenants/" + segment(name)
 	if r.DryRun {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// ErrQuiet means that nothing came on a stream for too long, not even a heartbeat: the other end may be gone.
+// ErrQuiet means that nothing came on a stream for too long, not even a heartbeat: the other end
+// may be gone.
 var ErrQuiet = errors.New("client: nothing comes on the stream any more")
 
 // maxEvent bounds one event of a stream, in bytes; 500 tenants are below it.
@@ -43,8 +44,9 @@ type Look struct {
 	Limit  int    // tenants at most, up to 500; 0 for the server's
 }
 
-// Live opens the stream of figures: the events "overview", "tenants" and, of the tenant of the look, "tenant". The transport of the client must
-// not bound the time of a whole answer. A stream on which nothing comes for idle ends with ErrQuiet.
+// Live opens the stream of figures: the events "overview", "tenants" and, of the tenant of the
+// look, "tenant". The transport of the client must not bound the time of a whole answer. A stream
+// on which nothing comes for idle ends with ErrQuiet.
 func (c *Client) Live(ctx context.Context, look Look, idle time.Duration) (*Stream, error) {
 	query := url.Values{}
 	for name, value := range map[string]string{"tenant": look.Tenant, "q": look.Search, "sort": look.Sort} {
@@ -107,8 +109,8 @@ func (r signs) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Next waits for an event. An end of the stream by the server is io.EOF, by silence ErrQuiet; what was begun then is dropped, as the standard of
-// server-sent events has it.
+// Next waits for an event. An end of the stream by the server is io.EOF, by silence ErrQuiet; what
+// was begun then is dropped, as the standard of server-sent events has it.
 func (s *Stream) Next() (Event, error) {
 	e := Event{Name: "message"}
 	s.data = s.data[:0]

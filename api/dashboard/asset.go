@@ -24,8 +24,8 @@ var formats = map[string]string{
 
 // asset is a file as it is sent: plain, and compressed where that saves something.
 //
-// Browsers keep it, and ask each time whether it is still the one: names carry no version, so a program that was replaced must never meet
-// modules of the one before.
+// Browsers keep it, and ask each time whether it is still the one: names carry no version, so a
+// program that was replaced must never meet modules of the one before.
 type asset struct {
 	format string
 	plain  []byte

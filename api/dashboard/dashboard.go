@@ -1,14 +1,16 @@
-// Package dashboard is the page at / of the admin listener: what the process does, as it does it, with the knobs beside it.
+// Package dashboard is the page at / of the admin listener: what the process does, as it does it,
+// with the knobs beside it.
 //
-// The page is files (web/), embedded in the program and served as they are: modules that the browser loads without a build step, a style
-// sheet for light and dark, and uPlot for charts. It takes every figure from the HTTP API that everybody else uses, above all from
-// GET /v1/stream, and asks nobody but this listener: its Content-Security-Policy lets it load and reach nothing else, and run no script that is
-// not one of these files.
+// The page is files (web/), embedded in the program and served as they are: modules that the
+// browser loads without a build step, a style sheet for light and dark, and uPlot for charts. It
+// takes every figure from the HTTP API that everybody else uses, above all from GET /v1/stream, and
+// asks nobody but this listener: its Content-Security-Policy lets it load and reach nothing else,
+// and run no script that is not one of these files.
 //
-// The files are the same for everybody and tell nothing, so they need no credential. The API behind them does: where an admin token is in
-// force, it is asked for once (/login) and exchanged for a session cookie that scripts cannot read
-// (session.go). The guard of the admin listener, in package api, takes that cookie as it takes the token itself, but never from another site's
-// page.
+// The files are the same for everybody and tell nothing, so they need no credential. The API behind
+// them does: where an admin token is in force, it is asked for once (/login) and exchanged for a
+// session cookie that scripts cannot read (session.go). The guard of the admin listener, in package
+// api, takes that cookie as it takes the token itself, but never from another site's page.
 package dashboard
 
 import (
@@ -60,8 +62,8 @@ type Dashboard struct {
 	tooOften *asset // and after many of them
 }
 
-// New makes the dashboard of a listener with this admin token; empty: there is none. What it has no file for, the listener answers in its own way.
-// Wrong tokens count in guesses.
+// New makes the dashboard of a listener with this admin token; empty: there is none. What it has no
+// file for, the listener answers in its own way. Wrong tokens count in guesses.
 func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler) (*Dashboard, error) {
 	d := &Dashboard{guesses: guesses, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
@@ -112,7 +114,8 @@ func Open(path string) bool {
 	return path == PagePath || path == LoginPath || path == LogoutPath || strings.HasPrefix(path, AssetsPath)
 }
 
-// ServeHTTP answers on the paths of the dashboard; which methods they take is the router's business.
+// ServeHTTP answers on the paths of the dashboard; which methods they take is the router's
+// business.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case PagePath:
@@ -136,7 +139,8 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// SignedIn reports whether the request carries the cookie of a session. Whose page has sent it is another question: see CrossOrigin.
+// SignedIn reports whether the request carries the cookie of a session. Whose page has sent it is
+// another question: see CrossOrigin.
 func (d *Dashboard) SignedIn(r *http.Request) bool { return d.sessions != nil && d.sessions.of(r) }
 
 func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request) {
@@ -201,8 +205,8 @@ func redirect(w http.ResponseWriter, r *http.Request, to string) {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// protect sets what a browser must hold itself to. A referrer of the same origin is left in place: without one, browsers say of a form that it
-// comes from nowhere.
+// protect sets what a browser must hold itself to. A referrer of the same origin is left in place:
+// without one, browsers say of a form that it comes from nowhere.
 func protect(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -211,8 +215,9 @@ func protect(w http.ResponseWriter) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// CrossOrigin reports whether a browser makes the request on behalf of a page of another origin. What tells nothing of its origin is no
-// browser of these years, and has its own reasons to show a credential.
+// CrossOrigin reports whether a browser makes the request on behalf of a page of another origin.
+// What tells nothing of its origin is no browser of these years, and has its own reasons to show a
+// credential.
 func CrossOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":

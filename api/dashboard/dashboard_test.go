@@ -48,7 +48,8 @@ func content(t testing.TB, r *http.Response) string {
 	return string(all)
 }
 
-// Everything that a page names is there, and everything that is there is named: nothing is loaded late, and nothing is left over.
+// Everything that a page names is there, and everything that is there is named: nothing is loaded
+// late, and nothing is left over.
 func TestFilesAreNamed(t *testing.T) {
 	d := newDashboard(t, "")
 	named := map[string]bool{}

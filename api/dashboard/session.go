@@ -74,8 +74,8 @@ func (s *sessions) opens(token string) bool {
 	return subtle.ConstantTimeCompare(got[:], s.digest[:]) == 1
 }
 
-// name of the cookie. Browsers keep one jar for all ports of a host: two programs on one host must not
-// overwrite each other's cookie.
+// name of the cookie. Browsers keep one jar for all ports of a host: two programs on one host must
+// not overwrite each other's cookie.
 func name(r *http.Request) string {
 	const plain = "sluice_session"
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != "" {

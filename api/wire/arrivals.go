@@ -16,7 +16,8 @@ type Arrivals struct {
 	Lost  int64     `json:"lost,omitempty" doc:"Arrivals before these of which nothing is told, because the client was too slow."`
 }
 
-// Prediction is what the simulator makes of a tenant's latest arrivals with its settings and with changed ones.
+// Prediction is what the simulator makes of a tenant's latest arrivals with its settings and with
+// changed ones.
 type Prediction struct {
 	From          time.Time `json:"from" doc:"Since when arrivals count: an hour ago, the start of this process, or later where there are more than are replayed."`
 	Until         time.Time `json:"until"`
@@ -26,7 +27,8 @@ type Prediction struct {
 	Then          Outlook   `json:"then" doc:"With those of the body laid over them."`
 }
 
-// Outlook is what would have become of arrivals whose queue was empty before them. The waits are of those that would have left.
+// Outlook is what would have become of arrivals whose queue was empty before them. The waits are of
+// those that would have left.
 type Outlook struct {
 	Admitted int64  `json:"admitted"`
 	Refused  int64  `json:"refused"`

@@ -1,7 +1,9 @@
-// Package wire holds the JSON forms of the HTTP API, shared by the server and its Go client. The struct tags are also what
-// the OpenAPI document is made from. Durations are whole milliseconds (_ms), times RFC 3339 in UTC (_at).
+// Package wire holds the JSON forms of the HTTP API, shared by the server and its Go client. The
+// struct tags are also what the OpenAPI document is made from. Durations are whole milliseconds
+// (_ms), times RFC 3339 in UTC (_at).
 //
-// The package knows nothing of the queue or of HTTP; what a value means is said in the field's doc tag.
+// The package knows nothing of the queue or of HTTP; what a value means is said in the field's doc
+// tag.
 package wire
 
 import (
@@ -9,7 +11,8 @@ import (
 	"time"
 )
 
-// Bounds of the fields of a submission. They stand in the schema tags too; a test holds the two together.
+// Bounds of the fields of a submission. They stand in the schema tags too; a test holds the two
+// together.
 const (
 	MaxTypeBytes   = 255
 	MaxKeyBytes    = 255
@@ -32,7 +35,7 @@ type Submission struct {
 	Route       string          `json:"route,omitempty" minLength:"1" maxLength:"255" example:"default" doc:"Name of a configured route; \"default\" if absent."`
 	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Not delivered earlier than this many milliseconds from now. The job holds its place meanwhile."`
 	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires when it could not leave within this many milliseconds; 0 or absent: the tenant's max_wait_ms."`
-	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"100" doc:"How many departure intervals the job takes; 1 if absent."`
+	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"How many departure intervals the job takes; 1 if absent."`
 	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Called by POST when the job has ended. Its address must be public, unless the configuration lists its prefix; the URL takes no part in the comparison of submissions with one idempotency key."`
 }
 
@@ -53,8 +56,8 @@ type BatchResult struct {
 	Items []BatchVerdict `json:"items" nullable:"false"`
 }
 
-// BatchVerdict is what became of one job of a batch: Status 202 with the job, or the members of the problem that a single
-// submission would have been answered with.
+// BatchVerdict is what became of one job of a batch: Status 202 with the job, or the members of the
+// problem that a single submission would have been answered with.
 type BatchVerdict struct {
 	Problem
 	Job      *Job `json:"job,omitempty" doc:"The job, when it was admitted or its idempotency key is known."`
@@ -132,8 +135,8 @@ type Pace struct {
 	Burst int64 `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
 }
 
-// RouteSettings are what is said of one route, or in general. An absent setting is left to the sources below the API (PUT) or as it is
-// (PATCH); null resets it.
+// RouteSettings are what is said of one route, or in general. An absent setting is left to the
+// sources below the API (PUT) or as it is (PATCH); null resets it.
 type RouteSettings struct {
 	Rate          *RateChange `json:"rate,omitempty"`
 	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
@@ -161,7 +164,8 @@ type Reason struct {
 // Empty is an optional body without members.
 type Empty struct{}
 
-// Filter is the optional body of purge and replay: the jobs that meet all that is given; without anything, all of the tenant's.
+// Filter is the optional body of purge and replay: the jobs that meet all that is given; without
+// anything, all of the tenant's.
 type Filter struct {
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay takes dead jobs alone."`
@@ -179,7 +183,8 @@ type Swept struct {
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Of a replay that has stopped: milliseconds until there is a place again, where that is known."`
 }
 
-// RouteOverrides are what was said through the API of one route, or in general; what is absent was left to the configuration.
+// RouteOverrides are what was said through the API of one route, or in general; what is absent was
+// left to the configuration.
 type RouteOverrides struct {
 	Rate          *Rate   `json:"rate,omitempty"`
 	Rates         *[]Pace `json:"rates,omitempty" nullable:"false"`
@@ -301,7 +306,8 @@ type RouteLine struct {
 	Failed   int64  `json:"failed" doc:"Of them, those that did not succeed."`
 }
 
-// RouteList lists routes: first those whose circuit breaker is open, then those with the most failures, then by deliveries under way and name.
+// RouteList lists routes: first those whose circuit breaker is open, then those with the most
+// failures, then by deliveries under way and name.
 type RouteList struct {
 	Items []RouteLine `json:"items" nullable:"false"`
 }
@@ -348,8 +354,8 @@ type TenantLine struct {
 	Dead          int64     `json:"dead_total"`
 }
 
-// TenantNow is a tenant at an instant, and how long its most recent jobs waited: those that succeeded at the first delivery, up to 200 of a
-// route.
+// TenantNow is a tenant at an instant, and how long its most recent jobs waited: those that
+// succeeded at the first delivery, up to 200 of a route.
 type TenantNow struct {
 	At time.Time `json:"at"`
 	Tenant
@@ -449,7 +455,8 @@ type Problem struct {
 	SupportedFormats []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`
 }
 
-// FieldError names a field, the kind of value found there, and the rule it breaks. The value itself is never repeated.
+// FieldError names a field, the kind of value found there, and the rule it breaks. The value itself
+// is never repeated.
 type FieldError struct {
 	Field string `json:"field" example:"delay_ms" doc:"Path in the body, or header, query or path parameter."`
 	Kind  string `json:"kind" example:"string" doc:"Kind of the value that was found: string, number, boolean, null, array, object or nothing."`

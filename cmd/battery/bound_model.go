@@ -7,8 +7,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// This file is the bound as a sequential machine: what a tenant's queue must answer if calls came one after the other. porcupine looks for
-// an order of the concurrent calls, each somewhere between its sending and its answer, in which the machine answers just so.
+// This file is the bound as a sequential machine: what a tenant's queue must answer if calls came
+// one after the other. porcupine looks for an order of the concurrent calls, each somewhere between
+// its sending and its answer, in which the machine answers just so.
 
 // verb is what is asked of a tenant's queue.
 type verb string
@@ -23,8 +24,8 @@ const (
 	giveUp verb = "giveUp" // the worker came too late to send it, and gives it back
 )
 
-// ask is one call. Jobs are numbered within their tenant, in the order in which they were planned; one job may be submitted by several calls
-// with the same key.
+// ask is one call. Jobs are numbered within their tenant, in the order in which they were planned;
+// one job may be submitted by several calls with the same key.
 type ask struct {
 	verb     verb
 	jobs     []int
@@ -83,7 +84,8 @@ func (s shelf) put(job int, where byte) shelf {
 	return s
 }
 
-// position is the job's place in the queue, from 1; 0 if it does not stand there. One that was given back has the place it had.
+// position is the job's place in the queue, from 1; 0 if it does not stand there. One that was
+// given back has the place it had.
 func (s shelf) position(job int) int {
 	if s.at[job] != queued {
 		return 0
@@ -238,7 +240,8 @@ type boundHistory struct {
 	journeys []journey
 }
 
-// journey is how a job left: leased so many times, of which all but the last, or all if it never arrived, ended with its being given back.
+// journey is how a job left: leased so many times, of which all but the last, or all if it never
+// arrived, ended with its being given back.
 type journey struct {
 	job     int
 	leases  int
@@ -246,7 +249,8 @@ type journey struct {
 	at      instant // of the arrival; of the end of the history if there was none
 }
 
-// operations is the history as porcupine reads it. A lease lies somewhere between the first submission of its job and the arrival.
+// operations is the history as porcupine reads it. A lease lies somewhere between the first
+// submission of its job and the arrival.
 func (h boundHistory) operations() []porcupine.Operation {
 	var all []porcupine.Operation
 	add := func(client int, a ask, t told, from, to instant) {

@@ -10,7 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// honest is a tenant's queue written another way than the machine, with one bug if it is told to have one.
+// honest is a tenant's queue written another way than the machine, with one bug if it is told to
+// have one.
 type honest struct {
 	bug      string
 	bit      bool // the bug has shown in an answer or in what follows from one
@@ -151,8 +152,8 @@ func (q *honest) do(a ask) (t told) {
 	return t
 }
 
-// tell makes a history of a queue with the bug: the calls of a plan in some order, and departures between them. With overlap the calls are
-// as if many had been under way at once.
+// tell makes a history of a queue with the bug: the calls of a plan in some order, and departures
+// between them. With overlap the calls are as if many had been under way at once.
 func tell(seed uint64, bug string, overlap int64) (q *honest, capacity, jobs int, operations []porcupine.Operation) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	capacity = 1 + rng.IntN(6)
@@ -242,7 +243,8 @@ func TestPlanFollowsFromTheSeed(t *testing.T) {
 	}
 }
 
-// TestLeasesOfAJourney: each lease but the one that arrived ends with a give-back, between the first submission and the arrival.
+// TestLeasesOfAJourney: each lease but the one that arrived ends with a give-back, between the
+// first submission and the arrival.
 func TestLeasesOfAJourney(t *testing.T) {
 	call := called{ask: ask{verb: submit, jobs: []int{0}}, sent: 5, answered: 7}
 	again := called{ask: ask{verb: submit, jobs: []int{0}}, sent: 3, answered: 9}

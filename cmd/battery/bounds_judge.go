@@ -23,11 +23,13 @@ type judgement struct {
 	falsely, odd, unproven, illegal    []string
 }
 
-// giveBacksMost is how many hidden give-backs a history may have: each may have been at any time, and porcupine tries them all.
+// giveBacksMost is how many hidden give-backs a history may have: each may have been at any time,
+// and porcupine tries them all.
 const giveBacksMost = 6
 
-// take takes the player's history, unless the machine stalled so much that too many jobs were given back. How often a job was leased stands in its record: a worker that wakes too late for a stamp gives the job
-// back, which nobody outside can see.
+// take takes the player's history, unless the machine stalled so much that too many jobs were given
+// back. How often a job was leased stands in its record: a worker that wakes too late for a stamp
+// gives the job back, which nobody outside can see.
 func (b *judgement) take(ctx context.Context, y *player) error {
 	h := boundHistory{tenant: y.plan.tenant, capacity: y.plan.capacity, jobs: len(y.ids), calls: y.calls}
 	b.odd = append(b.odd, y.odd...)
@@ -86,7 +88,8 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	return nil
 }
 
-// judge has porcupine look at the histories, for some seconds each at the most, until all are judged or three are not as they should be.
+// judge has porcupine look at the histories, for some seconds each at the most, until all are
+// judged or three are not as they should be.
 func (b *judgement) judge(ctx context.Context, w *world) error {
 	const patience = 5 * time.Second
 	for i, h := range b.histories {

@@ -27,7 +27,8 @@ type player struct {
 	odd       []string // what no answer may be
 }
 
-// play has all clients do what is planned, at moments drawn from the seed, and then cancels the jobs whose time will not come.
+// play has all clients do what is planned, at moments drawn from the seed, and then cancels the
+// jobs whose time will not come.
 func (y *player) play(ctx context.Context, seed uint64) {
 	y.cancelled = map[string]bool{}
 	var wg sync.WaitGroup

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// check is one promise put to the test. To add one, write a function and name it in the list of its file; see all.
+// check is one promise put to the test. To add one, write a function and name it in the list of its
+// file; see all.
 type check struct {
 	id, what, target string
 	quick, full      scale
@@ -57,7 +58,8 @@ func (f figure) String() string {
 	return text
 }
 
-// findings collects the figures of a check, and what it has to say about those that miss their bounds.
+// findings collects the figures of a check, and what it has to say about those that miss their
+// bounds.
 type findings struct {
 	figures []figure
 	why     []string

@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// balance is the verdict of the total-queue checker over a ledger whose queue was drained. It is valid only if nothing was
-// lost and nothing unexpected.
+// balance is the verdict of the total-queue checker over a ledger whose queue was drained. It is
+// valid only if nothing was lost and nothing unexpected.
 type balance struct {
 	Keys         int         // distinct keys that were submitted
 	Acknowledged int         // keys with a 202
@@ -31,8 +31,8 @@ type claim struct {
 	settled           bool // a delivery of it was not answered with a failure
 }
 
-// reckon checks a ledger. What was delivered is told by its body, which the client chose, so that a job delivered under another's id, to
-// another tenant's account or with another body is found.
+// reckon checks a ledger. What was delivered is told by its body, which the client chose, so that a
+// job delivered under another's id, to another tenant's account or with another body is found.
 func reckon(requests []request, deliveries []delivery) balance {
 	var b balance
 	keys, bodies := map[string]*claim{}, map[string]*claim{}
@@ -102,7 +102,8 @@ func reckon(requests []request, deliveries []delivery) balance {
 	return b
 }
 
-// crash is one kill of a worker process: the jobs that were leased at that instant, whoever held them.
+// crash is one kill of a worker process: the jobs that were leased at that instant, whoever held
+// them.
 type crash struct {
 	process string
 	leased  map[string]bool
@@ -120,7 +121,8 @@ func cuts(crashes []crash) map[string]map[string]bool {
 	return all
 }
 
-// inFlight counts the jobs that a process had under way when it was killed: leased then, and delivered by it.
+// inFlight counts the jobs that a process had under way when it was killed: leased then, and
+// delivered by it.
 func inFlight(crashes []crash, deliveries []delivery) int {
 	cut := cuts(crashes)
 	cutOff := map[[2]string]bool{}
@@ -132,8 +134,8 @@ func inFlight(crashes []crash, deliveries []delivery) int {
 	return len(cutOff)
 }
 
-// unjustified lists the duplicates that no crash accounts for: the delivery before must have come from a process that was
-// killed while the job was leased.
+// unjustified lists the duplicates that no crash accounts for: the delivery before must have come
+// from a process that was killed while the job was leased.
 func unjustified(crashes []crash, duplicates []duplicate) (bad []duplicate) {
 	cut := cuts(crashes)
 	for _, d := range duplicates {

@@ -49,7 +49,8 @@ func TestCheckerAcceptsWhatIsRight(t *testing.T) {
 	}
 }
 
-// TestCheckerFindsSeededFaults: each fault, put into a history that is right, is found and named, and nothing else is.
+// TestCheckerFindsSeededFaults: each fault, put into a history that is right, is found and named,
+// and nothing else is.
 func TestCheckerFindsSeededFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault                        func(h *history)
@@ -94,7 +95,8 @@ func TestCheckerFindsSeededFaults(t *testing.T) {
 	}
 }
 
-// TestCheckerCountsInAnyHistory: whatever the order and the retries, as many faults are found as were put in.
+// TestCheckerCountsInAnyHistory: whatever the order and the retries, as many faults are found as
+// were put in.
 func TestCheckerCountsInAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h history

@@ -60,8 +60,9 @@ func spread(prefix string, n int) func(int) string {
 // one gives all jobs to one tenant.
 func one(name string) func(int) string { return func(int) string { return name } }
 
-// submit sends the load and returns when every job has its answer. Nothing but the end of ctx is an error, and for a load without end not
-// even that: what became of each request stands in the ledger.
+// submit sends the load and returns when every job has its answer. Nothing but the end of ctx is an
+// error, and for a load without end not even that: what became of each request stands in the
+// ledger.
 func (w *world) submit(ctx context.Context, l load) error {
 	clients := or(l.clients, 32)
 	turns := make(chan int)
@@ -95,7 +96,8 @@ func (w *world) submit(ctx context.Context, l load) error {
 	return nil
 }
 
-// stock submits the loads to tenants that are paused meanwhile, so that taking them in is over when they begin to leave.
+// stock submits the loads to tenants that are paused meanwhile, so that taking them in is over when
+// they begin to leave.
 func (w *world) stock(ctx context.Context, tenants []string, loads ...load) error {
 	admin := w.living("api")[0]
 	for _, t := range tenants {
@@ -185,7 +187,8 @@ func (w *world) job(ctx context.Context, tenant, id string) (wire.Job, error) {
 	return j, json.Unmarshal(raw, &j)
 }
 
-// operate changes or reads a tenant on the admin listener: verb is a method, or POST's pause or resume.
+// operate changes or reads a tenant on the admin listener: verb is a method, or POST's pause or
+// resume.
 func (w *world) operate(ctx context.Context, s *sluice, verb, tenant, body string) (wire.Tenant, error) {
 	var t wire.Tenant
 	method, path := verb, "/v1/tenants/"+tenant
@@ -206,7 +209,8 @@ func (w *world) operate(ctx context.Context, s *sluice, verb, tenant, body strin
 	return t, json.Unmarshal(answer, &t)
 }
 
-// metrics reads all metrics of a process; a name with labels is as in the text, such as `x_total{outcome="stale"}`.
+// metrics reads all metrics of a process; a name with labels is as in the text, such as
+// `x_total{outcome="stale"}`.
 func (w *world) metrics(ctx context.Context, s *sluice) (map[string]float64, error) {
 	code, raw, err := w.call(ctx, http.MethodGet, s.admin, "/metrics", nil, nil)
 	if err != nil || code != http.StatusOK {

@@ -25,7 +25,8 @@ func clocks() []check {
 	}}
 }
 
-// clockSet sets the clock, at random moments, while tenants have a backlog, others submit, and deliveries hang.
+// clockSet sets the clock, at random moments, while tenants have a backlog, others submit, and
+// deliveries hang.
 func clockSet(ctx context.Context, w *world, f *findings) error {
 	const long = "long"
 	s := settings{
@@ -157,8 +158,9 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// longestGap is the longest time between two successive instants of which the later one, or the end if there is none, comes after from, and
-// the earlier one before to. Without an instant before from, the gap begins there.
+// longestGap is the longest time between two successive instants of which the later one, or the end
+// if there is none, comes after from, and the earlier one before to. Without an instant before
+// from, the gap begins there.
 func longestGap(at []instant, from, to instant) (longest time.Duration) {
 	before := from
 	for _, i := range slices.Sorted(slices.Values(at)) {
@@ -205,7 +207,8 @@ func (w *world) newClock(ctx context.Context) (*wallClock, error) {
 	return c, c.set(0)
 }
 
-// set sets the clock to now + offset. The eight bytes change at once: they are one aligned word of a page that both sides share.
+// set sets the clock to now + offset. The eight bytes change at once: they are one aligned word of
+// a page that both sides share.
 func (c *wallClock) set(offset time.Duration) error {
 	_, err := c.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset.Microseconds())), 0)
 	return err

@@ -61,13 +61,14 @@ type migration struct {
 	twice      []string // keys that the other node had already
 }
 
-// meets reports whether the slot was open, or had been less than after ago, at some instant from first to last.
+// meets reports whether the slot was open, or had been less than after ago, at some instant from
+// first to last.
 func (m migration) meets(slot int, first, last instant, after time.Duration) bool {
 	return m.slot == slot && first <= m.end.add(after) && last >= m.begun
 }
 
-// slotsMigrating moves slots between the two nodes of a cluster, the way redis-cli does it, while jobs come and go. Intake may answer 503
-// meanwhile; its clients try again with the same key.
+// slotsMigrating moves slots between the two nodes of a cluster, the way redis-cli does it, while
+// jobs come and go. Intake may answer 503 meanwhile; its clients try again with the same key.
 func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
 	tenants := names("tenant", w.scale.tenants)
@@ -98,7 +99,8 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 		if err := pause(ctx, w.between(0, w.scale.window/time.Duration(w.scale.rounds)/2)); err != nil {
 			return err
 		}
-		// A slot goes to and fro before another one is chosen; now and then it takes longer than a lease.
+		// A slot goes to and fro before another one is chosen; now and then it takes longer than a
+		// lease.
 		stay := w.between(50*time.Millisecond, 600*time.Millisecond)
 		if i%8 == 3 {
 			stay = w.settings.lease + w.settings.lease/2
@@ -165,7 +167,8 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 			others = append(others, fmt.Sprintf("key %s: %d", r.Key, r.Status))
 		}
 	}
-	// A lease that could not be settled while its slot was open is taken back when it has run out, or one lease of grace later.
+	// A lease that could not be settled while its slot was open is taken back when it has run out,
+	// or one lease of grace later.
 	for _, d := range e.Duplicates {
 		if !open(d.again.Tenant, d.before.At, d.again.At, 2*w.settings.lease) {
 			text := fmt.Sprintf("job %s of slot %d at %v and %v", d.again.Job, slotOf[d.again.Tenant], time.Duration(d.before.At), time.Duration(d.again.At))
@@ -188,8 +191,8 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// openCluster starts a cluster and the processes. The masters come first and share the slots evenly.
-// Each of the spares is a replica of the master with the same number.
+// openCluster starts a cluster and the processes. The masters come first and share the slots
+// evenly. Each of the spares is a replica of the master with the same number.
 func (w *world) openCluster(
 	ctx context.Context, s settings, masters, spares int, roles ...string,
 ) (nodes []*node, err error) {
@@ -297,7 +300,8 @@ func (w *world) startNode(ctx context.Context, name string) (*node, error) {
 	return n, w.runNode(ctx, n, name)
 }
 
-// runNode starts the node's process, again on the data it had after a kill, and returns when it answers.
+// runNode starts the node's process, again on the data it had after a kill, and returns when it
+// answers.
 func (w *world) runNode(ctx context.Context, n *node, name string) (err error) {
 	if n.process, err = w.nursery.start(w.dir, name, nil, "redis-server", n.args...); err != nil {
 		return err
@@ -329,7 +333,8 @@ func (w *world) slotOf(ctx context.Context, tenant string) (int, error) {
 	return int(slot), err
 }
 
-// busySlots is the slots to be moved, in an order of the seed: those of some tenants, and that of the live workers.
+// busySlots is the slots to be moved, in an order of the seed: those of some tenants, and that of
+// the live workers.
 func (w *world) busySlots(ctx context.Context, tenants []string) ([]int, error) {
 	workers, err := w.store.ClusterKeySlot(ctx, "{workers}").Result()
 	if err != nil {
@@ -386,7 +391,8 @@ func (w *world) migrate(ctx context.Context, nodes []*node, slot int, stay time.
 		if err != nil {
 			return m, err
 		}
-		// Few keys a step, so that the slot is torn in many ways, with some kinds of keys that scripts are not told of coming last.
+		// Few keys a step, so that the slot is torn in many ways, with some kinds of keys that
+		// scripts are not told of coming last.
 		w.rng.Shuffle(len(keys), func(i, k int) { keys[i], keys[k] = keys[k], keys[i] })
 		slices.SortStableFunc(keys, func(a, b string) int {
 			return cmp.Compare(slices.Index(last, kindOf(a)), slices.Index(last, kindOf(b)))
@@ -423,7 +429,8 @@ func kindOf(key string) string {
 	return kind
 }
 
-// move moves one key. If the other node has one of that name, it is written over, as redis-cli does when it is told to.
+// move moves one key. If the other node has one of that name, it is written over, as redis-cli does
+// when it is told to.
 func move(ctx context.Context, from, to *node, key string) (twice bool, err error) {
 	err = from.client.Do(ctx, "migrate", "127.0.0.1", to.port, key, 0, 5000).Err()
 	if err == nil || !strings.Contains(err.Error(), "BUSYKEY") {
@@ -432,8 +439,9 @@ func move(ctx context.Context, from, to *node, key string) (twice bool, err erro
 	return true, from.client.Do(ctx, "migrate", "127.0.0.1", to.port, key, 0, 5000, "replace").Err()
 }
 
-// waitForLater makes the keys that a shard has only now and then: an expiry and a completion that are due in an hour. With them, there are
-// all keys that scripts are told of, and Redis executes them in the midst of a migration.
+// waitForLater makes the keys that a shard has only now and then: an expiry and a completion that
+// are due in an hour. With them, there are all keys that scripts are told of, and Redis executes
+// them in the midst of a migration.
 func (w *world) waitForLater(ctx context.Context, tenants []string) error {
 	later := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: standIn}
 	for _, t := range tenants {
@@ -448,7 +456,8 @@ func (w *world) waitForLater(ctx context.Context, tenants []string) error {
 // standIn stands for the id of a job.
 const standIn = "battery"
 
-// tuneAll changes the tenants' policies in turn, in a setting that nothing depends on, and returns how often it could.
+// tuneAll changes the tenants' policies in turn, in a setting that nothing depends on, and returns
+// how often it could.
 func (w *world) tuneAll(ctx context.Context, tenants []string) (changes int) {
 	for i := 0; pause(ctx, 5*time.Millisecond) == nil; i++ {
 		body := fmt.Sprintf(`{"concurrency":%d}`, 300+i%2+i%3)
@@ -459,7 +468,8 @@ func (w *world) tuneAll(ctx context.Context, tenants []string) (changes int) {
 	return changes
 }
 
-// halfDone looks at every key of a cluster that should be drained for what a change that stopped half-way would leave behind.
+// halfDone looks at every key of a cluster that should be drained for what a change that stopped
+// half-way would leave behind.
 func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, err error) {
 	stored, err := w.stored(ctx)
 	if err != nil {

@@ -47,7 +47,8 @@ func crashes() []check {
 	}
 }
 
-// slowly answers with success after a time of its own for each delivery, so that there is always something in flight.
+// slowly answers with success after a time of its own for each delivery, so that there is always
+// something in flight.
 func slowly(least, most time.Duration) behaviour {
 	return func(d delivery, _ int) answer {
 		spread := int64(most - least)
@@ -103,8 +104,8 @@ func workersKilled(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// redelivery kills the worker that holds k jobs of a flow, in turns with another one alive and with one started in its place, and waits for
-// all of them to come again.
+// redelivery kills the worker that holds k jobs of a flow, in turns with another one alive and with
+// one started in its place, and waits for all of them to come again.
 func redelivery(ctx context.Context, w *world, f *findings) error {
 	k := w.scale.jobs // the fewest lost in flight in any round
 	s := settings{lease: 2 * time.Second, sweep: 250 * time.Millisecond, defaults: tenant{rate: "20/s"}}
@@ -189,8 +190,8 @@ func redelivery(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// holder waits until n jobs of a flow are in flight and returns the worker that holds most of them, which is all unless the flow has just
-// changed hands, with the ids of those.
+// holder waits until n jobs of a flow are in flight and returns the worker that holds most of them,
+// which is all unless the flow has just changed hands, with the ids of those.
 func (w *world) holder(ctx context.Context, flow string, n int) (*sluice, map[string]bool, error) {
 	if err := until(ctx, "the jobs are in flight", 5*time.Millisecond, func() (bool, error) { return w.sink.insideNow(flow) == n, nil }); err != nil {
 		return nil, nil, err
@@ -250,7 +251,8 @@ func intakeKilled(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// everythingKilled kills all processes in the midst of a load, with a paused tenant's queue and a tuned tenant's policy as what must be there again.
+// everythingKilled kills all processes in the midst of a load, with a paused tenant's queue and a
+// tuned tenant's policy as what must be there again.
 func everythingKilled(ctx context.Context, w *world, f *findings) error {
 	const waiting = 20
 	s := settings{fsync: "always", defaults: tenant{rate: "50/s"}, tenants: map[string]tenant{"paused": {rate: "10/s"}}}

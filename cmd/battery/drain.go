@@ -19,8 +19,8 @@ type ended struct {
 	deliveries []delivery
 }
 
-// settle waits until the queue is drained, holds the ledger against the checker and Redis, and finds: nothing lost, nothing unexpected,
-// every job ended once. It keeps the stamps for T1.
+// settle waits until the queue is drained, holds the ledger against the checker and Redis, and
+// finds: nothing lost, nothing unexpected, every job ended once. It keeps the stamps for T1.
 func (w *world) settle(ctx context.Context, f *findings) (ended, error) {
 	var e ended
 	if err := w.drain(ctx); err != nil {

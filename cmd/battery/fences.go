@@ -14,7 +14,8 @@ import (
 // grace is what a worker gives its running deliveries at the stop.
 const grace = 20 * time.Second
 
-// fences are the checks of workers that stop in the midst of their work and live on, or end in order.
+// fences are the checks of workers that stop in the midst of their work and live on, or end in
+// order.
 func fences() []check {
 	return []check{
 		{
@@ -34,8 +35,8 @@ func fences() []check {
 	}
 }
 
-// stale lets one worker's deliveries be answered with a refusal for good while it is stopped, and another's with success: a stale settle
-// that had an effect would make its job dead.
+// stale lets one worker's deliveries be answered with a refusal for good while it is stopped, and
+// another's with success: a stale settle that had an effect would make its job dead.
 func stale(ctx context.Context, w *world, f *findings) error {
 	if err := w.open(ctx, settings{defaults: tenant{rate: "200/s"}}, "api", "worker", "worker"); err != nil {
 		return err
@@ -116,7 +117,8 @@ func stale(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// settlesSince counts the settles between two readings of a worker's metrics: those refused as stale, and all others.
+// settlesSince counts the settles between two readings of a worker's metrics: those refused as
+// stale, and all others.
 func settlesSince(before, after map[string]float64) (stale, other float64) {
 	for name, n := range after {
 		switch {
@@ -205,7 +207,8 @@ func terminated(ctx context.Context, w *world, f *findings) error {
 		f.atMost("exit code of "+p.name, float64(code), 0, "")
 		return err
 	}
-	// In turns under the load: the worker with free hands and its successor, the api and its successor, then the one whose delivery hangs.
+	// In turns under the load: the worker with free hands and its successor, the api and its
+	// successor, then the one whose delivery hangs.
 	for _, step := range []struct {
 		p    *sluice
 		role string

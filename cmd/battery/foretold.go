@@ -44,8 +44,8 @@ type sale struct {
 	lost     int64
 }
 
-// foretell sends two flash sales through the program, one of a tenant that its rate limits and one of a tenant that its cap does, and
-// replays the recording of each.
+// foretell sends two flash sales through the program, one of a tenant that its rate limits and one
+// of a tenant that its cap does, and replays the recording of each.
 func foretell(ctx context.Context, w *world, f *findings) error {
 	second := func(limit int64) shaper.Rate { return shaper.Rate{Limit: limit, Period: time.Second} }
 	sales := []*sale{
@@ -140,7 +140,8 @@ func (s *sale) heard() int {
 	return len(s.recorded) + int(s.lost)
 }
 
-// replay submits a job at each instant of the trace, counted from its first, each on a connection of its own if need be.
+// replay submits a job at each instant of the trace, counted from its first, each on a connection
+// of its own if need be.
 func (w *world) replay(ctx context.Context, tenant string, trace simulate.Trace) {
 	start := time.Now()
 	var sending sync.WaitGroup
@@ -153,7 +154,8 @@ func (w *world) replay(ctx context.Context, tenant string, trace simulate.Trace)
 	}
 }
 
-// judge holds what has become of the sale against the simulator's run of its recording, and against what the program itself predicts.
+// judge holds what has become of the sale against the simulator's run of its recording, and against
+// what the program itself predicts.
 func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job) error {
 	var waits, services []time.Duration
 	for _, j := range jobs {
@@ -211,7 +213,8 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 	return s.predicted(ctx, w, f, admitted, at(0.99))
 }
 
-// predicted holds the program's own prediction, which knows arrivals by their runs, against what has become of them.
+// predicted holds the program's own prediction, which knows arrivals by their runs, against what
+// has become of them.
 func (s *sale) predicted(ctx context.Context, w *world, f *findings, admitted int, p99 time.Duration) error {
 	code, raw, err := w.call(ctx, http.MethodPost, w.living("api")[0].admin, "/v1/tenants/"+s.tenant+"/predict", nil, []byte(`{}`))
 	if err == nil && code != http.StatusOK {

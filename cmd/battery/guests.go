@@ -32,7 +32,8 @@ const (
 	guestsSettled = 500              // jobs of one call
 )
 
-// guestsGoIdle drives the queue itself, for the intake and the deliveries are not what is looked at.
+// guestsGoIdle drives the queue itself, for the intake and the deliveries are not what is looked
+// at.
 func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 	w.settings = settings{}.withDefaults()
 	clock, err := w.newClock(ctx)
@@ -121,7 +122,8 @@ func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	forgotten := time.Since(started)
-	// What has ended is deleted by Redis in its own time, and so are the empty places of its tables.
+	// What has ended is deleted by Redis in its own time, and so are the empty places of its
+	// tables.
 	var after footprint
 	large := w.scale.jobs >= 1_000_000 // else the tables, which may keep twice their places, are too much of it
 	within := func() bool {

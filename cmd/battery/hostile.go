@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// hostile is the check of clients and upstreams that want to hold the process or to fill its memory.
+// hostile is the check of clients and upstreams that want to hold the process or to fill its
+// memory.
 func hostile() []check {
 	return []check{{
 		id: "S3", what: "connections that say little to both listeners, bodies of 1 GB, and upstreams whose answers do not end",
@@ -171,7 +172,8 @@ func (w *world) honestDelivered(ctx context.Context, f *findings) error {
 	return ctx.Err()
 }
 
-// resident is a line of /proc/PID/status in bytes: VmRSS is the resident memory now, VmHWM the most there ever was.
+// resident is a line of /proc/PID/status in bytes: VmRSS is the resident memory now, VmHWM the most
+// there ever was.
 func resident(pid int, line string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if errors.Is(err, os.ErrNotExist) {
@@ -196,7 +198,8 @@ type siege struct {
 	open []string                 // what still was when nobody waited any longer
 }
 
-// tactics are the ways to hold a connection: what is sent first, what then comes a byte at a time, and whether answers are read.
+// tactics are the ways to hold a connection: what is sent first, what then comes a byte at a time,
+// and whether answers are read.
 var tactics = []struct {
 	name, first, drip string
 	deaf              bool
@@ -212,7 +215,8 @@ var tactics = []struct {
 // pace is the time between two bytes of a drip.
 const pace = 300 * time.Millisecond
 
-// attack opens the i-th connection to the address and holds it for as long as it can, in the background.
+// attack opens the i-th connection to the address and holds it for as long as it can, in the
+// background.
 func (s *siege) attack(ctx context.Context, address string, i int) {
 	tactic := tactics[i%len(tactics)]
 	s.all.Go(func() {
@@ -296,7 +300,8 @@ type giant struct {
 	status int // 0 where the connection was cut before the answer could be read
 }
 
-// sendHuge sends 1 GB, of which nothing is kept in memory, until it is all sent or the other side has had enough.
+// sendHuge sends 1 GB, of which nothing is kept in memory, until it is all sent or the other side
+// has had enough.
 func sendHuge(ctx context.Context, address, method, path string, chunked bool) (g giant) {
 	start := time.Now()
 	var d net.Dialer

@@ -16,7 +16,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// hostileAnswer is what an upstream does once a request has come: it writes first, then more again and again, until the other side is gone.
+// hostileAnswer is what an upstream does once a request has come: it writes first, then more again
+// and again, until the other side is gone.
 type hostileAnswer struct {
 	first string
 	more  []byte
@@ -111,7 +112,8 @@ func (u *hostileUpstream) longest() time.Duration {
 	return u.took
 }
 
-// drained waits until the jobs for these upstreams have ended, and notes which of them ended otherwise than they must.
+// drained waits until the jobs for these upstreams have ended, and notes which of them ended
+// otherwise than they must.
 func (u *hostileUpstream) drained(ctx context.Context, w *world) error {
 	w.say("what the hostile upstreams were sent ends")
 	requests, _ := w.ledger.entries()

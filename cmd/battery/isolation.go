@@ -55,8 +55,8 @@ var sicknesses = []sickness{
 	{"many", "49 of 50 routes lead to an upstream that hangs", 49, 1, 0},
 }
 
-// run counts the deliveries of a healthy route in every two seconds. The sick routes have no circuit breaker, so the
-// slots of the workers alone keep them apart.
+// run counts the deliveries of a healthy route in every two seconds. The sick routes have no
+// circuit breaker, so the slots of the workers alone keep them apart.
 func (k sickness) run(ctx context.Context, w *world, f *findings) error {
 	const perSecond, span = 50, 2 * time.Second
 	s := settings{
@@ -116,8 +116,9 @@ func (k sickness) run(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// noisy lets the quiet tenants send alone and beside the noisy one, in turns, and compares how late their jobs reach the sink. A quiet
-// tenant sends far below its rate, so its job is due when it is admitted, or a T after the one before if that came close.
+// noisy lets the quiet tenants send alone and beside the noisy one, in turns, and compares how late
+// their jobs reach the sink. A quiet tenant sends far below its rate, so its job is due when it is
+// admitted, or a T after the one before if that came close.
 func noisy(ctx context.Context, w *world, f *findings) error {
 	if err := w.open(ctx, settings{defaults: tenant{rate: "2/s", capacity: 20}}, "api", "worker", "worker"); err != nil {
 		return err
@@ -178,7 +179,8 @@ func noisy(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// hanging counts what the others get of the sink in a window before and in one while a tenant's upstream does not answer.
+// hanging counts what the others get of the sink in a window before and in one while a tenant's
+// upstream does not answer.
 func hanging(ctx context.Context, w *world, f *findings) error {
 	const limit = 8
 	s := settings{

@@ -52,8 +52,8 @@ type delivery struct {
 // failed reports whether the sink's answer asks for another delivery.
 func (d delivery) failed() bool { return d.Status == 0 || d.Status == 429 || d.Status >= 500 }
 
-// ledger is the memory of one check: every request with its outcome and every delivery, in the order of their ends and
-// arrivals. Nothing in it is ever changed.
+// ledger is the memory of one check: every request with its outcome and every delivery, in the
+// order of their ends and arrivals. Nothing in it is ever changed.
 type ledger struct {
 	start time.Time
 

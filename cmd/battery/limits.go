@@ -29,8 +29,8 @@ func limits() []check {
 	}
 }
 
-// memoryFull counts deliveries and the workers' signs of life in a window before and in one while Redis is full, and kept so by a
-// flood of submissions for a tenant that is paused.
+// memoryFull counts deliveries and the workers' signs of life in a window before and in one while
+// Redis is full, and kept so by a flood of submissions for a tenant that is paused.
 func memoryFull(ctx context.Context, w *world, f *findings) error {
 	const perSecond, long = 20, "long"
 	s := settings{

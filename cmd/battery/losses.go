@@ -26,8 +26,8 @@ func losses() []check {
 
 func repliesLost(ctx context.Context, w *world, f *findings) error {
 	const share = 0.05
-	// A job that waits for its lease to expire ends later than a lease after its admission, and no other does: there is no backlog, for the
-	// flows carry twice the load.
+	// A job that waits for its lease to expire ends later than a lease after its admission, and no
+	// other does: there is no backlog, for the flows carry twice the load.
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
 	s := settings{lease: 3 * time.Second, defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant*2))}}
 	p, err := w.openProxy(share)
@@ -48,7 +48,8 @@ func repliesLost(ctx context.Context, w *world, f *findings) error {
 		}
 		return answer{status: http.StatusOK}
 	})
-	// A tenth has no idempotency key: there it is Sluice alone that must not take a job twice when it sends the script again.
+	// A tenth has no idempotency key: there it is Sluice alone that must not take a job twice when
+	// it sends the script again.
 	bare := w.background(ctx, load{name: "bare", jobs: w.scale.jobs / 10, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), bare: true})
 	if err := w.submit(ctx, load{name: "r5", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true}); err != nil {
 		return err
@@ -126,7 +127,8 @@ func (e ended) stamps(w *world, f *findings) {
 	f.atMost("stamps τ*", us(worst), 1, "µs")
 }
 
-// counted holds the counters of tenants, jobs and workers against the ledger. All jobs must have succeeded, and no worker have ended.
+// counted holds the counters of tenants, jobs and workers against the ledger. All jobs must have
+// succeeded, and no worker have ended.
 func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 	jobs, left := map[string]int64{}, map[string]int64{} // by tenant
 	attempts := map[string]int{}                         // by job
@@ -168,8 +170,9 @@ func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 	}
 	f.atMost("workers: succeeded, off by", math.Abs(total["succeeded"]-float64(len(e.jobs))), 0, "")
 	f.atMost("workers: dead or held", total["dead"]+total["held"], 0, "")
-	// The last settle of a job is known for good. One before it, of a failure or of a job given back, may be repeated only when the job has
-	// been leased and settled again, and is then told to be stale.
+	// The last settle of a job is known for good. One before it, of a failure or of a job given
+	// back, may be repeated only when the job has been leased and settled again, and is then told
+	// to be stale.
 	f.told("workers: stale", total["stale"], "")
 	f.told("workers: released", total["released"], "")
 	uncounted := float64(len(e.deliveries)-len(e.jobs)) - total["retry"]

@@ -1,5 +1,6 @@
-// Command battery breaks Sluice on purpose and checks what it promises: it starts real redis-servers and sluice processes, kills, stops and
-// starves them under load, and holds a ledger of every request and every delivery against what should have been.
+// Command battery breaks Sluice on purpose and checks what it promises: it starts real
+// redis-servers and sluice processes, kills, stops and starves them under load, and holds a ledger
+// of every request and every delivery against what should have been.
 //
 //	go run ./cmd/battery -quick            every check, small: about seven minutes
 //	go run ./cmd/battery -full             every check as large as it is meant: at most 20 minutes
@@ -8,8 +9,9 @@
 //	go run ./cmd/battery -shared           on a machine with other work: figures of time are told, but do not fail it
 //	go run ./cmd/battery -json FILE        the figures as JSON, too
 //
-// It exits 0 when every target is met, 1 when one is missed or a check could not be carried out, 2 on bad usage. All is on loopback, in
-// directories of its own, and everything it has started ends with it.
+// It exits 0 when every target is met, 1 when one is missed or a check could not be carried out, 2
+// on bad usage. All is on loopback, in directories of its own, and everything it has started ends
+// with it.
 package main
 
 import (

@@ -117,7 +117,8 @@ func TestAPanicIsAFailure(t *testing.T) {
 	}
 }
 
-// TestSinkWritesDown: a delivery is in the ledger with the answer it gets, put down to the process that sent it.
+// TestSinkWritesDown: a delivery is in the ledger with the answer it gets, put down to the process
+// that sent it.
 func TestSinkWritesDown(t *testing.T) {
 	l := newLedger()
 	s, err := newSink(l)

@@ -125,7 +125,8 @@ func (w *world) strike(ctx context.Context, how string, number int, master, repl
 	} else {
 		master.stop()
 	}
-	// Soon: calls that were under way at the strike, and their first retries, still wait for the node.
+	// Soon: calls that were under way at the strike, and their first retries, still wait for the
+	// node.
 	if err := pause(ctx, w.between(300*time.Millisecond, 1100*time.Millisecond)); err != nil {
 		return k, err
 	}

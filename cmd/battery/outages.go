@@ -26,12 +26,14 @@ func outages() []check {
 	}
 }
 
-// outage is from the instant at which Redis was certainly gone to that at which it answered again; launched is when its restart began.
+// outage is from the instant at which Redis was certainly gone to that at which it answered again;
+// launched is when its restart began.
 type outage struct{ gone, launched, back instant }
 
 func redisKilled(fsync string) func(context.Context, *world, *findings) error {
 	return func(ctx context.Context, w *world, f *findings) error {
-		// Half the load that the rates can carry, so that each flow is always about to deliver, and there is soon no backlog of the outage left.
+		// Half the load that the rates can carry, so that each flow is always about to deliver, and
+		// there is soon no backlog of the outage left.
 		perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
 		s := settings{fsync: fsync, defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant*2))}}
 		if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {

@@ -34,7 +34,8 @@ func paces() []check {
 	}
 }
 
-// underrun gives flows more than they can send in the window and counts the stamps in it, from the first on.
+// underrun gives flows more than they can send in the window and counts the stamps in it, from the
+// first on.
 func underrun(ctx context.Context, w *world, f *findings) error {
 	s := settings{tenants: map[string]tenant{"a": {rate: "200/s"}, "b": {rate: "50/s"}, "c": {rate: "7/3s"}}}
 	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
@@ -85,8 +86,9 @@ func (w *world) stampsOf(jobs []wire.Job, tenant string) []instant {
 	return stamps
 }
 
-// failures lets half of the deliveries of a backlog fail. A job tells only its last stamp, so each failed one is asked for it while it waits
-// for its retry; the departures that the tenant counts are all attempts.
+// failures lets half of the deliveries of a backlog fail. A job tells only its last stamp, so each
+// failed one is asked for it while it waits for its retry; the departures that the tenant counts
+// are all attempts.
 func failures(ctx context.Context, w *world, f *findings) error {
 	const name = "flaky"
 	s := settings{

@@ -32,8 +32,8 @@ type asynqJob struct {
 	URL, ID, Tenant, Body string
 }
 
-// asynqWorker is the child mode of the battery: an asynq server whose handler delivers as a sluice worker does. Its arguments are the
-// socket of Redis and the name it delivers under.
+// asynqWorker is the child mode of the battery: an asynq server whose handler delivers as a sluice
+// worker does. Its arguments are the socket of Redis and the name it delivers under.
 func asynqWorker(socket, name string) error {
 	server := asynq.NewServerFromRedisClient(asynqRedis(socket), asynq.Config{
 		Concurrency:    16, // so that there is a backlog: without one it sleeps for a second between two looks
@@ -81,8 +81,8 @@ func (w *world) startAsynq() (*process, error) {
 	return w.nursery.start(w.dir, name, nil, "/usr/bin/env", childVariable+"=asynq", program, w.socket(), name)
 }
 
-// asynqKilled enqueues more than is handled in the window, kills a worker now and then and starts another, and waits until every task was
-// handled.
+// asynqKilled enqueues more than is handled in the window, kills a worker now and then and starts
+// another, and waits until every task was handled.
 func asynqKilled(ctx context.Context, w *world, f *findings) error {
 	if err := w.open(ctx, settings{}); err != nil {
 		return err

@@ -44,14 +44,16 @@ type stage struct {
 	nth    int // the how-manieth passing of the point is the last
 }
 
-// asynq routes: tasks of the first are no more of Sluice's concern, those of the second report their ends.
+// asynq routes: tasks of the first are no more of Sluice's concern, those of the second report
+// their ends.
 const (
 	fireRoute  = "fire"
 	fleetRoute = "fleet"
 )
 
-// stages are the crashes of one round. Those of the route whose tasks report nothing come last: such a task may run twice, which is put down
-// to its tenant, and what a stage leaves behind is there for the crashes after it.
+// stages are the crashes of one round. Those of the route whose tasks report nothing come last:
+// such a task may run twice, which is put down to its tenant, and what a stage leaves behind is
+// there for the crashes after it.
 func stages(round, jobs int, pick func(n int) int) []stage {
 	byRoute := map[string][]stage{}
 	for _, p := range crashpoints.Points {
@@ -87,8 +89,9 @@ func slowAtFirst(lease time.Duration) behaviour {
 	}
 }
 
-// pointsCrashed lets one process after the other crash, each alone in its role and each worker with one job at a time, so that a crash can
-// cost one duplicate at the most. At the end of each round a worker that does not crash drains what they leave.
+// pointsCrashed lets one process after the other crash, each alone in its role and each worker with
+// one job at a time, so that a crash can cost one duplicate at the most. At the end of each round a
+// worker that does not crash drains what they leave.
 func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 	told := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer told.Close()
@@ -179,7 +182,8 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// crashAt submits the stage's jobs and has a process crash on them; reached is false when it did not within ten seconds, and was killed.
+// crashAt submits the stage's jobs and has a process crash on them; reached is false when it did
+// not within ten seconds, and was killed.
 func (w *world) crashAt(ctx context.Context, st stage, callbackURL string) (reached bool, err error) {
 	l := load{name: st.tenant, jobs: st.jobs, tenants: one(st.tenant), route: st.route, insist: true, clients: 1}
 	if st.asksForCallback() {
@@ -221,7 +225,8 @@ func (w *world) answer(ctx context.Context, wait func() error) error {
 	return wait()
 }
 
-// fleet starts an asynq server in this process that runs the tasks handed off, each as a delivery. Those of one queue report their ends.
+// fleet starts an asynq server in this process that runs the tasks handed off, each as a delivery.
+// Those of one queue report their ends.
 func (w *world) fleet(ctx context.Context) (stop func(), err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: "unix://" + w.socket(), Logger: quiet})
@@ -262,8 +267,8 @@ func tenantOf(body []byte) string {
 	return p.Key[:max(0, strings.LastIndexByte(p.Key, '-'))]
 }
 
-// outboxesEmpty waits until all completions are handed over. What a crashed worker had claimed is its own for another half a minute; unless
-// the scale has the time, that ends now.
+// outboxesEmpty waits until all completions are handed over. What a crashed worker had claimed is
+// its own for another half a minute; unless the scale has the time, that ends now.
 func (w *world) outboxesEmpty(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, or(w.scale.window, 10*time.Second))
 	defer cancel()
@@ -295,7 +300,8 @@ func (w *world) outboxesEmpty(ctx context.Context) error {
 	})
 }
 
-// idle reports whether none of the queues has a task that is still to be run; a queue that never had one is idle.
+// idle reports whether none of the queues has a task that is still to be run; a queue that never
+// had one is idle.
 func idle(inspector *asynq.Inspector, names ...string) (bool, error) {
 	known, err := inspector.Queues()
 	if err != nil {
@@ -313,8 +319,8 @@ func idle(inspector *asynq.Inspector, names ...string) (bool, error) {
 	return true, nil
 }
 
-// callbackTasks is the ids of all tasks for callbacks, sent or not. The lists are read in the order in which a task goes through them, so
-// that none is missed on its way.
+// callbackTasks is the ids of all tasks for callbacks, sent or not. The lists are read in the order
+// in which a task goes through them, so that none is missed on its way.
 func callbackTasks(inspector *asynq.Inspector) (ids []string, err error) {
 	const all = 100_000
 	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
@@ -352,8 +358,9 @@ func wrongCallbacks(tasks []string, e ended) (wrong []string) {
 	return wrong
 }
 
-// mostByOne is the greatest number of duplicates that one crash has caused. A crash is known by the process that had made the delivery
-// before, and for tasks, which are run elsewhere, by the tenant, for each crash has its own.
+// mostByOne is the greatest number of duplicates that one crash has caused. A crash is known by the
+// process that had made the delivery before, and for tasks, which are run elsewhere, by the tenant,
+// for each crash has its own.
 func mostByOne(duplicates []duplicate) (most int, whose string) {
 	times := map[string]int{}
 	for _, d := range duplicates {

@@ -17,8 +17,9 @@ import (
 	"github.com/7509e464/sluice/queue/subprocess"
 )
 
-// nursery starts processes and ends those that are left. Processes are started by one thread that lives as long as the battery:
-// Linux ends a child with the thread that started it, so none outlives the battery, even if that panics or is killed itself.
+// nursery starts processes and ends those that are left. Processes are started by one thread that
+// lives as long as the battery: Linux ends a child with the thread that started it, so none
+// outlives the battery, even if that panics or is killed itself.
 type nursery struct {
 	starts chan func()
 
@@ -107,7 +108,8 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// stop halts the process in its tracks, until cont. It returns when all threads have stopped, which a busy machine may take a while for.
+// stop halts the process in its tracks, until cont. It returns when all threads have stopped, which
+// a busy machine may take a while for.
 func (p *process) stop() {
 	p.signal(syscall.SIGSTOP)
 	for range 1000 {
@@ -118,7 +120,8 @@ func (p *process) stop() {
 	}
 }
 
-// stopped reports whether every thread of a process has stopped, as /proc tells; true where there is none.
+// stopped reports whether every thread of a process has stopped, as /proc tells; true where there
+// is none.
 func stopped(pid int) bool {
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, stat := range stats {
@@ -193,7 +196,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// until asks every few milliseconds until the answer is yes or an error, or ctx ends; what says what was waited for.
+// until asks every few milliseconds until the answer is yes or an error, or ctx ends; what says
+// what was waited for.
 func until(ctx context.Context, what string, every time.Duration, yes func() (bool, error)) error {
 	for {
 		ok, err := yes()

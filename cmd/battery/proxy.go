@@ -12,11 +12,13 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// proxy stands between Sluice and Redis and loses replies: of a share of the scripts that Redis has executed it closes the connection with
-// the reply unsent, and all that was to follow on that connection.
+// proxy stands between Sluice and Redis and loses replies: of a share of the scripts that Redis has
+// executed it closes the connection with the reply unsent, and all that was to follow on that
+// connection.
 //
-// It is not toxiproxy with a toxic of our own: a toxic sees the bytes of one direction only, and which reply is that of a script is known by
-// the request; toxiproxy's chances are not drawn from our seed; and it listens on TCP alone.
+// It is not toxiproxy with a toxic of our own: a toxic sees the bytes of one direction only, and
+// which reply is that of a script is known by the request; toxiproxy's chances are not drawn from
+// our seed; and it listens on TCP alone.
 type proxy struct {
 	upstream string // the socket of Redis
 	listener net.Listener
@@ -175,7 +177,8 @@ func (p *proxy) loses(script string) bool {
 	return true
 }
 
-// asked is what was asked on a connection and is not answered yet: names of scripts, empty for all other commands.
+// asked is what was asked on a connection and is not answered yet: names of scripts, empty for all
+// other commands.
 type asked struct {
 	mu    sync.Mutex
 	names []string
@@ -226,7 +229,8 @@ func scriptName(script string) string {
 	return "other"
 }
 
-// openProxy starts a proxy before the world's Redis, which need not run yet, for the processes that are started from then on.
+// openProxy starts a proxy before the world's Redis, which need not run yet, for the processes that
+// are started from then on.
 func (w *world) openProxy(share float64) (*proxy, error) {
 	socket := filepath.Join(w.dir, "proxy.sock")
 	p, err := newProxy(socket, w.socket(), rand.New(rand.NewPCG(w.rng.Uint64(), 0)), share)

@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// TestProxyLosesRepliesOfScriptsAlone: the reply before that of a script comes, its own and those behind it do not, and the server has got
-// all of them.
+// TestProxyLosesRepliesOfScriptsAlone: the reply before that of a script comes, its own and those
+// behind it do not, and the server has got all of them.
 func TestProxyLosesRepliesOfScriptsAlone(t *testing.T) {
 	dir := t.TempDir()
 	server, err := net.Listen("unix", filepath.Join(dir, "server"))

@@ -37,8 +37,8 @@ func newRateBook() *rateBook {
 	return &rateBook{stamped: map[string]time.Duration{}, releases: map[string][2]float64{}}
 }
 
-// stamps notes the last stamp of each job. Where a job left more than once its earlier stamps are not known, and τ* of the rest is
-// no greater than that of all.
+// stamps notes the last stamp of each job. Where a job left more than once its earlier stamps are
+// not known, and τ* of the rest is no greater than that of all.
 func (b *rateBook) stamps(w *world, jobs []wire.Job) {
 	flows := map[[2]string][]instant{}
 	for _, j := range jobs {
@@ -62,7 +62,8 @@ func (b *rateBook) note(flow string, r shaper.Rate, at []instant) {
 	}
 }
 
-// arrivals notes when deliveries reached the sink, retries included: with the noise of the network and of this machine.
+// arrivals notes when deliveries reached the sink, retries included: with the noise of the network
+// and of this machine.
 func (b *rateBook) arrivals(w *world, deliveries []delivery) {
 	worst := arrivals(w, deliveries)
 	b.mu.Lock()
@@ -99,7 +100,8 @@ func (w *world) lateness(ctx context.Context, s *sluice) {
 	w.rates.mu.Unlock()
 }
 
-// rate loads a few flows of several rates over two workers, one of which is killed, and judges all that the book holds.
+// rate loads a few flows of several rates over two workers, one of which is killed, and judges all
+// that the book holds.
 func rate(ctx context.Context, w *world, f *findings) error {
 	s := settings{tenants: map[string]tenant{
 		"t0": {rate: "200/s"}, "t1": {rate: "7/300ms"}, "t2": {rate: "50/s"}, "t3": {rate: "999/10s"}, "t4": {rate: "1/20ms"}, "t5": {rate: "90/s"},

@@ -25,7 +25,8 @@ const (
 	skipped verdict = "skipped" // there is nothing here to carry it out on
 )
 
-// errSkipped is wrapped by the error of a check that has nothing here to be carried out on, and says what is missing.
+// errSkipped is wrapped by the error of a check that has nothing here to be carried out on, and
+// says what is missing.
 var errSkipped = errors.New("skipped")
 
 // result is a check as it went.
@@ -52,7 +53,8 @@ func (r result) untimely() bool {
 	return r.Verdict == missed && !slices.ContainsFunc(r.Figures, func(f figure) bool { return !f.OK && !f.Timed })
 }
 
-// inconclusive reports whether nothing but figures of time were missed, on a machine that stalled meanwhile.
+// inconclusive reports whether nothing but figures of time were missed, on a machine that stalled
+// meanwhile.
 func (r result) inconclusive() bool { return r.untimely() && r.stalls.n > 0 }
 
 // report is the JSON form of a run.
@@ -112,7 +114,8 @@ func writeJSON(path string, r report) error {
 	return errors.Join(enc.Encode(r), f.Close())
 }
 
-// screen shows what is being done: on a line of a terminal that is written over, or on lines of its own elsewhere, one in two seconds.
+// screen shows what is being done: on a line of a terminal that is written over, or on lines of its
+// own elsewhere, one in two seconds.
 type screen struct {
 	out  *os.File
 	live bool

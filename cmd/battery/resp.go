@@ -18,8 +18,9 @@ const (
 
 var errNotRESP = errors.New("not RESP")
 
-// readValue reads one value of RESP2 or RESP3, a request or a reply, and returns its bytes as they came. At the end of the stream the error
-// is io.EOF before a value, io.ErrUnexpectedEOF within one.
+// readValue reads one value of RESP2 or RESP3, a request or a reply, and returns its bytes as they
+// came. At the end of the stream the error is io.EOF before a value, io.ErrUnexpectedEOF within
+// one.
 func readValue(in *bufio.Reader) ([]byte, error) {
 	var raw bytes.Buffer
 	err := copyValue(&raw, in, respDepth)

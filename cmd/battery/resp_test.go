@@ -70,7 +70,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzReadValue holds that values are the stream: put together again they are what was read, and each by itself is read as the same value.
+// FuzzReadValue holds that values are the stream: put together again they are what was read, and
+// each by itself is read as the same value.
 func FuzzReadValue(f *testing.F) {
 	for _, r := range replies {
 		f.Add([]byte(r))

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// bug is one mistake in a source file, and the test that must fail with it: what the tests would not find, they do not test.
+// bug is one mistake in a source file, and the test that must fail with it: what the tests would
+// not find, they do not test.
 type bug struct {
 	name, what         string
 	pkg, test          string // as go test takes them
@@ -77,8 +78,8 @@ var seeded = []bug{
 	},
 	{
 		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker", "TestBadAnswersAreFailedAttempts",
-		"worker/deliver_http.go", "	resp, err := d.client.Transport.RoundTrip(req)\n",
-		"	if l.ID != \"\" {\n		return d.route.Retry.judge(l, &queue.Response{Status: http.StatusOK}, \"\", d.now())\n	}\n	resp, err := d.client.Transport.RoundTrip(req)\n",
+		"worker/deliver_http.go", "	answer, err := d.client.Post(",
+		"	if l.ID != \"\" {\n		return d.route.Retry.judge(l, &queue.Response{Status: http.StatusOK}, \"\", time.Now())\n	}\n	answer, err := d.client.Post(",
 	},
 	{
 		"workers-clock", "a worker goes by its own clock", "./worker", "TestJobsLeaveAtTheirStamps",
@@ -86,7 +87,8 @@ var seeded = []bug{
 	},
 }
 
-// bugs are the checks of the tests themselves: each plants a known bug and sees whether the test that is there for it notices.
+// bugs are the checks of the tests themselves: each plants a known bug and sees whether the test
+// that is there for it notices.
 func bugs() []check {
 	return []check{{
 		id: "Q1", what: "fourteen known bugs, planted one after the other", target: "the tests find 14 of 14",
@@ -124,7 +126,8 @@ func (b bug) plant(root string) (string, error) {
 	return strings.Replace(string(text), b.right, b.wrong, 1), nil
 }
 
-// overlay writes what go -overlay needs to build the tree in the working directory with the bug, into dir.
+// overlay writes what go -overlay needs to build the tree in the working directory with the bug,
+// into dir.
 func (b bug) overlay(dir string) (file string, err error) {
 	wrong, err := b.plant(".")
 	if err != nil {

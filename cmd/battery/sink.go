@@ -13,18 +13,20 @@ import (
 	"time"
 )
 
-// answer is what the sink does with a delivery: wait for delay, and for until if it is set, then answer with status. Status 0 never answers:
-// the sink waits until the worker hangs up.
+// answer is what the sink does with a delivery: wait for delay, and for until if it is set, then
+// answer with status. Status 0 never answers: the sink waits until the worker hangs up.
 type answer struct {
 	status int
 	delay  time.Duration
 	until  <-chan struct{}
 }
 
-// behaviour decides the answer to a delivery; nth counts those of its job, from 1. It is called from many goroutines.
+// behaviour decides the answer to a delivery; nth counts those of its job, from 1. It is called
+// from many goroutines.
 type behaviour func(d delivery, nth int) answer
 
-// sink is the upstream of all routes. It writes each delivery into the ledger as soon as its body has arrived.
+// sink is the upstream of all routes. It writes each delivery into the ledger as soon as its body
+// has arrived.
 type sink struct {
 	url    string
 	ledger *ledger

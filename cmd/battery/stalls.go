@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// stalls watches this machine: how often a sleep of a millisecond took more than ten too long. Where there are many, a figure of time says
-// little about Sluice.
+// stalls watches this machine: how often a sleep of a millisecond took more than ten too long.
+// Where there are many, a figure of time says little about Sluice.
 type stalls struct {
 	n       int
 	longest time.Duration

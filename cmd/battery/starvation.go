@@ -18,13 +18,16 @@ type starving struct {
 	name, what string
 	settings   settings // beside those of every case, see beset
 	memory     string   // maxmemory of Redis, such as 64mb; empty: no bound
-	// prepare starts what the attack needs before the processes start, such as an upstream, and adds it to the settings.
+	// prepare starts what the attack needs before the processes start, such as an upstream, and
+	// adds it to the settings.
 	prepare func(w *world, s *settings) (end func())
-	// attack goes on until ctx ends, and then adds figures of its own, such as how often it was refused.
+	// attack goes on until ctx ends, and then adds figures of its own, such as how often it was
+	// refused.
 	attack func(ctx context.Context, w *world, f *findings) error
 }
 
-// starvingCases are the cases of S4. Each is a check of its own, S4-NAME; -only S4 carries out all of them.
+// starvingCases are the cases of S4. Each is a check of its own, S4-NAME; -only S4 carries out all
+// of them.
 func starvingCases() []starving {
 	return []starving{
 		{
@@ -76,10 +79,12 @@ func starvation() []check {
 // quietPerSecond is how many jobs each quiet tenant submits, which is less than its rate.
 const quietPerSecond = 4
 
-// inTime is how long a quiet tenant's job may take from its submission to its delivery. A job that takes longer counts as lost.
+// inTime is how long a quiet tenant's job may take from its submission to its delivery. A job that
+// takes longer counts as lost.
 const inTime = time.Second
 
-// run lets the quiet tenants send alone, beside the attack and after it, and compares what becomes of their jobs.
+// run lets the quiet tenants send alone, beside the attack and after it, and compares what becomes
+// of their jobs.
 func (c starving) run(ctx context.Context, w *world, f *findings) error {
 	s := c.settings
 	s.defaults = tenant{rate: "20/s"}.over(s.defaults)

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// attackFrom is the address that attacks come from: the quiet tenants and the probes have another one.
+// attackFrom is the address that attacks come from: the quiet tenants and the probes have another
+// one.
 const attackFrom = "127.0.0.2"
 
 // dialFrom opens a connection from the attacker's address, closed when ctx ends.
@@ -27,7 +28,8 @@ func dialFrom(ctx context.Context, to string) (net.Conn, error) {
 	return conn, err
 }
 
-// beside asks again and again until ctx ends, and tells how often the answer was not the one wanted.
+// beside asks again and again until ctx ends, and tells how often the answer was not the one
+// wanted.
 func (w *world) beside(ctx context.Context, f *findings, what string, every time.Duration, want int, ask func() (int, error)) {
 	var failed []string
 	asked := 0
@@ -44,7 +46,8 @@ func (w *world) beside(ctx context.Context, f *findings, what string, every time
 	f.none(what+" that failed", failed)
 }
 
-// silentBodies holds the memory of large bodies, while a quiet tenant sends a large one now and then.
+// silentBodies holds the memory of large bodies, while a quiet tenant sends a large one now and
+// then.
 func silentBodies(ctx context.Context, w *world, f *findings) error {
 	const size = 8 << 20
 	text := []byte(strings.Repeat(" ", size-10))
@@ -90,7 +93,8 @@ func (w *world) later(ctx context.Context, tenant string) (id string, err error)
 	return job.ID, err
 }
 
-// manyStreams opens event streams and waits of one tenant, while a quiet one opens a stream now and then.
+// manyStreams opens event streams and waits of one tenant, while a quiet one opens a stream now and
+// then.
 func manyStreams(ctx context.Context, w *world, f *findings) error {
 	id, err := w.later(ctx, offender)
 	if err != nil {
@@ -230,7 +234,8 @@ func stalledCallbacks(ctx context.Context, w *world, f *findings) error {
 
 const operatorToken = "the-token-of-the-operator"
 
-// guessedTokens sends wrong tokens to the admin listener, while the operator at the same address uses the right one.
+// guessedTokens sends wrong tokens to the admin listener, while the operator at the same address
+// uses the right one.
 func guessedTokens(ctx context.Context, w *world, f *findings) error {
 	admin := w.living("api")[0].admin
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(attackFrom)}}

@@ -7,13 +7,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// tau is τ*, one number for "every window": the smallest tolerance under which a GCRA with the rate's T finds all instants conforming.
+// tau is τ*, one number for "every window": the smallest tolerance under which a GCRA with the
+// rate's T finds all instants conforming.
 //
 //	tat = max(t, tat); τ* = max(τ*, tat − t); tat += T
 //
-// Instants are nanoseconds in any order and from any origin. The arithmetic is exact, in units of 1/limit ns; burst and cost are 1.
-// Leaving instants out never makes τ* larger, so the last stamp of each job is enough to find a rate that was broken, never to
-// find one that was not.
+// Instants are nanoseconds in any order and from any origin. The arithmetic is exact, in units of
+// 1/limit ns; burst and cost are 1. Leaving instants out never makes τ* larger, so the last stamp
+// of each job is enough to find a rate that was broken, never to find one that was not.
 func tau(rate shaper.Rate, instants []instant) time.Duration {
 	if len(instants) == 0 {
 		return 0
@@ -35,7 +36,8 @@ func tau(rate shaper.Rate, instants []instant) time.Duration {
 // interval is T, rounded down to a nanosecond.
 func interval(rate shaper.Rate) time.Duration { return rate.Period / time.Duration(rate.Limit) }
 
-// quantile is the value that a share q of the values does not exceed; 0 of no values. It sorts them.
+// quantile is the value that a share q of the values does not exceed; 0 of no values. It sorts
+// them.
 func quantile(values []time.Duration, q float64) time.Duration {
 	if len(values) == 0 {
 		return 0

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// formerCommit is the former version while no version has been released: the last commit with another form of the job record.
+// formerCommit is the former version while no version has been released: the last commit with
+// another form of the job record.
 const formerCommit = "4c2c78f"
 
 // upgrades are the checks of versions that take turns.
@@ -39,8 +40,8 @@ func upgrades() []check {
 	}
 }
 
-// rolling replaces workers, and every other time the api, as a deployment does: a new worker is started and an old one asked to end; an api
-// process leaves its address first.
+// rolling replaces workers, and every other time the api, as a deployment does: a new worker is
+// started and an old one asked to end; an api process leaves its address first.
 func rolling(ctx context.Context, w *world, f *findings) error {
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
 	s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+2)}}
@@ -99,7 +100,8 @@ func (w *world) replaceAPI(ctx context.Context) error {
 	return err
 }
 
-// tooNew raises the schema of the store, as a version of the future does, and starts this one on it.
+// tooNew raises the schema of the store, as a version of the future does, and starts this one on
+// it.
 func (w *world) tooNew(ctx context.Context, f *findings) error {
 	const meta = "sluice:meta"
 	known, err := w.store.HGet(ctx, meta, "schema").Int()
@@ -128,7 +130,8 @@ func (w *world) tooNew(ctx context.Context, f *findings) error {
 	return nil
 }
 
-// refusal starts the program and returns what it says when it ends at once with a failure; empty if it became ready.
+// refusal starts the program and returns what it says when it ends at once with a failure; empty if
+// it became ready.
 func (w *world) refusal(ctx context.Context, bin, role string) (said string, err error) {
 	before := w.bin
 	w.bin = bin
@@ -149,7 +152,8 @@ func (w *world) refusal(ctx context.Context, bin, role string) (said string, err
 	return s.tail(), nil
 }
 
-// joined starts one version, lets a worker of the other join under load and, unless that refuses, an api of the other take over.
+// joined starts one version, lets a worker of the other join under load and, unless that refuses,
+// an api of the other take over.
 func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 	return func(ctx context.Context, w *world, f *findings) error {
 		ours := w.bin
@@ -214,7 +218,8 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 	}
 }
 
-// buildFormer builds the newest released version, or formerCommit while there is none, and returns the program.
+// buildFormer builds the newest released version, or formerCommit while there is none, and returns
+// the program.
 func (w *world) buildFormer(ctx context.Context) (string, error) {
 	commit := formerCommit
 	if tag, err := output(ctx, "", "git", "describe", "--tags", "--abbrev=0"); err == nil {

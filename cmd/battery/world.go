@@ -25,7 +25,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// world is what one check has to itself: a directory, a sink, a ledger, a Redis, sluice processes, randomness from the seed.
+// world is what one check has to itself: a directory, a sink, a ledger, a Redis, sluice processes,
+// randomness from the seed.
 type world struct {
 	id      string // of the check
 	bin     string // the sluice program
@@ -134,7 +135,8 @@ func newWorld(w world) (*world, error) {
 	return &w, nil
 }
 
-// close ends everything the world has started. With keep, its directory stays, with the ledger in it.
+// close ends everything the world has started. With keep, its directory stays, with the ledger in
+// it.
 func (w *world) close(keep bool) error {
 	w.nursery.clear()
 	w.sink.close()
@@ -165,7 +167,8 @@ func (w *world) open(ctx context.Context, s settings, roles ...string) error {
 
 func (w *world) socket() string { return filepath.Join(w.dir, "redis.sock") }
 
-// startRedis starts the world's Redis, again on the data it had after a kill, and returns when it answers.
+// startRedis starts the world's Redis, again on the data it had after a kill, and returns when it
+// answers.
 func (w *world) startRedis(ctx context.Context) error {
 	args := append(slices.Clone(w.settings.redisEnv), "redis-server", "--port", "0", "--unixsocket", w.socket(), "--dir", w.dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction")
@@ -189,8 +192,8 @@ func (w *world) startRedis(ctx context.Context) error {
 	})
 }
 
-// answers reports whether Redis answers on a new connection. The client would not do: after some failures in a row go-redis dials
-// once a second only.
+// answers reports whether Redis answers on a new connection. The client would not do: after some
+// failures in a row go-redis dials once a second only.
 func (w *world) answers(ctx context.Context) bool {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", w.socket())
@@ -215,7 +218,8 @@ type sluice struct {
 	api, admin string // empty until the process has told
 }
 
-// start starts a sluice process and returns when it is ready. A later api process takes the address of the first.
+// start starts a sluice process and returns when it is ready. A later api process takes the address
+// of the first.
 func (w *world) start(ctx context.Context, roles string) (*sluice, error) {
 	s, err := w.launch(roles)
 	if err != nil {
@@ -224,8 +228,8 @@ func (w *world) start(ctx context.Context, roles string) (*sluice, error) {
 	return s, w.ready(ctx, s)
 }
 
-// launch starts a sluice process with a configuration file of its own, in which its name is part of its routes' URLs. A process that has
-// ended by itself is returned with the error.
+// launch starts a sluice process with a configuration file of its own, in which its name is part of
+// its routes' URLs. A process that has ended by itself is returned with the error.
 func (w *world) launch(roles string) (*sluice, error) {
 	kind := strings.ReplaceAll(roles, ",", "-")
 	w.started[kind]++
@@ -270,7 +274,8 @@ func (w *world) ready(ctx context.Context, s *sluice) error {
 	})
 }
 
-// shared waits until the workers that have just started and the others agree on who owns which shard, which takes some beats.
+// shared waits until the workers that have just started and the others agree on who owns which
+// shard, which takes some beats.
 func (w *world) shared(ctx context.Context) error { return pause(ctx, w.settings.lease/2) }
 
 // listening passes on which address the process listens on, and for what.
@@ -323,8 +328,9 @@ func (w *world) living(role string) []*sluice {
 	return living
 }
 
-// crash kills a worker and notes what was leased at that instant. The process is stopped first, so that it settles nothing between the
-// look and the kill; what it had sent is given a moment to be executed.
+// crash kills a worker and notes what was leased at that instant. The process is stopped first, so
+// that it settles nothing between the look and the kill; what it had sent is given a moment to be
+// executed.
 func (w *world) crash(ctx context.Context, s *sluice) (crash, error) {
 	w.lateness(ctx, s)
 	s.stop()

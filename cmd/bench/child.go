@@ -15,7 +15,8 @@ import (
 	"github.com/7509e464/sluice/queue/subprocess"
 )
 
-// child is a process that the bench has started. On Linux it ends with the bench, however that ends.
+// child is a process that the bench has started. On Linux it ends with the bench, however that
+// ends.
 type child struct {
 	name   string
 	cmd    *exec.Cmd
@@ -55,7 +56,8 @@ func spawn(cmd *exec.Cmd, dir, name string) (*child, error) {
 	return c, nil
 }
 
-// says waits until a line of the child's output matches, and returns what the groups of the expression matched.
+// says waits until a line of the child's output matches, and returns what the groups of the
+// expression matched.
 func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -106,7 +108,8 @@ func (c *child) tail() string {
 	return string(text[max(0, len(text)-1500):])
 }
 
-// end asks the child to end, insists after a while, and returns when it is gone. A child that is nil or gone is left alone.
+// end asks the child to end, insists after a while, and returns when it is gone. A child that is
+// nil or gone is left alone.
 func (c *child) end() {
 	if c == nil {
 		return
@@ -140,7 +143,8 @@ func complete(ctx context.Context, cmd *exec.Cmd, dir, name string) error {
 
 var redisReady = regexp.MustCompile(`[Rr]eady to accept connections`)
 
-// startRedis starts a redis-server as Sluice wants it and returns the path of its socket. Its data is in dir.
+// startRedis starts a redis-server as Sluice wants it and returns the path of its socket. Its data
+// is in dir.
 func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	socket := filepath.Join(dir, "redis.sock")
 	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
@@ -155,7 +159,8 @@ func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	return c, socket, nil
 }
 
-// asChild runs what the bench starts of itself as a process of its own, and reports whether the arguments name such a thing.
+// asChild runs what the bench starts of itself as a process of its own, and reports whether the
+// arguments name such a thing.
 func asChild(args []string) bool {
 	if len(args) < 2 {
 		return false

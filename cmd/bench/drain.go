@@ -64,7 +64,8 @@ func (c *counter) measured(ctx context.Context, b *bench, name string, server *r
 	return figure, err
 }
 
-// drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker with no-op handlers empties them.
+// drainSluice fills the queues of the tenants with n jobs in all and measures how fast a worker
+// with no-op handlers empties them.
 func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error) {
 	s, err := open(ctx)
 	if err != nil {

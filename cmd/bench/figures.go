@@ -153,7 +153,8 @@ func (s *store) memory(ctx context.Context) (float64, error) {
 	return total, err
 }
 
-// memoryPerJob is what a queued job takes in Redis, the share of the tables included, without its payload.
+// memoryPerJob is what a queued job takes in Redis, the share of the tables included, without its
+// payload.
 func memoryPerJob(prefix string) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
 		const n = 200_000
@@ -191,7 +192,8 @@ func (s *store) commands(ctx context.Context) (total float64, err error) {
 	return total, nil
 }
 
-// idleCommands lets one worker finish a job of each of 100,000 tenants and counts commands while nothing happens.
+// idleCommands lets one worker finish a job of each of 100,000 tenants and counts commands while
+// nothing happens.
 func idleCommands(ctx context.Context, b *bench) ([]float64, error) {
 	const tenants, window = 100_000, 30 * time.Second // twice the time in which a worker looks at each shard once
 	s, err := open(ctx)
@@ -255,7 +257,8 @@ func (s *store) drained(ctx context.Context, b *bench) error {
 	}
 }
 
-// work is one operation on a tenant's flow; middle is the id of a job far from both ends of its queue.
+// work is one operation on a tenant's flow; middle is the id of a job far from both ends of its
+// queue.
 type work func(ctx context.Context, s *store, c *queue.Consumer, tenant, middle string) error
 
 func admitOne(ctx context.Context, s *store, _ *queue.Consumer, tenant, _ string) error {
@@ -282,7 +285,8 @@ func tickOne(ctx context.Context, s *store, c *queue.Consumer, _, _ string) erro
 	return err
 }
 
-// depthRatio compares the speed of an operation on a deep queue with that on a shallow one, in turns.
+// depthRatio compares the speed of an operation on a deep queue with that on a shallow one, in
+// turns.
 func depthRatio(op work) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
 		const shallow, deep, ops = 1000, 1_000_000, 1000

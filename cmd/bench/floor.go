@@ -21,8 +21,8 @@ import (
 // Arguments that make a process of the bench the floor, or one that watches for stalls.
 const floorChild, stallsChild = "child-floor", "child-stalls"
 
-// floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid and starts a goroutine then. Nothing that a
-// queue does is in it.
+// floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid
+// and starts a goroutine then. Nothing that a queue does is in it.
 type floor struct {
 	URL      string        `json:"url"` // where the goroutine posts the payload; empty: it only notes how late it is
 	Jobs     int           `json:"jobs"`
@@ -34,7 +34,8 @@ var (
 	floorDone  = regexp.MustCompile(`(?m)^done (.*)$`)
 )
 
-// pace runs the floor in a process of its own and returns when all goroutines have ended, with how late they started.
+// pace runs the floor in a process of its own and returns when all goroutines have ended, with how
+// late they started.
 func (f floor) pace(ctx context.Context) (late lateRun, err error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
@@ -132,15 +133,17 @@ func post(hc *http.Client, url string) error {
 	return err
 }
 
-// stalls are what a thread saw of the machine that slept for a millisecond again and again: the sleeps that took over two milliseconds too
-// long. Where there are many, a figure of time says little about Sluice.
+// stalls are what a thread saw of the machine that slept for a millisecond again and again: the
+// sleeps that took over two milliseconds too long. Where there are many, a figure of time says
+// little about Sluice.
 type stalls struct {
 	N       int
 	Longest time.Duration // of all sleeps, counted or not
 }
 
-// watchStalls watches in a process of its own until stop is called, which returns what was seen. In this one the thread would, while it sleeps,
-// hold a processor of the runtime that what is measured needs.
+// watchStalls watches in a process of its own until stop is called, which returns what was seen. In
+// this one the thread would, while it sleeps, hold a processor of the runtime that what is measured
+// needs.
 func watchStalls() (stop func() (stalls, error), err error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 
 const intakeConnections = 64
 
-// intakeSide is what one intake did: requests a second, and the processor time of each request in the server, in Redis and in the client.
+// intakeSide is what one intake did: requests a second, and the processor time of each request in
+// the server, in Redis and in the client.
 type intakeSide struct {
 	PerSecond float64 `json:"per_second"`
 	Server    float64 `json:"server_us"`
@@ -24,7 +25,8 @@ func (s intakeSide) String() string {
 	return fmt.Sprintf("%7.0f/s %4.0f+%.0f+%.0f µs", s.PerSecond, s.Server, s.Redis, s.Client)
 }
 
-// intakeRun is what the intakes did, one after the other. Floor is the least that keeps jobs in Redis at all.
+// intakeRun is what the intakes did, one after the other. Floor is the least that keeps jobs in
+// Redis at all.
 type intakeRun struct {
 	Sluice intakeSide `json:"sluice"`
 	Asynq  intakeSide `json:"chi_asynq"`
@@ -34,7 +36,8 @@ type intakeRun struct {
 
 var intakeBody = []byte(`{"type":"order.create","payload":` + string(payload) + `}`)
 
-// measureIntake loads Sluice's intake and its peers in turns, each by the same client on the same machine, alone.
+// measureIntake loads Sluice's intake and its peers in turns, each by the same client on the same
+// machine, alone.
 func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
 	ours, err := startIntake(ctx)
 	if err != nil {
@@ -154,7 +157,8 @@ type intake struct {
 	dir   string
 }
 
-// startIntake runs the real program. Its tenant drains at one job a second, so that the queue is busy and never full.
+// startIntake runs the real program. Its tenant drains at one job a second, so that the queue is
+// busy and never full.
 func startIntake(ctx context.Context) (*intake, error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {

@@ -47,8 +47,9 @@ type crowd struct {
 	flows int
 	rate  string
 	jobs  int // of each flow
-	// Many flows send one more job ahead, of such a cost that the others follow only after the lead. So all have begun, one after the other and
-	// as fast as may be, before the pace is looked at: for so long, or, without a lead, until all jobs have left.
+	// Many flows send one more job ahead, of such a cost that the others follow only after the
+	// lead. So all have begun, one after the other and as fast as may be, before the pace is looked
+	// at: for so long, or, without a lead, until all jobs have left.
 	lead, window time.Duration
 	most         time.Duration // that one run may take
 }
@@ -127,8 +128,8 @@ func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
 // crowdChild is the argument that makes a process of the bench one that drains a crowd.
 const crowdChild = "child-crowd"
 
-// apart drains the crowd once in a process of its own: what it sets for itself, as a program with a worker does, must not change what is
-// measured after it.
+// apart drains the crowd once in a process of its own: what it sets for itself, as a program with a
+// worker does, must not change what is measured after it.
 func (c crowd) apart(ctx context.Context) (r lateRun, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -277,14 +278,16 @@ func (c crowd) ahead() int64 {
 	return int64(c.lead) * r.Limit / int64(r.Period)
 }
 
-// seen is the starts of one run between two instants, in any order; both are 0 where all jobs have started.
+// seen is the starts of one run between two instants, in any order; both are 0 where all jobs have
+// started.
 type seen struct {
 	starts      []start
 	from, until time.Duration
 }
 
-// judge holds the starts of each flow against the grid that begins with the stamp of its first one: the n-th should start n·T later, wherever
-// its own stamp is. One that should have started by the end and has not is as late as it was then. The rate of a flow without two starts is 0.
+// judge holds the starts of each flow against the grid that begins with the stamp of its first one:
+// the n-th should start n·T later, wherever its own stamp is. One that should have started by the
+// end and has not is as late as it was then. The rate of a flow without two starts is 0.
 func (s seen) judge(r shaper.Rate, flows int) lateRun {
 	byFlow := make([][]start, flows)
 	for _, start := range s.starts {
@@ -352,7 +355,8 @@ func (c crowd) table(runs []lateRun) []string {
 	return lines
 }
 
-// histogram counts lateness in bins whose width grows with it: ten to each power of ten, from 10 µs to 10 s.
+// histogram counts lateness in bins whose width grows with it: ten to each power of ten, from 10 µs
+// to 10 s.
 type histogram [61]int
 
 // edge is the lower bound of a bin in milliseconds.

@@ -9,7 +9,8 @@ func TestJudgeStarts(t *testing.T) {
 	const ms = time.Millisecond
 	var starts []start
 	for n := range 100 {
-		// A flow on its grid, a little late each time; and one whose grid began anew 40 ms later in the middle.
+		// A flow on its grid, a little late each time; and one whose grid began anew 40 ms later in
+		// the middle.
 		starts = append(starts, start{flow: 0, stamp: time.Duration(n) * 10 * ms, at: time.Duration(n)*10*ms + ms})
 		at := time.Duration(n) * 10 * ms
 		if n >= 50 {
@@ -18,7 +19,8 @@ func TestJudgeStarts(t *testing.T) {
 		starts = append(starts, start{flow: 1, stamp: at, at: at + 2*ms})
 	}
 	r := seen{starts: starts}.judge(parse("100/s"), 2)
-	// The stamps of the second flow are on time for themselves, but not for the grid that it began with.
+	// The stamps of the second flow are on time for themselves, but not for the grid that it began
+	// with.
 	if r.Count != 200 || r.P50 != 2 || r.P99 != 42 || r.Max != 42 {
 		t.Errorf("%+v", r)
 	}
@@ -27,7 +29,8 @@ func TestJudgeStarts(t *testing.T) {
 	}
 }
 
-// A flow of which nothing is seen has not kept its rate, and what should have started by the end is late.
+// A flow of which nothing is seen has not kept its rate, and what should have started by the end is
+// late.
 func TestJudgeStartsOfAbsentFlows(t *testing.T) {
 	if r := (seen{starts: []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}}, until: 4 * time.Second}).judge(parse("1/s"), 2); r.Slowest != 0 || r.Max != 4000 || r.Count != 2 {
 		t.Errorf("%+v", r)

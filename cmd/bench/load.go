@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// load is a closed loop of requests over kept connections: each sends the next one when the last is answered. It is written on bare
-// connections, so that the client takes as little of the machine as it can.
+// load is a closed loop of requests over kept connections: each sends the next one when the last is
+// answered. It is written on bare connections, so that the client takes as little of the machine as
+// it can.
 type load struct {
 	addr        string
 	path        string

@@ -1,5 +1,6 @@
-// Command bench measures Sluice against its targets and prints a table of target, figure and verdict. It starts its own redis-server in a
-// directory of its own, uses loopback only, and exits 1 when a figure falls short.
+// Command bench measures Sluice against its targets and prints a table of target, figure and
+// verdict. It starts its own redis-server in a directory of its own, uses loopback only, and exits
+// 1 when a figure falls short.
 //
 //	go run ./cmd/bench               every figure
 //	go run ./cmd/bench P5 P11        some of them
@@ -139,7 +140,8 @@ func main() {
 	}
 }
 
-// figuresIn reads flags, which may stand before, between and after the names of figures. A mistake in them ends the program.
+// figuresIn reads flags, which may stand before, between and after the names of figures. A mistake
+// in them ends the program.
 func figuresIn(flags *flag.FlagSet, args []string) (names []string) {
 	_ = flags.Parse(args)
 	for flags.NArg() > 0 {
@@ -168,7 +170,8 @@ func choose(figures []figure, names []string) ([]figure, error) {
 	return chosen, nil
 }
 
-// progress is a function that shows what is being done: on one line of a terminal, or on lines of its own elsewhere.
+// progress is a function that shows what is being done: on one line of a terminal, or on lines of
+// its own elsewhere.
 func progress() func(format string, args ...any) {
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		return func(format string, args ...any) { fmt.Fprintf(os.Stderr, "\r\033[K"+format, args...) }

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// notes is an upstream that answers 200 to everything and notes when each request came, by its path.
+// notes is an upstream that answers 200 to everything and notes when each request came, by its
+// path.
 type notes struct {
 	url    string // without a path
 	server *http.Server

@@ -27,7 +27,8 @@ func (p paces) window() time.Duration {
 	return min(max(400*p.interval(), 500*time.Millisecond), 2*time.Second)
 }
 
-// tau is τ*, the smallest tolerance beyond their bursts under which the departures conform to all rates:
+// tau is τ*, the smallest tolerance beyond their bursts under which the departures conform to all
+// rates:
 //
 //	tat = max(t, tat); τ* = max(τ*, tat − t − (burst − 1)·T); tat += T
 //
@@ -47,7 +48,8 @@ func (p paces) tau(departures []time.Duration) time.Duration {
 	return time.Duration(math.Ceil(worst - 0.001)) // the sums of a double are off by less
 }
 
-// departure is one job that left: its stamp, and when it reached the sink; both since the answer to the change.
+// departure is one job that left: its stamp, and when it reached the sink; both since the answer to
+// the change.
 type departure struct{ stamp, arrived time.Duration }
 
 // after are the instants from the one on.
@@ -74,8 +76,8 @@ func due(departures []departure, interval time.Duration) time.Duration {
 // steady is how many departures in a row make a flow.
 const steady = 10
 
-// flowing is when the first departure arrived after zero from which on the stamps of the next ones follow at the interval: as many as
-// steady, or as there are.
+// flowing is when the first departure arrived after zero from which on the stamps of the next ones
+// follow at the interval: as many as steady, or as there are.
 func flowing(departures []departure, interval time.Duration) (at time.Duration, ok bool) {
 	for i, d := range departures {
 		n := min(steady, len(departures)-1-i)
@@ -90,8 +92,8 @@ func flowing(departures []departure, interval time.Duration) (at time.Duration, 
 	return 0, false
 }
 
-// tooEarly counts the departures that arrived after zero although their stamps come earlier than the interval after the ones before, and
-// tells when the last of them arrived.
+// tooEarly counts the departures that arrived after zero although their stamps come earlier than
+// the interval after the ones before, and tells when the last of them arrived.
 func tooEarly(departures []departure, interval time.Duration) (n int, last time.Duration) {
 	for i := 1; i < len(departures); i++ {
 		if d := departures[i]; d.arrived > 0 && d.stamp-departures[i-1].stamp < interval-roundingOf {
@@ -101,7 +103,8 @@ func tooEarly(departures []departure, interval time.Duration) (n int, last time.
 	return n, last
 }
 
-// look works out what the departures, in the order of their stamps, say of the change, which was sent at an instant before zero.
+// look works out what the departures, in the order of their stamps, say of the change, which was
+// sent at an instant before zero.
 func (r *retuned) look(c retune, departures []departure, sent time.Duration) {
 	old, now := c.before.interval(), c.after.interval()
 	stamps, arrivals := make([]time.Duration, len(departures)), make([]time.Duration, len(departures))
@@ -113,7 +116,8 @@ func (r *retuned) look(c retune, departures []departure, sent time.Duration) {
 	var at time.Duration
 	r.Early, at = tooEarly(departures, now)
 	if now > old { // slower
-		// What was leased before leaves as it was stamped, by the old rate; from then on the new one holds.
+		// What was leased before leaves as it was stamped, by the old rate; from then on the new
+		// one holds.
 		changed = leasedAhead
 		r.Obeyed, r.obeyed = millis(at), true
 		granted := stamps[:len(stamps)-len(after(stamps, changed))]

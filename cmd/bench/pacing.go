@@ -146,7 +146,8 @@ func (c circumstance) figure() string {
 	return c.id + "-tau"
 }
 
-// warmUp sends some jobs through, and gives the workers the time to agree on who looks at which shard.
+// warmUp sends some jobs through, and gives the workers the time to agree on who looks at which
+// shard.
 func (p *program) warmUp(ctx context.Context, sink *notes) error {
 	const jobs = 200
 	if _, err := p.change(ctx, http.MethodPut, "warm-up", rate(200, 1000)); err != nil {

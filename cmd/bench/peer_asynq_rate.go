@@ -15,7 +15,8 @@ import (
 	limit "golang.org/x/time/rate"
 )
 
-// asynqChild is the argument that makes a process of the bench an asynq server with asynq's documented rate limit.
+// asynqChild is the argument that makes a process of the bench an asynq server with asynq's
+// documented rate limit.
 const asynqChild = "child-asynq"
 
 // asynqOrders are what that process is to do.
@@ -59,7 +60,8 @@ type limited struct{ retryIn time.Duration }
 
 func (l limited) Error() string { return fmt.Sprintf("rate limited, retry in %v", l.retryIn) }
 
-// runAsynq is the process: the recipe of https://github.com/hibiken/asynq/wiki/Rate-Limiting, with a burst of 1, because an even pace is what is asked for.
+// runAsynq is the process: the recipe of https://github.com/hibiken/asynq/wiki/Rate-Limiting, with
+// a burst of 1, because an even pace is what is asked for.
 func runAsynq(text string) error {
 	var o asynqOrders
 	if err := json.Unmarshal([]byte(text), &o); err != nil {

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// The lock file leaves out the optional native part of msgpackr, which not every registry has; BullMQ works the same without.
+// The lock file omits the optional native part of msgpackr, which not every registry has. BullMQ
+// works the same without it.
 //
 //go:embed peers/bullmq
 var bullmqFiles embed.FS
@@ -71,7 +72,8 @@ func prepareBullMQ(most, durationMS int) func(context.Context, race) (contender,
 	}
 }
 
-// installBullMQ puts BullMQ into dir, unless it is there, from the registry that npm is configured with. Where that cannot be reached, the peer is absent.
+// installBullMQ puts BullMQ into dir, unless it is there, from the registry that npm is configured
+// with. Where that cannot be reached, the peer is absent.
 func installBullMQ(ctx context.Context, dir string) (string, error) {
 	done := filepath.Join(dir, "installed")
 	if _, err := os.Stat(done); err == nil {

@@ -22,7 +22,8 @@ import (
 // peerChild is the first argument of a child of the bench that serves HTTP.
 const peerChild = "peer"
 
-// servers are those that a child may be: handlers by name, given the socket of a redis-server, empty for none.
+// servers are those that a child may be: handlers by name, given the socket of a redis-server,
+// empty for none.
 var servers = map[string]func(socket string) http.Handler{
 	"sink": func(string) http.Handler { return http.HandlerFunc(swallow) },
 	"chi": func(string) http.Handler {
@@ -105,8 +106,8 @@ type accepted struct {
 	Created  time.Time `json:"created_at"`
 }
 
-// shopIntake is what somebody writes on chi who needs a queue behind an endpoint, with the decoding, the rules and the headers that
-// Sluice's own intake has.
+// shopIntake is what somebody writes on chi who needs a queue behind an endpoint, with the
+// decoding, the rules and the headers that Sluice's own intake has.
 func shopIntake(enqueue func(ctx context.Context, id string, s submitted) error) http.Handler {
 	r := chi.NewRouter()
 	r.Post("/v1/jobs", func(w http.ResponseWriter, r *http.Request) {
@@ -176,8 +177,9 @@ type stored struct {
 	done    chan error
 }
 
-// storeWith is the least that keeps a job in Redis, for a floor: concurrent ones are gathered into one pipeline, each as a string and a member of a sorted
-// set. There is no bound, no rate, no policy, no script.
+// storeWith is the least that keeps a job in Redis, for a floor: concurrent ones are gathered into
+// one pipeline, each as a string and a member of a sorted set. There is no bound, no rate, no
+// policy, no script.
 func storeWith(socket string) func(context.Context, string, submitted) error {
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: socket, Protocol: 2})
 	jobs := make(chan stored, 1024)

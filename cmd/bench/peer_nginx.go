@@ -15,7 +15,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// prepareNginx starts an nginx whose limit_req delays what is above the rate. What waits there is open requests: they are lost with the process.
+// prepareNginx starts an nginx whose limit_req delays what is above the rate. What waits there is
+// open requests: they are lost with the process.
 func prepareNginx(ctx context.Context, r race) (contender, error) {
 	program, err := exec.LookPath("nginx")
 	if err != nil {
@@ -88,7 +89,8 @@ func answers(ctx context.Context, c *child, dial func(ctx context.Context, netwo
 	}
 }
 
-// nginxConfig delays the requests above the rate, up to so many. It is one process, which ends with the bench.
+// nginxConfig delays the requests above the rate, up to so many. It is one process, which ends with
+// the bench.
 func nginxConfig(r shaper.Rate, burst int, socket string, upstream *url.URL) string {
 	return fmt.Sprintf(`daemon off;
 master_process off;

@@ -29,7 +29,8 @@ type arrival struct {
 	Jobs int           `json:"jobs"`
 }
 
-// crowds are the arrivals: three crowds, of which the first alone is more than the rate lets leave before the last has come.
+// crowds are the arrivals: three crowds, of which the first alone is more than the rate lets leave
+// before the last has come.
 func crowds() []arrival { return []arrival{{0, 500}, {time.Second, 300}, {2 * time.Second, 200}} }
 
 // race is what every contender runs under: its deliveries are POSTs to the URL.
@@ -78,7 +79,8 @@ func peers() []peer {
 	}
 }
 
-// raceLimit is when a contender that has not delivered everything is stopped: three times what the rate needs.
+// raceLimit is when a contender that has not delivered everything is stopped: three times what the
+// rate needs.
 const raceLimit = 15 * time.Second
 
 // peerRun is one run of a system, or why it was absent.

@@ -42,7 +42,8 @@ func TestNginxConfig(t *testing.T) {
 	}
 }
 
-// The first crowd keeps the rate busy until the last has come, or the arrivals would not be a queue.
+// The first crowd keeps the rate busy until the last has come, or the arrivals would not be a
+// queue.
 func TestCrowdsKeepTheRateBusy(t *testing.T) {
 	r, waiting, last := parse("200/s"), 0, time.Duration(0)
 	for _, a := range crowds() {
@@ -69,7 +70,8 @@ func TestPeerTable(t *testing.T) {
 	}
 }
 
-// The lock file names packages by their hashes and no registry, so that npm asks the one it is configured with.
+// The lock file names packages by their hashes and no registry, so that npm asks the one it is
+// configured with.
 func TestLockFileNamesNoRegistry(t *testing.T) {
 	for name, unwanted := range map[string]string{"package.json": "^", "package-lock.json": `"resolved"`} {
 		text, err := bullmqFiles.ReadFile("peers/bullmq/" + name)

@@ -103,7 +103,8 @@ func faintGrid(p *plot.Plot) {
 	p.Add(grid)
 }
 
-// cumulative is how many instants have passed, in seconds, until the end. Those too close to be told apart in the picture share a point.
+// cumulative is how many instants have passed, in seconds, until the end. Those too close to be
+// told apart in the picture share a point.
 func cumulative(at []time.Duration, until float64) plotter.XYs {
 	points := plotter.XYs{{}}
 	n := 0

@@ -70,7 +70,8 @@ func latenessPicture(spreads []spread) picture {
 	return picture{plots: [][]*plot.Plot{{p}}, width: 9 * vg.Inch, height: 4 * vg.Inch}
 }
 
-// outline is the steps of the histogram, in percent, and the highest of them. What is later than the last bin is counted there.
+// outline is the steps of the histogram, in percent, and the highest of them. What is later than
+// the last bin is counted there.
 func (s spread) outline(last int) (points plotter.XYs, highest float64) {
 	total := 0
 	counts := make([]int, last+1)
@@ -88,8 +89,8 @@ func (s spread) outline(last int) (points plotter.XYs, highest float64) {
 	return append(points, plotter.XY{X: edge(last + 1)}), highest
 }
 
-// decades are the ticks of an axis of decimal logarithms, with the powers of ten written out. plot.LogScale would do, but it makes room for the
-// axis' name in the wrong place.
+// decades are the ticks of an axis of decimal logarithms, with the powers of ten written out.
+// plot.LogScale would do, but it makes room for the axis' name in the wrong place.
 func decades(write func(float64) string) plot.Ticker {
 	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
 		const bit = 1e-9

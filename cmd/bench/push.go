@@ -23,7 +23,8 @@ const (
 	pushConnections = 64
 )
 
-// pushSide is what one side did: posts a second, and the processor time of each in this process, in the upstream and in Redis.
+// pushSide is what one side did: posts a second, and the processor time of each in this process, in
+// the upstream and in Redis.
 type pushSide struct {
 	PerSecond float64 `json:"per_second"`
 	Here      float64 `json:"here_us"`
@@ -59,8 +60,8 @@ func (s *pushSide) measured(upstream *server, store *redisServer, posts func() (
 	return nil
 }
 
-// measurePush compares jobs pushed to an upstream, from the queue to the end of their settling, with a bare client that posts to the same
-// one over as many connections.
+// measurePush compares jobs pushed to an upstream, from the queue to the end of their settling,
+// with a bare client that posts to the same one over as many connections.
 func measurePush(ctx context.Context, b *bench) ([]float64, error) {
 	sink, err := startPeer(ctx, "sink", "")
 	if err != nil {

@@ -117,7 +117,8 @@ func measureRetunes(ctx context.Context, b *bench) ([]float64, error) {
 	return samples, nil
 }
 
-// bursts stands for a change that was obeyed with a burst, or not within the window, in milliseconds.
+// bursts stands for a change that was obeyed with a burst, or not within the window, in
+// milliseconds.
 const bursts = 1e6
 
 func retunedTable(rows []retuned) []string {
@@ -132,7 +133,8 @@ func retunedTable(rows []retuned) []string {
 	return lines
 }
 
-// retune gives the tenant a backlog under the first settings, changes them while it leaves, and looks at what left.
+// retune gives the tenant a backlog under the first settings, changes them while it leaves, and
+// looks at what left.
 func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned, error) {
 	out := retuned{Name: r.name}
 	if _, err := p.change(ctx, http.MethodPut, tenant, r.from); err != nil {

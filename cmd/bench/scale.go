@@ -16,7 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// scaleFigures tell what a job costs with many tenants and many waiting jobs. They have no target: P4 and P11 have.
+// scaleFigures tell what a job costs with many tenants and many waiting jobs. They have no target:
+// P4 and P11 have.
 func scaleFigures() []figure {
 	const at = " a job with 100,000 tenants and 1,000,000 waiting jobs, in Redis"
 	return []figure{
@@ -25,7 +26,8 @@ func scaleFigures() []figure {
 	}
 }
 
-// scaleCell is what a job costs with so many tenants and waiting jobs, in microseconds: in Redis, and with the way there and back.
+// scaleCell is what a job costs with so many tenants and waiting jobs, in microseconds: in Redis,
+// and with the way there and back.
 type scaleCell struct {
 	Tenants   int     `json:"tenants"`
 	Waiting   int     `json:"waiting"`
@@ -55,7 +57,8 @@ func scaled(pick func(scaleCell) float64) func(context.Context, *bench) ([]float
 	}
 }
 
-// measureScale fills a store for each number of tenants, step by step, and looks at the cost on the way.
+// measureScale fills a store for each number of tenants, step by step, and looks at the cost on the
+// way.
 func measureScale(ctx context.Context, b *bench) ([]scaleCell, error) {
 	const most, fits = 4 * time.Minute, 150 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -63,7 +66,8 @@ func measureScale(ctx context.Context, b *bench) ([]scaleCell, error) {
 	began := time.Now()
 	var cells []scaleCell
 	var skipped []int
-	// The ends come first: on a slow machine there may be no time for the greatest depth of the others.
+	// The ends come first: on a slow machine there may be no time for the greatest depth of the
+	// others.
 	for _, tenants := range []int{100_000, 1, 10_000, 100} {
 		deepest := depths[len(depths)-1]
 		if time.Since(began) > fits {
@@ -152,8 +156,9 @@ func (g *ground) fill(ctx context.Context, depth int) error {
 	return err
 }
 
-// fillMany admits so many jobs of each of the tenants, some tenants at a time and in about their order; with ahead, one more of that cost goes
-// before them. It calls seen with the id of one job of each tenant, one call at a time.
+// fillMany admits so many jobs of each of the tenants, some tenants at a time and in about their
+// order; with ahead, one more of that cost goes before them. It calls seen with the id of one job
+// of each tenant, one call at a time.
 func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, ahead int64, seen func(id string)) error {
 	var (
 		filling sync.WaitGroup
@@ -171,7 +176,8 @@ func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) 
 		next++
 		return next - 1, failed == nil && next <= tenants
 	}
-	// So many jobs at once as Redis admits in some tens of milliseconds: more, and the intake's patience ends.
+	// So many jobs at once as Redis admits in some tens of milliseconds: more, and the intake's
+	// patience ends.
 	const together = 3000
 	for range min(32, tenants, max(1, together/max(1, min(jobs, 1000)))) {
 		filling.Go(func() {
@@ -274,7 +280,8 @@ func (g *ground) drain(ctx context.Context, n int) error {
 	return nil
 }
 
-// patiently calls again where Redis was too slow: a stall of the machine may outlast the patience of an intake. The call must bear that.
+// patiently calls again where Redis was too slow: a stall of the machine may outlast the patience
+// of an intake. The call must bear that.
 func patiently(call func() error) error {
 	for range 10 {
 		if err := call(); !errors.Is(err, queue.ErrUnavailable) {
@@ -318,7 +325,8 @@ func (s *store) scripts(ctx context.Context) (total float64, err error) {
 	return total, nil
 }
 
-// statOf reads one value of a line of INFO commandstats, such as usec of "calls=2,usec=35,usec_per_call=17.50"; 0 of a line that is not there.
+// statOf reads one value of a line of INFO commandstats, such as usec of
+// "calls=2,usec=35,usec_per_call=17.50"; 0 of a line that is not there.
 func statOf(line, name string) (float64, error) {
 	for field := range strings.SplitSeq(line, ",") {
 		if key, value, _ := strings.Cut(field, "="); key == name {

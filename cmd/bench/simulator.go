@@ -28,7 +28,8 @@ type simulatorTrace struct {
 	policy shaper.Policy
 }
 
-// measureSimulator replays a queue that never empties, where everything waits, and one that is too small, where much is refused.
+// measureSimulator replays a queue that never empties, where everything waits, and one that is too
+// small, where much is refused.
 func measureSimulator(ctx context.Context, b *bench) ([]float64, error) {
 	second := func(limit int64) shaper.Rate { return shaper.Rate{Limit: limit, Period: time.Second} }
 	traces := []simulatorTrace{

@@ -46,7 +46,8 @@ func space(r shaper.Rate, instants []time.Duration) spacing {
 	return s
 }
 
-// tolerances is, for each departure in order, how much too early it is for a GCRA with the rate's T; τ* is the greatest of them:
+// tolerances is, for each departure in order, how much too early it is for a GCRA with the rate's
+// T; τ* is the greatest of them:
 //
 //	tat = max(t, tat); τ = tat − t; tat += T
 //

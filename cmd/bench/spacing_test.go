@@ -22,7 +22,8 @@ func TestSpace(t *testing.T) {
 	if one := space(parse("200/s"), at(3)); one != (spacing{Count: 1}) {
 		t.Errorf("one: %+v", one)
 	}
-	// One that comes 3 ms late leaves the next one 3 ms too early, which is not the same as one that is early by itself.
+	// One that comes 3 ms late leaves the next one 3 ms too early, which is not the same as one
+	// that is early by itself.
 	late := grid(0, 5, 101)
 	late[50] += 3 * time.Millisecond
 	if s := space(parse("200/s"), late); s.TauMax != 3 || s.Rate != 1 {

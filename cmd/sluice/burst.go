@@ -157,8 +157,9 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	}
 }
 
-// followAll waits for the jobs in their order, a few at a time: they leave in that order too, so those behind are not done
-// before. It ends when ctx does, and when no job ends for as long as the patience lasts.
+// followAll waits for the jobs in their order, a few at a time: they leave in that order too, so
+// those behind are not done before. It ends when ctx does, and when no job ends for as long as the
+// patience lasts.
 func (b *burst) followAll(ctx context.Context, view progress, every time.Duration, t *tally, ids []string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

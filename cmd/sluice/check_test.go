@@ -10,7 +10,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestCheckCommand: a damaged store is reported with kinds, counts and examples, repaired when asked to, and clean after that.
+// TestCheckCommand: a damaged store is reported with kinds, counts and examples, repaired when
+// asked to, and clean after that.
 func TestCheckCommand(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -55,7 +55,8 @@ func (e usageError) Error() string { return e.message }
 // errReported is a failure that was printed already: it only decides the exit code.
 var errReported = errors.New("reported")
 
-// exited carries the exit code out of kong, which asks to exit from the midst of parsing, after it printed the help.
+// exited carries the exit code out of kong, which asks to exit from the midst of parsing, after it
+// printed the help.
 type exited int
 
 // run is the whole program but for the process around it; it returns the exit code.
@@ -96,8 +97,8 @@ func run(ctx context.Context, args []string, std stdio, environ []string) (code 
 	return code
 }
 
-// filled refuses a flag with the tag filled that was given empty, as by a variable that is not set: it would count as not given, and what it was to
-// choose would be everything, or another tenant's.
+// filled refuses a flag with the tag filled that was given empty, as by a variable that is not set:
+// it would count as not given, and what it was to choose would be everything, or another tenant's.
 func filled(parsed *kong.Context) error {
 	for _, at := range parsed.Path {
 		if f := at.Flag; f != nil && f.Tag.Has("filled") && f.Target.Len() == 0 {

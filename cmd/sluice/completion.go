@@ -21,7 +21,8 @@ Example:
   sluice completion fish > ~/.config/fish/completions/sluice.fish`
 }
 
-// completionScripts ask sluice complete for what may follow: one candidate a line, a tab and its meaning.
+// completionScripts ask sluice complete for what may follow: one candidate a line, a tab and its
+// meaning.
 var completionScripts = map[string]string{
 	"bash": `_sluice() {
   local line
@@ -87,7 +88,8 @@ func (c *completeCmd) Run(a *app, parser *kong.Kong) error {
 	return nil
 }
 
-// candidates are the commands, flags or values that the last of the words may become, each with a tab and what it means.
+// candidates are the commands, flags or values that the last of the words may become, each with a
+// tab and what it means.
 func candidates(root *kong.Node, words []string) []string {
 	if len(words) == 0 {
 		words = []string{""}
@@ -163,10 +165,12 @@ func childOf(node *kong.Node, name string) *kong.Node {
 	return nil
 }
 
-// flagsOf are the flags that may stand after the command: its own and those of the commands around it.
+// flagsOf are the flags that may stand after the command: its own and those of the commands around
+// it.
 func flagsOf(node *kong.Node) []*kong.Flag { return slices.Concat(node.AllFlags(true)...) }
 
-// flagOf is the flag that the word begins; nil if there is none, or if its value stands in the same word.
+// flagOf is the flag that the word begins; nil if there is none, or if its value stands in the same
+// word.
 func flagOf(node *kong.Node, word string) *kong.Flag {
 	for _, flag := range flagsOf(node) {
 		if word == "--"+flag.Name || flag.Short != 0 && word == "-"+string(flag.Short) {

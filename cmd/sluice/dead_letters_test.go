@@ -13,8 +13,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// The way of an operator: jobs die until their flow stops, the log of attempts says why, the upstream is mended, what it failed is replayed, and
-// what it refuses for good is purged.
+// The way of an operator: jobs die until their flow stops, the log of attempts says why, the
+// upstream is mended, what it failed is replayed, and what it refuses for good is purged.
 func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 	var mended atomic.Bool
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,8 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		}
 		return out.String()
 	}
-	// says holds what a command printed against patterns, each of which is a whole line but for space at its end.
+	// says holds what a command printed against patterns, each of which is a whole line but for
+	// space at its end.
 	says := func(text string, patterns ...string) {
 		t.Helper()
 		for _, p := range patterns {

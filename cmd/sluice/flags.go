@@ -10,9 +10,9 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 )
 
-// settingFlags makes the flags of serve from the list of settings, so that none is missing and none means something else
-// than in the file: a pointer to a struct with one field per setting, as kong wants it. The values stay text; package
-// config reads them.
+// settingFlags makes the flags of serve from the list of settings, so that none is missing and none
+// means something else than in the file: a pointer to a struct with one field per setting, as kong
+// wants it. The values stay text; package config reads them.
 func settingFlags() any {
 	var fields []reflect.StructField
 	for i, s := range config.Settings() {

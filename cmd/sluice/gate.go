@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate is a handler that stands before another one until that is ready. Meanwhile /livez is 200, for the process lives,
-// and everything else 503.
+// gate is a handler that stands before another one until that is ready. Meanwhile /livez is 200,
+// for the process lives, and everything else 503.
 type gate struct{ behind atomic.Pointer[http.Handler] }
 
 func newGate() *gate { return &gate{} }

@@ -12,7 +12,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestGuardsOfAProcess: a guest sends two jobs a minute, is then blocked as the configuration says, and is let go by the operator.
+// TestGuardsOfAProcess: a guest sends two jobs a minute, is then blocked as the configuration says,
+// and is let go by the operator.
 func TestGuardsOfAProcess(t *testing.T) {
 	now := startProcess(t, map[string]any{
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
@@ -84,8 +85,8 @@ func TestLoginsOfAProcess(t *testing.T) {
 	}
 }
 
-// TestGuardsOnACluster: the keys of a guard are spread over the nodes of a Redis Cluster, each gets its limit and no more, and the operator sees
-// and clears those of all nodes.
+// TestGuardsOnACluster: the keys of a guard are spread over the nodes of a Redis Cluster, each gets
+// its limit and no more, and the operator sees and clears those of all nodes.
 func TestGuardsOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	now := startProcess(t, map[string]any{

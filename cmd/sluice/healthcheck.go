@@ -45,7 +45,8 @@ func (c *healthcheckCmd) Run(a *app) error {
 	return err
 }
 
-// baseURL makes a URL of an address or a URL; an address that stands for every interface is reached on loopback.
+// baseURL makes a URL of an address or a URL; an address that stands for every interface is reached
+// on loopback.
 func baseURL(address string) string {
 	if strings.Contains(address, "://") {
 		return strings.TrimRight(address, "/")

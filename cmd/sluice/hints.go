@@ -11,7 +11,8 @@ import (
 	"github.com/7509e464/sluice/api/client"
 )
 
-// hint says what to do next about the failure of a client command, empty if the failure says it all. has tells the flags of the command.
+// hint says what to do next about the failure of a client command, empty if the failure says it
+// all. has tells the flags of the command.
 func hint(err error, has func(flag string) bool) string {
 	at, token := "--api (SLUICE_API)", "The API key or token is the one of --api-key, else of SLUICE_KEY; sluice key create TENANT makes a key."
 	switch {
@@ -51,7 +52,8 @@ func hint(err error, has func(flag string) bool) string {
 	return ""
 }
 
-// invoked is how the program was called, for commands to paste: by its name, its path, or out of the sources.
+// invoked is how the program was called, for commands to paste: by its name, its path, or out of
+// the sources.
 func invoked(arg0 string) string {
 	switch {
 	case strings.Contains(arg0, "go-build"): // where go run puts it

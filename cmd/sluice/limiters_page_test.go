@@ -9,7 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestLimitersPage runs the commands of docs/limiters.md; its pictures must be those that they make.
+// TestLimitersPage runs the commands of docs/limiters.md; its pictures must be those that they
+// make.
 func TestLimitersPage(t *testing.T) {
 	t.Parallel()
 	const name = "limiters.md"

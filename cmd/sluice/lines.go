@@ -70,7 +70,8 @@ func countLines(r io.Reader) (n int, err error) {
 // lingering is how long a line that was read waits for company.
 const lingering = 20 * time.Millisecond
 
-// lineFeed hands out lines as they come, so that those of a slow writer are not kept until there are many.
+// lineFeed hands out lines as they come, so that those of a slow writer are not kept until there
+// are many.
 type lineFeed struct {
 	lines chan line
 	err   error // why it ended, nil at the end of the file; set before lines is closed
@@ -99,8 +100,8 @@ func feedLines(ctx context.Context, l *lineReader) *lineFeed {
 	return f
 }
 
-// next is the next line. It waits for one as long as patient says so, otherwise just a moment; more is false once there will be
-// no further one.
+// next is the next line. It waits for one as long as patient says so, otherwise just a moment; more
+// is false once there will be no further one.
 func (f *lineFeed) next(ctx context.Context, patient bool) (next line, got, more bool) {
 	var moment <-chan time.Time
 	if !patient {

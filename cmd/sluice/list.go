@@ -24,8 +24,8 @@ type listed[T any] struct {
 	row   func(T) string
 }
 
-// print reads the list page by page and prints each item as it comes, so that long lists need no memory. If there are more than
-// were wanted it says so on notes.
+// print reads the list page by page and prints each item as it comes, so that long lists need no
+// memory. If there are more than were wanted it says so on notes.
 func (l listed[T]) print(w, notes io.Writer, f listFlags) error {
 	if f.Limit < 1 {
 		return usageError{"--limit must be at least 1"}

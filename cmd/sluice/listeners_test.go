@@ -12,7 +12,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// The bounds of the listeners reach them: how often a tenant may read, and how many connections there may be.
+// The bounds of the listeners reach them: how often a tenant may read, and how many connections
+// there may be.
 func TestBoundsOfAProcess(t *testing.T) {
 	now := startProcess(t, map[string]any{
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},

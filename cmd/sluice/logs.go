@@ -12,8 +12,9 @@ import (
 	"golang.org/x/term"
 )
 
-// newLogger writes for a person when w is a terminal, in colours unless NO_COLOR is set, else one JSON object a line. level is one of the
-// setting log.level. What the standard library says of its own accord comes to the same place at debug.
+// newLogger writes for a person when w is a terminal, in colours unless NO_COLOR is set, else one
+// JSON object a line. level is one of the setting log.level. What the standard library says of its
+// own accord comes to the same place at debug.
 func newLogger(w io.Writer, level string) *slog.Logger {
 	logger := slog.New(newHandler(w, level))
 	log.SetFlags(0) // a line has its time already
@@ -40,7 +41,8 @@ func inUnits(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// overheard is where package log writes. net/http tells there of what an upstream sends unasked, and quotes it: that may be a payload.
+// overheard is where package log writes. net/http tells there of what an upstream sends unasked,
+// and quotes it: that may be a payload.
 type overheard struct{ to *slog.Logger }
 
 func (o overheard) Write(line []byte) (int, error) {

@@ -20,7 +20,8 @@ func (l heard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAnUpstreamsWordsAreNotLogged: what it sends unasked on an idle connection may be what it was sent.
+// TestAnUpstreamsWordsAreNotLogged: what it sends unasked on an idle connection may be what it was
+// sent.
 func TestAnUpstreamsWordsAreNotLogged(t *testing.T) {
 	said := make(heard, 1)
 	defer func(w io.Writer, flags int) {

@@ -1,8 +1,8 @@
-// Command sluice is a queue-backed leaky-bucket request shaper: serve runs it, dev tries it out, the other commands are
-// its clients. sluice --help lists them.
+// Command sluice is a queue-backed leaky-bucket request shaper: serve runs it, dev tries it out,
+// the other commands are its clients. sluice --help lists them.
 //
-// The program wires the packages together and owns what belongs to a process: settings (package config), signals, the
-// order of starting and stopping, exit codes and what is printed.
+// The program wires the packages together and owns what belongs to a process: settings (package
+// config), signals, the order of starting and stopping, exit codes and what is printed.
 package main
 
 import (
@@ -13,12 +13,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// silence keeps the Redis client from writing to stderr by itself: what matters of it comes back as an error and is logged once.
+// silence keeps the Redis client from writing to stderr by itself: what matters of it comes back as
+// an error and is logged once.
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// dropEmpty unsets variables of Sluice that are empty. They say nothing, to flags as to settings; compose files and the like cannot leave one out.
+// dropEmpty unsets variables of Sluice that are empty. They say nothing, to flags as to settings;
+// compose files and the like cannot leave one out.
 func dropEmpty(environ []string) {
 	for _, entry := range environ {
 		if name, value, _ := strings.Cut(entry, "="); value == "" && strings.HasPrefix(name, "SLUICE_") {

@@ -52,7 +52,8 @@ func scripts(dir string) testscript.Params {
 				}
 			}
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
-			// A program with the race detector sleeps a second at its end, for goroutines that go on meanwhile; there are hundreds of starts.
+			// A program with the race detector sleeps a second at its end, for goroutines that go
+			// on meanwhile; there are hundreds of starts.
 			env.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
 			return nil
 		},

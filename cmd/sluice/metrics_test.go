@@ -39,8 +39,8 @@ const (
 // families is a scrape: what the two roles export, together, by name.
 type families map[string]*dto.MetricFamily
 
-// scrapeProcesses runs one process of each role, with everything that has metrics, on one Redis, lets a job succeed, one die
-// and one wait, and scrapes both.
+// scrapeProcesses runs one process of each role, with everything that has metrics, on one Redis,
+// lets a job succeed, one die and one wait, and scrapes both.
 func scrapeProcesses(t *testing.T) families {
 	t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

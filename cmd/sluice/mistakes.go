@@ -5,7 +5,8 @@ import (
 	"regexp"
 )
 
-// mistakes are what kong says of flags and arguments, with what is said in its place: the flag, the value, the rule.
+// mistakes are what kong says of flags and arguments, with what is said in its place: the flag, the
+// value, the rule.
 var mistakes = []struct {
 	found *regexp.Regexp
 	said  string // for fmt.Sprintf, with the groups

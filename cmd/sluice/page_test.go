@@ -20,7 +20,8 @@ type shown struct {
 	output  []string
 }
 
-// pageExamples are what a page can be tested by: its console blocks, and its YAML blocks that begin with the name of a file.
+// pageExamples are what a page can be tested by: its console blocks, and its YAML blocks that begin
+// with the name of a file.
 type pageExamples struct {
 	commands []shown
 	files    map[string]string
@@ -77,8 +78,9 @@ func (ex *pageExamples) add(kind string, block []string) error {
 	return nil
 }
 
-// fits reports whether the output is as shown: an ellipsis stands for anything, on a line of its own for any number of lines. Runs of
-// spaces count as one, for the width of a column may hang on what is left out.
+// fits reports whether the output is as shown: an ellipsis stands for anything, on a line of its
+// own for any number of lines. Runs of spaces count as one, for the width of a column may hang on
+// what is left out.
 func (s shown) fits(output string) bool {
 	var pattern strings.Builder
 	pattern.WriteString(`\A`)
@@ -98,8 +100,9 @@ func (s shown) fits(output string) bool {
 	return regexp.MustCompile(pattern.String()).MatchString(lines.String())
 }
 
-// page FILE runs the commands of a page in order, the addresses of its server's listeners put in the place of the usual ones. What is only
-// read is read again until it is as shown, for a change may take a moment.
+// page FILE runs the commands of a page in order, the addresses of its server's listeners put in
+// the place of the usual ones. What is only read is read again until it is as shown, for a change
+// may take a moment.
 func page(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: page FILE")

@@ -17,7 +17,8 @@ const (
 	plotHeight = 7
 )
 
-// plotRuns draws the arrivals of the runs' trace, then the departures of each run, what it refused, and what waited in the shaper.
+// plotRuns draws the arrivals of the runs' trace, then the departures of each run, what it refused,
+// and what waited in the shaper.
 func plotRuns(w io.Writer, runs []*simulate.Run) error {
 	end := runs[0].End()
 	for _, r := range runs {

@@ -33,28 +33,28 @@ import (
 
 const (
 	deliveryGrace = 20 * time.Second // running deliveries may take so long to end after the stop
-	// After so long the connections to Redis are closed under whatever still waits for an answer: go-redis ends a read with its context only
-	// where that has a deadline, and a frozen Redis would keep the process for some seconds more.
-	storeGrace    = deliveryGrace + 750*time.Millisecond
-	listenerGrace = 3 * time.Second // requests may take so long to end once the worker has ended
-	patience      = 5 * time.Second // between two log lines while Redis is away at the start
-	maxTenants    = 100             // of the file that get gauges of their own, for the sake of the metrics' size
-
-	scrapeConnections = 100 // to the listener of metrics
+	// After so long the connections to Redis are closed under whatever still waits for an answer:
+	// go-redis ends a read with its context only where that has a deadline, and a frozen Redis
+	// would keep the process for some seconds more.
+	storeGrace = deliveryGrace + 750*time.Millisecond
+	patience   = 5 * time.Second // between two log lines while Redis is away at the start
+	maxTenants = 100             // of the file that get gauges of their own, for the sake of the metrics' size
 )
 
 // process is one running sluice: listeners, queue, worker.
 //
-// It starts in this order: listeners, which answer 503 until all is ready, so that a port that is taken ends it before
-// anything else happens; the engine and the queue, waited for as long as it takes; the worker; then the real handlers.
+// It starts in this order: listeners, which answer 503 until all is ready, so that a port that is
+// taken ends it before anything else happens; the engine and the queue, waited for as long as it
+// takes; the worker; then the real handlers.
 //
 // It stops in this order, each step because of the next:
 //
-//  1. drain: readiness turns 503 and new jobs are refused, so that no client sends what nobody would take;
-//  2. the worker: it gives back what has not departed and finishes what has, while clients still read their jobs;
-//  3. the streams of figures, which have shown the rest of it, and the listeners: nothing changes any more, so the last answers are final;
-//  4. the traces: what tells of all that is sent, for a bounded time;
-//  5. the queue, then its engine: everything above needs them to the end.
+//  1. Intake: readiness returns 503 and new jobs are refused.
+//  2. The worker releases jobs that have not departed and finishes the others, while clients still
+//     read their jobs.
+//  3. The event streams, which have shown the worker's last results, and then the listeners.
+//  4. Traces: the remaining spans are exported, for a bounded time.
+//  5. The queue, then its engine: everything above needs them.
 type process struct {
 	cfg       config.Config
 	roles     roles
@@ -75,47 +75,26 @@ type running struct {
 	kind       queue.EngineKind
 }
 
-// run blocks until ctx ends and the process has stopped in order, which is no error, or until something fails.
+// run blocks until ctx ends and the process has stopped in order, which is no error, or until
+// something fails.
 func (p *process) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	loadBallast()
 	worker.ShortenTurns()
 	reread := make(chan os.Signal, 1)
-	if p.reloader != nil { // from here on: the signal would end a process that waits for Redis, and is kept for the reloader instead
+	if p.reloader != nil { // before Redis is there: otherwise the signal would end the process
 		signal.Notify(reread, syscall.SIGHUP)
 		defer signal.Stop(reread)
 	}
-
-	admin, err := p.listen("admin", p.adminFlag, p.cfg.Admin.Listen, p.cfg.Admin.MaxConnections, fail)
+	listeners, err := p.listenAll(fail)
 	if err != nil {
 		return err
 	}
-	defer admin.close()
-	var intake *listener
-	if p.roles.api {
-		if intake, err = p.listen("api", p.apiFlag, p.cfg.API.Listen, p.cfg.API.MaxConnections, fail); err != nil {
-			return err
-		}
-		defer intake.close()
-	}
-
-	var scrape *listener
-	if p.cfg.Metrics.Listen != "" {
-		if scrape, err = p.listen("metrics", "--metrics-listen", p.cfg.Metrics.Listen, scrapeConnections, fail); err != nil {
-			return err
-		}
-		defer scrape.close()
-	}
-
+	defer listeners.close()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), admin.socket)
-	if intake != nil {
-		registry.MustRegister(intake.socket)
-	}
-	if scrape != nil {
-		registry.MustRegister(scrape.socket)
-	}
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	listeners.register(registry)
 	traces, err := tracing.Open(ctx, tracing.Config{
 		Endpoint: p.cfg.Traces.Endpoint, Sample: p.cfg.Traces.Sample, Version: build().Version, Getenv: p.getenv, Registerer: registry, Logger: p.log,
 	})
@@ -130,105 +109,31 @@ func (p *process) run(ctx context.Context) error {
 		}
 		return err
 	}
-	defer func() {
-		if err := errors.Join(q.Close(), engine.Close()); err != nil {
-			p.log.Warn("closing the store", "error", err)
-		}
-	}()
-
-	go func() {
-		select {
-		case err := <-engine.Failed():
-			fail(fmt.Errorf("the store: %w: see redis.log in %s", err, p.cfg.Redis.DataDir))
-		case <-ctx.Done():
-		}
-	}()
+	defer p.closeStore(engine, q)
+	go p.watch(ctx, engine, fail)
 
 	guard, err := callback.NewGuard(p.cfg.Callbacks.Allow)
 	if err != nil {
 		return err
 	}
-	guesses := auth.NewGuesses()
-	authenticator, err := p.authenticator(ctx, q, guesses)
+	server, err := p.server(ctx, registry, engine, q, guard, traces)
 	if err != nil {
 		return err
 	}
-	apiConfig := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
-	apiConfig.Guesses, apiConfig.Traces = guesses, traces.Tracer()
-	server, err := api.New(q, apiConfig)
+	work, err := p.startWorker(registry, engine, q, guard, traces, fail)
 	if err != nil {
 		return err
 	}
-	worked := make(chan error, 1)
-	workCtx, stopWorker := context.WithCancel(context.Background())
-	defer stopWorker()
-	if p.roles.worker {
-		cfg, err := p.workerConfig(registry, engine, guard)
-		if err != nil {
-			return err
-		}
-		cfg.Traces = traces.Tracer()
-		worker.ReserveProcessor()
-		w, err := worker.New(q, cfg)
-		if err != nil {
-			return err
-		}
-		go func() {
-			err := w.Run(workCtx)
-			if workCtx.Err() == nil {
-				fail(fmt.Errorf("the worker ended by itself: %w", orNil(err)))
-			}
-			worked <- err
-		}()
-	} else {
-		worked <- nil
-	}
-
+	defer work.stop()
 	server.Remember()
-	admin.gate.open(server.Admin())
-	now := running{admin: admin.addr(), engine: engine.String(), kind: engine.Kind()}
-	attributes := []any{"admin", admin.addr().String(), "store", engine.String(), "worker", p.roles.worker}
-	if scrape != nil {
-		scrape.gate.open(server.Metrics())
-		now.metrics = scrape.addr()
-		attributes = append(attributes, "metrics", scrape.addr().String())
-	}
-	if intake != nil {
-		intake.gate.open(server.Intake())
-		now.api = intake.addr()
-		attributes = append(attributes, "api", intake.addr().String())
-	}
-	p.log.Info("ready", attributes...)
-	if p.ready != nil {
-		p.ready(now)
-	}
-
-	if p.reloader != nil {
-		p.reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
-			server.SetStatusTenants(statusTenants(tenants))
-			return q.SetPolicies(ctx, b, tenants)
-		}
-		registry.MustRegister(p.reloader.good, p.reloader.at)
-		var reloading sync.WaitGroup
-		defer reloading.Wait()
-		reloading.Go(func() { p.reloader.run(ctx, reread) })
-	}
+	p.tellReady(listeners.serve(server), engine)
+	defer p.reload(ctx, registry, server, q, reread)()
 
 	<-ctx.Done()
 	p.log.Info("stopping")
 	server.Drain()
-	stopWorker()
-	hangUp := time.AfterFunc(storeGrace, func() { _ = engine.Close() })
-	err = <-worked
-	hangUp.Stop()
-	if intake != nil {
-		intake.shutdown()
-	}
-	server.End()
-	admin.shutdown()
-	if scrape != nil {
-		scrape.shutdown()
-	}
+	err = work.end(engine)
+	listeners.shutdown(server)
 	traces.Close()
 	if failed := cause(ctx); failed != nil {
 		return failed
@@ -238,6 +143,113 @@ func (p *process) run(ctx context.Context) error {
 	}
 	p.log.Info("stopped")
 	return nil
+}
+
+func (p *process) closeStore(engine *queue.Engine, q *queue.Queue) {
+	if err := errors.Join(q.Close(), engine.Close()); err != nil {
+		p.log.Warn("closing the store", "error", err)
+	}
+}
+
+// watch ends the process if its engine fails.
+func (p *process) watch(ctx context.Context, engine *queue.Engine, fail context.CancelCauseFunc) {
+	select {
+	case err := <-engine.Failed():
+		fail(fmt.Errorf("the store: %w: see redis.log in %s", err, p.cfg.Redis.DataDir))
+	case <-ctx.Done():
+	}
+}
+
+func (p *process) server(ctx context.Context, registry *prometheus.Registry, engine *queue.Engine, q *queue.Queue,
+	guard *callback.Guard, traces *tracing.Tracing,
+) (*api.Server, error) {
+	guesses := auth.NewGuesses()
+	authenticator, err := p.authenticator(ctx, q, guesses)
+	if err != nil {
+		return nil, err
+	}
+	cfg := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
+	cfg.Guesses, cfg.Traces = guesses, traces.Tracer()
+	return api.New(q, cfg)
+}
+
+// work is the worker of a process while it runs.
+type work struct {
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// startWorker starts the worker. Without the role it returns one that has ended.
+func (p *process) startWorker(registry *prometheus.Registry, engine *queue.Engine, q *queue.Queue,
+	guard *callback.Guard, traces *tracing.Tracing, fail context.CancelCauseFunc,
+) (*work, error) {
+	ctx, stop := context.WithCancel(context.Background())
+	out := &work{stop: stop, ended: make(chan error, 1)}
+	if !p.roles.worker {
+		out.ended <- nil
+		return out, nil
+	}
+	cfg, err := p.workerConfig(registry, engine, guard)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	cfg.Traces = traces.Tracer()
+	worker.ReserveProcessor()
+	w, err := worker.New(q, cfg)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	go func() {
+		err := w.Run(ctx)
+		if ctx.Err() == nil {
+			fail(fmt.Errorf("the worker ended by itself: %w", orNil(err)))
+		}
+		out.ended <- err
+	}()
+	return out, nil
+}
+
+// end stops the worker and waits for its end. It closes the engine after storeGrace.
+func (w *work) end(engine *queue.Engine) error {
+	w.stop()
+	hangUp := time.AfterFunc(storeGrace, func() { _ = engine.Close() })
+	defer hangUp.Stop()
+	return <-w.ended
+}
+
+// tellReady reports that the process takes jobs.
+func (p *process) tellReady(now running, engine *queue.Engine) {
+	now.engine, now.kind = engine.String(), engine.Kind()
+	attributes := []any{"admin", now.admin.String(), "store", now.engine, "worker", p.roles.worker}
+	if now.metrics != nil {
+		attributes = append(attributes, "metrics", now.metrics.String())
+	}
+	if now.api != nil {
+		attributes = append(attributes, "api", now.api.String())
+	}
+	p.log.Info("ready", attributes...)
+	if p.ready != nil {
+		p.ready(now)
+	}
+}
+
+// reload has the reloader follow the signals until ctx ends. The returned function waits for that.
+func (p *process) reload(
+	ctx context.Context, registry *prometheus.Registry, server *api.Server, q *queue.Queue, reread <-chan os.Signal,
+) func() {
+	if p.reloader == nil {
+		return func() {}
+	}
+	p.reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
+		server.SetStatusTenants(statusTenants(tenants))
+		return q.SetPolicies(ctx, b, tenants)
+	}
+	registry.MustRegister(p.reloader.good, p.reloader.at)
+	var reloading sync.WaitGroup
+	reloading.Go(func() { p.reloader.run(ctx, reread) })
+	return reloading.Wait
 }
 
 // cause is why ctx ended; being asked to stop is no error.
@@ -258,8 +270,8 @@ func orNil(err error) error {
 	return err
 }
 
-// open connects to the engine and opens the queue. While Redis is away it keeps trying: whoever starts both at once must
-// not have to put them in order. Any other error ends it.
+// open connects to the engine and opens the queue. While Redis is away it keeps trying: whoever
+// starts both at once must not have to put them in order. Any other error ends it.
 func (p *process) open(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue, error) {
 	var told time.Time
 	pause := 100 * time.Millisecond
@@ -293,7 +305,8 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)
 	}
-	// Metrics go into a registry of their own first: an attempt that fails must leave nothing behind in the real one.
+	// Metrics go into a registry of their own first: an attempt that fails must leave nothing
+	// behind in the real one.
 	attempt := prometheus.NewRegistry()
 	q, err := queue.Open(ctx, engine, queue.Options{
 		Defaults: p.cfg.Tenants.Defaults,
@@ -319,8 +332,8 @@ func (p *process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	return engine, q, nil
 }
 
-// authenticator tells whose requests are whose; nil where nobody is asked. It is needed by the API alone, and may wait a few seconds for the
-// keys of an issuer.
+// authenticator tells whose requests are whose; nil where nobody is asked. It is needed by the API
+// alone, and may wait a few seconds for the keys of an issuer.
 func (p *process) authenticator(ctx context.Context, keys auth.KeyStore, guesses *auth.Guesses) (*auth.Authenticator, error) {
 	modes := p.cfg.Auth.Modes()
 	if len(modes) == 0 || !p.roles.api {
@@ -380,8 +393,8 @@ func (p *process) apiConfig(
 	}
 }
 
-// guards are those of the configuration by their names, so that every process asks them in the same order. Where there is no intake they are
-// for the admin listener alone.
+// guards are those of the configuration by their names, so that every process asks them in the same
+// order. Where there is no intake they are for the admin listener alone.
 func (p *process) guards() []api.IntakeGuard {
 	var guards []api.IntakeGuard
 	for _, name := range slices.Sorted(maps.Keys(p.cfg.Guards)) {
@@ -393,7 +406,8 @@ func (p *process) guards() []api.IntakeGuard {
 	return guards
 }
 
-// gaugedTenants are the named tenants that have gauges of their own at the start; nil where there are no gauges of tenants.
+// gaugedTenants are the named tenants that have gauges of their own at the start; nil where there
+// are no gauges of tenants.
 func (p *process) gaugedTenants() []string {
 	if p.cfg.Metrics.Tenants == config.TenantsNone {
 		return nil
@@ -440,55 +454,3 @@ func (p *process) workerConfig(registry *prometheus.Registry, engine *queue.Engi
 		Concurrency: int(p.cfg.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks, Registerer: registry, Logger: p.log,
 	}, nil
 }
-
-// listener is one address with its server; its gate is shut until the process is ready.
-type listener struct {
-	gate   *gate
-	socket *api.Listener
-	server *http.Server
-	log    *slog.Logger
-}
-
-// listen opens the address of the section of the configuration, and serves on it at once. What ends the serving ends the process through fail.
-func (p *process) listen(section, flag, address string, most int64, fail context.CancelCauseFunc) (*listener, error) {
-	key := section + ".listen"
-	socket, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s: cannot listen on %s: %w (change it with %s)", key, address, rootOf(err), flag)
-	}
-	l := &listener{gate: newGate(), log: p.log}
-	l.socket = api.Limit(socket, section, api.Limits{
-		Connections: int(most), PerAddress: int(api.Percent(p.cfg.API.AddressShare).Of(most)), Proxies: p.cfg.Auth.Guest.TrustedProxies,
-	})
-	l.server = api.HTTPServer(address, l.gate, p.log)
-	l.socket.Attend(l.server)
-	p.log.Info("listening", "for", key, "address", socket.Addr().String())
-	go func() {
-		if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
-			fail(fmt.Errorf("%s: %w", key, err))
-		}
-	}()
-	return l, nil
-}
-
-// rootOf is the reason under the layers of the net package, which repeat the address.
-func rootOf(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Err
-	}
-	return err
-}
-
-func (l *listener) addr() net.Addr { return l.socket.Addr() }
-
-// shutdown takes no more connections, lets running requests end within the grace, and cuts off the rest.
-func (l *listener) shutdown() {
-	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
-	defer cancel()
-	if err := l.server.Shutdown(ctx); err != nil {
-		l.log.Warn("requests were cut off", "address", l.addr().String(), "error", err)
-	}
-}
-
-func (l *listener) close() { _ = l.server.Close() }

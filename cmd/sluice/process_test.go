@@ -20,7 +20,8 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 )
 
-// startProcess runs everything in this process until the test ends, with jobs in memory unless the preset names a Redis.
+// startProcess runs everything in this process until the test ends, with jobs in memory unless the
+// preset names a Redis.
 func startProcess(t *testing.T, preset map[string]any) running {
 	t.Helper()
 	cfg, err := config.Load(config.Sources{Preset: preset, Flags: map[string]string{"api.listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0"}})
@@ -54,7 +55,8 @@ func launch(t *testing.T, p *process) running {
 	return running{}
 }
 
-// Who watches the figures sees the rest of a process that is stopped, and its end: the stream is ended, not cut off.
+// Who watches the figures sees the rest of a process that is stopped, and its end: the stream is
+// ended, not cut off.
 func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	hc := &http.Client{}
 	defer hc.CloseIdleConnections()
@@ -86,7 +88,8 @@ func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	_ = body.Close()
 }
 
-// The whole way of a callback: submission, delivery, and the signed request to a target that is listed.
+// The whole way of a callback: submission, delivery, and the signed request to a target that is
+// listed.
 func TestCallbacksOfAProcess(t *testing.T) {
 	const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 	type received struct {
@@ -148,7 +151,8 @@ func TestCallbacksOfAProcess(t *testing.T) {
 	}
 }
 
-// TestAdminPages: asynqmon and the profiles are there when they are asked for, and only behind the token.
+// TestAdminPages: asynqmon and the profiles are there when they are asked for, and only behind the
+// token.
 func TestAdminPages(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		now := startProcess(t, map[string]any{

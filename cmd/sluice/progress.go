@@ -8,7 +8,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// progress shows work on many jobs while it goes on: a bar on a terminal, a line a second elsewhere. A total below 0 is not known.
+// progress shows work on many jobs while it goes on: a bar on a terminal, a line a second
+// elsewhere. A total below 0 is not known.
 type progress interface {
 	show(phase string, done, total int, c counts, since time.Duration)
 	close()

@@ -165,7 +165,8 @@ func (r *recording) connect(ctx context.Context, servers []server) ([]*client.St
 	return streams, nil
 }
 
-// run records what the streams of the servers tell until the time is over or ctx ends, which is no error.
+// run records what the streams of the servers tell until the time is over or ctx ends, which is no
+// error.
 func (r *recording) run(
 	ctx context.Context, servers []server, streams []*client.Stream, file *traceFile, length time.Duration, watch func(seconds int),
 ) (recorded, error) {

@@ -25,7 +25,8 @@ func arrival(after time.Duration, outcome string) wire.Arrival {
 	return wire.Arrival{At: began.Add(after), Cost: 1, Route: "default", Outcome: outcome}
 }
 
-// telling is a server whose streams of arrivals begin with these texts, the n-th with the n-th; the last of them stays open.
+// telling is a server whose streams of arrivals begin with these texts, the n-th with the n-th; the
+// last of them stays open.
 func telling(t *testing.T, texts ...string) server {
 	t.Helper()
 	var n atomic.Int64
@@ -96,7 +97,8 @@ func TestRecording(t *testing.T) {
 	}
 }
 
-// TestRecordingOverABreak: a stream that ends is opened again, and it is told that something may be missing.
+// TestRecordingOverABreak: a stream that ends is opened again, and it is told that something may be
+// missing.
 func TestRecordingOverABreak(t *testing.T) {
 	s := telling(t, eventText(0, item("12:00:00", "admitted")), "event: arrivals\ndata: nonsense\n\n", eventText(0, item("12:00:01", "admitted")))
 	var trouble strings.Builder

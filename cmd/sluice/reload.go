@@ -18,12 +18,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// lookEvery is how often the configuration file is looked at. It is looked at, not waited for: that works on every file system, over links that
-// are swapped as orchestrators do, and costs one system call.
+// lookEvery is how often the configuration file is looked at. It is looked at, not waited for: that
+// works on every file system, over links that are swapped as orchestrators do, and costs one system
+// call.
 const lookEvery = 500 * time.Millisecond
 
-// reloader puts the policies of a configuration file that has changed into force: defaults, tiers, tenants. A file with a mistake is refused
-// as a whole, and the policies stay as they are. All other settings are read at the start alone; that they differ is said.
+// reloader puts the policies of a configuration file that has changed into force: defaults, tiers,
+// tenants. A file with a mistake is refused as a whole, and the policies stay as they are. All
+// other settings are read at the start alone; that they differ is said.
 type reloader struct {
 	path    string
 	load    func() (config.Config, error) // reads all sources anew
@@ -36,6 +38,7 @@ type reloader struct {
 
 	seen, read fs.FileInfo    // at the last look, and when it was last read; nil when there was no file
 	wanted     *config.Config // read, but not in force yet, because Redis was away
+	asked      bool           // by a signal, which puts the file into force in the place of another process's
 }
 
 // newReloader begins with the settings that a process was started with.
@@ -66,12 +69,14 @@ func (r *reloader) run(ctx context.Context, now <-chan os.Signal) {
 		case <-ticker.C:
 			r.look(ctx)
 		case <-now:
+			r.asked = true
 			r.reload(ctx)
 		}
 	}
 }
 
-// look reads the file if it has changed since it was last read and has not while nobody looked: it may be half written.
+// look reads the file if it has changed since it was last read and has not while nobody looked: it
+// may be half written.
 func (r *reloader) look(ctx context.Context) {
 	before := r.seen
 	r.seen = r.stat()
@@ -124,7 +129,7 @@ func (r *reloader) reload(ctx context.Context) {
 // enforce puts what was read into force; while Redis is away it is tried again at every look.
 func (r *reloader) enforce(ctx context.Context) {
 	tenants := r.wanted.Tenants
-	if reflect.DeepEqual(tenants, r.inForce.Tenants) {
+	if !r.asked && reflect.DeepEqual(tenants, r.inForce.Tenants) {
 		r.wanted = nil
 		r.good.Set(1)
 		return
@@ -133,7 +138,7 @@ func (r *reloader) enforce(ctx context.Context) {
 	switch {
 	case err == nil:
 		r.log.Info("the policies of the configuration file are in force", "tenants", len(tenants.Named), "tiers", len(tenants.Tiers))
-		r.inForce.Tenants, r.wanted = tenants, nil
+		r.inForce.Tenants, r.wanted, r.asked = tenants, nil, false
 		r.good.Set(1)
 		r.at.SetToCurrentTime()
 	case errors.Is(err, queue.ErrUnavailable):

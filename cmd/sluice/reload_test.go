@@ -98,6 +98,24 @@ func TestChangedFileIsPutIntoForce(t *testing.T) {
 	r.want("50/s", 1)
 }
 
+// TestSignalPutsTheFileIntoForce: also one that has not changed, for another process's file may be
+// in force.
+func TestSignalPutsTheFileIntoForce(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	ctx, cancel := context.WithCancel(t.Context())
+	r.reloader.set = func(context.Context, shaper.Baseline, map[string]shaper.Overrides) error {
+		r.set = append(r.set, "set")
+		cancel()
+		return nil
+	}
+	signals := make(chan os.Signal, 1)
+	signals <- os.Interrupt
+	r.run(ctx, signals)
+	r.want("set", 1, "are in force")
+	r.looks(3)
+	r.want("set", 1)
+}
+
 func TestFileWithAMistakeIsRefusedWhole(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	r.write("tenants: { acme: { rate: 7/s }, shop: { rate: fast, capacity: -1 } }")

@@ -16,7 +16,8 @@ const queueFull = "queue-full"
 // neverFits is the type of the refusal of what is larger than the queue.
 const neverFits = "urn:sluice:problem:never-fits"
 
-// apiFlags say where the API is and who asks. The flag is not called --key, which names a job in submit.
+// apiFlags say where the API is and who asks. The flag is not called --key, which names a job in
+// submit.
 type apiFlags struct {
 	API    string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"Where the API is [http://${api}]."`
 	APIKey string `name:"api-key" env:"SLUICE_KEY" placeholder:"TEXT" help:"API key or token, if clients must have one; the variable keeps it out of the list of processes."`
@@ -78,8 +79,8 @@ func (a jobsAPI) submit(ctx context.Context, s client.Submission) (client.Submit
 	return got, err
 }
 
-// awaitJob reads the job until it is done or ctx ends; then it returns the job as it was last read, with ctx's error. A server
-// that is away may come back, for the job was there before.
+// awaitJob reads the job until it is done or ctx ends; then it returns the job as it was last read,
+// with ctx's error. A server that is away may come back, for the job was there before.
 func (a jobsAPI) awaitJob(ctx context.Context, tenant string, job wire.Job) (wire.Job, error) {
 	for {
 		now, err := a.Job(ctx, tenant, job.ID, wire.MaxWaitSeconds*time.Second)
@@ -100,7 +101,8 @@ func (a jobsAPI) awaitJob(ctx context.Context, tenant string, job wire.Job) (wir
 	}
 }
 
-// tooOften is how long the server asks to wait because its tenant reads too often, 0 if that is not what it says.
+// tooOften is how long the server asks to wait because its tenant reads too often, 0 if that is not
+// what it says.
 func tooOften(err error) time.Duration {
 	var answer *client.Error
 	if errors.As(err, &answer) && answer.Kind() == "rate-limited" {
@@ -109,7 +111,8 @@ func tooOften(err error) time.Duration {
 	return 0
 }
 
-// transient reports whether the call may go well when it is made again: the server was not reached, or does not work now.
+// transient reports whether the call may go well when it is made again: the server was not reached,
+// or does not work now.
 func transient(err error) bool {
 	var answer *client.Error
 	if !errors.As(err, &answer) {

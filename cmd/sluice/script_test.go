@@ -12,7 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// exitcode CODE program args… runs a program and wants this exit code; its output is there for stdout and stderr.
+// exitcode CODE program args… runs a program and wants this exit code; its output is there for
+// stdout and stderr.
 func exitcode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exitcode CODE program args…")
@@ -31,8 +32,9 @@ func exitcode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// await BACKGROUND NAME PATTERN waits until a background command has printed a line that the pattern matches on standard
-// error or output, written by it to the file, and puts the first group into the variable.
+// await BACKGROUND NAME PATTERN waits until a background command has printed a line that the
+// pattern matches on standard error or output, written by it to the file, and puts the first group
+// into the variable.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: await FILE NAME PATTERN")

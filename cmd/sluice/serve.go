@@ -25,7 +25,7 @@ variable.
 
 Jobs are kept in the Redis of redis.url. Without one, a private redis-server is started with its data in redis.data_dir; that one cannot be shared, so processes with split roles need redis.url.
 
-Policies (tenants and tiers) of a file that changes are put into force within about a second, at once on SIGHUP; a file with a mistake is refused as a whole and the former policies stay. All other settings need a restart.
+Policies (tenants and tiers) of a file that changes are put into force within about a second, at once on SIGHUP, which also puts a file that has not changed into force; a file with a mistake is refused as a whole and the former policies stay. All other settings need a restart.
 
 SIGTERM or SIGINT ends it in order: readiness turns 503, new jobs are refused, running deliveries finish for up to 20 seconds. A second signal ends it at once. Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems listed.
 

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// signalContext ends with the first SIGTERM or SIGINT, which asks for an orderly end. A second one ends the process at
-// once, with exit code 1: whoever sends it is not willing to wait.
+// signalContext ends with the first SIGTERM or SIGINT, which asks for an orderly end. A second one
+// ends the process at once, with exit code 1: whoever sends it is not willing to wait.
 func signalContext() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)

@@ -186,7 +186,8 @@ func (c *simulateCmd) print(a *app, t simulate.Trace, figures []simulationFigure
 	return printTable(a.Out, rows)
 }
 
-// meanRate is how many arrivals a second there are on average, as part of a sentence; nothing if they are all at once.
+// meanRate is how many arrivals a second there are on average, as part of a sentence; nothing if
+// they are all at once.
 func meanRate(t simulate.Trace) string {
 	if t.Span() <= 0 {
 		return ""

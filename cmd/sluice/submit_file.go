@@ -165,7 +165,8 @@ func (f *feed) fitting() (n int) {
 	return max(n, 1)
 }
 
-// readSubmission makes a line ready, or says why it cannot be one. What a submission must have is left to the server.
+// readSubmission makes a line ready, or says why it cannot be one. What a submission must have is
+// left to the server.
 func readSubmission(l line, prefix string) (s submission, reason string) {
 	s = submission{line: l.number, body: l.text}
 	var known struct {
@@ -235,7 +236,8 @@ func (f *feed) judge(batch []submission, verdicts []wire.BatchVerdict) (pause ti
 	return pause
 }
 
-// mayPass reports whether the line may be taken later as it is: there was no place for it, and there can be one.
+// mayPass reports whether the line may be taken later as it is: there was no place for it, and
+// there can be one.
 func mayPass(p wire.Problem) bool {
 	return p.Status == http.StatusTooManyRequests && p.Type != neverFits && (p.Capacity == nil || *p.Capacity > 0) || p.Status == http.StatusServiceUnavailable
 }
@@ -253,7 +255,8 @@ func reasonOf(p wire.Problem) string {
 	return cmp.Or(strings.Join(reasons, "; "), p.Detail, p.Title)
 }
 
-// failed deals with a request that was refused as a whole or got no answer: it says when to send the same again. The error is one that nothing can be done about.
+// failed deals with a request that was refused as a whole or got no answer: it says when to send
+// the same again. The error is one that nothing can be done about.
 func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal error) {
 	var answer *client.Error
 	errors.As(err, &answer)

@@ -336,7 +336,8 @@ func FuzzReadSubmission(f *testing.F) {
 	})
 }
 
-// TestSubmitTooMuch: a payload that is too long is said to be that, though what is read of it is no JSON.
+// TestSubmitTooMuch: a payload that is too long is said to be that, though what is read of it is no
+// JSON.
 func TestSubmitTooMuch(t *testing.T) {
 	var out, errs strings.Builder
 	in := strings.NewReader(`"` + strings.Repeat("x", maxPayload) + `"`)

@@ -91,7 +91,8 @@ func (c counts) answered() int { return c.accepted + sum(c.refused) + sum(c.fail
 
 func (c counts) done() int { return sum(c.ended) }
 
-// pace is the rate of departures between the first and the last, and percentiles of the waits; zero without departures.
+// pace is the rate of departures between the first and the last, and percentiles of the waits; zero
+// without departures.
 func (t *tally) pace() (perSecond float64, p50, p99 time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

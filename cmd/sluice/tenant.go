@@ -52,7 +52,8 @@ type changeFlags struct {
 	Create bool `help:"Make the tenant if nobody has heard of it: its settings then stand before its first job."`
 }
 
-// tune makes the change. Of a tenant that nobody has heard of it asks first, or wants --create: its name may be misspelt.
+// tune makes the change. Of a tenant that nobody has heard of it asks first, or wants --create: its
+// name may be misspelt.
 func (f *changeFlags) tune(a *app, change func(*client.Client) (wire.Tenant, error)) (wire.Tenant, error) {
 	remote, err := f.connect()
 	if err != nil {

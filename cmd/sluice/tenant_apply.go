@@ -136,7 +136,8 @@ func (d *differences) pruned() (n int) {
 	return n
 }
 
-// print shows what differs on standard output, and on standard error what is refused and how many differ.
+// print shows what differs on standard output, and on standard error what is refused and how many
+// differ.
 func (d *differences) print(a *app, asJSON bool) error {
 	if asJSON {
 		return printJSON(a.Out, d)

@@ -195,7 +195,8 @@ func TestUseOfDiffAndApply(t *testing.T) {
 	}
 }
 
-// A tenant that others change between the reading and the writing is read anew, and nothing of theirs is overwritten unseen.
+// A tenant that others change between the reading and the writing is read anew, and nothing of
+// theirs is overwritten unseen.
 func TestApplyIsNotFasterThanOthers(t *testing.T) {
 	c := newControl(t, 0)
 	var once sync.Once

@@ -20,7 +20,8 @@ type stance struct {
 	text   string
 }
 
-// settingChange is a setting that a change of the API overrides changes: its value, or that the API says it.
+// settingChange is a setting that a change of the API overrides changes: its value, or that the API
+// says it.
 type settingChange struct {
 	Setting string `json:"setting"` // such as "rate" or "routes.login.rate"
 	From    stance `json:"from"`
@@ -36,8 +37,8 @@ func (c settingChange) String() string {
 	return fmt.Sprintf("%s %s (%s) → %s", strings.Replace(c.Setting, "max_wait_ms", "max_wait", 1), c.From.text, c.From.Source, to)
 }
 
-// changesBetween lists the settings in which a tenant differs from what it would be with other API overrides. What a route only takes over
-// from the tenant is not said again for the route.
+// changesBetween lists the settings in which a tenant differs from what it would be with other API
+// overrides. What a route only takes over from the tenant is not said again for the route.
 func changesBetween(before, after wire.Tenant) []settingChange {
 	was, willBe := saidTexts(before.Overrides), saidTexts(after.Overrides)
 	var changes []settingChange

@@ -82,7 +82,8 @@ func changeText(before, after wire.Overrides) string {
 
 type overrideText struct{ name, value string }
 
-// overrideTexts are all settings in general as a person reads them, in the order in which a tenant is printed; empty is not set.
+// overrideTexts are all settings in general as a person reads them, in the order in which a tenant
+// is printed; empty is not set.
 func overrideTexts(o wire.Overrides) []overrideText {
 	return append(routeTexts("", o.RouteOverrides), overrideText{"draining", pointed(o.Draining)}, overrideText{"tier", o.Tier})
 }

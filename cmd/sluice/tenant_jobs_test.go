@@ -47,8 +47,8 @@ func (a asker) ask(method, at, body string, into any) int {
 	return resp.StatusCode
 }
 
-// TestOperatorAtAProcess: the operator of a program that authenticates its clients submits a test job, reads it with its payload, cancels it, and
-// brings a dead one back, all without a key.
+// TestOperatorAtAProcess: the operator of a program that authenticates its clients submits a test
+// job, reads it with its payload, cancels it, and brings a dead one back, all without a key.
 func TestOperatorAtAProcess(t *testing.T) {
 	now := startProcess(t, map[string]any{
 		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/", "retry": map[string]any{"max_attempts": 1}}},

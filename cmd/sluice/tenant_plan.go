@@ -51,8 +51,8 @@ type planner struct {
 	prune  bool
 }
 
-// plans returns what is to change, by name, and how many tenants were looked at. Refusals are part of the plans; the error is that of a
-// server that does not work.
+// plans returns what is to change, by name, and how many tenants were looked at. Refusals are part
+// of the plans; the error is that of a server that does not work.
 func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, t *tally) (plans []tenantPlan, looked int, err error) {
 	all := make([]tenantPlan, 0, len(wanted))
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
@@ -77,7 +77,8 @@ func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, 
 	return slices.DeleteFunc(slices.Clone(all), func(t tenantPlan) bool { return !t.differs() }), len(all), nil
 }
 
-// overridden names the tenants that are not among the named ones and of which something was said through the API.
+// overridden names the tenants that are not among the named ones and of which something was said
+// through the API.
 func (p planner) overridden(ctx context.Context, named map[string]shaper.Overrides) ([]string, error) {
 	found := map[string]bool{}
 	for cursor, more := "", true; more; more = cursor != "" {
@@ -166,7 +167,8 @@ func statusOf(err error) int {
 	return answer.Status
 }
 
-// side does n things, a bounded number of them side by side. After the first error no other is begun; those that are, come to their end.
+// side does n things, a bounded number of them side by side. After the first error no other is
+// begun; those that are, come to their end.
 func side(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	begun, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

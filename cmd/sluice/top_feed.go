@@ -33,8 +33,8 @@ type eventStream interface {
 	Close() error
 }
 
-// liveFeed follows the live figures of one server: it opens the stream, opens it again when it breaks or something else is asked for, and sends what
-// comes.
+// liveFeed follows the live figures of one server: it opens the stream, opens it again when it
+// breaks or something else is asked for, and sends what comes.
 type liveFeed struct {
 	open     func(ctx context.Context, look client.Look) (eventStream, error)
 	send     func(news any)
@@ -64,8 +64,8 @@ func (f *liveFeed) ask(look client.Look) {
 	f.asked <- look
 }
 
-// run follows the figures until ctx ends, which is no error, or until trying again is in vain: the server refuses, was not there in the first
-// place, or is away for longer than the patience lasts.
+// run follows the figures until ctx ends, which is no error, or until trying again is in vain: the
+// server refuses, was not there in the first place, or is away for longer than the patience lasts.
 func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 	pause, met := feedPause, false
 	var lost time.Time
@@ -110,7 +110,8 @@ func answered(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// follow opens the stream once and sends what comes, until it breaks, or returns the look that is asked for next. came is called with each event.
+// follow opens the stream once and sends what comes, until it breaks, or returns the look that is
+// asked for next. came is called with each event.
 func (f *liveFeed) follow(ctx context.Context, look client.Look, came func()) (next client.Look, err error) {
 	stream, err := f.open(ctx, look)
 	if err != nil {

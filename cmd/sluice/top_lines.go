@@ -126,7 +126,8 @@ func (c *topCmd) printLook(w io.Writer, l topLook) error {
 	return err
 }
 
-// printLookLines writes a line of all, then one of each tenant; each begins with the instant and reads by itself.
+// printLookLines writes a line of all, then one of each tenant; each begins with the instant and
+// reads by itself.
 func printLookLines(w io.Writer, l topLook) {
 	o := l.Overview
 	at := o.At.UTC().Format("15:04:05")

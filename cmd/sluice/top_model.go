@@ -46,7 +46,8 @@ type changedNews struct {
 	err   error
 }
 
-// topModel is the live view: a message in, a screen out. It touches nothing of the world but through its ports, in commands.
+// topModel is the live view: a message in, a screen out. It touches nothing of the world but
+// through its ports, in commands.
 type topModel struct {
 	ctx    context.Context
 	server string
@@ -301,7 +302,8 @@ func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	return row, false
 }
 
-// routesVary reports whether a route of the tenant that is shown has rates of its own; the table does not tell.
+// routesVary reports whether a route of the tenant that is shown has rates of its own; the table
+// does not tell.
 func (m *topModel) routesVary() bool {
 	if m.look.Tenant == "" || m.tenant == nil {
 		return false
@@ -335,7 +337,8 @@ func (m *topModel) propose(action string) {
 	m.plan = &c
 }
 
-// decide is the answer to a proposed change. Further steps of a rate may be taken before it; whatever is not a yes is a no.
+// decide is the answer to a proposed change. Further steps of a rate may be taken before it;
+// whatever is not a yes is a no.
 func (m *topModel) decide(key string) tea.Cmd {
 	c := *m.plan
 	switch {

@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// faster is the next rate above, about a quarter more, in figures that a person would choose; the same at the bound.
+// faster is the next rate above, about a quarter more, in figures that a person would choose; the
+// same at the bound.
 func faster(r wire.Rate) wire.Rate {
 	next := r
 	if half := r.PeriodMS / 2; r.Limit == 1 && r.PeriodMS%2 == 0 && half >= 1000 {

@@ -13,7 +13,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// tenantLines are the tenant that is shown, in so many lines: its settings, how it is, and its charts.
+// tenantLines are the tenant that is shown, in so many lines: its settings, how it is, and its
+// charts.
 func (m *topModel) tenantLines(height int) []string {
 	name := styleTitle.Render(plain(m.look.Tenant))
 	t := m.tenant
@@ -123,7 +124,8 @@ const (
 	chartLeast = 3 // lines of the smallest chart worth drawing
 )
 
-// charts draw arrivals above departures, each on its own scale, and the depth below where there is place.
+// charts draw arrivals above departures, each on its own scale, and the depth below where there is
+// place.
 func (m *topModel) charts(height int) []string {
 	type chart struct {
 		caption string

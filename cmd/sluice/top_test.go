@@ -76,7 +76,8 @@ func (w *topWorld) keys(names ...string) (quit bool) {
 	return quit
 }
 
-// tenantAt is the n-th tenant after so many seconds: the first is full and refuses, the second is paused, others have less and less.
+// tenantAt is the n-th tenant after so many seconds: the first is full and refuses, the second is
+// paused, others have less and less.
 func tenantAt(n int, seconds int) wire.TenantLine {
 	s := int64(seconds)
 	r := wire.TenantLine{
@@ -217,7 +218,8 @@ func TestTopFitsEveryScreen(t *testing.T) {
 	}
 }
 
-// Every change is asked for, says what it changes, and is made once, of the tenant that was asked about.
+// Every change is asked for, says what it changes, and is made once, of the tenant that was asked
+// about.
 func TestTopChanges(t *testing.T) {
 	w := newTopWorld(t, 100, 24)
 	w.keys("+")
@@ -275,7 +277,8 @@ func TestTopChanges(t *testing.T) {
 	}
 }
 
-// Further rates are part of what an effective rate is compared with, and what waits is not foretold by the first rate alone.
+// Further rates are part of what an effective rate is compared with, and what waits is not foretold
+// by the first rate alone.
 func TestTopFurtherRates(t *testing.T) {
 	w := newTopWorld(t, 140, 30)
 	day := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
@@ -352,7 +355,8 @@ func TestTopLooks(t *testing.T) {
 	}
 }
 
-// The cursor stays on its tenant while the order changes, and near its place when the tenant is gone.
+// The cursor stays on its tenant while the order changes, and near its place when the tenant is
+// gone.
 func TestTopCursor(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	w.pass(2, 40)
@@ -518,7 +522,8 @@ func TestTopLines(t *testing.T) {
 	}
 }
 
-// What the stream tells of the minutes before is drawn at once, and what was seen already is not drawn twice.
+// What the stream tells of the minutes before is drawn at once, and what was seen already is not
+// drawn twice.
 func TestTopBeginsWithThePast(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	var past historyNews

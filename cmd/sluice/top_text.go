@@ -116,7 +116,8 @@ func gauge(share float64, cells int) string {
 	return left(text, cells)
 }
 
-// spark draws values from zero up to most in so many cells, the newest at the right. Whatever is not zero stands out from the ground.
+// spark draws values from zero up to most in so many cells, the newest at the right. Whatever is
+// not zero stands out from the ground.
 func spark(values []float64, cells int, most float64) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
 	values = values[max(0, len(values)-cells):]

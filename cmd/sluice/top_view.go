@@ -13,7 +13,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Colours of the sixteen that every terminal has, so that its own theme decides. Nothing is told by colour alone.
+// Colours of the sixteen that every terminal has, so that its own theme decides. Nothing is told by
+// colour alone.
 var (
 	styleTitle = lipgloss.NewStyle().Bold(true)
 	styleFaint = lipgloss.NewStyle().Faint(true)
@@ -39,7 +40,8 @@ func (m *topModel) View() tea.View {
 	return v
 }
 
-// low reports whether the screen is so low that the table needs the place of what is drawn above it.
+// low reports whether the screen is so low that the table needs the place of what is drawn above
+// it.
 func (m *topModel) low() bool { return m.height < 14 }
 
 // rows is how many tenants the screen has place for.

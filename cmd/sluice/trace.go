@@ -79,7 +79,8 @@ func (a *app) readTrace(in io.Reader, size int64, f simulate.Format) (simulate.T
 	return simulate.Read(io.TeeReader(in, bar), f)
 }
 
-// interruptible runs work that looks at no context. If the process is asked to end meanwhile, the work is left behind, and ends with it.
+// interruptible runs work that looks at no context. If the process is asked to end meanwhile, the
+// work is left behind, and ends with it.
 func (a *app) interruptible(work func(*app) error) error {
 	done := make(chan error, 1)
 	go func() { done <- work(a) }()
@@ -94,7 +95,8 @@ func (a *app) interruptible(work func(*app) error) error {
 // longTrace is from how many arrivals on work on a trace takes long enough to be watched.
 const longTrace = 200_000
 
-// watchSteps shows how many steps of long work are done, of a total that may be -1 for unknown: as a bar on a terminal, as lines elsewhere.
+// watchSteps shows how many steps of long work are done, of a total that may be -1 for unknown: as
+// a bar on a terminal, as lines elsewhere.
 func (a *app) watchSteps(what string, total int, long bool) (watch func(done int), end func()) {
 	switch {
 	case !long:
@@ -136,7 +138,8 @@ func (f *traceFlags) generate() (simulate.Trace, error) {
 	return t, nil
 }
 
-// flagError tells problems with values by the flags that they were given with; names are those that differ.
+// flagError tells problems with values by the flags that they were given with; names are those that
+// differ.
 func flagError(err error, names map[string]string) error {
 	var problems shaper.Problems
 	if !errors.As(err, &problems) {

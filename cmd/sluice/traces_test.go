@@ -136,7 +136,8 @@ func submitTraced(t *testing.T, address string) wire.Job {
 	return job
 }
 
-// checkWay holds the spans of a job that succeeded in its second attempt against each other, the client's trace and what the upstream got.
+// checkWay holds the spans of a job that succeeded in its second attempt against each other, the
+// client's trace and what the upstream got.
 func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 	t.Helper()
 	spans := c.got()
@@ -206,8 +207,9 @@ func TestTracesOfAProcess(t *testing.T) {
 	checkWay(t, job, c, u)
 }
 
-// TestTracesOfServe: the standard variables turn traces on, name the service and bring headers; what is left is sent at the end. Without them, or with
-// them and OTEL_SDK_DISABLED, nothing is sent and the client's traceparent goes on as it came.
+// TestTracesOfServe: the standard variables turn traces on, name the service and bring headers;
+// what is left is sent at the end. Without them, or with them and OTEL_SDK_DISABLED, nothing is
+// sent and the client's traceparent goes on as it came.
 func TestTracesOfServe(t *testing.T) {
 	for _, disabled := range []string{"false", "true"} {
 		t.Run("disabled "+disabled, func(t *testing.T) {

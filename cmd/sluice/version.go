@@ -8,7 +8,8 @@ import (
 	"github.com/7509e464/sluice/api"
 )
 
-// Set at build time by -ldflags "-X main.version=… -X main.commit=…"; without that the module's build information serves.
+// Set at build time by -ldflags "-X main.version=… -X main.commit=…"; without that the module's
+// build information serves.
 var (
 	version string
 	commit  string

@@ -9,7 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestWalkthroughsPage runs the commands of docs/walkthroughs.md against the two servers that it starts.
+// TestWalkthroughsPage runs the commands of docs/walkthroughs.md against the two servers that it
+// starts.
 func TestWalkthroughsPage(t *testing.T) {
 	t.Parallel()
 	const name = "walkthroughs.md"

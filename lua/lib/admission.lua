@@ -1,4 +1,5 @@
--- admission: whether a flow has room, and when it will have some. The arithmetic is that of shaper.Admit, step for step.
+-- admission: whether a flow has room, and when it will have some. The arithmetic is that of
+-- shaper.Admit, step for step.
 
 local LATER_MOST = 1000 -- shaper.LaterMost
 
@@ -15,8 +16,8 @@ local function full(f, size, bytes)
   end
 end
 
--- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that are queued now; 0 when that cannot
--- be told.
+-- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that
+-- are queued now; 0 when that cannot be told.
 local function start_of_later(f, n)
   if n > LATER_MOST or start_after(f, f.cost) == 0 then
     return 0
@@ -44,7 +45,8 @@ local function start_of_later(f, n)
   return at
 end
 
--- retry_after is the time until the job leaves whose departure is the last of so many; 0 when that cannot be told.
+-- retry_after is the time until the job leaves whose departure is the last of so many; 0 when that
+-- cannot be told.
 local function retry_after(f, departures)
   if paused(f) then
     return 0

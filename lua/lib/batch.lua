@@ -4,15 +4,15 @@ local FLOW_KEYS, FLOW_ARGS = 5, 2
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
 clock_load(ARGV[1])
 local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
-local no_bytes, no_tenants = string.find(ARGV[6], 'b', 1, true), string.find(ARGV[6], 't', 1, true)
-local most_stored, keep_answers, keep_dead, keep_keys = string.match(ARGV[7], '^(%d+) (%d+) (%d+) (%d+)$')
+local no_bytes, no_tenants = string.find(ARGV[5], 'b', 1, true), string.find(ARGV[5], 't', 1, true)
+local most_stored, keep_answers, keep_dead, keep_keys = string.match(ARGV[6], '^(%d+) (%d+) (%d+) (%d+)$')
 most_stored = tonumber(most_stored)
 
 -- Read. Redis has looked for all that stands in KEYS when it took the call.
 local flows, numbered, replies = {}, {}, {}
 for i = 1, flow_count do
-  local k, a = 4 + (i - 1) * FLOW_KEYS, 7 + (i - 1) * FLOW_ARGS
-  local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[5], ARGV[a + 1], {})
+  local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
+  local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[a + 1], {})
   local p = f.policy
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
   f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
@@ -21,7 +21,7 @@ for i = 1, flow_count do
   if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
     flow_known(f)
   end
-  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, f.retuned or (not f.fresh and f.tier ~= f.tier_before)
+  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[14]
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
@@ -43,11 +43,12 @@ local function over_share(f, bytes)
   return f.live + f.others + bytes > most_stored
 end
 
-local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 8 + flow_count * FLOW_ARGS
+local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 7 + flow_count * FLOW_ARGS
 local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0 -- neither a job nor an idempotency key is known
 local id_at = #PREFIX + 5
 
--- asks_for reads what a job asks for beside its place: delay, max wait, hash of its idempotency key, fingerprint.
+-- asks_for reads what a job asks for beside its place: delay, max wait, hash of its idempotency
+-- key, fingerprint.
 local function asks_for(ask)
   local f = numbered[ask]
   if f then
@@ -60,4 +61,18 @@ end
 -- stored is the record of a job that an earlier sending of the call has admitted, else ''.
 local function stored(key)
   return redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
+end
+
+local MOST = 1000 -- arguments of one command
+
+-- in_parts runs a command with a list of arguments, after a key if there is one.
+local function in_parts(cmd, key, list)
+  for from = 1, #list, MOST do
+    local to = min(from + MOST - 1, #list)
+    if key then
+      redis.call(cmd, key, unpack(list, from, to))
+    else
+      redis.call(cmd, unpack(list, from, to))
+    end
+  end
 end

@@ -15,16 +15,40 @@ end
 
 local EXACT = 4503599627370496 -- 2^52, below which the operator of Lua divides without a rounding
 
+-- cell_move_far is cell_move where the product is not exact: it moves by the whole µs of an
+-- interval at once, and by the rest in steps.
+local function cell_move_far(c, n)
+  local whole, part = floor_div(c.period, c.limit)
+  local step, sign, left = part > 0 and floor((EXACT - c.limit) / part) or FARTHEST, n < 0 and -1 or 1, math.abs(n)
+  c.tat = c.tat + n * whole
+  while left > 0 do
+    local now_by = min(left, step)
+    local q, r = floor_div(c.rem + sign * now_by * part, c.limit)
+    c.tat, c.rem, left = c.tat + q, r, left - now_by
+  end
+end
+
 -- cell_move shifts a TAT by n intervals.
 local function cell_move(c, n)
   local sum, limit = c.rem + n * c.period, c.limit
-  if sum >= 0 and sum < EXACT then
-    local r = sum % limit
-    c.tat, c.rem = c.tat + (sum - r) / limit, r
-    return
+  if sum < 0 or sum >= EXACT then
+    return cell_move_far(c, n)
   end
-  local q, r = floor_div(sum, limit)
-  c.tat, c.rem = c.tat + q, r
+  local r = sum % limit
+  c.tat, c.rem = c.tat + (sum - r) / limit, r
+end
+
+local CHARGE_SPAN, MAX_HORIZON, LEAST_CHARGE = 630720000000000, 6307200000000000, 100 -- µs, µs, intervals; of shaper.Pace.mostCharged
+
+-- most_charged is the greatest cost that a pace charges in full.
+local function most_charged(p)
+  local span = min(CHARGE_SPAN, MAX_HORIZON - p.burst * p.period / p.limit)
+  return max(LEAST_CHARGE, floor(span / p.period * p.limit))
+end
+
+-- charged is the part of a cost that a pace charges.
+local function charged(c, cost)
+  return cost <= LEAST_CHARGE and cost or min(cost, most_charged(c))
 end
 
 local function cell_earliest(c)
@@ -34,7 +58,8 @@ local function cell_earliest(c)
   return c.tat + floor_div(c.rem - (c.burst - 1) * c.period, c.limit)
 end
 
--- share is how much of the rate is in force, in millionths: less than all of it for a while after an upstream asked for peace.
+-- share is how much of the rate is in force, in millionths: less than all of it for a while after
+-- an upstream asked for peace.
 local function share(f, at)
   if f.share == 0 then
     return SHARE_ALL
@@ -42,7 +67,8 @@ local function share(f, at)
   return min(SHARE_ALL, f.share + max(0, floor((at - f.held) / SHARE_REGAIN)))
 end
 
--- hold keeps the flow from leaving anything until then. The first of several holds halves its share of the rate.
+-- hold keeps the flow from leaving anything until then. The first of several holds halves its share
+-- of the rate.
 local function hold(f, till)
   if f.held <= now then
     f.share = max(SHARE_LEAST, floor(share(f, now) / 2))
@@ -52,8 +78,9 @@ end
 
 local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Bucket.Refuse
 
--- refuse counts that the upstream refused a job as too much, and slows the flow once a trial has seen enough:
--- shaper.Bucket.Refuse. The trial is kept apart from the flow's other numbers, which every call reads.
+-- refuse counts that the upstream refused a job as too much, and slows the flow once a trial has
+-- seen enough: shaper.Bucket.Refuse. The trial is kept apart from the flow's other numbers, which
+-- every call reads.
 local function refuse(f)
   local since, departed, refused = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0', '^(%d+) (%d+) (%d+)$')
   local age, departures = now - since, f.departed - departed
@@ -92,9 +119,10 @@ local function earliest(f)
   return max(grid(f), f.ready, f.held)
 end
 
--- stamp_of returns the stamp of a job that is eligible since the given instant. from is the earliest stamp
--- that can still be kept. A flow that its paces hold back stays on their grid while that is at most slack
--- before from; otherwise the missed slots are gone. A job that only had to become ready starts a new grid.
+-- stamp_of returns the stamp of a job that is eligible since the given instant. from is the
+-- earliest stamp that can still be kept. A flow that its paces hold back stays on their grid while
+-- that is at most slack before from; otherwise the missed slots are gone. A job that only had to
+-- become ready starts a new grid.
 local function stamp_of(f, eligible, from)
   local on_grid, ready = grid(f), max(f.ready, f.held, eligible)
   if ready >= on_grid then
@@ -113,7 +141,7 @@ local function depart(f, stamp, cost)
     if stamp > c.tat then
       c.tat, c.rem = stamp, 0
     end
-    cell_move(c, cost)
+    cell_move(c, charged(c, cost))
   end
   f.last = stamp
   local s = f.share == 0 and SHARE_ALL or share(f, stamp)
@@ -125,11 +153,12 @@ local function depart(f, stamp, cost)
   end
 end
 
--- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of the costs of all.
+-- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of
+-- the costs of all.
 local function rewind(f, first, cost)
   f.moved = true
   for i = 1, #f.cells do
-    cell_move(f.cells[i], -cost)
+    cell_move(f.cells[i], -charged(f.cells[i], cost))
   end
   f.last, f.spaced = first, min(f.spaced, first)
 end
@@ -139,7 +168,7 @@ local function refund(f, stamp, cost)
   if stamp == f.last then
     f.moved = true
     for i = 1, #f.cells do
-      cell_move(f.cells[i], -cost)
+      cell_move(f.cells[i], -charged(f.cells[i], cost))
     end
     f.spaced = min(f.spaced, stamp)
   end
@@ -153,7 +182,7 @@ end
 local function cell_retuned(c, p, last)
   local before = (c.tat - last) + (c.rem - (c.burst - 1) * c.period) / c.limit
   local ratio = (p.period * c.limit) / (c.period * p.limit)
-  local after = ceil(before * ratio)
+  local after = ceil(min(before * ratio, most_charged(p) * p.period / p.limit))
   local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
   cell_move(cell, p.burst - 1)
   if after + cell.tat < 0 then
@@ -212,8 +241,8 @@ local function retune(f)
   return not same and retune_anew(f, paces, cells)
 end
 
--- start_after estimates when a job leaves that has the given cost waiting before it; 0 when unknown. f.first may hold when the first one
--- leaves, where that is asked for often.
+-- start_after estimates when a job leaves that has the given cost waiting before it; 0 when
+-- unknown. f.first may hold when the first one leaves, where that is asked for often.
 local function start_after(f, ahead)
   local first = f.first or max(earliest(f), now)
   local start = first

@@ -1,18 +1,23 @@
--- clock: the shard's clock, monotone over steps of the wall clock, and the totals kept beside it.
+-- clock: the monotone clock of a shard, and the totals stored with it.
 --
--- KEYS[1] is always the clock hash. Its field n holds numbers, apart by blanks, because every call reads all of them, and one field
--- takes Redis a third of the time of 13: last and off make TIME monotone (invariant 8); wake is the instant of the owner's planned
--- look, 0 for none; depth, bytes, stored and running are sums over the shard's flows; admitted, rejected and departed count what its flows count,
--- those that are forgotten included; swept is when expired leases were last looked for, grace
--- until when none is taken back; help says that the owner asks others to lease beside it. The other fields: baseline is the one in force, of which revision is
--- the number, and looked where a scan that makes every flow obey it goes on: 00 to begin, 0 when it is done. lapsed and dead only ever grow: leases that were
--- taken back, and jobs that became dead; who counts one adds to them directly.
+-- KEYS[1] is always the clock hash. Its field n holds the numbers that every call reads, separated
+-- by blanks. One field takes Redis a third of the time of 13:
+--   last, off                        make TIME monotone (invariant 8)
+--   wake                             when the owner polls next; 0 if it has not planned to
+--   depth, bytes, stored, running    sums over the flows of the shard
+--   admitted, rejected, departed     counts of all flows, also of forgotten ones
+--   swept, grace                     when expired leases were last reclaimed; none is before grace
+--   help                             whether the owner asks other workers to lease, too
+-- Fields of their own:
+--   revision                         of the policies in force
+--   looked                           cursor of the scan that applies them: 00 at first, 0 when done
+--   lapsed, dead                     expired leases and dead jobs so far
 
 local max, min, ceil = math.max, math.min, math.ceil
 local FARTHEST = 9007199254740991 -- 2^53 - 1, in µs
 
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
-local OVERDUE = 100000 -- µs after which a planned look is taken for missed
+local OVERDUE = 100000 -- µs after which a planned poll is taken for missed
 
 -- last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed
 local CLOCK = '^(%d+) (%d+) (%d+) (%-?%d+) (%-?%d+) (%d+) (%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+)$'
@@ -21,17 +26,28 @@ local CLOCK_TEXT = '%d %d %d %d %d %d %d %d %d %d %d %d %d'
 local clock
 local now
 
--- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being imported, such a key may still be on the
--- other node; Redis says so only of a command with several keys of which one is missing.
+-- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being
+-- imported, such a key may still be on the other node; Redis says so only of a command with several
+-- keys of which one is missing.
 local function absent(key)
   redis.call('EXISTS', key, KEYS[1])
+end
+
+-- missed is absent, or notes the key in unseen for a caller who checks many at once.
+local function missed(key, unseen)
+  if unseen then
+    unseen[#unseen + 1] = key
+  else
+    absent(key)
+  end
 end
 
 local format = string.format
 local SMALL = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8' } -- what most counts of most flows are; to write them out takes five times as long
 
--- changed_numbers appends to args the names and values of the numbers that differ from what is stored, and takes them for stored. They are
--- whole, and written as such: Redis would print each with 17 digits.
+-- changed_numbers appends to args the names and values of the numbers that differ from what is
+-- stored, and takes them for stored. They are whole, and written as such: Redis would print each
+-- with 17 digits.
 local function changed_numbers(args, fields, is, was)
   local n = #args
   for i = 1, #fields do
@@ -47,7 +63,8 @@ local function changed_numbers(args, fields, is, was)
   return args
 end
 
--- numbers makes numbers of the first n values; what is missing is 0. Arithmetic reads a text once, tonumber twice.
+-- numbers makes numbers of the first n values; what is missing is 0. Arithmetic reads a text once,
+-- tonumber twice.
 local function numbers(values, n)
   for i = 1, n do
     local v = values[i]
@@ -55,10 +72,10 @@ local function numbers(values, n)
   end
 end
 
--- clock_load reads the clock of the shard. One that was deleted while the shard has tenants would count from nothing: all
--- scripts but the one that mends it stop at that.
+-- clock_load reads the clock of the shard. One that was deleted while the shard has tenants would
+-- count from nothing: all scripts but the one that mends it stop at that.
 local function clock_load(injected, mending)
-  local v = redis.call('HMGET', KEYS[1], 'n', 'baseline', 'looked')
+  local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked')
   local last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed =
     string.match(v[1] or '0 0 0 0 0 0 0 0 0 0 0 0 0', CLOCK)
   if not last then
@@ -67,7 +84,7 @@ local function clock_load(injected, mending)
   clock = {
     last = last + 0, off = off + 0, wake = wake + 0, depth = depth + 0, running = running + 0, swept = swept + 0, grace = grace + 0,
     help = help + 0, bytes = bytes + 0, stored = stored + 0, admitted = admitted + 0, rejected = rejected + 0,
-    departed = departed + 0, baseline = v[2] or '', looked = v[3] or '0', stepped = false,
+    departed = departed + 0, revision = v[2] or '', looked = v[3] or '0', stepped = false,
   }
   local t = tonumber(injected)
   if not t then
@@ -91,17 +108,19 @@ local function clock_save()
     c.stored, c.admitted, c.rejected, c.departed))
 end
 
--- unlock makes the writes that follow possible at maxmemory: a script that has written once is not refused any more.
+-- unlock makes the writes that follow possible at maxmemory: a script that has written once is not
+-- refused any more.
 local function unlock()
   redis.call('DEL', PREFIX .. 'unlock')
 end
 
--- wake_for tells the shard's owner that something is due before its planned look, or that it missed that look.
+-- wake_for tells the shard's owner that something is due before its planned poll, or that it missed
+-- that poll.
 local function wake_for(due, horizon)
-  local look = math.max(due - floor(horizon / 2), now)
+  local at = math.max(due - floor(horizon / 2), now)
   local overdue = clock.wake ~= 0 and clock.wake < now - OVERDUE
-  if clock.wake == 0 or look < clock.wake or overdue then
-    clock.wake = look
+  if clock.wake == 0 or at < clock.wake or overdue then
+    clock.wake = at
     redis.call('PUBLISH', 'sluice:wake', KEYS[1])
   end
 end

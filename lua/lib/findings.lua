@@ -1,6 +1,6 @@
 -- findings: what mend reports, and keys of a wrong type.
 
-local repair = ARGV[4] == '1'
+local repair = ARGV[3] == '1'
 local reply, filled = { 0 }, 1
 
 -- find reports a finding. The command that repairs it may follow, and its arguments.
@@ -16,7 +16,8 @@ if repair then
   unlock()
 end
 
--- sound says whether a key may be used: one of another type than its own is deleted if that is asked for.
+-- sound says whether a key may be used: one of another type than its own is deleted if that is
+-- asked for.
 local function sound(key, kind)
   local found = redis.call('TYPE', key).ok
   if found == 'none' then

@@ -4,8 +4,9 @@ local FREE_LEASES = 20 -- shaper.FreeLeases
 
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
--- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the job; and how many dead letters a flow
--- may have, and of how many bytes. expiry is that of finished jobs as text, as it came, for Redis.
+-- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the
+-- job; and how many dead letters a flow may have, and of how many bytes. expiry is that of finished
+-- jobs as text, as it came, for Redis.
 local retention, expiry
 
 local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_bytes)
@@ -21,15 +22,16 @@ local function answer_add(f, bytes)
   aged_add(f, ANSWERS, retention.succeeded * 1000000, bytes)
 end
 
--- job_store writes a whole record with another result. To write behind the end of a stored text would make Redis set aside twice its bytes.
+-- job_store writes a whole record with another result. To write behind the end of a stored text
+-- would make Redis set aside twice its bytes.
 local function job_store(key, j, result)
   local payload = j.payload > 0 and redis.call('GETRANGE', key, j.prefix, j.prefix + j.payload - 1) or ''
   j.result = #result
   redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. payload .. result)
 end
 
--- dead_add lists a dead letter of the flow and counts its bytes. Those past retention leave the list; what they had is taken for their part
--- of the sum.
+-- dead_add lists a dead letter of the flow and counts its bytes. Those past retention leave the
+-- list; what they had is taken for their part of the sum.
 local function dead_add(id, j, f)
   local dead, keep = PREFIX .. 'dead:' .. j.flow, retention.dead
   local gone = redis.call('ZREMRANGEBYSCORE', dead, '-inf', now - keep * 1000000)
@@ -47,10 +49,11 @@ end
 
 local ended_now -- now and no deadline, encoded
 
--- flow_reach touches all keys of a flow, so that a slot in migration refuses before anything is changed.
+-- flow_reach touches all keys of a flow, so that a slot in migration refuses before anything is
+-- changed.
 local function flow_reach(f)
   local name = f.name
-  redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'policy:' .. tenant_of(name), PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name,
+  redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'lines:' .. tenant_of(name), PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name,
     PREFIX .. 'done:' .. name, PREFIX .. 'dead:' .. name, PREFIX .. 'returned:' .. name)
 end
 
@@ -65,8 +68,9 @@ local function finish_reads(j)
   end
 end
 
--- came_back notes since when a job could have left that a worker did not bring to an end. The instant of its first return stays until the job
--- has ended, so that retries and holds do not make its wait begin anew.
+-- came_back notes since when a job could have left that a worker did not bring to an end. The
+-- instant of its first return stays until the job has ended, so that retries and holds do not make
+-- its wait begin anew.
 local function came_back(id, j)
   redis.call('ZADD', PREFIX .. 'returned:' .. j.flow, 'NX', format('%d', j.at), id)
 end
@@ -76,10 +80,11 @@ local function has_returned(j)
   return j.epoch > (j.state == 'l' and 1 or 0)
 end
 
--- finish ends a job of the flow in a terminal state at now: its record loses the payload, unless it is dead and may be replayed, keeps
--- the result ('' keeps the one it has), and from then on has an end; so has its idempotency key. Whoever waits for it is told. A job that
--- asks for a callback goes to the outbox, and its record stays at least until it is handed over. A flow with as many dead letters as are
--- kept, or of as many bytes, stops until the oldest of them is past retention.
+-- finish ends a job of the flow in a terminal state at now: its record loses the payload, unless it
+-- is dead and may be replayed, keeps the result ('' keeps the one it has), and from then on has an
+-- end; so has its idempotency key. Whoever waits for it is told. A job that asks for a callback
+-- goes to the outbox, and its record stays at least until it is handed over. A flow with as many
+-- dead letters as are kept, or of as many bytes, stops until the oldest of them is past retention.
 local function finish(id, j, f, state, result)
   local key = PREFIX .. 'job:' .. id
   local keep = retention.succeeded
@@ -134,7 +139,8 @@ local function finish(id, j, f, state, result)
   redis.call('PUBLISH', 'sluice:done:' .. id, state)
 end
 
--- finish_save lists what has finished of a flow among its recent ids; the caller saves the flow itself.
+-- finish_save lists what has finished of a flow among its recent ids; the caller saves the flow
+-- itself.
 local function finish_save(f)
   if f.ended then
     local done = PREFIX .. 'done:' .. f.name
@@ -159,7 +165,8 @@ local function give_back(id, j, f)
   end
 end
 
--- charge_free counts a hold or an expired lease; after FREE_LEASES of them each costs an attempt. True when none is left.
+-- charge_free counts a hold or an expired lease; after FREE_LEASES of them each costs an attempt.
+-- True when none is left.
 local function charge_free(j)
   if j.free < FREE_LEASES then
     j.free = j.free + 1

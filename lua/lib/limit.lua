@@ -1,10 +1,12 @@
--- limit: what the scripts of the limiters share. Their arithmetic is that of package limiter, step for step.
+-- limit: what all limiters share. The arithmetic is that of package limiter, step for step.
 --
--- KEYS[1] is always the state of a key, a hash: seen, the instant of its last write, before which no instant counts; tags, those of the
--- requests allowed last; and the fields that a script names. What is refused and what asks with cost 0 writes nothing, but for the start of
--- a block: who tries in vain costs no memory and no line of the append-only file. The whole state expires together, SENT_AGAIN after the
--- key is as if never used; without it a key is one never used.
--- ARGV begins everywhere with the instant, the tag of the request, its cost, the limit and the period.
+-- KEYS[1] is always the state of a key, a hash. Its field seen is the instant of the last write;
+-- earlier instants count as that one. Its field tags holds the tags of the last allowed requests.
+-- Scripts add fields of their own.
+-- A refused request and one of cost 0 write nothing, except the start of a block: retrying in vain
+-- costs neither memory nor a line of the append-only file.
+-- The whole state expires SENT_AGAIN after the key is as if never used.
+-- ARGV always begins with the instant, the tag of the request, its cost, the limit and the period.
 
 local floor, max, min = math.floor, math.max, math.min
 local TAGS_KEPT, TAG = 32, 9 -- characters of a tag and the space before it
@@ -18,7 +20,8 @@ if not server then
 end
 local now, seen, tags, again
 
--- limit_load reads the state and returns the named fields; what is missing is 0. A request that was allowed before is taken for a question.
+-- limit_load reads the state and returns the named fields; what is missing is 0. A request that was
+-- allowed before is taken for a question.
 local function limit_load(...)
   local v = redis.call('HMGET', KEYS[1], 'seen', 'tags', ...)
   seen, tags = v[1] and tonumber(v[1]) or 0, v[2] or ''
@@ -33,12 +36,14 @@ local function limit_load(...)
   return unpack(v, 3)
 end
 
--- living is the time to live, in ms, of what is of no use after the given time in µs. The expiry goes by the server's clock, which may be behind.
+-- living is the time to live, in ms, of what is of no use after the given time in µs. The expiry
+-- goes by the server's clock, which may be behind.
 local function living(reset)
   return floor((now - server + reset) / 1000) + 1 + SENT_AGAIN
 end
 
--- limit_keep writes the state. It is the first write of a script, one that Redis refuses at maxmemory, with nothing changed.
+-- limit_keep writes the state. It is the first write of a script, one that Redis refuses at
+-- maxmemory, with nothing changed.
 local function limit_keep(reset, ...)
   redis.call('HSET', KEYS[1], 'seen', now, ...)
   redis.call('PEXPIRE', KEYS[1], living(reset))

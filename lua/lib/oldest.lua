@@ -8,7 +8,7 @@ end
 -- returned_since covers the jobs that came back from a worker. An id whose job is gone is ignored.
 local function returned_since(name)
   local id, since = head_of(PREFIX .. 'returned:' .. name)
-  local state = id and redis.call('GETRANGE', PREFIX .. 'job:' .. id, '1', '1')
+  local state = id and redis.call('GETRANGE', PREFIX .. 'job:' .. id, STATE_AT - 1, STATE_END - 1)
   return (state == 'q' or state == 'r' or state == 'l') and since or FARTHEST
 end
 
@@ -17,7 +17,7 @@ local function queued_since(name)
   local queue = PREFIX .. 'queue:' .. name
   local id = head_of(queue)
   local job = PREFIX .. 'job:' .. (id or '')
-  local at = id and redis.call('GETRANGE', job, '21', '27') or ''
+  local at = id and redis.call('GETRANGE', job, AT_AT - 1, AT_END - 1) or ''
   if #at < 7 then
     absent(id and job or queue)
     return FARTHEST

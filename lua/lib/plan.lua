@@ -3,12 +3,13 @@
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
 
 local bounds -- by route and by flow; nil without any
-for i = 18, #ARGV, 2 do
+for i = 17, #ARGV, 2 do
   bounds = bounds or {}
   bounds[ARGV[i]] = tonumber(ARGV[i + 1])
 end
 
--- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not stop its flow: it is dropped.
+-- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not
+-- stop its flow: it is dropped.
 local function job_of_raw(raw, id, f)
   if not raw then
     absent(PREFIX .. 'job:' .. id)
@@ -18,27 +19,28 @@ local function job_of_raw(raw, id, f)
   return j
 end
 
--- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most are; nil of any other. It has eight fields,
--- for a table of nine takes twice as much.
+-- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most
+-- are; nil of any other. It has eight fields, for a table of nine takes twice as much.
 local function job_waiting(raw, id)
-  if not raw or #raw <= HEAD or sub(raw, 29, 35) ~= ZERO7 then
+  if not raw or #raw <= HEAD or sub(raw, DEADLINE_AT, DEADLINE_END) ~= ZERO7 then
     return nil
   end
-  local e1, e2, e3, e4, a1, a2 = byte(raw, 3, 8)
-  local i1, i2, i3, i4, i5, i6, i7 = byte(raw, 22, 28)
-  local l1, l2, l3, l4 = byte(raw, 62, 65)
+  local e1, e2, e3, e4, a1, a2 = byte(raw, EPOCH_AT, ATTEMPTS_END)
+  local i1, i2, i3, i4, i5, i6, i7 = byte(raw, AT_AT, AT_END)
+  local l1, l2, l3, l4 = byte(raw, PAYLOAD_AT, PAYLOAD_END)
   return {
     epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2,
     at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
-    cost = byte(raw, 57), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4, id = id, full = raw, stamp = 0,
+    cost = n32(raw, COST_AT), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4, id = id, full = raw, stamp = 0,
   }
 end
 
--- How many jobs of all flows a look may still promote, and drop.
+-- How many jobs of all flows a poll may still promote, and drop.
 local promote_left, drop_left = PROMOTE_MOST, EXPIRE_MOST
 
--- promote takes the scheduled and retrying jobs of a flow that are eligible by the stamp from their index, into waiting by their sequence.
--- It begins at a place in the index and returns where to go on.
+-- promote takes the scheduled and retrying jobs of a flow that are eligible by the stamp from their
+-- index, into waiting by their sequence. It begins at a place in the index and returns where to go
+-- on.
 local function promote(f, waiting, stamp, from)
   local later = PREFIX .. 'later:' .. f.name
   local due = redis.call('ZRANGEBYSCORE', later, '-inf', stamp, 'WITHSCORES', 'LIMIT', from, promote_left)
@@ -66,8 +68,8 @@ local function promote(f, waiting, stamp, from)
   return from
 end
 
--- slots is the most jobs that the paces may let leave up to now + horizon, by their TAT: a whole burst where that is now, less by one for
--- each interval that it is ahead.
+-- slots is the most jobs that the paces may let leave up to now + horizon, by their TAT: a whole
+-- burst where that is now, less by one for each interval that it is ahead.
 local function slots(f)
   local most = FLOW_JOBS_MOST
   for i = 1, #f.cells do
@@ -78,7 +80,8 @@ local function slots(f)
   return most
 end
 
--- head_of reads the first jobs of a queue: their ids, each with its sequence beside it if an entry has two parts.
+-- head_of reads the first jobs of a queue: their ids, each with its sequence beside it if an entry
+-- has two parts.
 local function head_of(f, most, parts)
   local queue, last = PREFIX .. 'queue:' .. f.name, format('%d', most - 1)
   if parts == 2 then
@@ -96,14 +99,15 @@ local function records_of(ids, most)
   return keys[2] and redis.call('MGET', unpack(keys)) or {}
 end
 
--- share_of is how many jobs of the flow the worker's bounds let leave, nil where they do not bound it.
+-- share_of is how many jobs of the flow the worker's bounds let leave, nil where they do not bound
+-- it.
 local function share_of(f)
   local route = bounds[route_of(f.name)]
   return route and min(route, ceil((3 * route - (bounds[f.name] or 0)) / 4))
 end
 
--- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and f.promote. True when it stopped
--- before the flow had nothing more to give.
+-- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and
+-- f.promote. True when it stopped before the flow had nothing more to give.
 local function plan(f, budget)
   local p = f.policy
   f.leave, f.drop, f.promote = {}, {}, {}

@@ -1,82 +1,63 @@
--- policy: the settings that hold for a flow, out of the texts in which they are kept.
+-- policy: the settings that a flow obeys.
+--
+-- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
+-- limit:period_us:burst joined by commas, capacity, capacity in bytes, concurrency, max wait in ms,
+-- paused, draining. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants
+-- without settings of their own, lines:TENANT for any other. The field revision of both names the
+-- shard's policies that they were resolved with. A flow keeps its line behind that revision and the
+-- tier that the credential of its tenant claims.
 
--- A text of settings is a line of the general ones, like 'l10:1000000 b1 r c1000 k64 w0 p0', and further lines that begin with a heading:
--- '/ROUTE ' for those of a route, in the baseline also '@TIER ' and '@TIER/ROUTE ' for those of a tier. l is limit:period_us, b burst,
--- r further rates limit:period_us:burst,…, c capacity, y capacity in bytes, k concurrency, w max wait in ms, p paused, q paused (of a route), d draining,
--- t the tier (of a tenant).
+local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d)$'
 
-local function general_of(text)
-  return string.match(text, '^[^\n]*')
-end
+local policies = {} -- by their text; flows share them
 
--- section_of is the line under a heading, empty when there is none.
-local function section_of(text, heading)
-  local _, last = string.find(text, '\n' .. heading .. ' ', 1, true)
-  return last and string.match(text, '^[^\n]*', last + 1) or ''
-end
-
--- tier_of is the tier said last, or else the claimed one.
-local function tier_of(own, claimed)
-  return string.match(' ' .. general_of(own), '.* t(%S*)') or claimed
-end
-
-local PLAIN = '^l(%d+):(%d+) b(%d+) r c(%d+) y(%d*) k(%d+) w(%d+) p(%d) d(%d)$' -- a text as Go writes the general line of a baseline
-
-local function policy_with(paces, capacity, capacity_bytes, concurrency, wait, paused, draining)
-  return {
-    paces = paces, capacity = tonumber(capacity), capacity_bytes = tonumber(capacity_bytes) or 0, concurrency = tonumber(concurrency),
-    wait = tonumber(wait), paused = paused, draining = draining == '1',
+-- policy_read returns the policy that a flow keeps, nil where there is none.
+local function policy_read(text)
+  local p = policies[text]
+  if p or not text then
+    return p
+  end
+  local revision, tier, paces, capacity, bytes, concurrency, wait, paused, draining = string.match(text, POLICY)
+  if not revision then
+    return nil
+  end
+  p = {
+    text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0, capacity_bytes = bytes + 0,
+    concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
   }
-end
-
-local function pace(limit, period, burst)
-  return { limit = tonumber(limit), period = tonumber(period), burst = tonumber(burst) }
-end
-
-local policies, policies_baseline, sectioned = {}, nil, false
-
--- policy_said is the policy of a route's flow: the baseline, the claimed tier, and what is said of the tenant itself, in the order of
--- shaper.Baseline.Resolve.
-local function policy_said(baseline, own, claimed, route)
-  local tier = '@' .. tier_of(own, claimed)
-  local t = {}
-  local texts = {
-    general_of(baseline), section_of(baseline, tier), general_of(own),
-    section_of(baseline, '/' .. route), section_of(baseline, tier .. '/' .. route), section_of(own, '/' .. route),
-  }
-  for name, value in string.gmatch(table.concat(texts, ' '), '(%l)(%S*)') do
-    t[name] = value
+  for limit, period, burst in string.gmatch(paces, '(%d+):(%d+):(%d+)') do
+    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0 }
   end
-  local limit, period = string.match(t.l, '^(%d+):(%d+)$')
-  local paces = { pace(limit, period, t.b) }
-  for l, length, b in string.gmatch(t.r, '(%d+):(%d+):(%d+)') do
-    paces[#paces + 1] = pace(l, length, b)
-  end
-  return policy_with(paces, t.c, t.y, t.k, t.w, t.p == '1' or t.q == '1', t.d)
-end
-
--- policy_of returns policy_said under the baseline that is in force in the shard. The caller's baseline counts
--- only in a shard that has none yet: so processes with different files do not undo each other's settings.
--- Flows may share the answer.
-local function policy_of(baseline, own, claimed, route)
-  if clock.baseline ~= '' then
-    baseline = clock.baseline
-  end
-  if baseline ~= policies_baseline then
-    policies, policies_baseline, sectioned = {}, baseline, string.find(baseline, '\n', 1, true)
-  end
-  local key = own
-  if sectioned or string.find(own, '\n', 1, true) then
-    key = route .. ' ' .. claimed .. ' ' .. own
-  end
-  local p = policies[key]
-  if not p then
-    if key == '' then
-      local l, period, b, c, y, k, w, paused, draining = string.match(baseline, PLAIN)
-      p = l and policy_with({ pace(l, period, b) }, c, y, k, w, paused == '1', draining)
-    end
-    p = p or policy_said(baseline, own, claimed, route)
-    policies[key] = p
-  end
+  policies[text] = p
   return p
+end
+
+-- line_in returns the line of a class of flows, false where the hash has none. A tier that there is
+-- not is none.
+local function line_in(lines, tier, route)
+  local found = redis.call('HMGET', lines, tier .. '/' .. route, tier .. '/', '/' .. route, '/')
+  return found[1] or found[2] or found[3] or found[4]
+end
+
+-- policy_of returns the policy of a tenant's flow under the policies in force, nil where the shard
+-- has lost them.
+local function policy_of(tenant, tier, route, unseen)
+  local own = PREFIX .. 'lines:' .. tenant
+  local line = line_in(own, tier, route)
+  if not line then
+    missed(own, unseen)
+    line = line_in(PREFIX .. 'lines', tier, route)
+  end
+  return line and policy_read(clock.revision .. ' =' .. tier .. ' ' .. line) or nil
+end
+
+local LINES_AT_ONCE = 1000 -- arguments of one command
+
+-- write_lines stores the classes and lines that stand in ARGV from first on, and the revision that
+-- they were resolved with.
+local function write_lines(key, revision, first)
+  redis.call('HSET', key, 'revision', revision)
+  for from = first, #ARGV, LINES_AT_ONCE do
+    redis.call('HSET', key, unpack(ARGV, from, min(from + LINES_AT_ONCE - 1, #ARGV)))
+  end
 end

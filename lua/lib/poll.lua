@@ -1,5 +1,5 @@
--- poll: what the scripts of a worker's poll of a shard share: what they take, how they set damaged items aside, and what
--- they answer.
+-- poll: what the scripts of a worker's poll of a shard share: what they take, how they set damaged
+-- items aside, and what they answer.
 --
 -- All of them take the same KEYS and ARGV, see tick.lua, and give the same reply.
 
@@ -11,13 +11,13 @@ local JOB = PREFIX .. 'job:'
 clock_load(ARGV[1])
 local counter, seen, most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, horizon, sweep, help = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local baseline = ARGV[9]
-retention_of(ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14])
-local helper, hands_over = ARGV[15] == '1', ARGV[16] == '1'
-local from = now + tonumber(ARGV[17]) -- the earliest stamp that this call gives
+retention_of(ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13])
+local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
+local from = now + tonumber(ARGV[16]) -- the earliest stamp that this call gives
 
--- attempt calls a function that only reads, and returns whether it succeeded, and its result. An error about what is
--- stored is noted as damage of the item. An error about the state of Redis fails the poll.
+-- attempt calls a function that only reads, and returns whether it succeeded, and its result. An
+-- error about what is stored is noted as damage of the item. An error about the state of Redis
+-- fails the poll.
 local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING', 'executing the script', 'ACL failure', 'non local key' }
 local damaged = {}
 local function attempt(item, read, ...)
@@ -38,7 +38,7 @@ local flows, touched, unseen = {}, {}, {}
 local function flow(name)
   local f = flows[name]
   if not f then
-    f = flow_brief(name, baseline, unseen)
+    f = flow_brief(name, unseen)
     flow_known(f)
     if f.depth > f.queued then
       flow_tally(f) -- what is promoted gets a sequence
@@ -89,8 +89,8 @@ local function start_writing()
   unlock()
 end
 
--- unswept says that expired leases were not looked for in long: Redis was away or its clock was set. Workers may have been
--- unable to extend their leases.
+-- unswept says that expired leases were not looked for in long: Redis was away or its clock was
+-- set. Workers may have been unable to extend their leases.
 local function unswept()
   return clock.swept > 0 and now - clock.swept > lease * 2 / 3
 end
@@ -112,7 +112,8 @@ local function answer(more, needed)
   if changed then
     due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
   end
-  -- The worker polls half a horizon before the next instant; a sweep or an expiry is of no use before its time.
+  -- The worker polls half a horizon before the next instant; a sweep or an expiry is of no use
+  -- before its time.
   local next_due = min(due_head, expires_head + floor(horizon / 2))
   if clock.running > 0 then
     next_due = min(next_due, max(now, clock.swept + sweep) + floor(horizon / 2))
@@ -134,7 +135,8 @@ local function answer(more, needed)
   if help > 0 then
     wanted = 2 - help
   end
-  -- A step of the wall clock that nobody took note of would be taken back by every poll, and the shard's clock would stand still.
+  -- A step of the wall clock that nobody took note of would be taken back by every poll, and the
+  -- shard's clock would stand still.
   if changed or clock.stepped or wake ~= clock.wake or wanted ~= clock.help then
     unlock()
     clock.wake, clock.help = wake, wanted
@@ -151,7 +153,8 @@ local function answer(more, needed)
   return reply
 end
 
--- record_of returns the record of a job, and false where there is none or something else stands in its place.
+-- record_of returns the record of a job, and false where there is none or something else stands in
+-- its place.
 local function record_of(id)
   local ok, raw = attempt('job ' .. id, redis.call, 'GET', JOB .. id)
   return ok and raw
@@ -165,8 +168,9 @@ local function job_of(id)
   return job_read(raw)
 end
 
--- jobs_to_change reads the jobs that an index is due for, their flows and what finish writes; from then on there is writing.
--- A job without a record is false. Those of a damaged flow are taken out of ids, and the index is due for them later.
+-- jobs_to_change reads the jobs that an index is due for, their flows and what finish writes; from
+-- then on there is writing. A job without a record is false. Those of a damaged flow are taken out
+-- of ids, and the index is due for them later.
 local function jobs_to_change(ids, index)
   local jobs, later = {}, {}
   for i = #ids, 1, -1 do

@@ -1,8 +1,9 @@
 -- stored: the bytes that are stored of a flow. The arithmetic of windows is that of shaper.Aged.
 
--- What a flow has stored is counted in bytes. live: records of waiting and leased jobs. dead_bytes: dead letters. What Redis deletes by
--- itself after a time is counted in windows of that length, see aged_add: answers, which are records of jobs that ended otherwise, and
--- keys, which are idempotency keys of jobs that have ended.
+-- What a flow has stored is counted in bytes. live: records of waiting and leased jobs. dead_bytes:
+-- dead letters. What Redis deletes by itself after a time is counted in windows of that length, see
+-- aged_add: answers, which are records of jobs that ended otherwise, and keys, which are
+-- idempotency keys of jobs that have ended.
 
 local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' }, { 'keys', 'keys_before', 'keys_at' }
 
@@ -13,7 +14,8 @@ local function stored_add(f, name, bytes)
   f[name] = sum
 end
 
--- aged_add counts bytes that Redis deletes after length, in µs: in the window under way, which begins anew after that time.
+-- aged_add counts bytes that Redis deletes after length, in µs: in the window under way, which
+-- begins anew after that time.
 local function aged_add(f, window, length, bytes)
   local sum, before, at = window[1], window[2], window[3]
   if now >= f[at] + 2 * length then
@@ -35,8 +37,8 @@ local function aged_sum(f, window, length)
   return f[window[1]] + floor(f[window[2]] * ((length - age) / length))
 end
 
--- dead_alive estimates the bytes of the dead letters that Redis still keeps. Redis deletes each after
--- keep, in µs, and no script subtracts it from dead_bytes at that moment.
+-- dead_alive estimates the bytes of the dead letters that Redis still keeps. Redis deletes each
+-- after keep, in µs, and no script subtracts it from dead_bytes at that moment.
 local function dead_alive(f, keep)
   local dead = PREFIX .. 'dead:' .. f.name
   local count = redis.call('ZCARD', dead)
@@ -47,7 +49,8 @@ local function dead_alive(f, keep)
   return floor(f.dead_bytes * (redis.call('ZCOUNT', dead, format('(%d', now - keep), '+inf') / count))
 end
 
--- dead_left counts out a dead letter that was taken from the index, and lets a flow go on that had stopped for its dead letters.
+-- dead_left counts out a dead letter that was taken from the index, and lets a flow go on that had
+-- stopped for its dead letters.
 local function dead_left(f, j, dead_capacity, dead_bytes)
   local left = redis.call('ZCARD', PREFIX .. 'dead:' .. f.name)
   stored_add(f, 'dead_bytes', left > 0 and -job_bytes(j) or -f.dead_bytes)

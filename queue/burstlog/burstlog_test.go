@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// in runs do in virtual time with a log, and returns its lines, each after the second in which it was written.
+// in runs do in virtual time with a log, and returns its lines, each after the second in which it
+// was written.
 func in(t *testing.T, do func(l *Log)) (lines []string, told []Key) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

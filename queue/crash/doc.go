@@ -1,9 +1,10 @@
-// Package crash ends a process made for it (tag "crashpoints") at a chosen point of the way of a job, as a power cut would: by SIGKILL, with
-// nothing put in order. It is for cmd/battery, which shows that no such end loses a job. In any other build nothing here has an effect or a
-// cost.
+// Package crash ends a process with the build tag "crashpoints" at a chosen point of a job's way,
+// by SIGKILL, as a power cut would. With it cmd/battery shows that no such end loses a job. In any
+// other build it has no effect and no cost.
 //
-// A point is one line, crash.At("after-lease"), between two effects of which a crash may leave the first without the second. The environment
-// variable SLUICE_CRASH_AT names the point, and perhaps how often it is passed before: after-lease:3 ends the process the third time.
+// A point is one line, crash.At("after-lease"), between two effects. A crash there leaves the first
+// without the second. SLUICE_CRASH_AT names the point: after-lease:3 ends the process when it
+// passes there the third time.
 package crash
 
 // Point is a place in the code at which a crash leaves something half done.

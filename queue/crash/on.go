@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// point is where the process ends, once it has passed there so many more times.
+// point is where the process ends when it passes there left more times.
 var (
 	point string
 	left  atomic.Int64
@@ -29,7 +29,7 @@ func init() {
 	left.Store(n)
 }
 
-// At marks a point. If it is the chosen one and its turn has come, it does not return.
+// At marks a point. It does not return if its turn has come.
 func At(label string) {
 	if label != point || left.Add(-1) != 0 {
 		return

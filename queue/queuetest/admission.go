@@ -223,7 +223,7 @@ func overdueExpires(s *suite) {
 	last := s.admit(work())
 	s.sameOrder(s.lease(1), first.ID)
 	s.tune(func(o *shaper.Overrides) { o.Rate = &shaper.Rate{Limit: 1, Period: time.Hour} })
-	// At one an hour the next stamp is past their deadlines: a look that comes to them ends them.
+	// At one an hour the next stamp is past their deadlines: a poll that comes to them ends them.
 	leases := s.leaseUpTo(1, 2*far)
 	s.sameOrder(leases, last.ID)
 	for _, j := range overdue {
@@ -292,8 +292,8 @@ func payloadBytes(s *suite) {
 func unstorable(s *suite) {
 	for what, change := range map[string]func(*queue.Submission){
 		"a type of 256 bytes": func(w *queue.Submission) { w.Type = strings.Repeat("t", 256) },
-		"cost 101":            func(w *queue.Submission) { w.Cost = shaper.MaxCost + 1 },
-		"cost 256":            func(w *queue.Submission) { w.Cost = 256 },
+		"cost 1000001":        func(w *queue.Submission) { w.Cost = shaper.MaxCost + 1 },
+		"cost 4294967297":     func(w *queue.Submission) { w.Cost = 1<<32 + 1 },
 		"65,536 attempts":     func(w *queue.Submission) { w.MaxAttempts = 1 << 16 },
 		"no attempt":          func(w *queue.Submission) { w.MaxAttempts = 0 },
 	} {

@@ -184,7 +184,7 @@ func scheduledLeaves(s *suite) {
 	s.leaseUpTo(1, near)
 	tick := s.look("w", looking(1, near))
 	if len(tick.Leases) > 0 || tick.Next != eligible {
-		s.Errorf("a look before its time brings %+v, want the next at %d", tick, eligible)
+		s.Errorf("a poll before its time brings %+v, want the next at %d", tick, eligible)
 	}
 	l := s.lease(1)[0]
 	equal(s, "the stamp", l.Stamp, eligible)

@@ -11,7 +11,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// What is stored is damaged here as a person at redis-cli would do it: by writing to a key of Sluice.
+// What is stored is damaged here as a person at redis-cli would do it: by writing to a key of
+// Sluice.
 var damageTests = map[string]func(*suite){
 	"a damaged flow refuses its own submissions alone":  damagedFlowAdmits,
 	"a damaged idempotency key refuses one submission":  damagedKeyAdmits,
@@ -146,7 +147,7 @@ func damagedFlowTicks(s *suite) {
 		if len(t.Leases) != 1 || t.Leases[0].Tenant != "good" {
 			s.Errorf("%s: leases %+v, want one of good", key, t.Leases)
 		}
-		if len(t.Damaged) == 0 { // the answer that told it was lost: so does the next look that reaches as far
+		if len(t.Damaged) == 0 { // the answer that told it was lost: so does the next poll that reaches as far
 			t = s.look("w", looking(10, far))
 		}
 		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") || t.Damaged[0] == "flow bad/default: " {
@@ -154,7 +155,7 @@ func damagedFlowTicks(s *suite) {
 		}
 		// It is not looked at each time.
 		if t := s.look("w", looking(10, near)); len(t.Damaged) != 0 {
-			s.Errorf("%s: damaged at the next look: %q", key, t.Damaged)
+			s.Errorf("%s: damaged at the next poll: %q", key, t.Damaged)
 		}
 		if err := s.engine.Client().Del(s.ctx, key).Err(); err != nil {
 			s.Fatal(err)
@@ -179,7 +180,7 @@ func damagedFlowMended(s *suite) {
 		s.Errorf("leases %+v, damaged %q", t.Leases, t.Damaged)
 	}
 	if after, err := s.q.Totals(s.ctx); err != nil || after.Depth != before.Depth || after.Bytes != before.Bytes {
-		s.Errorf("the shard has %+v, had %+v before the look (%v)", after, before, err)
+		s.Errorf("the shard has %+v, had %+v before the poll (%v)", after, before, err)
 	}
 	if err := s.engine.Client().Del(s.ctx, key).Err(); err != nil {
 		s.Fatal(err)

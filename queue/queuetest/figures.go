@@ -52,7 +52,8 @@ func tenantNeverSeen(s *suite) {
 	}
 }
 
-// effectiveRate: a hold slows the rate, not the further ones; the strictest of what is then in force is told.
+// effectiveRate: a hold slows the rate, not the further ones; the strictest of what is then in
+// force is told.
 func effectiveRate(s *suite) {
 	s.policy(func(p *shaper.Policy) {
 		p.Rate = shaper.Rate{Limit: 10, Period: time.Second}
@@ -113,7 +114,8 @@ func oldestWait(s *suite) {
 	equal(s, "the oldest wait of an empty queue", s.tenant(tenant).OldestWait, 0)
 }
 
-// oldestWaitGoesOn: neither a retry nor a hold nor a release lets the wait begin anew; the end of the job ends it.
+// oldestWaitGoesOn: neither a retry nor a hold nor a release lets the wait begin anew; the end of
+// the job ends it.
 func oldestWaitGoesOn(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = quick })
 	s.admit(work())
@@ -143,7 +145,8 @@ func oldestWaitGoesOn(s *suite) {
 	equal(s, "the oldest wait after the end", s.tenant(tenant).OldestWait, 0)
 }
 
-// oldestWaitOfDue: a scheduled job waits from the instant that it was scheduled for, also while its tenant is paused.
+// oldestWaitOfDue: a scheduled job waits from the instant that it was scheduled for, also while its
+// tenant is paused.
 func oldestWaitOfDue(s *suite) {
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	w := work()
@@ -186,7 +189,8 @@ func holdTold(s *suite) {
 	equal(s, "the cause of a hold that names none", s.tenant(tenant).HeldBy, queue.HoldCause{})
 }
 
-// holdEnded: jobs leave at once, the rate comes back from where it was, and the history tells who did it.
+// holdEnded: jobs leave at once, the rate comes back from where it was, and the history tells who
+// did it.
 func holdEnded(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = quick })
 	s.backlog(3, work())

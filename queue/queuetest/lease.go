@@ -11,9 +11,9 @@ import (
 var leaseTests = map[string]func(*suite){
 	"jobs leave in the order of admission":           firstInFirstOut,
 	"stamps keep the rate whoever leases":            rateOverWorkers,
-	"a look leases at most what it asks for":         leaseAtMost,
-	"a look without room leases nothing":             leaseNone,
-	"a look with nothing to do says when":            nextLook,
+	"a poll leases at most what it asks for":         leaseAtMost,
+	"a poll without room leases nothing":             leaseNone,
+	"a poll with nothing to do says when":            nextLook,
 	"an idle shard has nothing planned":              idleShard,
 	"a shard's clock is the one that looks go by":    readClock,
 	"no job is leased beyond the horizon":            horizonHolds,
@@ -94,7 +94,7 @@ func nextLook(s *suite) {
 	equal(s, "the next thing due", tick.Next, first[0].Stamp.Add(time.Minute))
 	equal(s, "more", tick.More, false)
 	if tick.Now == 0 || tick.Sent.IsZero() || tick.Received.Before(tick.Sent) {
-		s.Errorf("the look's times are %+v", tick)
+		s.Errorf("the poll's times are %+v", tick)
 	}
 }
 
@@ -107,7 +107,7 @@ func readClock(s *suite) {
 	}
 	after := s.look("w", looking(1, near))
 	if r.Now < before.Now || r.Now > after.Now {
-		s.Errorf("the clock says %d between looks at %d and %d", r.Now, before.Now, after.Now)
+		s.Errorf("the clock says %d between polls at %d and %d", r.Now, before.Now, after.Now)
 	}
 	if r.Sent.Before(before.Received) || r.Received.Before(r.Sent) || r.Received.After(after.Sent) {
 		s.Errorf("the reading's times are %v and %v", r.Sent, r.Received)
@@ -167,7 +167,7 @@ func pausedFlowBlocksNobody(s *suite) {
 }
 
 func manyFlows(s *suite) {
-	const flows = 150 // more than one look takes on
+	const flows = 150 // more than one poll takes on
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	for i := range flows {
 		w := work()

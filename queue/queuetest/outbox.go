@@ -15,7 +15,7 @@ var outboxTests = map[string]func(*suite){
 	"a claim made again brings the same completions":              outboxAgain,
 	"one that is not handed over comes again":                     outboxComesAgain,
 	"a replay before the hand-over leaves the callback for later": outboxReplay,
-	"a look tells of completions":                                 outboxLook,
+	"a poll tells of completions":                                 outboxLook,
 	"the trace parent and the URL stay with the job":              outboxTrace,
 }
 
@@ -142,7 +142,7 @@ func outboxLook(s *suite) {
 	tick := s.look("w", o)
 	equal(s, "when claimed", tick.Outbox, false)
 	if wait := tick.Next.Sub(tick.Now); wait < 59*time.Minute || wait > time.Hour+time.Minute {
-		s.Errorf("the next look is in %v, want it when the claim ends", wait)
+		s.Errorf("the next poll is in %v, want it when the claim ends", wait)
 	}
 }
 

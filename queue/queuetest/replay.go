@@ -130,7 +130,8 @@ func replayMaxWait(s *suite) {
 	for tick.More {
 		tick = s.look("x", looking(1, near))
 	}
-	// A worker looks half a horizon before what is next, and an expiry before its time would be in vain.
+	// A worker looks half a horizon before what is next, and an expiry before its time would be in
+	// vain.
 	if gap := tick.Next.Sub(v.Now.Add(time.Minute)); gap > near/2 || gap < -10*time.Second {
 		s.Errorf("the next thing due is %v after a minute from the replay", gap)
 	}

@@ -139,7 +139,8 @@ func settleHeld(s *suite) {
 	equal(s, "the end of the hold", leases[0].Stamp.Time(), j.EstimatedStart)
 }
 
-// settleOverload: an upstream that refuses every job slows the flow down after a second, and each refusal spends an attempt.
+// settleOverload: an upstream that refuses every job slows the flow down after a second, and each
+// refusal spends an attempt.
 func settleOverload(s *suite) {
 	s.backlog(40, work())
 	overload := func(t *queue.Settlement) { t.Overload = true }
@@ -291,8 +292,8 @@ func maximumOfTheDay(s *suite) {
 	equal(s, "the state under a lowered maximum", s.job(id).State, shaper.Dead)
 }
 
-// attemptsBeyondRecord: the record has two bytes for the maximum. What does not fit must not leave half a change (invariant 9): the lease
-// still runs out, and the job is leased again.
+// attemptsBeyondRecord: the record has two bytes for the maximum. What does not fit must not leave
+// half a change (invariant 9): the lease still runs out, and the job is leased again.
 func attemptsBeyondRecord(s *suite) {
 	for _, maximum := range []int{-1, 1 << 16} {
 		id := s.admit(work()).ID

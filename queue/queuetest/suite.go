@@ -1,8 +1,10 @@
-// Package queuetest is the conformance suite of package queue: what it promises, each promise one small named test, told through its
-// public methods alone. It runs on every engine; a new promise is written down here first.
+// Package queuetest is the conformance suite of package queue: what it promises, each promise one
+// small named test, told through its public methods alone. It runs on every engine; a new promise
+// is written down here first.
 //
-// No test sleeps. Where possible a look has a horizon of an hour, so that what leaves later is leased now and its stamps are compared
-// exactly; where real time must pass, the test waits for what it brings.
+// No test sleeps. Where possible a poll has a horizon of an hour, so that what leaves later is
+// leased now and its stamps are compared exactly; where real time must pass, the test waits for
+// what it brings.
 package queuetest
 
 import (
@@ -17,7 +19,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Run runs the suite. Every test gets an engine of its own from fresh, empty, which must end with that test.
+// Run runs the suite. Every test gets an engine of its own from fresh, empty, which must end with
+// that test.
 func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 	topics := map[string]map[string]func(*suite){
 		"admission": admissionTests, "idempotency": idempotencyTests, "batch": batchTests, "delay": delayTests, "job": jobTests,
@@ -41,7 +44,8 @@ func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 	}
 }
 
-// Rates that tests use: quick hands out a backlog at once, slow gives one departure and then nothing for the rest of the test.
+// Rates that tests use: quick hands out a backlog at once, slow gives one departure and then
+// nothing for the rest of the test.
 var (
 	quick = shaper.Rate{Limit: 1000, Period: time.Second}
 	slow  = shaper.Rate{Limit: 1, Period: time.Minute}
@@ -64,7 +68,8 @@ type suite struct {
 	restarts  int // part of the worker's ids, which are unique to a process
 }
 
-// open opens a queue on the engine: quick, of one shard and without a cap, but for what edit changes.
+// open opens a queue on the engine: quick, of one shard and without a cap, but for what edit
+// changes.
 func (s *suite) open(edit func(*queue.Options)) {
 	s.Helper()
 	o := queue.Options{Shards: 1, Defaults: shaper.Policy{Rate: quick, Burst: 1, Capacity: 1000}}
@@ -134,7 +139,7 @@ func (s *suite) backlog(n int, w queue.Submission) []queue.Job {
 	return jobs
 }
 
-// looking are the options of one look.
+// looking are the options of one poll.
 func looking(most int, horizon time.Duration) queue.TickOptions {
 	return queue.TickOptions{Max: most, Lease: time.Minute, Horizon: horizon, Sweep: time.Second}
 }
@@ -170,13 +175,14 @@ func (s *suite) leaseUpTo(most int, horizon time.Duration) []queue.Lease {
 			break
 		}
 		if looks > 1000 {
-			s.Fatalf("a look after a look leaves work undone; %d jobs were leased", len(leases))
+			s.Fatalf("a poll after a poll leaves work undone; %d jobs were leased", len(leases))
 		}
 	}
 	return leases
 }
 
-// warm lets the shard judge its flows by the default policy, which it does once after a start, so that the next look leases.
+// warm lets the shard judge its flows by the default policy, which it does once after a start, so
+// that the next poll leases.
 func (s *suite) warm() {
 	s.Helper()
 	for s.look("w", looking(0, near)).More {
@@ -256,7 +262,8 @@ func (s *suite) await(what string, holds func() bool) {
 	Await(s, what, holds)
 }
 
-// Await asks again and again until the condition holds, and fails the test when it does not in time.
+// Await asks again and again until the condition holds, and fails the test when it does not in
+// time.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(limit)

@@ -150,7 +150,8 @@ func tuneFaster(s *suite) {
 	s.none()
 	s.tune(func(o *shaper.Overrides) { o.Rate = &quick })
 	leases := s.lease(9)
-	// The wait of a day shrinks to a millisecond, which has passed: the next stamp is that of the change, the others follow.
+	// The wait of a day shrinks to a millisecond, which has passed: the next stamp is that of the
+	// change, the others follow.
 	if d := leases[0].Stamp.Sub(first.Stamp); d < time.Millisecond || d > limit {
 		s.Errorf("the next stamp came %v after the last", d)
 	}

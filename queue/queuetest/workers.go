@@ -93,7 +93,7 @@ func wakeNobody(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	s.backlog(2, work())
 	equal(s, "the number of leases", len(s.leaseUpTo(2, near)), 1)
-	s.look("w", looking(1, near)) // plans the next look
+	s.look("w", looking(1, near)) // plans the next poll
 	c := s.wakes()
 	s.backlog(5, work())
 	if err := s.q.Leave(s.ctx, "x"); err != nil {
@@ -220,7 +220,8 @@ func watchSeveral(s *suite) {
 	}
 }
 
-// watchNoLostEnd: the job ends at any instant around the watch and the read after it; whoever reads it unfinished is signalled.
+// watchNoLostEnd: the job ends at any instant around the watch and the read after it; whoever reads
+// it unfinished is signalled.
 func watchNoLostEnd(s *suite) {
 	jobs := s.backlog(100, work())
 	leases := s.lease(100)
@@ -283,7 +284,8 @@ func watchCancelled(s *suite) {
 	s.awaitEnd(jobs[0].ID, ended)
 }
 
-// watchMany: while many watches begin, the jobs of many others end at one blow, so that their signals pile up behind the subscriptions.
+// watchMany: while many watches begin, the jobs of many others end at one blow, so that their
+// signals pile up behind the subscriptions.
 func watchMany(s *suite) {
 	const n = 250
 	s.policy(func(p *shaper.Policy) { p.Capacity = 2 * n })

@@ -25,7 +25,8 @@ type Cluster struct {
 	nodes [2]*node
 }
 
-// node is a server of a cluster. Its clients reach it by its port; the test speaks to it by its socket.
+// node is a server of a cluster. Its clients reach it by its port; the test speaks to it by its
+// socket.
 type node struct {
 	*Server
 	client    *redis.Client
@@ -98,7 +99,8 @@ func (c *Cluster) whole(ctx context.Context) bool {
 	return true
 }
 
-// agreed reports whether both nodes tell the same of each other: which slots each has, and since which epoch.
+// agreed reports whether both nodes tell the same of each other: which slots each has, and since
+// which epoch.
 func (c *Cluster) agreed(ctx context.Context) bool {
 	var told [2]map[string]string
 	for i, n := range c.nodes {
@@ -134,7 +136,8 @@ func (c *Cluster) URL() string {
 	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)
 }
 
-// Hang stops a node in its tracks until thaw is called. The other one goes on with its own slots, as if only the clients' way were cut.
+// Hang stops a node in its tracks until thaw is called. The other one goes on with its own slots,
+// as if only the clients' way were cut.
 func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -171,8 +174,9 @@ func (c *Cluster) Slots(ctx context.Context) [2]map[int]int {
 	return found
 }
 
-// Move moves a slot to the node that does not have it, as redis-cli does: the slot is opened, its keys are moved one by one, and it is closed.
-// step is called while it is open, before each key and when all have moved.
+// Move moves a slot to the node that does not have it, as redis-cli does: the slot is opened, its
+// keys are moved one by one, and it is closed. step is called while it is open, before each key and
+// when all have moved.
 func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 	c.t.Helper()
 	from, to := c.nodes[0], c.nodes[1]
@@ -205,8 +209,9 @@ func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 	}
 	set(to, "node", to.id)
 	set(from, "node", to.id)
-	// A node takes the slot in an epoch that it thinks new. While it has not been told of the latest one, by gossip, the next move may be in an
-	// epoch that is not, and each node then says for good that the other has the slot.
+	// A node takes the slot in an epoch that it thinks new. While it has not been told of the
+	// latest one, by gossip, the next move may be in an epoch that is not, and each node then says
+	// for good that the other has the slot.
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	c.await(ctx, c.agreed, "the nodes do not agree on who has the slots")

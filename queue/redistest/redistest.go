@@ -1,5 +1,6 @@
-// Package redistest starts real redis-servers for tests: each on a unix socket of its own, in a directory of its own, ended with its test. A
-// missing redis-server fails the test; `make test` installs it.
+// Package redistest starts real redis-servers for tests: each on a unix socket of its own, in a
+// directory of its own, ended with its test. A missing redis-server fails the test; `make test`
+// installs it.
 package redistest
 
 import (
@@ -23,8 +24,8 @@ type Server struct {
 	exited chan struct{}
 }
 
-// Start starts a redis-server as Sluice wants it: append-only file (fsync always), no eviction. Arguments come after ours, so they may
-// change that. It is killed when the test ends.
+// Start starts a redis-server as Sluice wants it: append-only file (fsync always), no eviction.
+// Arguments come after ours, so they may change that. It is killed when the test ends.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	// Not t.TempDir: its path may be too long for a socket.

@@ -10,7 +10,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestServerOutlivesItsDeath: what was written is there again after Kill and Restart, at the same address.
+// TestServerOutlivesItsDeath: what was written is there again after Kill and Restart, at the same
+// address.
 func TestServerOutlivesItsDeath(t *testing.T) {
 	ctx := context.Background()
 	s := redistest.Start(t)

@@ -1,5 +1,5 @@
-// Package scrape makes metrics of what a store tells when it is asked: at most once a second, so that scrapes do not become load, and not
-// for long, so that a store that is away does not hold up a scrape. What the store does not tell is absent, which is not the same as 0.
+// Package scrape makes metrics of what a store reports. It reads the store at most once a second,
+// and for at most half a second. A figure that the store does not report is absent, not 0.
 package scrape
 
 import (
@@ -25,7 +25,7 @@ type Metrics struct {
 	cache []prometheus.Metric
 }
 
-// New returns metrics that read tells; it is never called twice at a time.
+// New returns metrics that read reads; it has no concurrent calls.
 func New(read func(ctx context.Context) []prometheus.Metric) *Metrics { return &Metrics{read: read} }
 
 // Desc describes one of the metrics, before the first scrape; its name begins with "sluice_".

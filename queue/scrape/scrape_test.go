@@ -12,7 +12,8 @@ import (
 	"github.com/7509e464/sluice/queue/scrape"
 )
 
-// TestMetrics: scrapes within a second are told the same; a store that is away is waited for half a second, and its metrics are absent.
+// TestMetrics: scrapes within a second are told the same; a store that is away is waited for half a
+// second, and its metrics are absent.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads, away := 0, false

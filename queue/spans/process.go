@@ -10,10 +10,10 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// Delivery is one attempt to deliver a job, from its departure to its end. That the end is settled is no part of it.
+// Delivery is the span of one attempt to deliver a job, without its settlement.
 type Delivery struct {
-	Context     context.Context // holds the span, for what a handler makes of it
-	TraceParent string          // to be sent with the job: the span's, or as submitted where there is no span
+	Context     context.Context // holds the span, for the handler
+	TraceParent string          // of the delivery: the span's, or as submitted without a span
 	span        trace.Span
 }
 
@@ -27,11 +27,11 @@ func (t *Tracer) Process(ctx context.Context, l *queue.Lease) Delivery {
 	return Delivery{ctx, own, span}
 }
 
-// Recorded reports whether anything that End is told is kept.
+// Recorded reports whether the span records its end.
 func (d Delivery) Recorded() bool { return d.span != nil && d.span.IsRecording() }
 
-// End ends the span. The outcome is one of the metrics' words; every one but succeeded and handed_off is an error, which is
-// described by the settlement's unless it is private: a handler's may quote the payload.
+// End ends the span. The outcome is one of the metrics' words; each but succeeded and handed_off is
+// an error. The settlement's error describes it unless it is private: it may quote the payload.
 func (d Delivery) End(outcome string, s queue.Settlement, private bool) {
 	if d.span == nil {
 		return

@@ -14,18 +14,23 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Sending is the admission of jobs, from when it is asked for to its verdict. The wait for a job's end is no part of it.
+// Sending is the span of an admission, up to its verdict.
 type Sending struct {
-	TraceParent string // what the jobs carry on: the span's, or the client's where there is no span
+	TraceParent string // of the jobs: the span's, or the client's without a span
 	span        trace.Span
 }
 
-// Send starts the span of one job's admission; parent is the client's traceparent, empty for none.
-func (t *Tracer) Send(ctx context.Context, parent, tenant, route string) Sending {
-	return t.send(ctx, parent, tenant, route)
+// Send starts the span of an admission; parent is the client's traceparent, empty for none.
+func (t *Tracer) Send(ctx context.Context, parent, tenant, route string, more ...attribute.KeyValue) Sending {
+	if t == nil {
+		return Sending{TraceParent: parent}
+	}
+	_, span, own := t.start(ctx, parent, trace.SpanKindProducer, semconv.MessagingOperationTypeSend,
+		route, tenant, more...)
+	return Sending{own, span}
 }
 
-// SendBatch starts the span of a batch's admission. It names a destination where all jobs have the same route.
+// SendBatch starts the span of a batch, with a destination if all its jobs have the same route.
 func (t *Tracer) SendBatch(ctx context.Context, parent string, batch []queue.Submission) Sending {
 	if t == nil || len(batch) == 0 {
 		return Sending{TraceParent: parent}
@@ -34,18 +39,10 @@ func (t *Tracer) SendBatch(ctx context.Context, parent string, batch []queue.Sub
 	if slices.ContainsFunc(batch, func(s queue.Submission) bool { return s.Route != route }) {
 		route = ""
 	}
-	return t.send(ctx, parent, batch[0].Tenant, route, semconv.MessagingBatchMessageCount(len(batch)))
+	return t.Send(ctx, parent, batch[0].Tenant, route, semconv.MessagingBatchMessageCount(len(batch)))
 }
 
-func (t *Tracer) send(ctx context.Context, parent, tenant, route string, more ...attribute.KeyValue) Sending {
-	if t == nil {
-		return Sending{TraceParent: parent}
-	}
-	_, span, own := t.start(ctx, parent, trace.SpanKindProducer, semconv.MessagingOperationTypeSend, route, tenant, more...)
-	return Sending{own, span}
-}
-
-// End ends the span with the verdict, or with why there is none. A refusal is a failed send, named by its outcome.
+// End ends the span with the verdict or the error. A refusal is an error, named by its outcome.
 func (s Sending) End(v queue.Verdict, err error) {
 	s.end(err, func() {
 		s.span.SetAttributes(outcomeKey.String(string(v.Outcome)))
@@ -87,7 +84,7 @@ func (s Sending) refused(v queue.Verdict) {
 	s.span.SetStatus(codes.Error, "not admitted")
 }
 
-// unanswered takes an error into the span, in words of our own, and reports whether there was one.
+// unanswered records the kind of an error and reports whether there was one.
 func (s Sending) unanswered(err error) bool {
 	kind := "_OTHER"
 	switch {

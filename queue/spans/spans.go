@@ -1,25 +1,22 @@
-// Package spans makes the OpenTelemetry spans of a job's way, by the semantic conventions for messaging (1.43), with Sluice as the
-// messaging system and the route as the destination:
+// Package spans makes the OpenTelemetry spans of jobs by the semantic conventions for messaging
+// (1.43). The route is the destination:
 //
 //	client's span ──► send ROUTE (PRODUCER) ──► process ROUTE (CONSUMER) ──► what the upstream or the handler does
 //	                  the admission             one per attempt
 //
-// A send span is the child of the traceparent that came with the submission. Its own traceparent is stored with the job, so each process
-// span, however late and in whatever process, is its child, and what a delivery is sent with is the traceparent of its process span. A
-// process span is linked to its send span as well: the conventions want the link in any case, and allow the parent where a span is of one
-// message and there is no other span around it, which is always so here. With the parent one trace tells all of a job, and whoever
-// follows the client's trace to the upstream finds the same trace as without spans in between.
+// A send span is the child of the submission's traceparent. Its own traceparent is stored with the
+// job and makes it the parent of each process span, whose traceparent the delivery carries. So one
+// trace shows all of a job. A process span also links to its send span, as the conventions require.
 //
-// A batch has one send span, which its jobs share: a span for each of up to 1,000 jobs would cost more than their admission.
+// The jobs of a batch share one send span: up to 1,000 spans would cost more than the admission.
 //
-// What it promises: a nil *Tracer makes no spans, allocates nothing and leaves the client's traceparent as it is. Spans hold ids, the
-// route, counts and outcomes; of the tenant its name as in keys, so never client text. What it leaves to others: where spans are sent,
-// and which are sampled.
+// A nil *Tracer makes no spans, allocates nothing and passes the submitted traceparent on. Spans
+// hold ids, the route, counts and outcomes, and the tenant's name as in keys, never client text.
 package spans
 
 import (
 	"context"
-	"encoding/hex"
+	"fmt"
 	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -45,7 +42,7 @@ var system = semconv.MessagingSystemKey.String("sluice")
 // Tracer makes spans. Nil makes none.
 type Tracer struct{ tracer trace.Tracer }
 
-// New makes spans of the provider. Without one, which is nil, it makes none.
+// New returns a tracer of the provider, nil without one.
 func New(p trace.TracerProvider) *Tracer {
 	if p == nil {
 		return nil
@@ -53,13 +50,16 @@ func New(p trace.TracerProvider) *Tracer {
 	return &Tracer{p.Tracer("github.com/7509e464/sluice", trace.WithSchemaURL(semconv.SchemaURL))}
 }
 
-// start starts a span whose parent is the traceparent, and returns it with its own. operation is both the conventions' type and the name.
+// start starts a span whose parent is the traceparent. It returns the span and its traceparent.
+// operation is the conventions' type and the name.
 func (t *Tracer) start(
-	ctx context.Context, parent string, kind trace.SpanKind, operation attribute.KeyValue, route, tenant string, more ...attribute.KeyValue,
+	ctx context.Context, parent string, kind trace.SpanKind, operation attribute.KeyValue, route, tenant string,
+	more ...attribute.KeyValue,
 ) (context.Context, trace.Span, string) {
 	name := operation.Value.AsString()
-	attributes := make([]attribute.KeyValue, 0, 6+len(more)) // with room for what is added
-	attributes = append(attributes, system, operation, semconv.MessagingOperationName(name), tenantKey.String(queue.EncodeName(tenant)))
+	attributes := []attribute.KeyValue{
+		system, operation, semconv.MessagingOperationName(name), tenantKey.String(queue.EncodeName(tenant)),
+	}
 	if route != "" {
 		name += " " + route
 		attributes = append(attributes, semconv.MessagingDestinationName(route))
@@ -82,25 +82,23 @@ func (t *Tracer) start(
 	return ctx, span, parent // of a provider that makes none
 }
 
-// contextOf reads a traceparent of version 00, as package api keeps them; what is not one is no context. Flags that are not known are
-// dropped, where propagation.TraceContext would drop the trace.
+// contextOf decodes a traceparent of version 00. Unknown flags are cleared, for which
+// propagation.TraceContext would reject all of it.
 func contextOf(parent string) trace.SpanContext {
-	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if len(parent) != size || parent[:3] != "00-" || parent[35] != '-' || parent[52] != '-' {
+	const flags = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-")
+	if len(parent) != flags+2 || parent[:3] != "00-" {
 		return trace.SpanContext{}
 	}
-	traceID, badTrace := trace.TraceIDFromHex(parent[3:35])
-	spanID, badSpan := trace.SpanIDFromHex(parent[36:52])
-	flags, badFlags := hex.DecodeString(parent[53:])
-	if badTrace != nil || badSpan != nil || badFlags != nil {
+	given, err := strconv.ParseUint(parent[flags:], 16, 8)
+	if err != nil {
 		return trace.SpanContext{}
 	}
-	return trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: traceID, SpanID: spanID, TraceFlags: trace.TraceFlags(flags[0]) & (trace.FlagsSampled | trace.FlagsRandom), Remote: true,
-	})
+	known := given & uint64(trace.FlagsSampled|trace.FlagsRandom)
+	carrier := propagation.MapCarrier{"traceparent": fmt.Sprintf("%s%02x", parent[:flags], known)}
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 }
 
-// errorType is the attribute of what failed, by the status of an answer if there was one.
+// errorType is the error.type attribute: the status of an answer, or the kind without one.
 func errorType(status int, kind string) attribute.KeyValue {
 	if status != 0 {
 		kind = strconv.Itoa(status)

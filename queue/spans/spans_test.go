@@ -194,7 +194,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestParents: which traceparents are followed, and that the decision whether to sample is the client's where there is one.
+// TestParents: which traceparents are followed, and that the decision whether to sample is the
+// client's where there is one.
 func TestParents(t *testing.T) {
 	never := sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))
 	always := sdk.WithSampler(sdk.ParentBased(sdk.AlwaysSample()))
@@ -256,7 +257,8 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// FuzzParent: whatever is stored as a traceparent, a delivery has a valid one of its own, of the same trace if it was valid.
+// FuzzParent: whatever is stored as a traceparent, a delivery has a valid one of its own, of the
+// same trace if it was valid.
 func FuzzParent(f *testing.F) {
 	for _, s := range []string{client, "", "00-", "00-" + traceID + "-b7ad6b7169203331-ff", "\xff"} {
 		f.Add(s)

@@ -1,3 +1,2 @@
-// Package subprocess ties a process to the one that starts it: to the one that serves, its private Redis; to the benchmarks and the battery, all
-// that they start.
+// Package subprocess ties a child process to the one that starts it.
 package subprocess

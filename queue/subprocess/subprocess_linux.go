@@ -2,8 +2,9 @@ package subprocess
 
 import "syscall"
 
-// Attributes keep a process out of the terminal's signals, so that it outlives a Ctrl-C until its parent has finished with it, and send it the
-// signal when the thread that started it ends, as it does when the parent is killed. On other systems it outlives a parent that is killed.
+// Attributes keep a process out of the terminal's signals, so that it outlives a Ctrl-C until its
+// parent has finished with it. It gets the signal when the thread that started it ends, as with a
+// parent that is killed. On other systems it outlives that.
 func Attributes(end syscall.Signal) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: end}
 }

@@ -1,5 +1,6 @@
-// Package turn lets a few senders that gather work send one after the other, so that what comes while one exchange is under way makes the
-// next one larger; but none waits long for an exchange that is slow, or once enough is gathered for an exchange of its own.
+// Package turn lets a few senders that gather work send one after the other: what arrives during
+// one exchange makes the next one larger. No sender waits long for a slow exchange, or once it has
+// gathered enough for an exchange of its own.
 package turn
 
 import (
@@ -8,25 +9,25 @@ import (
 	"time"
 )
 
-// Patience is how long an exchange keeps the next sender waiting. On a fast link it is never over.
+// Patience is how long an exchange keeps the next sender waiting; a fast link never reaches it.
 const Patience = 2 * time.Millisecond
 
-// Turns is whose turn it is. Make it with New.
+// Turns passes the turn between senders. Make it with New.
 type Turns struct {
 	token chan struct{}
 	out   atomic.Int32           // exchanges under way
 	pass  atomic.Pointer[func()] // what passes the turn on that was taken last
 }
 
-// New returns turns of which the first is free.
+// New returns turns with the first one free.
 func New() *Turns {
 	t := &Turns{token: make(chan struct{}, 1)}
 	t.token <- struct{}{}
 	return t
 }
 
-// Take waits for the turn, and returns false if done is closed first. The turn passes on when end is called, when Patience is over, or by
-// Share; end must be called.
+// Take waits for the turn, and returns false if done is closed first. The turn passes on by end,
+// which must be called, by Share, or after Patience.
 func (t *Turns) Take(done <-chan struct{}) (end func(), ok bool) {
 	select {
 	case <-t.token:
@@ -44,8 +45,8 @@ func (t *Turns) Take(done <-chan struct{}) (end func(), ok bool) {
 	}), true
 }
 
-// Share passes the turn on although its exchange is under way, if no other one is: the next is then on its way when this one is over, and
-// neither end waits for the other in between.
+// Share passes the turn on during its exchange, if no other one is under way: the next exchange
+// then reaches Redis before this one is over, and neither end waits.
 func (t *Turns) Share() {
 	if t.out.Load() != 1 {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/queue/turn"
 )
 
-// TestTurns: senders come one after the other while exchanges are fast, and do not wait longer than Patience for a slow one.
+// TestTurns: senders come one after the other while exchanges are fast, and do not wait longer than
+// Patience for a slow one.
 func TestTurns(t *testing.T) {
 	for _, c := range []struct {
 		name          string

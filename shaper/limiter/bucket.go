@@ -2,8 +2,9 @@ package limiter
 
 import "github.com/7509e464/sluice/shaper"
 
-// tokenBucket counts in parts of a token so small that a period's microseconds make one: a request takes cost × period of them, and each
-// microsecond brings back limit. No sum exceeds the full bucket, which is below 2⁵³ of them.
+// tokenBucket counts in parts of a token so small that a period's microseconds make one: a request
+// takes cost × period of them, and each microsecond brings back limit. No sum exceeds the full
+// bucket, which is below 2⁵³ of them.
 func tokenBucket(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 	period, limit, full := p.period(), p.Rate.Limit, p.Limit()*p.period()
 	if elapsed := int64(now - s.Seen); elapsed > s.Spent/limit {
@@ -24,8 +25,8 @@ func tokenBucket(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 	return d
 }
 
-// leakyMeter is the generic cell rate algorithm. The water in the bucket is TAT − now, in units of 1/limit µs, in which a request's cost
-// is cost × period.
+// leakyMeter is the generic cell rate algorithm. The water in the bucket is TAT − now, in units of
+// 1/limit µs, in which a request's cost is cost × period.
 func leakyMeter(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 	period, limit, size := p.period(), p.Rate.Limit, p.Limit()*p.period()
 	if now > s.TAT {

@@ -1,5 +1,6 @@
-// Package limiter holds the five classic rate limiters as pure functions: (state, policy, now, cost) → (state, decision). They count and
-// refuse, where the shaper makes jobs wait; they guard what must answer at once. Memory applies one of them to many keys in this process.
+// Package limiter holds the five classic rate limiters as pure functions: (state, policy, now,
+// cost) → (state, decision). They count and refuse, where the shaper makes jobs wait; they guard
+// what must answer at once. Memory applies one of them to many keys in this process.
 //
 // # Words
 //
@@ -20,11 +21,12 @@
 //	token-bucket       burst + limit                instant, one number    an idle key may send its burst at once, on top of the rate
 //	leaky-meter        burst + limit                instant, remainder     the same: it is the token bucket seen from the other side
 //
-// All of them refuse, so that a client who is too fast must try again, and arrivals stay as jagged behind them as before. That is why the
-// shaper waits instead.
+// All of them refuse, so that a client who is too fast must try again, and arrivals stay as jagged
+// behind them as before. That is why the shaper waits instead.
 //
 // # Arithmetic
 //
-// Instants are whole microseconds. Nothing is rounded away: the buckets count in fractions of a token of which one microsecond brings a
-// whole number, or keep the remainder. All numbers stay below 2⁵³, so that scripts may compute the same in IEEE doubles.
+// Instants are whole microseconds. Nothing is rounded away: the buckets count in fractions of a
+// token of which one microsecond brings a whole number, or keep the remainder. All numbers stay
+// below 2⁵³, so that scripts may compute the same in IEEE doubles.
 package limiter

@@ -7,12 +7,15 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// State is what is known of one key; the zero value is a key never used. Each limiter uses the fields that name it and leaves the others
-// zero, so a store needs to keep those alone: one hash or one packed string a key, and for SlidingLog a list or sorted set besides. Once
-// Reset is over, the state may be dropped, so Reset is its time to live. A state means something only with the policy it was made under.
+// State is what is known of one key; the zero value is a key never used. Each limiter uses the
+// fields that name it and leaves the others zero, so a store needs to keep those alone: one hash or
+// one packed string a key, and for SlidingLog a list or sorted set besides. Once Reset is over, the
+// state may be dropped, so Reset is its time to live. A state means something only with the policy
+// it was made under.
 type State struct {
-	// The last instant seen, by refusals too: an earlier one counts as this. A store whose clock never steps back need not keep it, but
-	// for TokenBucket, where it is also the instant of Spent.
+	// The last instant seen, by refusals too: an earlier one counts as this. A store whose clock
+	// never steps back need not keep it, but for TokenBucket, where it is also the instant of
+	// Spent.
 	Seen shaper.Instant
 
 	Start    shaper.Instant // of the window that Count is of: FixedWindow, SlidingCounter
@@ -40,14 +43,14 @@ type Decision struct {
 	Limit     int64 // the greatest cost that is ever allowed, e.g. 100
 	Remaining int64 // the greatest cost that would be allowed at this instant, after the decision, e.g. 37
 
-	// Until the same request would be allowed if nothing else came, to the microsecond; 0 when it is allowed, and when it never can be
-	// because it costs more than Limit.
+	// Until the same request would be allowed if nothing else came, to the microsecond; 0 when it
+	// is allowed, and when it never can be because it costs more than Limit.
 	RetryAfter time.Duration
 	Reset      time.Duration // until the key is as if never used; 0 when it is
 }
 
-// Decide decides whether a request of the given cost passes at now. The policy must be legal; a cost below 0 counts as 0. The state that
-// is given is left alone.
+// Decide decides whether a request of the given cost passes at now. The policy must be legal; a
+// cost below 0 counts as 0. The state that is given is left alone.
 func Decide(s State, p Policy, now shaper.Instant, cost int64) (State, Decision) {
 	s.Log = slices.Clone(s.Log)
 	d := s.Take(p, now, cost)
@@ -67,8 +70,9 @@ func (s *State) Take(p Policy, now shaper.Instant, cost int64) Decision {
 	return d
 }
 
-// limiters are the five functions. Each brings the state from its last instant to now, which is not before it, and takes the cost if it
-// fits; a cost above the limit never does. RetryAfter is looked at only for a refusal that is not for good.
+// limiters are the five functions. Each brings the state from its last instant to now, which is not
+// before it, and takes the cost if it fits; a cost above the limit never does. RetryAfter is looked
+// at only for a refusal that is not for good.
 var limiters = map[Algorithm]func(s *State, p Policy, now shaper.Instant, cost int64) Decision{
 	FixedWindow:    fixedWindow,
 	SlidingLog:     slidingLog,

@@ -170,7 +170,8 @@ func policies(a limiter.Algorithm) *rapid.Generator[limiter.Policy] {
 	})
 }
 
-// gap draws the time to the next request: mostly a few intervals, at times none, some periods, or backwards.
+// gap draws the time to the next request: mostly a few intervals, at times none, some periods, or
+// backwards.
 func gap(p limiter.Policy) *rapid.Generator[time.Duration] {
 	micros := func(n int64) time.Duration { return time.Duration(n) * us }
 	interval := max(1, p.Rate.Period.Microseconds()/p.Rate.Limit)
@@ -182,7 +183,8 @@ func gap(p limiter.Policy) *rapid.Generator[time.Duration] {
 	)
 }
 
-// TestWhatEveryDecisionTells: remaining, retry-after and reset are exact, and a refusal changes nothing.
+// TestWhatEveryDecisionTells: remaining, retry-after and reset are exact, and a refusal changes
+// nothing.
 func TestWhatEveryDecisionTells(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		t.Run(string(a), func(t *testing.T) {
@@ -264,7 +266,8 @@ func TestNoWindowHoldsMore(t *testing.T) {
 	}
 }
 
-// TestTwoViewsOfOneBucket: a token bucket and a leaky meter of the same size decide alike, though they keep different things.
+// TestTwoViewsOfOneBucket: a token bucket and a leaky meter of the same size decide alike, though
+// they keep different things.
 func TestTwoViewsOfOneBucket(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := policies(limiter.TokenBucket).Draw(t, "policy")
@@ -285,7 +288,8 @@ func TestTwoViewsOfOneBucket(t *testing.T) {
 	})
 }
 
-// TestNumbersStayExact: with the greatest policies that are legal, no number leaves what a double holds exactly.
+// TestNumbersStayExact: with the greatest policies that are legal, no number leaves what a double
+// holds exactly.
 func TestNumbersStayExact(t *testing.T) {
 	const doubles = 1 << 53
 	for _, p := range []limiter.Policy{

@@ -48,7 +48,8 @@ func (s *State) note(now shaper.Instant, cost int64) {
 	s.Log = append(s.Log, Entry{At: now, Cost: cost})
 }
 
-// fitsAt is the first instant at which enough of the log is too old for the cost to fit, now if it fits already.
+// fitsAt is the first instant at which enough of the log is too old for the cost to fit, now if it
+// fits already.
 func (s *State) fitsAt(p Policy, now shaper.Instant, cost int64) shaper.Instant {
 	at, excess := now, s.Count+cost-p.Rate.Limit
 	for i := 0; excess > 0; i++ {

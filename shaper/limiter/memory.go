@@ -9,11 +9,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Memory applies one policy to many keys, in this process alone. It is safe for concurrent use. A key is forgotten once it is as if never
-// used, so what it holds are the keys in use.
+// Memory applies one policy to many keys, in this process alone. It is safe for concurrent use. A
+// key is forgotten once it is as if never used, so what it holds are the keys in use.
 //
-// There is a bound on the keys. A new key that finds it reached takes the place of the one that would have been forgotten soonest, which
-// may then exceed its limit by what it had used: Displaced counts these, and a bound above the keys used within one Reset keeps it at 0.
+// There is a bound on the keys. A new key that finds it reached takes the place of the one that
+// would have been forgotten soonest, which may then exceed its limit by what it had used: Displaced
+// counts these, and a bound above the keys used within one Reset keeps it at 0.
 type Memory struct {
 	policy Policy
 	most   int
@@ -33,7 +34,8 @@ type held struct {
 	place int            // in the heap
 }
 
-// NewMemory is a limiter without keys that holds at most so many. The error is of type shaper.Problems.
+// NewMemory is a limiter without keys that holds at most so many. The error is of type
+// shaper.Problems.
 func NewMemory(p Policy, most int) (*Memory, error) {
 	var ps shaper.Problems
 	if problems, found := p.Validate().(shaper.Problems); found {
@@ -77,7 +79,8 @@ func (m *Memory) Take(key string, cost int64) Decision {
 // now is the instant. It is read under the lock, so that no key sees instants out of order.
 func (m *Memory) now() shaper.Instant { return shaper.InstantOf(m.began).Add(time.Since(m.began)) }
 
-// forget drops up to two keys that are as if never used: one more than a call may add, so that they become fewer.
+// forget drops up to two keys that are as if never used: one more than a call may add, so that they
+// become fewer.
 func (m *Memory) forget(now shaper.Instant) {
 	for range 2 {
 		if len(m.soonest) == 0 || m.soonest[0].reset > now {

@@ -10,7 +10,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// MemoryStore is a Store in this process alone: a Memory for each rule. A restart forgets everything.
+// MemoryStore is a Store in this process alone: a Memory for each rule. A restart forgets
+// everything.
 type MemoryStore struct {
 	most int
 
@@ -18,8 +19,8 @@ type MemoryStore struct {
 	rules map[string]*Memory // by name; of another policy than asked for: left from before a change
 }
 
-// NewMemoryStore is a store without keys, which holds at most so many of each rule: see Memory for what happens at the bound. The error is of
-// type shaper.Problems.
+// NewMemoryStore is a store without keys, which holds at most so many of each rule: see Memory for
+// what happens at the bound. The error is of type shaper.Problems.
 func NewMemoryStore(most int) (*MemoryStore, error) {
 	if most < 1 {
 		return nil, shaper.Problems{{Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1"}}

@@ -68,7 +68,8 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 	}
 }
 
-// At the bound a new key takes the place of the one that would have been forgotten soonest, and idle keys go first.
+// At the bound a new key takes the place of the one that would have been forgotten soonest, and
+// idle keys go first.
 func TestMemoryBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory(t, limiter.Policy{Algorithm: limiter.TokenBucket, Rate: rate("10/s")}, 3)
@@ -102,7 +103,8 @@ func TestMemoryRefusesBadSettings(t *testing.T) {
 	}
 }
 
-// TestMemoryUnderAThousandCallers: however many ask at once, no window holds more than the limiter promises.
+// TestMemoryUnderAThousandCallers: however many ask at once, no window holds more than the limiter
+// promises.
 func TestMemoryUnderAThousandCallers(t *testing.T) {
 	const goroutines, callers, rounds = 64, 1000, 4
 	for _, a := range limiter.Algorithms() {

@@ -13,46 +13,54 @@ type Algorithm string
 
 // The limiters.
 const (
-	// FixedWindow counts in windows that follow each other, aligned to the Unix epoch, and starts each at zero.
+	// FixedWindow counts in windows that follow each other, aligned to the Unix epoch, and starts
+	// each at zero.
 	//
-	// Source: the oldest of all, such as the first pattern of a rate limiter in the manual of the Redis command INCR.
-	// Memory: an instant and a count. Stored: Start and Count, until the window's end.
-	// Weakness: the boundary burst. A whole limit at the end of one window and another at the start of the next make 2 × limit within an
-	// instant; and all keys become free at the same moment.
+	// Source: the oldest of all, such as the first pattern of a rate limiter in the manual of the
+	// Redis command INCR. Memory: an instant and a count. Stored: Start and Count, until the
+	// window's end. Weakness: the boundary burst. A whole limit at the end of one window and
+	// another at the start of the next make 2 × limit within an instant; and all keys become free
+	// at the same moment.
 	FixedWindow Algorithm = "fixed-window"
 
-	// SlidingLog keeps the instant and cost of every request allowed within the last period, and allows what keeps their sum within the limit.
-	// With a block period, a key that overflows is refused altogether until that is over; requests during it do not prolong it.
+	// SlidingLog keeps the instant and cost of every request allowed within the last period, and
+	// allows what keeps their sum within the limit. With a block period, a key that overflows is
+	// refused altogether until that is over; requests during it do not prolong it.
 	//
-	// Source: the definition of a limit per period, word for word; in Redis commonly a sorted set of instants.
-	// Memory: 16 bytes for each request within the period, so up to 16 × limit for a key. What was refused is not in it: a client cannot lock
-	// itself out by trying. Stored: Count and Until, and the Log as a list of pairs, trimmed at the front and appended to at the end.
+	// Source: the definition of a limit per period, word for word; in Redis commonly a sorted set
+	// of instants. Memory: 16 bytes for each request within the period, so up to 16 × limit for a
+	// key. What was refused is not in it: a client cannot lock itself out by trying. Stored: Count
+	// and Until, and the Log as a list of pairs, trimmed at the front and appended to at the end.
 	// Weakness: that memory.
 	SlidingLog Algorithm = "sliding-log"
 
-	// SlidingCounter counts as FixedWindow does and adds of the window before the part that the last period still covers, as if its requests
-	// had come evenly.
+	// SlidingCounter counts as FixedWindow does and adds of the window before the part that the
+	// last period still covers, as if its requests had come evenly.
 	//
-	// Source: J. Desgats, "How we built rate limiting capable of scaling to millions of domains", Cloudflare 2017.
-	// Memory: an instant and two counts. Stored: Start, Count and Previous, until the end of the window after.
-	// Weakness: the guess. If the requests of the window before came at its end, up to 2 × limit − 1 may pass within one period, though no
-	// longer at one instant; if they came at its beginning, requests are refused that an exact limiter would allow.
+	// Source: J. Desgats, "How we built rate limiting capable of scaling to millions of domains",
+	// Cloudflare 2017. Memory: an instant and two counts. Stored: Start, Count and Previous, until
+	// the end of the window after. Weakness: the guess. If the requests of the window before came
+	// at its end, up to 2 × limit − 1 may pass within one period, though no longer at one instant;
+	// if they came at its beginning, requests are refused that an exact limiter would allow.
 	SlidingCounter Algorithm = "sliding-counter"
 
-	// TokenBucket has tokens, at most the burst, to which the rate adds evenly; a request takes as many as it costs.
+	// TokenBucket has tokens, at most the burst, to which the rate adds evenly; a request takes as
+	// many as it costs.
 	//
-	// Source: the meters of RFC 2697 and RFC 2698.
-	// Memory: an instant and the tokens that are missing. Stored: Seen and Spent, until nothing is missing.
-	// Weakness: after an idle stretch the whole burst passes at once, so that a window may see burst + limit.
+	// Source: the meters of RFC 2697 and RFC 2698. Memory: an instant and the tokens that are
+	// missing. Stored: Seen and Spent, until nothing is missing. Weakness: after an idle stretch
+	// the whole burst passes at once, so that a window may see burst + limit.
 	TokenBucket Algorithm = "token-bucket"
 
-	// LeakyMeter is the leaky bucket as a meter: each request pours its cost into a bucket of the size of the burst, which leaks evenly; what
-	// would overflow is refused. It decides exactly as TokenBucket does, water for missing tokens, but a refusal has nothing to write.
+	// LeakyMeter is the leaky bucket as a meter: each request pours its cost into a bucket of the
+	// size of the burst, which leaks evenly; what would overflow is refused. It decides exactly as
+	// TokenBucket does, water for missing tokens, but a refusal has nothing to write.
 	//
-	// Source: J. S. Turner, "New directions in communications", IEEE Communications Magazine, October 1986; here as the generic cell rate
-	// algorithm of ITU-T I.371, by virtual scheduling: the arithmetic by which the shaper spaces departures.
-	// Memory: an instant and a remainder. Stored: TAT and Rem, until TAT.
-	// Weakness: that of TokenBucket; with burst 1 it spaces requests, and refuses whatever comes early.
+	// Source: J. S. Turner, "New directions in communications", IEEE Communications Magazine,
+	// October 1986; here as the generic cell rate algorithm of ITU-T I.371, by virtual scheduling:
+	// the arithmetic by which the shaper spaces departures. Memory: an instant and a remainder.
+	// Stored: TAT and Rem, until TAT. Weakness: that of TokenBucket; with burst 1 it spaces
+	// requests, and refuses whatever comes early.
 	LeakyMeter Algorithm = "leaky-meter"
 )
 
@@ -64,7 +72,8 @@ func Algorithms() []Algorithm {
 // Bounds of a Policy.
 const (
 	MaxLog = 1_000_000 // requests that one key's log may hold: the greatest limit of SlidingLog
-	// maxSpan bounds limit × period of SlidingCounter: it multiplies a count by microseconds, twice, and the sum must stay below 2⁵³.
+	// maxSpan bounds limit × period of SlidingCounter: it multiplies a count by microseconds,
+	// twice, and the sum must stay below 2⁵³.
 	maxSpan = 100 * 365 * 24 * time.Hour
 )
 
@@ -90,7 +99,8 @@ func (p Policy) Limit() int64 {
 // period is the rate's period in microseconds.
 func (p Policy) period() int64 { return p.Rate.Period.Microseconds() }
 
-// Validate returns every setting that is out of bounds, not just the first. The result is of type shaper.Problems.
+// Validate returns every setting that is out of bounds, not just the first. The result is of type
+// shaper.Problems.
 func (p Policy) Validate() error {
 	var ps shaper.Problems
 	add := func(field, value, rule string) {

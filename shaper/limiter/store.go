@@ -5,19 +5,21 @@ import (
 	"time"
 )
 
-// Rule is a policy with a name. Keys are counted under each rule apart, and a rule whose policy has changed is another one, which begins anew:
-// a state means nothing under another policy.
+// Rule is a policy with a name. Keys are counted under each rule apart, and a rule whose policy has
+// changed is another one, which begins anew: a state means nothing under another policy.
 type Rule struct {
 	Name   string
 	Policy Policy // must be legal
 }
 
-// Store keeps what is known of the keys of many rules. It owns the clock, which never goes back for a key that has state, and decides on each
-// request in one step: however many callers ask at once, a key gets no more than the policy promises. A key may be any text.
+// Store keeps what is known of the keys of many rules. It owns the clock, which never goes back for
+// a key that has state, and decides on each request in one step: however many callers ask at once,
+// a key gets no more than the policy promises. A key may be any text.
 //
 // A question (cost 0) and a refusal leave no trace, but for the block that an overflow starts.
 type Store interface {
-	// Take decides on one request of the key. With an error nobody knows whether it was counted; it is then not asked again.
+	// Take decides on one request of the key. With an error nobody knows whether it was counted; it
+	// is then not asked again.
 	Take(ctx context.Context, r Rule, key string, cost int64) (Decision, error)
 	// Clear forgets the key, and its block with it. It reports whether anything was known of it.
 	Clear(ctx context.Context, r Rule, key string) (known bool, err error)

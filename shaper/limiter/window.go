@@ -27,8 +27,8 @@ func fixedWindow(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 	return d
 }
 
-// slidingCounter takes the last period to hold Previous × (period − into) / period + Count, into being the time since the window's start.
-// It compares without dividing, so nothing is rounded.
+// slidingCounter takes the last period to hold Previous × (period − into) / period + Count, into
+// being the time since the window's start. It compares without dividing, so nothing is rounded.
 func slidingCounter(s *State, p Policy, now shaper.Instant, cost int64) Decision {
 	period, limit := p.period(), p.Rate.Limit
 	switch start := windowOf(now, period); start {
@@ -57,8 +57,9 @@ func slidingCounter(s *State, p Policy, now shaper.Instant, cost int64) Decision
 	return d
 }
 
-// freeAt is the first instant at which a cost within the limit, refused now, fits: in this window once enough of the one before has slid
-// out, else in the next, where Count has become what slides out.
+// freeAt is the first instant at which a cost within the limit, refused now, fits: in this window
+// once enough of the one before has slid out, else in the next, where Count has become what slides
+// out.
 func (s *State) freeAt(p Policy, cost int64) shaper.Instant {
 	period := p.period()
 	if spare := p.Rate.Limit - s.Count - cost; spare >= 0 {

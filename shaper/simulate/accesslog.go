@@ -22,9 +22,10 @@ type Skipped struct {
 	First int // the number of the first, from 1; 0 if there is none
 }
 
-// ReadAccessLog reads the requests of a log in the common or the combined format, each of cost 1. Such a log has whole seconds and is in
-// the order in which requests ended: they are sorted, and those of one second are spread evenly over it, for how they came within it is not
-// known. Lines of another form are skipped and told of; if all are, the error wraps ErrTrace.
+// ReadAccessLog reads the requests of a log in the common or the combined format, each of cost 1.
+// Such a log has whole seconds and is in the order in which requests ended: they are sorted, and
+// those of one second are spread evenly over it, for how they came within it is not known. Lines of
+// another form are skipped and told of; if all are, the error wraps ErrTrace.
 func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 	var t Trace
 	var skipped Skipped

@@ -68,8 +68,23 @@ func TestCappedStories(t *testing.T) {
 	}
 }
 
-// TestCappedAsLived: what is told of a job as it arrives is what comes of it, event by event; a cap that is never reached changes nothing;
-// and there are never more jobs with workers than it says.
+// A pace as slow as one interval a year charges a hundred of them at most, whoever foresees it.
+func TestChargeOfAnExpensiveJob(t *testing.T) {
+	slow := shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 10}
+	for _, concurrency := range []int64{0, 1} {
+		slow.Concurrency = concurrency
+		r, err := Shaper(Trace{{Cost: 101}, {Cost: 1}}, slow, Workers{Service: us})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := shaper.Instant(0).Add(100 * 366 * 24 * time.Hour); r.Gone[1] != want {
+			t.Errorf("concurrency %d: the second leaves at %d, want %d", concurrency, r.Gone[1], want)
+		}
+	}
+}
+
+// TestCappedAsLived: what is told of a job as it arrives is what comes of it, event by event; a cap
+// that is never reached changes nothing; and there are never more jobs with workers than it says.
 func TestCappedAsLived(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")

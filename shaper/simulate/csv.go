@@ -13,7 +13,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// latest is the last instant that a trace may have: the greatest that a double holds exactly, in the year 2255.
+// latest is the last instant that a trace may have: the greatest that a double holds exactly, in
+// the year 2255.
 const latest = shaper.Instant(1<<53 - 1)
 
 // Names of the columns of a CSV trace.
@@ -22,10 +23,12 @@ const (
 	ColumnCost = "cost"
 )
 
-// ReadCSV reads a trace of one arrival a line. Lines may be out of order. The first column is the instant: in RFC 3339, such as
-// 2026-03-01T12:00:00.25Z, or a number of seconds, such as 0.25, since the Unix epoch or any other moment. The second, if there is one, is
-// the cost, 1 if empty. A first line that begins with a name is a header: then the columns "at" and "cost" may stand anywhere and others
-// are skipped. What is finer than a microsecond is cut off. The error wraps ErrTrace and names the line.
+// ReadCSV reads a trace of one arrival a line. Lines may be out of order. The first column is the
+// instant: in RFC 3339, such as 2026-03-01T12:00:00.25Z, or a number of seconds, such as 0.25,
+// since the Unix epoch or any other moment. The second, if there is one, is the cost, 1 if empty. A
+// first line that begins with a name is a header: then the columns "at" and "cost" may stand
+// anywhere and others are skipped. What is finer than a microsecond is cut off. The error wraps
+// ErrTrace and names the line.
 func ReadCSV(r io.Reader) (Trace, error) {
 	c := csv.NewReader(r)
 	c.ReuseRecord, c.FieldsPerRecord, c.Comment = true, -1, '#'
@@ -121,7 +124,8 @@ func parseInstant(text string) (shaper.Instant, error) {
 	return i, nil
 }
 
-// parseSeconds reads digits with an optional fraction, exactly; what is too large for an instant comes back as latest + 1.
+// parseSeconds reads digits with an optional fraction, exactly; what is too large for an instant
+// comes back as latest + 1.
 func parseSeconds(text string) (shaper.Instant, bool) {
 	whole, fraction, dotted := strings.Cut(text, ".")
 	if whole == "" || dotted && fraction == "" {
@@ -149,7 +153,8 @@ func parseSeconds(text string) (shaper.Instant, bool) {
 	return min(i, latest+1), true
 }
 
-// CSVWriter writes a trace arrival by arrival, as ReadCSV reads it: with a header and instants in RFC 3339.
+// CSVWriter writes a trace arrival by arrival, as ReadCSV reads it: with a header and instants in
+// RFC 3339.
 type CSVWriter struct{ w *csv.Writer }
 
 // NewCSVWriter begins a file with its header. What is written reaches w with Flush at the latest.

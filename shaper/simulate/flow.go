@@ -6,12 +6,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// afterZero keeps the instants of a trace that begins at 0 from being "never" to package shaper. Its arithmetic knows no other origin.
+// afterZero keeps the instants of a trace that begins at 0 from being "never" to package shaper.
+// Its arithmetic knows no other origin.
 const afterZero = shaper.Instant(1_000_000)
 
-// live replays the trace through a shaper.Flow itself, event by event: the rule that foresee abbreviates. It allocates with every departure. It knows no horizon,
-// which would not matter to flows as slow as those that need it. With a cap of concurrency, which the flow has only if the service takes time, a
-// job also waits until one of those before it is settled.
+// live replays the trace through a shaper.Flow itself, event by event: the rule that foresee
+// abbreviates. It allocates with every departure. It knows no horizon, which would not matter to
+// flows as slow as those that need it. With a cap of concurrency, which the flow has only if the
+// service takes time, a job also waits until one of those before it is settled.
 func (r *Run) live(p shaper.Policy, service time.Duration) {
 	f := shaper.Flow{Bucket: shaper.NewBucket(p.Paces())}
 	head := 0

@@ -79,7 +79,8 @@ func (g Generator) Validate() error {
 	return ps.Err()
 }
 
-// Trace makes the trace, which may be without arrivals if it is short. The error is of type shaper.Problems.
+// Trace makes the trace, which may be without arrivals if it is short. The error is of type
+// shaper.Problems.
 func (g Generator) Trace() (Trace, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
@@ -87,7 +88,8 @@ func (g Generator) Trace() (Trace, error) {
 	if g.Shape == Steady {
 		return g.steady(), nil
 	}
-	// Thinning (Lewis and Shedler, 1979): arrivals at the greatest intensity, of which each stays with the intensity's share of it.
+	// Thinning (Lewis and Shedler, 1979): arrivals at the greatest intensity, of which each stays
+	// with the intensity's share of it.
 	most := g.Rate.PerSecond()
 	if g.Shape.peaked() {
 		most = g.Peak.PerSecond()

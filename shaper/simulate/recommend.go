@@ -41,7 +41,8 @@ func (g Goals) Validate() error {
 	return ps.Err()
 }
 
-// Point is a rate with the smallest capacity at which it refuses no more than the goal, and what comes of them.
+// Point is a rate with the smallest capacity at which it refuses no more than the goal, and what
+// comes of them.
 type Point struct {
 	Rate     shaper.Rate
 	Capacity int64
@@ -57,10 +58,12 @@ type Recommendation struct {
 	Curve []Point // rates around it, the slowest first
 }
 
-// Recommend finds the smallest rate, and for it the smallest capacity, that reach the goals on the trace. The rate is a whole number a second, or a
-// minute, an hour, a day where it would be below ten; without a goal for the waits it is the upstream's. Jobs are taken to hold their places until
-// they leave: what workers take out of the queue ahead of that is a reserve, on which no capacity should rest. watch, unless nil, is called
-// with the number of rates tried so far. The error is of type shaper.Problems or wraps ErrTrace.
+// Recommend finds the smallest rate, and for it the smallest capacity, that reach the goals on the
+// trace. The rate is a whole number a second, or a minute, an hour, a day where it would be below
+// ten; without a goal for the waits it is the upstream's. Jobs are taken to hold their places until
+// they leave: what workers take out of the queue ahead of that is a reserve, on which no capacity
+// should rest. watch, unless nil, is called with the number of rates tried so far. The error is of
+// type shaper.Problems or wraps ErrTrace.
 func Recommend(t Trace, g Goals, watch func(tried int)) (Recommendation, error) {
 	if err := g.Validate(); err != nil {
 		return Recommendation{}, err
@@ -161,7 +164,8 @@ func (u *tuner) smallest() Point {
 	return most
 }
 
-// search finds the smallest limit for the period that reaches the goals within the bound, supposing that greater ones do, too.
+// search finds the smallest limit for the period that reaches the goals within the bound, supposing
+// that greater ones do, too.
 func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
 	top := int64(bound.PerSecond() * period.Seconds() * (1 + 1e-12)) // 6/m is 0.1/s, of which sixty are not quite six
 	// The mean is where to begin: doubled until it will do.
@@ -188,7 +192,8 @@ func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
 	return u.try(shaper.Rate{Limit: high, Period: period}), true
 }
 
-// tryLegal is try, or a point that reaches nothing where the burst is not legal for the rate or the queue would outlast the calendar.
+// tryLegal is try, or a point that reaches nothing where the burst is not legal for the rate or the
+// queue would outlast the calendar.
 func (u *tuner) tryLegal(r shaper.Rate) Point {
 	p := shaper.DefaultPolicy()
 	p.Rate, p.Burst, p.Concurrency, p.Capacity = r, u.goals.Burst, 0, int64(len(u.run.Trace))

@@ -25,7 +25,8 @@ func verify(t interface{ Fatalf(string, ...any) }, trace Trace, p Point, burst i
 	return refused, report.WaitP99
 }
 
-// TestRecommendationIsTheSmallest: it reaches the goals; one place less refuses too many; a rate of one less misses a goal.
+// TestRecommendationIsTheSmallest: it reaches the goals; one place less refuses too many; a rate of
+// one less misses a goal.
 func TestRecommendationIsTheSmallest(t *testing.T) {
 	sale, err := Generator{Shape: FlashSale, Rate: rate("10/s"), Peak: rate("200/s"), For: time.Minute, Seed: 1}.Trace()
 	if err != nil {

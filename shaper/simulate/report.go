@@ -33,8 +33,8 @@ func (r *Run) Report() Report {
 	return out
 }
 
-// Together sums up runs of flows beside each other: counts are sums, waits those of all jobs, and what is the most is that of one flow. There
-// is no window that they share.
+// Together sums up runs of flows beside each other: counts are sums, waits those of all jobs, and
+// what is the most is that of one flow. There is no window that they share.
 func Together(runs ...*Run) Report {
 	var all Report
 	var waits []int64
@@ -95,7 +95,8 @@ func (r *Run) sum(waits []int64) (Report, []int64) {
 // queued reports whether the run has a queue: limiters have none.
 func (r *Run) queued() bool { return r.Name == NameShaper }
 
-// quantiles are the values that half, 95 %, 99 % and all of the waits, in µs, do not exceed; zero without waits. It reorders them.
+// quantiles are the values that half, 95 %, 99 % and all of the waits, in µs, do not exceed; zero
+// without waits. It reorders them.
 func quantiles(waits []int64) (p50, p95, p99, most time.Duration) {
 	from := 0
 	at := func(share float64) time.Duration {
@@ -110,8 +111,9 @@ func quantiles(waits []int64) (p50, p95, p99, most time.Duration) {
 	return at(0.50), at(0.95), at(0.99), at(1)
 }
 
-// choose puts the value that belongs there when sorted at index n, no greater ones before it and no smaller ones behind it: Hoare's
-// selection, linear on average where sorting millions of waits would take longer than the replay.
+// choose puts the value that belongs there when sorted at index n, no greater ones before it and no
+// smaller ones behind it: Hoare's selection, linear on average where sorting millions of waits
+// would take longer than the replay.
 func choose(v []int64, n int) {
 	for len(v) > 1 {
 		pivot := median(v[0], v[len(v)/2], v[len(v)-1])

@@ -6,7 +6,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Series is a run in equal steps of time, from the first arrival to the end of the last job. All lists have one value a step.
+// Series is a run in equal steps of time, from the first arrival to the end of the last job. All
+// lists have one value a step.
 type Series struct {
 	Begin   shaper.Instant
 	Step    time.Duration
@@ -16,8 +17,9 @@ type Series struct {
 	Depth   []int64 // the most that waited
 }
 
-// Series lays the run out in at most so many steps, each 1, 2 or 5 times a power of ten microseconds long: with a round rate it is a whole
-// number of intervals, and even departures look even. Several runs of one trace are laid out alike by giving the end of the last.
+// Series lays the run out in at most so many steps, each 1, 2 or 5 times a power of ten
+// microseconds long: with a round rate it is a whole number of intervals, and even departures look
+// even. Several runs of one trace are laid out alike by giving the end of the last.
 func (r *Run) Series(steps int, end shaper.Instant) Series {
 	begin := r.Trace[0].At
 	end = max(end, r.End())

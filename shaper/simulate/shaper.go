@@ -7,10 +7,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Horizon is how far ahead of their stamps workers lease jobs, unless their configuration says otherwise.
+// Horizon is how far ahead of their stamps workers lease jobs, unless their configuration says
+// otherwise.
 const Horizon = 20 * time.Millisecond
 
-// Workers are what the run needs to know of those that deliver. The zero value leases and delivers in no time.
+// Workers are what the run needs to know of those that deliver. The zero value leases and delivers
+// in no time.
 type Workers struct {
 	Horizon time.Duration // how far ahead of their stamps they lease jobs; with 0 a job holds its place until it leaves
 	Service time.Duration // from a job's departure until it is settled; with 0 the concurrency of the policy does not count
@@ -27,8 +29,8 @@ func (w Workers) validate() error {
 	return ps.Err()
 }
 
-// Shaper replays the trace through a flow with the policy, of which all counts but the capacity in bytes. The error is of type shaper.Problems
-// or wraps ErrTrace.
+// Shaper replays the trace through a flow with the policy, of which all counts but the capacity in
+// bytes. The error is of type shaper.Problems or wraps ErrTrace.
 func Shaper(t Trace, p shaper.Policy, w Workers) (*Run, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -61,8 +63,8 @@ func Shaper(t Trace, p shaper.Policy, w Workers) (*Run, error) {
 	return r, nil
 }
 
-// pile is a run in which nothing leaves. Jobs go when their max wait is over, or never; that they could not leave in time is not said of a flow
-// that is paused.
+// pile is a run in which nothing leaves. Jobs go when their max wait is over, or never; that they
+// could not leave in time is not said of a flow that is paused.
 func (r *Run) pile(p shaper.Policy) {
 	depth, head := int64(0), 0
 	if p.MaxWait == 0 {
@@ -95,8 +97,8 @@ func endless(t Trace, p shaper.Policy, w Workers) error {
 			return shaper.Problems{{Field: "concurrency", Value: fmt.Sprint(p.Concurrency), Rule: fmt.Sprintf("with deliveries of %v the last of so many would leave after the year 2255", w.Service)}}
 		}
 	}
-	waiting := min(float64(sum), float64(p.Capacity)*float64(most))
 	for _, c := range p.Paces() {
+		waiting := min(float64(sum), float64(p.Capacity)*float64(c.Charged(most)))
 		if end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit); end > float64(latest) {
 			return shaper.Problems{{Field: "capacity", Value: fmt.Sprint(p.Capacity), Rule: fmt.Sprintf("at %v the last of so many would leave after the year 2255", c.Rate)}}
 		}
@@ -104,9 +106,10 @@ func endless(t Trace, p shaper.Policy, w Workers) error {
 	return nil
 }
 
-// foreseeable reports whether each job's stamp can be told when it arrives. It can, for jobs leave in their order and the stamp of each
-// follows from those before it, whenever it is looked for. A max wait is judged by shaper.Bucket.Start, which says the same in doubles, but
-// where these may round, only it knows what it says, and a job that it lets in may expire.
+// foreseeable reports whether each job's stamp can be told when it arrives. It can, for jobs leave
+// in their order and the stamp of each follows from those before it, whenever it is looked for. A
+// max wait is judged by shaper.Bucket.Start, which says the same in doubles, but where these may
+// round, only it knows what it says, and a job that it lets in may expire.
 func foreseeable(t Trace, p shaper.Policy) bool {
 	if p.MaxWait == 0 {
 		return true
@@ -120,11 +123,13 @@ func foreseeable(t Trace, p shaper.Policy) bool {
 	return true
 }
 
-// pace is a shaper.Cell with its divisions done beforehand: one interval is whole + part/limit µs, and the credit of the burst, (burst − 1)
-// intervals, likewise.
+// pace is a shaper.Cell with its divisions done beforehand: one interval is whole + part/limit µs,
+// and the credit of the burst, (burst − 1) intervals, likewise. It charges as shaper.Pace.Charged
+// says.
 type pace struct {
+	shaper.Pace
 	tat, rem                 int64
-	limit, period            int64
+	limit                    int64
 	whole, part              int64
 	creditWhole, creditParts int64
 }
@@ -135,7 +140,7 @@ func newPaces(p shaper.Policy) []pace {
 		limit, period := c.Rate.Limit, c.Rate.Period.Microseconds()
 		credit := (c.Burst - 1) * period
 		out = append(out, pace{
-			limit: limit, period: period, whole: period / limit, part: period % limit, creditWhole: credit / limit, creditParts: credit % limit,
+			Pace: c, limit: limit, whole: period / limit, part: period % limit, creditWhole: credit / limit, creditParts: credit % limit,
 		})
 	}
 	return out
@@ -162,20 +167,24 @@ func (c *pace) charge(stamp, cost int64) {
 		}
 		return
 	}
-	sum := c.rem + cost*c.period
-	c.tat, c.rem = c.tat+sum/c.limit, sum%c.limit
+	cost = c.Charged(cost)
+	sum := c.rem + cost*c.part
+	c.tat, c.rem = c.tat+cost*c.whole+sum/c.limit, sum%c.limit
 }
 
-// foresee gives each job its stamp as it arrives. The queue is the arrivals from head on that were admitted: they leave in their order. It gives
-// up, and reports false, once more than so many are refused.
+// foresee gives each job its stamp as it arrives. The queue is the arrivals from head on that were
+// admitted: they leave in their order. It gives up, and reports false, once more than so many are
+// refused.
 //
-// Those of a bunch, which arrive at one instant, are judged together: the first of them leaves after the last has found a place or none.
+// Those of a bunch, which arrive at one instant, are judged together: the first of them leaves
+// after the last has found a place or none.
 //
-// A worker looks at the flow when a job comes into an empty queue, and then half a horizon before the first stamp that waits; each look
-// leases what is stamped up to a horizon later. So the look that leases a job is known as it arrives, too.
+// A worker looks at the flow when a job comes into an empty queue, and then half a horizon before
+// the first stamp that waits; each poll leases what is stamped up to a horizon later. So the poll
+// that leases a job is known as it arrives, too.
 func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool {
 	paces := newPaces(p)
-	last, look, depth, head := int64(0), int64(0), int64(0), 0
+	last, poll, depth, head := int64(0), int64(0), int64(0), 0
 	patience, ahead := p.MaxWait.Microseconds(), horizon.Microseconds()
 	if ahead > 0 && &r.Freed[0] == &r.Gone[0] {
 		r.Freed = make([]shaper.Instant, len(r.Trace))
@@ -218,22 +227,24 @@ func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool
 			paces[k].charge(stamp, a.Cost)
 		}
 		last = stamp
-		if look = max(look, now); stamp > look+ahead {
-			look = stamp - ahead/2
+		if poll = max(poll, now); stamp > poll+ahead {
+			poll = stamp - ahead/2
 		}
-		fates[i], gone[i], freed[i] = Departed, shaper.Instant(stamp), shaper.Instant(look)
+		fates[i], gone[i], freed[i] = Departed, shaper.Instant(stamp), shaper.Instant(poll)
 		depth++
 	}
 	return true
 }
 
-// foreseeCapped is foresee for a flow of which only so many jobs may be with workers at once. A job is with one from the look that leases it
-// until it is settled. Jobs are leased in their order and are all served equally long, so they are settled in their order, too, and the look
-// that leases a job is at the earliest when the one that is a cap's worth before it is settled. Then the shard's owner is woken. The stamp is
-// still that of shaper.Bucket.Stamp: a look that comes late by no more than the slack gives the place on the grid, and the job leaves at once.
+// foreseeCapped is foresee for a flow of which only so many jobs may be with workers at once. A job
+// is with one from the poll that leases it until it is settled. Jobs are leased in their order and
+// are all served equally long, so they are settled in their order, too, and the poll that leases a
+// job is at the earliest when the one that is a cap's worth before it is settled. Then the shard's
+// owner is woken. The stamp is still that of shaper.Bucket.Stamp: a poll that comes late by no more
+// than the slack gives the place on the grid, and the job leaves at once.
 func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 	paces := newPaces(p)
-	last, look, depth, head := int64(0), int64(0), int64(0), 0
+	last, poll, depth, head := int64(0), int64(0), int64(0), 0
 	ahead, service := w.Horizon.Microseconds(), w.Service.Microseconds()
 	running, first := int64(0), 0 // jobs leased from the first on, the newest of them included, that take part in the cap
 	r.Freed = make([]shaper.Instant, len(r.Trace))
@@ -251,12 +262,12 @@ func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 		if depth >= p.Capacity {
 			continue
 		}
-		look = max(look, now)
+		poll = max(poll, now)
 		if running == p.Concurrency {
 			for r.Fates[first] != Departed {
 				first++
 			}
-			look = max(look, int64(r.Gone[first])+service)
+			poll = max(poll, int64(r.Gone[first])+service)
 			first++
 			running--
 		}
@@ -265,17 +276,17 @@ func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 			grid = max(grid, paces[k].earliest())
 		}
 		stamp := grid
-		if now >= grid || grid < look-shaper.Slack.Microseconds() {
-			stamp = look
+		if now >= grid || grid < poll-shaper.Slack.Microseconds() {
+			stamp = poll
 		}
-		if stamp > look+ahead {
-			look = stamp - ahead/2
+		if stamp > poll+ahead {
+			poll = stamp - ahead/2
 		}
 		for k := range paces {
 			paces[k].charge(stamp, a.Cost)
 		}
 		last = stamp
-		r.Fates[i], r.Gone[i], r.Freed[i] = Departed, shaper.Instant(max(stamp, look)), shaper.Instant(look)
+		r.Fates[i], r.Gone[i], r.Freed[i] = Departed, shaper.Instant(max(stamp, poll)), shaper.Instant(poll)
 		running++
 		depth++
 	}

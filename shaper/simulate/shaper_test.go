@@ -72,7 +72,8 @@ func TestShaperStories(t *testing.T) {
 	}
 }
 
-// TestNothingLeaves: in a flow that is paused jobs pile up, until their max wait is over or for good; one that drains takes none.
+// TestNothingLeaves: in a flow that is paused jobs pile up, until their max wait is over or for
+// good; one that drains takes none.
 func TestNothingLeaves(t *testing.T) {
 	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 2, Paused: true}
 	for _, story := range []struct {
@@ -135,7 +136,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestWorkersLookAhead: a place is free when a worker looks, half a horizon before the first stamp that waits, or at once into an empty queue.
+// TestWorkersLookAhead: a place is free when a worker looks, half a horizon before the first stamp
+// that waits, or at once into an empty queue.
 func TestWorkersLookAhead(t *testing.T) {
 	for _, story := range []struct {
 		name  string
@@ -145,11 +147,11 @@ func TestWorkersLookAhead(t *testing.T) {
 		freed []time.Duration // -1 for a refusal
 	}{
 		{"into an empty queue", "10/s", 2, at(0, 50*ms, 190*ms, 285*ms), []time.Duration{0, 90 * ms, 190 * ms, 285 * ms}},
-		{"a look leases what is stamped up to a horizon later", "200/s", 7, at(repeat(7, 0)...), []time.Duration{
-			// The first five at 0 to 20 ms; the look after that is for 25 ms.
+		{"a poll leases what is stamped up to a horizon later", "200/s", 7, at(repeat(7, 0)...), []time.Duration{
+			// The first five at 0 to 20 ms; the poll after that is for 25 ms.
 			0, 0, 0, 0, 0, 15 * ms, 15 * ms,
 		}},
-		{"one that comes after the look is left to the next", "200/s", 7, at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
+		{"one that comes after the poll is left to the next", "200/s", 7, at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
 			0, 0, 0, 0, 0, 15 * ms, 15 * ms, 16 * ms, 31 * ms,
 		}},
 		{"a full queue takes the next half a horizon early", "10/s", 2, at(0, ms, 2*ms, 89*ms, 90*ms, 91*ms), []time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
@@ -172,7 +174,8 @@ func TestWorkersLookAhead(t *testing.T) {
 	}
 }
 
-// TestForeseenAsLived: what is told of a job as it arrives is what shaper.Admit and shaper.Bucket make of it, event by event.
+// TestForeseenAsLived: what is told of a job as it arrives is what shaper.Admit and shaper.Bucket
+// make of it, event by event.
 func TestForeseenAsLived(t *testing.T) {
 	foreseen := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -292,7 +295,8 @@ func TestLimiterRunsDecide(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	// 10/s with five places: 0 leaves at once, four wait, the sixth is refused, one comes when all is over.
+	// 10/s with five places: 0 leaves at once, four wait, the sixth is refused, one comes when all
+	// is over.
 	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 5}, Workers{})
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +331,8 @@ func TestQuantiles(t *testing.T) {
 	})
 }
 
-// TestSeriesAddUp: the steps hold all arrivals, departures and refusals, and the depth that a look at each event finds.
+// TestSeriesAddUp: the steps hold all arrivals, departures and refusals, and the depth that a poll
+// at each event finds.
 func TestSeriesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
@@ -359,7 +364,8 @@ func TestSeriesAddUp(t *testing.T) {
 	})
 }
 
-// depthWithin is the most that waited in a stretch of time, counted anew for each instant at which it may grow.
+// depthWithin is the most that waited in a stretch of time, counted anew for each instant at which
+// it may grow.
 func (r *Run) depthWithin(from, to shaper.Instant) int64 {
 	var most int64
 	look := func(now shaper.Instant, before int) {

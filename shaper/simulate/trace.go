@@ -25,7 +25,8 @@ type Trace []Arrival
 // ErrTrace is wrapped by every error about a trace that cannot be read or replayed.
 var ErrTrace = errors.New("not a trace")
 
-// validate reports whether the trace can be replayed. The error wraps ErrTrace and tells the number of the arrival, from 1.
+// validate reports whether the trace can be replayed. The error wraps ErrTrace and tells the number
+// of the arrival, from 1.
 func (t Trace) validate() error {
 	if len(t) == 0 {
 		return fmt.Errorf("%w: it has no arrivals", ErrTrace)

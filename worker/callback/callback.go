@@ -15,8 +15,8 @@
 //     handed over twice within an hour of its delivery, it is delivered once.
 //   - Every attempt carries the same webhook-id and body, and a timestamp and signatures (Standard
 //     Webhooks) of its own.
-//   - No request goes to an address that is not public, unless the operator listed the URL's prefix:
-//     the address that is dialled is checked, no redirect is followed and no proxy is used.
+//   - No request goes to an address that is not public, unless the operator listed the URL's
+//     prefix: the address that is dialled is checked, no redirect is followed and no proxy is used.
 //   - Of the answer only the status counts. Errors and log lines hold no URL, payload or secret.
 //   - A receiver that answers slowly, or never, delays its own callbacks alone: see slots.
 //
@@ -28,7 +28,9 @@
 package callback
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -36,8 +38,12 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
@@ -45,12 +51,12 @@ import (
 const Queue = "sluice-callbacks"
 
 // checkInterval is how often asynq's server polls while it has no tasks, give or take a half. A
-// callback waits for it at most 0.75 s, an idle process sends two commands a second, and a stop takes
-// at most 0.75 s more.
+// callback waits for it at most 0.75 s, an idle process sends two commands a second, and a stop
+// takes at most 0.75 s more.
 const checkInterval = 500 * time.Millisecond
 
-// Service hands completions over to asynq and delivers them. Make it with New and start it once with
-// Run. HandOver works without Run; then another process delivers.
+// Service hands completions over to asynq and delivers them. Make it with New and start it once
+// with Run. HandOver works without Run; then another process delivers.
 type Service struct {
 	cfg     Config
 	client  *asynq.Client
@@ -66,13 +72,20 @@ type Service struct {
 }
 
 // New checks the configuration and prepares a service; nothing runs before Run. Its errors are
-// shaper.Problems, which list every setting that breaks a rule, or those of registering the metrics.
+// shaper.Problems, which list every setting that breaks a rule, or those of registering the
+// metrics.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("callback: %w", err)
 	}
 	limits := newSlots(cfg.Concurrency)
+	client := func() *outbound.Client {
+		c := outbound.New("process", "receiver", cfg.Timeout, cfg.Concurrency, cfg.Secrets)
+		tr := c.Transport
+		tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = cfg.Concurrency, 4, 30*time.Second
+		return c
+	}
 	repeats := burstlog.New(cfg.Logger, slog.LevelWarn, "asynq", nil)
 	s := &Service{
 		cfg:    cfg,
@@ -80,7 +93,7 @@ func New(cfg Config) (*Service, error) {
 		client: asynq.NewClientFromRedisClient(cfg.Redis),
 		server: asynq.Config{
 			Queues:            map[string]int{Queue: 1},
-			Concurrency:       limits.tasks(),
+			Concurrency:       limits.most + limits.line,
 			RetryDelayFunc:    delay,
 			IsFailure:         func(err error) bool { return !isPostponed(err) },
 			TaskCheckInterval: checkInterval,
@@ -88,18 +101,12 @@ func New(cfg Config) (*Service, error) {
 			Logger:            asynqLogger{cfg.Logger, repeats},
 			LogLevel:          asynq.DebugLevel, // the Logger decides
 		},
-		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
-		log:   cfg.Logger,
-		wake:  make(chan struct{}, 1),
-		slots: limits,
-	}
-	for _, c := range []**outbound.Client{&s.listed, &s.public} {
-		var err error
-		if *c, err = outbound.New(cfg.Timeout, cfg.Concurrency, cfg.Secrets); err != nil {
-			return nil, fmt.Errorf("callback: %w", err)
-		}
-		tr := (*c).Transport
-		tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = cfg.Concurrency, 4, 30*time.Second
+		listed: client(),
+		public: client(),
+		given:  burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
+		log:    cfg.Logger,
+		wake:   make(chan struct{}, 1),
+		slots:  limits,
 	}
 	s.public.Dialer.Control = cfg.Guard.control
 	var err error
@@ -109,8 +116,8 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run delivers callbacks until the context ends. Then it takes no more of them, gives those that are
-// running Config.Grace to end, puts the rest back for another process and returns nil.
+// Run delivers callbacks until the context ends. Then it takes no more of them, gives those that
+// are running Config.Grace to end, puts the rest back for another process and returns nil.
 func (s *Service) Run(ctx context.Context) error {
 	if !s.await(ctx) {
 		return nil
@@ -120,8 +127,8 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("callback: %w", err)
 	}
 	<-ctx.Done()
-	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that record
-	// their ends (all in Shutdown), and the connections last.
+	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that
+	// record their ends (all in Shutdown), and the connections last.
 	s.slots.stop()
 	server.Shutdown()
 	s.given.Flush()
@@ -134,12 +141,13 @@ func (s *Service) Run(ctx context.Context) error {
 // awaitEvery is how often a process without an asynq server polls for tasks of other processes.
 const awaitEvery = time.Minute
 
-// await waits until there is, or was, a callback to deliver. It is false when the context ends first.
+// await waits until there is, or was, a callback to deliver. It is false when the context ends
+// first.
 func (s *Service) await(ctx context.Context) bool {
 	inspector := asynq.NewInspectorFromRedisClient(s.cfg.Redis)
 	for {
-		// One command. The queue exists from its first task on. It may be empty: asynq's server must
-		// also remove the tasks that it keeps after their delivery.
+		// One command. The queue exists from its first task on. It may be empty: asynq's server
+		// must also remove the tasks that it keeps after their delivery.
 		queues, err := inspector.Queues()
 		switch {
 		case err != nil:
@@ -156,3 +164,81 @@ func (s *Service) await(ctx context.Context) bool {
 		}
 	}
 }
+
+// Config is the settings of a Service. The zero value of a field means its default.
+type Config struct {
+	Redis redis.UniversalClient // where asynq keeps the tasks; it stays the caller's to close
+	Guard *Guard
+	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
+	// signed with each of them, so that receivers may move from one to the next; without any it is
+	// not signed.
+	Secrets     []string
+	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
+	Timeout     time.Duration                   // of one attempt; default 10s
+	MaxAttempts int                             // at least 2, see validate; default 15, which take about a day
+	Concurrency int                             // attempts at once; default 64
+	Grace       time.Duration                   // how long running attempts may take to end after the stop; default 10s
+	Registerer  prometheus.Registerer           // nil: metrics are not registered
+	Logger      *slog.Logger                    // default slog.Default()
+}
+
+func (c Config) withDefaults() Config {
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 15)
+	c.Concurrency = cmp.Or(c.Concurrency, 64)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// validate lists every setting that breaks a rule; the defaults are filled in by then.
+func (c Config) validate() error {
+	var ps shaper.Problems
+	ps.Check(c.Redis != nil, "redis", nil, "must be set")
+	ps.Check(c.Guard != nil, "guard", nil, "must be set")
+	ps.Check(c.Job != nil, "job", nil, "must be set")
+	for i, secret := range c.Secrets {
+		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
+	}
+	ps.Check(c.Timeout > 0, "timeout", c.Timeout, "must be positive")
+	// asynq archives a task without retries when its server crashes.
+	ps.Check(c.MaxAttempts >= 2, "max_attempts", c.MaxAttempts, "must be at least 2")
+	ps.Check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
+	ps.Check(c.Grace > 0, "grace", c.Grace, "must be positive")
+	return ps.Err()
+}
+
+// calm is the client of asynq's server: it returns a script's error only after a pause. Without it
+// the server asks again at once when it was refused a task, for as long as Redis is out of memory:
+// 14,000 times a second were measured.
+type calm struct{ redis.UniversalClient }
+
+func (c calm) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
+	cmd := c.UniversalClient.EvalSha(ctx, sha1, keys, args...)
+	// Nil is an empty queue, and after NOSCRIPT the script is sent in full.
+	if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+		select {
+		case <-time.After(checkInterval):
+		case <-ctx.Done():
+		}
+	}
+	return cmd
+}
+
+// asynqLogger passes asynq's log lines on, repeated ones once a minute. They name tasks by their
+// ids and hold neither payloads nor URLs. What asynq calls an error or fatal is a warning here:
+// Redis was away, and asynq tries again.
+type asynqLogger struct {
+	log     *slog.Logger
+	repeats *burstlog.Log
+}
+
+var _ asynq.Logger = asynqLogger{}
+
+func (l asynqLogger) Debug(args ...any) { l.log.Debug("asynq: " + fmt.Sprint(args...)) }
+func (l asynqLogger) Info(args ...any)  { l.Debug(args...) }
+func (l asynqLogger) Warn(args ...any)  { l.repeats.Add(burstlog.Key{Kind: fmt.Sprint(args...)}, 1) }
+func (l asynqLogger) Error(args ...any) { l.Warn(args...) }
+func (l asynqLogger) Fatal(args ...any) { l.Warn(args...) }

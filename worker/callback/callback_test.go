@@ -77,7 +77,8 @@ func TestWithoutSecretsNothingIsSigned(t *testing.T) {
 	})
 }
 
-// TestRetries is a receiver that fails in every way before it takes the callback: what is sent stays the same, and the pauses grow.
+// TestRetries is a receiver that fails in every way before it takes the callback: what is sent
+// stays the same, and the pauses grow.
 func TestRetries(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(500, 302, 0, 101, 200)
@@ -172,7 +173,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestTasksOfOthers: a process that hands nothing over delivers what others left, in its first moment or within 75 seconds.
+// TestTasksOfOthers: a process that hands nothing over delivers what others left, in its first
+// moment or within 75 seconds.
 func TestTasksOfOthers(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(200)
@@ -194,7 +196,8 @@ func TestTasksOfOthers(t *testing.T) {
 	})
 }
 
-// TestStop: a stop waits for a running attempt, but not for longer than the grace; then the task is put back and no attempt is counted.
+// TestStop: a stop waits for a running attempt, but not for longer than the grace; then the task is
+// put back and no attempt is counted.
 func TestStop(t *testing.T) {
 	for name, row := range map[string]struct {
 		grace     time.Duration
@@ -382,7 +385,8 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreVerified: a certificate that nobody vouches for is a failure, to be tried again.
+// TestCertificatesAreVerified: a certificate that nobody vouches for is a failure, to be tried
+// again.
 func TestCertificatesAreVerified(t *testing.T) {
 	receiver := httptest.NewUnstartedServer(http.NotFoundHandler())
 	receiver.Config.ErrorLog = log.New(io.Discard, "", 0)

@@ -2,21 +2,84 @@ package callback
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
+
+const (
+	taskType = "sluice:callback"
+	// Headers of the task; its payload is the body, byte for byte.
+	urlHeader, tenantHeader = "sluice-callback-url", "sluice-tenant"
+	// taskRetention is how long asynq keeps a delivered task with its body. Until then its id
+	// cannot be taken twice, so it covers the time in which a hand-over may be repeated.
+	taskRetention = time.Hour
+	// taskTail is how much longer asynq's own timeout is than that of an attempt, so that the
+	// attempt ends first and says why.
+	taskTail = 5 * time.Second
+)
+
+// event is the body of a request (Standard Webhooks).
+type event struct {
+	Type      string          `json:"type"` // such as "job.succeeded"
+	Timestamp time.Time       `json:"timestamp"`
+	Data      json.RawMessage `json:"data"`
+}
+
+// HandOver makes a completion a task of asynq's; one that is a task already is a success. The task
+// keeps the body, so the job itself may be forgotten. After an error the same call may be made
+// again.
+func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
+	body, err := s.body(c)
+	if err != nil {
+		return fmt.Errorf("callback: job %s: %w", c.Job.ID, err)
+	}
+	// One id for each end of a job, which a replay may make several of.
+	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
+	headers := map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}
+	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
+		asynq.TaskID(id),
+		asynq.Queue(Queue),
+		// One more than there are: asynq would archive the last attempt instead of postponing it.
+		asynq.MaxRetry(s.cfg.MaxAttempts),
+		asynq.Timeout(outbound.WholeSeconds(s.cfg.Timeout)+taskTail),
+		asynq.Retention(taskRetention),
+	)
+	switch {
+	case errors.Is(err, asynq.ErrTaskIDConflict):
+	case err != nil:
+		return fmt.Errorf("callback: hand over job %s: %w", c.Job.ID, err)
+	default:
+		s.metrics.handedOver.Inc()
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default: // Run knows already
+	}
+	return nil
+}
+
+// body is the same for every attempt.
+func (s *Service) body(c queue.Completion) ([]byte, error) {
+	if !c.Job.State.Done() {
+		return nil, fmt.Errorf("a job that is %s has not ended", c.Job.State)
+	}
+	data, err := s.cfg.Job(c.Job)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(event{Type: "job." + c.Job.State.String(), Timestamp: c.Job.Finished.UTC(), Data: data})
+}
 
 // The pauses between attempts: the first one, doubled by each further failure up to the longest.
 const (
@@ -24,8 +87,8 @@ const (
 	longestPause = 6 * time.Hour
 )
 
-// pause is how long a callback waits after a failure; retried is 0 after the first. Up to half of it
-// is added at random, so that callbacks which failed together do not come back together. The 14
+// pause is how long a callback waits after a failure; retried is 0 after the first. Up to half of
+// it is added at random, so that callbacks which failed together do not come back together. The 14
 // pauses between 15 attempts take 17 to 26 hours.
 func pause(retried int) time.Duration {
 	wait := firstPause
@@ -46,28 +109,23 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 		err = givenUp{err}
 	}
 	job, _, _ := strings.Cut(id, ":")
-	log := s.log.With("job", job, "callback", id, "attempt", retried+1)
-	if err != nil {
-		log = log.With("error", err)
-	}
-	outcome, message := failed, "a callback is to be tried again"
+	about := []any{"job", job, "callback", id, "attempt", retried + 1, "error", err}
+	outcome := failed
 	switch {
 	case err == nil:
-		outcome, message = delivered, "a callback was delivered"
+		outcome = delivered
 	case isPostponed(err):
-		outcome, message = postponed, "a callback was postponed"
+		outcome = postponed
 	case errors.Is(err, errSkipped):
 		outcome = skipped
 	case errors.Is(ctx.Err(), context.Canceled):
-		log.Debug("a callback was put back") // the grace is over: this was no attempt
-		return err
+		return err // the grace is over: asynq puts the task back
 	case errors.Is(err, asynq.SkipRetry):
-		s.metrics.attempts.WithLabelValues(archived).Inc()
-		s.given.Add(burstlog.Key{}, 1, "job", job, "callback", id, "attempt", retried+1, "error", err)
-		return err
+		outcome = archived
+		s.given.Add(burstlog.Key{}, 1, about...)
 	}
 	s.metrics.attempts.WithLabelValues(outcome).Inc()
-	log.Debug(message)
+	s.log.Debug("attempt at a callback", append(about, "outcome", outcome)...)
 	return err
 }
 
@@ -80,7 +138,7 @@ func (givenUp) Is(target error) bool { return target == asynq.SkipRetry }
 // callback is given up if it fails. asynq stores the error.
 func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last bool) error {
 	rawURL := task.Headers()[urlHeader]
-	listed, err := s.cfg.Guard.judge(rawURL) // once more: the operator may have changed the list
+	to, listed, err := s.cfg.Guard.judge(rawURL) // once more: the operator may have changed the list
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
@@ -88,21 +146,15 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	if listed {
 		client = s.listed
 	}
-	to, tenant := receiverOf(rawURL), task.Headers()[tenantHeader]
+	tenant := task.Headers()[tenantHeader]
 	if err := s.slots.take(ctx, to, tenant, last); err != nil {
 		return err
 	}
 	start := time.Now()
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
-	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
 	// Signed here and not at the hand-over, so that retries use the current secrets.
-	req, err := client.Request(limited, rawURL, id, task.Payload(), time.Now())
-	if err != nil {
-		return err
-	}
-	resp, err := client.Transport.RoundTrip(req)
+	answer, err := client.Post(ctx, rawURL, id, task.Payload(), func(*http.Request) {})
 	if errors.Is(err, errNotPublic) {
 		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
 	}
@@ -110,14 +162,10 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 		if ctx.Err() == nil {
 			answered = new(false)
 		}
-		return client.Explain(ctx, limited, err, "process", "receiver")
+		return err
 	}
 	answered = new(true)
-	defer resp.Body.Close()
-	if resp.StatusCode >= 200 { // what follows 101 is not a body, and may never end
-		_, _ = io.CopyN(io.Discard, resp.Body, outbound.MaxDrain) // the status alone decides
-	}
-	switch status := resp.StatusCode; {
+	switch status := answer.Status; {
 	case status >= 200 && status < 300:
 		return nil
 	case status == http.StatusGone:
@@ -125,15 +173,6 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	default:
 		return errors.New(strings.TrimSpace(fmt.Sprintf("the receiver answered %d %s", status, http.StatusText(status))))
 	}
-}
-
-// receiverOf is the host and port that a URL leads to.
-func receiverOf(rawURL string) string {
-	t, err := parse(rawURL)
-	if err != nil {
-		return ""
-	}
-	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 }
 
 func isPostponed(err error) bool {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -29,9 +30,9 @@ type Guard struct {
 // azureHost is a public address that reaches the host of a machine in Azure, with its metadata.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
-// NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a scheme,
-// a host, perhaps a port, and a path that matches at the boundary of a segment. Its error is of type
-// shaper.Problems, one for each prefix that breaks a rule.
+// NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a
+// scheme, a host, perhaps a port, and a path that matches at the boundary of a segment. Its error
+// is of type shaper.Problems, one for each prefix that breaks a rule.
 func NewGuard(allow []string) (*Guard, error) {
 	g := &Guard{addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
 	var ps shaper.Problems
@@ -49,40 +50,38 @@ func NewGuard(allow []string) (*Guard, error) {
 	return g, nil
 }
 
-// Check checks a callback URL without resolving its host's name; nil means that it may be tried. The
-// error says which rule is broken, such as "must lead to a public address", and never quotes the URL,
-// which may hold secrets.
+// Check checks a callback URL without resolving its host's name; nil means that it may be tried.
+// The error says which rule is broken, such as "must lead to a public address", and never quotes
+// the URL, which may hold secrets.
 func (g *Guard) Check(rawURL string) error {
-	_, err := g.judge(rawURL)
+	_, _, err := g.judge(rawURL)
 	return err
 }
 
-// judge also returns whether the URL is under a listed prefix. If it is not, the address that is
-// dialled must pass control.
-func (g *Guard) judge(raw string) (listed bool, err error) {
+// judge also returns the receiver's host and port, and whether the URL is under a listed prefix. If
+// it is not, the address that is dialled must pass control.
+func (g *Guard) judge(raw string) (receiver string, listed bool, err error) {
 	t, err := parse(raw)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
-	for _, p := range g.listed {
-		if p.covers(t) {
-			return true, nil
-		}
-	}
+	receiver = net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 	switch {
+	case slices.ContainsFunc(g.listed, func(p prefix) bool { return p.covers(t) }):
+		return receiver, true, nil
 	case t.port != 80 && t.port != 443 && t.port < 1024:
-		return false, errors.New("must use port 80 or 443 or one from 1024 on")
+		return "", false, errors.New("must use port 80 or 443 or one from 1024 on")
 	case local(t.host), t.addr.IsValid() && g.addresses.SafeAddr(t.addr) != nil:
-		return false, errors.New("must lead to a public address")
+		return "", false, errors.New("must lead to a public address")
 	}
-	return false, nil
+	return receiver, false, nil
 }
 
 // errNotPublic is why a target is not dialled.
 var errNotPublic = errors.New("the target's address is not public")
 
-// control is the net.Dialer.Control of targets that are not listed. It sees the address that is about
-// to be dialled, so it does not matter what the name resolved to before.
+// control is the net.Dialer.Control of targets that are not listed. It sees the address that is
+// about to be dialled, so it does not matter what the name resolved to before.
 func (g *Guard) control(network, address string, c syscall.RawConn) error {
 	if err := g.addresses.Safe(network, address, c); err != nil {
 		return fmt.Errorf("%w: %w", errNotPublic, err)
@@ -104,8 +103,8 @@ type target struct {
 	url  *url.URL
 }
 
-// parse reads a URL. It accepts nothing that two programs may read in two ways: no user information,
-// no backslashes, no addresses in other than the usual form.
+// parse reads a URL. It accepts nothing that two programs may read in two ways: no user
+// information, no backslashes, no addresses in other than the usual form.
 func parse(raw string) (target, error) {
 	if len(raw) > maxURL {
 		return target{}, fmt.Errorf("must have at most %d bytes", maxURL)

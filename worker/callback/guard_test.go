@@ -171,7 +171,7 @@ func TestListedPrefixes(t *testing.T) {
 		"https://api.example/v2/hook":                  false,
 		"https://api.example/V1/hook":                  false,
 	} {
-		if listed, err := g.judge(raw); listed != want || err != nil {
+		if _, listed, err := g.judge(raw); listed != want || err != nil {
 			t.Errorf("%q: listed %t, %v, want %t", raw, listed, err, want)
 		}
 	}
@@ -184,7 +184,7 @@ func TestListedPrefixes(t *testing.T) {
 		"http://10.0.0.7:8080/hooks/%c0%ae%c0%ae/admin", "http://10.0.0.7:8080/hooks/%EF%BC%8E%EF%BC%8E/admin", "http://10.0.0.7:8080/hooks/.%09./admin",
 		"http://10.0.0.7:8080/hooks/..%00/admin", "http://10.0.0.7:8080/x/../hooks/a", "http://10.0.0.7:8080/hooks%2fa",
 	} {
-		if listed, err := g.judge(raw); listed || err == nil {
+		if _, listed, err := g.judge(raw); listed || err == nil {
 			t.Errorf("%q: listed %t, %v", raw, listed, err)
 		}
 	}
@@ -212,7 +212,8 @@ func TestBadPrefixesAreAllNamed(t *testing.T) {
 	}
 }
 
-// FuzzCheck looks for a URL that passes and leads to where it must not, as far as a URL alone can tell, and for one that is quoted.
+// FuzzCheck looks for a URL that passes and leads to where it must not, as far as a URL alone can
+// tell, and for one that is quoted.
 func FuzzCheck(f *testing.F) {
 	for _, seed := range []string{
 		"https://partner.example/hooks/x?y=z", "https://partner.example/hooks/../x", "https://partner.example/hooks/%2e%2e/x", "http://127.0.0.1:80/",
@@ -240,7 +241,7 @@ func FuzzCheck(f *testing.F) {
 		if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
 			t.Errorf("%q leads to %q", raw, host)
 		}
-		listed, _ := g.judge(raw)
+		_, listed, _ := g.judge(raw)
 		decoded := u.Path
 		for range 3 {
 			if again, err := url.PathUnescape(decoded); err == nil {
@@ -254,7 +255,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal, the last of which fills what is left.
+// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal,
+// the last of which fills what is left.
 func loose(host string) (netip.Addr, bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap().WithZone(""), true

@@ -14,7 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestHandedOverTwice: an event is delivered once however often it is handed over, and each end of a job is an event.
+// TestHandedOverTwice: an event is delivered once however often it is handed over, and each end of
+// a job is an event.
 func TestHandedOverTwice(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(200)
@@ -76,7 +77,8 @@ func TestWithoutCallbacksThereIsNoServer(t *testing.T) {
 	})
 }
 
-// full is a Redis that refuses scripts while it is set, as one without memory does, and counts them.
+// full is a Redis that refuses scripts while it is set, as one without memory does, and counts
+// them.
 type full struct {
 	set     atomic.Bool
 	refused atomic.Int64

@@ -35,7 +35,8 @@ const (
 	newSecret = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 )
 
-// newService is a service that has what it needs, and no Redis behind it unless the configuration names one.
+// newService is a service that has what it needs, and no Redis behind it unless the configuration
+// names one.
 func newService(t *testing.T, cfg Config) *Service {
 	t.Helper()
 	if cfg.Redis == nil {
@@ -72,7 +73,8 @@ type call struct {
 	body   []byte
 }
 
-// bench is a bubble of virtual time with an embedded Redis and a receiver at http://partner.example/, both reached through pipes.
+// bench is a bubble of virtual time with an embedded Redis and a receiver at
+// http://partner.example/, both reached through pipes.
 type bench struct {
 	*testing.T
 	redis     redis.UniversalClient
@@ -135,7 +137,8 @@ func (b *bench) dial(context.Context, string, string) (net.Conn, error) {
 // tarpitHost never answers.
 const tarpitHost = "tarpit.example"
 
-// answers sets the statuses of the requests to come, the last one from then on; 0 is no answer at all.
+// answers sets the statuses of the requests to come, the last one from then on; 0 is no answer at
+// all.
 func (b *bench) answers(statuses ...int) {
 	begin := len(b.got())
 	answer := func(n int) int { return statuses[min(n-begin, len(statuses))-1] }

@@ -63,8 +63,8 @@ func newCanary(t *testing.T) *canary {
 	return c
 }
 
-// names is a hostile DNS: each name's answers in turn, the last one from then on, and this machine for all names it does not list, which is
-// what a system's resolver makes of 0x7f.1.
+// names is a hostile DNS: each name's answers in turn, the last one from then on, and this machine
+// for all names it does not list, which is what a system's resolver makes of 0x7f.1.
 type names struct {
 	mu      sync.Mutex
 	answers map[string][]string
@@ -102,7 +102,8 @@ func (n *names) resolver() *net.Resolver {
 	}}
 }
 
-// serve answers what comes in DNS over TCP (RFC 1035): a length, the header of 12 bytes, and one question.
+// serve answers what comes in DNS over TCP (RFC 1035): a length, the header of 12 bytes, and one
+// question.
 func (n *names) serve(conn net.Conn) {
 	defer conn.Close()
 	for {
@@ -142,7 +143,8 @@ func (n *names) serve(conn net.Conn) {
 // errOutside is what the test makes of a dial that was allowed: nothing is contacted but loopback.
 var errOutside = errors.New("allowed to dial outside")
 
-// enclose makes a caller resolve through the names and keeps it from leaving this machine; what it dials passes its own control first.
+// enclose makes a caller resolve through the names and keeps it from leaving this machine; what it
+// dials passes its own control first.
 func (n *names) enclose(c *outbound.Client) {
 	c.Dialer.Resolver = n.resolver()
 	control := c.Dialer.Control
@@ -168,7 +170,8 @@ const (
 	answered     = "answered"      // by a receiver that is listed
 )
 
-// TestHostileTargets is target S1: none of them brings a connection to the canary, whichever layer is asked, and none panics.
+// TestHostileTargets is target S1: none of them brings a connection to the canary, whichever layer
+// is asked, and none panics.
 func TestHostileTargets(t *testing.T) {
 	c := newCanary(t)
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {

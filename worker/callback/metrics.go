@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue/scrape"
@@ -26,34 +27,35 @@ type metrics struct {
 
 // newMetrics makes the metrics and registers them, unless registerer is nil.
 func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, limits *slots) (*metrics, error) {
+	registry := prometheus.NewRegistry()
+	f := promauto.With(registry)
 	m := &metrics{
-		handedOver: prometheus.NewCounter(prometheus.CounterOpts{
+		handedOver: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_callbacks_handed_over_total", Help: "Callbacks that became tasks of asynq's.",
 		}),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), skipped (failed without a request: the receiver's breaker is open), archived (given up) or postponed (no attempt: the receiver or the tenant has as many under way as it may).",
+		attempts: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), " +
+				"skipped (failed without a request: the receiver's breaker is open), archived (given up) or postponed " +
+				"(no attempt: the receiver or the tenant has as many under way as it may).",
 		}, []string{"outcome"}),
 	}
 	for _, outcome := range []string{delivered, failed, skipped, archived, postponed} {
 		m.attempts.WithLabelValues(outcome) // shown from the start
 	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_callback_breakers_open",
+		Help: "Receivers of callbacks that this process sends hardly anything, because they give no answer.",
+	}, limits.open)
+	registry.MustRegister(newBacklog(client))
 	if registerer == nil {
 		return m, nil
 	}
-	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sluice_callback_breakers_open", Help: "Receivers of callbacks that this process sends hardly anything, because they give no answer.",
-	}, limits.open)
-	for _, c := range []prometheus.Collector{m.handedOver, m.attempts, open, newBacklog(client)} {
-		if err := registerer.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return m, registerer.Register(registry)
 }
 
 // newBacklog makes the metrics of what waits in the queue of callbacks, of all processes. It reads
-// asynq's keys: asynq's inspector has no context and may wait many seconds for a Redis that is away.
-// A test compares the two.
+// asynq's keys: asynq's inspector has no context and may wait many seconds for a Redis that is
+// away. A test compares the two.
 func newBacklog(client redis.UniversalClient) *scrape.Metrics {
 	const prefix = "asynq:{" + Queue + "}:"
 	var pending, retrying, archived *prometheus.Desc

@@ -14,7 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestBacklogMetrics: what waits in the queue is what asynq's own inspector tells, and absent while Redis is away.
+// TestBacklogMetrics: what waits in the queue is what asynq's own inspector tells, and absent while
+// Redis is away.
 func TestBacklogMetrics(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(500, 410)

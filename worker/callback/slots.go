@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// errPostponed ends a task that found no slot. It is no attempt: the task comes back after the delay.
+// errPostponed ends a task that found no slot. It is no attempt: the task comes back after the
+// delay.
 type errPostponed struct{ delay time.Duration }
 
 func (e errPostponed) Error() string {
@@ -21,8 +22,8 @@ func (e errPostponed) Error() string {
 var errSkipped = errors.New("no attempt was made: the receiver gave no answer several times in a row")
 
 const (
-	// slotWait is how long a task waits for a slot before it is postponed: less than taskTail, so that
-	// the attempt still has its whole timeout.
+	// slotWait is how long a task waits for a slot before it is postponed: less than taskTail, so
+	// that the attempt still has its whole timeout.
 	slotWait = 2 * time.Second
 	// firstPostponement and longestPostponement bound the delay of a postponed task.
 	firstPostponement, longestPostponement = 5 * time.Second, 5 * time.Minute
@@ -40,12 +41,14 @@ const (
 // that a receiver that answers slowly, or never, holds up its own callbacks alone:
 //
 //   - a receiver has at most a quarter of the slots, a tenant at most half;
-//   - a slot that comes free goes to the waiting task whose tenant has the fewest attempts under way;
+//   - a slot that comes free goes to the waiting task whose tenant has the fewest attempts under
+//     way;
 //   - few tasks wait, and only for slotWait: then they go back to Redis for a while, uncounted;
-//   - a receiver that gives no answer breakerFailures times in a row gets one attempt at a time, after
-//     pauses. What comes meanwhile fails at once.
+//   - a receiver that gives no answer breakerFailures times in a row gets one attempt at a time,
+//     after pauses. What comes meanwhile fails at once.
 type slots struct {
 	most, perReceiver, perTenant int
+	line                         int // tasks that may wait; receivers and tenants have the same parts of it
 
 	mu        sync.Mutex
 	taken     int
@@ -75,19 +78,13 @@ type waiter struct {
 
 func newSlots(most int) *slots {
 	return &slots{
-		most: most, perReceiver: max(1, most/4), perTenant: max(1, most/2),
+		most: most, perReceiver: max(1, most/4), perTenant: max(1, most/2), line: 2 * most,
 		receivers: map[string]*receiver{}, tenants: map[string]int{}, stopped: make(chan struct{}),
 	}
 }
 
 // stop postpones all tasks that wait or come from now on.
 func (s *slots) stop() { close(s.stopped) }
-
-// waiters is how many tasks may wait; receivers and tenants have the same parts of them as of slots.
-func (s *slots) waiters() int { return 2 * s.most }
-
-// tasks is how many tasks may be held at once, under way and waiting.
-func (s *slots) tasks() int { return s.most + s.waiters() }
 
 // take waits for a slot. last attempts are made though the breaker is open: no callback is given up
 // without a real one. The error is errPostponed or errSkipped.
@@ -218,7 +215,7 @@ func (s *slots) enqueue(w *waiter) bool {
 	if ofReceiver >= 2*s.perReceiver || ofTenant[w.tenant] >= 2*s.perTenant {
 		return false
 	}
-	if len(s.waiting) >= s.waiters() {
+	if len(s.waiting) >= s.line {
 		victim := w
 		for _, other := range s.waiting {
 			if ofTenant[other.tenant] > ofTenant[w.tenant] && ofTenant[other.tenant] >= ofTenant[victim.tenant] {
@@ -258,7 +255,8 @@ func (s *slots) serve() {
 	}
 }
 
-// postpone returns when to come back: after those that were postponed before, at the receiver's pace.
+// postpone returns when to come back: after those that were postponed before, at the receiver's
+// pace.
 func (s *slots) postpone(to string) error {
 	r := s.receiver(to)
 	r.probing = false

@@ -150,7 +150,7 @@ func TestWaitersAreShared(t *testing.T) {
 			wait(fmt.Sprint("b", i), "b")
 		}
 		wait("c", "c")
-		if tenant := <-postponed; tenant == "c" || len(m.waiting) != m.waiters() {
+		if tenant := <-postponed; tenant == "c" || len(m.waiting) != m.line {
 			t.Errorf("%s made room, %d wait", tenant, len(m.waiting))
 		}
 		m.stop()

@@ -13,8 +13,9 @@ import (
 	"github.com/7509e464/sluice/worker/handoff"
 )
 
-// Both sides in one program, on the embedded engine: the worker hands a job off at its departure, an asynq server runs it, and
-// the middleware reports its end. The two usually are different programs on one Redis. Errors are dropped here for brevity.
+// Both sides in one program, on the embedded engine: the worker hands a job off at its departure,
+// an asynq server runs it, and the middleware reports its end. The two usually are different
+// programs on one Redis. Errors are dropped here for brevity.
 func ExampleMiddleware() {
 	ctx, stop := context.WithCancel(context.Background())
 	quiet := slog.New(slog.DiscardHandler)

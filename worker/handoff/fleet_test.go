@@ -20,7 +20,8 @@ import (
 	"github.com/7509e464/sluice/worker/handoff"
 )
 
-// fleet is a queue on a real Redis with what is at both ends of it: workers that hand jobs off, and asynq servers.
+// fleet is a queue on a real Redis with what is at both ends of it: workers that hand jobs off, and
+// asynq servers.
 type fleet struct {
 	*testing.T
 	redis     *redistest.Server
@@ -136,7 +137,8 @@ func (f *fleet) pending(n int) []*asynq.TaskInfo {
 	return tasks
 }
 
-// jobOf is the job that became the task. The epoch after it is higher where a slow machine gave a late job back.
+// jobOf is the job that became the task. The epoch after it is higher where a slow machine gave a
+// late job back.
 func jobOf(task *asynq.TaskInfo) string {
 	id, _, _ := strings.Cut(task.ID, ":")
 	return id
@@ -166,7 +168,8 @@ func (f *fleet) ran() []string {
 	return f.runs
 }
 
-// TestReportsOfAFleet is the way of jobs through asynq's own server, the worker that handed them off being gone.
+// TestReportsOfAFleet is the way of jobs through asynq's own server, the worker that handed them
+// off being gone.
 func TestReportsOfAFleet(t *testing.T) {
 	f := newFleet(t)
 	stopWorker := f.work(worker.AsynqRoute{Queue: "orders", Reports: true})
@@ -220,7 +223,8 @@ func TestReportsOfAFleet(t *testing.T) {
 	}
 }
 
-// TestJobIsHandedOffAgain is a fleet that stood still for longer than ReportWithin: of a job's two tasks only the newer one runs.
+// TestJobIsHandedOffAgain is a fleet that stood still for longer than ReportWithin: of a job's two
+// tasks only the newer one runs.
 func TestJobIsHandedOffAgain(t *testing.T) {
 	f := newFleet(t)
 	stopWorker := f.work(worker.AsynqRoute{Queue: "orders", Reports: true, ReportWithin: 2 * time.Second})
@@ -242,7 +246,8 @@ func TestJobIsHandedOffAgain(t *testing.T) {
 	}
 }
 
-// TestWithoutReports is a route whose jobs are done when asynq has them, in a fleet that has the middleware all the same.
+// TestWithoutReports is a route whose jobs are done when asynq has them, in a fleet that has the
+// middleware all the same.
 func TestWithoutReports(t *testing.T) {
 	f := newFleet(t)
 	defer f.work(worker.AsynqRoute{Queue: "orders"})()
@@ -258,7 +263,8 @@ func TestWithoutReports(t *testing.T) {
 	stop()
 }
 
-// TestRedisIsKilledDuringHandOff breaks off calls whose effect nobody knows: every job becomes a task all the same, and only one.
+// TestRedisIsKilledDuringHandOff breaks off calls whose effect nobody knows: every job becomes a
+// task all the same, and only one.
 func TestRedisIsKilledDuringHandOff(t *testing.T) {
 	f := newFleet(t)
 	f.lease = 10 * time.Second

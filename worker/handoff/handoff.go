@@ -1,5 +1,5 @@
-// Package handoff lets an asynq fleet report how the tasks that Sluice handed off to it have ended. It
-// is for the fleet's process: its middleware goes around the handlers, which run unchanged.
+// Package handoff lets an asynq fleet report how the tasks that Sluice handed off to it have ended.
+// It is for the fleet's process: its middleware goes around the handlers, which run unchanged.
 //
 //	mux := asynq.NewServeMux()
 //	mux.Use(handoff.Middleware(q, handoff.Options{})) // q is a *queue.Queue, opened as a Reporter
@@ -16,14 +16,15 @@
 //	any other error,      after the last retry the job is dead, as asynq archives the task; before that
 //	panic, timeout        it stays leased for another ReportWithin, in which asynq's retry must begin
 //
-// What it promises: at most one task settles a job, and a task does not start when the job was handed
-// off again since. Neither the end of a worker nor of a fleet's server loses a job, because the lease
-// does not depend on the worker. Without a sign of a task for ReportWithin, the job goes back into its
-// bucket and is handed off again under a new epoch. That costs no attempt, up to twenty times. Reasons
-// are a fleet that stood still, a purged asynq queue, or a report that could not be made.
+// What it promises: at most one task settles a job, and a task does not start when the job was
+// handed off again since. Neither the end of a worker nor of a fleet's server loses a job, because
+// the lease does not depend on the worker. Without a sign of a task for ReportWithin, the job goes
+// back into its bucket and is handed off again under a new epoch. That costs no attempt, up to
+// twenty times. Reasons are a fleet that stood still, a purged asynq queue, or a report that could
+// not be made.
 //
-// What it does not promise: that a handler runs once. asynq may run a task again whose server crashed
-// or could not reach Redis; so may Sluice, when a report was lost.
+// What it does not promise: that a handler runs once. asynq may run a task again whose server
+// crashed or could not reach Redis; so may Sluice, when a report was lost.
 //
 // Three ends of a task never reach its handler and so are not reported: archived or deleted by hand
 // through asynq's inspector, by asynq's recoverer when the server crashed in the last retry, and by
@@ -60,15 +61,15 @@ var _ Reporter = (*queue.Queue)(nil)
 
 // Options are the settings of the middleware. The zero value of a field means its default.
 type Options struct {
-	// Patience is how long a call is repeated while Redis is away, before and after the handler; default
-	// 30s. Then a task that could not be checked, or reported as succeeded, returns an error, so that
-	// asynq tries it again.
+	// Patience is how long a call is repeated while Redis is away, before and after the handler;
+	// default 30s. Then a task that could not be checked, or reported as succeeded, returns an
+	// error, so that asynq tries it again.
 	Patience time.Duration
 	Logger   *slog.Logger // default slog.Default()
 }
 
-// Middleware reports to r. It should be the outermost one, the first that is given to ServeMux.Use, so
-// that it sees what asynq sees.
+// Middleware reports to r. It should be the outermost one, the first that is given to ServeMux.Use,
+// so that it sees what asynq sees.
 func Middleware(r Reporter, o Options) asynq.MiddlewareFunc {
 	if o.Patience == 0 {
 		o.Patience = 30 * time.Second
@@ -110,7 +111,7 @@ var (
 )
 
 // run fences the handler off, runs it and reports its end.
-func (d *delivery) run(ctx context.Context, handler func() error) error {
+func (d *delivery) run(ctx context.Context, handler func() error) (err error) {
 	current, err := d.extend(ctx)
 	if err != nil {
 		return fmt.Errorf("handoff: the task was not run, its lease could not be checked: %w", err)
@@ -120,26 +121,19 @@ func (d *delivery) run(ctx context.Context, handler func() error) error {
 		return nil
 	}
 	stop := d.keep(ctx)
-	returned := false
+	err = errPanicked // what stays of a panic; asynq recovers it and logs the stack
 	defer func() {
-		if !returned {
-			// Not recovered: asynq does that, and logs the stack.
-			stop()
-			_ = d.report(ctx, errPanicked) // logged; asynq goes by the panic
+		stop()
+		if reported := d.report(ctx, err); err == nil {
+			err = reported
 		}
 	}()
-	err = handler()
-	returned = true
-	stop()
-	if reported := d.report(ctx, err); err == nil {
-		return reported
-	}
-	return err
+	return handler()
 }
 
-// keep extends the lease until the returned function is called, which waits for the end of that. asynq
-// does not wait for a handler whose timeout is over. In the last retry keep reports the job's end then,
-// because the handler may never return.
+// keep extends the lease until the returned function is called, which waits for the end of that.
+// asynq does not wait for a handler whose timeout is over. In the last retry keep reports the job's
+// end then, because the handler may never return.
 func (d *delivery) keep(ctx context.Context) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -169,8 +163,8 @@ func (d *delivery) keep(ctx context.Context) (stop func()) {
 	}
 }
 
-// report reports what asynq makes of the handler's result. Its error, which is logged, means that Redis
-// was away for too long.
+// report reports what asynq makes of the handler's result. Its error, which is logged, means that
+// Redis was away for too long.
 func (d *delivery) report(ctx context.Context, result error) error {
 	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts}
 	if result != nil {
@@ -184,8 +178,8 @@ func (d *delivery) report(ctx context.Context, result error) error {
 	case d.last && !errors.Is(ctx.Err(), context.Canceled):
 		s.Event = shaper.Die
 	default:
-		// asynq will retry the task, even the last time if it cancelled the context: a server that stops
-		// puts its tasks back into the queue.
+		// asynq will retry the task, even the last time if it cancelled the context: a server that
+		// stops puts its tasks back into the queue.
 		_, err := d.extend(ctx)
 		if err != nil {
 			d.log.Warn("the lease of a task that is to be retried could not be extended", "error", err)
@@ -216,18 +210,12 @@ func (d *delivery) extend(ctx context.Context) (current bool, err error) {
 	return current, err
 }
 
-// Bounds of the pause between two calls while Redis is away.
-const (
-	minPause = 25 * time.Millisecond
-	maxPause = 500 * time.Millisecond
-)
-
-// insist repeats the call until it succeeds, for as long as the patience lasts, and returns its last
-// error. It ignores the end of the task's own context: that must be reported as well.
+// insist repeats the call until it succeeds, for as long as the patience lasts, and returns its
+// last error. It ignores the end of the task's own context: that must be reported as well.
 func (d *delivery) insist(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.patience)
 	defer cancel()
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for pause := 25 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		err := call(ctx)
 		if err == nil {
 			return nil

@@ -201,7 +201,8 @@ func TestPanicIsReportedAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestEndOfTheContext is asynq giving up on a handler: in time or not, in the last retry or not, or because its server stops.
+// TestEndOfTheContext is asynq giving up on a handler: in time or not, in the last retry or not, or
+// because its server stops.
 func TestEndOfTheContext(t *testing.T) {
 	cut := errors.New("cut off")
 	tests := []struct {

@@ -18,7 +18,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience is how long a page may take to become what is waited for. It is no measure: machines that run tests have other work, too.
+// patience is how long a page may take to become what is waited for. It is no measure: machines
+// that run tests have other work, too.
 const patience = 60 * time.Second
 
 // Browser is one chromium without a window.
@@ -108,7 +109,8 @@ func (p *Page) complain(said string) {
 	p.complaints = append(p.complaints, said)
 }
 
-// Complaints are the errors that the browser has logged since the last call: of scripts, of the Content-Security-Policy, of requests.
+// Complaints are the errors that the browser has logged since the last call: of scripts, of the
+// Content-Security-Policy, of requests.
 func (p *Page) Complaints() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,7 +56,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// Start runs the program with its data in dir. policies are lines of the configuration below "tenants:", such as "  acme: { rate: 5/s }".
+// Start runs the program with its data in dir. policies are lines of the configuration below
+// "tenants:", such as " acme: { rate: 5/s }".
 func Start(ctx context.Context, binary, dir, policies string) (*Program, error) {
 	p := &Program{binary: binary, dir: dir, client: &http.Client{Timeout: 10 * time.Second}}
 	p.upstream = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -180,7 +181,8 @@ func (p *Program) Fail(fail bool) { p.failing.Store(fail) }
 // deliveries.
 func (p *Program) Busy(seconds int64) { p.busy.Store(seconds) }
 
-// Call sends a request to the admin listener with the token, and decodes the answer into out unless that is nil.
+// Call sends a request to the admin listener with the token, and decodes the answer into out unless
+// that is nil.
 func (p *Program) Call(ctx context.Context, method, path string, body, out any) error {
 	return p.send(ctx, method, p.Admin+path, body, out)
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Traffic submits jobs of a tenant until ctx ends, as jagged as life: mean a second, in bursts and lulls that a seed decides.
+// Traffic submits jobs of a tenant until ctx ends, as jagged as life: mean a second, in bursts and
+// lulls that a seed decides.
 func (p *Program) Traffic(ctx context.Context, tenant string, mean float64, seed uint64) {
 	const step = 100 * time.Millisecond
 	rnd := rand.New(rand.NewPCG(seed, 17))

@@ -474,7 +474,8 @@ func TestReconnects(t *testing.T) {
 	p.Complaints() // of the time without a server
 }
 
-// Further rates are told beside the rate, and what is left of a rate is measured by the strictest of them.
+// Further rates are told beside the rate, and what is left of a rate is measured by the strictest
+// of them.
 func TestFurtherRates(t *testing.T) {
 	const name = "partner"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{
@@ -571,7 +572,8 @@ func TestAxes(t *testing.T) {
 	}
 }
 
-// A frame costs the browser about as much whether something is drawn in it or not, and three dashboards must leave the processor to others.
+// A frame costs the browser about as much whether something is drawn in it or not, and three
+// dashboards must leave the processor to others.
 func TestEachFrameIsDrawn(t *testing.T) {
 	must(t, program.Submit(t.Context(), "frames", 200))
 	p := open(t, 1280, 860, "light", "#/")
@@ -616,7 +618,8 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// drawn are the arrivals that the picture has columns for, their highest rate, and how long the line of departures above nothing is.
+// drawn are the arrivals that the picture has columns for, their highest rate, and how long the
+// line of departures above nothing is.
 const drawn = `(() => {
   const [into, out] = uPlot.sync("time").plots.filter((u) => u.root.isConnected && u.root.closest(".picture"));
   const [from, to] = into.edges, [, all, admitted] = into.data;
@@ -636,8 +639,8 @@ type drawing struct {
 	Overlap         bool
 }
 
-// A page that is opened late shows what has come and left before: when it did, and each job once. So does every page that is opened after it,
-// and that which Back leads to.
+// A page that is opened late shows what has come and left before: when it did, and each job once.
+// So does every page that is opened after it, and that which Back leads to.
 func TestThePastIsTrue(t *testing.T) {
 	const name = "late"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 10, PeriodMS: 1000}}, nil)

@@ -1,5 +1,6 @@
-// Command screenshots makes the pictures of docs/dashboard.md: it runs the program with tenants and traffic of its own, and takes pictures of
-// the dashboard in a browser. It needs chromium and redis-server. The traffic comes of fixed seeds; times of day and the like differ from run to run.
+// Command screenshots makes the pictures of docs/dashboard.md: it runs the program with tenants and
+// traffic of its own, and takes pictures of the dashboard in a browser. It needs chromium and
+// redis-server. The traffic comes of fixed seeds; times of day and the like differ from run to run.
 package main
 
 import (
@@ -98,7 +99,8 @@ func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) err
 	}
 }
 
-// pictures takes one after the other: each browser page costs time that the program and its Redis would lack.
+// pictures takes one after the other: each browser page costs time that the program and its Redis
+// would lack.
 func pictures(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
 	for _, one := range []picture{
 		{"dashboard-overview.png", "#/", "light", 1280, 1060, nil, false},

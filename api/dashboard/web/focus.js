@@ -13,7 +13,10 @@ export function keepInSight() {
     const byKey = arrived && target.matches(":focus-visible") && boundingClientRect.height <= innerHeight;
     arrived = false;
     if (intersectionRatio >= most) seenAt = scrollY;
-    else if (byKey || seenAt === scrollY) target.scrollIntoView({ block: "nearest", inline: "nearest" });
+    else if (byKey || seenAt === scrollY) {
+      target.scrollIntoView({ block: "nearest", inline: "nearest" });
+      seenAt = scrollY; // now: the reader may scroll away before the next look
+    }
   }, { threshold: [0, most] });
   const look = () => { // at once, and whenever it enters or leaves
     watch.disconnect();

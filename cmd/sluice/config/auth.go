@@ -68,7 +68,8 @@ func authSettings() []Setting {
 	}
 }
 
-// tokenKeySettings are the settings of each of auth.jwt.keys. Of what may be a secret, or a private key by mistake, nothing is shown.
+// tokenKeySettings are the settings of each of auth.jwt.keys. Of what may be a secret, or a private
+// key by mistake, nothing is shown.
 func tokenKeySettings() []Setting {
 	return []Setting{
 		{Key: "kid", Kind: Text, check: isName, Rule: "must be 1 to 255 bytes without control characters",
@@ -80,7 +81,8 @@ func tokenKeySettings() []Setting {
 	}
 }
 
-// auth reads the lists of the section and checks what holds between its settings. The scalars were read with all others.
+// auth reads the lists of the section and checks what holds between its settings. The scalars were
+// read with all others.
 func (r *reader) auth(c *Config, values map[string]any) {
 	jwt, guest := sectionOf(values, "jwt"), sectionOf(values, "guest")
 	c.Auth.JWT.Keys = r.tokenKeys("auth.jwt.keys", jwt)
@@ -103,7 +105,8 @@ func (r *reader) auth(c *Config, values map[string]any) {
 	}
 }
 
-// listModes turns a list of modes into the text that a variable or a flag gives. What is no list of texts stays, to be refused.
+// listModes turns a list of modes into the text that a variable or a flag gives. What is no list of
+// texts stays, to be refused.
 func listModes(values map[string]any) {
 	section := sectionOf(values, "auth")
 	list, ok := section["mode"].([]any)

@@ -32,7 +32,8 @@ func (r *reader) config(values map[string]any) Config {
 	return c
 }
 
-// between checks the rules that hold between settings. A setting that could not be read is zero and was reported.
+// between checks the rules that hold between settings. A setting that could not be read is zero and
+// was reported.
 func (r *reader) between(c Config) {
 	quarter := c.Worker.Lease / 4
 	for _, s := range []struct {
@@ -141,8 +142,8 @@ func (r *reader) secrets(path string, values map[string]any) []string {
 	})
 }
 
-// texts reads the list at path, whose last step is its key in the section values, nil if it is absent. rule is what a text breaks; no
-// text is shown, for it may be a secret or hold one.
+// texts reads the list at path, whose last step is its key in the section values, nil if it is
+// absent. rule is what a text breaks; no text is shown, for it may be a secret or hold one.
 func (r *reader) texts(path string, values map[string]any, rule func(text string) string) []string {
 	raw, present := values[path[strings.LastIndexByte(path, '.')+1:]]
 	if !present {
@@ -186,10 +187,12 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 	}
 }
 
-// tenants reads the defaults and the named tenants, then checks every policy that results. What is wrong with the defaults is not said
-// again for each tier, and what is wrong with a tier not for each tenant.
+// tenants reads the defaults and the named tenants, then checks every policy that results. What is
+// wrong with the defaults is not said again for each tier, and what is wrong with a tier not for
+// each tenant.
 func (r *reader) tenants(c *Config, values map[string]any) {
-	// The scalars of the defaults were read with the other settings: the lists are left, and what should not be there.
+	// The scalars of the defaults were read with the other settings: the lists are left, and what
+	// should not be there.
 	defaults := sectionOf(values, "defaults")
 	r.unknown("tenants.defaults", defaults, append(keysOf(TenantSettings()), "rates", "routes"))
 	if raw, present := defaults["rates"]; present {
@@ -230,7 +233,8 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 	}
 }
 
-// resulting reports what is wrong with the policies of a tenant of which this is said, but for what is known already.
+// resulting reports what is wrong with the policies of a tenant of which this is said, but for what
+// is known already.
 func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statements, known shaper.Problems) shaper.Problems {
 	problems := problemsOf(b.Validate(said))
 	for _, p := range problems {
@@ -241,8 +245,8 @@ func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statement
 	return problems
 }
 
-// overrides reads what the section at path says of a tenant, a tier or, without routes, of a route. tier is the key of the tier, empty
-// where there can be none.
+// overrides reads what the section at path says of a tenant, a tier or, without routes, of a route.
+// tier is the key of the tier, empty where there can be none.
 func (r *reader) overrides(path string, values map[string]any, routes map[string]Route, tier string) shaper.Overrides {
 	var o shaper.Overrides
 	var maxWait time.Duration

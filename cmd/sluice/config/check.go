@@ -15,7 +15,8 @@ type InForce struct {
 	From  string `json:"from"`  // "default", "file", or the variable or flag
 }
 
-// Check is Load for people: it lists the settings that would be in force, those of routes, guards, tiers and tenants too.
+// Check is Load for people: it lists the settings that would be in force, those of routes, guards,
+// tiers and tenants too.
 func Check(from Sources) ([]InForce, error) {
 	r, values := from.merge()
 	r.config(values)
@@ -45,7 +46,8 @@ func take(tree map[string]any, steps []string) any {
 	return value
 }
 
-// fill gives each section the defaults that it does not override. A section that hands off to asynq has no url and no breaker.
+// fill gives each section the defaults that it does not override. A section that hands off to asynq
+// has no url and no breaker.
 func fill(sections map[string]any, settings func() []Setting) {
 	for _, section := range sections {
 		values, ok := section.(map[string]any)
@@ -162,7 +164,8 @@ func listText(steps []string, list []any) string {
 	return strings.Join(texts, ", ")
 }
 
-// withoutPassword is the URL as it may be shown. One that carries credentials elsewhere than before the host is hidden.
+// withoutPassword is the URL as it may be shown. One that carries credentials elsewhere than before
+// the host is hidden.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil && strings.Contains(text, "@") {

@@ -1,9 +1,10 @@
-// Package config reads the settings of the sluice program: defaults, then the file, then the environment, then the
-// command line, the later winning.
+// Package config reads the settings of the sluice program: defaults, then the file, then the
+// environment, then the command line, the later winning.
 //
-// It promises that nothing is repaired in silence. Every unknown key, wrong type and broken rule of all four sources is
-// collected and reported at once, each with its path, its value and the rule, as shaper.Problems. The values of secrets
-// are never part of a report. What the settings mean is left to the packages that use them.
+// It promises that nothing is repaired in silence. Every unknown key, wrong type and broken rule of
+// all four sources is collected and reported at once, each with its path, its value and the rule,
+// as shaper.Problems. The values of secrets are never part of a report. What the settings mean is
+// left to the packages that use them.
 package config
 
 import (

@@ -124,7 +124,8 @@ func (r *reader) words(path string, raw any, allowed []string) []string {
 	})
 }
 
-// list reads a list of texts, each once; broken is the rule that one breaks, empty for none. nil reads as none.
+// list reads a list of texts, each once; broken is the rule that one breaks, empty for none. nil
+// reads as none.
 func (r *reader) list(path string, raw any, rule string, broken func(word string) (rule string)) []string {
 	list, isList := raw.([]any)
 	if raw == nil {

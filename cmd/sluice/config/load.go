@@ -16,7 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Sources are where settings come from, the later ones winning: the settings' defaults, Preset, File, Environ, Flags.
+// Sources are where settings come from, the later ones winning: the settings' defaults, Preset,
+// File, Environ, Flags.
 type Sources struct {
 	Preset  map[string]any    // nested like the file; changes the defaults
 	File    string            // path of a YAML file; empty: none
@@ -28,10 +29,12 @@ type Sources struct {
 // maxFile bounds what is read of a configuration file.
 const maxFile = 16 << 20
 
-// delimiter parts the steps of a path inside koanf. Names of tenants may hold dots, but no control characters.
+// delimiter parts the steps of a path inside koanf. Names of tenants may hold dots, but no control
+// characters.
 const delimiter = "\x00"
 
-// Load reads and checks the settings of all sources. The error is of type shaper.Problems and lists all that is wrong.
+// Load reads and checks the settings of all sources. The error is of type shaper.Problems and lists
+// all that is wrong.
 func Load(from Sources) (Config, error) {
 	r, values := from.merge()
 	config := r.config(values)
@@ -114,8 +117,9 @@ func nested(values map[string]any) map[string]any {
 	return root
 }
 
-// file reads the configuration file. A section without content says nothing and is dropped, so that it does not hide the defaults; a
-// section that is none is a problem here, before a later source may hide it.
+// file reads the configuration file. A section without content says nothing and is dropped, so that
+// it does not hide the defaults; a section that is none is a problem here, before a later source
+// may hide it.
 func (r *reader) file(content []byte) map[string]any {
 	values := r.yaml(content)
 	r.unread = r.unread || values == nil
@@ -165,8 +169,9 @@ func (r *reader) yaml(content []byte) map[string]any {
 	return values
 }
 
-// keysAsWritten makes the keys of all mappings below the node text: YAML reads 0042 as a number, 34 in decimal, and 2024-01-01 as an instant, but here
-// they are names. A copy takes the place of each key, for an alias elsewhere may mean the value.
+// keysAsWritten makes the keys of all mappings below the node text: YAML reads 0042 as a number, 34
+// in decimal, and 2024-01-01 as an instant, but here they are names. A copy takes the place of each
+// key, for an alias elsewhere may mean the value.
 func keysAsWritten(n *yaml.Node) {
 	for i, child := range n.Content {
 		keysAsWritten(child)
@@ -184,7 +189,8 @@ func keysAsWritten(n *yaml.Node) {
 	}
 }
 
-// documents counts the documents of a YAML stream. Of several the parser would read the first alone.
+// documents counts the documents of a YAML stream. Of several the parser would read the first
+// alone.
 func documents(content []byte) int {
 	n, open := 0, false
 	for line := range bytes.Lines(content) {
@@ -201,8 +207,9 @@ func documents(content []byte) int {
 	return n
 }
 
-// environ provides the variables that belong to a setting; an empty one says nothing. Others that start with SLUICE_ are left alone: an orchestrator
-// makes some of its own for a service of that name.
+// environ provides the variables that belong to a setting; an empty one says nothing. Others that
+// start with SLUICE_ are left alone: an orchestrator makes some of its own for a service of that
+// name.
 func (r *reader) environ(environ []string) *env.Env {
 	byName := map[string]Setting{}
 	for _, s := range Settings() {

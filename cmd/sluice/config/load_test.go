@@ -214,7 +214,8 @@ log: { level: warn }
 	}
 }
 
-// TestProblems has one case for every kind of mistake; the wanted line is the whole of what is reported.
+// TestProblems has one case for every kind of mistake; the wanted line is the whole of what is
+// reported.
 func TestProblems(t *testing.T) {
 	const token = "admin: { token: \"0123456789abcdef\" }\n"
 	for _, c := range []struct{ name, yaml, want string }{
@@ -412,7 +413,8 @@ func TestPrecedence(t *testing.T) {
 	check("flag over environment", 5)
 }
 
-// TestEverySettingEverySource sets each setting by its variable and by its flag to another legal value.
+// TestEverySettingEverySource sets each setting by its variable and by its flag to another legal
+// value.
 func TestEverySettingEverySource(t *testing.T) {
 	values := map[string]string{
 		"redis.url": "redis://127.0.0.1:1/2", "redis.data_dir": "x", "redis.allow_unsafe": "true", "api.listen": "127.0.0.1:1",
@@ -451,8 +453,8 @@ func TestMissingFile(t *testing.T) {
 	}
 }
 
-// FuzzLoad feeds arbitrary files. Whatever they hold, Load returns; what it accepts keeps the rules that the rest of the
-// program relies on, and what it refuses is listed with path, value and rule.
+// FuzzLoad feeds arbitrary files. Whatever they hold, Load returns; what it accepts keeps the rules
+// that the rest of the program relies on, and what it refuses is listed with path, value and rule.
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{route, "", "redis: { url: x }", "tenants: { a: { rates: [ { rate: 1/s, burst: 9223372036854775807 } ] } }",
 		"a: &a [*a]", "? [1]\n: 2", "worker: { lease: 1e9, sweep: .nan, concurrency: 0x10 }", "routes: { a: { url: !!binary aGk= } }",

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// meant names the value that was probably meant where the rule is broken, as the end of the rule; empty if there is none. It
-// tries what people write first: a number without its unit, a URL without its scheme, a unit in full.
+// meant names the value that was probably meant where the rule is broken, as the end of the rule;
+// empty if there is none. It tries what people write first: a number without its unit, a URL
+// without its scheme, a unit in full.
 func (s Setting) meant(raw any) string {
 	switch raw.(type) {
 	case string, int, int64, float64:

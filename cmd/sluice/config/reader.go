@@ -24,7 +24,8 @@ func (r *reader) problem(path, value, rule string) {
 	r.problems = append(r.problems, shaper.Problem{Field: path, Value: value, Rule: rule})
 }
 
-// at is the path of a setting as a problem names it: with the variable or flag that its value is from.
+// at is the path of a setting as a problem names it: with the variable or flag that its value is
+// from.
 func (r *reader) at(path string) string {
 	if origin, ok := r.origin[path]; ok {
 		return path + " (" + origin + ")"
@@ -32,7 +33,8 @@ func (r *reader) at(path string) string {
 	return path
 }
 
-// kindOf names what a value is without showing it: what stands where a section should may be a secret.
+// kindOf names what a value is without showing it: what stands where a section should may be a
+// secret.
 func kindOf(raw any) string {
 	switch raw.(type) {
 	case nil:
@@ -58,8 +60,8 @@ func sectionOf(tree map[string]any, path string) map[string]any {
 	return tree
 }
 
-// scalars reads the settings from the section values, which stands at path in the file, into their places. It reports
-// every other key but those named in more, which the caller reads.
+// scalars reads the settings from the section values, which stands at path in the file, into their
+// places. It reports every other key but those named in more, which the caller reads.
 func (r *reader) scalars(path string, values map[string]any, settings []Setting, places map[string]any, more ...string) {
 	known := append(slices.Clone(more), keysOf(settings)...)
 	r.unknown(path, values, known)
@@ -89,7 +91,8 @@ func keysOf(settings []Setting) []string {
 	return keys
 }
 
-// unknown reports the keys of a section, and of the sections in it, that are not known. A known key covers all below it.
+// unknown reports the keys of a section, and of the sections in it, that are not known. A known key
+// covers all below it.
 func (r *reader) unknown(path string, values map[string]any, known []string) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if slices.Contains(known, key) {

@@ -7,7 +7,8 @@ import (
 	"github.com/7509e464/sluice/api"
 )
 
-// Reference is the tables of the reference page, in Markdown: every scalar setting, then those of a route and a tenant.
+// Reference is the tables of the reference page, in Markdown: every scalar setting, then those of a
+// route and a tenant.
 func Reference() string {
 	var b strings.Builder
 	b.WriteString("| key | default | rule | what it does | variable, flag |\n|---|---|---|---|---|\n")

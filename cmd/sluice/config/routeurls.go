@@ -15,8 +15,8 @@ func RouteVariable(route string) string {
 	return routeVariablePrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(route)) + routeVariableSuffix
 }
 
-// routeVariables reads the variables that set urls. A variable belongs to the route among names that it stands for. If there
-// is none it makes one, whose name is in lower case.
+// routeVariables reads the variables that set urls. A variable belongs to the route among names
+// that it stands for. If there is none it makes one, whose name is in lower case.
 func (r *reader) routeVariables(environ []string, names []string) map[string]any {
 	urls := map[string]string{}
 	for _, entry := range environ {
@@ -81,8 +81,9 @@ func routeSections(urls map[string]string) map[string]any {
 	return map[string]any{"routes": sections}
 }
 
-// Strays are notes on variables that look like a misspelt setting, each with the one that may be meant. They are ignored, as
-// are all variables that belong to no setting: an orchestrator makes some of its own.
+// Strays are notes on variables that look like a misspelt setting, each with the one that may be
+// meant. They are ignored, as are all variables that belong to no setting: an orchestrator makes
+// some of its own.
 func Strays(environ []string) []string {
 	known := []string{"sluice_config", "sluice_roles", "sluice_api", "sluice_admin", "sluice_key"}
 	for _, s := range Settings() {

@@ -20,7 +20,8 @@ const (
 	Share    Kind = "number from 0 to 1"
 )
 
-// Setting is one value that can be set: what the reader, the flags, the help texts and the reference page know of it.
+// Setting is one value that can be set: what the reader, the flags, the help texts and the
+// reference page know of it.
 type Setting struct {
 	Key     string // path in the file, such as "worker.lease"
 	Kind    Kind
@@ -83,7 +84,8 @@ const (
 	year = 366 * day
 )
 
-// Settings are all scalar settings that have one place in the file, in the order of the reference page.
+// Settings are all scalar settings that have one place in the file, in the order of the reference
+// page.
 func Settings() []Setting {
 	settings := []Setting{
 		{Key: "redis.url", Kind: Text, check: isRedisURL, Help: "Redis that keeps the jobs. Without it a private redis-server is started.",
@@ -149,8 +151,8 @@ func Settings() []Setting {
 	return append(settings, choice("log.level", "info", "Least level of what is logged.", "debug", "info", "warn", "error"))
 }
 
-// TenantSettings are the scalar settings of tenants.defaults and of each named tenant, which has no defaults of its own.
-// Their bounds are those of shaper.Policy, which checks them together.
+// TenantSettings are the scalar settings of tenants.defaults and of each named tenant, which has no
+// defaults of its own. Their bounds are those of shaper.Policy, which checks them together.
 func TenantSettings() []Setting {
 	return []Setting{
 		{Key: "rate", Kind: Rate, Default: "10/s", Help: "Departures per period, such as 10/s or 5/24h.",

@@ -8,11 +8,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// LoadTenants reads a file that names tenants as the configuration file does, and nothing else: what is said of each, by name. given is the
-// flag that the path was given with, for the problems. The error is of type shaper.Problems and lists all that is wrong.
+// LoadTenants reads a file that names tenants as the configuration file does, and nothing else:
+// what is said of each, by name. given is the flag that the path was given with, for the problems.
+// The error is of type shaper.Problems and lists all that is wrong.
 //
-// Which tiers and routes there are is not known here, nor what else holds for the tenants: a value is refused only if it is wrong
-// whatever that is.
+// Which tiers and routes there are is not known here, nor what else holds for the tenants: a value
+// is refused only if it is wrong whatever that is.
 func LoadTenants(given, path string) (map[string]shaper.Overrides, error) {
 	content, err := readFile(path)
 	if err != nil {
@@ -75,7 +76,8 @@ func (r *reader) namedTenant(name string, raw any) (o shaper.Overrides, ok bool)
 	return o, true
 }
 
-// inItself reports settings that no other setting could make legal: it lays them over the most patient policy.
+// inItself reports settings that no other setting could make legal: it lays them over the most
+// patient policy.
 func (r *reader) inItself(path string, o shaper.Overrides) {
 	patient := shaper.DefaultPolicy()
 	patient.Rate = shaper.Rate{Limit: 1000, Period: time.Millisecond}

@@ -39,7 +39,8 @@ tenants:
 	}
 }
 
-// Names are what is written, also where YAML knows another reading: as a number, an instant, nothing, or by an alias.
+// Names are what is written, also where YAML knows another reading: as a number, an instant,
+// nothing, or by an alias.
 func TestNamesAreTakenAsWritten(t *testing.T) {
 	const names = "0042: {}\n  34: {}\n  1e3: {}\n  0x10: {}\n  1_000: {}\n  1.10: {}\n  2024-01-01: {}\n  ~: {}\n  True: {}\n  !!int 007: {}\n  \"0o7\": {}\n  acme: { routes: { 010: { rate: 5/m } } }\n"
 	want := []string{"0042", "007", "0o7", "0x10", "1.10", "1_000", "1e3", "2024-01-01", "34", "True", "acme", "~"}

@@ -18,8 +18,9 @@ import (
 // hidden stands for the value of a secret.
 const hidden = "(hidden)"
 
-// read turns a value as the file, the environment or a flag gives it into the setting's type: string, int64, bool,
-// time.Duration, shaper.Rate or *float64. The rule is empty if the value is good, else what it breaks.
+// read turns a value as the file, the environment or a flag gives it into the setting's type:
+// string, int64, bool, time.Duration, shaper.Rate or *float64. The rule is empty if the value is
+// good, else what it breaks.
 func (s Setting) read(raw any) (value any, rule string) {
 	switch s.Kind {
 	case Whole:
@@ -70,8 +71,8 @@ func (s Setting) read(raw any) (value any, rule string) {
 	}
 }
 
-// typed gives text from the environment or the command line the type that the file would give it. What cannot be read
-// stays text, for read to refuse.
+// typed gives text from the environment or the command line the type that the file would give it.
+// What cannot be read stays text, for read to refuse.
 func (s Setting) typed(text string) any {
 	switch s.Kind {
 	case Whole:
@@ -108,8 +109,8 @@ func (s Setting) show(raw any) string {
 	return show(raw)
 }
 
-// show writes a value of any type as a person would, in bounded length; sections by their kind alone, for they may
-// hold anything.
+// show writes a value of any type as a person would, in bounded length; sections by their kind
+// alone, for they may hold anything.
 func show(raw any) string {
 	switch v := raw.(type) {
 	case nil:
@@ -134,7 +135,8 @@ func show(raw any) string {
 	}
 }
 
-// wholeOf is the whole number that a YAML value is. Floats are refused, even 2.0: a fraction must not vanish in silence.
+// wholeOf is the whole number that a YAML value is. Floats are refused, even 2.0: a fraction must
+// not vanish in silence.
 func wholeOf(raw any) (int64, bool) {
 	switch v := raw.(type) {
 	case int:
@@ -173,7 +175,8 @@ func notEmpty(text string) bool { return strings.TrimSpace(text) != "" }
 // isRedisURL accepts what the engine accepts: one server, a cluster, Sentinel. Empty is not set.
 func isRedisURL(text string) bool { return text == "" || queue.ParseURL(text) == nil }
 
-// isToken accepts what fits into an Authorization header and is not guessed in an afternoon. Empty is not set.
+// isToken accepts what fits into an Authorization header and is not guessed in an afternoon. Empty
+// is not set.
 func isToken(text string) bool {
 	if text == "" {
 		return true

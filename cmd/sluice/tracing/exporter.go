@@ -13,7 +13,8 @@ import (
 // maxError bounds what is logged of an error, in bytes: it may hold an answer of the collector.
 const maxError = 300
 
-// watched is an exporter that logs when it begins to fail and when it works again, instead of every failure.
+// watched is an exporter that logs when it begins to fail and when it works again, instead of every
+// failure.
 type watched struct {
 	next sdk.SpanExporter
 	to   string
@@ -28,7 +29,8 @@ type watched struct {
 	lost    int // spans since it fails
 }
 
-// watch watches an exporter. The error is that of registering the metrics, which are not registered where there is no registerer.
+// watch watches an exporter. The error is that of registering the metrics, which are not registered
+// where there is no registerer.
 func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, log *slog.Logger) (*watched, error) {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_trace_spans_total", Help: "Spans that were sent to the collector, or could not be.",
@@ -41,7 +43,8 @@ func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, l
 	return w, registerer.Register(total)
 }
 
-// ExportSpans implements sdktrace.SpanExporter. The error stays here, because the SDK would log it each time.
+// ExportSpans implements sdktrace.SpanExporter. The error stays here, because the SDK would log it
+// each time.
 func (w *watched) ExportSpans(ctx context.Context, batch []sdk.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,10 +1,12 @@
 // Package tracing sends the spans of a process to an OpenTelemetry collector, by OTLP over HTTP.
 //
-// It is off unless an endpoint is set, by the configuration or by the standard variables. What OpenTelemetry's own variables say of headers, certificates,
-// compression, time limits, batches and the resource is left to its SDK.
+// It is off unless an endpoint is set, by the configuration or by the standard variables. What
+// OpenTelemetry's own variables say of headers, certificates, compression, time limits, batches and
+// the resource is left to its SDK.
 //
-// What it promises: a collector that is away, slow or refuses everything costs spans and nothing else. Spans wait in a queue of bounded
-// size (OTEL_BSP_MAX_QUEUE_SIZE, 2,048) and are dropped where it is full; one log line tells that they are lost, and one that they are not any more.
+// What it promises: a collector that is away, slow or refuses everything costs spans and nothing
+// else. Spans wait in a queue of bounded size (OTEL_BSP_MAX_QUEUE_SIZE, 2,048) and are dropped
+// where it is full; one log line tells that they are lost, and one that they are not any more.
 // Close sends what is left, for a bounded time.
 package tracing
 
@@ -50,8 +52,9 @@ type Tracing struct {
 	close    sync.Once
 }
 
-// Open prepares the export, without a look at the collector. It returns nil where traces are off, and fails where the settings cannot work
-// together, such as a client certificate for an endpoint without TLS.
+// Open prepares the export, without a look at the collector. It returns nil where traces are off,
+// and fails where the settings cannot work together, such as a client certificate for an endpoint
+// without TLS.
 func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	if cfg.Getenv == nil {
 		cfg.Getenv = func(string) string { return "" }
@@ -92,14 +95,16 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	return &Tracing{provider: sdk.NewTracerProvider(trace...), exporter: exporter}, nil
 }
 
-// The variables that say where spans are sent: the first for traces alone, as it stands, the second for all there is to send.
+// The variables that say where spans are sent: the first for traces alone, as it stands, the second
+// for all there is to send.
 const (
 	tracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	baseEndpoint   = "OTEL_EXPORTER_OTLP_ENDPOINT"
 )
 
-// endpoint is where spans are sent, without what may be secret in a URL. It is empty where traces are off. The error is of type shaper.Problems: the
-// SDK would take its default instead of a variable that is no URL.
+// endpoint is where spans are sent, without what may be secret in a URL. It is empty where traces
+// are off. The error is of type shaper.Problems: the SDK would take its default instead of a
+// variable that is no URL.
 func (c Config) endpoint() (string, error) {
 	if strings.EqualFold(strings.TrimSpace(c.Getenv("OTEL_SDK_DISABLED")), "true") || c.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return "", nil

@@ -82,7 +82,8 @@ type failing struct{ err error }
 func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
 func (f *failing) Shutdown(context.Context) error                        { return nil }
 
-// TestOneLinePerChange: a collector that is away for long is told of once, and once when it is back.
+// TestOneLinePerChange: a collector that is away for long is told of once, and once when it is
+// back.
 func TestOneLinePerChange(t *testing.T) {
 	var log journal
 	next := &failing{}

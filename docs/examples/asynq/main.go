@@ -1,5 +1,5 @@
-// Command asynq is asynq handlers behind Sluice in one program: jobs come in over HTTP, wait in their tenant's bucket, and leave at its rate
-// into the handlers.
+// Command asynq is asynq handlers behind Sluice in one program: jobs come in over HTTP, wait in
+// their tenant's bucket, and leave at its rate into the handlers.
 //
 //	go run ./docs/examples/asynq                                       jobs in memory
 //	REDIS_URL=redis://127.0.0.1:6379/0 go run ./docs/examples/asynq    jobs in Redis, for any number of such processes
@@ -74,7 +74,8 @@ func run(ctx context.Context, redisURL, intake, admin string) error {
 	}
 	server.Remember() // the dashboard begins with the minutes before it was opened
 
-	// Whatever fails ends the rest. The end has an order: no new jobs, then the worker with what it runs, then the listeners.
+	// Whatever fails ends the rest. The end has an order: no new jobs, then the worker with what it
+	// runs, then the listeners.
 	all, ctx := errgroup.WithContext(ctx)
 	listeners := []*http.Server{
 		api.HTTPServer(intake, server.Intake(), slog.Default()),

@@ -1,8 +1,9 @@
-// Package limitertest is the conformance suite of limiter.Store: what a store promises, each promise one small named test. It runs on every
-// store; a new promise is written down here first.
+// Package limitertest is the conformance suite of limiter.Store: what a store promises, each
+// promise one small named test. It runs on every store; a new promise is written down here first.
 //
-// Time is real here, for a store owns its clock. So the tests either have policies in whose period nothing comes back while they run, or ask
-// until what they wait for has come. What a decision says to the microsecond is tested with the pure functions, and with the scripts.
+// Time is real here, for a store owns its clock. So the tests either have policies in whose period
+// nothing comes back while they run, or ask until what they wait for has come. What a decision says
+// to the microsecond is tested with the pure functions, and with the scripts.
 package limitertest
 
 import (
@@ -178,7 +179,8 @@ func again(s *suite) {
 	}
 	for !s.take(r, "k", 2).Allowed {
 	}
-	// Before the answer the store's clock had not come to the instant of it yet, so this is the least that has passed there.
+	// Before the answer the store's clock had not come to the instant of it yet, so this is the
+	// least that has passed there.
 	if passed := time.Since(before); passed < refused.RetryAfter-time.Millisecond {
 		s.Errorf("it passed after %v, told was %v", passed, refused.RetryAfter)
 	}
@@ -246,8 +248,8 @@ func Most(p limiter.Policy) int64 {
 	}
 }
 
-// windows sends callers for as long as several windows last. What was asked and answered within one period was decided in it, so that must
-// not be more than the policy promises of any.
+// windows sends callers for as long as several windows last. What was asked and answered within one
+// period was decided in it, so that must not be more than the policy promises of any.
 func windows(s *suite) {
 	r := s.rule(20, 100*time.Millisecond)
 	type passed struct{ asked, answered time.Duration }

@@ -1,7 +1,8 @@
-// Package picture draws simulated runs: arrivals above, departures below, what waits between them, and refusals marked. It is apart from
-// package simulate so that the simulator imports no drawing.
+// Package picture draws simulated runs: arrivals above, departures below, what waits between them,
+// and refusals marked. It is apart from package simulate so that the simulator imports no drawing.
 //
-// The colours are those of Okabe and Ito, which people with any colour vision tell apart; nothing is told by colour alone.
+// The colours are those of Okabe and Ito, which people with any colour vision tell apart; nothing
+// is told by colour alone.
 package picture
 
 import (
@@ -50,7 +51,8 @@ const (
 	footHeight  = 1.2 * vg.Centimeter // for the name and the labels of the time axis
 )
 
-// steps is how many steps of time a picture shows: enough to see what happens within a period, few enough to be drawn apart.
+// steps is how many steps of time a picture shows: enough to see what happens within a period, few
+// enough to be drawn apart.
 const steps = 500
 
 // newPanel is an empty plot in the manner of all panels.

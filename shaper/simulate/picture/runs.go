@@ -15,8 +15,8 @@ import (
 // errNoRuns is what a picture of nothing is refused with.
 var errNoRuns = errors.New("draw: there is no run")
 
-// Run draws one run: its arrivals with the refused ones on top, its departures with the rate, and, if it has a queue, what waits in it and
-// the capacity.
+// Run draws one run: its arrivals with the refused ones on top, its departures with the rate, and,
+// if it has a queue, what waits in it and the capacity.
 func Run(w io.Writer, f Format, r *simulate.Run) error {
 	if r == nil || len(r.Trace) == 0 {
 		return errNoRuns
@@ -53,7 +53,8 @@ func Run(w io.Writer, f Format, r *simulate.Run) error {
 	return stack(w, f, panels, panelHeight)
 }
 
-// Comparison draws the arrivals of one trace, and below them what each run made of it, all with the same scale.
+// Comparison draws the arrivals of one trace, and below them what each run made of it, all with the
+// same scale.
 func Comparison(w io.Writer, f Format, runs []*simulate.Run) error {
 	if len(runs) == 0 || len(runs[0].Trace) == 0 {
 		return errNoRuns
@@ -105,7 +106,8 @@ func newTimeAxis(s simulate.Series) timeAxis {
 	return timeAxis{name: name, step: float64(s.Step) / float64(unit), steps: len(s.Arrived), duration: s.Step}
 }
 
-// counts are the values of a series over time, but for those that repeat the one before; the last is there twice, for its step to have a width.
+// counts are the values of a series over time, but for those that repeat the one before; the last
+// is there twice, for its step to have a width.
 func (a timeAxis) counts(values []int64) plotter.XYs {
 	var xys plotter.XYs
 	for i, v := range values {
@@ -127,7 +129,8 @@ func (a timeAxis) rates(values []int64) plotter.XYs {
 
 func (a timeAxis) bound(y float64) *plotter.Line { return bound(0, float64(a.steps)*a.step, y) }
 
-// lay gives the panels the same axis of time, labelled below the last, and room above the highest value.
+// lay gives the panels the same axis of time, labelled below the last, and room above the highest
+// value.
 func (a timeAxis) lay(panels []*plot.Plot) {
 	for i, p := range panels {
 		p.X.Min, p.X.Max = 0, float64(a.steps)*a.step

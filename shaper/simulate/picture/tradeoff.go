@@ -14,7 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// TradeOff draws what capacity and what wait each rate of a recommendation needs, with the recommended one marked.
+// TradeOff draws what capacity and what wait each rate of a recommendation needs, with the
+// recommended one marked.
 func TradeOff(w io.Writer, f Format, r simulate.Recommendation, g simulate.Goals) error {
 	if len(r.Curve) == 0 {
 		return errNoRuns

@@ -1,5 +1,5 @@
-// Package outbound makes the POST requests of deliveries and callbacks: signed (Standard Webhooks), one
-// per attempt, to receivers that may be hostile.
+// Package outbound makes the POST requests of deliveries and callbacks: signed (Standard Webhooks),
+// one per attempt, to receivers that may be hostile.
 package outbound
 
 import (
@@ -17,30 +17,42 @@ import (
 	"time"
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 const (
 	maxHeaderBytes = 32 << 10 // of all headers of an answer; more is a failed attempt
 	maxMessage     = 512      // bytes that are stored of an error
-	// MaxDrain is how much of a body is read and discarded so that the connection can be used again.
+	// MaxBody is how much of an answer's body is kept, MaxKeptHeader how much of a header, in
+	// bytes.
+	MaxBody, MaxKeptHeader = 4 << 10, 1 << 10
+	// MaxDrain is how much of a body is read and discarded so that the connection can be used
+	// again.
 	MaxDrain = 64 << 10
 )
 
-// Client calls receivers. It obeys no proxy variable and decompresses nothing. Its transport, used by
-// itself, follows no redirect and keeps no cookies.
+// keptHeaders are the headers of an answer that are stored with the job's result.
+var keptHeaders = []string{"Content-Type", "Location", "Retry-After"}
+
+// Client calls receivers. It obeys no proxy variable and decompresses nothing. Its transport, used
+// by itself, follows no redirect and keeps no cookies.
 type Client struct {
-	Dialer    *net.Dialer
-	Transport *http.Transport
-	signers   []*webhooks.Webhook
-	timeout   time.Duration
+	Dialer            *net.Dialer
+	Transport         *http.Transport
+	process, receiver string // the two sides in errors
+	signers           []*webhooks.Webhook
+	timeout           time.Duration
 }
 
-// New returns a client that opens at most connections to a host. It signs with each of the secrets, so
-// that receivers can move from one to the next. Without secrets it does not sign.
-func New(timeout time.Duration, connections int, secrets []string) (*Client, error) {
+// New returns a client that names process and receiver in errors and opens at most connections to a
+// host. It signs with each of the secrets, so that receivers can move from one to the next. Without
+// secrets it does not sign. It panics with one that is no ValidSecret.
+func New(process, receiver string, timeout time.Duration, connections int, secrets []string) *Client {
 	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
 	dialer := &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}
-	c := &Client{Dialer: dialer, timeout: timeout, Transport: &http.Transport{
+	c := &Client{process: process, receiver: receiver, timeout: timeout, Dialer: dialer}
+	c.Transport = &http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSHandshakeTimeout:    timeout,
 		DisableCompression:     true,
@@ -48,25 +60,64 @@ func New(timeout time.Duration, connections int, secrets []string) (*Client, err
 		MaxIdleConnsPerHost:    connections,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeaderBytes,
-	}}
-	for i, secret := range secrets {
+	}
+	for _, secret := range secrets {
 		signer, err := webhooks.NewWebhook(secret)
 		if err != nil {
-			return nil, fmt.Errorf("secrets[%d] must be whsec_ and base64", i)
+			panic("outbound: a secret that was not validated")
 		}
 		c.signers = append(c.signers, signer)
 	}
-	return c, nil
+	return c
 }
 
-// ValidSecret reports whether New accepts the secret.
+// ValidSecret reports whether the secret is "whsec_" and base64.
 func ValidSecret(secret string) bool {
 	_, err := webhooks.NewWebhook(secret)
 	return err == nil && len(secret) > len("whsec_")
 }
 
-// Request returns a POST of JSON. Its error does not quote the URL, which may hold secrets.
-func (c *Client) Request(ctx context.Context, url, id string, body []byte, at time.Time) (*http.Request, error) {
+// Post makes one request, to which edit may add, and returns what is kept of the answer. A body
+// that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
+func (c *Client) Post(
+	ctx context.Context, url, id string, body []byte, edit func(*http.Request),
+) (*queue.Response, error) {
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	req, err := c.request(limited, url, id, body)
+	if err != nil {
+		return nil, NoAnswer{Message: err.Error()}
+	}
+	edit(req)
+	resp, err := c.Transport.RoundTrip(req)
+	if err != nil {
+		return nil, c.explain(ctx, limited, err)
+	}
+	defer resp.Body.Close()
+	a := &queue.Response{Status: resp.StatusCode}
+	for _, name := range keptHeaders {
+		if v := resp.Header.Get(name); v != "" {
+			if a.Headers == nil {
+				a.Headers = make(map[string]string, len(keptHeaders))
+			}
+			a.Headers[strings.ToLower(name)] = CutTo(v, MaxKeptHeader)
+		}
+	}
+	if resp.StatusCode < 200 {
+		return a, nil // 101: what follows is not a body, and may never end
+	}
+	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
+	a.Truncated = err != nil || len(a.Body) > MaxBody
+	a.Body = a.Body[:min(len(a.Body), MaxBody)]
+	if err == nil && a.Truncated && resp.ContentLength <= MaxDrain {
+		_, _ = io.CopyN(io.Discard, resp.Body, MaxDrain)
+	}
+	return a, nil
+}
+
+// request returns a POST of JSON. Its error does not quote the URL, which may hold secrets.
+func (c *Client) request(ctx context.Context, url, id string, body []byte) (*http.Request, error) {
+	at := time.Now()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("the URL cannot be used")
@@ -89,45 +140,55 @@ func (c *Client) Request(ctx context.Context, url, id string, body []byte, at ti
 	return req, nil
 }
 
-// NoAnswer is why a receiver gave no answer. Message is a fixed text: the cause may quote data, such as
-// a malformed answer that echoes the payload. Detail names hosts, addresses and certificates of the
-// operator's network, so clients must not see it.
-type NoAnswer struct{ Message, Detail string }
+// NoAnswer is why a receiver gave no answer. Message is a fixed text: the cause may quote data,
+// such as a malformed answer that echoes the payload. Detail names hosts, addresses and
+// certificates of the operator's network, so clients must not see it.
+type NoAnswer struct {
+	Message, Detail string
+	cause           error
+}
 
 // Error returns the most exact text.
 func (e NoAnswer) Error() string { return Cut(cmp.Or(e.Detail, e.Message)) }
 
-// Explain returns why a round trip failed. parent is the context of the attempt without its timeout,
-// limited the one with it; process and receiver name the two sides in the message.
-func (c *Client) Explain(parent, limited context.Context, err error, process, receiver string) NoAnswer {
+func (e NoAnswer) Unwrap() error { return e.cause }
+
+// explain returns why a round trip failed. parent is the context of the attempt without its
+// timeout.
+func (c *Client) explain(parent, limited context.Context, err error) NoAnswer {
 	var (
 		timeout net.Error
 		dial    *net.OpError
 		cert    *tls.CertificateVerificationError
 		alert   tls.AlertError
 	)
+	no := NoAnswer{cause: err}
 	switch {
 	case errors.Is(parent.Err(), context.Canceled):
-		return NoAnswer{Message: fmt.Sprintf("the %s stopped before the %s had answered", process, receiver)}
+		no.Message = fmt.Sprintf("the %s stopped before the %s had answered", c.process, c.receiver)
 	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
-		return NoAnswer{Message: fmt.Sprintf("no answer within %v", c.timeout)}
+		no.Message = fmt.Sprintf("no answer within %v", c.timeout)
 	case errors.As(err, &cert):
-		return NoAnswer{"TLS handshake failed", cert.Error()}
+		no.Message, no.Detail = "TLS handshake failed", cert.Error()
 	case errors.As(err, &alert):
-		return NoAnswer{"TLS handshake failed", alert.Error()}
+		no.Message, no.Detail = "TLS handshake failed", alert.Error()
 	case errors.As(err, &dial):
-		return NoAnswer{"connection failed", dial.Error()}
+		no.Message, no.Detail = "connection failed", dial.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return NoAnswer{Message: fmt.Sprintf("the %s closed the connection without an answer", receiver)}
+		no.Message = fmt.Sprintf("the %s closed the connection without an answer", c.receiver)
+	default:
+		no.Message = fmt.Sprintf("the %s's answer is not valid HTTP, or its headers are too large", c.receiver)
 	}
-	return NoAnswer{Message: fmt.Sprintf("the %s's answer is not valid HTTP, or its headers are too large", receiver)}
+	return no
 }
 
 // Cut shortens a message to what is stored of it.
 func Cut(message string) string { return CutTo(message, maxMessage) }
 
-// CutTo shortens s to at most n bytes and drops what is not UTF-8, including half a rune at the cut.
+// CutTo shortens s to at most n bytes and drops what is not UTF-8, including half a rune at the
+// cut.
 func CutTo(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }
 
-// WholeSeconds rounds up: asynq would cut a fraction off, and less than a second would be no timeout.
+// WholeSeconds rounds up: asynq would cut a fraction off, and less than a second would be no
+// timeout.
 func WholeSeconds(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }

@@ -1,6 +1,6 @@
-// Package ticket is the form in which an asynq task names the lease that it belongs to: the task's id
-// and headers. The worker writes it, package handoff reads it. The two may be of different versions,
-// so a name or form never changes its meaning.
+// Package ticket is the form in which an asynq task names the lease that it belongs to: the task's
+// id and headers. The worker writes it, package handoff reads it. The two may be of different
+// versions, so a name or form never changes its meaning.
 package ticket
 
 import (
@@ -38,8 +38,8 @@ func (t Ticket) Headers() map[string]string {
 	}
 }
 
-// Parse reads a ticket from the id and the headers of a task. It is false for a task that Sluice did
-// not make, or of a route without reports.
+// Parse reads a ticket from the id and the headers of a task. It is false for a task that Sluice
+// did not make, or of a route without reports.
 func Parse(taskID string, headers map[string]string) (Ticket, bool) {
 	id, epoch, _ := strings.Cut(taskID, ":")
 	e, err1 := strconv.ParseInt(epoch, 10, 64)

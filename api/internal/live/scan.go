@@ -31,7 +31,8 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 	}
 }
 
-// take goes through all tenants once, and says how long the store was busy with it, as far as that can be told from here.
+// take goes through all tenants once, and says how long the store was busy with it, as far as that
+// can be told from here.
 func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error) {
 	c = &Scan{}
 	var owed time.Duration // rest
@@ -39,7 +40,8 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 	for cursor := ""; ; {
 		asked := time.Now()
 		part, next, err := h.source.Scan(ctx, cursor, scanPart)
-		// What goes beyond the most that it can have cost was spent waiting for others, and calls for no rest.
+		// What goes beyond the most that it can have cost was spent waiting for others, and calls
+		// for no rest.
 		read := time.Now()
 		took := min(read.Sub(asked), callCost+time.Duration(len(part))*tenantCost)
 		busy += took

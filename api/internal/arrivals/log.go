@@ -35,7 +35,8 @@ const (
 	followsMost = 32
 )
 
-// Log remembers the arrivals of one process. It is safe for concurrent use; the zero value is not usable, see New.
+// Log remembers the arrivals of one process. It is safe for concurrent use; the zero value is not
+// usable, see New.
 type Log struct {
 	begun    time.Time
 	seed     maphash.Seed
@@ -110,7 +111,8 @@ func (t *tenant) of(route string) *history {
 	return nil
 }
 
-// begin makes a history. Where the stripe has as many as it may, that of a tenant silent for long is forgotten.
+// begin makes a history. Where the stripe has as many as it may, that of a tenant silent for long
+// is forgotten.
 func (l *Log) begin(s *stripe, t *tenant, route string) *history {
 	if s.flows >= flowsMost {
 		l.forgetOne(s, t)
@@ -122,8 +124,8 @@ func (l *Log) begin(s *stripe, t *tenant, route string) *history {
 	return h
 }
 
-// makeRoom gives a history that is full room for one run more: what is too old goes if that is much, else the history grows, else it becomes
-// coarser.
+// makeRoom gives a history that is full room for one run more: what is too old goes if that is
+// much, else the history grows, else it becomes coarser.
 func (l *Log) makeRoom(s *stripe, h *history, now shaper.Instant) {
 	full := len(h.runs)
 	h.drop(now.Add(-Kept))
@@ -152,7 +154,8 @@ func (l *Log) take(runs int) bool {
 // give gives back what a history has beyond its first runs.
 func (l *Log) give(h *history) { l.spare.Add(int64(cap(h.runs) - firstRuns)) }
 
-// reclaim looks at some tenants, in no order, and takes from them what is too old or more than their share. It reports whether it took any.
+// reclaim looks at some tenants, in no order, and takes from them what is too old or more than
+// their share. It reports whether it took any.
 func (l *Log) reclaim(s *stripe, but *history, now shaper.Instant) (took bool) {
 	share := max(firstRuns, int(spareRuns/max(1, l.flows.Load())))
 	looked := 0
@@ -178,7 +181,8 @@ func (l *Log) reclaim(s *stripe, but *history, now shaper.Instant) (took bool) {
 	return took
 }
 
-// forgetOne forgets the history that was silent longest, of some tenants, in no order, other than but.
+// forgetOne forgets the history that was silent longest, of some tenants, in no order, other than
+// but.
 func (l *Log) forgetOne(s *stripe, but *tenant) {
 	var name string
 	var of *tenant
@@ -225,8 +229,9 @@ func (l *Log) Since(now time.Time) time.Time {
 	return l.begun
 }
 
-// Traces are the tenant's arrivals by route, those at most an hour old at now: admitted or not. Of more than most together only the last are
-// told, and from is the instant of the first of them, else 0.
+// Traces are the tenant's arrivals by route, those at most an hour old at now: admitted or not. Of
+// more than most together only the last are told, and from is the instant of the first of them,
+// else 0.
 func (l *Log) Traces(name string, now shaper.Instant, most int) (traces map[string]simulate.Trace, from shaper.Instant) {
 	flows := l.runs(name, now.Add(-Kept))
 	n := 0

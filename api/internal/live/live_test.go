@@ -191,7 +191,8 @@ func TestOneReadingServesAll(t *testing.T) {
 	}
 }
 
-// Watchers are told of a reading one after the other, whoever came and went before; only their first figures come at once.
+// Watchers are told of a reading one after the other, whoever came and went before; only their
+// first figures come at once.
 func TestWatchersAreToldInTurn(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -276,7 +277,8 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	})
 }
 
-// A watcher that does not take for a while is told the latest once, and nothing of what came between.
+// A watcher that does not take for a while is told the latest once, and nothing of what came
+// between.
 func TestASlowWatcherSkips(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -382,7 +384,8 @@ func TestAFaultOfOnePartIsTold(t *testing.T) {
 	})
 }
 
-// An overview that is asked for is as good as that of a watcher, and costs no more when it is asked for often.
+// An overview that is asked for is as good as that of a watcher, and costs no more when it is asked
+// for often.
 func TestOverviews(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -411,7 +414,8 @@ func TestOverviews(t *testing.T) {
 	})
 }
 
-// Who comes again soon, as a page that is reloaded, is shown what was read last at once; who comes late is not.
+// Who comes again soon, as a page that is reloaded, is shown what was read last at once; who comes
+// late is not.
 func TestWhoComesAgain(t *testing.T) {
 	s := newSource()
 	s.takes = 100 * time.Millisecond

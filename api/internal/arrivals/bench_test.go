@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// BenchmarkNote is what an arrival costs the intake in the steady state: the histories have their room, and the oldest runs go.
+// BenchmarkNote is what an arrival costs the intake in the steady state: the histories have their
+// room, and the oldest runs go.
 func BenchmarkNote(b *testing.B) {
 	for _, tenants := range []int{1, 1000, 20_000} {
 		for _, gap := range []time.Duration{50 * time.Microsecond, 20 * time.Millisecond} {

@@ -8,7 +8,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// looksMost bounds the looks of all tenants together: up to 25 MB. Beyond it they reach less far back.
+// looksMost bounds the looks of all tenants together: up to 25 MB. Beyond it they reach less far
+// back.
 const looksMost = 1 << 17
 
 // Look is what is remembered of a tenant at an instant.
@@ -40,8 +41,8 @@ type instant struct {
 	gap bool // the store was away since the instant before
 }
 
-// looks remembers what scans told of each tenant. A tenant has a look of its own only where something has
-// changed, so that idle tenants cost one look each.
+// looks remembers what scans told of each tenant. A tenant has a look of its own only where
+// something has changed, so that idle tenants cost one look each.
 type looks struct {
 	mu       sync.Mutex
 	most     int
@@ -120,8 +121,8 @@ func (l *looks) pass(now time.Time) {
 	}
 }
 
-// forget drops what was before the instant from, which is one of them. Of each tenant its latest look until
-// then is kept: it says how the tenant was.
+// forget drops what was before the instant from, which is one of them. Of each tenant its latest
+// look until then is kept: it says how the tenant was.
 func (l *looks) forget(from time.Time) {
 	l.instants = slices.DeleteFunc(l.instants, func(i instant) bool { return i.at.Before(from) })
 	for name, known := range l.tenants {
@@ -136,7 +137,8 @@ func (l *looks) forget(from time.Time) {
 	}
 }
 
-// of is a look at the tenant for each instant of the last minutes before now. Before it appeared it had no jobs.
+// of is a look at the tenant for each instant of the last minutes before now. Before it appeared it
+// had no jobs.
 func (l *looks) of(tenant string, now Look) []Look {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 // Count is how many arrivals there were in a span of time.
 type Count struct{ Admitted, Refused int64 }
 
-// Counts counts the tenant's arrivals, of all routes, between each edge and the next. The edges ascend.
+// Counts counts the tenant's arrivals, of all routes, between each edge and the next. The edges
+// ascend.
 func (l *Log) Counts(name string, edges []shaper.Instant) []Count {
 	counts := newCounts(edges)
 	s := l.stripe(name)
@@ -21,8 +22,8 @@ func (l *Log) Counts(name string, edges []shaper.Instant) []Count {
 	return counts
 }
 
-// CountsOfAll counts the arrivals of all tenants between each edge and the next. It holds up the arrivals of
-// a stripe of the tenants at a time.
+// CountsOfAll counts the arrivals of all tenants between each edge and the next. It holds up the
+// arrivals of a stripe of the tenants at a time.
 func (l *Log) CountsOfAll(edges []shaper.Instant) []Count {
 	counts := newCounts(edges)
 	for i := range l.stripes {
@@ -50,8 +51,8 @@ func (t *tenant) share(counts []Count, edges []shaper.Instant) {
 	}
 }
 
-// share counts the arrivals of a run where they lie, evenly between its ends: each goes to one span, and
-// those outside to none.
+// share counts the arrivals of a run where they lie, evenly between its ends: each goes to one
+// span, and those outside to none.
 func (r run) share(counts []Count, edges []shaper.Instant) {
 	first := max(0, sort.Search(len(edges), func(i int) bool { return edges[i] > r.at })-1)
 	before, refusedBefore := r.until(edges[first])

@@ -10,9 +10,11 @@
 //
 // # What it promises
 //
-// Noting an arrival takes some tens of nanoseconds and allocates nothing once a history has its room. Memory is bounded, whatever the number
-// of tenants and of their arrivals: then histories become coarser, and tenants that were silent longest are forgotten. An arrival that is
-// remembered at all is counted exactly, with its cost. A follower who is slower than the arrivals is told how many were lost.
+// Noting an arrival takes some tens of nanoseconds and allocates nothing once a history has its
+// room. Memory is bounded, whatever the number of tenants and of their arrivals: then histories
+// become coarser, and tenants that were silent longest are forgotten. An arrival that is remembered
+// at all is counted exactly, with its cost. A follower who is slower than the arrivals is told how
+// many were lost.
 //
 // What other processes have admitted is not known here, and nothing outlives the process.
 package arrivals

@@ -62,7 +62,8 @@ func TestOnlyTheLastOfTooMany(t *testing.T) {
 	}
 }
 
-// TestAClockSetBack: what came before is forgotten, for its instants mean nothing any more. A little is the order of answers.
+// TestAClockSetBack: what came before is forgotten, for its instants mean nothing any more. A
+// little is the order of answers.
 func TestAClockSetBack(t *testing.T) {
 	l := New()
 	l.Note("acme", came(noon))
@@ -77,8 +78,8 @@ func TestAClockSetBack(t *testing.T) {
 	}
 }
 
-// TestHistoriesAreTrue: whatever comes, no arrival of the last hour is lost or moved by as much as the width of a run, and a trace can be
-// replayed.
+// TestHistoriesAreTrue: whatever comes, no arrival of the last hour is lost or moved by as much as
+// the width of a run, and a trace can be replayed.
 func TestHistoriesAreTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
@@ -177,11 +178,13 @@ func TestAFloodOfNames(t *testing.T) {
 	}
 }
 
-// TestRoomIsShared: where there is no room left, who came first gives what is more than its share to a neighbour who comes later.
+// TestRoomIsShared: where there is no room left, who came first gives what is more than its share
+// to a neighbour who comes later.
 func TestRoomIsShared(t *testing.T) {
 	l := New()
 	l.spare.Store(flowRuns - firstRuns)
-	// So many that a share is an eighth of what one may have, and none beside the two that are looked at: of a crowd only some are looked at.
+	// So many that a share is an eighth of what one may have, and none beside the two that are
+	// looked at: of a crowd only some are looked at.
 	for i := 0; l.flows.Load() < 2*stripes; i++ {
 		if name := fmt.Sprint("other", i); l.stripe(name) != l.stripe("early") {
 			l.Note(name, came(noon))

@@ -11,7 +11,8 @@ import (
 
 const (
 	finest = shaper.Instant(1000) // the least width, in µs
-	// steppedBack is by how much the store's clock must have gone back for what was before to mean nothing any more.
+	// steppedBack is by how much the store's clock must have gone back for what was before to mean
+	// nothing any more.
 	steppedBack = time.Minute
 )
 
@@ -40,8 +41,9 @@ func (h *history) last() shaper.Instant {
 	return r.at + shaper.Instant(r.span)
 }
 
-// add counts an arrival in; refused is 1 if it was, else 0. It reports false if that needs a run for which there is no room. Answers of the store may come in another order
-// than its verdicts: what is late by little counts to the last run.
+// add counts an arrival in; refused is 1 if it was, else 0. It reports false if that needs a run
+// for which there is no room. Answers of the store may come in another order than its verdicts:
+// what is late by little counts to the last run.
 func (h *history) add(at shaper.Instant, cost int64, refused uint32) bool {
 	if k := len(h.runs) - 1; k >= 0 {
 		r := &h.runs[k]
@@ -108,8 +110,8 @@ func (h *history) coarsen(most int) {
 	}
 }
 
-// traceOf is the arrivals of the runs that begin at the instant or later. Those of a run are laid evenly between its ends, and its cost is
-// shared out evenly.
+// traceOf is the arrivals of the runs that begin at the instant or later. Those of a run are laid
+// evenly between its ends, and its cost is shared out evenly.
 func traceOf(runs []run, from shaper.Instant) simulate.Trace {
 	runs = runs[sort.Search(len(runs), func(i int) bool { return runs[i].at >= from }):]
 	n := 0

@@ -1,12 +1,15 @@
-// Package live keeps the figures that the dashboard and `sluice top` show in motion: of all tenants together, of each in a table, of one
-// in detail. A Hub reads them from the store while somebody watches, once for all who watch. While nobody does it reads nothing or, with
-// Remember, as much as keeps the last minutes: so a page opened late does not begin empty.
+// Package live keeps the figures that the dashboard and `sluice top` show in motion: of all tenants
+// together, of each in a table, of one in detail. A Hub reads them from the store while somebody
+// watches, once for all who watch. While nobody does it reads nothing or, with Remember, as much as
+// keeps the last minutes: so a page opened late does not begin empty.
 //
-// What it promises: what a watcher takes is the latest there is; what it was too slow for is skipped and never queued, so a client that hangs
-// costs a few pointers. Those who watch are told of a reading one after the other, spread over the time until the next one: dashboards that
-// all draw at one instant take the processor from what else their machine does. A scan goes through all tenants in short scripts with rests
-// between them, so that it takes at most about a fifth of Redis while it runs and a twentieth over time, however many tenants there are: with
-// many of them it comes less often.
+// What it promises: what a watcher takes is the latest there is; what it was too slow for is
+// skipped and never queued, so a client that hangs costs a few pointers. Those who watch are told
+// of a reading one after the other, spread over the time until the next one: dashboards that all
+// draw at one instant take the processor from what else their machine does. A scan goes through all
+// tenants in short scripts with rests between them, so that it takes at most about a fifth of Redis
+// while it runs and a twentieth over time, however many tenants there are: with many of them it
+// comes less often.
 //
 // What it leaves to others: who may watch, and how the figures are written (package api).
 package live
@@ -43,12 +46,13 @@ type Source interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Workers tells who works and how late departures were.
 	Workers(ctx context.Context) (queue.Workers, error)
-	// DeadLetters counts those of all tenants, as of some seconds ago. It is not known before all tenants were gone through.
+	// DeadLetters counts those of all tenants, as of some seconds ago. It is not known before all
+	// tenants were gone through.
 	DeadLetters(ctx context.Context) (n int64, known bool)
 	// StoreHealth tells engine and version with an error, too.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
-	// Scan returns a page of about most tenants; next is the cursor of the following page, "" starts
-	// and ends. A tenant may be returned twice.
+	// Scan returns a page of about most tenants; next is the cursor of the following page, ""
+	// starts and ends. A tenant may be returned twice.
 	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
 	// Tenant reads one tenant, also one never seen.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
@@ -178,7 +182,8 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	return w, nil
 }
 
-// freePhase is the middle of the longest time between two readings in which nobody is told. It is called with the lock held.
+// freePhase is the middle of the longest time between two readings in which nobody is told. It is
+// called with the lock held.
 func (h *Hub) freePhase() time.Duration {
 	var taken []time.Duration
 	for w := range h.watches {
@@ -201,7 +206,8 @@ func (h *Hub) freePhase() time.Duration {
 	return (from + longest/2) % overviewEvery
 }
 
-// tell signals news in the phase of the watch, or at once while it waits for its first figures. It is called with the lock held.
+// tell signals news in the phase of the watch, or at once while it waits for its first figures. It
+// is called with the lock held.
 func (w *Watch) tell() {
 	waits := w.told.Overview == nil || w.view.Scan && w.told.Scan == nil || w.view.Tenant != "" && w.told.Tenant == nil
 	if waits || w.phase == 0 {
@@ -292,8 +298,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// publish puts new figures into place for those whom they concern and tells them, unless there is nobody left whom they concern, or the
-// loop that they come from has ended.
+// publish puts new figures into place for those whom they concern and tells them, unless there is
+// nobody left whom they concern, or the loop that they come from has ended.
 func (h *Hub) publish(ctx context.Context, concerns func(View) bool, put func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

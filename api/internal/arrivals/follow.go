@@ -25,8 +25,8 @@ type Follower struct {
 	read []Arrival // what was taken last; the two take turns
 }
 
-// Follow begins to follow a tenant, seen before or not; with a route, its arrivals for that one alone. Call Stop at the end. The error is
-// ErrTooMany.
+// Follow begins to follow a tenant, seen before or not; with a route, its arrivals for that one
+// alone. Call Stop at the end. The error is ErrTooMany.
 func (l *Log) Follow(name, route string) (*Follower, error) {
 	if l.followed.Add(1) > followsMost {
 		l.followed.Add(-1)
@@ -59,8 +59,8 @@ func (f *Follower) Stop() {
 // News has an element when there is something to take.
 func (f *Follower) News() <-chan struct{} { return f.news }
 
-// Take is the arrivals since the last call, nearly in order, and how many were lost because nobody took them. They are the reader's until the
-// next call.
+// Take is the arrivals since the last call, nearly in order, and how many were lost because nobody
+// took them. They are the reader's until the next call.
 func (f *Follower) Take() (came []Arrival, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

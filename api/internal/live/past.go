@@ -25,10 +25,10 @@ type Moment struct {
 	Ping                         time.Duration // of the store
 }
 
-// Remember keeps the past while nobody watches, until Close, so that a page opened late begins with the minutes
-// before. It reads the overview every second while jobs come or leave, and every ten seconds else. It takes a
-// scan every five seconds, unless nothing waits, runs or has happened since the last one; with many tenants
-// scans are rarer. It is called at most once.
+// Remember keeps the past while nobody watches, until Close, so that a page opened late begins with
+// the minutes before. It reads the overview every second while jobs come or leave, and every ten
+// seconds else. It takes a scan every five seconds, unless nothing waits, runs or has happened
+// since the last one; with many tenants scans are rarer. It is called at most once.
 func (h *Hub) Remember() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,7 +37,8 @@ func (h *Hub) Remember() {
 	}
 }
 
-// Stir tells that jobs come, so that Remember looks at once. It costs next to nothing when they came before.
+// Stir tells that jobs come, so that Remember looks at once. It costs next to nothing when they
+// came before.
 func (h *Hub) Stir() {
 	if h.resting.Load() {
 		signal(h.stirred)
@@ -91,8 +92,9 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 	}
 }
 
-// Past is the moments of the last five minutes that are remembered, and that of now, the earliest first: a
-// second apart while somebody watched or jobs came or left, ten seconds else, none while the store was away.
+// Past is the moments of the last five minutes that are remembered, and that of now, the earliest
+// first: a second apart while somebody watched or jobs came or left, ten seconds else, none while
+// the store was away.
 func (h *Hub) Past(now *Overview) []Moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,8 +113,8 @@ func (h *Hub) Past(now *Overview) []Moment {
 	return past
 }
 
-// PastOf is the looks at a tenant in the last five minutes, and that of now, the earliest first. They are rarer
-// where there are many tenants.
+// PastOf is the looks at a tenant in the last five minutes, and that of now, the earliest first.
+// They are rarer where there are many tenants.
 func (h *Hub) PastOf(now *Detail) []Look {
 	t := now.Tenant
 	return h.tenants.of(t.Name, lookAt(now.At, &queue.Brief{

@@ -36,7 +36,8 @@ func (h *Hub) read(ctx context.Context, woken <-chan struct{}) {
 	}
 }
 
-// Overview is the figures of now: at most as old as those of a watcher would be, so that who asks often does not cost more than a watcher.
+// Overview is the figures of now: at most as old as those of a watcher would be, so that who asks
+// often does not cost more than a watcher.
 func (h *Hub) Overview(ctx context.Context) Overview {
 	h.sampling.Lock()
 	defer h.sampling.Unlock()
@@ -44,7 +45,8 @@ func (h *Hub) Overview(ctx context.Context) Overview {
 	return h.latest(ctx)
 }
 
-// latest reads the overview, unless one is as fresh as for a watcher. It is called with sampling held.
+// latest reads the overview, unless one is as fresh as for a watcher. It is called with sampling
+// held.
 func (h *Hub) latest(ctx context.Context) Overview {
 	h.mu.Lock()
 	last := h.overview
@@ -86,8 +88,8 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 	return o
 }
 
-// countDead asks for the dead letters where no scan has counted them lately: it takes a look at every tenant. It
-// is called with sampling held.
+// countDead asks for the dead letters where no scan has counted them lately: it takes a look at
+// every tenant. It is called with sampling held.
 func (h *Hub) countDead(ctx context.Context) {
 	if time.Since(h.deadAt) < scanAge {
 		return

@@ -1,0 +1,122 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	reportEvery    = time.Second // between two reports to the other processes
+	latenessWindow = 10          // reports that count a departure
+	loadWindow     = 60          // reports that count the end of a delivery
+	missedLeast    = 5           // missed stamps within latenessWindow that are worth a line in the log
+)
+
+// report reports lateness and routes to the other processes until ctx ends. An idle worker has
+// nothing to report and calls nothing. A report that fails is not repeated: a second later there is
+// a newer one.
+func (w *Worker) report(ctx context.Context) {
+	for n := 0; sleep(ctx, reportEvery); n++ {
+		if late := w.lateness.recent(n, w.log); late.Sum() > 0 {
+			_ = w.broker.TellLateness(ctx, w.id, late)
+		}
+		if routes := w.loads.recent(n); len(routes) > 0 {
+			_ = w.broker.ReportRoutes(ctx, w.id, routes)
+		}
+	}
+}
+
+// lateness counts departures by how late they were. Many goroutines use it at once.
+type lateness struct {
+	counts [queue.LatenessClasses]atomic.Int64 // only grow, as does missed
+	missed atomic.Int64                        // jobs that came too late to leave, and were given back
+
+	// Of recent alone.
+	past         [latenessWindow]queue.Lateness // a ring, as is the next
+	missedBefore [latenessWindow]int64
+	missing      bool
+}
+
+func (l *lateness) observe(late time.Duration) { l.counts[queue.LatenessClass(late)].Add(1) }
+
+// recent returns the departures of the window that ends with report n. It logs when the worker
+// begins and ends to miss most stamps: such a worker makes no progress, although Redis answers.
+func (l *lateness) recent(n int, log *slog.Logger) (recent queue.Lateness) {
+	at := n % latenessWindow
+	for class := range recent {
+		now := l.counts[class].Load()
+		recent[class] = now - l.past[at][class]
+		l.past[at][class] = now
+	}
+	total := l.missed.Load()
+	missed, left := total-l.missedBefore[at], recent.Sum()
+	l.missedBefore[at] = total
+	switch {
+	case !l.missing && missed >= missedLeast && missed > left:
+		l.missing = true
+		log.Warn("most leased jobs miss their stamps and are given back: Redis or this machine is too slow for worker.lease",
+			"missed", missed, "left", left, "within", latenessWindow*reportEvery)
+	case l.missing && missed <= left:
+		l.missing = false
+		log.Info("leased jobs leave at their stamps again")
+	}
+	return recent
+}
+
+// routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
+type routeLoad struct {
+	breaker       atomic.Int64 // a queue.BreakerState
+	inFlight      atomic.Int64
+	ended, failed atomic.Int64                              // only grow
+	past          [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
+}
+
+// deliver counts a delivery, but no job that the circuit breaker held. One that panics has failed.
+func (l *routeLoad) deliver(attempt func() queue.Settlement) (s queue.Settlement) {
+	l.inFlight.Add(1)
+	s.Event = shaper.Retry // what stays of a panic
+	defer func() {
+		l.inFlight.Add(-1)
+		if s.Cause.By == queue.HeldByBreaker {
+			return
+		}
+		l.ended.Add(1)
+		if s.Event != shaper.Succeed && s.Event != "" { // the job is handed off where there is no event
+			l.failed.Add(1)
+		}
+	}()
+	return attempt()
+}
+
+// routeLoads are the loads of all routes, by name. The map does not change.
+type routeLoads map[string]*routeLoad
+
+func newRouteLoads(routes map[string]Route) routeLoads {
+	loads := make(routeLoads, len(routes))
+	for name := range routes {
+		loads[name] = new(routeLoad)
+	}
+	return loads
+}
+
+// recent returns the loads in the window that ends with report n, without those of idle routes.
+func (r routeLoads) recent(n int) map[string]queue.RouteLoad {
+	report := map[string]queue.RouteLoad{}
+	for name, l := range r {
+		past, ended, failed := &l.past[n%loadWindow], l.ended.Load(), l.failed.Load()
+		load := queue.RouteLoad{
+			Breaker: queue.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
+			Ended: ended - past.ended, Failed: failed - past.failed,
+		}
+		past.ended, past.failed = ended, failed
+		if load != (queue.RouteLoad{}) {
+			report[name] = load
+		}
+	}
+	return report
+}
