@@ -5,6 +5,8 @@ FUZZTIME ?= 10s
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT   ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 VULN     := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+STATIC   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 LDFLAGS  := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 SUDO     := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
@@ -16,7 +18,12 @@ help: ## print this list
 
 .PHONY: test
 test: redis promtool ## run every test with the race detector (installs redis-server and promtool where they are missing)
-	$(GO) test -race -shuffle=on -timeout 10m ./...
+	$(GO) test -race -short -shuffle=on -timeout 20m ./...
+
+# The packages with random searches. -short, in make test, cuts each search to a fifth.
+.PHONY: test-long
+test-long: redis ## run the random searches at full length, without the race detector
+	$(GO) test -timeout 20m $$(grep -rl --include='*_test.go' '"pgregory.net/rapid"' . | xargs -n1 dirname | sort -u)
 
 .PHONY: test-ui
 test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in build/ui/ (installs chromium where it is missing)
@@ -34,9 +41,14 @@ build: ## build the program into bin/
 fmt: ## format the code
 	gofmt -w .
 
-.PHONY: vet
-vet: ## look for mistakes that compile
+.PHONY: lint
+lint: ## check format, spelling and mistakes that compile (gofmt, vet, staticcheck, misspell)
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	  if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:" >&2; echo "$$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags ui ./api/dashboard/...
+	$(GO) run $(STATIC) -tags ui ./...
+	@git ls-files '*.go' '*.lua' '*.md' '*.yaml' '*.html' '*.js' '*.css' | xargs $(GO) run $(MISSPELL) -error
 
 .PHONY: fuzz
 fuzz: redis ## run every fuzz target for FUZZTIME (10s)
