@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -110,7 +111,7 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	if l.IdempotencyKey != "" {
 		return q.listKey(ctx, l)
 	}
-	shard := q.keys.ShardOf(l.Tenant)
+	shard := q.store.ShardOf(l.Tenant)
 	places, err := q.places(ctx, shard, l)
 	if err != nil {
 		return Page{}, err
@@ -164,10 +165,10 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 
 // places returns where jobs of the list may be, in the order of the flows.
 func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []place, err error) {
-	flows := []string{flowName(l.Tenant, l.Route)}
+	flows := []string{store.FlowName(l.Tenant, l.Route)}
 	if l.Route == "" {
-		if flows, err = q.engine.fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
-			return nil, unavailable(err)
+		if flows, err = q.store.Fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
+			return nil, store.Unavailable(err)
 		}
 		slices.Sort(flows)
 	}
@@ -219,13 +220,13 @@ func (q *Queue) step(
 
 // listKey lists the job of an idempotency key. Past retention it has only what the key holds.
 func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
-	key := q.keys.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), shortHash(l.IdempotencyKey))
-	text, err := q.engine.fast.Get(ctx, key).Result()
+	key := q.store.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))
+	text, err := q.store.Fast.Get(ctx, key).Result()
 	if errors.Is(err, redis.Nil) {
 		return Page{}, nil
 	}
 	if err != nil {
-		return Page{}, unavailable(err)
+		return Page{}, store.Unavailable(err)
 	}
 	known := lua.ParseKnown(text)
 	job, err := q.Job(ctx, l.Tenant, known.ID)
@@ -269,9 +270,9 @@ func (q *Queue) entries(
 			high = strconv.FormatFloat(after.Score, 'f', -1, 64)
 		}
 		page := &redis.ZRangeBy{Min: "-inf", Max: high, Offset: skip, Count: listStep}
-		found, err := q.engine.fast.ZRevRangeByScoreWithScores(ctx, p.key, page).Result()
+		found, err := q.store.Fast.ZRevRangeByScoreWithScores(ctx, p.key, page).Result()
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, store.Unavailable(err)
 		}
 		fresh := make([]entry, 0, len(found))
 		for _, z := range found {
@@ -302,7 +303,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	if holds == ListQueued || holds == ListDead || holds != ListLeased && state == ListAll {
 		return entries, nil
 	}
-	heads, err := pipeline(ctx, q.engine.fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
+	heads, err := store.Pipeline(ctx, q.store.Fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
 		return p.GetRange(ctx, shard.Job(e.id), 0, recordHead)
 	})
 	if err != nil {
@@ -322,9 +323,9 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 func (q *Queue) doneEntries(
 	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
 ) (out []entry, err error) {
-	ids, err := q.engine.fast.LRange(ctx, p.key, 0, -1).Result()
+	ids, err := q.store.Fast.LRange(ctx, p.key, 0, -1).Result()
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, store.Unavailable(err)
 	}
 	if after.ID != "" {
 		i := slices.Index(ids, after.ID)
@@ -350,14 +351,13 @@ func (q *Queue) doneEntries(
 
 // Find reads a job of any tenant by its id alone. ErrNotFound, ErrUnavailable.
 func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
-	i, ok := shardOfID(id, q.keys.Len())
+	shard, ok := q.store.ShardOfID(id)
 	if !ok {
 		return Job{}, ErrNotFound
 	}
-	shard := q.keys.Shard(i)
-	start, err := q.engine.fast.GetRange(ctx, shard.Job(id), 0, recordHead).Result()
+	start, err := q.store.Fast.GetRange(ctx, shard.Job(id), 0, recordHead).Result()
 	if err != nil {
-		return Job{}, unavailable(err)
+		return Job{}, store.Unavailable(err)
 	}
 	_, flow, ok := lua.PeekRecord([]byte(start))
 	if !ok {
@@ -373,7 +373,7 @@ func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, ids []
 	for i, id := range ids {
 		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant}
 	}
-	found, err := invokeAll(ctx, q, calls, lua.StatusCall.Decode)
+	found, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.StatusCall.Decode)
 	if err != nil {
 		return nil, err
 	}
@@ -384,7 +384,7 @@ func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, ids []
 		}
 		r, err := lua.DecodeRecord(status.Record)
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, store.Unavailable(err)
 		}
 		j := jobOf(ids[i], r)
 		j.Position, j.EstimatedStart = status.Position, status.Start.Time()

@@ -4,30 +4,59 @@ import (
 	"errors"
 	"time"
 
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
-	// ErrUnavailable means that Redis did not do its part: it is away or too slow, or in a state in
-	// which it cannot serve; then the error is ErrState, too. Nothing is known to have changed, and
-	// the same call may be made again.
-	ErrUnavailable = errors.New("queue: redis is unavailable")
+	// ErrUnavailable means that Redis did not do its part: no answer in time, or a state in which
+	// it cannot serve; then the error is ErrState too. A change may or may not have happened. The
+	// same call may be made again.
+	ErrUnavailable = store.ErrUnavailable
 	// ErrState means, beside ErrUnavailable, that Redis answered: it is loading, out of memory,
 	// read-only, and so on.
-	ErrState = errors.New("queue: redis cannot serve now")
-	// ErrScript means that Redis or this process could not work with what is stored, for example
-	// because a key was changed by hand. The same call fails again until that is repaired.
-	ErrScript = errors.New("queue: the stored data cannot be worked with")
+	ErrState = store.ErrState
+	// ErrScript means that the stored data is damaged, for example because a key was changed by
+	// hand. The same call fails again until that is repaired.
+	ErrScript = store.ErrScript
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
 	// ErrConflict means that the job's state does not allow what was asked; the job is returned
 	// beside it.
 	ErrConflict = errors.New("queue: not possible in the job's state")
-	// ErrRevision means that the policy was changed by somebody else since the revision named in
-	// the change.
+	// ErrRevision means that the policy has changed since the revision in the change.
 	ErrRevision = errors.New("queue: the policy has another revision")
+	// ErrCursor means that no listing returned this cursor.
+	ErrCursor = errors.New("queue: not a cursor")
 )
+
+// Fault is the kind of a failed call to Redis: see FaultTransport, FaultState and FaultScript.
+type Fault = store.Fault
+
+// The kinds of faults.
+const (
+	FaultTransport = store.FaultTransport // no connection, or no answer in time: ErrUnavailable
+	FaultState     = store.FaultState     // Redis cannot serve the call now: ErrUnavailable and ErrState
+	FaultScript    = store.FaultScript    // the stored data is damaged: ErrScript
+)
+
+// FaultOf returns the kind of a failed call, "" for nil and for a cancelled context.
+func FaultOf(err error) Fault { return store.FaultOf(err) }
+
+// EncodeName encodes a tenant or route as in keys and logs: [A-Za-z0-9._-]{1,64} stays as it is,
+// any other text becomes ~ and its SHA-256 in hex.
+func EncodeName(name string) string { return store.EncodeName(name) }
+
+// Keyspace holds the keys of all shards, ShardKeys those of one, for tools that read Redis
+// directly.
+type (
+	Keyspace  = store.Keyspace
+	ShardKeys = store.ShardKeys
+)
+
+// NewKeyspace returns the keys of n shards, 1 to 1,024.
+func NewKeyspace(n int) Keyspace { return store.NewKeyspace(n) }
 
 // Submission is one job that a client wants delivered.
 type Submission struct {
