@@ -339,8 +339,7 @@ func (a *admission) answer(r lua.Reply) {
 
 // verdictOf returns the verdict on a submission.
 func verdictOf(v *lua.Verdict, s *Submission) Verdict {
-	out := Verdict{Admission: v.Admission}
-	j := Job{ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, MaxAttempts: s.MaxAttempts}
+	out, j := Verdict{Admission: v.Admission}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
 	switch v.Outcome {
 	case shaper.Admitted:
 		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()
@@ -350,11 +349,21 @@ func verdictOf(v *lua.Verdict, s *Submission) Verdict {
 		if j.State == shaper.Scheduled {
 			j.Scheduled = v.Created.Add(max(0, s.Delay)).Time()
 		}
-		out.Job = j
 	case shaper.Replayed:
-		j.ID, j.State, j.Created, j.Finished = v.Known.ID, v.Known.State, v.Known.Created.Time(), v.Known.Finished.Time()
-		j.Attempts, j.MaxAttempts = v.Known.Attempts, max(j.MaxAttempts, v.Known.MaxAttempts)
-		out.Job = j
+		j = knownJob(v.Known)
+		j.MaxAttempts = max(j.MaxAttempts, s.MaxAttempts)
+	default:
+		return out
 	}
+	j.Tenant, j.Route, j.Type = s.Tenant, s.Route, s.Type
+	out.Job = j
 	return out
+}
+
+// knownJob returns what an idempotency key holds of its job.
+func knownJob(k lua.KnownJob) Job {
+	return Job{
+		ID: k.ID, State: k.State, Attempts: k.Attempts, MaxAttempts: k.MaxAttempts,
+		Created: k.Created.Time(), Finished: k.Finished.Time(),
+	}
 }

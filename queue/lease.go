@@ -196,32 +196,27 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		results[i] = Stale // remains for an id that no shard has
 	}
 	items := make([]lua.SettleItem, len(batch))
-	groups := b.byShard(len(batch), func(i int) string { return batch[i].ID })
-	for _, g := range groups {
-		for _, i := range g.items {
-			if items[i], err = settleItem(g.shard, batch[i]); err != nil {
-				return nil, err
-			}
+	for i, t := range batch {
+		if items[i], err = settleItem(t); err != nil {
+			return nil, err
 		}
 	}
-	failed := b.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
+	failed := b.perShard(ctx, len(batch), func(i int) string { return batch[i].ID }, func(g group) (lua.Call, func([]any) error) {
 		s := g.shard
 		call := lua.SettleCall{
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: b.horizon,
-			Retention: b.retention, Items: make([]lua.SettleItem, len(g.items)),
+			Retention: b.retention,
 		}
-		for k, i := range g.items {
-			call.Items[k] = items[i]
+		for _, i := range g.items {
+			items[i].Key = s.Job(batch[i].ID)
+			call.Items = append(call.Items, items[i])
 		}
 		return call.Call(), func(values []any) error {
 			codes, err := call.Decode(values)
-			if err != nil {
-				return err
+			for k, code := range codes {
+				results[g.items[k]] = settleResults[code]
 			}
-			for k, i := range g.items {
-				results[i] = settleResults[codes[k]]
-			}
-			return nil
+			return err
 		}
 	})
 	for _, f := range failed {
@@ -232,15 +227,16 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 	return results, errorOf(failed)
 }
 
-// failure is a group with unknown results.
-type failure struct {
-	group
-	err error
+// group holds the indices of at most settleMost items of one shard, and why their call failed.
+type group struct {
+	shard ShardKeys
+	items []int
+	err   error
 }
 
 // errorOf returns the error of a call with these failed groups. It prefers ErrUnavailable, which
 // permits the caller to send the items of the failed groups again.
-func errorOf(failed []failure) (err error) {
+func errorOf(failed []group) (err error) {
 	for _, f := range failed {
 		if err == nil || errors.Is(f.err, ErrUnavailable) {
 			err = f.err
@@ -249,10 +245,28 @@ func errorOf(failed []failure) (err error) {
 	return err
 }
 
-// runGroups sends one call per group and returns the groups that failed. call returns a group's
-// call and the function that decodes its answer. The items of a group that fails at damaged data
-// are sent once more, each by itself, so that one damaged item does not fail the others.
-func (b *Broker) runGroups(ctx context.Context, groups []group, call func(group) (lua.Call, func([]any) error)) (failed []failure) {
+// perShard sends n items in calls of one shard each, and returns the groups whose call failed. It
+// skips ids that no shard has. call returns a group's call and the function that decodes its answer.
+// The items of a group that fails at damaged data are sent once more, each by itself, so that one
+// damaged item does not fail the others.
+func (b *Broker) perShard(
+	ctx context.Context, n int, id func(int) string, call func(group) (lua.Call, func([]any) error),
+) (failed []group) {
+	var groups []group
+	open := map[int]int{} // shard → its group that is not full
+	for i := range n {
+		shard, ok := b.store.ShardOfID(id(i))
+		if !ok {
+			continue
+		}
+		at, found := open[shard.Index]
+		if !found || len(groups[at].items) == settleMost {
+			at = len(groups)
+			open[shard.Index] = at
+			groups = append(groups, group{shard: shard})
+		}
+		groups[at].items = append(groups[at].items, i)
+	}
 	for len(groups) > 0 {
 		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
 		for n, g := range groups {
@@ -264,14 +278,14 @@ func (b *Broker) runGroups(ctx context.Context, groups []group, call func(group)
 			if err == nil {
 				err = decode[n](r.Values)
 			}
-			switch err = store.Unavailable(err); {
+			switch g.err = store.Unavailable(err); {
 			case err == nil:
-			case errors.Is(err, ErrScript) && len(g.items) > 1:
+			case errors.Is(g.err, ErrScript) && len(g.items) > 1:
 				for _, i := range g.items {
-					apart = append(apart, group{g.shard, []int{i}})
+					apart = append(apart, group{shard: g.shard, items: []int{i}})
 				}
 			default:
-				failed = append(failed, failure{g, err})
+				failed = append(failed, g)
 			}
 		}
 		groups = apart
@@ -279,12 +293,13 @@ func (b *Broker) runGroups(ctx context.Context, groups []group, call func(group)
 	return failed
 }
 
-func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
+// settleItem encodes a settlement, without its key.
+func settleItem(t Settlement) (lua.SettleItem, error) {
 	if t.MaxAttempts < 0 || t.MaxAttempts > maxAttempts {
 		return lua.SettleItem{}, fmt.Errorf("queue: max_attempts %d, want 0 to %d", t.MaxAttempts, maxAttempts)
 	}
 	delay := min(max(t.Delay, 0), shaper.MaxPeriod)
-	item := lua.SettleItem{Key: s.Job(t.ID), Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
+	item := lua.SettleItem{Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
 	if t.Event == shaper.Hold {
 		item.Cause = t.Cause.encode()
 	}
@@ -362,25 +377,20 @@ func (b *Broker) Extend(ctx context.Context, leases []LeaseRef, lease time.Durat
 			lost = append(lost, l)
 		}
 	}
-	groups := b.byShard(len(leases), func(i int) string { return leases[i].ID })
-	failed := b.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
-		s := g.shard
-		call := lua.HeartbeatCall{Clock: s.Clock(), Leases: s.Leases(), Lease: lease}
+	failed := b.perShard(ctx, len(leases), func(i int) string { return leases[i].ID }, func(g group) (lua.Call, func([]any) error) {
+		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
-			call.Jobs = append(call.Jobs, s.Job(leases[i].ID))
+			call.Jobs = append(call.Jobs, g.shard.Job(leases[i].ID))
 			call.Epochs = append(call.Epochs, leases[i].Epoch)
 		}
 		return call.Call(), func(values []any) error {
 			codes, err := call.Decode(values)
-			if err != nil {
-				return err
-			}
-			for k, i := range g.items {
-				if codes[k] == 0 {
-					lost = append(lost, leases[i])
+			for k, code := range codes {
+				if err == nil && code == 0 {
+					lost = append(lost, leases[g.items[k]])
 				}
 			}
-			return nil
+			return err
 		}
 	})
 	if len(failed) == 0 {
@@ -411,31 +421,6 @@ func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) er
 		}
 	}
 	return cmds, err
-}
-
-// group holds the indices of at most settleMost items of one shard.
-type group struct {
-	shard ShardKeys
-	items []int
-}
-
-func (b *Broker) byShard(n int, id func(int) string) []group {
-	var groups []group
-	open := map[int]int{} // shard → its group that is not full
-	for i := range n {
-		shard, ok := b.store.ShardOfID(id(i))
-		if !ok {
-			continue
-		}
-		at, found := open[shard.Index]
-		if !found || len(groups[at].items) == settleMost {
-			at = len(groups)
-			open[shard.Index] = at
-			groups = append(groups, group{shard: shard})
-		}
-		groups[at].items = append(groups[at].items, i)
-	}
-	return groups
 }
 
 // Beat records a heartbeat of the worker and returns the workers with one within ttl, itself

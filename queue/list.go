@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -62,12 +61,12 @@ type Page struct {
 }
 
 const (
-	looked     = 2000 // jobs that a list by type or time reads in one call
+	siftedMost = 1000 // jobs that a list by type or time reads in one call
 	listStep   = 500  // entries of one exchange
 	recordHead = 254  // last byte of the part of a record that holds the state and the flow
 )
 
-// place is a key with jobs of a flow.
+// place is a key that holds jobs of a flow.
 type place struct {
 	flow, key string
 	holds     ListState // ListScheduled: retrying jobs too; ListSucceeded: all that have ended and are not dead
@@ -76,7 +75,7 @@ type place struct {
 // name is the place in a cursor.
 func (p place) name() string { return string(p.holds) + ":" + p.flow }
 
-// holder is what the place of jobs in the state holds.
+// holder returns what the place of jobs in the state holds.
 func (s ListState) holder() ListState {
 	switch s {
 	case ListRetrying:
@@ -87,7 +86,7 @@ func (s ListState) holder() ListState {
 	return s
 }
 
-// mark is how far the list of one place has been read: the last entry given.
+// mark is the last entry of a place that was listed.
 type mark struct {
 	Score float64 `json:"s"`
 	ID    string  `json:"i"`
@@ -103,10 +102,10 @@ type entry struct {
 
 // List lists jobs. It reads several keys one after another, so a job that moves meanwhile may be
 // missing; a listed one was in the state when it was read. Errors: ErrCursor, ErrUnavailable.
-func (q *Queue) List(ctx context.Context, l List) (Page, error) {
+func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	marks, err := readMarks(l.Cursor)
 	if err != nil {
-		return Page{}, err
+		return page, err
 	}
 	if l.IdempotencyKey != "" {
 		return q.listKey(ctx, l)
@@ -114,63 +113,61 @@ func (q *Queue) List(ctx context.Context, l List) (Page, error) {
 	shard := q.store.ShardOf(l.Tenant)
 	places, err := q.places(ctx, shard, l)
 	if err != nil {
-		return Page{}, err
+		return page, err
 	}
-	page, more := Page{}, true
-	given := map[string]bool{} // a job that moves meanwhile is found in two places
-	for seen := 0; more && len(page.Jobs) < l.Limit && seen < looked; {
-		found, unread, err := q.step(ctx, shard, places, l, marks)
-		if err != nil {
-			return Page{}, err
-		}
-		ids := make([]string, len(found))
-		for i, e := range found {
-			ids[i] = e.id
-		}
-		jobs, err := q.read(ctx, shard, EncodeName(l.Tenant), ids)
-		if err != nil {
-			return Page{}, err
-		}
-		for _, e := range found {
-			if len(page.Jobs) == l.Limit {
-				break
+	size := l.Limit
+	if l.sifts() {
+		size = max(size, siftedMost)
+	}
+	heads, unread := map[place][]entry{}, map[place]int{}
+	for _, p := range places {
+		if m := marks[p.name()]; !m.End {
+			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
+				return page, err
 			}
-			seen++
-			unread[e.place]--
-			marks[e.place.name()] = mark{Score: e.score, ID: e.id}
-			if len(jobs) > 0 && jobs[0].ID == e.id { // those that are gone are left out
-				if l.takes(jobs[0]) && !given[e.id] {
-					given[e.id] = true
-					page.Jobs = append(page.Jobs, jobs[0])
-				}
-				jobs = jobs[1:]
-			}
+			unread[p] = len(heads[p])
 		}
-		more = false
-		for p, rest := range unread {
-			m := marks[p.name()]
-			m.End = rest == 0
-			marks[p.name()] = m
-			more = more || rest > 0
+	}
+	entries, ids := newest(heads, size)
+	jobs, err := q.read(ctx, shard, EncodeName(l.Tenant), ids)
+	if err != nil {
+		return page, err
+	}
+	found := make(map[string]Job, len(jobs))
+	for _, j := range jobs {
+		found[j.ID] = j
+	}
+	for _, e := range entries {
+		if len(page.Jobs) == l.Limit {
+			break
 		}
-		if !l.sifts() {
-			break // a job that moved meanwhile is missing, and no other takes its place
+		unread[e.place]--
+		marks[e.place.name()] = mark{Score: e.score, ID: e.id}
+		if j, exists := found[e.id]; exists && l.takes(j) {
+			page.Jobs = append(page.Jobs, j)
 		}
+		delete(found, e.id) // a job that moves meanwhile is in two places
+	}
+	more := false
+	for p, n := range unread {
+		m := marks[p.name()]
+		m.End = n == 0
+		marks[p.name()] = m
+		more = more || n > 0
 	}
 	if more {
-		page.Next, err = writeMarks(marks)
+		page.Next = writeMarks(marks)
 	}
-	return page, err
+	return page, nil
 }
 
-// places returns where jobs of the list may be, in the order of the flows.
+// places returns where jobs of the list may be.
 func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []place, err error) {
 	flows := []string{store.FlowName(l.Tenant, l.Route)}
 	if l.Route == "" {
 		if flows, err = q.store.Fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
 			return nil, store.Unavailable(err)
 		}
-		slices.Sort(flows)
 	}
 	for _, flow := range flows {
 		for _, p := range []place{
@@ -186,36 +183,22 @@ func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []p
 	return places, nil
 }
 
-// step merges the next entries of the places. read counts those read of each, which may be more.
-func (q *Queue) step(
-	ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark,
-) (next []entry, read map[place]int, err error) {
-	size := l.Limit
-	if l.sifts() {
-		size = max(size, listStep)
-	}
-	heads, read := map[place][]entry{}, map[place]int{}
-	for _, p := range places {
-		if m := marks[p.name()]; !m.End {
-			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
-				return nil, nil, err
-			}
-			read[p] = len(heads[p])
-		}
-	}
-	for len(next) < size {
-		var newest entry // ids sort by the time they were made
+// newest merges the heads of the places, newest first, up to limit entries.
+func newest(heads map[place][]entry, limit int) (entries []entry, ids []string) {
+	for len(entries) < limit {
+		var next entry // ids sort by the time they were made
 		for _, list := range heads {
-			if len(list) > 0 && list[0].id > newest.id {
-				newest = list[0]
+			if len(list) > 0 && list[0].id > next.id {
+				next = list[0]
 			}
 		}
-		if newest.id == "" {
+		if next.id == "" {
 			break
 		}
-		next, heads[newest.place] = append(next, newest), heads[newest.place][1:]
+		entries, ids = append(entries, next), append(ids, next.id)
+		heads[next.place] = heads[next.place][1:]
 	}
-	return next, read, nil
+	return entries, ids
 }
 
 // listKey lists the job of an idempotency key. Past retention it has only what the key holds.
@@ -232,10 +215,8 @@ func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
 	job, err := q.Job(ctx, l.Tenant, known.ID)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		job = Job{
-			ID: known.ID, Tenant: l.Tenant, State: known.State, Attempts: known.Attempts, MaxAttempts: known.MaxAttempts,
-			Created: known.Created.Time(), Finished: known.Finished.Time(),
-		}
+		job = knownJob(known)
+		job.Tenant = l.Tenant
 	case err != nil:
 		return Page{}, err
 	}
@@ -245,7 +226,7 @@ func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
 	return Page{Jobs: []Job{job}}, nil
 }
 
-// sifts reports whether the list leaves out jobs that only their records tell apart.
+// sifts reports whether the list filters by what only the records hold.
 func (l List) sifts() bool {
 	return l.Type != "" || !l.CreatedAfter.IsZero() || !l.CreatedBefore.IsZero()
 }
@@ -410,10 +391,7 @@ func readMarks(cursor string) (map[string]mark, error) {
 	return marks, nil
 }
 
-func writeMarks(marks map[string]mark) (string, error) {
-	raw, err := json.Marshal(marks)
-	if err != nil {
-		return "", fmt.Errorf("queue: encode a cursor: %w", err)
-	}
-	return base64.RawURLEncoding.EncodeToString(raw), nil
+func writeMarks(marks map[string]mark) string {
+	raw, _ := json.Marshal(marks) // names and finite numbers cannot fail
+	return base64.RawURLEncoding.EncodeToString(raw)
 }
