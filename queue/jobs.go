@@ -85,7 +85,7 @@ func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
 	return q.after(ctx, tenant, id, codes[0])
 }
 
-// after reads the job again, and returns it with the error that the code stands for.
+// after reads the job again, and returns it with the error of the code.
 func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) (Job, error) {
 	if code == lua.JobAbsent {
 		return Job{}, ErrNotFound

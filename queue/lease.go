@@ -246,9 +246,9 @@ func errorOf(failed []group) (err error) {
 }
 
 // perShard sends n items in calls of one shard each, and returns the groups whose call failed. It
-// skips ids that no shard has. call returns a group's call and the function that decodes its answer.
-// The items of a group that fails at damaged data are sent once more, each by itself, so that one
-// damaged item does not fail the others.
+// skips ids that no shard has. call returns a group's call and the function that decodes its
+// answer. The items of a group that fails at damaged data are sent once more, each by itself, so
+// that one damaged item does not fail the others.
 func (b *Broker) perShard(
 	ctx context.Context, n int, id func(int) string, call func(group) (lua.Call, func([]any) error),
 ) (failed []group) {

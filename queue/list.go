@@ -34,12 +34,12 @@ const (
 	ListExpired   ListState = "expired"
 )
 
-// ListStates are all of them.
+// ListStates returns all states of a list.
 func ListStates() []ListState {
 	return []ListState{ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired}
 }
 
-// List asks for a page of a tenant's jobs. What is empty or zero does not restrict it.
+// List selects a page of a tenant's jobs. An empty or zero field does not restrict it.
 type List struct {
 	Tenant         string
 	State          ListState
@@ -100,8 +100,9 @@ type entry struct {
 	id    string
 }
 
-// List lists jobs. It reads several keys one after another, so a job that moves meanwhile may be
-// missing; a listed one was in the state when it was read. Errors: ErrCursor, ErrUnavailable.
+// List reads a page of jobs. It reads several keys one after another, so a job that moves meanwhile
+// may be missing. A listed job was in the state when it was read. Errors: ErrCursor,
+// ErrUnavailable.
 func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	marks, err := readMarks(l.Cursor)
 	if err != nil {
@@ -244,7 +245,7 @@ func (q *Queue) entries(
 	if p.holds == ListSucceeded {
 		return q.doneEntries(ctx, shard, p, state, limit, after)
 	}
-	skip := int64(0) // entries with the score of after that were passed over; may be more than a step
+	skip := int64(0) // entries with the score of after that were skipped; may be more than a step
 	for more := true; more && len(out) <= limit; {
 		high := "+inf"
 		if after.ID != "" {
@@ -300,7 +301,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	return kept, nil
 }
 
-// doneEntries reads the list of recent terminal ids, whose order is its own.
+// doneEntries reads the list of recently ended jobs, which has no scores.
 func (q *Queue) doneEntries(
 	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
 ) (out []entry, err error) {

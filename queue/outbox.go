@@ -9,7 +9,7 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// Completions claims at most most jobs of the shard that have ended and ask for a callback. Those
+// Completions claims up to most ended jobs of the shard that have a callback URL. Those
 // that HandedOver does not report within the lease are given out again. more reports that others
 // wait. After an error (ErrUnavailable), a call with the same name returns the same completions;
 // another call needs another name.
@@ -25,8 +25,7 @@ func (b *Broker) Completions(
 	for _, c := range claim.Jobs {
 		r, err := lua.DecodeRecord(c.Record)
 		if err != nil {
-			// It stays in the outbox and is claimed again after the lease: it must not stop the
-			// others.
+			// It stays in the outbox and is claimed again after the lease.
 			b.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
 			continue
 		}

@@ -1,11 +1,11 @@
-// Package queue is the Redis side of Sluice: the keys, the job records, the gathering of
-// admissions, leasing and settling, policies with their revisions, and the engines that Redis may
-// be. It is the only package that talks to Redis for jobs; api and worker see the types of this
-// package alone. Everything that must be atomic is one script of package lua; what is here sends
-// it, at most a few times over, and turns its answer into words.
+// Package queue keeps jobs in Redis. OpenEngine connects to a Redis or starts one, and Open returns
+// its Queue: clients submit and read jobs there, operators read and change tenants. Its Broker
+// leases jobs to workers. Each step that must be atomic is one script of package lua.
 //
-// Every method is safe for concurrent use unless it says otherwise, and every error of Redis wraps
-// ErrUnavailable or ErrScript.
+// Packages below this one share the store of a queue: keystore, limits, reports, repair.
+//
+// Every method is safe for concurrent use unless its comment excludes that. Every error of Redis
+// wraps ErrUnavailable or ErrScript.
 package queue
 
 import (
@@ -29,35 +29,36 @@ import (
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards    int                         // 1 to 1,024, default 64; recorded at the first start, another number then refuses
+	Shards    int                         // 1 to 1,024, default 64; fixed at the first start
 	Defaults  shaper.Policy               // of tenants without settings of their own; default shaper.DefaultPolicy()
 	Routes    map[string]shaper.Overrides // laid over the defaults for the flows of a route
 	Tiers     map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
 	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
 	Retention Retention
 	Store     StoreLimits
-	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend):
-	// it leaves the policies in Redis alone and goes by the defaults that the workers go by.
+	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend).
+	// It does not change the policies in Redis.
 	Reporter bool
-	// CompressOver is from how many bytes on payloads are stored compressed, 0 for never. What
-	// counts bytes counts those that are stored.
+	// CompressOver is the least size in bytes of payloads that are stored compressed, 0 for never.
+	// All counts of bytes are of the stored form.
 	CompressOver int
 	Horizon      time.Duration         // how far ahead workers lease, default 20 ms
 	Registerer   prometheus.Registerer // default: metrics are not registered
 	Logger       *slog.Logger          // default slog.Default()
 }
 
-// Retention says how long finished jobs and idempotency keys are kept.
+// Retention is how long finished jobs and idempotency keys are kept.
 type Retention struct {
 	Succeeded   time.Duration // also cancelled and expired jobs; default 1h
 	Dead        time.Duration // default 168h
 	Idempotency time.Duration // after the job has ended; default 24h
-	// DeadCapacity is how many dead letters a flow keeps, and DeadBytes how many bytes of them; at
-	// either bound it pauses itself, none is trimmed. Default 10,000, and 64 MiB.
+	// DeadCapacity is the number of dead letters that a flow keeps, by default 10,000, and
+	// DeadBytes their bytes, by default 64 MiB. At either bound the flow pauses itself; none is
+	// trimmed.
 	DeadCapacity, DeadBytes int64
 }
 
-// Queue is the Redis side of Sluice: what clients and operators need. Broker is the workers' side.
+// Queue is the side of clients and operators. Broker is the workers' side.
 type Queue struct {
 	engine       *Engine
 	store        *store.Store
@@ -144,7 +145,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// Close ends what the queue runs in the background. Calls under way may fail.
+// Close stops the background work of the queue. Calls under way may fail.
 func (q *Queue) Close() error {
 	q.policies.Close()
 	q.flusher.close()
@@ -154,7 +155,7 @@ func (q *Queue) Close() error {
 // Broker is the workers' side of the queue.
 func (q *Queue) Broker() *Broker { return q.broker }
 
-// Store is for the packages below queue, which share its connections and keys.
+// Store returns what the packages below queue share: the connections and the keys.
 func (q *Queue) Store() *store.Store { return q.store }
 
 // Agreement is whether the policies of this process's configuration file are in force.

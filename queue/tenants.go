@@ -95,10 +95,10 @@ const (
 //
 //	rate         the rate, or one of the further rates
 //	concurrency  the flow's own cap
-//	upstream     its deliveries hold all the places that a worker keeps for them
+//	upstream     its deliveries hold all the slots that a worker keeps for them
 //	late         its jobs come too late from Redis to leave at their stamps
-//	workers      it could leave, and no worker leases it: all places are taken, or none is live
-//	held         the upstream asked for a pause, or its circuit breaker is open
+//	workers      it could leave, and no worker leases it: all slots are taken, or none is live
+//	held         the upstream requested a pause, or its circuit breaker is open
 //	paused       an operator, or as many dead letters as are kept
 //	idle         nothing waits
 //

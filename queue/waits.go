@@ -12,7 +12,7 @@ import (
 )
 
 // Waits returns the sorted waits, from admission to departure, of the most recent jobs of a tenant,
-// at most most of each route. It leaves out retried jobs: they waited for their retry. Errors:
+// up to most of each route. It leaves out retried jobs: they waited for their retry. Errors:
 // ErrUnavailable.
 func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error) {
 	shard := q.store.ShardOf(tenant)
