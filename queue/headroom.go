@@ -36,9 +36,8 @@ const headroomAge = time.Second
 
 // headroom caches how much may still be stored.
 type headroom struct {
+	q      *Queue
 	limits StoreLimits
-	totals func(context.Context) (Totals, error)
-	memory func(context.Context) ([]engine.Memory, error)
 
 	reading sync.Mutex // held while the sums are read
 	at      atomic.Int64
@@ -50,7 +49,7 @@ type headroom struct {
 const unbounded = 1 << 60
 
 func newHeadroom(q *Queue, limits StoreLimits) *headroom {
-	h := &headroom{limits: limits, totals: q.Totals, memory: q.engine.conn.Memory, begun: time.Now()}
+	h := &headroom{q: q, limits: limits, begun: time.Now()}
 	h.at.Store(int64(-headroomAge))
 	h.free.Store(unbounded)
 	return h
@@ -85,9 +84,9 @@ func (h *headroom) measure(ctx context.Context) (free, tenants int64, err error)
 	var failed error
 	var both sync.WaitGroup
 	if h.limits.FlowShare > 0 {
-		both.Go(func() { nodes, failed = h.memory(ctx) })
+		both.Go(func() { nodes, failed = h.q.engine.conn.Memory(ctx) })
 	}
-	t, err := h.totals(ctx)
+	t, err := h.q.Totals(ctx)
 	both.Wait()
 	free = unbounded
 	if h.limits.Bytes > 0 {

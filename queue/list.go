@@ -66,16 +66,16 @@ const (
 	recordHead = 254  // last byte of the part of a record that holds the state and the flow
 )
 
-// place is a key that holds jobs of a flow.
-type place struct {
+// source is a key that holds jobs of a flow.
+type source struct {
 	flow, key string
 	holds     ListState // ListScheduled: retrying jobs too; ListSucceeded: all that have ended and are not dead
 }
 
-// name is the place in a cursor.
-func (p place) name() string { return string(p.holds) + ":" + p.flow }
+// name is the source in a cursor.
+func (p source) name() string { return string(p.holds) + ":" + p.flow }
 
-// holder returns what the place of jobs in the state holds.
+// holder returns what the source of jobs in the state holds.
 func (s ListState) holder() ListState {
 	switch s {
 	case ListRetrying:
@@ -86,18 +86,18 @@ func (s ListState) holder() ListState {
 	return s
 }
 
-// mark is the last entry of a place that was listed.
+// mark is the last entry of a source that was listed.
 type mark struct {
 	Score float64 `json:"s"`
 	ID    string  `json:"i"`
 	End   bool    `json:"e,omitempty"` // nothing is left
 }
 
-// entry is one job of a place in the order of a list.
+// entry is one job of a source in the order of a list.
 type entry struct {
-	place place
-	score float64
-	id    string
+	source source
+	score  float64
+	id     string
 }
 
 // List reads a page of jobs. It reads several keys one after another, so a job that moves meanwhile
@@ -112,7 +112,7 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 		return q.listKey(ctx, l)
 	}
 	shard := q.store.ShardOf(l.Tenant)
-	places, err := q.places(ctx, shard, l)
+	sources, err := q.sources(ctx, shard, l)
 	if err != nil {
 		return page, err
 	}
@@ -120,8 +120,8 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	if l.sifts() {
 		size = max(size, siftedMost)
 	}
-	heads, unread := map[place][]entry{}, map[place]int{}
-	for _, p := range places {
+	heads, unread := map[source][]entry{}, map[source]int{}
+	for _, p := range sources {
 		if m := marks[p.name()]; !m.End {
 			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
 				return page, err
@@ -142,12 +142,12 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 		if len(page.Jobs) == l.Limit {
 			break
 		}
-		unread[e.place]--
-		marks[e.place.name()] = mark{Score: e.score, ID: e.id}
+		unread[e.source]--
+		marks[e.source.name()] = mark{Score: e.score, ID: e.id}
 		if j, exists := found[e.id]; exists && l.takes(j) {
 			page.Jobs = append(page.Jobs, j)
 		}
-		delete(found, e.id) // a job that moves meanwhile is in two places
+		delete(found, e.id) // a job that moves meanwhile is in two sources
 	}
 	more := false
 	for p, n := range unread {
@@ -162,8 +162,8 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	return page, nil
 }
 
-// places returns where jobs of the list may be.
-func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []place, err error) {
+// sources returns where jobs of the list may be.
+func (q *Queue) sources(ctx context.Context, shard ShardKeys, l List) (sources []source, err error) {
 	flows := []string{store.FlowName(l.Tenant, l.Route)}
 	if l.Route == "" {
 		if flows, err = q.store.Fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
@@ -171,21 +171,21 @@ func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []p
 		}
 	}
 	for _, flow := range flows {
-		for _, p := range []place{
+		for _, p := range []source{
 			{flow, shard.Queue(flow), ListQueued}, {flow, shard.Later(flow), ListScheduled},
 			{flow, shard.Leases(), ListLeased}, // of the whole shard
 			{flow, shard.Dead(flow), ListDead}, {flow, shard.Done(flow), ListSucceeded},
 		} {
 			if l.State == ListAll || l.State.holder() == p.holds {
-				places = append(places, p)
+				sources = append(sources, p)
 			}
 		}
 	}
-	return places, nil
+	return sources, nil
 }
 
-// newest merges the heads of the places, newest first, up to limit entries.
-func newest(heads map[place][]entry, limit int) (entries []entry, ids []string) {
+// newest merges the heads of the sources, newest first, up to limit entries.
+func newest(heads map[source][]entry, limit int) (entries []entry, ids []string) {
 	for len(entries) < limit {
 		var next entry // ids sort by the time they were made
 		for _, list := range heads {
@@ -197,7 +197,7 @@ func newest(heads map[place][]entry, limit int) (entries []entry, ids []string) 
 			break
 		}
 		entries, ids = append(entries, next), append(ids, next.id)
-		heads[next.place] = heads[next.place][1:]
+		heads[next.source] = heads[next.source][1:]
 	}
 	return entries, ids
 }
@@ -238,9 +238,9 @@ func (l List) takes(j Job) bool {
 		!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore))
 }
 
-// entries reads up to limit + 1 entries of a place after the mark, in the order of the list.
+// entries reads up to limit + 1 entries of a source after the mark, in the order of the list.
 func (q *Queue) entries(
-	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
+	ctx context.Context, shard ShardKeys, p source, state ListState, limit int, after mark,
 ) (out []entry, err error) {
 	if p.holds == ListSucceeded {
 		return q.doneEntries(ctx, shard, p, state, limit, after)
@@ -260,7 +260,7 @@ func (q *Queue) entries(
 		for _, z := range found {
 			id, _ := z.Member.(string)
 			if after.ID == "" || z.Score < after.Score || z.Score == after.Score && id < after.ID {
-				fresh = append(fresh, entry{place: p, score: z.Score, id: id})
+				fresh = append(fresh, entry{source: p, score: z.Score, id: id})
 			}
 		}
 		more = len(found) == listStep
@@ -276,12 +276,12 @@ func (q *Queue) entries(
 	return out, nil
 }
 
-// ofState keeps the entries of one place whose job is in the state and flow.
+// ofState keeps the entries of one source whose job is in the state and flow.
 func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, entries []entry) ([]entry, error) {
 	if len(entries) == 0 {
 		return entries, nil
 	}
-	holds := entries[0].place.holds
+	holds := entries[0].source.holds
 	if holds == ListQueued || holds == ListDead || holds != ListLeased && state == ListAll {
 		return entries, nil
 	}
@@ -294,7 +294,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	kept := entries[:0]
 	for i, e := range entries {
 		has, flow, ok := lua.PeekRecord([]byte(heads[i]))
-		if ok && flow == e.place.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
+		if ok && flow == e.source.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
 			kept = append(kept, e)
 		}
 	}
@@ -303,7 +303,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 
 // doneEntries reads the list of recently ended jobs, which has no scores.
 func (q *Queue) doneEntries(
-	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
+	ctx context.Context, shard ShardKeys, p source, state ListState, limit int, after mark,
 ) (out []entry, err error) {
 	ids, err := q.store.Fast.LRange(ctx, p.key, 0, -1).Result()
 	if err != nil {
@@ -319,7 +319,7 @@ func (q *Queue) doneEntries(
 	for some := range slices.Chunk(ids, limit+1) {
 		entries := make([]entry, 0, len(some))
 		for _, id := range some {
-			entries = append(entries, entry{place: p, id: id})
+			entries = append(entries, entry{source: p, id: id})
 		}
 		if entries, err = q.ofState(ctx, shard, state, entries); err != nil {
 			return nil, err

@@ -86,20 +86,16 @@ const (
 // process cannot work with.
 var ErrSchema = store.ErrSchema
 
-func (o *Options) setDefaults() {
-	o.Shards = cmp.Or(o.Shards, 64)
-	if o.Defaults.Rate == (shaper.Rate{}) {
-		o.Defaults = shaper.DefaultPolicy()
-	}
-	o.Horizon = cmp.Or(o.Horizon, 20*time.Millisecond)
-	o.Logger = cmp.Or(o.Logger, slog.Default())
-}
-
 // Open checks what is in Redis, loads the scripts, and puts the policies of the configuration file
 // into force, unless the file was in force before another that a live process has. The caller
 // closes the engine, after the queue. Errors: ErrSchema, ErrUnavailable, ErrNoEngine with advice.
 func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
-	o.setDefaults()
+	o.Shards = cmp.Or(o.Shards, 64)
+	o.Horizon = cmp.Or(o.Horizon, 20*time.Millisecond)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Defaults.Rate == (shaper.Rate{}) {
+		o.Defaults = shaper.DefaultPolicy()
+	}
 	if o.Shards < 1 || o.Shards > store.MaxShards {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, store.MaxShards)
 	}
