@@ -18,6 +18,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 )
 
 const (
@@ -304,11 +305,11 @@ type watched struct {
 }
 
 // Workers tells of every configured route, also of those that have nothing to tell.
-func (w watched) Workers(ctx context.Context) (queue.Workers, error) {
+func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
 	workers, err := w.Backend.Workers(ctx)
-	routes := make(map[string]queue.RouteLoad, len(w.routes))
+	routes := make(map[string]reports.RouteLoad, len(w.routes))
 	for name := range w.routes {
-		routes[name] = queue.RouteLoad{}
+		routes[name] = reports.RouteLoad{}
 	}
 	maps.Copy(routes, workers.Routes)
 	workers.Routes = routes
@@ -319,9 +320,9 @@ func (w watched) Workers(ctx context.Context) (queue.Workers, error) {
 func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.figures.deadLetters(ctx) }
 
 // breakerNames are the states of circuit breakers in the API.
-var breakerNames = map[queue.BreakerState]string{queue.BreakerClosed: "closed", queue.BreakerHalfOpen: "half-open", queue.BreakerOpen: "open"}
+var breakerNames = map[reports.BreakerState]string{reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open"}
 
-func routesOut(routes map[string]queue.RouteLoad) []wire.RouteLine {
+func routesOut(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	out := make([]wire.RouteLine, 0, len(routes))
 	for name, l := range routes {
 		out = append(out, wire.RouteLine{Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended, Failed: l.Failed})

@@ -20,6 +20,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -413,11 +414,11 @@ func TestHeldDeadAndRoutes(t *testing.T) {
 			}
 		}
 	}
-	load := func(state queue.BreakerState, flying, ended, failed int64) queue.RouteLoad {
-		return queue.RouteLoad{Breaker: state, InFlight: flying, Ended: ended, Failed: failed}
+	load := func(state reports.BreakerState, flying, ended, failed int64) reports.RouteLoad {
+		return reports.RouteLoad{Breaker: state, InFlight: flying, Ended: ended, Failed: failed}
 	}
-	b.queue.Work(queue.Workers{Live: 2, Routes: map[string]queue.RouteLoad{
-		"default": load(queue.BreakerClosed, 3, 10, 0), "gone": load(queue.BreakerHalfOpen, 0, 1, 0), "away": load(queue.BreakerOpen, 0, 0, 0),
+	b.queue.Work(reports.Workers{Live: 2, Routes: map[string]reports.RouteLoad{
+		"default": load(reports.BreakerClosed, 3, 10, 0), "gone": load(reports.BreakerHalfOpen, 0, 1, 0), "away": load(reports.BreakerOpen, 0, 0, 0),
 	}})
 	routes := `[{"route":"away","breaker":"open","in_flight":0,"ended":0,"failed":0},{"route":"gone","breaker":"half-open","in_flight":0,"ended":1,"failed":0},` +
 		`{"route":"default","breaker":"closed","in_flight":3,"ended":10,"failed":0},{"route":"other","breaker":"closed","in_flight":0,"ended":0,"failed":0}]`

@@ -20,6 +20,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -383,7 +384,7 @@ func TestKeysOfATenant(t *testing.T) {
 	if got := list(); len(got) != 2 || got[1].Expires.Year() != 9999 {
 		t.Errorf("%v", got)
 	}
-	for len(list()) < queue.MaxKeys {
+	for len(list()) < keystore.MaxKeys {
 		b.key("a%20b", "")
 	}
 	b.admin.do(t, "POST", path, nil, "").want(t, http.StatusConflict, "too-many-keys")
@@ -422,11 +423,11 @@ func TestKeysOfARealQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: q, Logger: log})
+	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: keystore.New(q.Store()), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(q, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 1}}, Auth: a, Logger: log})
+	s, err := New(BackendOf(q), Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 1}}, Auth: a, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

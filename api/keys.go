@@ -8,7 +8,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
 )
 
 // createKey is POST /v1/tenants/{tenant}/keys. The answer is the only place where the secret ever
@@ -57,7 +57,7 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 	}
 	id := c.param("key")
 	if !plausibleID(id) {
-		return nil, queue.ErrUnknownKey
+		return nil, keystore.ErrUnknownKey
 	}
 	if err := s.backend.RevokeKey(c.r.Context(), tenant, id); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 	return &answer{status: http.StatusNoContent}, nil
 }
 
-func keyOut(k queue.Key) wire.Key {
+func keyOut(k keystore.Key) wire.Key {
 	return wire.Key{ID: k.ID, Name: k.Name, Created: utc(k.Created), Expires: utc(k.Expires)}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/queue/reports"
 )
 
 // Admitter is where jobs are asked to be admitted. The store owns the clock; an admission is one
@@ -65,13 +67,14 @@ type Tenants interface {
 	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
 }
 
-// KeyRing is where API keys are made and revoked. A key of another tenant is queue.ErrUnknownKey.
+// KeyRing is where API keys are made and revoked. A key of another tenant is
+// keystore.ErrUnknownKey.
 type KeyRing interface {
 	// CreateKey stores a key of which only the digest of its secret is told; a zero expires is
-	// never. queue.ErrTooManyKeys at the bound.
-	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (queue.Key, error)
+	// never. keystore.ErrTooManyKeys at the bound.
+	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (keystore.Key, error)
 	// Keys lists the tenant's keys, the oldest first, without their digests.
-	Keys(ctx context.Context, tenant string) ([]queue.Key, error)
+	Keys(ctx context.Context, tenant string) ([]keystore.Key, error)
 	// RevokeKey removes a key for good.
 	RevokeKey(ctx context.Context, tenant, id string) error
 }
@@ -88,13 +91,13 @@ type Health interface {
 
 // Figures is what is shown in motion; see live.Source.
 type Figures interface {
-	Workers(ctx context.Context) (queue.Workers, error)
+	Workers(ctx context.Context) (reports.Workers, error)
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
 	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
 	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
 
-// Backend is everything that the API needs; *queue.Queue is one. Every error about the store wraps
+// Backend is everything that the API needs; see BackendOf. Every error about the store wraps
 // queue.ErrUnavailable or queue.ErrScript.
 type Backend interface {
 	Admitter
@@ -107,4 +110,11 @@ type Backend interface {
 	dashboard.Store
 }
 
-var _ Backend = (*queue.Queue)(nil)
+// BackendOf returns the backend in the queue's store.
+func BackendOf(q *queue.Queue) Backend {
+	return struct {
+		*queue.Queue
+		*keystore.Store
+		*reports.Reports
+	}{q, keystore.New(q.Store()), reports.New(q.Store())}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -182,10 +183,10 @@ func problemOf(err error) *problem {
 		return rateLimited.with(guesses.Error() + "; a valid one is still taken").retry(retryAfterSeconds(guesses.Wait))
 	case errors.Is(err, auth.ErrNoKeys):
 		return answer(issuerUnavailable, "send the same request again").retry(1)
-	case errors.Is(err, queue.ErrUnknownKey):
+	case errors.Is(err, keystore.ErrUnknownKey):
 		return answer(unknownKey, "the tenant has no key with this id")
-	case errors.Is(err, queue.ErrTooManyKeys):
-		return answer(tooManyKeys, fmt.Sprintf("a tenant may have %d; revoke one first", queue.MaxKeys))
+	case errors.Is(err, keystore.ErrTooManyKeys):
+		return answer(tooManyKeys, fmt.Sprintf("a tenant may have %d; revoke one first", keystore.MaxKeys))
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(unknownJob, "the tenant has no job with this id")
 	case errors.Is(err, queue.ErrConflict):

@@ -30,7 +30,7 @@ func TestStoryOverBothQueues(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer real.Close()
-	for name, backend := range map[string]Backend{"fake": apitest.New(), "embedded": real} {
+	for name, backend := range map[string]Backend{"fake": apitest.New(), "embedded": BackendOf(real)} {
 		t.Run(name, func(t *testing.T) { story(t, backend) })
 	}
 }
@@ -71,7 +71,7 @@ func TestAttemptLogOfARealQueue(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s, err := New(q, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 2}}, Logger: log})
+	s, err := New(BackendOf(q), Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 2}}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

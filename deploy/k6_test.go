@@ -19,6 +19,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/limits"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/shaper/simulate"
@@ -94,7 +95,7 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	settings := api.Config{Routes: map[string]api.RouteInfo{}, Limits: q.Limits(), Logger: slog.New(slog.DiscardHandler)}
+	settings := api.Config{Routes: map[string]api.RouteInfo{}, Limits: limits.New(q.Store()), Logger: slog.New(slog.DiscardHandler)}
 	for name, r := range c.Routes {
 		settings.Routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
 	}
@@ -103,11 +104,11 @@ func newWorld(t *testing.T) *world {
 			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}
-	s, err := api.New(q, settings)
+	s, err := api.New(api.BackendOf(q), settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, config: c, queue: q, intake: s.Intake(), worker: q.Consumer("w", 0)}
+	return &world{t: t, config: c, queue: q, intake: s.Intake(), worker: q.Broker().Consumer("w", 0)}
 }
 
 // post submits a job as the scripts do.
@@ -153,7 +154,7 @@ func (w *world) look() {
 			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts})
 		}
 		if len(ends) > 0 {
-			if _, err := w.queue.Settle(context.WithoutCancel(w.t.Context()), ends); err != nil {
+			if _, err := w.queue.Broker().Settle(context.WithoutCancel(w.t.Context()), ends); err != nil {
 				w.t.Fatal(err)
 			}
 		}

@@ -76,7 +76,7 @@ func (o *outage) step(ctx context.Context) {
 			for _, l := range tick.Leases {
 				ends = append(ends, o.end(l))
 			}
-			if _, err := o.q.Settle(ctx, ends); err != nil {
+			if _, err := o.q.Broker().Settle(ctx, ends); err != nil {
 				o.t.Fatal(err)
 			}
 			if !tick.More {
@@ -130,12 +130,12 @@ func TestAlertsFireInAnOutage(t *testing.T) {
 		}
 		defer q.Close()
 		registry := prometheus.NewRegistry()
-		server, err := api.New(q, api.Config{Registerer: registry, StatusTenants: []string{refusing, away, fine}, Logger: slog.New(slog.DiscardHandler)})
+		server, err := api.New(api.BackendOf(q), api.Config{Registerer: registry, StatusTenants: []string{refusing, away, fine}, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer server.End()
-		o := &outage{t: t, q: q, worker: q.Consumer("w", 0), begin: time.Now()}
+		o := &outage{t: t, q: q, worker: q.Broker().Consumer("w", 0), begin: time.Now()}
 		for at := time.Duration(0); at < simulated; at += step {
 			if at%time.Minute == 0 {
 				recorded.scrape(t, registry, int(at/time.Minute))

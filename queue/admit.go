@@ -10,16 +10,16 @@ import (
 	"sync"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/queue/turn"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Bounds of the flusher: how many of them send at once where Redis is slow, and how many jobs one
-// exchange may carry.
+// Bounds of the flusher.
 const (
-	flushers   = 4
-	flushMost  = 128
-	flushLeast = 16 // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
+	flushers   = 4   // that send at once where Redis is slow
+	flushMost  = 128 // jobs of one exchange
+	flushLeast = 16  // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
 	maxPayload = 16 << 20
 )
@@ -28,22 +28,20 @@ const (
 var errClosed = fmt.Errorf("%w: the queue is closed", ErrUnavailable)
 
 // NewID makes the id of a job of the tenant: 28 characters of [0-9a-v].
-func (q *Queue) NewID(tenant string) (string, error) {
-	return newID(q.keys.ShardOf(tenant).Index)
-}
+func (q *Queue) NewID(tenant string) (string, error) { return q.store.NewID(tenant) }
 
-// Submit asks for admission of one job. Concurrent calls are gathered into few script calls,
+// Submit requests admission of one job. Concurrent calls are gathered into few script calls,
 // without a wait when there is nothing to gather. The error wraps ErrUnavailable or is the
-// context's; a refusal is no error, it is the verdict's outcome.
+// context's. A refusal is no error: it is the verdict's outcome.
 func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
-	v, err := q.flusher.submitOne(ctx, s)
+	verdicts, err := q.submit(ctx, []Submission{s}, false)
 	if err != nil {
 		return Verdict{}, err
 	}
-	return q.complete(ctx, s, v), nil
+	return verdicts[0], nil
 }
 
-// SubmitBatch asks for admission of 1 to 1,000 jobs of one tenant, judged in order in one atomic
+// SubmitBatch requests admission of 1 to 1,000 jobs of one tenant, decided in order in one atomic
 // step. If atomic, either all are admitted or none, and then every verdict carries the outcome of
 // the first refusal.
 func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
@@ -56,30 +54,29 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 			return nil, errors.New("queue: a batch has one tenant")
 		}
 		if s.ID != "" && ids[s.ID] {
-			return nil, errors.New("queue: an id stands twice in a batch")
+			return nil, fmt.Errorf("queue: duplicate job id %q in batch", s.ID)
 		}
 		ids[s.ID] = true
 	}
-	verdicts, err := q.flusher.submit(ctx, batch, atomic)
-	if err != nil {
-		return nil, err
-	}
-	for i := range verdicts {
-		verdicts[i] = q.complete(ctx, batch[i], verdicts[i])
-	}
-	return verdicts, nil
+	return q.submit(ctx, slices.Clone(batch), atomic)
 }
 
-// complete reads the job that a replayed idempotency key stands for. Where that fails, or the job
-// is past retention, what the key knows must do: the submission itself has been answered, and an
-// error now would make the client send it again.
-func (q *Queue) complete(ctx context.Context, s Submission, v Verdict) Verdict {
-	if v.Outcome == shaper.Replayed {
-		if j, err := q.Job(ctx, s.Tenant, v.Job.ID); err == nil {
-			v.Job = j
+// submit submits jobs of one tenant. It keeps and changes the batch. It replaces what a replayed
+// idempotency key holds by the job itself. Where the job cannot be read, or is past retention, the
+// key must do: an error now would make the client send the job again.
+func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
+	p := &pending{ctx: ctx, batch: batch, atomic: atomic, verdicts: make([]Verdict, len(batch)), answer: make(chan error, 1)}
+	if err := q.flusher.await(p); err != nil {
+		return nil, err
+	}
+	for i, v := range p.verdicts {
+		if v.Outcome == shaper.Replayed {
+			if j, err := q.Job(ctx, batch[i].Tenant, v.Job.ID); err == nil {
+				p.verdicts[i].Job = j
+			}
 		}
 	}
-	return v
+	return p.verdicts, nil
 }
 
 // pending is a call of Submit or SubmitBatch on its way.
@@ -91,31 +88,20 @@ type pending struct {
 	answer   chan error
 }
 
-// single is a pending call of one job, in one piece, for another call to use it after this one.
-type single struct {
-	pending
-	job     [1]Submission
-	verdict [1]Verdict
-}
-
-// flusher gathers admissions: each of its goroutines takes everything that waits as soon as it is
-// its turn, so that requests are gathered while the exchange before them is under way and nobody
-// waits for company.
+// flusher gathers admissions. Each of its goroutines takes everything that waits when its turn
+// comes. So requests are gathered during the exchange before them, and none waits for others.
 type flusher struct {
-	q       *Queue
-	turns   *turn.Turns
-	queue   chan *pending
-	closed  chan struct{}
-	done    sync.WaitGroup
-	singles sync.Pool // of *single
+	q      *Queue
+	turns  *turn.Turns
+	queue  chan *pending
+	closed chan struct{}
+	done   sync.WaitGroup
 }
 
 func newFlusher(q *Queue) *flusher {
 	f := &flusher{q: q, turns: turn.New(), queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{})}
-	f.singles.New = func() any { return &single{pending: pending{answer: make(chan error, 1)}} }
 	for range flushers {
-		f.done.Add(1)
-		go f.run()
+		f.done.Go(f.run)
 	}
 	return f
 }
@@ -125,39 +111,17 @@ func (f *flusher) close() {
 	f.done.Wait()
 }
 
-func (f *flusher) submitOne(ctx context.Context, s Submission) (Verdict, error) {
-	one := f.singles.Get().(*single)
-	one.ctx, one.job[0] = ctx, s
-	one.batch, one.verdicts = one.job[:], one.verdict[:]
-	answered, err := f.await(&one.pending)
-	if !answered {
-		return Verdict{}, err // a flusher may still write to it
-	}
-	v := one.verdict[0]
-	one.ctx, one.job[0], one.verdict[0] = nil, Submission{}, Verdict{}
-	f.singles.Put(one)
-	return v, err
-}
-
-func (f *flusher) submit(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
-	p := &pending{ctx: ctx, batch: slices.Clone(batch), atomic: atomic, verdicts: make([]Verdict, len(batch)), answer: make(chan error, 1)}
-	if _, err := f.await(p); err != nil {
-		return nil, err
-	}
-	return p.verdicts, nil
-}
-
-// await returns when the call is answered, or when nobody waits for the answer any more.
-func (f *flusher) await(p *pending) (answered bool, err error) {
+// await returns when the call is answered, or when its context ends.
+func (f *flusher) await(p *pending) error {
 	select {
 	case f.queue <- p:
-	default: // a select of several takes time, and there is nearly always room
+	default: // a select of several takes time, and the queue is rarely full
 		select {
 		case f.queue <- p:
 		case <-p.ctx.Done():
-			return false, p.ctx.Err()
+			return p.ctx.Err()
 		case <-f.closed:
-			return false, errClosed
+			return errClosed
 		}
 	}
 	if len(f.queue) >= flushLeast {
@@ -165,16 +129,15 @@ func (f *flusher) await(p *pending) (answered bool, err error) {
 	}
 	select {
 	case err := <-p.answer:
-		return true, err
+		return err
 	case <-p.ctx.Done():
-		return false, p.ctx.Err()
+		return p.ctx.Err()
 	case <-f.closed:
-		return false, errClosed
+		return errClosed
 	}
 }
 
 func (f *flusher) run() {
-	defer f.done.Done()
 	var gathered []*pending
 	for {
 		select {
@@ -187,16 +150,13 @@ func (f *flusher) run() {
 		if !ok {
 			return
 		}
-		runtime.Gosched() // who is about to submit does so first; costs nothing where nobody is
-		jobs := len(gathered[0].batch)
-	gather:
-		for jobs < flushMost {
+		runtime.Gosched() // lets goroutines submit that are about to; costs nothing where there are none
+		for jobs := len(gathered[0].batch); jobs < flushMost && len(f.queue) > 0; {
 			select {
 			case p := <-f.queue:
 				gathered = append(gathered, p)
 				jobs += len(p.batch)
-			default:
-				break gather
+			default: // another flusher took it
 			}
 		}
 		f.flush(gathered)
@@ -206,35 +166,25 @@ func (f *flusher) run() {
 	}
 }
 
-// flush sends what was gathered in one exchange: one call per shard, and one of its own per batch.
+// flush sends what was gathered in one exchange: one call per shard, and one per batch.
 func (f *flusher) flush(gathered []*pending) {
-	room := f.q.store.room(context.Background())
 	var calls []*admission
 	byShard := map[int]*admission{}
 	for _, p := range gathered {
 		if p.ctx.Err() != nil {
-			continue // nobody waits for the answer any more
+			continue // its caller has left
 		}
-		shard := f.q.keys.ShardOf(p.batch[0].Tenant)
+		shard, single := f.q.store.ShardOf(p.batch[0].Tenant), len(p.batch) == 1
 		a := byShard[shard.Index]
-		if a == nil || p.atomic || len(p.batch) > 1 {
-			size := len(p.batch)
-			if !p.atomic && size == 1 {
-				size = len(gathered) / (len(byShard) + 1) // for all of it, where it is of one shard
-			}
-			a = f.q.newAdmission(shard, p.atomic, size)
-			a.call.NoBytes, a.call.NoTenants, a.call.Share = room.noBytes, room.noTenants, room.share
+		if a == nil || !single {
+			a = f.q.newAdmission(shard, p.atomic && !single)
 			calls = append(calls, a)
-			if !p.atomic && len(p.batch) == 1 {
+			if single {
 				byShard[shard.Index] = a
 			}
 		}
-		if err := a.add(p); err != nil {
-			p.answer <- err
-		}
+		a.add(p)
 	}
-	// A call whose only submissions could not be encoded has nothing to say.
-	calls = slices.DeleteFunc(calls, func(a *admission) bool { return len(a.who) == 0 })
 	f.exchange(calls)
 }
 
@@ -242,20 +192,26 @@ func (f *flusher) flush(gathered []*pending) {
 // are sent once more, each by itself: one whose flow or key is damaged does not fail the others.
 func (f *flusher) exchange(calls []*admission) {
 	for len(calls) > 0 {
+		// No call is sent for submissions that could not be encoded.
+		calls = slices.DeleteFunc(calls, func(a *admission) bool { return len(a.pending) == 0 })
 		sent := make([]lua.Call, len(calls))
 		for i, a := range calls {
 			sent[i] = a.call.Call()
 		}
-		// The requests' own contexts end single waits; the exchange they share is bounded by the
-		// client's timeouts.
-		replies := f.q.exec(context.Background(), f.q.engine.fast, sent)
+		// The requests' own contexts end single waits. The client's timeouts bound the exchange
+		// that they share.
+		replies := f.q.store.Exec(context.Background(), f.q.store.Fast, sent)
 		var apart []*admission
 		for i, a := range calls {
-			if len(a.who) > 1 && FaultOf(replies[i].Err) == FaultScript {
-				apart = append(apart, a.apart()...)
+			if len(a.pending) == 1 || store.FaultOf(replies[i].Err) != store.FaultScript {
+				a.answer(replies[i])
 				continue
 			}
-			a.answer(replies[i])
+			for _, p := range a.pending {
+				one := f.q.newAdmission(a.shard, false)
+				one.add(p)
+				apart = append(apart, one)
+			}
 		}
 		calls = apart
 	}
@@ -263,100 +219,83 @@ func (f *flusher) exchange(calls []*admission) {
 
 // admission is one call of the admitting script in the making.
 type admission struct {
-	q     *Queue
-	shard ShardKeys
-	call  lua.AdmitCall
-	flows map[string]int
-	who   []*pending
+	q       *Queue
+	shard   ShardKeys
+	call    lua.AdmitCall
+	flows   map[string]int
+	pending []*pending
 }
 
-// newAdmission has room for so many jobs, and grows beyond.
-func (q *Queue) newAdmission(shard ShardKeys, atomic bool, room int) *admission {
-	return &admission{q: q, shard: shard, flows: map[string]int{}, who: make([]*pending, 0, room), call: lua.AdmitCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: q.horizon, Atomic: atomic,
-		Retention: q.retention,
-		Jobs:      make([]lua.AdmitJob, 0, room),
+func (q *Queue) newAdmission(shard ShardKeys, atomic bool) *admission {
+	a := &admission{q: q, shard: shard, flows: map[string]int{}, call: lua.AdmitCall{
+		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(),
+		Horizon: q.horizon, Atomic: atomic, Retention: q.retention,
 	}}
+	q.headroom.limit(context.Background(), &a.call)
+	return a
 }
 
-// add appends the jobs of p, all or none.
-func (a *admission) add(p *pending) error {
+// add appends the jobs of p, or answers p with why they cannot be stored.
+func (a *admission) add(p *pending) {
 	before := len(a.call.Jobs)
 	for i := range p.batch {
 		job, err := a.job(&p.batch[i])
 		if err != nil {
 			a.call.Jobs = a.call.Jobs[:before]
-			return err
+			p.answer <- err
+			return
 		}
 		a.call.Jobs = append(a.call.Jobs, job)
 	}
-	a.who = append(a.who, p)
-	return nil
+	a.pending = append(a.pending, p)
 }
 
-// apart is a call for each of the submissions.
-func (a *admission) apart() []*admission {
-	calls := make([]*admission, 0, len(a.who))
-	for _, p := range a.who {
-		one := a.q.newAdmission(a.shard, false, len(p.batch))
-		one.call.NoBytes, one.call.NoTenants = a.call.NoBytes, a.call.NoTenants
-		if err := one.add(p); err != nil { // which it did not when it was added before
-			p.answer <- err
-			continue
-		}
-		calls = append(calls, one)
-	}
-	return calls
-}
-
+// flow returns the index of the submission's flow in the call.
 func (a *admission) flow(name string, s *Submission) int {
 	if i, ok := a.flows[name]; ok {
-		a.call.Flows[i].Tier = tierName(s.Tier)
+		a.call.Flows[i].Tier = store.TierName(s.Tier)
 		return i
 	}
 	tenant := EncodeName(s.Tenant)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name), Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
-		Tier: tierName(s.Tier), Entry: tenantEntry(s.Tenant),
+		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant),
 	})
 	a.flows[name] = len(a.call.Flows) - 1
 	return a.flows[name]
 }
 
-// job is the submission as the script takes it. A submission without an id gets one.
-func (a *admission) job(s *Submission) (lua.AdmitJob, error) {
+// job encodes the submission for the script. A submission without an id gets one.
+func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 	if s.ID == "" {
-		var err error
-		if s.ID, err = newID(a.shard.Index); err != nil {
-			return lua.AdmitJob{}, err
+		if s.ID, err = a.q.NewID(s.Tenant); err != nil {
+			return job, err
 		}
 	}
 	if err := s.validate(); err != nil {
-		return lua.AdmitJob{}, err
+		return job, err
 	}
-	if shard, ok := shardOfID(s.ID, a.q.keys.Len()); !ok || shard != a.shard.Index {
-		return lua.AdmitJob{}, errors.New("queue: the id is not one that NewID makes for the tenant")
+	if shard, ok := a.q.store.ShardOfID(s.ID); !ok || shard != a.shard {
+		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant", s.ID)
 	}
-	cost, flow := max(s.Cost, 1), flowName(s.Tenant, s.Route)
-	job := lua.AdmitJob{Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}
+	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
+	job = lua.AdmitJob{Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}
 	if s.IdempotencyKey != "" {
-		job.IdemHash = shortHash(s.IdempotencyKey)
+		job.IdemHash = store.ShortHash(s.IdempotencyKey)
 		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
-		job.Fingerprint = shortHash(string(s.Payload), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
+		job.Fingerprint = store.ShortHash(string(s.Payload), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
 	}
-	rest, err := lua.Record{
+	job.Rest, err = lua.Record{
 		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,
 		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.compress(s.Payload),
 	}.Rest()
 	if err != nil {
-		return lua.AdmitJob{}, fmt.Errorf("queue: %w", err)
+		return job, fmt.Errorf("queue: %w", err)
 	}
-	job.Rest = rest
 	return job, nil
 }
 
-// validate finds what the stored record cannot hold. The API has its own, stricter rules for
-// clients.
+// validate rejects what a record cannot hold. The API has stricter rules for clients.
 func (s Submission) validate() error {
 	var ps shaper.Problems
 	within := func(field string, n, low, high int64) {
@@ -372,7 +311,7 @@ func (s Submission) validate() error {
 	return ps.Err()
 }
 
-// answer hands every caller its verdicts.
+// answer sends each caller its verdicts.
 func (a *admission) answer(r lua.Reply) {
 	verdicts, err := a.call.Decode(r.Values)
 	if r.Err != nil {
@@ -382,15 +321,15 @@ func (a *admission) answer(r lua.Reply) {
 		err = fmt.Errorf("%s: %w", a.call.Flows[0].Flow, err)
 	}
 	at := 0
-	for _, p := range a.who {
+	for _, p := range a.pending {
 		if err != nil {
-			p.answer <- unavailable(err)
+			p.answer <- store.Unavailable(err)
 			continue
 		}
 		for i := range p.batch {
 			p.verdicts[i] = verdictOf(&verdicts[at+i], &p.batch[i])
 			if verdicts[at+i].Outcome == shaper.Admitted {
-				a.q.store.admitted(a.call.Jobs[at+i].StoredBytes())
+				a.q.headroom.admitted(a.call.Jobs[at+i].StoredBytes())
 			}
 		}
 		at += len(p.batch)
@@ -398,10 +337,9 @@ func (a *admission) answer(r lua.Reply) {
 	}
 }
 
-// verdictOf is the script's answer to a submission.
+// verdictOf returns the verdict on a submission.
 func verdictOf(v *lua.Verdict, s *Submission) Verdict {
-	out := Verdict{Admission: v.Admission}
-	j := Job{ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, MaxAttempts: s.MaxAttempts}
+	out, j := Verdict{Admission: v.Admission}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
 	switch v.Outcome {
 	case shaper.Admitted:
 		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()
@@ -411,11 +349,21 @@ func verdictOf(v *lua.Verdict, s *Submission) Verdict {
 		if j.State == shaper.Scheduled {
 			j.Scheduled = v.Created.Add(max(0, s.Delay)).Time()
 		}
-		out.Job = j
 	case shaper.Replayed:
-		j.ID, j.State, j.Created, j.Finished = v.Known.ID, v.Known.State, v.Known.Created.Time(), v.Known.Finished.Time()
-		j.Attempts, j.MaxAttempts = v.Known.Attempts, max(j.MaxAttempts, v.Known.MaxAttempts)
-		out.Job = j
+		j = knownJob(v.Known)
+		j.MaxAttempts = max(j.MaxAttempts, s.MaxAttempts)
+	default:
+		return out
 	}
+	j.Tenant, j.Route, j.Type = s.Tenant, s.Route, s.Type
+	out.Job = j
 	return out
+}
+
+// knownJob returns what an idempotency key holds of its job.
+func knownJob(k lua.KnownJob) Job {
+	return Job{
+		ID: k.ID, State: k.State, Attempts: k.Attempts, MaxAttempts: k.MaxAttempts,
+		Created: k.Created.Time(), Finished: k.Finished.Time(),
+	}
 }

@@ -70,7 +70,7 @@ func TestTwoFilesLeaseOn(t *testing.T) {
 			t.Cleanup(func() { _ = e.Close() })
 			first := beside(t, e, queue.Options{Shards: 1, Defaults: perSecond(500)})
 			second := beside(t, e, queue.Options{Shards: 1, Defaults: perSecond(100)})
-			owner, helper := first.Consumer("a", 0), second.Consumer("b", 0)
+			owner, helper := first.Broker().Consumer("a", 0), second.Broker().Consumer("b", 0)
 			o := looking
 			o.Max, o.Horizon = 5, time.Minute
 			var last shaper.Instant
@@ -98,7 +98,7 @@ func TestTwoFilesLeaseOn(t *testing.T) {
 						last = l.Stamp
 						ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
 					}
-					if _, err := p.q.Settle(t.Context(), ends); err != nil {
+					if _, err := p.q.Broker().Settle(t.Context(), ends); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -162,12 +162,12 @@ func TestScriptsForgotten(t *testing.T) {
 	}
 	for shard := range 8 {
 		forget()
-		for _, l := range leaseAll(t, q.Consumer("w", shard)) {
+		for _, l := range leaseAll(t, q.Broker().Consumer("w", shard)) {
 			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
 		}
 	}
 	forget()
-	results, err := q.Settle(t.Context(), ends)
+	results, err := q.Broker().Settle(t.Context(), ends)
 	if err != nil || len(results) != 8 {
 		t.Fatalf("Settle: %v, %v", results, err)
 	}
@@ -187,7 +187,7 @@ func TestWorkerOutlivesRedis(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
 	id := admit(t, q)
-	c := q.Consumer("w", 0)
+	c := q.Broker().Consumer("w", 0)
 	leases := leaseAll(t, c)
 	s.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -205,7 +205,7 @@ func TestWorkerOutlivesRedis(t *testing.T) {
 	if len(leases) != 1 || leases[0].ID != id || len(again) != 0 {
 		t.Errorf("leased %v, then %v", leases, again)
 	}
-	results, err := q.Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
+	results, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
 	if err != nil || results[0] != queue.Settled {
 		t.Errorf("Settle: %v, %v", results, err)
 	}
@@ -216,8 +216,8 @@ func TestWorkerOutlivesRedis(t *testing.T) {
 func TestWakesOutliveRedis(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
-	leaseAll(t, q.Consumer("w", 0))
-	wakes := q.Wakes(t.Context())
+	leaseAll(t, q.Broker().Consumer("w", 0))
+	wakes := q.Broker().Wakes(t.Context())
 	if w := within(t, "the first wake", wakes); w.Shard != queue.AllShards {
 		t.Errorf("the first wake is %+v", w)
 	}
@@ -240,7 +240,7 @@ func TestWakesBegunWhileAway(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
 	s.Kill()
-	wakes := q.Wakes(t.Context())
+	wakes := q.Broker().Wakes(t.Context())
 	s.Restart()
 	if w := within(t, "the first wake", wakes); w.Shard != queue.AllShards {
 		t.Errorf("the first wake is %+v", w)
@@ -253,7 +253,7 @@ func TestWatchOutlivesRedis(t *testing.T) {
 	t.Parallel()
 	s, q := one(t)
 	id := admit(t, q)
-	leases := leaseAll(t, q.Consumer("w", 0))
+	leases := leaseAll(t, q.Broker().Consumer("w", 0))
 	ended, stop, err := q.Watch(t.Context(), id)
 	if err != nil {
 		t.Fatalf("Watch: %v", err)
@@ -267,7 +267,7 @@ func TestWatchOutlivesRedis(t *testing.T) {
 	}
 	s.Restart()
 	queuetest.Await(t, "the settlement", func() bool {
-		r, err := q.Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
+		r, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
 		return err == nil && r[0] != queue.Stale
 	})
 	for {
@@ -299,18 +299,18 @@ func TestFullMemory(t *testing.T) {
 	if j, err := q.Cancel(t.Context(), "acme", ids[3]); err != nil || j.State != shaper.Cancelled {
 		t.Errorf("Cancel: %+v, %v", j, err)
 	}
-	leases := leaseAll(t, q.Consumer("w", 0))
+	leases := leaseAll(t, q.Broker().Consumer("w", 0))
 	if len(leases) != 3 {
 		t.Fatalf("leased %+v, want three jobs", leases)
 	}
-	if lost, err := q.Extend(t.Context(), []queue.LeaseRef{leases[0].LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
+	if lost, err := q.Broker().Extend(t.Context(), []queue.LeaseRef{leases[0].LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
 		t.Errorf("Extend: %v, %v", lost, err)
 	}
 	var ends []queue.Settlement
 	for i, event := range []shaper.Event{shaper.Succeed, shaper.Retry, shaper.Die} {
 		ends = append(ends, queue.Settlement{LeaseRef: leases[i].LeaseRef, Event: event, MaxAttempts: 3})
 	}
-	if results, err := q.Settle(t.Context(), ends); err != nil || fmt.Sprint(results) != "[settled settled settled]" {
+	if results, err := q.Broker().Settle(t.Context(), ends); err != nil || fmt.Sprint(results) != "[settled settled settled]" {
 		t.Errorf("Settle: %v, %v", results, err)
 	}
 	if _, err := q.Replay(t.Context(), "acme", leases[2].ID, 3); !errors.Is(err, queue.ErrUnavailable) {
@@ -319,7 +319,7 @@ func TestFullMemory(t *testing.T) {
 	if _, err := q.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }}); err != nil {
 		t.Errorf("Tune: %v", err)
 	}
-	if _, err := q.Beat(t.Context(), "w", time.Second); err != nil {
+	if _, err := q.Broker().Beat(t.Context(), "w", time.Second); err != nil {
 		t.Errorf("Beat: %v", err)
 	}
 	if err := c.ConfigSet(context.Background(), "maxmemory", "0").Err(); err != nil {
@@ -359,8 +359,8 @@ func TestIntakeReserve(t *testing.T) {
 	if v, err := reserved.Submit(t.Context(), work()); err != nil || v.Outcome != shaper.StoreFull {
 		t.Errorf("Submit within the reserve: %+v, %v", v, err)
 	}
-	for _, l := range leaseAll(t, reserved.Consumer("w", 0)) {
-		if results, err := reserved.Settle(t.Context(), []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Die}}); err != nil || results[0] != queue.Settled {
+	for _, l := range leaseAll(t, reserved.Broker().Consumer("w", 0)) {
+		if results, err := reserved.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Die}}); err != nil || results[0] != queue.Settled {
 			t.Errorf("Settle within the reserve: %v, %v", results, err)
 		}
 	}

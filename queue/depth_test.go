@@ -55,7 +55,7 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 		}
 		loaded += len(verdicts)
 	}
-	consumer := q.Consumer("w", 0)
+	consumer := q.Broker().Consumer("w", 0)
 	o := looking
 	o.Max = 0
 	for more := true; more; { // judges the default policy
@@ -81,9 +81,12 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 			}
 			return err
 		}},
-		{"extend", func() error { _, err := q.Extend(t.Context(), []queue.LeaseRef{lease.LeaseRef}, time.Hour); return err }},
+		{"extend", func() error {
+			_, err := q.Broker().Extend(t.Context(), []queue.LeaseRef{lease.LeaseRef}, time.Hour)
+			return err
+		}},
 		{"retry", func() error {
-			_, err := q.Settle(t.Context(), []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Retry, Delay: time.Hour, MaxAttempts: 3}})
+			_, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Retry, Delay: time.Hour, MaxAttempts: 3}})
 			return err
 		}},
 		{"tune", func() error {

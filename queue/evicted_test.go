@@ -45,7 +45,7 @@ func TestEvictedRecordHoldsNoRoom(t *testing.T) {
 	}
 	submit()
 	evict()
-	leaseAll(t, q.Consumer("w", 0))
+	leaseAll(t, q.Broker().Consumer("w", 0))
 	submit()
 }
 
@@ -54,7 +54,7 @@ func TestEvictedRecordHoldsNoRoom(t *testing.T) {
 func TestManyEvictedRecords(t *testing.T) {
 	const lost, kept = 150, 150
 	q, evict := evicting(t, shaper.Policy{Rate: shaper.Rate{Limit: 100, Period: time.Second}, Burst: 1, Capacity: 10_000})
-	c := q.Consumer("w", 0)
+	c := q.Broker().Consumer("w", 0)
 	later := work()
 	later.Delay = time.Second / 2
 	for _, s := range []queue.Submission{later, work()} {

@@ -5,24 +5,26 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue/internal/engine"
 )
 
 // HasteRestarts shortens the pauses before the private redis-server is started again, until the end
 // of the test.
 func HasteRestarts(t *testing.T) {
-	before := childPause
-	childPause = time.Millisecond
-	t.Cleanup(func() { childPause = before })
+	before := engine.RestartPause
+	engine.RestartPause = time.Millisecond
+	t.Cleanup(func() { engine.RestartPause = before })
 }
 
 // AddHook puts a hook round everything that the engine's clients send.
 func (e *Engine) AddHook(h redis.Hook) {
-	e.fast.AddHook(h)
-	e.patient.AddHook(h)
+	e.conn.Fast.AddHook(h)
+	e.conn.Patient.AddHook(h)
 }
 
 // Waiting is the number of submissions that no exchange has taken yet.
 func (q *Queue) Waiting() int { return len(q.flusher.queue) }
 
 // StopKeeping ends what the queue compares by itself now and then.
-func (q *Queue) StopKeeping() { q.keeper.close() }
+func (q *Queue) StopKeeping() { q.policies.Close() }

@@ -29,7 +29,7 @@ func TestHungNodeKeepsNoAnswersBack(t *testing.T) {
 	var refs []queue.LeaseRef
 	var batch []queue.Settlement
 	for n := range shards {
-		for _, l := range leaseAll(t, q.Consumer("w", n)) {
+		for _, l := range leaseAll(t, q.Broker().Consumer("w", n)) {
 			refs = append(refs, l.LeaseRef)
 			batch = append(batch, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, Attempt: 1})
 		}
@@ -53,7 +53,7 @@ func TestHungNodeKeepsNoAnswersBack(t *testing.T) {
 	}
 	var unanswered *queue.Unanswered
 	bounded("Extend", func(ctx context.Context) error {
-		lost, err := q.Extend(ctx, refs, time.Minute)
+		lost, err := q.Broker().Extend(ctx, refs, time.Minute)
 		if !errors.As(err, &unanswered) || len(lost) != 0 {
 			t.Fatalf("Extend: %v lost, %v", lost, err)
 		}
@@ -64,7 +64,7 @@ func TestHungNodeKeepsNoAnswersBack(t *testing.T) {
 	}
 	var results []queue.SettleResult
 	bounded("Settle", func(ctx context.Context) (err error) {
-		results, err = q.Settle(ctx, batch)
+		results, err = q.Broker().Settle(ctx, batch)
 		return err
 	})
 	for i, r := range results {
@@ -73,7 +73,7 @@ func TestHungNodeKeepsNoAnswersBack(t *testing.T) {
 		}
 	}
 	thaw()
-	again, err := q.Settle(t.Context(), batch)
+	again, err := q.Broker().Settle(t.Context(), batch)
 	if err != nil {
 		t.Fatalf("Settle, again: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -40,11 +41,11 @@ func (q *Queue) readOne(ctx context.Context, shard ShardKeys, tenant, id string)
 
 // shardOf returns the shard of a job. ErrNotFound for an id that cannot be one of the tenant.
 func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
-	i, ok := shardOfID(id, q.keys.Len())
-	if !ok || q.keys.ShardOf(tenant).Index != i {
-		return ShardKeys{}, ErrNotFound
+	shard, ok := q.store.ShardOfID(id)
+	if !ok || q.store.ShardOf(tenant) != shard {
+		return shard, ErrNotFound
 	}
-	return q.keys.Shard(i), nil
+	return shard, nil
 }
 
 // jobOf is the record as clients see it, without its position in the queue.
@@ -84,7 +85,7 @@ func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
 	return q.after(ctx, tenant, id, codes[0])
 }
 
-// after reads the job again, and returns it with the error that the code stands for.
+// after reads the job again, and returns it with the error of the code.
 func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) (Job, error) {
 	if code == lua.JobAbsent {
 		return Job{}, ErrNotFound
@@ -122,7 +123,7 @@ type replayed struct {
 func (q *Queue) replay(
 	ctx context.Context, tenant string, jobs []Job, attempts func(Job) int,
 ) ([]replayed, error) {
-	shard, calls := q.keys.ShardOf(tenant), make([]lua.ReplayCall, len(jobs))
+	shard, calls := q.store.ShardOf(tenant), make([]lua.ReplayCall, len(jobs))
 	for i, j := range jobs {
 		calls[i] = lua.ReplayCall{
 			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
@@ -131,7 +132,7 @@ func (q *Queue) replay(
 			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
 		}
 	}
-	return invokeAll(ctx, q, calls, func(c lua.ReplayCall, values []any) (r replayed, err error) {
+	return store.InvokeAll(ctx, q.store, q.store.Fast, calls, func(c lua.ReplayCall, values []any) (r replayed, err error) {
 		r.code, r.admission, err = c.Decode(values)
 		return r, err
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -21,21 +24,40 @@ const (
 	maxAttempts = 1<<16 - 1 // that a record can count
 )
 
+// Broker is the workers' side of the queue: it leases jobs, ends leases, and passes wake-ups and
+// completions on. Get it from Queue.Broker.
+type Broker struct {
+	store     *store.Store
+	mender    *repair.Mender
+	retention lua.Retention
+	horizon   time.Duration
+	remote    bool                           // Redis may hang alone or fail over
+	setAside  func(script string, items int) // counts damaged items
+	log       *slog.Logger
+}
+
+// Shards is the number of shards.
+func (b *Broker) Shards() int { return b.store.Len() }
+
+// OneNode reports whether all shards are on one node of Redis and so have its clock. A shard that
+// saw the clock set back is ahead of the others.
+func (b *Broker) OneNode() bool { return !b.store.Cluster() }
+
 // Consumer leases jobs of one shard for one worker. It numbers its polls, so that a poll whose
 // answer was lost is answered again with the same jobs. Not safe for concurrent use.
 type Consumer struct {
-	q       *Queue
+	b       *Broker
 	shard   ShardKeys
 	worker  string
 	counter int64
 	seen    int64
-	needed  *lua.Script // what an answer that brought jobs said is to be done besides
+	needed  *lua.Script // that the last answer requested beside its jobs
 }
 
 // Consumer returns a consumer of the shard for the worker with this id, which must be unique to the
 // process. There may be only one consumer for a worker and a shard.
-func (q *Queue) Consumer(worker string, shard int) *Consumer {
-	return &Consumer{q: q, shard: q.keys.Shard(shard), worker: worker, counter: 1}
+func (b *Broker) Consumer(worker string, shard int) *Consumer {
+	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1}
 }
 
 // Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error
@@ -45,14 +67,14 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	c.needed = nil
 	grant, reading, err := c.poll(ctx, o, needed)
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
-		// The call did what an earlier answer had left, or its answer only says what is to be done
-		// first.
+		// The call ran the script that an earlier answer requested, or its answer only requests
+		// one.
 		grant, reading, err = c.poll(ctx, o, grant.Needed)
 	}
 	if err != nil {
 		return Tick{}, err
 	}
-	// Jobs that were leased do not wait until something else is done: the next poll begins with it.
+	// Leased jobs do not wait for another script: the next poll begins with it.
 	c.needed = grant.Needed
 	tick := Tick{
 		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
@@ -60,17 +82,17 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
 		if err != nil {
-			// The lease runs out and the job is taken up again; one job that cannot be read must
-			// not stop the others.
+			// The lease expires and the job is leased again: an unreadable job must not stop the
+			// others.
 			tick.Damaged = append(tick.Damaged, fmt.Sprintf("job %s: %v", l.ID, err))
 			continue
 		}
 		tick.Leases = append(tick.Leases, lease)
 	}
-	if c.q.mender.mendAside(ctx, c.shard, tick.Damaged) {
-		tick.Damaged, tick.More = nil, true // what is left of it, the next poll sets aside
+	if c.b.mender.Aside(ctx, c.shard, tick.Damaged) {
+		tick.Damaged, tick.More = nil, true // the next poll sets aside what remains
 	}
-	c.q.setAside("tick", len(tick.Damaged))
+	c.b.setAside("tick", len(tick.Damaged))
 	return tick, nil
 }
 
@@ -81,15 +103,15 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, needed *lua.Script) 
 		Script: needed,
 		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
-		Retention: c.q.retention, Bounds: boundsOf(o.Bounds),
+		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
 	}
-	values, reading, err := c.q.timed(ctx, call.Call())
+	values, reading, err := c.b.timed(ctx, call.Call())
 	if err != nil {
 		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
 	grant, err := call.Decode(values)
 	if err != nil {
-		return grant, reading, unavailable(err)
+		return grant, reading, store.Unavailable(err)
 	}
 	c.counter++
 	if grant.Counter != 0 {
@@ -107,36 +129,36 @@ func boundsOf(bounds []Bound) []lua.Bound {
 	for i, b := range bounds {
 		out[i] = lua.Bound{Name: EncodeName(b.Route), Places: b.Places}
 		if b.Tenant != "" {
-			out[i].Name = flowName(b.Tenant, b.Route)
+			out[i].Name = store.FlowName(b.Tenant, b.Route)
 		}
 	}
 	return out
 }
 
-// Clock reads the shard's clock. Its answer comes sooner than that of a poll which leases jobs, and
-// so says more exactly when it was read: about midway.
+// Clock reads the shard's clock, about midway between Sent and Received. Its answer is faster than
+// that of a poll, so the reading is more exact.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 	call := lua.ClockCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()}
-	values, reading, err := c.q.timed(ctx, call.Call())
+	values, reading, err := c.b.timed(ctx, call.Call())
 	if err != nil {
 		return Reading{}, err
 	}
 	reading.Now, err = call.Decode(values)
-	return reading, unavailable(err)
+	return reading, store.Unavailable(err)
 }
 
-// timed makes a call and notes when; the clock's instant is left to the caller.
-func (q *Queue) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
+// timed makes a call and notes when. The caller sets the instant of the clock.
+func (b *Broker) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	reply := q.exec(ctx, q.engine.patient, []lua.Call{call})[0]
+	reply := b.store.Exec(ctx, b.store.Patient, []lua.Call{call})[0]
 	r.Received = time.Now()
-	return reply.Values, r, unavailable(reply.Err)
+	return reply.Values, r, store.Unavailable(reply.Err)
 }
 
-// Resign tells the shard's other workers that this one will not look at it any more, so that none
-// relies on the poll it had planned.
+// Resign wakes the shard's other workers, so that none relies on the next poll that this one had
+// planned.
 func (c *Consumer) Resign(ctx context.Context) error {
-	return unavailable(c.q.engine.patient.Publish(ctx, wakeChannel, c.shard.Clock()).Err())
+	return store.Unavailable(c.b.store.Patient.Publish(ctx, store.WakeChannel, c.shard.Clock()).Err())
 }
 
 func leaseOf(l lua.LeasedJob) (Lease, error) {
@@ -149,9 +171,7 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 		return Lease{}, err
 	}
 	var before result
-	if len(r.Result) > 0 {
-		_ = json.Unmarshal(r.Result, &before) // one that cannot be read is left out: the job is what counts
-	}
+	_ = json.Unmarshal(r.Result, &before) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload,
@@ -166,42 +186,37 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 
 var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died}
 
-// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error it is empty
-// where nothing is known. After ErrUnavailable send these again; ErrScript is of these settlements
-// alone, for each was sent by itself at last. A shard that does not answer does not keep the others
-// from it, but the call waits for it until ctx ends.
-func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
+// Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error, results[i] is
+// empty where the outcome is unknown. After ErrUnavailable send these settlements again. ErrScript
+// concerns these settlements alone, because each was also sent by itself. A shard that does not
+// answer does not stop the others, but the call waits for it until ctx ends.
+func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []SettleResult, err error) {
 	results = make([]SettleResult, len(batch))
 	for i := range results {
-		results[i] = Stale // of ids that cannot be ours
+		results[i] = Stale // remains for an id that no shard has
 	}
 	items := make([]lua.SettleItem, len(batch))
-	groups := q.byShard(len(batch), func(i int) string { return batch[i].ID })
-	for _, g := range groups {
-		for _, i := range g.items {
-			if items[i], err = settleItem(q.keys.Shard(g.shard), batch[i]); err != nil {
-				return nil, err
-			}
+	for i, t := range batch {
+		if items[i], err = settleItem(t); err != nil {
+			return nil, err
 		}
 	}
-	failed := q.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
-		s := q.keys.Shard(g.shard)
+	failed := b.perShard(ctx, len(batch), func(i int) string { return batch[i].ID }, func(g group) (lua.Call, func([]any) error) {
+		s := g.shard
 		call := lua.SettleCall{
-			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: q.horizon,
-			Retention: q.retention, Items: make([]lua.SettleItem, len(g.items)),
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: b.horizon,
+			Retention: b.retention,
 		}
-		for k, i := range g.items {
-			call.Items[k] = items[i]
+		for _, i := range g.items {
+			items[i].Key = s.Job(batch[i].ID)
+			call.Items = append(call.Items, items[i])
 		}
 		return call.Call(), func(values []any) error {
 			codes, err := call.Decode(values)
-			if err != nil {
-				return err
+			for k, code := range codes {
+				results[g.items[k]] = settleResults[code]
 			}
-			for k, i := range g.items {
-				results[i] = settleResults[codes[k]]
-			}
-			return nil
+			return err
 		}
 	})
 	for _, f := range failed {
@@ -212,15 +227,16 @@ func (q *Queue) Settle(ctx context.Context, batch []Settlement) (results []Settl
 	return results, errorOf(failed)
 }
 
-// failure is a group with unknown results.
-type failure struct {
-	group
-	err error
+// group holds the indices of at most settleMost items of one shard, and why their call failed.
+type group struct {
+	shard ShardKeys
+	items []int
+	err   error
 }
 
 // errorOf returns the error of a call with these failed groups. It prefers ErrUnavailable, which
 // permits the caller to send the items of the failed groups again.
-func errorOf(failed []failure) (err error) {
+func errorOf(failed []group) (err error) {
 	for _, f := range failed {
 		if err == nil || errors.Is(f.err, ErrUnavailable) {
 			err = f.err
@@ -229,29 +245,47 @@ func errorOf(failed []failure) (err error) {
 	return err
 }
 
-// runGroups makes one call per group and returns those that failed; call makes it, with what reads
-// its answer. The items of a group that fails at damaged data are sent once more, each by itself,
-// so that one damaged item does not concern the others.
-func (q *Queue) runGroups(ctx context.Context, groups []group, call func(group) (lua.Call, func([]any) error)) (failed []failure) {
+// perShard sends n items in calls of one shard each, and returns the groups whose call failed. It
+// skips ids that no shard has. call returns a group's call and the function that decodes its
+// answer. The items of a group that fails at damaged data are sent once more, each by itself, so
+// that one damaged item does not fail the others.
+func (b *Broker) perShard(
+	ctx context.Context, n int, id func(int) string, call func(group) (lua.Call, func([]any) error),
+) (failed []group) {
+	var groups []group
+	open := map[int]int{} // shard → its group that is not full
+	for i := range n {
+		shard, ok := b.store.ShardOfID(id(i))
+		if !ok {
+			continue
+		}
+		at, found := open[shard.Index]
+		if !found || len(groups[at].items) == settleMost {
+			at = len(groups)
+			open[shard.Index] = at
+			groups = append(groups, group{shard: shard})
+		}
+		groups[at].items = append(groups[at].items, i)
+	}
 	for len(groups) > 0 {
 		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
 		for n, g := range groups {
 			calls[n], decode[n] = call(g)
 		}
 		var apart []group
-		for n, r := range q.exec(ctx, keepsAnswers{q.engine.patient}, calls) {
+		for n, r := range b.store.Exec(ctx, keepsAnswers{b.store.Patient}, calls) {
 			g, err := groups[n], r.Err
 			if err == nil {
 				err = decode[n](r.Values)
 			}
-			switch err = unavailable(err); {
+			switch g.err = store.Unavailable(err); {
 			case err == nil:
-			case errors.Is(err, ErrScript) && len(g.items) > 1:
+			case errors.Is(g.err, ErrScript) && len(g.items) > 1:
 				for _, i := range g.items {
-					apart = append(apart, group{g.shard, []int{i}})
+					apart = append(apart, group{shard: g.shard, items: []int{i}})
 				}
 			default:
-				failed = append(failed, failure{g, err})
+				failed = append(failed, g)
 			}
 		}
 		groups = apart
@@ -259,12 +293,13 @@ func (q *Queue) runGroups(ctx context.Context, groups []group, call func(group) 
 	return failed
 }
 
-func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
+// settleItem encodes a settlement, without its key.
+func settleItem(t Settlement) (lua.SettleItem, error) {
 	if t.MaxAttempts < 0 || t.MaxAttempts > maxAttempts {
-		return lua.SettleItem{}, fmt.Errorf("queue: %d attempts at the most, want 0 to %d", t.MaxAttempts, maxAttempts)
+		return lua.SettleItem{}, fmt.Errorf("queue: max_attempts %d, want 0 to %d", t.MaxAttempts, maxAttempts)
 	}
 	delay := min(max(t.Delay, 0), shaper.MaxPeriod)
-	item := lua.SettleItem{Key: s.Job(t.ID), Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
+	item := lua.SettleItem{Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
 	if t.Event == shaper.Hold {
 		item.Cause = t.Cause.encode()
 	}
@@ -277,7 +312,7 @@ func settleItem(s ShardKeys, t Settlement) (lua.SettleItem, error) {
 	if t.Event == shaper.Release && t.Missed {
 		item.Outcome = lua.OutcomeMissed
 	}
-	// A release is no attempt: it leaves what is known as it is.
+	// A release is no attempt: the record keeps its result.
 	if t.Event != shaper.Release && (t.Error != nil || t.Response != nil || len(t.Log) > 0) {
 		r := result{t.Error, t.Response, t.log()}
 		if n := len(t.Log); r.Error == nil && n > 0 {
@@ -298,8 +333,8 @@ const (
 	logMessage = 200
 )
 
-// log is the log of attempts with this one. A job that succeeds at once has none: its response says
-// it all.
+// log is the log of attempts with this one. A job that succeeds at the first attempt has none,
+// because its response is enough.
 func (t Settlement) log() []Attempt {
 	if len(t.Log) == 0 && t.Error == nil {
 		return nil
@@ -321,8 +356,8 @@ func (t Settlement) log() []Attempt {
 	return log[max(0, len(log)-logKept):]
 }
 
-// Unanswered is the error of Extend when shards did not answer. What Extend says of the leases that
-// are not listed here holds.
+// Unanswered is the error of Extend when shards did not answer. The result of Extend holds for the
+// leases that are not listed here.
 type Unanswered struct {
 	Leases []LeaseRef
 	Err    error // wraps ErrUnavailable or ErrScript
@@ -330,37 +365,32 @@ type Unanswered struct {
 
 func (e *Unanswered) Error() string { return e.Err.Error() }
 
-// Unwrap is why the first of them did not.
+// Unwrap returns the cause.
 func (e *Unanswered) Unwrap() error { return e.Err }
 
-// Extend makes leases last for another lease duration from now; lost lists those that are not
-// current any more. The error is of type *Unanswered. Where a shard does not answer, the call waits
-// for it until ctx ends.
-func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
+// Extend makes leases last for another lease duration from now. lost lists the leases that are no
+// longer current. The error is of type *Unanswered. If a shard does not answer, the call waits for
+// it until ctx ends.
+func (b *Broker) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
 	for _, l := range leases {
-		if _, ok := shardOfID(l.ID, q.keys.Len()); !ok {
+		if _, ok := b.store.ShardOfID(l.ID); !ok {
 			lost = append(lost, l)
 		}
 	}
-	groups := q.byShard(len(leases), func(i int) string { return leases[i].ID })
-	failed := q.runGroups(ctx, groups, func(g group) (lua.Call, func([]any) error) {
-		s := q.keys.Shard(g.shard)
-		call := lua.HeartbeatCall{Clock: s.Clock(), Leases: s.Leases(), Lease: lease}
+	failed := b.perShard(ctx, len(leases), func(i int) string { return leases[i].ID }, func(g group) (lua.Call, func([]any) error) {
+		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
-			call.Jobs = append(call.Jobs, s.Job(leases[i].ID))
+			call.Jobs = append(call.Jobs, g.shard.Job(leases[i].ID))
 			call.Epochs = append(call.Epochs, leases[i].Epoch)
 		}
 		return call.Call(), func(values []any) error {
 			codes, err := call.Decode(values)
-			if err != nil {
-				return err
-			}
-			for k, i := range g.items {
-				if codes[k] == 0 {
-					lost = append(lost, leases[i])
+			for k, code := range codes {
+				if err == nil && code == 0 {
+					lost = append(lost, leases[g.items[k]])
 				}
 			}
-			return nil
+			return err
 		}
 	})
 	if len(failed) == 0 {
@@ -375,9 +405,9 @@ func (q *Queue) Extend(ctx context.Context, leases []LeaseRef, lease time.Durati
 	return lost, unanswered
 }
 
-// keepsAnswers is a client whose pipelines bring what was answered even if their context ends
-// first. When it does while go-redis waits to ask one node of a cluster again, that error takes the
-// place of all the other nodes' answers.
+// keepsAnswers is a client whose pipelines keep the answers that arrived before their context
+// ended. If it ends while go-redis waits before it retries at one node of a cluster, go-redis
+// replaces the answers of all other nodes by that error.
 type keepsAnswers struct{ redis.UniversalClient }
 
 func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error) {
@@ -393,50 +423,25 @@ func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) er
 	return cmds, err
 }
 
-// group is the indices of items of one shard, at most settleMost of them.
-type group struct {
-	shard int
-	items []int
+// Beat records a heartbeat of the worker and returns the workers with one within ttl, itself
+// included.
+func (b *Broker) Beat(ctx context.Context, worker string, ttl time.Duration) (Beat, error) {
+	return b.beat(ctx, lua.BeatCall{Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl})
 }
 
-func (q *Queue) byShard(n int, id func(int) string) []group {
-	var groups []group
-	open := map[int]int{} // shard → its group that still has room
-	for i := range n {
-		shard, ok := shardOfID(id(i), q.keys.Len())
-		if !ok {
-			continue
-		}
-		at, found := open[shard]
-		if !found || len(groups[at].items) == settleMost {
-			at = len(groups)
-			open[shard] = at
-			groups = append(groups, group{shard: shard})
-		}
-		groups[at].items = append(groups[at].items, i)
-	}
-	return groups
-}
-
-// Beat records that the worker lives and returns the workers heard of within ttl, itself included.
-func (q *Queue) Beat(ctx context.Context, worker string, ttl time.Duration) (Beat, error) {
-	return q.beat(ctx, lua.BeatCall{Clock: workersClock, Workers: workersKey, Worker: worker, TTL: ttl})
-}
-
-// Leave records that the worker is gone, and tells the others.
-func (q *Queue) Leave(ctx context.Context, worker string) error {
+// Leave removes the worker and wakes the others.
+func (b *Broker) Leave(ctx context.Context, worker string) error {
 	const ttl = time.Hour // long enough to remove nobody else
-	_, err := q.beat(ctx, lua.BeatCall{Clock: workersClock, Workers: workersKey, Worker: worker, TTL: ttl, Leave: true})
+	_, err := b.beat(ctx, lua.BeatCall{Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl, Leave: true})
 	return err
 }
 
-func (q *Queue) beat(ctx context.Context, call lua.BeatCall) (b Beat, err error) {
-	values, reading, err := q.timed(ctx, call.Call())
-	if err != nil {
+func (b *Broker) beat(ctx context.Context, call lua.BeatCall) (beat Beat, err error) {
+	var values []any
+	if values, beat.Reading, err = b.timed(ctx, call.Call()); err != nil {
 		return Beat{}, err
 	}
-	b.Reading = reading
-	b.Now, b.Live, err = call.Decode(values)
-	slices.Sort(b.Live)
-	return b, unavailable(err)
+	beat.Now, beat.Live, err = call.Decode(values)
+	slices.Sort(beat.Live)
+	return beat, store.Unavailable(err)
 }

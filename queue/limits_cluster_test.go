@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/limits"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -43,7 +44,7 @@ func (a apart) rule(r limiter.Rule) limiter.Rule {
 // Redis.
 func TestLimitsConformanceOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
+	l := limits.New(open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Store())
 	var stores atomic.Int64
 	t.Run("suite", func(t *testing.T) {
 		limitertest.Run(t, func(*testing.T) limiter.Store { return apart{l, fmt.Sprint(stores.Add(1))} })
@@ -60,7 +61,7 @@ func TestLimitsConformanceOnACluster(t *testing.T) {
 // that says so; limiters with one key in Redis decide all the time.
 func TestLimitsWhileASlotMoves(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
+	l := limits.New(open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Store())
 	const key, moves, callers = "key", 4, 16
 	for _, a := range limiter.Algorithms() {
 		for _, block := range []time.Duration{0, time.Hour} {

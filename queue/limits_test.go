@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/limits"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -45,7 +46,7 @@ func unlogged(t *testing.T) queue.EngineOptions {
 func TestLimitsConformance(t *testing.T) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
-			limitertest.Run(t, func(t *testing.T) limiter.Store { return open(t, options(t), defaults).Limits() })
+			limitertest.Run(t, func(t *testing.T) limiter.Store { return limits.New(open(t, options(t), defaults).Store()) })
 		})
 	}
 }
@@ -54,7 +55,7 @@ func TestLimitsConformance(t *testing.T) {
 // counted twice.
 func TestLimitsConformanceSentTwice(t *testing.T) {
 	limitertest.Run(t, func(t *testing.T) limiter.Store {
-		return open(t, unlogged(t), defaults, oneByOne{mu: new(sync.Mutex)}).Limits()
+		return limits.New(open(t, unlogged(t), defaults, oneByOne{mu: new(sync.Mutex)}).Store())
 	})
 }
 
@@ -62,7 +63,7 @@ func TestLimitsConformanceSentTwice(t *testing.T) {
 // name of a Redis key.
 func TestLimitsForget(t *testing.T) {
 	options := unlogged(t)
-	l := open(t, options, defaults).Limits()
+	l := limits.New(open(t, options, defaults).Store())
 	e, err := queue.OpenEngine(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +105,7 @@ func TestLimitsForget(t *testing.T) {
 // TestLimitsWithoutRedis: every error tells that the store is away.
 func TestLimitsWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
-	l := open(t, queue.EngineOptions{URL: server.URL()}, defaults).Limits()
+	l := limits.New(open(t, queue.EngineOptions{URL: server.URL()}, defaults).Store())
 	server.Kill()
 	r := limiter.Rule{Name: "r", Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 2, Period: time.Minute}}}
 	_, taken := l.Take(t.Context(), r, "k", 1)

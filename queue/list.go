@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -34,12 +34,12 @@ const (
 	ListExpired   ListState = "expired"
 )
 
-// ListStates are all of them.
+// ListStates returns all states of a list.
 func ListStates() []ListState {
 	return []ListState{ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired}
 }
 
-// List asks for a page of a tenant's jobs. What is empty or zero does not restrict it.
+// List selects a page of a tenant's jobs. An empty or zero field does not restrict it.
 type List struct {
 	Tenant         string
 	State          ListState
@@ -61,21 +61,21 @@ type Page struct {
 }
 
 const (
-	looked     = 2000 // jobs that a list by type or time reads in one call
+	siftedMost = 1000 // jobs that a list by type or time reads in one call
 	listStep   = 500  // entries of one exchange
 	recordHead = 254  // last byte of the part of a record that holds the state and the flow
 )
 
-// place is a key with jobs of a flow.
-type place struct {
+// source is a key that holds jobs of a flow.
+type source struct {
 	flow, key string
 	holds     ListState // ListScheduled: retrying jobs too; ListSucceeded: all that have ended and are not dead
 }
 
-// name is the place in a cursor.
-func (p place) name() string { return string(p.holds) + ":" + p.flow }
+// name is the source in a cursor.
+func (p source) name() string { return string(p.holds) + ":" + p.flow }
 
-// holder is what the place of jobs in the state holds.
+// holder returns what the source of jobs in the state holds.
 func (s ListState) holder() ListState {
 	switch s {
 	case ListRetrying:
@@ -86,155 +86,138 @@ func (s ListState) holder() ListState {
 	return s
 }
 
-// mark is how far the list of one place has been read: the last entry given.
+// mark is the last entry of a source that was listed.
 type mark struct {
 	Score float64 `json:"s"`
 	ID    string  `json:"i"`
 	End   bool    `json:"e,omitempty"` // nothing is left
 }
 
-// entry is one job of a place in the order of a list.
+// entry is one job of a source in the order of a list.
 type entry struct {
-	place place
-	score float64
-	id    string
+	source source
+	score  float64
+	id     string
 }
 
-// List lists jobs. It reads several keys one after another, so a job that moves meanwhile may be
-// missing; a listed one was in the state when it was read. Errors: ErrCursor, ErrUnavailable.
-func (q *Queue) List(ctx context.Context, l List) (Page, error) {
+// List reads a page of jobs. It reads several keys one after another, so a job that moves meanwhile
+// may be missing. A listed job was in the state when it was read. Errors: ErrCursor,
+// ErrUnavailable.
+func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	marks, err := readMarks(l.Cursor)
 	if err != nil {
-		return Page{}, err
+		return page, err
 	}
 	if l.IdempotencyKey != "" {
 		return q.listKey(ctx, l)
 	}
-	shard := q.keys.ShardOf(l.Tenant)
-	places, err := q.places(ctx, shard, l)
+	shard := q.store.ShardOf(l.Tenant)
+	sources, err := q.sources(ctx, shard, l)
 	if err != nil {
-		return Page{}, err
+		return page, err
 	}
-	page, more := Page{}, true
-	given := map[string]bool{} // a job that moves meanwhile is found in two places
-	for seen := 0; more && len(page.Jobs) < l.Limit && seen < looked; {
-		found, unread, err := q.step(ctx, shard, places, l, marks)
-		if err != nil {
-			return Page{}, err
-		}
-		ids := make([]string, len(found))
-		for i, e := range found {
-			ids[i] = e.id
-		}
-		jobs, err := q.read(ctx, shard, EncodeName(l.Tenant), ids)
-		if err != nil {
-			return Page{}, err
-		}
-		for _, e := range found {
-			if len(page.Jobs) == l.Limit {
-				break
+	size := l.Limit
+	if l.sifts() {
+		size = max(size, siftedMost)
+	}
+	heads, unread := map[source][]entry{}, map[source]int{}
+	for _, p := range sources {
+		if m := marks[p.name()]; !m.End {
+			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
+				return page, err
 			}
-			seen++
-			unread[e.place]--
-			marks[e.place.name()] = mark{Score: e.score, ID: e.id}
-			if len(jobs) > 0 && jobs[0].ID == e.id { // those that are gone are left out
-				if l.takes(jobs[0]) && !given[e.id] {
-					given[e.id] = true
-					page.Jobs = append(page.Jobs, jobs[0])
-				}
-				jobs = jobs[1:]
-			}
+			unread[p] = len(heads[p])
 		}
-		more = false
-		for p, rest := range unread {
-			m := marks[p.name()]
-			m.End = rest == 0
-			marks[p.name()] = m
-			more = more || rest > 0
+	}
+	entries, ids := newest(heads, size)
+	jobs, err := q.read(ctx, shard, EncodeName(l.Tenant), ids)
+	if err != nil {
+		return page, err
+	}
+	found := make(map[string]Job, len(jobs))
+	for _, j := range jobs {
+		found[j.ID] = j
+	}
+	for _, e := range entries {
+		if len(page.Jobs) == l.Limit {
+			break
 		}
-		if !l.sifts() {
-			break // a job that moved meanwhile is missing, and no other takes its place
+		unread[e.source]--
+		marks[e.source.name()] = mark{Score: e.score, ID: e.id}
+		if j, exists := found[e.id]; exists && l.takes(j) {
+			page.Jobs = append(page.Jobs, j)
 		}
+		delete(found, e.id) // a job that moves meanwhile is in two sources
+	}
+	more := false
+	for p, n := range unread {
+		m := marks[p.name()]
+		m.End = n == 0
+		marks[p.name()] = m
+		more = more || n > 0
 	}
 	if more {
-		page.Next, err = writeMarks(marks)
+		page.Next = writeMarks(marks)
 	}
-	return page, err
+	return page, nil
 }
 
-// places returns where jobs of the list may be, in the order of the flows.
-func (q *Queue) places(ctx context.Context, shard ShardKeys, l List) (places []place, err error) {
-	flows := []string{flowName(l.Tenant, l.Route)}
+// sources returns where jobs of the list may be.
+func (q *Queue) sources(ctx context.Context, shard ShardKeys, l List) (sources []source, err error) {
+	flows := []string{store.FlowName(l.Tenant, l.Route)}
 	if l.Route == "" {
-		if flows, err = q.engine.fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
-			return nil, unavailable(err)
+		if flows, err = q.store.Fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
+			return nil, store.Unavailable(err)
 		}
-		slices.Sort(flows)
 	}
 	for _, flow := range flows {
-		for _, p := range []place{
+		for _, p := range []source{
 			{flow, shard.Queue(flow), ListQueued}, {flow, shard.Later(flow), ListScheduled},
 			{flow, shard.Leases(), ListLeased}, // of the whole shard
 			{flow, shard.Dead(flow), ListDead}, {flow, shard.Done(flow), ListSucceeded},
 		} {
 			if l.State == ListAll || l.State.holder() == p.holds {
-				places = append(places, p)
+				sources = append(sources, p)
 			}
 		}
 	}
-	return places, nil
+	return sources, nil
 }
 
-// step merges the next entries of the places. read counts those read of each, which may be more.
-func (q *Queue) step(
-	ctx context.Context, shard ShardKeys, places []place, l List, marks map[string]mark,
-) (next []entry, read map[place]int, err error) {
-	size := l.Limit
-	if l.sifts() {
-		size = max(size, listStep)
-	}
-	heads, read := map[place][]entry{}, map[place]int{}
-	for _, p := range places {
-		if m := marks[p.name()]; !m.End {
-			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
-				return nil, nil, err
-			}
-			read[p] = len(heads[p])
-		}
-	}
-	for len(next) < size {
-		var newest entry // ids sort by the time they were made
+// newest merges the heads of the sources, newest first, up to limit entries.
+func newest(heads map[source][]entry, limit int) (entries []entry, ids []string) {
+	for len(entries) < limit {
+		var next entry // ids sort by the time they were made
 		for _, list := range heads {
-			if len(list) > 0 && list[0].id > newest.id {
-				newest = list[0]
+			if len(list) > 0 && list[0].id > next.id {
+				next = list[0]
 			}
 		}
-		if newest.id == "" {
+		if next.id == "" {
 			break
 		}
-		next, heads[newest.place] = append(next, newest), heads[newest.place][1:]
+		entries, ids = append(entries, next), append(ids, next.id)
+		heads[next.source] = heads[next.source][1:]
 	}
-	return next, read, nil
+	return entries, ids
 }
 
 // listKey lists the job of an idempotency key. Past retention it has only what the key holds.
 func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
-	key := q.keys.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), shortHash(l.IdempotencyKey))
-	text, err := q.engine.fast.Get(ctx, key).Result()
+	key := q.store.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))
+	text, err := q.store.Fast.Get(ctx, key).Result()
 	if errors.Is(err, redis.Nil) {
 		return Page{}, nil
 	}
 	if err != nil {
-		return Page{}, unavailable(err)
+		return Page{}, store.Unavailable(err)
 	}
 	known := lua.ParseKnown(text)
 	job, err := q.Job(ctx, l.Tenant, known.ID)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		job = Job{
-			ID: known.ID, Tenant: l.Tenant, State: known.State, Attempts: known.Attempts, MaxAttempts: known.MaxAttempts,
-			Created: known.Created.Time(), Finished: known.Finished.Time(),
-		}
+		job = knownJob(known)
+		job.Tenant = l.Tenant
 	case err != nil:
 		return Page{}, err
 	}
@@ -244,7 +227,7 @@ func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
 	return Page{Jobs: []Job{job}}, nil
 }
 
-// sifts reports whether the list leaves out jobs that only their records tell apart.
+// sifts reports whether the list filters by what only the records hold.
 func (l List) sifts() bool {
 	return l.Type != "" || !l.CreatedAfter.IsZero() || !l.CreatedBefore.IsZero()
 }
@@ -255,29 +238,29 @@ func (l List) takes(j Job) bool {
 		!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore))
 }
 
-// entries reads up to limit + 1 entries of a place after the mark, in the order of the list.
+// entries reads up to limit + 1 entries of a source after the mark, in the order of the list.
 func (q *Queue) entries(
-	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
+	ctx context.Context, shard ShardKeys, p source, state ListState, limit int, after mark,
 ) (out []entry, err error) {
 	if p.holds == ListSucceeded {
 		return q.doneEntries(ctx, shard, p, state, limit, after)
 	}
-	skip := int64(0) // entries with the score of after that were passed over; may be more than a step
+	skip := int64(0) // entries with the score of after that were skipped; may be more than a step
 	for more := true; more && len(out) <= limit; {
 		high := "+inf"
 		if after.ID != "" {
 			high = strconv.FormatFloat(after.Score, 'f', -1, 64)
 		}
 		page := &redis.ZRangeBy{Min: "-inf", Max: high, Offset: skip, Count: listStep}
-		found, err := q.engine.fast.ZRevRangeByScoreWithScores(ctx, p.key, page).Result()
+		found, err := q.store.Fast.ZRevRangeByScoreWithScores(ctx, p.key, page).Result()
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, store.Unavailable(err)
 		}
 		fresh := make([]entry, 0, len(found))
 		for _, z := range found {
 			id, _ := z.Member.(string)
 			if after.ID == "" || z.Score < after.Score || z.Score == after.Score && id < after.ID {
-				fresh = append(fresh, entry{place: p, score: z.Score, id: id})
+				fresh = append(fresh, entry{source: p, score: z.Score, id: id})
 			}
 		}
 		more = len(found) == listStep
@@ -293,16 +276,16 @@ func (q *Queue) entries(
 	return out, nil
 }
 
-// ofState keeps the entries of one place whose job is in the state and flow.
+// ofState keeps the entries of one source whose job is in the state and flow.
 func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, entries []entry) ([]entry, error) {
 	if len(entries) == 0 {
 		return entries, nil
 	}
-	holds := entries[0].place.holds
+	holds := entries[0].source.holds
 	if holds == ListQueued || holds == ListDead || holds != ListLeased && state == ListAll {
 		return entries, nil
 	}
-	heads, err := pipeline(ctx, q.engine.fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
+	heads, err := store.Pipeline(ctx, q.store.Fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
 		return p.GetRange(ctx, shard.Job(e.id), 0, recordHead)
 	})
 	if err != nil {
@@ -311,20 +294,20 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	kept := entries[:0]
 	for i, e := range entries {
 		has, flow, ok := lua.PeekRecord([]byte(heads[i]))
-		if ok && flow == e.place.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
+		if ok && flow == e.source.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
 			kept = append(kept, e)
 		}
 	}
 	return kept, nil
 }
 
-// doneEntries reads the list of recent terminal ids, whose order is its own.
+// doneEntries reads the list of recently ended jobs, which has no scores.
 func (q *Queue) doneEntries(
-	ctx context.Context, shard ShardKeys, p place, state ListState, limit int, after mark,
+	ctx context.Context, shard ShardKeys, p source, state ListState, limit int, after mark,
 ) (out []entry, err error) {
-	ids, err := q.engine.fast.LRange(ctx, p.key, 0, -1).Result()
+	ids, err := q.store.Fast.LRange(ctx, p.key, 0, -1).Result()
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, store.Unavailable(err)
 	}
 	if after.ID != "" {
 		i := slices.Index(ids, after.ID)
@@ -336,7 +319,7 @@ func (q *Queue) doneEntries(
 	for some := range slices.Chunk(ids, limit+1) {
 		entries := make([]entry, 0, len(some))
 		for _, id := range some {
-			entries = append(entries, entry{place: p, id: id})
+			entries = append(entries, entry{source: p, id: id})
 		}
 		if entries, err = q.ofState(ctx, shard, state, entries); err != nil {
 			return nil, err
@@ -350,14 +333,13 @@ func (q *Queue) doneEntries(
 
 // Find reads a job of any tenant by its id alone. ErrNotFound, ErrUnavailable.
 func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
-	i, ok := shardOfID(id, q.keys.Len())
+	shard, ok := q.store.ShardOfID(id)
 	if !ok {
 		return Job{}, ErrNotFound
 	}
-	shard := q.keys.Shard(i)
-	start, err := q.engine.fast.GetRange(ctx, shard.Job(id), 0, recordHead).Result()
+	start, err := q.store.Fast.GetRange(ctx, shard.Job(id), 0, recordHead).Result()
 	if err != nil {
-		return Job{}, unavailable(err)
+		return Job{}, store.Unavailable(err)
 	}
 	_, flow, ok := lua.PeekRecord([]byte(start))
 	if !ok {
@@ -373,7 +355,7 @@ func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, ids []
 	for i, id := range ids {
 		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant}
 	}
-	found, err := invokeAll(ctx, q, calls, lua.StatusCall.Decode)
+	found, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.StatusCall.Decode)
 	if err != nil {
 		return nil, err
 	}
@@ -384,7 +366,7 @@ func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, ids []
 		}
 		r, err := lua.DecodeRecord(status.Record)
 		if err != nil {
-			return nil, unavailable(err)
+			return nil, store.Unavailable(err)
 		}
 		j := jobOf(ids[i], r)
 		j.Position, j.EstimatedStart = status.Position, status.Start.Time()
@@ -410,10 +392,7 @@ func readMarks(cursor string) (map[string]mark, error) {
 	return marks, nil
 }
 
-func writeMarks(marks map[string]mark) (string, error) {
-	raw, err := json.Marshal(marks)
-	if err != nil {
-		return "", fmt.Errorf("queue: encode a cursor: %w", err)
-	}
-	return base64.RawURLEncoding.EncodeToString(raw), nil
+func writeMarks(marks map[string]mark) string {
+	raw, _ := json.Marshal(marks) // names and finite numbers cannot fail
+	return base64.RawURLEncoding.EncodeToString(raw)
 }

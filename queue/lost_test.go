@@ -123,7 +123,7 @@ func TestLostTickAnswer(t *testing.T) {
 		for range 5 {
 			ids = append(ids, admit(t, q))
 		}
-		c := q.Consumer("w", 0)
+		c := q.Broker().Consumer("w", 0)
 		o := looking
 		o.Max = 0
 		for range 3 {
@@ -160,7 +160,7 @@ func TestLostTickAnswer(t *testing.T) {
 			if i > 0 && lease.Stamp.Sub(all[i-1].Stamp) < time.Minute {
 				t.Errorf("stamps %d and %d are %v apart", i-1, i, lease.Stamp.Sub(all[i-1].Stamp))
 			}
-			r, err := q.Settle(t.Context(), []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
+			r, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
 			if err != nil || r[0] != queue.Settled {
 				t.Errorf("Settle: %v, %v", r, err)
 			}
@@ -180,7 +180,7 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 		ids := []string{admit(t, q), admit(t, q), admit(t, q)}
 		o := looking
 		o.Max, o.Horizon = 1, time.Millisecond
-		c := q.Consumer("w", 0)
+		c := q.Broker().Consumer("w", 0)
 		l.lose.Store(1 << 30)
 		queuetest.Await(t, "a job to be leased unseen", func() bool {
 			_, err := c.Tick(t.Context(), o)
@@ -188,7 +188,7 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 			return err != nil && read == nil && j.State == shaper.Leased
 		})
 		l.lose.Store(0)
-		other := q.Consumer("x", 0)
+		other := q.Broker().Consumer("x", 0)
 		var got []queue.Lease
 		queuetest.Await(t, "another worker to lease the next", func() bool {
 			tick, err := other.Tick(t.Context(), o)
@@ -216,13 +216,13 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 func TestLostSettleAnswer(t *testing.T) {
 	onEngines(t, lua.Commands.Settle, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		admit(t, q)
-		lease := leaseAll(t, q.Consumer("w", 0))[0]
+		lease := leaseAll(t, q.Broker().Consumer("w", 0))[0]
 		batch := []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}}
 		l.lose.Store(1)
-		if r, err := q.Settle(t.Context(), batch); !errors.Is(err, queue.ErrUnavailable) {
+		if r, err := q.Broker().Settle(t.Context(), batch); !errors.Is(err, queue.ErrUnavailable) {
 			t.Fatalf("Settle with a lost answer: %v, %v", r, err)
 		}
-		if r, err := q.Settle(t.Context(), batch); err != nil || r[0] != queue.Repeated {
+		if r, err := q.Broker().Settle(t.Context(), batch); err != nil || r[0] != queue.Repeated {
 			t.Errorf("Settle again: %v, %v", r, err)
 		}
 		if tenant, err := q.Tenant(t.Context(), "acme"); err != nil || tenant.Succeeded != 1 || tenant.Running != 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -47,7 +48,7 @@ func newDamaged(t *testing.T, o queue.EngineOptions) *damaged {
 			t.Errorf("Close: %v", err)
 		}
 	})
-	d.consumer = d.Consumer("w", 0)
+	d.consumer = d.Broker().Consumer("w", 0)
 	for range 7 {
 		d.submit(work())
 	}
@@ -87,7 +88,7 @@ func (d *damaged) drain() (left []string) {
 			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
 		}
 		if len(ends) > 0 {
-			if results, err := d.Settle(d.Context(), ends); err != nil || slices.Contains(results, queue.Stale) {
+			if results, err := d.Broker().Settle(d.Context(), ends); err != nil || slices.Contains(results, queue.Stale) {
 				d.Fatalf("Settle: %v, %v\n%s", results, err, d.log)
 			}
 		}
@@ -95,9 +96,9 @@ func (d *damaged) drain() (left []string) {
 	return left
 }
 
-func (d *damaged) findings(repair bool) (kinds []string) {
+func (d *damaged) findings(fix bool) (kinds []string) {
 	d.Helper()
-	if _, err := d.Check(d.Context(), repair, func(found []queue.Finding) error {
+	if _, err := d.Check(d.Context(), fix, func(found []repair.Finding) error {
 		for _, f := range found {
 			kinds = append(kinds, f.Kind)
 		}

@@ -94,7 +94,7 @@ func TestStoreMetrics(t *testing.T) {
 	}
 	o := looking
 	o.Max, o.Lease, o.Sweep, o.Horizon = 3, 50*time.Millisecond, 10*time.Millisecond, time.Hour
-	consumers := []*queue.Consumer{q.Consumer("w", 0), q.Consumer("w", 1)}
+	consumers := []*queue.Consumer{q.Broker().Consumer("w", 0), q.Broker().Consumer("w", 1)}
 	var leases []queue.Lease
 	look := func() {
 		for _, c := range consumers {
@@ -106,10 +106,10 @@ func TestStoreMetrics(t *testing.T) {
 		}
 	}
 	queuetest.Await(t, "the jobs to be leased", func() bool { look(); return len(leases) >= 3 })
-	if _, err := q.Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Die, MaxAttempts: 1}}); err != nil {
+	if _, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Die, MaxAttempts: 1}}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
-	if _, err := q.Beat(t.Context(), "w", time.Minute); err != nil {
+	if _, err := q.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
 		t.Fatalf("Beat: %v", err)
 	}
 	o.Max = 0
@@ -122,7 +122,7 @@ func TestStoreMetrics(t *testing.T) {
 	if got["sluice_jobs_dead_total"] != 1 || got["sluice_callbacks_outbox"] != 1 {
 		t.Errorf("dead %v, outbox %v", got["sluice_jobs_dead_total"], got["sluice_callbacks_outbox"])
 	}
-	if _, err := q.Beat(t.Context(), "w", time.Minute); err != nil {
+	if _, err := q.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
 		t.Fatalf("Beat: %v", err)
 	}
 	afresh(t, registry, "sluice_workers", 1)

@@ -6,27 +6,27 @@ import (
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/crash"
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// Completions claims at most most jobs of the shard that have ended and ask for a callback. Those
+// Completions claims up to most ended jobs of the shard that have a callback URL. Those
 // that HandedOver does not report within the lease are given out again. more reports that others
 // wait. After an error (ErrUnavailable), a call with the same name returns the same completions;
 // another call needs another name.
-func (q *Queue) Completions(
+func (b *Broker) Completions(
 	ctx context.Context, shard int, name string, most int, lease time.Duration,
 ) (list []Completion, more bool, err error) {
-	s := q.keys.Shard(shard)
+	s := b.store.Shard(shard)
 	call := lua.ClaimCall{Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease}
-	claim, err := invoke(ctx, q.sendPatient, call)
+	claim, err := store.Invoke(ctx, b.store.RunPatient, call)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, c := range claim.Jobs {
 		r, err := lua.DecodeRecord(c.Record)
 		if err != nil {
-			// It stays in the outbox and is claimed again after the lease: it must not stop the
-			// others.
-			q.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
+			// It stays in the outbox and is claimed again after the lease.
+			b.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
 			continue
 		}
 		list = append(list, Completion{Job: jobOf(c.ID, r), Epoch: r.Epoch, CallbackURL: r.CallbackURL})
@@ -35,13 +35,13 @@ func (q *Queue) Completions(
 }
 
 // HandedOver acknowledges completions of a shard that were enqueued. A repeat changes nothing.
-func (q *Queue) HandedOver(ctx context.Context, shard int, list []Completion) error {
-	s := q.keys.Shard(shard)
-	call := lua.HandedCall{Clock: s.Clock(), Outbox: s.Outbox(), Retention: q.retention}
+func (b *Broker) HandedOver(ctx context.Context, shard int, list []Completion) error {
+	s := b.store.Shard(shard)
+	call := lua.HandedCall{Clock: s.Clock(), Outbox: s.Outbox(), Retention: b.retention}
 	for _, c := range list {
 		call.Jobs = append(call.Jobs, lua.HandedJob{Key: s.Job(c.Job.ID), Epoch: c.Epoch, State: c.Job.State})
 	}
-	_, err := q.sendPatient(ctx, call.Call())
+	_, err := b.store.RunPatient(ctx, call.Call())
 	crash.At("after-handed-over")
-	return unavailable(err)
+	return store.Unavailable(err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // Payload reads the payload of a job. size is its length in bytes, 0 if the job has ended and kept
@@ -19,9 +20,9 @@ func (q *Queue) Payload(ctx context.Context, tenant, id string, most int) (paylo
 	if err != nil {
 		return nil, 0, err
 	}
-	start, err := q.engine.fast.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+most)-1).Bytes()
+	start, err := q.store.Fast.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+most)-1).Bytes()
 	if err != nil {
-		return nil, 0, unavailable(err)
+		return nil, 0, store.Unavailable(err)
 	}
 	flow, payload, size, ok := lua.PeekPayload(start)
 	if owner, _, _ := strings.Cut(flow, "/"); !ok || owner != EncodeName(tenant) {

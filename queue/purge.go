@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -130,7 +131,7 @@ func (q *Queue) candidates(
 				_, err := q.shardOf(tenant, id)
 				return err != nil
 			})
-			yield(q.read(ctx, q.keys.ShardOf(tenant), EncodeName(tenant), ids))
+			yield(q.read(ctx, q.store.ShardOf(tenant), EncodeName(tenant), ids))
 			return
 		}
 		for _, state := range states {
@@ -149,7 +150,7 @@ func (q *Queue) candidates(
 
 // discard cancels waiting jobs of a tenant and, if dead, deletes dead ones.
 func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]lua.JobCode, error) {
-	shard := q.keys.ShardOf(tenant)
+	shard := q.store.ShardOf(tenant)
 	call := lua.CancelCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
 		Tenant: EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
@@ -157,5 +158,5 @@ func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead boo
 	for _, j := range jobs {
 		call.Jobs = append(call.Jobs, shard.Job(j.ID))
 	}
-	return invoke(ctx, q.run, call)
+	return store.Invoke(ctx, q.store.Run, call)
 }

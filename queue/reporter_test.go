@@ -57,18 +57,18 @@ func report(t *testing.T, ctx context.Context, q, reporter *queue.Queue) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for shard := range q.Shards() {
-		c := q.Consumer("w", shard)
+	for shard := range q.Broker().Shards() {
+		c := q.Broker().Consumer("w", shard)
 		for range 2 { // the first poll at a shard takes up the defaults
 			tick, err := c.Tick(ctx, queue.TickOptions{Max: 1, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, l := range tick.Leases {
-				if lost, err := reporter.Extend(ctx, []queue.LeaseRef{l.LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
+				if lost, err := reporter.Broker().Extend(ctx, []queue.LeaseRef{l.LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
 					t.Fatalf("extend: lost %v, %v", lost, err)
 				}
-				results, err := reporter.Settle(ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Succeed}})
+				results, err := reporter.Broker().Settle(ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Succeed}})
 				if err != nil || results[0] != queue.Settled {
 					t.Fatalf("settle: %v, %v", results, err)
 				}

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/policies"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -24,40 +26,40 @@ type Brief struct {
 // the cursor of the following page; "" starts and ends. A full scan returns every tenant that is
 // known all the while; duplicates are possible. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief, next string, err error) {
-	n, from, err := readCursor(cursor, q.keys.Len())
+	n, from, err := readCursor(cursor, q.store.Len())
 	if err != nil {
 		return nil, "", err
 	}
-	scan, err := q.scan(ctx, q.keys.Shard(n), lua.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
+	scan, err := q.scan(ctx, q.store.Shard(n), lua.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
 	if err != nil {
 		return nil, "", err
 	}
-	return q.resolver.briefs(q.policies.Load(), scan), cursorAfter(n, scan.Cursor, q.keys.Len()), nil
+	return q.resolver.briefs(q.policies.Current(), scan), cursorAfter(n, scan.Cursor, q.store.Len()), nil
 }
 
 // scanTenant reads one tenant, also one never seen.
 func (q *Queue) scanTenant(ctx context.Context, tenant string) (t lua.ScannedTenant, now shaper.Instant, err error) {
-	shard := q.keys.ShardOf(tenant)
+	shard := q.store.ShardOf(tenant)
 	scan, err := q.scan(ctx, shard, lua.ScanCall{Policy: shard.Policy(EncodeName(tenant))})
 	if err != nil {
 		return t, 0, err
 	}
 	if len(scan.Tenants) != 1 {
-		return t, 0, unavailable(lua.ErrReply)
+		return t, 0, store.Unavailable(lua.ErrReply)
 	}
 	return scan.Tenants[0], scan.Now, nil
 }
 
 func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (lua.Scan, error) {
 	call.Clock, call.Tenants, call.Dead = shard.Clock(), shard.Tenants(), q.retention.Dead
-	return invoke(ctx, q.run, call)
+	return store.Invoke(ctx, q.store.Run, call)
 }
 
 // resolver resolves the policies of scanned flows and caches them: most tenants have the same one.
 type resolver struct {
 	mu       sync.Mutex
-	from     *policies // that the cached ones were resolved with
-	policies map[statement]shaper.Policy
+	from     *policies.Set // that the cached ones were resolved with
+	resolved map[statement]shaper.Policy
 }
 
 // statement is what a policy follows from, beside the baseline.
@@ -66,18 +68,18 @@ type statement struct{ route, claimed, api, file string }
 // maxCached bounds the policies in the cache.
 const maxCached = 100_000
 
-func (r *resolver) briefs(from *policies, scan lua.Scan) []Brief {
+func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.from != from || len(r.policies) > maxCached {
-		r.from, r.policies = from, map[statement]shaper.Policy{}
+	if r.from != from || len(r.resolved) > maxCached {
+		r.from, r.resolved = from, map[statement]shaper.Policy{}
 	}
 	briefs := make([]Brief, len(scan.Tenants))
 	for i, t := range scan.Tenants {
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
 		briefs[i] = Brief{
-			Name: tenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity, Paused: general.Paused,
+			Name: store.TenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity, Paused: general.Paused,
 			Figures: sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
 				s.route = route
 				return figuresOf(r.policy(s), f, scan.Now)
@@ -89,14 +91,13 @@ func (r *resolver) briefs(from *policies, scan lua.Scan) []Brief {
 
 // policy resolves a policy. Unreadable overrides are ignored here; Tenant fails with them.
 func (r *resolver) policy(s statement) shaper.Policy {
-	if p, known := r.policies[s]; known {
+	if p, known := r.resolved[s]; known {
 		return p
 	}
-	said := shaper.Statements{Claimed: s.claimed}
-	said.API, _ = readOverrides(s.api)
-	said.File, _ = readOverrides(s.file)
-	p, _ := r.from.Baseline.Resolve(said, s.route)
-	r.policies[s] = p
+	settings, _ := policies.Decode(s.api, s.file)
+	settings.Claimed = s.claimed
+	p, _ := r.from.Baseline.Resolve(settings, s.route)
+	r.resolved[s] = p
 	return p
 }
 

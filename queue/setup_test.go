@@ -180,7 +180,7 @@ func TestWakesLeaveAHangingConnection(t *testing.T) {
 	defer func() { _ = errors.Join(q.Close(), e.Close()) }()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	wakes := q.Wakes(ctx)
+	wakes := q.Broker().Wakes(ctx)
 	next := func(what string) queue.Wake {
 		t.Helper()
 		select {

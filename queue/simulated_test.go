@@ -70,7 +70,7 @@ func TestSimulatedAsServed(t *testing.T) {
 // flow is looked at, for the shard's owner is woken then.
 func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon, service time.Duration) {
 	t.Helper()
-	c, number, left := q.Consumer("w", 0), map[string]int{}, 0
+	c, number, left := q.Broker().Consumer("w", 0), map[string]int{}, 0
 	var next shaper.Instant // when to look
 	type ending struct {
 		at shaper.Instant
@@ -78,7 +78,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 	}
 	var running []ending
 	settle := func(ends ...queue.Settlement) {
-		if _, err := q.Settle(t.Context(), ends); err != nil {
+		if _, err := q.Broker().Settle(t.Context(), ends); err != nil {
 			t.Fatalf("Settle: %v", err)
 		}
 	}

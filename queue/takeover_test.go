@@ -18,7 +18,7 @@ func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), looks chan tim
 	looks = make(chan time.Time, shards)
 	for n := range shards {
 		go func() {
-			if _, err := q.Consumer("w", n).Tick(t.Context(), looking); err != nil {
+			if _, err := q.Broker().Consumer("w", n).Tick(t.Context(), looking); err != nil {
 				t.Errorf("a poll at shard %d: %v", n, err)
 			}
 			looks <- time.Now()

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,11 +10,10 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/policies"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
-
-// baseline returns the settings in force for tenants without settings of their own.
-func (q *Queue) baseline() shaper.Baseline { return q.policies.Load().Baseline }
 
 // Tenant reads the policy and figures of a tenant, also of one never seen.
 func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
@@ -28,13 +26,11 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 	if err != nil {
 		return Tenant{}, err
 	}
-	s := shaper.Statements{Claimed: claimedTier(scanned)}
-	if s.API, err = readOverrides(scanned.API); err != nil {
+	s, err := policies.Decode(scanned.API, scanned.File)
+	if err != nil {
 		return Tenant{}, err
 	}
-	if s.File, err = readOverrides(scanned.File); err != nil {
-		return Tenant{}, err
-	}
+	s.Claimed = claimedTier(scanned)
 	if instead != nil {
 		s.API = *instead
 	}
@@ -43,7 +39,7 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 
 // tenantOf resolves a tenant's policies and computes its figures.
 func (q *Queue) tenantOf(tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant) Tenant {
-	baseline := q.baseline()
+	baseline := q.policies.Current().Baseline
 	t := Tenant{
 		Name: tenant, Known: scanned.Revision > 0 || len(scanned.Flows) > 0, Reason: scanned.Reason, Revision: scanned.Revision,
 		API: s.API, Routes: map[string]Flow{},
@@ -99,10 +95,10 @@ const (
 //
 //	rate         the rate, or one of the further rates
 //	concurrency  the flow's own cap
-//	upstream     its deliveries hold all the places that a worker keeps for them
+//	upstream     its deliveries hold all the slots that a worker keeps for them
 //	late         its jobs come too late from Redis to leave at their stamps
-//	workers      it could leave, and no worker leases it: all places are taken, or none is live
-//	held         the upstream asked for a pause, or its circuit breaker is open
+//	workers      it could leave, and no worker leases it: all slots are taken, or none is live
+//	held         the upstream requested a pause, or its circuit breaker is open
 //	paused       an operator, or as many dead letters as are kept
 //	idle         nothing waits
 //
@@ -139,13 +135,13 @@ const tuneTries = 20
 // change.Edit.
 func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant, error) {
 	for range tuneTries {
-		found, err := q.stated(ctx, q.engine.fast, tenant)
+		found, err := q.policies.Stated(ctx, q.store.Fast, tenant)
 		if err != nil {
 			return Tenant{}, err
 		}
-		s, p := found[0], q.policies.Load()
-		if change.IfRevision != nil && *change.IfRevision != s.revision {
-			return Tenant{}, fmt.Errorf("%w: %d", ErrRevision, s.revision)
+		s, p := found[0], q.policies.Current()
+		if change.IfRevision != nil && *change.IfRevision != s.Revision {
+			return Tenant{}, fmt.Errorf("%w: %d", ErrRevision, s.Revision)
 		}
 		before := s.API
 		if s.API, err = change.Edit(s.API); err != nil {
@@ -157,9 +153,9 @@ func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant,
 		if change.DryRun {
 			return q.describe(ctx, tenant, &s.API)
 		}
-		tuned, err := q.tuneAPI(ctx, p, s, before, change)
+		tuned, err := q.tune(ctx, p, s, before, change)
 		if err == nil && tuned == lua.TunedOtherPolicies {
-			err = q.reinstate(ctx, q.keys.ShardOf(tenant))
+			err = q.policies.Reinstate(ctx, q.store.ShardOf(tenant))
 		}
 		if err != nil {
 			return Tenant{}, err
@@ -171,36 +167,32 @@ func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant,
 	return Tenant{}, fmt.Errorf("%w: too many concurrent changes of the tenant", ErrUnavailable)
 }
 
-// tuneAPI stores API overrides, with an entry in the history.
-func (q *Queue) tuneAPI(ctx context.Context, p *policies, s stated, before shaper.Overrides, change Change) (lua.Tuned, error) {
-	says, err := writeOverrides(s.API)
-	if err != nil {
-		return 0, err
-	}
+// tune stores API overrides, with an entry in the history.
+func (q *Queue) tune(
+	ctx context.Context, p *policies.Set, s policies.Stated, before shaper.Overrides, change Change,
+) (tuned lua.Tuned, err error) {
 	action := ""
 	if change.EndHolds {
 		action = ActionUnhold
 	}
-	entry, err := json.Marshal(HistoryEntry{time.Now().UTC(), s.revision + 1, change.Actor, action, change.Reason, before, s.API})
-	if err != nil {
-		return 0, fmt.Errorf("queue: encode a change: %w", err)
-	}
-	call := q.tuneCall(p, s, shaper.SourceAPI, says)
+	entry, _ := json.Marshal(HistoryEntry{ // text and numbers cannot fail
+		time.Now().UTC(), s.Revision + 1, change.Actor, action, change.Reason, before, s.API,
+	})
+	call := q.policies.TuneCall(p, s, shaper.SourceAPI, policies.EncodeOverrides(s.API))
 	call.Reason, call.HistoryEntry, call.EndHolds = change.Reason, string(entry), change.EndHolds
-	values, err := q.run(ctx, call.Call())
-	if err != nil {
-		return 0, err
+	values, err := q.store.Run(ctx, call.Call())
+	if err == nil {
+		tuned, _, err = call.Decode(values)
 	}
-	tuned, _, err := call.Decode(values)
-	return tuned, unavailable(err)
+	return tuned, store.Unavailable(err)
 }
 
 // History lists the last changes of a tenant's API overrides, at most 100, the newest first.
 // Errors: ErrUnavailable.
 func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, error) {
-	texts, err := q.engine.fast.LRange(ctx, q.keys.ShardOf(tenant).History(EncodeName(tenant)), 0, -1).Result()
+	texts, err := q.store.Fast.LRange(ctx, q.store.ShardOf(tenant).History(EncodeName(tenant)), 0, -1).Result()
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, store.Unavailable(err)
 	}
 	entries := make([]HistoryEntry, len(texts))
 	for i, text := range texts {
@@ -211,49 +203,25 @@ func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, err
 	return entries, nil
 }
 
-func readOverrides(text string) (o shaper.Overrides, err error) {
-	if text == "" {
-		return o, nil
-	}
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&o); err != nil {
-		return o, fmt.Errorf("%w: a stored policy cannot be read by this version: %w", ErrSchema, err)
-	}
-	return o, nil
-}
-
-// writeOverrides is the inverse of readOverrides: nothing said is the empty text.
-func writeOverrides(o shaper.Overrides) (string, error) {
-	if o.Empty() {
-		return "", nil
-	}
-	raw, err := json.Marshal(o)
-	if err != nil {
-		return "", fmt.Errorf("queue: encode a policy: %w", err)
-	}
-	return string(raw), nil
-}
-
 // Tenants lists the names of tenants, up to limit, shard by shard; pass next as cursor for the
 // following page, "" starts and ends. A name whose activity changes between two pages may be listed
 // twice or not at all.
 func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error) {
-	shard, from, err := readCursor(cursor, q.keys.Len())
+	shard, from, err := readCursor(cursor, q.store.Len())
 	if err != nil {
 		return nil, "", err
 	}
-	for ; shard < q.keys.Len(); shard, from = shard+1, 0 {
+	for ; shard < q.store.Len(); shard, from = shard+1, 0 {
 		want := int64(limit - len(names))
 		if want <= 0 {
 			return names, fmt.Sprintf("%d-%d", shard, from), nil
 		}
-		entries, err := q.engine.fast.ZRevRange(ctx, q.keys.Shard(shard).Tenants(), from, from+want-1).Result()
+		entries, err := q.store.Fast.ZRevRange(ctx, q.store.Shard(shard).Tenants(), from, from+want-1).Result()
 		if err != nil {
-			return nil, "", unavailable(err)
+			return nil, "", store.Unavailable(err)
 		}
 		for _, e := range entries {
-			names = append(names, tenantOfEntry(e))
+			names = append(names, store.TenantOfEntry(e))
 		}
 		if int64(len(entries)) == want {
 			return names, fmt.Sprintf("%d-%d", shard, from+want), nil
@@ -261,9 +229,6 @@ func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []
 	}
 	return names, "", nil
 }
-
-// ErrCursor means that a cursor is none that a listing gave.
-var ErrCursor = fmt.Errorf("queue: not a cursor")
 
 func readCursor(cursor string, shards int) (shard int, from int64, err error) {
 	if cursor == "" {

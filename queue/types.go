@@ -4,30 +4,58 @@ import (
 	"errors"
 	"time"
 
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
-	// ErrUnavailable means that Redis did not do its part: it is away or too slow, or in a state in
-	// which it cannot serve; then the error is ErrState, too. Nothing is known to have changed, and
-	// the same call may be made again.
-	ErrUnavailable = errors.New("queue: redis is unavailable")
+	// ErrUnavailable means that Redis did not do its part: no answer in time, or a state in which
+	// it cannot serve; then the error is ErrState too. A change may or may not have happened. The
+	// same call may be made again.
+	ErrUnavailable = store.ErrUnavailable
 	// ErrState means, beside ErrUnavailable, that Redis answered: it is loading, out of memory,
 	// read-only, and so on.
-	ErrState = errors.New("queue: redis cannot serve now")
-	// ErrScript means that Redis or this process could not work with what is stored, for example
-	// because a key was changed by hand. The same call fails again until that is repaired.
-	ErrScript = errors.New("queue: the stored data cannot be worked with")
+	ErrState = store.ErrState
+	// ErrScript means that the stored data is damaged, for example because a key was changed by
+	// hand. The same call fails again until that is repaired.
+	ErrScript = store.ErrScript
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
-	// ErrConflict means that the job's state does not allow what was asked; the job is returned
-	// beside it.
+	// ErrConflict means that the job's state does not allow the change. The job is returned too.
 	ErrConflict = errors.New("queue: not possible in the job's state")
-	// ErrRevision means that the policy was changed by somebody else since the revision named in
-	// the change.
+	// ErrRevision means that the policy has changed since the revision in the change.
 	ErrRevision = errors.New("queue: the policy has another revision")
+	// ErrCursor means that no listing returned this cursor.
+	ErrCursor = errors.New("queue: not a cursor")
 )
+
+// Fault is the kind of a failed call to Redis: see FaultTransport, FaultState and FaultScript.
+type Fault = store.Fault
+
+// The kinds of faults.
+const (
+	FaultTransport = store.FaultTransport // no connection, or no answer in time: ErrUnavailable
+	FaultState     = store.FaultState     // Redis cannot serve the call now: ErrUnavailable and ErrState
+	FaultScript    = store.FaultScript    // the stored data is damaged: ErrScript
+)
+
+// FaultOf returns the kind of a failed call, "" for nil and for a cancelled context.
+func FaultOf(err error) Fault { return store.FaultOf(err) }
+
+// EncodeName encodes a tenant or route as in keys and logs: [A-Za-z0-9._-]{1,64} stays as it is,
+// any other text becomes ~ and its SHA-256 in hex.
+func EncodeName(name string) string { return store.EncodeName(name) }
+
+// Keyspace holds the keys of all shards, ShardKeys those of one, for tools that read Redis
+// directly.
+type (
+	Keyspace  = store.Keyspace
+	ShardKeys = store.ShardKeys
+)
+
+// NewKeyspace returns the keys of n shards, 1 to 1,024.
+func NewKeyspace(n int) Keyspace { return store.NewKeyspace(n) }
 
 // Submission is one job that a client wants delivered.
 type Submission struct {
@@ -46,8 +74,8 @@ type Submission struct {
 	Tier           string        // that the tenant's credential claims; empty for none
 }
 
-// Verdict is what became of a submission. Job is the stored job when the outcome is admitted or
-// replayed; for a replayed key whose job is past retention it has only what the key still knows.
+// Verdict is the decision on a submission. Job is the stored job when the outcome is admitted or
+// replayed; for a replayed key whose job is past retention it has only what the key holds.
 type Verdict struct {
 	shaper.Admission
 	Job Job
@@ -122,7 +150,7 @@ type LeaseRef struct {
 	Epoch int64
 }
 
-// Completion is a job that has ended and whose submitter asked to be called back.
+// Completion is an ended job with a callback URL.
 type Completion struct {
 	Job         Job   // as it ended: State is shaper.Succeeded, Dead, Expired or Cancelled
 	Epoch       int64 // leases the job had; with the state it names this end of the job
@@ -139,14 +167,14 @@ type Settlement struct {
 	Overload    bool          // Retry: the upstream refused the job as too much; the flow slows down (shaper.Bucket.Refuse)
 	Missed      bool          // Release: the job came too late to leave at its stamp, which the flow's figures show
 	Cause       HoldCause     // Hold: why
-	MaxAttempts int           // as the route says now; 0 keeps those of the job
+	MaxAttempts int           // of the route now; 0 keeps those of the job
 	Error       *JobError     // kept until the next settlement of the job
 	Response    *Response
 	Attempt     int       // of the lease
 	Log         []Attempt // of the lease; this delivery is added to it
 }
 
-// HoldCause says why a flow is held.
+// HoldCause is why a flow is held.
 type HoldCause struct {
 	By     string // HeldByRetryAfter, HeldByBreaker or HeldByHandOff; empty where it is not known
 	Status int    // of the upstream's last answer, 0 if there was none
@@ -159,7 +187,7 @@ const (
 	HeldByHandOff    = "hand_off"    // asynq does not take its jobs
 )
 
-// SettleResult tells what a settlement did.
+// SettleResult is the effect of a settlement.
 type SettleResult string
 
 // The results of a settlement.
@@ -167,34 +195,34 @@ const (
 	Settled  SettleResult = "settled"
 	Repeated SettleResult = "repeated" // the same settlement came before: nothing changed, all is well
 	Stale    SettleResult = "stale"    // the lease is not the current one: nothing changed
-	Died     SettleResult = "died"     // settled or repeated: the hold was not free any more and took the last attempt, so the job is dead
+	Died     SettleResult = "died"     // settled or repeated: the hold cost the last attempt, so the job is dead
 )
 
-// Reading is what the clock of a shard said at some moment between two of this process.
+// Reading is the clock of a shard at an instant between two instants of this process.
 type Reading struct {
 	Now            shaper.Instant
 	Sent, Received time.Time
 }
 
-// Beat is what one beat of a worker told.
+// Beat is the answer to one heartbeat of a worker.
 type Beat struct {
 	Reading          // of the clock of the list of workers, which is that of all shards if they are OneNode
 	Live    []string // workers, sorted
 }
 
-// Tick is what one poll at a shard brought.
+// Tick is the answer to one poll of a shard.
 type Tick struct {
 	Reading                // during the poll
 	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
 	More    bool           // a bounded step ended with work left: poll again at once
-	Help    bool           // the shard's owner asks others to lease beside it
+	Help    bool           // the shard's owner requests help: others lease too
 	Outbox  bool           // completions wait to be handed over now
 	PutOff  int64          // flows that were put off because of the bounds
-	Damaged []string       // stored items that could not be worked with and were set aside, each with its error
+	Damaged []string       // stored items that are damaged and were set aside, each with its error
 	Leases  []Lease        // in the order of their stamps per flow
 }
 
-// HelpSignal is what the owner of a shard says about its free capacity.
+// HelpSignal is a report of the owner of a shard about its free capacity.
 type HelpSignal int
 
 // The help signals.
@@ -206,19 +234,19 @@ const (
 
 // TickOptions are the parameters of one poll.
 type TickOptions struct {
-	Max     int           // jobs to lease at the most, of which a poll takes up to 1,000; 0 polls without leasing
+	Max     int           // most jobs to lease, up to 1,000; 0 polls without leasing
 	Lease   time.Duration // how long each lease lasts
 	Horizon time.Duration // how far ahead of its stamp a job may be leased
 	Lead    time.Duration // the least time from the poll to a stamp: how long its answer takes to arrive
-	Sweep   time.Duration // how often expired leases are looked for
+	Sweep   time.Duration // how often expired leases are taken back
 	Help    HelpSignal
-	Helper  bool // this worker is not the shard's owner: nobody relies on its next poll
-	Outbox  bool // this worker hands completions over: it is told of them
+	Helper  bool // this worker is not the shard's owner: no other worker relies on its next poll
+	Outbox  bool // this worker hands completions over: report them in Tick.Outbox
 	Bounds  []Bound
 }
 
-// Bound limits the places of the worker that one poll may fill with jobs of one route. A flow of
-// such a route may hold up to three times the places that it leaves to its route. A flow that may
+// Bound limits the slots of the worker that one poll may fill with jobs of one route. A flow of
+// such a route may hold up to three times the slots that it leaves to its route. A flow that may
 // lease nothing is put off.
 type Bound struct {
 	Tenant string // of the flow; empty for a route
@@ -226,26 +254,26 @@ type Bound struct {
 	Places int // of a route: how many it may take; of a flow: how many it holds
 }
 
-// Wake says that a shard should be looked at now.
+// Wake requests a poll of a shard now.
 type Wake struct {
 	Shard int  // AllShards after a (re)connection, when wake-ups may have been missed
-	Help  bool // the owner asks for help: every worker with free capacity may poll
+	Help  bool // the owner requests help: every worker with free capacity may poll
 }
 
-// AllShards in a Wake stands for every shard.
+// AllShards in a Wake means every shard.
 const AllShards = -1
 
 // Tenant is a tenant's policy in general with the source of each setting, and the figures of its
 // flows, summed.
 type Tenant struct {
 	Name     string
-	Known    bool // something was said of it, or it has sent jobs lately; else all is as the defaults say
+	Known    bool // it has settings of its own, or has sent jobs lately; else the defaults hold
 	Policy   shaper.Policy
 	Sources  map[string]string // setting → "api", "file", "tier:NAME" or "default"; "tier" → "api", "file", "credential" or "default"
 	Tier     string            // that the tenant is in; empty for none
 	Reason   string            // given with the last change through the API, or why the tenant has paused itself
-	Revision int64             // 0 when nothing was ever said of the tenant
-	API      shaper.Overrides  // what the API says of the tenant
+	Revision int64             // 0 if it never had settings of its own
+	API      shaper.Overrides  // overrides that were set through the API
 	Figures
 	// Stored is how many bytes the store keeps of the tenant: jobs, dead letters, answers and
 	// idempotency keys. DeadBytes are those of its dead letters.
@@ -265,12 +293,12 @@ type Flow struct {
 // Figures are those of one flow, or of all flows of a tenant.
 type Figures struct {
 	Depth         int64
-	Bytes         int64 // of the payloads of the jobs that hold a place
+	Bytes         int64 // of the payloads of the jobs that count in Depth
 	Running       int64
 	HeldUntil     time.Time     // zero: it is not held. Of a tenant, the flow that is held the longest
 	HeldBy        HoldCause     // while it is held
 	LimitedBy     string        // one of LimitCauses
-	EffectiveRate float64       // departures per second now: the rate, less what an upstream that asked for peace has cost
+	EffectiveRate float64       // departures per second now: the rate, less what the holds of the upstream cost
 	OldestWait    time.Duration // since the oldest job that waits could have left at first
 	Admitted      int64
 	Rejected      int64
@@ -283,12 +311,12 @@ type Figures struct {
 // Change is one change of a tenant's API overrides.
 type Change struct {
 	// Edit gets the overrides in force and returns the new ones; it may be called again when
-	// somebody else was faster.
+	// another change came first.
 	Edit       func(shaper.Overrides) (shaper.Overrides, error)
 	Reason     string // at most shaper.MaxReason bytes
-	Actor      string // who asked, for the history
+	Actor      string // who made the change, for the history
 	IfRevision *int64 // nil: any
-	DryRun     bool   // change nothing: only check, and tell what the tenant would be
+	DryRun     bool   // change nothing: check, and return the tenant as it would be
 	EndHolds   bool   // the tenant's flows are held no longer
 }
 
@@ -309,7 +337,7 @@ const ActionUnhold = "unhold"
 // Totals are the sums over all tenants.
 type Totals struct {
 	Depth   int64
-	Bytes   int64 // of the payloads of the jobs that hold a place
+	Bytes   int64 // of the payloads of the jobs that count in Depth
 	Stored  int64 // bytes of the jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Running int64
 	Tenants int64 // with jobs, or active in the last ten minutes

@@ -15,7 +15,7 @@ import (
 func drain(t *testing.T, q *queue.Queue, n int, visit func(queue.Lease)) {
 	t.Helper()
 	o := queue.TickOptions{Max: 64, Lease: 30 * time.Second, Horizon: 20 * time.Millisecond, Sweep: time.Second}
-	c := q.Consumer("w", 0)
+	c := q.Broker().Consumer("w", 0)
 	for left := 0; left < n; {
 		tick, err := c.Tick(t.Context(), o)
 		if err != nil {
@@ -30,7 +30,7 @@ func drain(t *testing.T, q *queue.Queue, n int, visit func(queue.Lease)) {
 		if len(ends) > 0 {
 			last := tick.Leases[len(ends)-1].Stamp
 			<-time.After(time.Until(last.Time()))
-			if _, err := q.Settle(t.Context(), ends); err != nil {
+			if _, err := q.Broker().Settle(t.Context(), ends); err != nil {
 				t.Fatalf("Settle: %v", err)
 			}
 		}

@@ -8,24 +8,25 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // Waits returns the sorted waits, from admission to departure, of the most recent jobs of a tenant,
-// at most most of each route. It leaves out retried jobs: they waited for their retry. Errors:
+// up to most of each route. It leaves out retried jobs: they waited for their retry. Errors:
 // ErrUnavailable.
 func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error) {
-	shard := q.keys.ShardOf(tenant)
-	flows, err := q.engine.fast.SMembers(ctx, shard.Names(EncodeName(tenant))).Result()
+	shard := q.store.ShardOf(tenant)
+	flows, err := q.store.Fast.SMembers(ctx, shard.Names(EncodeName(tenant))).Result()
 	if err != nil || len(flows) == 0 {
-		return nil, unavailable(err)
+		return nil, store.Unavailable(err)
 	}
-	lists, err := pipeline(ctx, q.engine.fast, flows, func(p redis.Pipeliner, flow string) *redis.StringSliceCmd {
+	lists, err := store.Pipeline(ctx, q.store.Fast, flows, func(p redis.Pipeliner, flow string) *redis.StringSliceCmd {
 		return p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
 	})
 	if err != nil {
 		return nil, err
 	}
-	heads, err := pipeline(ctx, q.engine.fast, slices.Concat(lists...), func(p redis.Pipeliner, id string) *redis.StringCmd {
+	heads, err := store.Pipeline(ctx, q.store.Fast, slices.Concat(lists...), func(p redis.Pipeliner, id string) *redis.StringCmd {
 		return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
 	})
 	if err != nil {

@@ -3,13 +3,12 @@ package queue
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // watcher holds one subscription for all jobs that are waited for. A job's channel exists only
@@ -112,7 +111,7 @@ func (w *watcher) signal(channel string) {
 // the watch and must be called. The subscription is in force when Watch returns, so no later end is
 // missed.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
-	w, channel, c := q.watcher, doneChannel+id, make(chan struct{}, 1)
+	w, channel, c := q.watcher, store.DoneChannel+id, make(chan struct{}, 1)
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -142,81 +141,4 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, st
 		stop()
 		return nil, nil, errors.Join(ErrUnavailable, ctx.Err())
 	}
-}
-
-// Bounds of the subscription to wake-ups. A silent one is tested by a PING, and made anew if that
-// is not answered within the same time.
-const (
-	wakeSilence      = 500 * time.Millisecond
-	wakeSilenceLocal = time.Minute // of an engine that neither hangs alone nor fails over
-	wakePause        = 100 * time.Millisecond
-)
-
-// Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects, also from a Redis
-// that hangs. It sends Wake{Shard: AllShards} at each connection and when a worker has left.
-func (q *Queue) Wakes(ctx context.Context) <-chan Wake {
-	out := make(chan Wake, 2*q.keys.Len())
-	go func() {
-		defer close(out)
-		for ctx.Err() == nil {
-			q.listen(ctx, out)
-			select {
-			case <-ctx.Done():
-			case <-time.After(wakePause):
-			}
-		}
-	}()
-	return out
-}
-
-// listen passes wake-ups on until its subscription breaks.
-func (q *Queue) listen(ctx context.Context, out chan<- Wake) {
-	silence := wakeSilenceLocal
-	if q.engine.kind == EngineRedis {
-		silence = wakeSilence
-	}
-	pubsub := q.engine.patient.Subscribe(ctx, wakeChannel)
-	hangUp := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // ends the wait for a message
-	defer func() {
-		if hangUp() {
-			_ = pubsub.Close() // no longer needed
-		}
-	}()
-	for tested := false; ; {
-		m, err := pubsub.ReceiveTimeout(ctx, silence)
-		var timed net.Error
-		switch {
-		case err == nil:
-			tested = false
-		case errors.As(err, &timed) && timed.Timeout() && !tested && pubsub.Ping(ctx) == nil:
-			tested = true
-			continue
-		default:
-			return
-		}
-		wake, ok := q.wakeOf(m)
-		if !ok {
-			continue
-		}
-		select {
-		case out <- wake:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (q *Queue) wakeOf(m any) (Wake, bool) {
-	switch m := m.(type) {
-	case *redis.Subscription:
-		return Wake{Shard: AllShards}, m.Kind == "subscribe"
-	case *redis.Message:
-		if m.Payload == "left" {
-			return Wake{Shard: AllShards}, true
-		}
-		clock, help := strings.CutPrefix(m.Payload, "help ")
-		shard, known := q.keys.byClock[clock]
-		return Wake{Shard: shard, Help: help}, known
-	}
-	return Wake{}, false
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
@@ -191,25 +192,25 @@ func (b *breaker) onOpen(circuitbreaker.StateChangedEvent) {
 	first := b.route.Breaker.Delay
 	b.opened++
 	delay := Retry{MinBackoff: first, MaxBackoff: max(first, maxOpen)}.backoff(b.opened)
-	b.change(queue.BreakerOpen)
+	b.change(reports.BreakerOpen)
 	b.until = b.changed.add(delay)
 	b.log.Warn("circuit breaker is open",
 		"reason", b.cause.Message, "detail", b.cause.Detail, "for", delay.Round(time.Millisecond))
 }
 
 func (b *breaker) onHalfOpen(circuitbreaker.StateChangedEvent) {
-	b.change(queue.BreakerHalfOpen)
+	b.change(reports.BreakerHalfOpen)
 	b.log.Info("circuit breaker is half-open")
 }
 
 func (b *breaker) onClose(circuitbreaker.StateChangedEvent) {
 	b.log.Info("circuit breaker is closed", "openings", b.opened)
 	b.opened = 0
-	b.change(queue.BreakerClosed)
+	b.change(reports.BreakerClosed)
 }
 
 // change starts a new turn in a state.
-func (b *breaker) change(state queue.BreakerState) {
+func (b *breaker) change(state reports.BreakerState) {
 	b.turn++
 	b.changed = b.watch.now()
 	b.state.Set(float64(state))

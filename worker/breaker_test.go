@@ -332,7 +332,7 @@ func TestProbeThatPanicsIsAFailure(t *testing.T) {
 }
 
 func TestBreakerIsOffByDefault(t *testing.T) {
-	w, err := New(nil, Config{Routes: map[string]Route{"off": {URL: "http://host/"}, "on": {URL: "http://host/", Breaker: Breaker{Failures: 1}}}})
+	w, err := newWorker(nil, nil, nil, Config{Routes: map[string]Route{"off": {URL: "http://host/"}, "on": {URL: "http://host/", Breaker: Breaker{Failures: 1}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,8 +362,8 @@ func TestOutageWithTheQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer q.Close()
-		consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
-		w, err := newWorker(q, consumers, newTimerWaiter, Config{Logger: quiet(), Routes: map[string]Route{
+		b, consumers := brokerOf(q)
+		w, err := newWorker(b, consumers, newTimerWaiter, Config{Logger: quiet(), Routes: map[string]Route{
 			"default": {URL: "http://upstream.test/", Breaker: Breaker{Failures: 10}},
 		}})
 		if err != nil {

@@ -100,8 +100,8 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 				}
 				var running sync.WaitGroup
 				for range tt.workers {
-					consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
-					w, err := newWorker(q, consumers, newTimerWaiter, Config{Routes: routes, Concurrency: 256, Grace: time.Second, Logger: log})
+					b, consumers := brokerOf(q)
+					w, err := newWorker(b, consumers, newTimerWaiter, Config{Routes: routes, Concurrency: 256, Grace: time.Second, Logger: log})
 					if err != nil {
 						t.Fatal(err)
 					}

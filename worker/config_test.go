@@ -15,7 +15,7 @@ import (
 )
 
 func TestNewNamesEveryProblem(t *testing.T) {
-	_, err := New(nil, Config{
+	_, err := newWorker(nil, nil, nil, Config{
 		Lease: time.Millisecond, Concurrency: -1,
 		Routes: map[string]Route{
 			"a": {URL: "ftp://user:secret@host/x?token=secret"},
@@ -69,7 +69,7 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.cfg.Routes = map[string]Route{"r": tt.route}
-		_, err := New(nil, tt.cfg)
+		_, err := newWorker(nil, nil, nil, tt.cfg)
 		var problems shaper.Problems
 		if (err != nil) != (len(tt.want) > 0) || err != nil && (!errors.As(err, &problems) || len(problems) != len(tt.want)) {
 			t.Errorf("%s: %v, want %d problems", tt.name, err, len(tt.want))
@@ -86,7 +86,7 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 func TestNewReportsMetricsThatAreRegisteredAlready(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for i := range 2 {
-		if _, err := New(nil, Config{Registerer: registry}); (err != nil) != (i == 1) {
+		if _, err := newWorker(nil, nil, nil, Config{Registerer: registry}); (err != nil) != (i == 1) {
 			t.Errorf("worker %d: %v", i, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -45,8 +46,8 @@ type fakeQueue struct {
 	readings int // of a shard's clock alone
 	extended map[queue.LeaseRef]int
 	left     []time.Time
-	told     []queue.Lateness
-	reported []map[string]queue.RouteLoad
+	told     []reports.Lateness
+	reported []map[string]reports.RouteLoad
 }
 
 type fakeShard struct {
@@ -144,7 +145,7 @@ func (q *fakeQueue) Beat(ctx context.Context, worker string, _ time.Duration) (q
 	return queue.Beat{Reading: r, Live: slices.Sorted(slices.Values(append([]string{worker}, q.others...)))}, nil
 }
 
-func (q *fakeQueue) TellLateness(ctx context.Context, _ string, l queue.Lateness) error {
+func (q *fakeQueue) ReportLateness(ctx context.Context, _ string, l reports.Lateness) error {
 	err := q.call(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,7 +153,7 @@ func (q *fakeQueue) TellLateness(ctx context.Context, _ string, l queue.Lateness
 	return err
 }
 
-func (q *fakeQueue) ReportRoutes(ctx context.Context, _ string, routes map[string]queue.RouteLoad) error {
+func (q *fakeQueue) ReportRoutes(ctx context.Context, _ string, routes map[string]reports.RouteLoad) error {
 	err := q.call(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 )
 
 // teller is a broker that notes what it is told of departures.
@@ -17,7 +18,7 @@ type teller struct {
 	told  map[time.Duration]int64 // departures, by when
 }
 
-func (b *teller) TellLateness(_ context.Context, _ string, l queue.Lateness) error {
+func (b *teller) ReportLateness(_ context.Context, _ string, l reports.Lateness) error {
 	b.told[time.Since(b.began)] = l.Sum()
 	return queue.ErrUnavailable // which changes nothing
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -23,7 +24,7 @@ const (
 func (w *Worker) report(ctx context.Context) {
 	for n := 0; sleep(ctx, reportEvery); n++ {
 		if late := w.lateness.recent(n, w.log); late.Sum() > 0 {
-			_ = w.broker.TellLateness(ctx, w.id, late)
+			_ = w.broker.ReportLateness(ctx, w.id, late)
 		}
 		if routes := w.loads.recent(n); len(routes) > 0 {
 			_ = w.broker.ReportRoutes(ctx, w.id, routes)
@@ -33,20 +34,20 @@ func (w *Worker) report(ctx context.Context) {
 
 // lateness counts departures by how late they were. Many goroutines use it at once.
 type lateness struct {
-	counts [queue.LatenessClasses]atomic.Int64 // only grow, as does missed
-	missed atomic.Int64                        // jobs that came too late to leave, and were given back
+	counts [reports.LatenessClasses]atomic.Int64 // only grow, as does missed
+	missed atomic.Int64                          // jobs that came too late to leave, and were given back
 
 	// Of recent alone.
-	past         [latenessWindow]queue.Lateness // a ring, as is the next
+	past         [latenessWindow]reports.Lateness // a ring, as is the next
 	missedBefore [latenessWindow]int64
 	missing      bool
 }
 
-func (l *lateness) observe(late time.Duration) { l.counts[queue.LatenessClass(late)].Add(1) }
+func (l *lateness) observe(late time.Duration) { l.counts[reports.LatenessClass(late)].Add(1) }
 
 // recent returns the departures of the window that ends with report n. It logs when the worker
 // begins and ends to miss most stamps: such a worker makes no progress, although Redis answers.
-func (l *lateness) recent(n int, log *slog.Logger) (recent queue.Lateness) {
+func (l *lateness) recent(n int, log *slog.Logger) (recent reports.Lateness) {
 	at := n % latenessWindow
 	for class := range recent {
 		now := l.counts[class].Load()
@@ -70,7 +71,7 @@ func (l *lateness) recent(n int, log *slog.Logger) (recent queue.Lateness) {
 
 // routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
 type routeLoad struct {
-	breaker       atomic.Int64 // a queue.BreakerState
+	breaker       atomic.Int64 // a reports.BreakerState
 	inFlight      atomic.Int64
 	ended, failed atomic.Int64                              // only grow
 	past          [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
@@ -105,16 +106,16 @@ func newRouteLoads(routes map[string]Route) routeLoads {
 }
 
 // recent returns the loads in the window that ends with report n, without those of idle routes.
-func (r routeLoads) recent(n int) map[string]queue.RouteLoad {
-	report := map[string]queue.RouteLoad{}
+func (r routeLoads) recent(n int) map[string]reports.RouteLoad {
+	report := map[string]reports.RouteLoad{}
 	for name, l := range r {
 		past, ended, failed := &l.past[n%loadWindow], l.ended.Load(), l.failed.Load()
-		load := queue.RouteLoad{
-			Breaker: queue.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
+		load := reports.RouteLoad{
+			Breaker: reports.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
 			Ended: ended - past.ended, Failed: failed - past.failed,
 		}
 		past.ended, past.failed = ended, failed
-		if load != (queue.RouteLoad{}) {
+		if load != (reports.RouteLoad{}) {
 			report[name] = load
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -17,11 +18,11 @@ import (
 type reporter struct {
 	broker
 	mu   sync.Mutex
-	last map[string]queue.RouteLoad
+	last map[string]reports.RouteLoad
 	at   []time.Time
 }
 
-func (b *reporter) ReportRoutes(_ context.Context, _ string, routes map[string]queue.RouteLoad) error {
+func (b *reporter) ReportRoutes(_ context.Context, _ string, routes map[string]reports.RouteLoad) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last, b.at = routes, append(b.at, time.Now())
@@ -29,7 +30,7 @@ func (b *reporter) ReportRoutes(_ context.Context, _ string, routes map[string]q
 }
 
 // seen gives the latest report and the instants of all.
-func (b *reporter) seen() (map[string]queue.RouteLoad, []time.Time) {
+func (b *reporter) seen() (map[string]reports.RouteLoad, []time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last, b.at
@@ -58,12 +59,12 @@ func TestRoutesAreReported(t *testing.T) {
 			defer func() { _ = recover() }()
 			loads["busy"].deliver(func() queue.Settlement { panic("a fault of the handler") })
 		}()
-		loads["open"].breaker.Store(int64(queue.BreakerOpen))
+		loads["open"].breaker.Store(int64(reports.BreakerOpen))
 		go loads["busy"].deliver(func() queue.Settlement {
 			time.Sleep(10 * time.Second)
 			return queue.Settlement{Event: shaper.Succeed}
 		})
-		report := func(want map[string]queue.RouteLoad) {
+		report := func(want map[string]reports.RouteLoad) {
 			t.Helper()
 			last, at := b.seen()
 			if diff := cmp.Diff(want, last); diff != "" {
@@ -71,12 +72,12 @@ func TestRoutesAreReported(t *testing.T) {
 			}
 		}
 		pass(time.Second)
-		report(map[string]queue.RouteLoad{"busy": {InFlight: 1, Ended: 6, Failed: 4}, "open": {Breaker: queue.BreakerOpen}})
+		report(map[string]reports.RouteLoad{"busy": {InFlight: 1, Ended: 6, Failed: 4}, "open": {Breaker: reports.BreakerOpen}})
 		pass(30 * time.Second)
-		report(map[string]queue.RouteLoad{"busy": {Ended: 7, Failed: 4}, "open": {Breaker: queue.BreakerOpen}})
+		report(map[string]reports.RouteLoad{"busy": {Ended: 7, Failed: 4}, "open": {Breaker: reports.BreakerOpen}})
 		pass(30 * time.Second)
-		report(map[string]queue.RouteLoad{"busy": {Ended: 1}, "open": {Breaker: queue.BreakerOpen}})
-		loads["open"].breaker.Store(int64(queue.BreakerClosed))
+		report(map[string]reports.RouteLoad{"busy": {Ended: 1}, "open": {Breaker: reports.BreakerOpen}})
+		loads["open"].breaker.Store(int64(reports.BreakerClosed))
 		_, before := b.seen()
 		pass(time.Minute)
 		_, at := b.seen()

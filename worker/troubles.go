@@ -69,13 +69,13 @@ func (t *troubles) end() {
 
 // stopped logs a flow that its dead letters have stopped: it does not go on by itself.
 func (w *Worker) stopped(k burstlog.Key) {
-	q, known := w.broker.(*queue.Queue)
+	b, known := w.broker.(queueBroker)
 	if !known || w.stopping.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.work, 2*time.Second)
 	defer cancel()
-	t, err := q.Tenant(ctx, k.Tenant)
+	t, err := b.queue.Tenant(ctx, k.Tenant)
 	if err != nil {
 		return // the next line of the burst is another opportunity
 	}

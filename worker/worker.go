@@ -65,6 +65,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
@@ -90,8 +91,22 @@ type broker interface {
 	Wakes(ctx context.Context) <-chan queue.Wake
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
 	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
-	TellLateness(ctx context.Context, worker string, l queue.Lateness) error
-	ReportRoutes(ctx context.Context, worker string, routes map[string]queue.RouteLoad) error
+	ReportLateness(ctx context.Context, worker string, l reports.Lateness) error
+	ReportRoutes(ctx context.Context, worker string, routes map[string]reports.RouteLoad) error
+}
+
+// queueBroker is the broker of a queue.
+type queueBroker struct {
+	*queue.Broker
+	*reports.Reports
+	queue *queue.Queue
+}
+
+// brokerOf returns the broker of a queue and its consumers.
+func brokerOf(q *queue.Queue) (broker, func(worker string, shard int) consumer) {
+	b := q.Broker()
+	consumers := func(worker string, shard int) consumer { return b.Consumer(worker, shard) }
+	return queueBroker{b, reports.New(q.Store()), q}, consumers
 }
 
 // consumer polls one shard. One goroutine uses it at a time, and after an error repeats the poll
@@ -143,10 +158,10 @@ type Worker struct {
 // shaper.Problems, which list every setting that breaks a rule, or those of registering the
 // metrics.
 func New(q *queue.Queue, cfg Config) (*Worker, error) {
-	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
-	w, err := newWorker(q, consumers, newWaiter, cfg)
+	b, consumers := brokerOf(q)
+	w, err := newWorker(b, consumers, newWaiter, cfg)
 	if err == nil && cfg.Callbacks != nil {
-		w.outbox = newOutbox(w.id, q, cfg.Callbacks, w.troubles)
+		w.outbox = newOutbox(w.id, q.Broker(), cfg.Callbacks, w.troubles)
 	}
 	return w, err
 }

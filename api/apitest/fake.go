@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -34,13 +36,13 @@ type Fake struct {
 	tenants   map[string]*tenant
 	watchers  map[string][]chan struct{}
 	watching  int
-	ring      []queue.Key // API keys
+	ring      []keystore.Key // API keys
 	found     int
 	sessions  map[[sha256.Size]byte]time.Time // ends of operators' sessions
 	asked     int
 
 	held    map[string]queue.Figures // by tenant
-	workers queue.Workers
+	workers reports.Workers
 }
 
 type stored struct {
@@ -371,14 +373,14 @@ func (f *Fake) Hold(tenant string, figures queue.Figures) {
 }
 
 // Work sets what Workers tells.
-func (f *Fake) Work(w queue.Workers) {
+func (f *Fake) Work(w reports.Workers) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.workers = w
 }
 
 // Workers implements api.Figures: what Work has set.
-func (f *Fake) Workers(context.Context) (queue.Workers, error) {
+func (f *Fake) Workers(context.Context) (reports.Workers, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.workers, f.failure

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
 )
 
 // Mode is a kind of credential that is taken.
@@ -30,11 +30,11 @@ type Principal struct {
 	KeyID  string // names the credential in logs, without opening anything; empty for guests
 }
 
-// KeyStore is where API keys are looked up. queue.ErrUnknownKey says that there is none with this
-// id; any other error means that nothing is known of it now. It is asked by several goroutines at
-// once.
+// KeyStore is where API keys are looked up. keystore.ErrUnknownKey says that there is none with
+// this id; any other error means that nothing is known of it now. It is asked by several goroutines
+// at once.
 type KeyStore interface {
-	FindKey(ctx context.Context, id string) (queue.Key, error)
+	FindKey(ctx context.Context, id string) (keystore.Key, error)
 }
 
 // Config is the settings of an Authenticator.
@@ -143,7 +143,7 @@ func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	}
 	k, err := a.keys.find(r.Context(), c.id)
 	switch {
-	case errors.Is(err, queue.ErrUnknownKey):
+	case errors.Is(err, keystore.ErrUnknownKey):
 		return Principal{}, refuse(BadKey)
 	case err != nil:
 		return Principal{}, err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
 )
 
 const (
@@ -33,7 +33,7 @@ type keyCache struct {
 type lookup struct {
 	began time.Time // before the store was asked: nothing said after it can be missing in the answer by more than its age
 	done  chan struct{}
-	key   queue.Key // as err, once done is closed
+	key   keystore.Key // as err, once done is closed
 	err   error
 }
 
@@ -44,13 +44,13 @@ func newKeyCache(store KeyStore) *keyCache {
 }
 
 // find returns the key as the store had it at most a second ago.
-func (c *keyCache) find(ctx context.Context, id string) (queue.Key, error) {
+func (c *keyCache) find(ctx context.Context, id string) (keystore.Key, error) {
 	l := c.lookup(ctx, id)
 	select {
 	case <-l.done:
 		return l.key, l.err
 	case <-ctx.Done():
-		return queue.Key{}, ctx.Err()
+		return keystore.Key{}, ctx.Err()
 	}
 }
 
@@ -86,7 +86,7 @@ func (c *keyCache) ask(ctx context.Context, id string, l *lookup) {
 	switch {
 	case l.err == nil:
 		remember(c.known, id, l)
-	case errors.Is(l.err, queue.ErrUnknownKey):
+	case errors.Is(l.err, keystore.ErrUnknownKey):
 		remember(c.unknown, id, l)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
 )
 
 func bearer(key string) *http.Request { return request(somewhere, "Authorization: Bearer "+key) }
@@ -33,7 +34,7 @@ func TestKeysAreRememberedForASecond(t *testing.T) {
 		check("acme", 1)
 		<-time.After(time.Nanosecond)
 		check("refused: key", 2)
-		store.set(func(r *ring) { r.keys[id] = queue.Key{ID: id, Tenant: "acme", Hash: hashOf(t, key)} })
+		store.set(func(r *ring) { r.keys[id] = keystore.Key{ID: id, Tenant: "acme", Hash: hashOf(t, key)} })
 		<-time.After(keyAge - time.Nanosecond)
 		check("refused: key", 2)
 		<-time.After(time.Nanosecond)

@@ -228,9 +228,9 @@ type drainer struct {
 }
 
 func newDrainer(q *queue.Queue) *drainer {
-	d := &drainer{q: q, consumers: make([]*queue.Consumer, q.Shards())}
+	d := &drainer{q: q, consumers: make([]*queue.Consumer, q.Broker().Shards())}
 	for i := range d.consumers {
-		d.consumers[i] = q.Consumer("drainer", i)
+		d.consumers[i] = q.Broker().Consumer("drainer", i)
 	}
 	return d
 }
@@ -263,7 +263,7 @@ func (d *drainer) pass(ctx context.Context) (n int, err error) {
 	if len(batch) == 0 {
 		return 0, nil
 	}
-	if _, err := d.q.Settle(ctx, batch); err != nil {
+	if _, err := d.q.Broker().Settle(ctx, batch); err != nil {
 		return n, err
 	}
 	d.settled.Add(int64(len(batch)))

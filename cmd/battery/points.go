@@ -250,7 +250,7 @@ func (w *world) fleet(ctx context.Context) (stop func(), err error) {
 		})
 		return nil
 	})
-	if err := server.Start(handoff.Middleware(q, handoff.Options{Logger: quiet})(run)); err != nil {
+	if err := server.Start(handoff.Middleware(q.Broker(), handoff.Options{Logger: quiet})(run)); err != nil {
 		_, _ = q.Close(), engine.Close()
 		return nil, err
 	}

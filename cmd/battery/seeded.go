@@ -74,7 +74,7 @@ var seeded = []bug{
 	},
 	{
 		"raw-tenant-key", "a tenant's name enters a key as it is", "./queue", "FuzzEncodeName",
-		"queue/keys.go", "	if plain {\n		return name\n	}\n", "	if plain || name != \"\" {\n		return name\n	}\n",
+		"queue/internal/store/keys.go", "	if plain {\n		return name\n	}\n", "	if plain || name != \"\" {\n		return name\n	}\n",
 	},
 	{
 		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker", "TestBadAnswersAreFailedAttempts",

@@ -281,7 +281,7 @@ func tickOne(ctx context.Context, s *store, c *queue.Consumer, _, _ string) erro
 	for i, l := range t.Leases {
 		batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Release, MaxAttempts: l.MaxAttempts}
 	}
-	_, err = s.Settle(ctx, batch)
+	_, err = s.Broker().Settle(ctx, batch)
 	return err
 }
 
@@ -312,7 +312,7 @@ func depthRatio(op work) func(context.Context, *bench) ([]float64, error) {
 			if err := s.fill(ctx, b, sides[i].tenant, "", n-half-1); err != nil {
 				return nil, err
 			}
-			sides[i].middle, sides[i].consumer = v.Job.ID, s.Consumer("bench", shardOf(v.Job.ID))
+			sides[i].middle, sides[i].consumer = v.Job.ID, s.Broker().Consumer("bench", shardOf(v.Job.ID))
 		}
 		var samples []float64
 		for n := range b.runs + 1 {

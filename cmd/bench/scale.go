@@ -148,7 +148,7 @@ func (g *ground) name(i int) string { return "scale-" + strconv.Itoa(i) }
 func (g *ground) fill(ctx context.Context, depth int) error {
 	err := g.fillMany(ctx, g.tenants, (depth-g.waiting)/g.tenants, g.name, 0, func(id string) {
 		if n := shardOf(id); g.shards[n] == nil {
-			g.shards[n] = g.Consumer("bench", n)
+			g.shards[n] = g.Broker().Consumer("bench", n)
 			g.order = append(g.order, n)
 		}
 	})
@@ -268,7 +268,7 @@ func (g *ground) drain(ctx context.Context, n int) error {
 		for i, l := range t.Leases {
 			batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts}
 		}
-		results, err := g.Settle(ctx, batch)
+		results, err := g.Broker().Settle(ctx, batch)
 		if err != nil {
 			return err
 		}

@@ -124,7 +124,7 @@ func TestArchitecture(t *testing.T) {
 		t.Errorf("scripts (-code +page):\n%s", diff)
 	}
 
-	raw, err := os.ReadFile(repository + "/queue/keys.go")
+	raw, err := os.ReadFile(repository + "/queue/internal/store/keys.go")
 	if err != nil {
 		t.Fatal(err)
 	}

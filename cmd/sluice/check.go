@@ -7,6 +7,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -37,10 +38,10 @@ Example:
 
 // checkReport is what --json prints.
 type checkReport struct {
-	Checked  queue.Checked   `json:"checked"`
-	Repaired bool            `json:"repaired"`
-	Counts   map[string]int  `json:"counts"`
-	Examples []queue.Finding `json:"examples"`
+	Checked  repair.Checked   `json:"checked"`
+	Repaired bool             `json:"repaired"`
+	Counts   map[string]int   `json:"counts"`
+	Examples []repair.Finding `json:"examples"`
 }
 
 func (c *checkCmd) Run(a *app) (err error) {
@@ -66,8 +67,8 @@ func (c *checkCmd) Run(a *app) (err error) {
 		return fmt.Errorf("open the queue: %w", err)
 	}
 	defer func() { _ = q.Close() }()
-	report := checkReport{Repaired: c.Repair, Counts: map[string]int{}, Examples: []queue.Finding{}}
-	report.Checked, err = q.Check(a.ctx, c.Repair, func(found []queue.Finding) error {
+	report := checkReport{Repaired: c.Repair, Counts: map[string]int{}, Examples: []repair.Finding{}}
+	report.Checked, err = q.Check(a.ctx, c.Repair, func(found []repair.Finding) error {
 		for _, f := range found {
 			if report.Counts[f.Kind]++; report.Counts[f.Kind] <= checkExamples {
 				report.Examples = append(report.Examples, f)
@@ -88,7 +89,7 @@ func (c *checkCmd) print(a *app, r checkReport) error {
 		}
 	} else {
 		for _, kind := range slices.Sorted(maps.Keys(r.Counts)) {
-			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], queue.FindingKinds[kind])
+			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], repair.Kinds[kind])
 			for _, f := range r.Examples {
 				if f.Kind == kind {
 					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, oneLine(f.Name), oneLine(f.Detail))

@@ -25,6 +25,8 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/tracing"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/queue/limits"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/worker"
@@ -164,13 +166,13 @@ func (p *process) server(ctx context.Context, registry *prometheus.Registry, eng
 	guard *callback.Guard, traces *tracing.Tracing,
 ) (*api.Server, error) {
 	guesses := auth.NewGuesses()
-	authenticator, err := p.authenticator(ctx, q, guesses)
+	authenticator, err := p.authenticator(ctx, keystore.New(q.Store()), guesses)
 	if err != nil {
 		return nil, err
 	}
-	cfg := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
+	cfg := p.apiConfig(registry, engine, limits.New(q.Store()), guard, authenticator)
 	cfg.Guesses, cfg.Traces = guesses, traces.Tracer()
-	return api.New(q, cfg)
+	return api.New(api.BackendOf(q), cfg)
 }
 
 // work is the worker of a process while it runs.

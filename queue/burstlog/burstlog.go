@@ -1,4 +1,4 @@
-// Package burstlog logs many like events in few lines. A burst is logged a second after it began,
+// Package burstlog logs many equal events in few lines. A burst is logged a second after it began,
 // with its number of events, then once a minute while it lasts. Of more than maxLines bursts that
 // are due at once, the largest are logged and the others summed up. Lines hold the tenant's name as
 // in keys.
@@ -22,7 +22,7 @@ const (
 	maxKeys  = 10_000      // distinct bursts; events beyond them are summed up
 )
 
-// Key identifies like events. Empty parts are left out of the line.
+// Key identifies equal events. Empty parts are left out of the line.
 type Key struct {
 	Tenant string // as the client names it
 	Route  string
@@ -34,9 +34,9 @@ type Log struct {
 	log     *slog.Logger
 	level   slog.Level
 	message string
-	told    func(Key) // called after a line of the burst, with no lock held; may be nil
+	logged  func(Key) // called after a line of the burst, with no lock held; may be nil
 
-	telling sync.Mutex // held while lines are written
+	writing sync.Mutex // held while lines are written
 
 	mu     sync.Mutex
 	bursts map[Key]*burst
@@ -53,9 +53,9 @@ type burst struct {
 	example []any     // attributes of the latest event
 }
 
-// New returns a log with this message. told may be nil; it is called after each line of a burst.
-func New(log *slog.Logger, level slog.Level, message string, told func(Key)) *Log {
-	return &Log{log: log, level: level, message: message, told: told, bursts: map[Key]*burst{}}
+// New returns a log with this message. logged may be nil; it is called after each line of a burst.
+func New(log *slog.Logger, level slog.Level, message string, logged func(Key)) *Log {
+	return &Log{log: log, level: level, message: message, logged: logged, bursts: map[Key]*burst{}}
 }
 
 // Add notes n events. The example, attributes of the latest event, must be fit for a log.
@@ -74,7 +74,7 @@ func (l *Log) Add(k Key, n int64, example ...any) {
 		b = &burst{Key: k, due: time.Now().Add(soon)}
 		l.bursts[k] = b
 		if l.timer == nil {
-			l.timer = time.AfterFunc(soon, func() { l.tell(false) })
+			l.timer = time.AfterFunc(soon, func() { l.write(false) })
 		}
 	}
 	if b.count == 0 {
@@ -89,14 +89,14 @@ func (l *Log) Add(k Key, n int64, example ...any) {
 // Flush logs what was not logged yet and forgets all bursts. Then the log is idle.
 func (l *Log) Flush() {
 	if l != nil {
-		l.tell(true)
+		l.write(true)
 	}
 }
 
-// tell writes the lines that are due and plans the next ones.
-func (l *Log) tell(all bool) {
-	l.telling.Lock()
-	defer l.telling.Unlock()
+// write writes the lines that are due and plans the next ones.
+func (l *Log) write(all bool) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	lines, beyond := l.take(all, time.Now())
 	slices.SortFunc(lines, func(a, b burst) int {
 		return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Route, b.Route),
@@ -114,9 +114,9 @@ func (l *Log) tell(all bool) {
 	if beyond > 0 {
 		l.log.Log(ctx, l.level, l.message+" (others, summed up)", "bursts", len(others), "count", beyond)
 	}
-	if l.told != nil {
+	if l.logged != nil {
 		for _, s := range largest {
-			l.told(s.Key)
+			l.logged(s.Key)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (l *Log) take(all bool, now time.Time) (lines []burst, beyond int64) {
 		l.timer = nil
 	}
 	if len(l.bursts) > 0 {
-		l.timer = time.AfterFunc(max(soon, next.Sub(now)), func() { l.tell(false) })
+		l.timer = time.AfterFunc(max(soon, next.Sub(now)), func() { l.write(false) })
 	}
 	return lines, beyond
 }

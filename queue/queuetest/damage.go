@@ -258,7 +258,7 @@ func damagedSettle(s *suite) {
 	for _, l := range leases {
 		batch = append(batch, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed})
 	}
-	results, err := s.q.Settle(s.ctx, batch)
+	results, err := s.q.Broker().Settle(s.ctx, batch)
 	if err != nil {
 		s.Errorf("Settle: %v", err)
 	}
@@ -276,7 +276,7 @@ func damagedExtend(s *suite) {
 		refs = append(refs, l.LeaseRef)
 	}
 	s.broken(s.shard().Job(jobs[2].ID))
-	lost, err := s.q.Extend(context.WithoutCancel(s.ctx), refs, time.Minute)
+	lost, err := s.q.Broker().Extend(context.WithoutCancel(s.ctx), refs, time.Minute)
 	if err != nil || len(lost) != 1 || lost[0].ID != jobs[2].ID {
 		s.Errorf("Extend: lost %+v, %v", lost, err)
 	}

@@ -72,7 +72,7 @@ func unknownIDs(s *suite) {
 			s.Errorf("settling %.40q is %s, want %s", id, r, queue.Stale)
 		}
 		ref := queue.LeaseRef{ID: id, Epoch: 1}
-		if lost, err := s.q.Extend(s.ctx, []queue.LeaseRef{ref}, time.Minute); err != nil || !slices.Contains(lost, ref) {
+		if lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{ref}, time.Minute); err != nil || !slices.Contains(lost, ref) {
 			s.Errorf("extending %.40q: lost %v, %v, want it lost", id, lost, err)
 		}
 	}

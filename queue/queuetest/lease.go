@@ -222,7 +222,7 @@ func leaseExtended(s *suite) {
 	})
 	s.sameOrder(again, leases[1].ID)
 	s.extend(leases[0].LeaseRef, time.Millisecond) // does not shorten it
-	lost, err := s.q.Extend(s.ctx, []queue.LeaseRef{leases[0].LeaseRef, leases[1].LeaseRef}, time.Hour)
+	lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{leases[0].LeaseRef, leases[1].LeaseRef}, time.Hour)
 	if err != nil || !slices.Equal(lost, []queue.LeaseRef{leases[1].LeaseRef}) {
 		s.Errorf("Extend: lost %v, %v", lost, err)
 	}
@@ -231,7 +231,7 @@ func leaseExtended(s *suite) {
 
 func (s *suite) extend(ref queue.LeaseRef, lease time.Duration) {
 	s.Helper()
-	if lost, err := s.q.Extend(s.ctx, []queue.LeaseRef{ref}, lease); err != nil || len(lost) > 0 {
+	if lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{ref}, lease); err != nil || len(lost) > 0 {
 		s.Errorf("Extend: lost %v, %v", lost, err)
 	}
 }

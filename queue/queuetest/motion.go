@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -178,9 +179,9 @@ func totalsReleased(s *suite) {
 	equal(s, "totals after a retry", s.counted(), "1 0 2")
 }
 
-func (s *suite) workers() queue.Workers {
+func (s *suite) workers() reports.Workers {
 	s.Helper()
-	w, err := s.q.Workers(s.ctx)
+	w, err := reports.New(s.q.Store()).Workers(s.ctx)
 	if err != nil {
 		s.Fatalf("Workers: %v", err)
 	}
@@ -192,12 +193,12 @@ func latenessTold(s *suite) {
 	s.beat("a", time.Hour)
 	s.beat("b", time.Hour)
 	s.beat("idle", time.Hour)
-	var a, b queue.Lateness
-	a[queue.LatenessClass(100*time.Microsecond)] = 98
-	b[queue.LatenessClass(100*time.Microsecond)], b[queue.LatenessClass(4*time.Millisecond)] = 1, 1
-	for name, l := range map[string]queue.Lateness{"a": a, "b": b, "gone": b} {
-		if err := s.q.TellLateness(s.ctx, name, l); err != nil {
-			s.Fatalf("TellLateness: %v", err)
+	var a, b reports.Lateness
+	a[reports.LatenessClass(100*time.Microsecond)] = 98
+	b[reports.LatenessClass(100*time.Microsecond)], b[reports.LatenessClass(4*time.Millisecond)] = 1, 1
+	for name, l := range map[string]reports.Lateness{"a": a, "b": b, "gone": b} {
+		if err := reports.New(s.q.Store()).ReportLateness(s.ctx, name, l); err != nil {
+			s.Fatalf("ReportLateness: %v", err)
 		}
 	}
 	w := s.workers()
@@ -216,7 +217,7 @@ func latenessTold(s *suite) {
 func workersGone(s *suite) {
 	s.beat("silent", time.Hour)
 	s.await("the silent worker to be counted no more", func() bool { s.beat("w", time.Hour); return s.workers().Live == 1 })
-	if err := s.q.Leave(s.ctx, "w"); err != nil {
+	if err := s.q.Broker().Leave(s.ctx, "w"); err != nil {
 		s.Fatalf("Leave: %v", err)
 	}
 	equal(s, "workers after the last has left", s.workers().Live, 0)

@@ -28,7 +28,7 @@ func called() queue.Submission {
 
 func (s *suite) claim(name string, lease time.Duration) []queue.Completion {
 	s.Helper()
-	list, _, err := s.q.Completions(s.ctx, 0, name, 100, lease)
+	list, _, err := s.q.Broker().Completions(s.ctx, 0, name, 100, lease)
 	if err != nil {
 		s.Fatalf("Completions: %v", err)
 	}
@@ -37,7 +37,7 @@ func (s *suite) claim(name string, lease time.Duration) []queue.Completion {
 
 func (s *suite) handedOver(list []queue.Completion) {
 	s.Helper()
-	if err := s.q.HandedOver(s.ctx, 0, list); err != nil {
+	if err := s.q.Broker().HandedOver(s.ctx, 0, list); err != nil {
 		s.Fatalf("HandedOver: %v", err)
 	}
 }
@@ -83,11 +83,11 @@ func outboxOnce(s *suite) {
 	for _, l := range s.lease(3) {
 		s.settle(l, shaper.Succeed)
 	}
-	first, more, err := s.q.Completions(s.ctx, 0, "first", 2, time.Minute)
+	first, more, err := s.q.Broker().Completions(s.ctx, 0, "first", 2, time.Minute)
 	if err != nil || len(first) != 2 || !more {
 		s.Fatalf("the first claim: %d, more %v, %v", len(first), more, err)
 	}
-	second, more, err := s.q.Completions(s.ctx, 0, "second", 2, time.Minute)
+	second, more, err := s.q.Broker().Completions(s.ctx, 0, "second", 2, time.Minute)
 	if err != nil || len(second) != 1 || more {
 		s.Fatalf("the second claim: %d, more %v, %v", len(second), more, err)
 	}

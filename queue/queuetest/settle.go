@@ -256,7 +256,7 @@ func settleMany(s *suite) {
 		batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}
 	}
 	batch[600].Epoch++
-	results, err := s.q.Settle(s.ctx, batch)
+	results, err := s.q.Broker().Settle(s.ctx, batch)
 	if err != nil {
 		s.Fatalf("Settle: %v", err)
 	}
@@ -270,7 +270,7 @@ func settleMany(s *suite) {
 		}
 	}
 	equal(s, "succeeded", s.tenant(tenant).Succeeded, 699)
-	if results, err := s.q.Settle(s.ctx, nil); err != nil || len(results) != 0 {
+	if results, err := s.q.Broker().Settle(s.ctx, nil); err != nil || len(results) != 0 {
 		s.Errorf("settling nothing: %v, %v", results, err)
 	}
 }
@@ -279,7 +279,7 @@ func settleNoEnd(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
 	for _, event := range []shaper.Event{"", shaper.Due, shaper.Cancel, shaper.LeaseExpired} {
-		if _, err := s.q.Settle(s.ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: event, MaxAttempts: 3}}); err == nil {
+		if _, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: event, MaxAttempts: 3}}); err == nil {
 			s.Errorf("a lease ended by %q", event)
 		}
 	}
@@ -304,7 +304,7 @@ func attemptsBeyondRecord(s *suite) {
 		}
 		s.await("the job to be leased", again)
 		end := queue.Settlement{LeaseRef: leases[0].LeaseRef, Event: shaper.Retry, MaxAttempts: maximum}
-		if _, err := s.q.Settle(s.ctx, []queue.Settlement{end}); err == nil {
+		if _, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{end}); err == nil {
 			s.Errorf("a maximum of %d attempts was taken", maximum)
 			continue
 		}
@@ -358,7 +358,7 @@ func twiceInBatch(s *suite) {
 	one := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}
 	other := one
 	other.Event = shaper.Die
-	results, err := s.q.Settle(s.ctx, []queue.Settlement{one, one, other})
+	results, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{one, one, other})
 	if err != nil || text(results) != "[settled repeated stale]" {
 		s.Errorf("Settle: %v, %v", results, err)
 	}
@@ -380,12 +380,12 @@ func extendLost(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
 	wrong := queue.LeaseRef{ID: l.ID, Epoch: l.Epoch + 1}
-	lost, err := s.q.Extend(s.ctx, []queue.LeaseRef{wrong, l.LeaseRef}, time.Minute)
+	lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{wrong, l.LeaseRef}, time.Minute)
 	if err != nil || len(lost) != 1 || lost[0] != wrong {
 		s.Errorf("Extend: lost %v, %v", lost, err)
 	}
 	s.settle(l, shaper.Succeed)
-	lost, err = s.q.Extend(s.ctx, []queue.LeaseRef{l.LeaseRef}, time.Minute)
+	lost, err = s.q.Broker().Extend(s.ctx, []queue.LeaseRef{l.LeaseRef}, time.Minute)
 	if err != nil || len(lost) != 1 {
 		s.Errorf("extending a settled lease: lost %v, %v", lost, err)
 	}

@@ -158,7 +158,7 @@ func (s *suite) look(worker string, o queue.TickOptions) queue.Tick {
 func (s *suite) consumer(worker string) *queue.Consumer {
 	c := s.consumers[worker]
 	if c == nil {
-		c = s.q.Consumer(fmt.Sprint(worker, s.restarts), 0)
+		c = s.q.Broker().Consumer(fmt.Sprint(worker, s.restarts), 0)
 		s.consumers[worker] = c
 	}
 	return c
@@ -215,7 +215,7 @@ func (s *suite) settle(l queue.Lease, event shaper.Event, edit ...func(*queue.Se
 	for _, e := range edit {
 		e(&t)
 	}
-	results, err := s.q.Settle(s.ctx, []queue.Settlement{t})
+	results, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{t})
 	if err != nil || len(results) != 1 {
 		s.Fatalf("Settle: %v, %v", results, err)
 	}

@@ -38,7 +38,7 @@ var watchTests = map[string]func(*suite){
 
 func (s *suite) beat(worker string, ttl time.Duration) []string {
 	s.Helper()
-	b, err := s.q.Beat(s.ctx, worker, ttl)
+	b, err := s.q.Broker().Beat(s.ctx, worker, ttl)
 	if err != nil {
 		s.Fatalf("Beat: %v", err)
 	}
@@ -58,7 +58,7 @@ func leave(s *suite) {
 	s.beat("a", time.Hour)
 	s.beat("b", time.Hour)
 	for range 2 {
-		if err := s.q.Leave(s.ctx, "a"); err != nil {
+		if err := s.q.Broker().Leave(s.ctx, "a"); err != nil {
 			s.Fatalf("Leave: %v", err)
 		}
 	}
@@ -75,7 +75,7 @@ func beatTTL(s *suite) {
 // wakes listens and waits for the first wake.
 func (s *suite) wakes() <-chan queue.Wake {
 	s.Helper()
-	c := s.q.Wakes(s.ctx)
+	c := s.q.Broker().Wakes(s.ctx)
 	equal(s, "the first wake", receive(s, "the first wake", c), queue.Wake{Shard: queue.AllShards})
 	return c
 }
@@ -96,7 +96,7 @@ func wakeNobody(s *suite) {
 	s.look("w", looking(1, near)) // plans the next poll
 	c := s.wakes()
 	s.backlog(5, work())
-	if err := s.q.Leave(s.ctx, "x"); err != nil {
+	if err := s.q.Broker().Leave(s.ctx, "x"); err != nil {
 		s.Fatalf("Leave: %v", err)
 	}
 	equal(s, "the only wake", receive(s, "a wake", c), queue.Wake{Shard: queue.AllShards})
@@ -124,7 +124,7 @@ func wakeTune(s *suite) {
 
 func wakeLeave(s *suite) {
 	c := s.wakes()
-	if err := s.q.Leave(s.ctx, "w"); err != nil {
+	if err := s.q.Broker().Leave(s.ctx, "w"); err != nil {
 		s.Fatalf("Leave: %v", err)
 	}
 	equal(s, "the wake", receive(s, "a wake", c), queue.Wake{Shard: queue.AllShards})
@@ -148,7 +148,7 @@ func wakeHelp(s *suite) {
 
 func wakesEnd(s *suite) {
 	ctx, cancel := context.WithCancel(s.ctx)
-	c := s.q.Wakes(ctx)
+	c := s.q.Broker().Wakes(ctx)
 	receive(s, "the first wake", c)
 	cancel()
 	s.await("the channel to be closed", func() bool {
@@ -305,11 +305,11 @@ func watchMany(s *suite) {
 	}
 	begin(jobs[:n]).Wait()
 	second := begin(jobs[n:])
-	if _, err := s.q.Settle(s.ctx, ends[:n]); err != nil {
+	if _, err := s.q.Broker().Settle(s.ctx, ends[:n]); err != nil {
 		s.Errorf("Settle: %v", err)
 	}
 	second.Wait()
-	if _, err := s.q.Settle(s.ctx, ends[n:]); err != nil {
+	if _, err := s.q.Broker().Settle(s.ctx, ends[n:]); err != nil {
 		s.Errorf("Settle: %v", err)
 	}
 	for i := range 2 * n {

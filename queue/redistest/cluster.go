@@ -65,7 +65,7 @@ func StartCluster(t testing.TB) *Cluster {
 	return c
 }
 
-// await looks again and again until a condition holds.
+// await polls until a condition holds.
 func (c *Cluster) await(ctx context.Context, condition func(context.Context) bool, failure string) {
 	c.t.Helper()
 	look := time.NewTicker(10 * time.Millisecond)
@@ -99,7 +99,7 @@ func (c *Cluster) whole(ctx context.Context) bool {
 	return true
 }
 
-// agreed reports whether both nodes tell the same of each other: which slots each has, and since
+// agreed reports whether both nodes agree: which slots each has, and since
 // which epoch.
 func (c *Cluster) agreed(ctx context.Context) bool {
 	var told [2]map[string]string

@@ -31,7 +31,7 @@ func ExampleMiddleware() {
 
 	// The fleet's side.
 	mux := asynq.NewServeMux()
-	mux.Use(handoff.Middleware(q, handoff.Options{}))
+	mux.Use(handoff.Middleware(q.Broker(), handoff.Options{}))
 	mux.HandleFunc("order.create", func(_ context.Context, task *asynq.Task) error {
 		fmt.Printf("%s: %s\n", task.Type(), task.Payload())
 		return nil

@@ -81,7 +81,7 @@ func (f *fleet) work(to worker.AsynqRoute) (stop func()) {
 func (f *fleet) serve(handler func(payload string, retried int) error) (stop func()) {
 	f.Helper()
 	mux := asynq.NewServeMux()
-	mux.Use(handoff.Middleware(f.q, handoff.Options{Logger: slog.New(slog.DiscardHandler)}))
+	mux.Use(handoff.Middleware(f.q.Broker(), handoff.Options{Logger: slog.New(slog.DiscardHandler)}))
 	mux.HandleFunc("order.", func(ctx context.Context, task *asynq.Task) error {
 		payload := string(task.Payload())
 		f.mu.Lock()

@@ -2,7 +2,7 @@
 // It is for the fleet's process: its middleware goes around the handlers, which run unchanged.
 //
 //	mux := asynq.NewServeMux()
-//	mux.Use(handoff.Middleware(q, handoff.Options{})) // q is a *queue.Queue, opened as a Reporter
+//	mux.Use(handoff.Middleware(q.Broker(), handoff.Options{})) // q is opened as a Reporter
 //	mux.HandleFunc("order.create", createOrder)
 //
 // It acts on tasks of routes with reports (worker.AsynqRoute.Reports) and passes every other task
@@ -49,7 +49,7 @@ import (
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
 
-// Reporter extends and ends leases; *queue.Queue is one. A call may be repeated after an error.
+// Reporter extends and ends leases; *queue.Broker is one. A call may be repeated after an error.
 type Reporter interface {
 	// Extend makes leases last at least that long from now; lost lists those no longer current.
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
@@ -57,7 +57,7 @@ type Reporter interface {
 	Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error)
 }
 
-var _ Reporter = (*queue.Queue)(nil)
+var _ Reporter = (*queue.Broker)(nil)
 
 // Options are the settings of the middleware. The zero value of a field means its default.
 type Options struct {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 )
 
 const (
@@ -45,7 +46,7 @@ type Source interface {
 	// Totals sums over all tenants.
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Workers tells who works and how late departures were.
-	Workers(ctx context.Context) (queue.Workers, error)
+	Workers(ctx context.Context) (reports.Workers, error)
 	// DeadLetters counts those of all tenants, as of some seconds ago. It is not known before all
 	// tenants were gone through.
 	DeadLetters(ctx context.Context) (n int64, known bool)
@@ -64,7 +65,7 @@ type Source interface {
 type Overview struct {
 	At time.Time
 	queue.Totals
-	Workers queue.Workers
+	Workers reports.Workers
 	Dead    *int64 // dead letters of all tenants; nil while that is not known
 	Store   queue.StoreHealth
 	Err     error // why the store did not answer; the figures are those of before, then, or zero

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/reports"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,8 +70,8 @@ func (s *source) DeadLetters(context.Context) (int64, bool) {
 	return 3, s.ask("dead letters") == nil
 }
 
-func (s *source) Workers(context.Context) (queue.Workers, error) {
-	return queue.Workers{Live: 2}, s.ask("workers")
+func (s *source) Workers(context.Context) (reports.Workers, error) {
+	return reports.Workers{Live: 2}, s.ask("workers")
 }
 
 func (s *source) StoreHealth(context.Context) (queue.StoreHealth, error) {

@@ -62,7 +62,7 @@ func run(ctx context.Context, redisURL, intake, admin string) error {
 	}
 	defer q.Close()
 
-	server, err := api.New(q, api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Registerer: metrics, Gatherer: metrics})
+	server, err := api.New(api.BackendOf(q), api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Registerer: metrics, Gatherer: metrics})
 	if err != nil {
 		return err
 	}

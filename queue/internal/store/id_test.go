@@ -1,4 +1,4 @@
-package queue
+package store
 
 import (
 	"slices"
@@ -9,15 +9,16 @@ import (
 )
 
 func TestIDNamesItsShard(t *testing.T) {
-	for shard := range maxShards {
+	all := NewKeyspace(MaxShards)
+	for shard := range MaxShards {
 		id, err := newID(shard)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := shardOfID(id, maxShards); !ok || got != shard || len(id) != idLength {
-			t.Errorf("id %q of shard %d is read as %d, %v", id, shard, got, ok)
+		if got, ok := all.ShardOfID(id); !ok || got.Index != shard || len(id) != idLength {
+			t.Errorf("id %q of shard %d is read as %d, %v", id, shard, got.Index, ok)
 		}
-		if _, ok := shardOfID(id, shard); ok {
+		if _, ok := (Keyspace{shards: all.shards[:shard]}).ShardOfID(id); ok {
 			t.Errorf("id %q of shard %d is taken where there are %d", id, shard, shard)
 		}
 	}
@@ -54,8 +55,8 @@ func TestWhatIsNoID(t *testing.T) {
 		"", id + "x", id + "0", id[1:], id[:27], strings.ToUpper(id), "w" + id[1:], id[:10] + "-" + id[11:], id[:25] + "1" + id[26:],
 		id[:25] + "v" + id[26:], id[:26] + "\x00\x05", strings.Repeat("é", 14), " " + id[1:], id[:26] + "vv",
 	} {
-		if shard, ok := shardOfID(bad, 64); ok {
-			t.Errorf("%q is taken for an id of shard %d", bad, shard)
+		if shard, ok := NewKeyspace(64).ShardOfID(bad); ok {
+			t.Errorf("%q is taken for an id of shard %d", bad, shard.Index)
 		}
 	}
 }
@@ -68,12 +69,15 @@ func FuzzShardOfID(f *testing.F) {
 	for _, seed := range []string{"", id, id + "x", id[:27], strings.ToUpper(id), strings.Repeat("v", 28), strings.Repeat("0", 28)} {
 		f.Add(seed, 64)
 	}
+	all := NewKeyspace(MaxShards)
 	f.Fuzz(func(t *testing.T, id string, n int) {
-		shard, ok := shardOfID(id, n)
+		n = min(max(0, n), MaxShards)
+		found, ok := (Keyspace{shards: all.shards[:n]}).ShardOfID(id)
 		if !ok {
 			return
 		}
-		if shard < 0 || shard >= n {
+		shard := found.Index
+		if shard >= n {
 			t.Errorf("%q is of shard %d of %d", id, shard, n)
 		}
 		raw, err := idEncoding.DecodeString(id[:uuidLength])

@@ -1,4 +1,4 @@
-package queue
+package store
 
 import (
 	"context"
@@ -9,6 +9,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+)
+
+// Errors of the store; package queue exports and describes them.
+var (
+	ErrUnavailable = errors.New("queue: redis is unavailable")
+	ErrState       = errors.New("queue: redis cannot serve now")
+	ErrScript      = errors.New("queue: corrupt data in redis")
+	ErrSchema      = errors.New("queue: the data in redis does not fit")
 )
 
 // Fault is the kind of a failed call to Redis. It decides whether a retry helps.
@@ -55,9 +63,9 @@ var serverState = regexp.MustCompile(`^` + stateCodes + `( |$)|^ERR .*script.*[ 
 	`ERR This instance has cluster support disabled|The user executing the script can't|ACL failure in script|` +
 	`Script attempted to access a non local key`)
 
-// unavailable wraps the error of a call: ErrUnavailable, with ErrState where Redis answered, or
+// Unavailable wraps the error of a call: ErrUnavailable, with ErrState where Redis answered, or
 // ErrScript. The error of the caller's context is returned as it is.
-func unavailable(err error) error {
+func Unavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrScript) {
 		return err
 	}
@@ -72,7 +80,7 @@ func unavailable(err error) error {
 	return err
 }
 
-// errUnavailableState is ErrUnavailable and ErrState with one text, that of the former.
+// errUnavailableState is ErrUnavailable and ErrState. It has the text of ErrUnavailable.
 var errUnavailableState error = stateError{}
 
 type stateError struct{}

@@ -1,4 +1,4 @@
-package queue
+package engine
 
 import (
 	"context"
@@ -16,21 +16,22 @@ import (
 const (
 	clusterMap     = 400 * time.Millisecond // age of the map of its nodes
 	clusterAnswer  = time.Second            // timeout of a call
-	clusterSilence = 200 * time.Millisecond // of a node, until the map is asked for at once, and then each time
+	clusterSilence = 200 * time.Millisecond // of a node, until the map is read at once, and then each time
 	clusterRest    = time.Second            // for a node that was given up: calls to it fail at once
 )
 
 // takeovers end calls to a node of a cluster once another node has taken over from it. go-redis
-// waits until the timeout, and its first retry asks the same node. Tenants of a hung master stood
-// still for up to 2.3 s after the takeover, now for 0.6 s (battery K3). A shorter timeout would
-// fail with a cluster that is far away or busy: here a call waits while the map names its node a
-// master. Another call, such as for the map, ends after the silence: go-redis asks another node.
+// waits until the timeout, and its first retry goes to the same node. Without takeovers, tenants of
+// a hung master wait for up to 2.3 s after the takeover, with them for 0.6 s (battery K3). A
+// shorter timeout would fail with a cluster that is far away or busy: here a call waits while the
+// map names its node a master. Another call, such as for the map, ends after the silence: go-redis
+// asks another node.
 type takeovers struct {
 	cluster atomic.Pointer[redis.ClusterClient]
 	rests   sync.Map // address → when the node may be called again
 
 	mu    sync.Mutex
-	asked time.Time      // when the map was last asked for
+	asked time.Time      // when the map was last read
 	calls map[*call]bool // one for each connection, and for each that is being made
 }
 
@@ -90,17 +91,17 @@ func (c *call) end() {
 	}
 }
 
-// doubt runs after each silence.
+// doubt runs after each silence of a node.
 func (c *call) doubt() {
 	if !c.waits.Load() {
 		return
 	}
 	c.overdue.Store(true)
-	c.timer.Reset(clusterSilence) // before the map is asked for: the node that is asked may hang, too
+	c.timer.Reset(clusterSilence) // before the map is read: the node that is asked may hang too
 	c.of.ask()
 }
 
-// ask asks for the map, and gives up the overdue calls to nodes that it does not name as masters.
+// ask reads the map, and ends the overdue calls to nodes that are not masters there.
 func (t *takeovers) ask() {
 	cluster := t.cluster.Load()
 	t.mu.Lock()
@@ -141,7 +142,7 @@ func (t *takeovers) rest(addr string) bool {
 	return ok && time.Now().Before(until.(time.Time))
 }
 
-// dial connects to nodes. One that cannot be reached makes it ask for the map.
+// dial connects to nodes. After a failure it reads the map.
 func (t *takeovers) dial(d dial) dial {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if t.rest(addr) {
@@ -193,7 +194,7 @@ func (n *nodeConn) Close() error {
 	return n.Conn.Close()
 }
 
-// nodeSocket is one that go-redis can look at without reading from it.
+// nodeSocket lets go-redis check a connection without reading from it.
 type nodeSocket struct {
 	*nodeConn
 	syscall.Conn

@@ -1,15 +1,14 @@
-package queue
+// Package reports keeps what workers report to the other processes: how late departures were, and
+// the load of their routes. A report is kept for 3 s; the next one comes sooner.
+package reports
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"math/bits"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // Lateness is a histogram of how late departures were, up to 16.7 s. Each doubling has eight
@@ -83,12 +82,18 @@ func (l *Lateness) add(text string) {
 	}
 }
 
-// reportKept is how long a report of lateness or routes is kept; the next one comes sooner.
-const reportKept = 3 * time.Second
+// kept is how long a report is kept.
+const kept = 3 * time.Second
 
-// TellLateness keeps the lateness of a worker's last departures for 3 s. Errors: ErrUnavailable.
-func (q *Queue) TellLateness(ctx context.Context, worker string, l Lateness) error {
-	return unavailable(q.engine.patient.Set(ctx, latenessPrefix+worker, l.encode(), reportKept).Err())
+// Reports stores reports. Every error wraps queue.ErrUnavailable.
+type Reports struct{ store *store.Store }
+
+// New returns the reports in a queue's store; see queue.Queue.Store.
+func New(s *store.Store) *Reports { return &Reports{s} }
+
+// ReportLateness keeps the lateness of a worker's last departures.
+func (r *Reports) ReportLateness(ctx context.Context, worker string, l Lateness) error {
+	return store.Unavailable(r.store.Patient.Set(ctx, store.LatenessKey+worker, l.encode(), kept).Err())
 }
 
 // Workers sums the reports of the live workers for the last seconds.
@@ -98,20 +103,17 @@ type Workers struct {
 	Routes   map[string]RouteLoad // by name; idle ones and those without a worker are absent
 }
 
-// workerTTL is how long a worker counts as live after a heartbeat.
-const workerTTL = 3 * time.Second
-
-// Workers reads the reports of the live workers. Errors: ErrUnavailable.
-func (q *Queue) Workers(ctx context.Context) (w Workers, err error) {
-	names, err := liveWorkers(ctx, q.engine.fast)
+// Workers sums the reports of the live workers.
+func (r *Reports) Workers(ctx context.Context) (w Workers, err error) {
+	names, err := r.store.LiveWorkers(ctx)
 	if w.Live = len(names); err != nil || w.Live == 0 {
 		return w, err
 	}
 	var keys []string
 	for _, name := range names {
-		keys = append(keys, latenessPrefix+name, routesPrefix+name)
+		keys = append(keys, store.LatenessKey+name, store.RoutesKey+name)
 	}
-	texts, err := q.engine.fast.MGet(ctx, keys...).Result()
+	texts, err := r.store.Fast.MGet(ctx, keys...).Result()
 	w.Routes = map[string]RouteLoad{}
 	for i, t := range texts {
 		text, _ := t.(string) // nil of a worker that is idle
@@ -121,32 +123,7 @@ func (q *Queue) Workers(ctx context.Context) (w Workers, err error) {
 			addRoutes(w.Routes, text)
 		}
 	}
-	return w, unavailable(err)
-}
-
-// liveWorkers returns the names of the workers with a recent heartbeat.
-func liveWorkers(ctx context.Context, c redis.UniversalClient) (names []string, err error) {
-	var server *redis.TimeCmd
-	var numbers *redis.StringCmd
-	var beats *redis.ZSliceCmd
-	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		server, numbers = p.Time(ctx), p.HGet(ctx, workersClock, lua.ClockNumbers)
-		beats = p.ZRangeWithScores(ctx, workersKey, 0, -1)
-		return nil
-	}); err != nil && !errors.Is(err, redis.Nil) { // Nil: there was no worker yet
-		return nil, unavailable(err)
-	}
-	clock, err := lua.ParseClock(numbers.Val())
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	now := max(server.Val().UnixMicro()+int64(clock.Off), int64(clock.Last)) // as in lib/clock.lua
-	for _, b := range beats.Val() {
-		if name, _ := b.Member.(string); int64(b.Score) > now-workerTTL.Microseconds() {
-			names = append(names, name)
-		}
-	}
-	return names, nil
+	return w, store.Unavailable(err)
 }
 
 // BreakerState is the state of a route's circuit breaker; a higher one lets less through.
@@ -167,10 +144,10 @@ type RouteLoad struct {
 	Failed   int64        `json:"f"` // of them, those that did not succeed
 }
 
-// ReportRoutes keeps the load of a worker's routes for 3 s. Errors: ErrUnavailable.
-func (q *Queue) ReportRoutes(ctx context.Context, worker string, routes map[string]RouteLoad) error {
+// ReportRoutes keeps the load of a worker's routes.
+func (r *Reports) ReportRoutes(ctx context.Context, worker string, routes map[string]RouteLoad) error {
 	text, _ := json.Marshal(routes) // names and numbers cannot fail
-	return unavailable(q.engine.patient.Set(ctx, routesPrefix+worker, text, reportKept).Err())
+	return store.Unavailable(r.store.Patient.Set(ctx, store.RoutesKey+worker, text, kept).Err())
 }
 
 // addRoutes adds a report to routes. A malformed report, or a malformed route of one, is ignored.

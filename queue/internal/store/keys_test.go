@@ -1,4 +1,4 @@
-package queue
+package store
 
 import (
 	"context"
@@ -26,11 +26,11 @@ func anyName() *rapid.Generator[string] {
 type subject struct{ tenant, route, key string }
 
 func (s subject) keys(shard ShardKeys) map[string]string {
-	tenant, flow := EncodeName(s.tenant), flowName(s.tenant, s.route)
+	tenant, flow := EncodeName(s.tenant), FlowName(s.tenant, s.route)
 	return map[string]string{
 		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant), "lines": shard.LinesOf(tenant), "flow": shard.Flow(flow),
 		"keys": shard.Keys(tenant), "queue": shard.Queue(flow), "later": shard.Later(flow), "dead": shard.Dead(flow), "done": shard.Done(flow),
-		"idem": shard.Idem(tenant, shortHash(s.key)),
+		"idem": shard.Idem(tenant, ShortHash(s.key)),
 	}
 }
 
@@ -77,10 +77,10 @@ func FuzzEncodeName(f *testing.F) {
 		if strings.ContainsAny(ea, "{}:/ *?[]\\\r\n\x00") || len(ea) == 0 || len(ea) > 65 {
 			t.Errorf("%q becomes %q, which does not belong in a key", a, ea)
 		}
-		if got := tenantOfEntry(tenantEntry(a)); got != a {
+		if got := TenantOfEntry(TenantEntry(a)); got != a {
 			t.Errorf("tenant %q comes back from the index as %q", a, got)
 		}
-		if (tenantEntry(a) == tenantEntry(b)) != (a == b) {
+		if (TenantEntry(a) == TenantEntry(b)) != (a == b) {
 			t.Errorf("%q and %q have one entry", a, b)
 		}
 	})
@@ -120,7 +120,7 @@ func FuzzKeys(f *testing.F) {
 				if tag := tagOf(key); tag != tagOf(shard.Clock()) || int(clusterSlot(tag)) < low || int(clusterSlot(tag)) > high {
 					t.Errorf("%s of %q is %q, which is not in the slot of its shard", kind, s, key)
 				}
-				if strings.ContainsAny(strings.TrimPrefix(key, shard.prefix), "{}* ?[]\\\r\n\x00") {
+				if strings.ContainsAny(shard.Trim(key), "{}* ?[]\\\r\n\x00") {
 					t.Errorf("%s of %q is %q, which holds client text", kind, s, key)
 				}
 			}
@@ -153,7 +153,7 @@ func TestHashPartsDoNotRunTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOfN(rapid.StringMatching(`[0-9:]{0,3}`), 1, 4)
 		a, b := parts.Draw(t, "a"), parts.Draw(t, "b")
-		if (shortHash(a...) == shortHash(b...)) != cmp.Equal(a, b) {
+		if (ShortHash(a...) == ShortHash(b...)) != cmp.Equal(a, b) {
 			t.Fatalf("%q and %q", a, b)
 		}
 	})
@@ -196,8 +196,8 @@ func TestSlotsAsRedisSaysThem(t *testing.T) {
 			t.Errorf("%q is in slot %d (%v), want %d", key, got, err, slot)
 		}
 	}
-	workers, _ := c.ClusterKeySlot(context.Background(), workersKey).Result()
-	if clock, _ := c.ClusterKeySlot(context.Background(), workersClock).Result(); clock != workers {
+	workers, _ := c.ClusterKeySlot(context.Background(), WorkersKey).Result()
+	if clock, _ := c.ClusterKeySlot(context.Background(), WorkersClock).Result(); clock != workers {
 		t.Errorf("the workers' keys are in slots %d and %d", workers, clock)
 	}
 }
@@ -234,16 +234,4 @@ func TestTenantsSpreadOverShards(t *testing.T) {
 			}
 		}
 	}
-}
-
-func FuzzReadCursor(f *testing.F) {
-	for _, seed := range []string{"", "0-0", "63-17", "64-0", "-1-0", "0-1099511627777", "1-", "x"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, cursor string) {
-		shard, from, err := readCursor(cursor, 64)
-		if err == nil && (shard < 0 || shard >= 64 || from < 0) {
-			t.Errorf("cursor %q is read as %d, %d", cursor, shard, from)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package queue
+package engine
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openEmbedded starts miniredis inside this process, reached through pipes: no port is opened. A
+// OpenEmbedded starts miniredis inside this process, reached through pipes: no port is opened. A
 // ticker ages its keys, because miniredis does not watch the clock.
-func openEmbedded() *Engine {
+func OpenEmbedded() *Engine {
 	m := miniredis.NewMiniRedis()
 	var pipes dial = func(context.Context, string, string) (net.Conn, error) {
 		c, err := m.Dial()
@@ -21,11 +21,11 @@ func openEmbedded() *Engine {
 		}
 		return newBufferedConn(c), nil
 	}
-	// Its scripts are slow enough for a burst to queue up before them: no call gives up early.
+	// Its scripts are slow, so a burst may queue up before them: no call gives up early.
 	patient := longTimed
 	patient.answer = 10 * time.Second
 	client := func() redis.UniversalClient { return oneRedis(redis.Options{Addr: "embedded"}, patient, pipes) }
-	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
 	var aging sync.WaitGroup
 	aging.Go(func() {
 		const age = time.Second
@@ -33,15 +33,15 @@ func openEmbedded() *Engine {
 			select {
 			case <-ticks:
 				m.FastForward(age)
-			case <-ctx.Done():
+			case <-done:
 				return
 			}
 		}
 	})
 	return &Engine{
-		kind: EngineEmbedded, describe: "in memory: jobs are lost on exit", fast: client(), patient: client(),
+		Describe: "in memory: jobs are lost on exit", Fast: client(), Patient: client(),
 		stop: func() error {
-			cancel()
+			close(done)
 			aging.Wait()
 			m.Close()
 			return nil

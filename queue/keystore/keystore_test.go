@@ -1,4 +1,4 @@
-package queue
+package keystore
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // A record that cannot be read opens nothing and is told apart from one that is not there; what it
@@ -23,7 +25,7 @@ func TestStoredKeysThatCannotBeRead(t *testing.T) {
 		fields := maps.Clone(good)
 		maps.Copy(fields, change)
 		k, err := keyOf("id", fields)
-		if !errors.Is(err, ErrSchema) || k != (Key{}) || strings.Contains(err.Error(), "acme") || strings.Contains(err.Error(), "abab") {
+		if !errors.Is(err, store.ErrSchema) || k != (Key{}) || strings.Contains(err.Error(), "acme") || strings.Contains(err.Error(), "abab") {
 			t.Errorf("%s: %+v, %v", name, k, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package queue
+package store
 
 import (
 	"crypto/sha256"
@@ -9,24 +9,30 @@ import (
 	"strings"
 )
 
-// This file builds every key there is. Client text never enters one raw: see EncodeName.
+// This file builds every key. Client text enters a key only through EncodeName or ShortHash.
+
+// Keys and channels that belong to no shard.
+const (
+	MetaKey      = "sluice:meta"
+	WorkersKey   = "sluice:{workers}:live"
+	WorkersClock = "sluice:{workers}:clock"
+	LatenessKey  = "sluice:{workers}:late:"   // and the id of the worker
+	RoutesKey    = "sluice:{workers}:routes:" // and the id of the worker
+	FilesKey     = "sluice:{workers}:files"   // "DIGEST PROCESS" by the time of the process's last report
+	SessionKey   = "sluice:session:"          // and the hex digest of the session
+	WakeChannel  = "sluice:wake"
+	DoneChannel  = "sluice:done:" // and the id of the job
+)
+
+// MaxShards is the greatest number of shards.
+const MaxShards = 1024
 
 const (
-	metaKey        = "sluice:meta"
-	workersKey     = "sluice:{workers}:live"
-	workersClock   = "sluice:{workers}:clock"
-	latenessPrefix = "sluice:{workers}:late:"   // and the id of the worker
-	filesKey       = "sluice:{workers}:files"   // digests of the policy files of processes, each with its process, by when it last said so
-	routesPrefix   = "sluice:{workers}:routes:" // and the id of the worker
-	wakeChannel    = "sluice:wake"
-	doneChannel    = "sluice:done:" // and the id of the job
 	clusterSlots   = 16384
-	maxShards      = 1024
-	defaultShards  = 64
 	maxPlainLength = 64
 )
 
-// Keyspace knows the shards and their hash tags.
+// Keyspace holds the keys of all shards.
 type Keyspace struct {
 	shards  []ShardKeys
 	byClock map[string]int
@@ -52,10 +58,19 @@ func NewKeyspace(n int) Keyspace {
 // Len is the number of shards.
 func (k Keyspace) Len() int { return len(k.shards) }
 
-// Shard is the keys of shard i.
+// Shard returns the keys of shard i.
 func (k Keyspace) Shard(i int) ShardKeys { return k.shards[i] }
 
-// ShardOf is the shard that all flows of the tenant live in.
+// Shards returns the keys of all shards; they must not be changed.
+func (k Keyspace) Shards() []ShardKeys { return k.shards }
+
+// ShardOfClock returns the shard with this clock key.
+func (k Keyspace) ShardOfClock(key string) (s ShardKeys, ok bool) {
+	i, ok := k.byClock[key]
+	return k.shards[i], ok
+}
+
+// ShardOf returns the shard of all flows of the tenant.
 func (k Keyspace) ShardOf(tenant string) ShardKeys {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(tenant)) // never fails
@@ -79,8 +94,8 @@ func clusterSlot(tag string) uint16 {
 	return crc % clusterSlots
 }
 
-// EncodeName makes a tenant or route fit for a key: [A-Za-z0-9._-]{1,64} stays as it is, anything
-// else becomes ~ and the hex SHA-256.
+// EncodeName encodes a tenant or route for a key: [A-Za-z0-9._-]{1,64} stays as it is, any other
+// text becomes ~ and its SHA-256 in hex.
 func EncodeName(name string) string {
 	plain := name != "" && len(name) <= maxPlainLength
 	for i := 0; plain && i < len(name); i++ {
@@ -94,40 +109,36 @@ func EncodeName(name string) string {
 	return "~" + hex.EncodeToString(sum[:])
 }
 
-// flowName names a flow in keys and index members.
-func flowName(tenant, route string) string { return EncodeName(tenant) + "/" + EncodeName(route) }
+// FlowName is a flow in keys and index members.
+func FlowName(tenant, route string) string { return EncodeName(tenant) + "/" + EncodeName(route) }
 
-// tierName is a tier in keys; empty for none.
-func tierName(tier string) string {
+// TierName is a tier in keys; empty for none.
+func TierName(tier string) string {
 	if tier == "" {
 		return ""
 	}
 	return EncodeName(tier)
 }
 
-// tenantEntry is a tenant's member in the index of tenants: its name as in keys and, where that is
+// TenantEntry is a tenant's member in the index of tenants: its name as in keys and, where that is
 // a hash, the name itself. A member is not a key, so it may hold client text.
-func tenantEntry(tenant string) string {
+func TenantEntry(tenant string) string {
 	if encoded := EncodeName(tenant); encoded != tenant {
 		return encoded + " " + tenant
 	}
 	return tenant
 }
 
-// tenantOfEntry is the inverse of tenantEntry.
-func tenantOfEntry(entry string) string {
+// TenantOfEntry is the inverse of TenantEntry.
+func TenantOfEntry(entry string) string {
 	if _, name, found := strings.Cut(entry, " "); found && strings.HasPrefix(entry, "~") {
 		return name
 	}
 	return entry
 }
 
-// sessionKey is where an operator's session is kept.
-func sessionKey(id [sha256.Size]byte) string { return "sluice:session:" + hex.EncodeToString(id[:]) }
-
-// shortHash is 128 bits of a SHA-256 in 22 characters, each part told from its neighbours by its
-// length.
-func shortHash(parts ...string) string {
+// ShortHash is 128 bits of a SHA-256 in 22 characters. Each part is hashed behind its length.
+func ShortHash(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
 		_, _ = h.Write([]byte(strconv.Itoa(len(p)) + ":" + p)) // never fails
@@ -135,12 +146,15 @@ func shortHash(parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:16])
 }
 
-// ShardKeys builds the keys of one shard. Flows, tenants and hashes are as EncodeName, flowName and
-// shortHash give them.
+// ShardKeys builds the keys of one shard. Flows, tenants and hashes are as EncodeName, FlowName and
+// ShortHash give them.
 type ShardKeys struct {
 	Index  int
 	prefix string
 }
+
+// Trim returns a key of the shard without the prefix that names the shard.
+func (s ShardKeys) Trim(key string) string { return strings.TrimPrefix(key, s.prefix) }
 
 // The keys of a shard, in the order of the architecture's table.
 func (s ShardKeys) Clock() string                { return s.prefix + "clock" }
@@ -170,7 +184,7 @@ func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }
 
-// The keys of limiters, by shortHash of the rule and the limiter's key; that of the blocked ones,
+// The keys of limiters, by ShortHash of the rule and the limiter's key; that of the blocked ones,
 // of the rule.
 func (s ShardKeys) Limit(hash string) string    { return s.prefix + "limit:" + hash }
 func (s ShardKeys) LimitLog(hash string) string { return s.prefix + "limitlog:" + hash }

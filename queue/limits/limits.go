@@ -1,4 +1,5 @@
-package queue
+// Package limits stores the keys of the limiters in Redis, for all processes.
+package limits
 
 import (
 	"cmp"
@@ -12,65 +13,66 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Limits is the limiter.Store that all processes at this Redis share. Each decision is one script
-// on the shard of the key's hash, by the clock of Redis. A retry after a lost answer is not counted
-// twice, unless more than 32 other requests of the key were allowed in between. Every error wraps
-// ErrUnavailable or is the context's. Only the list of blocked keys holds the text of keys.
-type Limits struct{ q *Queue }
+// Store is a limiter.Store. Each decision is one script on the shard of the key's hash, by the
+// clock of Redis. A retry after a lost answer is not counted twice, unless more than 32 other
+// requests of the key were allowed in between. Every error wraps queue.ErrUnavailable or is the
+// context's. Only the list of blocked keys holds the text of keys.
+type Store struct{ store *store.Store }
 
-var _ limiter.Store = Limits{}
+var _ limiter.Store = Store{}
 
-// Limits returns the store of the limiters' keys.
-func (q *Queue) Limits() Limits { return Limits{q} }
+// New returns the limiters in a queue's store; see queue.Queue.Store.
+func New(s *store.Store) Store { return Store{s} }
 
 // Take implements limiter.Store.
-func (l Limits) Take(ctx context.Context, r limiter.Rule, key string, cost int64) (limiter.Decision, error) {
+func (s Store) Take(ctx context.Context, r limiter.Rule, key string, cost int64) (limiter.Decision, error) {
 	if err := r.Policy.Validate(); err != nil {
 		return limiter.Decision{}, err
 	}
-	k := l.keysOf(r, key)
+	k := s.keysOf(r, key)
 	call := lua.LimitCall{State: k.state, Log: k.log, Blocks: k.blocked, Tag: newTag(), Policy: r.Policy, Cost: cost, Name: key}
-	values, err := l.q.run(ctx, call.Call())
+	values, err := s.store.Run(ctx, call.Call())
 	if err != nil {
-		return limiter.Decision{}, err
+		return limiter.Decision{}, store.Unavailable(err)
 	}
 	d, _, err := call.Decode(values)
-	return d, unavailable(err)
+	return d, store.Unavailable(err)
 }
 
 // Clear implements limiter.Store.
-func (l Limits) Clear(ctx context.Context, r limiter.Rule, key string) (bool, error) {
-	k := l.keysOf(r, key)
+func (s Store) Clear(ctx context.Context, r limiter.Rule, key string) (bool, error) {
+	k := s.keysOf(r, key)
 	var gone *redis.IntCmd
-	if _, err := l.q.engine.fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	if _, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		gone = p.Del(ctx, slices.DeleteFunc([]string{k.state, k.log}, func(key string) bool { return key == "" })...)
 		if k.blocked != "" {
 			p.ZRem(ctx, k.blocked, key)
 		}
 		return nil
 	}); err != nil {
-		return false, unavailable(err)
+		return false, store.Unavailable(err)
 	}
 	return gone.Val() > 0, nil
 }
 
 // Blocked implements limiter.Store.
-func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter.Blocked, error) {
+func (s Store) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter.Blocked, error) {
 	if most < 1 {
 		return nil, nil
 	}
-	server, err := l.q.engine.fast.Time(ctx).Result()
+	server, err := s.store.Fast.Time(ctx).Result()
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, store.Unavailable(err)
 	}
 	now := shaper.InstantOf(server)
-	index := shortHash(ruleParts(r)...)
+	index := store.ShortHash(ruleParts(r)...)
 	ahead := &redis.ZRangeBy{Min: "(" + strconv.FormatInt(int64(now), 10), Max: "+inf", Count: int64(most)}
-	blocked, err := pipeline(ctx, l.q.engine.fast, l.q.keys.shards, func(p redis.Pipeliner, shard ShardKeys) *redis.ZSliceCmd {
+	blocked, err := store.Pipeline(ctx, s.store.Fast, s.store.Shards(), func(p redis.Pipeliner, shard store.ShardKeys) *redis.ZSliceCmd {
 		return p.ZRangeByScoreWithScores(ctx, shard.Blocked(index), ahead)
 	})
 	if err != nil {
@@ -88,16 +90,16 @@ func (l Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limite
 // limitKeys are the Redis keys of one key of a rule; empty where the rule uses none.
 type limitKeys struct{ state, log, blocked string }
 
-func (l Limits) keysOf(r limiter.Rule, key string) limitKeys {
+func (s Store) keysOf(r limiter.Rule, key string) limitKeys {
 	parts := ruleParts(r)
-	hash := shortHash(append(parts, key)...)
-	shard := l.q.keys.ShardOf(hash)
+	hash := store.ShortHash(append(parts, key)...)
+	shard := s.store.ShardOf(hash)
 	k := limitKeys{state: shard.Limit(hash)}
 	if r.Policy.Algorithm == limiter.SlidingLog {
 		k.log = shard.LimitLog(hash)
 	}
 	if r.Policy.Block > 0 {
-		k.blocked = shard.Blocked(shortHash(parts...))
+		k.blocked = shard.Blocked(store.ShortHash(parts...))
 	}
 	return k
 }

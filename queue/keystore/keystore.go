@@ -1,4 +1,6 @@
-package queue
+// Package keystore stores the API keys of tenants and the sessions of operators in Redis. Every
+// error wraps queue.ErrUnavailable unless it says otherwise.
+package keystore
 
 import (
 	"context"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // Key is an API key of a tenant, with a digest of its secret. Keys live in the shard of their
@@ -23,18 +27,18 @@ type Key struct {
 	Name    string            // for people; may be empty
 	Hash    [sha256.Size]byte // SHA-256 of the secret; zero in a list
 	Created time.Time         // by the clock of the process that made it, to the millisecond
-	Expires time.Time         // from then on it opens nothing, to the millisecond; zero: never
+	Expires time.Time         // from then on it is refused, to the millisecond; zero: never
 }
 
 // Expired reports whether the key has ended at that time.
 func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
-// Errors of API keys that callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
 	// ErrUnknownKey means that the tenant has no such key.
-	ErrUnknownKey = errors.New("queue: no such key")
+	ErrUnknownKey = errors.New("keystore: no such key")
 	// ErrTooManyKeys means that the tenant has MaxKeys keys that have not expired.
-	ErrTooManyKeys = errors.New("queue: the tenant has as many keys as it may have")
+	ErrTooManyKeys = errors.New("keystore: the tenant has the most keys allowed")
 )
 
 const (
@@ -44,11 +48,18 @@ const (
 	expiredKept = 24 * time.Hour
 )
 
+// Store stores API keys and sessions.
+type Store struct{ store *store.Store }
+
+// New returns the keys and sessions in a queue's store; see queue.Queue.Store.
+func New(s *store.Store) *Store { return &Store{s} }
+
 // CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
-// never. Errors: ErrTooManyKeys, ErrUnavailable; after the latter a key of no use may be stored.
-func (q *Queue) CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (Key, error) {
-	shard, now := q.keys.ShardOf(tenant), time.Now()
-	id, err := newID(shard.Index)
+// never. Errors: ErrTooManyKeys, queue.ErrUnavailable; after the latter an unused key may be
+// stored.
+func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (Key, error) {
+	shard, now := s.store.ShardOf(tenant), time.Now()
+	id, err := s.store.NewID(tenant)
 	if err != nil {
 		return Key{}, err
 	}
@@ -59,14 +70,14 @@ func (q *Queue) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 		k.Expires = expires.UTC().Truncate(time.Millisecond)
 		fields, ends = append(fields, "expires", k.Expires.UnixMilli()), float64(k.Expires.UnixMilli())
 	}
-	index := shard.Keys(EncodeName(tenant))
+	index := shard.Keys(store.EncodeName(tenant))
 	// An expired key stays expired, so it may be read in one step and removed in the next.
-	old, err := q.engine.fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{Min: "-inf", Max: millis(now.Add(-expiredKept))}).Result()
+	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{Min: "-inf", Max: millis(now.Add(-expiredKept))}).Result()
 	if err != nil {
-		return Key{}, unavailable(err)
+		return Key{}, store.Unavailable(err)
 	}
 	var active *redis.IntCmd
-	if _, err := q.engine.fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	if _, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		for _, id := range old {
 			p.Del(ctx, shard.Key(id))
 			p.ZRem(ctx, index, id)
@@ -76,28 +87,28 @@ func (q *Queue) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 		active = p.ZCount(ctx, index, "("+millis(now), "+inf")
 		return nil
 	}); err != nil {
-		return Key{}, unavailable(err)
+		return Key{}, store.Unavailable(err)
 	}
 	if active.Val() <= MaxKeys {
 		return k, nil
 	}
 	// The count includes this key, so the bound holds with concurrent calls too.
-	if err := q.dropKey(ctx, shard, tenant, id); err != nil {
+	if err := s.dropKey(ctx, shard, tenant, id); err != nil {
 		return Key{}, err
 	}
 	return Key{}, fmt.Errorf("%w: %d", ErrTooManyKeys, MaxKeys)
 }
 
 // Keys lists the keys of a tenant, the oldest first, without their hashes. An expired key is listed
-// for at least a day. Errors: ErrUnavailable.
-func (q *Queue) Keys(ctx context.Context, tenant string) ([]Key, error) {
-	shard := q.keys.ShardOf(tenant)
-	ids, err := q.engine.fast.ZRange(ctx, shard.Keys(EncodeName(tenant)), 0, -1).Result()
+// for at least a day.
+func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
+	shard := s.store.ShardOf(tenant)
+	ids, err := s.store.Fast.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
 	if err != nil || len(ids) == 0 {
-		return nil, unavailable(err)
+		return nil, store.Unavailable(err)
 	}
 	slices.Sort(ids) // they begin with the time
-	found, err := pipeline(ctx, q.engine.fast, ids, func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
+	found, err := store.Pipeline(ctx, s.store.Fast, ids, func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
 		return p.HGetAll(ctx, shard.Key(id))
 	})
 	if err != nil {
@@ -118,42 +129,42 @@ func (q *Queue) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	return keys, nil
 }
 
-// RevokeKey removes a key of the tenant for good. Errors: ErrUnknownKey, ErrUnavailable.
-func (q *Queue) RevokeKey(ctx context.Context, tenant, id string) error {
-	k, err := q.FindKey(ctx, id)
+// RevokeKey removes a key of the tenant for good. Errors: ErrUnknownKey.
+func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
+	k, err := s.FindKey(ctx, id)
 	if err != nil {
 		return err
 	}
 	if k.Tenant != tenant {
 		return ErrUnknownKey
 	}
-	return q.dropKey(ctx, q.keys.ShardOf(tenant), tenant, id)
+	return s.dropKey(ctx, s.store.ShardOf(tenant), tenant, id)
 }
 
-func (q *Queue) dropKey(ctx context.Context, shard ShardKeys, tenant, id string) error {
-	_, err := q.engine.fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
+func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id string) error {
+	_, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.Del(ctx, shard.Key(id))
-		p.ZRem(ctx, shard.Keys(EncodeName(tenant)), id)
+		p.ZRem(ctx, shard.Keys(store.EncodeName(tenant)), id)
 		return nil
 	})
-	return unavailable(err)
+	return store.Unavailable(err)
 }
 
 // FindKey reads a key of any tenant, also one that has expired. An id of the wrong format costs no
-// round trip. Errors: ErrUnknownKey, ErrUnavailable.
-func (q *Queue) FindKey(ctx context.Context, id string) (Key, error) {
-	shard, ok := shardOfID(id, q.keys.Len())
+// round trip. Errors: ErrUnknownKey.
+func (s *Store) FindKey(ctx context.Context, id string) (Key, error) {
+	shard, ok := s.store.ShardOfID(id)
 	if !ok {
 		return Key{}, ErrUnknownKey
 	}
-	fields, err := q.engine.fast.HGetAll(ctx, q.keys.Shard(shard).Key(id)).Result()
+	fields, err := s.store.Fast.HGetAll(ctx, shard.Key(id)).Result()
 	if err != nil {
-		return Key{}, unavailable(err)
+		return Key{}, store.Unavailable(err)
 	}
 	return keyOf(id, fields)
 }
 
-// keyOf decodes a stored key. An unreadable one is an error, so it opens nothing.
+// keyOf decodes a stored key. An unreadable one is an error, so it is refused.
 func keyOf(id string, fields map[string]string) (Key, error) {
 	if len(fields) == 0 {
 		return Key{}, ErrUnknownKey
@@ -166,7 +177,7 @@ func keyOf(id string, fields map[string]string) (Key, error) {
 		k.Expires, noTime = time.UnixMilli(ends).UTC(), errors.Join(noTime, noEnd)
 	}
 	if err = errors.Join(err, noTime); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
-		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v", ErrSchema, slices.Sorted(maps.Keys(fields)))
+		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v", store.ErrSchema, slices.Sorted(maps.Keys(fields)))
 	}
 	copy(k.Hash[:], sum)
 	k.Created = time.UnixMilli(created).UTC()

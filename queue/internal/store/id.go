@@ -1,4 +1,4 @@
-package queue
+package store
 
 import (
 	"encoding/base32"
@@ -19,7 +19,10 @@ const (
 
 var idEncoding = base32.NewEncoding(idAlphabet).WithPadding(base32.NoPadding)
 
-// newID makes an id for a job of the shard. It fails only when the system has no randomness.
+// NewID makes an id for a job or an API key of the tenant. It fails only when the system has no
+// randomness.
+func (k Keyspace) NewID(tenant string) (string, error) { return newID(k.ShardOf(tenant).Index) }
+
 func newID(shard int) (string, error) {
 	u, err := uuid.NewV7()
 	if err != nil {
@@ -32,15 +35,18 @@ func newID(shard int) (string, error) {
 	return string(id), nil
 }
 
-// shardOfID is the shard an id names, false when it is no id that newID makes for one of n shards.
-func shardOfID(id string, n int) (int, bool) {
+// ShardOfID returns the shard that an id names, false for an id that NewID does not make.
+func (k Keyspace) ShardOfID(id string) (s ShardKeys, ok bool) {
 	if len(id) != idLength || strings.TrimLeft(id, idAlphabet) != "" {
-		return 0, false
+		return s, false
 	}
 	// 16 bytes fill 26 characters but for two bits, which are always 0.
 	if strings.IndexByte(idAlphabet, id[uuidLength-1])&3 != 0 {
-		return 0, false
+		return s, false
 	}
-	shard := strings.IndexByte(idAlphabet, id[uuidLength])<<5 | strings.IndexByte(idAlphabet, id[uuidLength+1])
-	return shard, shard < n
+	i := strings.IndexByte(idAlphabet, id[uuidLength])<<5 | strings.IndexByte(idAlphabet, id[uuidLength+1])
+	if i >= len(k.shards) {
+		return s, false
+	}
+	return k.shards[i], true
 }

@@ -1,4 +1,4 @@
-package queue
+package engine
 
 import (
 	"net"
@@ -14,7 +14,7 @@ type bufferedConn struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	buffer []byte
-	err    error // why nothing can be written any more
+	err    error // why writing fails
 	done   chan struct{}
 }
 

@@ -1,4 +1,4 @@
-package queue
+package reports
 
 import (
 	"encoding/json"

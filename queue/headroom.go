@@ -1,0 +1,156 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/engine"
+	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// StoreLimits bound what all tenants together may keep. Zero is no bound.
+//
+// With FlowShare, intake closes while Redis uses more memory than its maximum less a reserve. Each
+// flow may store a multiple of what is free now: one greedy flow leaves capacity to the others, and
+// several leave less to each other. A flow beyond its share is refused alone.
+//
+// An admission reads the sums over all shards if the last reading is older than a second, and adds
+// what this process admits. Several processes may pass a bound by what they admit in that time.
+type StoreLimits struct {
+	Bytes     int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
+	Tenants   int64 // live ones: with jobs, or active in the last ten minutes
+	FlowShare int64 // percent of the store that a flow may have stored while the others have nothing; 100: all of it
+}
+
+// headroomAge is how long the sums over all shards are cached.
+const headroomAge = time.Second
+
+// headroom caches how much may still be stored.
+type headroom struct {
+	q      *Queue
+	limits StoreLimits
+
+	reading sync.Mutex // held while the sums are read
+	at      atomic.Int64
+	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
+	tenants atomic.Int64
+	begun   time.Time
+}
+
+const unbounded = 1 << 60
+
+func newHeadroom(q *Queue, limits StoreLimits) *headroom {
+	h := &headroom{q: q, limits: limits, begun: time.Now()}
+	h.at.Store(int64(-headroomAge))
+	h.free.Store(unbounded)
+	return h
+}
+
+// limit closes an admission to what may no longer be stored, by the last reading where Redis does
+// not answer.
+func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
+	if h.limits == (StoreLimits{}) {
+		return
+	}
+	if now := int64(time.Since(h.begun)); now-h.at.Load() >= int64(headroomAge) && h.reading.TryLock() {
+		before := h.free.Load()
+		if free, tenants, err := h.measure(ctx); err == nil {
+			h.free.Add(free - before) // what was admitted during the reading counts twice until the next one
+			h.tenants.Store(tenants)
+		}
+		h.at.Store(now)
+		h.reading.Unlock()
+	}
+	free := h.free.Load()
+	c.NoBytes = free <= 0
+	c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.limits.Tenants
+	if share := h.limits.FlowShare; share > 0 && share < 100 && free > 0 && free < unbounded/2 {
+		c.Share = max(1, int64(float64(free)*float64(share)/float64(100-share)))
+	}
+}
+
+// measure reads how many bytes may still be stored: of a cluster, on its fullest master.
+func (h *headroom) measure(ctx context.Context) (free, tenants int64, err error) {
+	var nodes []engine.Memory
+	var failed error
+	var both sync.WaitGroup
+	if h.limits.FlowShare > 0 {
+		both.Go(func() { nodes, failed = h.q.engine.conn.Memory(ctx) })
+	}
+	t, err := h.q.Totals(ctx)
+	both.Wait()
+	free = unbounded
+	if h.limits.Bytes > 0 {
+		free = h.limits.Bytes - t.Stored
+	}
+	for _, n := range nodes {
+		if most := n.IntakeMax(); most > 0 {
+			free = min(free, most-n.Counted)
+		}
+	}
+	return free, t.Tenants, errors.Join(err, failed)
+}
+
+// admitted notes bytes that came in since the last reading.
+func (h *headroom) admitted(bytes int64) { h.free.Add(-bytes) }
+
+// Totals sums over all shards.
+func (q *Queue) Totals(ctx context.Context) (Totals, error) {
+	s, err := readShards(ctx, q.store, ShardKeys.Tenants)
+	s.Tenants = s.size
+	return s.Totals, err
+}
+
+// shardSums are sums over all shards, without the tenants.
+type shardSums struct {
+	Totals
+	lapsed, dead int64
+	size         int64          // of the sorted sets
+	off          shaper.Instant // of the shard that is ahead the most
+}
+
+// readShards reads the clocks of the shards, and the sizes of one of their sorted sets.
+func readShards(ctx context.Context, st *store.Store, set func(ShardKeys) string) (s shardSums, err error) {
+	sizes := make([]*redis.IntCmd, 0, st.Len())
+	clocks, err := store.Pipeline(ctx, st.Fast, st.Shards(), func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
+		sizes = append(sizes, p.ZCard(ctx, set(shard)))
+		return p.HMGet(ctx, shard.Clock(), lua.ClockNumbers, "lapsed", "dead")
+	})
+	if err != nil {
+		return s, err
+	}
+	for i, fields := range clocks {
+		numbers, _ := fields[0].(string) // nil of a shard that is new
+		clock, err := lua.ParseClock(numbers)
+		if err != nil {
+			return s, store.Unavailable(err)
+		}
+		s.off = max(s.off, clock.Off)
+		s.Depth += clock.Depth
+		s.Running += clock.Running
+		s.Bytes += clock.Bytes
+		s.Stored += clock.Stored
+		s.Admitted += clock.Admitted
+		s.Rejected += clock.Rejected
+		s.Departed += clock.Departed
+		for k, sum := range []*int64{&s.lapsed, &s.dead} {
+			text, _ := fields[1+k].(string)
+			n, err := strconv.ParseInt(cmp.Or(text, "0"), 10, 64)
+			if err != nil {
+				return s, store.Unavailable(err)
+			}
+			*sum += n
+		}
+		s.size += sizes[i].Val()
+	}
+	return s, nil
+}

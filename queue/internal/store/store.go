@@ -1,0 +1,117 @@
+// Package store is Redis as Sluice uses it: its keys, the kinds of its errors, and the calls of
+// scripts. The packages below queue share one Store.
+package store
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// Store sends commands and scripts to one Redis.
+type Store struct {
+	Keyspace
+	Fast    redis.UniversalClient // fails fast, because its callers wait
+	Patient redis.UniversalClient // waits longer, because its callers can only try again
+	Observe lua.Observer          // may be nil
+	// Mend repairs what a call that failed with err found damaged. It reports whether the call may
+	// be sent again. Rest is called when that call failed too.
+	Mend func(ctx context.Context, call lua.Call, err error) bool
+	Rest func(call lua.Call)
+}
+
+// Cluster reports whether Redis is a cluster.
+func (s *Store) Cluster() bool {
+	_, cluster := s.Patient.(*redis.ClusterClient)
+	return cluster
+}
+
+// Exec sends calls. A call that fails at damaged data is sent once more after a repair.
+func (s *Store) Exec(ctx context.Context, c lua.Client, calls []lua.Call) []lua.Reply {
+	replies := lua.RunAll(ctx, c, s.Observe, calls)
+	for i, r := range replies {
+		if FaultOf(r.Err) == FaultScript && s.Mend(ctx, calls[i], r.Err) {
+			replies[i] = lua.RunAll(ctx, c, s.Observe, calls[i:i+1])[0]
+			if FaultOf(replies[i].Err) == FaultScript {
+				s.Rest(calls[i])
+			}
+		}
+	}
+	return replies
+}
+
+// Run sends one call with the fail-fast client.
+func (s *Store) Run(ctx context.Context, call lua.Call) ([]any, error) {
+	r := s.Exec(ctx, s.Fast, []lua.Call{call})[0]
+	return r.Values, r.Err
+}
+
+// RunPatient sends one call with the patient client. It repairs nothing.
+func (s *Store) RunPatient(ctx context.Context, call lua.Call) ([]any, error) {
+	return lua.Run(ctx, s.Patient, s.Observe, call)
+}
+
+// Invoke sends a call of package lua by send and decodes its answer.
+func Invoke[R any](ctx context.Context, send func(context.Context, lua.Call) ([]any, error), c interface {
+	Call() lua.Call
+	Decode(values []any) (R, error)
+},
+) (answer R, err error) {
+	values, err := send(ctx, c.Call())
+	if err == nil {
+		answer, err = c.Decode(values)
+	}
+	return answer, Unavailable(err)
+}
+
+// InvokeAll sends calls of one kind in one exchange and decodes their answers in order. With an
+// error it returns the answers before it.
+func InvokeAll[R any, C interface{ Call() lua.Call }](
+	ctx context.Context, s *Store, c lua.Client, calls []C, decode func(C, []any) (R, error),
+) ([]R, error) {
+	sent, answers := make([]lua.Call, len(calls)), make([]R, 0, len(calls))
+	for i, c := range calls {
+		sent[i] = c.Call()
+	}
+	for i, r := range s.Exec(ctx, c, sent) {
+		answer, err := decode(calls[i], r.Values)
+		if r.Err != nil {
+			err = r.Err
+		}
+		if err != nil {
+			return answers, Unavailable(err)
+		}
+		answers = append(answers, answer)
+	}
+	return answers, nil
+}
+
+// Pipeline sends a command for each item in one exchange, and returns the answers in their order.
+func Pipeline[K, V any, C interface{ Val() V }](
+	ctx context.Context, c redis.UniversalClient, items []K, command func(redis.Pipeliner, K) C,
+) ([]V, error) {
+	cmds, values := make([]C, len(items)), make([]V, len(items))
+	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = command(p, item)
+		}
+		return nil
+	}); err != nil {
+		return nil, Unavailable(err)
+	}
+	for i, cmd := range cmds {
+		values[i] = cmd.Val()
+	}
+	return values, nil
+}
+
+// EachMaster calls ask for every master of a cluster, or for the one Redis there is. A dead replica
+// therefore has no effect.
+func EachMaster(ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error) error {
+	if cluster, many := c.(*redis.ClusterClient); many {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) })
+	}
+	return ask(ctx, c)
+}
