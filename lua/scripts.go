@@ -25,32 +25,20 @@ import (
 //go:embed *.lua lib/*.lua
 var sources embed.FS
 
-// Script is one command. What is sent to Redis is composed when it is first asked for: many a
-// program that imports this package sends none.
+// Script is one command. Its source is composed when it is first asked for, because many programs
+// that import this package send none.
 type Script struct {
-	Name string // of its file, without .lua
-
-	composed func() (source, sha string)
+	Name   string        // of its file, without .lua
+	Source func() string // the script with what it uses of lib, without comments
+	SHA    func() string // of the source, for EVALSHA
 }
 
 func newScript(name string, source func() string) *Script {
-	return &Script{name, sync.OnceValues(func() (string, string) {
-		text := source()
-		sum := sha1.Sum([]byte(text))
-		return text, hex.EncodeToString(sum[:])
+	source = sync.OnceValue(source)
+	return &Script{name, source, sync.OnceValue(func() string {
+		sum := sha1.Sum([]byte(source()))
+		return hex.EncodeToString(sum[:])
 	})}
-}
-
-// Source is the script with what it uses of lib, without comments.
-func (s *Script) Source() string {
-	source, _ := s.composed()
-	return source
-}
-
-// SHA is what EVALSHA knows the script by.
-func (s *Script) SHA() string {
-	_, sha := s.composed()
-	return sha
 }
 
 // Scripts are all the commands.
@@ -75,16 +63,16 @@ var Commands = Scripts{
 	TokenBucket: command("token_bucket"), LeakyMeter: command("leaky_meter"),
 }
 
-func command(name string) *Script { return newScript(name, func() string { return compose(name) }) }
+var all []*Script
+
+func command(name string) *Script {
+	s := newScript(name, func() string { return compose(name) })
+	all = append(all, s)
+	return s
+}
 
 // All lists the scripts.
-func (s Scripts) All() []*Script {
-	return []*Script{
-		s.Tick, s.Redeliver, s.Reclaim, s.Expire, s.Retune, s.Forget,
-		s.Admit, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Scan, s.Beat, s.Declare, s.Mend,
-		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
-	}
-}
+func (Scripts) All() []*Script { return slices.Clone(all) }
 
 const includeMark = "--! include "
 
@@ -108,8 +96,7 @@ var libraries = sync.OnceValue(func() map[string][]statement {
 		text, _ := code("lib/" + file.Name())
 		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
 	}
-	// Behind the first line of record.lua, the short names of the string library.
-	out["record"] = slices.Insert(out["record"], 1, statements(layout())...)
+	out["record"] = slices.Concat(statements(layout()), out["record"])
 	return out
 })
 
@@ -174,9 +161,9 @@ func Load(ctx context.Context, c Client) error {
 // Run sends one call by its SHA and, where the server does not know the script, by its source.
 func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
 	start := time.Now()
-	cmd := c.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
-	if unknown(cmd.Err()) {
-		cmd = c.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
+	cmd := bySHA(ctx, c, call)
+	if unknown(cmd) {
+		cmd = bySource(ctx, c, call)
 	}
 	r := decode(call, cmd)
 	if observe != nil {
@@ -185,43 +172,36 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	return r.Values, r.Err
 }
 
-// RunAll sends the calls in one pipeline, each by its SHA, then those whose script the server did
-// not know once more by source. The replies are in the order of the calls; each has its own error.
+// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server
+// did not know once more, by source. The replies are in the order of the calls.
 func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
 	if len(calls) == 1 {
 		values, err := Run(ctx, c, observe, calls[0])
 		return []Reply{{values, err}}
 	}
 	start := time.Now()
-	replies := make([]Reply, len(calls))
-	send := func(which []int, by func(redis.Pipeliner, Call) *redis.Cmd) (again []int) {
-		cmds := make([]*redis.Cmd, len(which))
+	replies, left := make([]Reply, len(calls)), make([]int, len(calls))
+	for i := range left {
+		left[i] = i
+	}
+	for _, send := range []func(context.Context, redis.Scripter, Call) *redis.Cmd{bySHA, bySource} {
+		cmds := make([]*redis.Cmd, 0, len(left))
 		// The pipeline's own error is that of its first failed command; each command has its own.
 		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for n, i := range which {
-				cmds[n] = by(p, calls[i])
+			for _, i := range left {
+				cmds = append(cmds, send(ctx, p, calls[i]))
 			}
 			return nil
 		})
-		for n, i := range which {
-			if unknown(cmds[n].Err()) {
+		var again []int
+		for n, i := range left {
+			if replies[i] = decode(calls[i], cmds[n]); unknown(cmds[n]) {
 				again = append(again, i)
 			}
-			replies[i] = decode(calls[i], cmds[n])
 		}
-		return again
-	}
-	all := make([]int, len(calls))
-	for i := range all {
-		all[i] = i
-	}
-	again := send(all, func(p redis.Pipeliner, call Call) *redis.Cmd {
-		return p.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
-	})
-	if len(again) > 0 {
-		send(again, func(p redis.Pipeliner, call Call) *redis.Cmd {
-			return p.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
-		})
+		if left = again; left == nil {
+			break
+		}
 	}
 	if observe != nil {
 		took := time.Since(start)
@@ -232,8 +212,16 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 	return replies
 }
 
-func unknown(err error) bool {
-	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+func bySHA(ctx context.Context, c redis.Scripter, call Call) *redis.Cmd {
+	return c.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
+}
+
+func bySource(ctx context.Context, c redis.Scripter, call Call) *redis.Cmd {
+	return c.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
+}
+
+func unknown(cmd *redis.Cmd) bool {
+	return cmd.Err() != nil && redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT")
 }
 
 // ErrReply means that a script answered something else than its contract says.
@@ -259,44 +247,22 @@ type reader struct {
 	err    error
 }
 
-func (r *reader) next() any {
+func take[T int64 | string | []any](r *reader) (v T) {
 	if r.at >= len(r.values) {
 		r.fail("too short")
-		return nil
+		return v
 	}
+	v, ok := r.values[r.at].(T)
 	r.at++
-	return r.values[r.at-1]
+	if !ok {
+		r.fail(fmt.Sprintf("field %d is a %T, not a %T", r.at, r.values[r.at-1], v))
+	}
+	return v
 }
 
-func (r *reader) int() int64 {
-	switch v := r.next().(type) {
-	case int64:
-		return v
-	default:
-		r.fail(fmt.Sprintf("field %d is a %T, not a number", r.at, v))
-		return 0
-	}
-}
-
-func (r *reader) text() string {
-	switch v := r.next().(type) {
-	case string:
-		return v
-	default:
-		r.fail(fmt.Sprintf("field %d is a %T, not a string", r.at, v))
-		return ""
-	}
-}
-
-func (r *reader) list() []any {
-	switch v := r.next().(type) {
-	case []any:
-		return v
-	default:
-		r.fail(fmt.Sprintf("field %d is a %T, not an array", r.at, v))
-		return nil
-	}
-}
+func (r *reader) int() int64   { return take[int64](r) }
+func (r *reader) text() string { return take[string](r) }
+func (r *reader) list() []any  { return take[[]any](r) }
 
 // join takes over the error of another reader, if this one has none.
 func (r *reader) join(other reader) {

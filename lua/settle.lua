@@ -77,19 +77,19 @@ for k = 6, #KEYS do
   end
 end
 
-local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at' }
+local COUNTS, COUNTED = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth' }, 6
 
 -- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run,
 -- and what is stored. It stays where it is filed, unless it had to wait for one of them to end;
 -- then the answer is nil. due is where it is filed.
 local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth')
+  local v = redis.call('HMGET', key, unpack(COUNTS))
   if not v[1] or not (due or v[7] == '0') then
     return nil
   end
   reach[#reach + 1] = PREFIX .. 'done:' .. name
-  numbers(v, 6)
+  numbers(v, COUNTED)
   return {
     name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4], answers_before = v[5], answers_at = v[6], was = v,
     due = due and tonumber(due), counts = true,
@@ -258,7 +258,7 @@ for i = 1, #touched do
     answer_add(f, f.kept)
   end
   if f.counts then
-    redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, f, f.was)))
+    redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, 1, COUNTED, f, f.was)))
     if f.due then
       wake_for(f.due, horizon)
     end

@@ -121,9 +121,7 @@ local function plan_of(name, budget)
   local more = plan(f, budget)
   if f.drop[1] then
     flow_reach(f)
-    if not f.tallies then
-      flow_tally(f)
-    end
+    flow_tallied(f)
   end
   return more
 end

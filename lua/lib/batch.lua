@@ -21,7 +21,7 @@ for i = 1, flow_count do
   if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
     flow_known(f)
   end
-  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[14]
+  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[POLICY_AT]
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live

@@ -45,12 +45,12 @@ end
 local format = string.format
 local SMALL = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8' } -- what most counts of most flows are; to write them out takes five times as long
 
--- changed_numbers appends to args the names and values of the numbers that differ from what is
--- stored, and takes them for stored. They are whole, and written as such: Redis would print each
--- with 17 digits.
-local function changed_numbers(args, fields, is, was)
+-- changed_numbers appends to args the fields from first to last, each with its value, whose numbers
+-- differ from what is stored, and takes them for stored. They are whole, and written as such: Redis
+-- would print each with 17 digits.
+local function changed_numbers(args, fields, first, last, is, was)
   local n = #args
-  for i = 1, #fields do
+  for i = first, last do
     local name = fields[i]
     local value = is[name]
     if value ~= was[i] then

@@ -30,12 +30,14 @@ local function route_of(name)
   return string.match(name, '/(.*)$')
 end
 
-local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes' }
--- which tick does without, most of the time
-local FLOW_TALLIES = {
+-- The fields of a flow: numbers that every call reads, cells, policy, and the tallies, which tick
+-- does without most of the time.
+local FLOW_FIELDS = {
+  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy',
   'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
   'keys', 'keys_before', 'keys_at',
 }
+local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
 
 -- cells_of reads the state of each pace, as TAT:remainder joined by commas.
 local function cells_of(text, paces)
@@ -49,13 +51,25 @@ local function cells_of(text, paces)
   return cells
 end
 
--- flow_tally takes the tallies of a flow, which it reads unless they are given.
-local function flow_tally(f, tallies)
-  local v = tallies or redis.call('HMGET', f.key, unpack(FLOW_TALLIES))
-  numbers(v, 14)
-  f.seq, f.seen, f.admitted, f.rejected, f.succeeded, f.dead, f.tallies = v[1], v[2], v[3], v[4], v[5], v[6], v
-  f.live, f.dead_bytes, f.answers, f.answers_before, f.answers_at = v[7], v[8], v[9], v[10], v[11]
-  f.keys, f.keys_before, f.keys_at = v[12], v[13], v[14]
+-- flow_tally takes the tallies of a flow from the values v of its fields.
+local function flow_tally(f, v)
+  for i = TALLIES_AT, TALLIES_END do
+    local n = v[i]
+    n = n and n ~= '0' and n + 0 or 0
+    v[i], f[FLOW_FIELDS[i]] = n, n
+  end
+  f.tallied = true
+end
+
+-- flow_tallied reads the tallies of a flow, unless they were read.
+local function flow_tallied(f)
+  if not f.tallied then
+    local v = redis.call('HMGET', f.key, unpack(FLOW_FIELDS, TALLIES_AT))
+    for i = TALLIES_AT, TALLIES_END do
+      f.was[i] = v[i - TALLIES_AT + 1]
+    end
+    flow_tally(f, f.was)
+  end
 end
 
 -- flow_obey makes a flow obey the policies in force, as a flow of the tier; true when its paces
@@ -77,15 +91,15 @@ end
 -- in force. claimed is the tier that the tenant's credential claims now, nil when there is no
 -- credential: then the one claimed last holds.
 local function flow_of(name, key, v, claimed, unseen)
-  numbers(v, 12)
-  local fresh, policy = not v[13], policy_read(v[14])
+  numbers(v, NUMBERS_END)
+  local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
   if fresh then
     missed(key, unseen)
   end
   local f = {
     name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells are to be written
     last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7], departed = v[8], share = v[9],
-    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[13], policy and policy.paces or {}), policy = policy,
+    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
     retuned = false,
   }
   local tier = claimed or policy and policy.tier or ''
@@ -98,19 +112,15 @@ end
 -- flow_brief reads a flow without its tallies; see flow_of.
 local function flow_brief(name, unseen)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
-    'cells', 'policy')
-  return flow_of(name, key, v, nil, unseen)
+  return flow_of(name, key, redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, POLICY_AT)), nil, unseen)
 end
 
 -- flow_load reads a flow; see flow_of.
 local function flow_load(name, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
-    'cells', 'policy', 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
-    'keys', 'keys_before', 'keys_at')
+  local v = redis.call('HMGET', key, unpack(FLOW_FIELDS))
   local f = flow_of(name, key, v, claimed, unseen)
-  flow_tally(f, { unpack(v, 15, 28) })
+  flow_tally(f, v)
   if f.live > 0 and f.depth == 0 and f.running == 0 then
     stored_add(f, 'live', -f.live) -- of records that were lost, or counted by a version that counted otherwise
   end
@@ -119,9 +129,9 @@ end
 
 -- flow_save writes what has changed.
 local function flow_save(f)
-  local args = changed_numbers({}, FLOW_NUMBERS, f, f.was)
-  if f.tallies then
-    changed_numbers(args, FLOW_TALLIES, f, f.tallies)
+  local args = changed_numbers({}, FLOW_FIELDS, 1, NUMBERS_END, f, f.was)
+  if f.tallied then
+    changed_numbers(args, FLOW_FIELDS, TALLIES_AT, TALLIES_END, f, f.was)
   end
   if f.moved then
     local cells = {}
@@ -131,9 +141,9 @@ local function flow_save(f)
     args[#args + 1], args[#args + 2] = 'cells', table.concat(cells, ',')
     f.moved = false
   end
-  if f.policy.text ~= f.was[14] then
+  if f.policy.text ~= f.was[POLICY_AT] then
     args[#args + 1], args[#args + 2] = 'policy', f.policy.text
-    f.was[14] = f.policy.text
+    f.was[POLICY_AT] = f.policy.text
   end
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))

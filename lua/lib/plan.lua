@@ -20,19 +20,11 @@ local function job_of_raw(raw, id, f)
 end
 
 -- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most
--- are; nil of any other. It has eight fields, for a table of nine takes twice as much.
+-- are; nil for any other.
 local function job_waiting(raw, id)
-  if not raw or #raw <= HEAD or sub(raw, DEADLINE_AT, DEADLINE_END) ~= ZERO7 then
-    return nil
+  if raw and #raw > HEAD and sub(raw, DEADLINE_AT, DEADLINE_END) == ZERO7 then
+    return waiting_read(raw, id)
   end
-  local e1, e2, e3, e4, a1, a2 = byte(raw, EPOCH_AT, ATTEMPTS_END)
-  local i1, i2, i3, i4, i5, i6, i7 = byte(raw, AT_AT, AT_END)
-  local l1, l2, l3, l4 = byte(raw, PAYLOAD_AT, PAYLOAD_END)
-  return {
-    epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2,
-    at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
-    cost = n32(raw, COST_AT), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4, id = id, full = raw, stamp = 0,
-  }
 end
 
 -- How many jobs of all flows a poll may still promote, and drop.

@@ -41,7 +41,7 @@ local function flow(name)
     f = flow_brief(name, unseen)
     flow_known(f)
     if f.depth > f.queued then
-      flow_tally(f) -- what is promoted gets a sequence
+      flow_tallied(f) -- what is promoted gets a sequence
       f.later_before = later_known(f)
     end
     flows[name], touched[#touched + 1] = f, f
@@ -53,7 +53,7 @@ end
 local function flow_reached(name)
   if not flows[name] then
     flow_reach(flow(name))
-    flow_tally(flows[name])
+    flow_tallied(flows[name])
   end
   return flows[name]
 end

@@ -7,7 +7,6 @@
 -- may stop after the type or any later field, and what is missing is empty. A tenant or route that
 -- the flow says is empty, too.
 
-local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor
 -- A number that goes to Redis is written out digit by digit: where it is always the same, it stands
 -- here as text.
 local UP_TO_PAYLOAD = '2113' -- the place of the last byte that any prefix may reach
@@ -20,74 +19,6 @@ local ZERO3 = '\0\0\0'
 local ZERO4 = '\0\0\0\0'
 local ZERO5 = '\0\0\0\0\0'
 local ZERO7 = '\0\0\0\0\0\0\0'
-
--- A string is made in one step: each piece that is joined to another is one more that Lua must
--- keep.
-
-local function u16(n)
-  local b = n % 256
-  return char((n - b) / 256, b)
-end
-
-local function u24(n)
-  if n == 0 then
-    return ZERO3
-  end
-  local c = n % 256
-  n = (n - c) / 256
-  local b = n % 256
-  return char((n - b) / 256, b, c)
-end
-
-local function u32(n)
-  if n == 0 then
-    return ZERO4
-  end
-  local d = n % 256
-  n = (n - d) / 256
-  local c = n % 256
-  n = (n - c) / 256
-  local b = n % 256
-  return char((n - b) / 256, b, c, d)
-end
-
-local function u48(n)
-  local low = n % 16777216
-  return u24((n - low) / 16777216) .. u24(low)
-end
-
-local function u56(n)
-  if n == 0 then
-    return ZERO7
-  end
-  local g = n % 256
-  n = (n - g) / 256
-  local f = n % 256
-  n = (n - f) / 256
-  local e = n % 256
-  n = (n - e) / 256
-  local d = n % 256
-  n = (n - d) / 256
-  local c = n % 256
-  n = (n - c) / 256
-  local b = n % 256
-  return char((n - b) / 256, b, c, d, e, f, g)
-end
-
-local function n24(s, i)
-  local a, b, c = byte(s, i, i + 2)
-  return (a * 256 + b) * 256 + c
-end
-
-local function n32(s, i)
-  local a, b, c, d = byte(s, i, i + 3)
-  return ((a * 256 + b) * 256 + c) * 256 + d
-end
-
-local function n56(s, i)
-  local a, b, c, d, e, f, g = byte(s, i, i + 6)
-  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
-end
 
 -- job_read decodes the head and the start of the prefix; nil when there is no such record.
 local function job_read(raw)
@@ -128,21 +59,17 @@ local function asks_for_callback(j)
 end
 
 -- job_succeeding decodes what settle needs of a job without idempotency key and callback to end it
--- well; nil of any other. It has eight fields, for a table of nine takes twice as much.
+-- well; nil for any other.
 local function job_succeeding(raw)
   if #raw <= HEAD then
     return nil
   end
-  local state, e1, e2, e3, e4, a1, a2, _, outcome = byte(raw, STATE_AT, OUTCOME_END)
-  local p1, p2, _, _, _, _, flow_length = byte(raw, PREFIX_AT, HEAD + 1)
-  local idem_at = HEAD + 2 + flow_length
+  local idem_at = HEAD + 2 + byte(raw, HEAD + 1)
   if byte(raw, idem_at) ~= 0 then
     return nil
   end
-  local j = {
-    state = char(state), epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2, outcome = char(outcome),
-    prefix = p1 * 256 + p2, flow = sub(raw, HEAD + 2, idem_at - 1), type_at = idem_at + 1, raw = raw,
-  }
+  local j = succeeding_read(raw)
+  j.flow, j.type_at = sub(raw, HEAD + 2, idem_at - 1), idem_at + 1
   return not asks_for_callback(j) and j or nil
 end
 
@@ -158,9 +85,8 @@ local function job_new(state, at, deadline, seq, created, wait, rest)
     end
     return before_seq .. u24(seq) .. after_seq .. rest
   end
-  local low = wait % 4294967296
   return '1' .. state .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. u56(at) .. u56(deadline) .. u48(seq) .. ZERO3 .. u56(created)
-    .. char((wait - low) / 4294967296) .. u32(low) .. rest
+    .. u40(wait) .. rest
 end
 
 -- job_head encodes the whole head of a job that was read: when it was made, how long it may wait
