@@ -204,5 +204,5 @@ if leased[1] then
   reply[COUNTER] = counter
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', max(60, ceil(lease / 500000)))
 end
-save_touched()
+save_flows(touched, helper and horizon)
 return answer(rescan or more and budget > 0, rescan)

@@ -152,6 +152,33 @@ local function finish_save(f)
   end
 end
 
+-- save_flows writes the flows of a list and files each under its next possible stamp. It wakes the
+-- shard's owner if horizon is given.
+local function save_flows(list, horizon)
+  for i = 1, #list do
+    finish_save(list[i])
+    flow_save(list[i])
+    due_save(list[i], list[i].later_before, horizon)
+  end
+  due_flush()
+end
+
+-- end_waiting ends a job before its delivery; nothing happens if it does not wait.
+local function end_waiting(id, j, f, state)
+  if j.state == 'q' then
+    redis.call('ZREM', PREFIX .. 'queue:' .. f.name, id)
+    dequeue(f, j.cost)
+  elseif j.state == 's' or j.state == 'r' then
+    redis.call('ZREM', PREFIX .. 'later:' .. f.name, id)
+  else
+    return
+  end
+  redis.call('ZREM', PREFIX .. 'expires', id)
+  leave_place(f, j)
+  f.later_before = later_head(f)
+  finish(id, j, f, state, '')
+end
+
 -- give_back returns a leased job to the queue under its old sequence.
 local function give_back(id, j, f)
   enqueue(f, j.cost)

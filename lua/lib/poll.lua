@@ -58,15 +58,6 @@ local function flow_reached(name)
   return flows[name]
 end
 
-local function save_touched()
-  for i = 1, #touched do
-    finish_save(touched[i])
-    flow_save(touched[i])
-    due_save(touched[i], touched[i].later_before, helper and horizon)
-  end
-  due_flush()
-end
-
 local function head(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or FARTHEST
 end
