@@ -102,14 +102,14 @@ local function admitted_before(f, id, j)
     start = start ~= 0 and max(start, j.at) or 0
   end
   verdict(f.depth, f.bytes, position, start)
-  detail(1, j.state, 0, j.created, '')
+  detail(ADMITTED, j.state, 0, j.created, '')
 end
 
 -- repeated answers a job whose idempotency key is known.
 local function repeated(f, known, print)
   local same = string.match(known, '^%S+ (%S+)') == print
   verdict(f.depth, f.bytes, 0, 0)
-  detail(same and 2 or 5, '', 0, 0, known)
+  detail(same and REPLAYED or REUSED, '', 0, 0, known)
   if not same then
     refusal = refusal or { flow = f, at = told }
   end
@@ -127,20 +127,20 @@ local function outcome_of(f, payload, delay, wait)
   if delay > 0 and drained ~= 0 then
     start = max(drained, now + delay)
   end
-  local of, departures = full(f, size, bytes)
+  local refusal, departures = full(f, size, bytes)
   if f.policy.draining then
-    return 6, 0, 0
-  elseif of then
-    return of == 'jobs' and 3 or 7, drained, departures and retry_after(f, departures) or 0
+    return DRAINING, 0, 0
+  elseif refusal then
+    return refusal, drained, departures and retry_after(f, departures) or 0
   elseif no_bytes or f.unknown then
-    return 8, 0, 0
+    return STORE_FULL, 0, 0
   elseif most_stored and over_share(f, bytes) then
     replies[f.number][6] = f.live_before + f.others
-    return 9, 0, 0
+    return OVER_SHARE, 0, 0
   elseif wait > 0 and not f.stopped and (start == 0 or start > now + wait * 1000) then
-    return 4, start, 0
+    return UNREACHABLE, start, 0
   end
-  return 1, start
+  return ADMITTED, start
 end
 
 -- queued counts a job into the queue, by its id; the answer is its position.
@@ -190,7 +190,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   end
   wait = wait > 0 and wait or f.policy.wait
   local outcome, start, after = outcome_of(f, payload, delay, wait)
-  if outcome ~= 1 then
+  if outcome ~= ADMITTED then
     return refuse(f, outcome, start, after)
   end
   f.seq, f.touched = f.seq + 1, true
@@ -216,7 +216,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   placed[id] = told
   verdict(f.depth, f.bytes, position, start)
   if delay > 0 then
-    detail(1, state, 0, 0, '')
+    detail(ADMITTED, state, 0, 0, '')
   end
   if idem_key then
     made[idem_key] = id .. ' ' .. print

@@ -88,6 +88,15 @@ type KnownJob struct {
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
 	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare}
 
+func (r *reader) outcome() shaper.Outcome {
+	code := r.int()
+	if code < 1 || code >= int64(len(outcomes)) {
+		r.fail("no such outcome")
+		return ""
+	}
+	return outcomes[code]
+}
+
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
@@ -207,12 +216,7 @@ func (v *Verdict) read(r *reader) {
 
 // detail reads what else is said of a job.
 func (v *Verdict) detail(r *reader) {
-	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
-		v.Outcome = outcomes[code]
-	} else {
-		r.fail("no such outcome")
-	}
-	if v.Outcome != shaper.Admitted {
+	if v.Outcome = r.outcome(); v.Outcome != shaper.Admitted {
 		v.State, v.Created = 0, 0
 	}
 	if state := r.text(); state != "" {
@@ -435,26 +439,10 @@ func (c HeartbeatCall) Decode(values []any) ([]int64, error) {
 	return decodeCodes[int64](values, len(c.Jobs))
 }
 
-// ClockCall asks what a shard's clock says: a heartbeat for no lease, which is answered as soon as
-// the way allows.
-type ClockCall struct {
-	At            At
-	Clock, Leases string // keys
-}
-
-// Call is the call in the form that is sent.
-func (c ClockCall) Call() Call {
-	return HeartbeatCall{At: c.At, Clock: c.Clock, Leases: c.Leases}.Call()
-}
-
-// Decode reads the answer.
-func (c ClockCall) Decode(values []any) (shaper.Instant, error) {
+// Now reads the instant that every answer begins with.
+func Now(values []any) (shaper.Instant, error) {
 	r := reader{values: values}
-	now := shaper.Instant(r.int())
-	if r.more() {
-		r.fail("more than an instant")
-	}
-	return now, r.err
+	return shaper.Instant(r.int()), r.err
 }
 
 func decodeCodes[T ~int64](values []any, n int) ([]T, error) {
@@ -476,16 +464,11 @@ func ParseKnown(text string) (k KnownJob) {
 	if len(fields) > 0 {
 		k.ID = fields[0]
 	}
-	if len(fields) < 7 || fields[2] == "" {
-		return k
+	if len(fields) >= 7 {
+		k.State = shaper.State(fields[2][0])
+		// A malformed number leaves out the facts from there on.
+		_, _ = fmt.Sscan(strings.Join(fields[3:7], " "), &k.Created, &k.Finished, &k.Attempts, &k.MaxAttempts)
 	}
-	k.State = shaper.State(fields[2][0])
-	numbers := make([]int64, 4)
-	for i := range numbers {
-		numbers[i], _ = strconv.ParseInt(fields[3+i], 10, 64) // a malformed number leaves the fact out
-	}
-	k.Created, k.Finished = shaper.Instant(numbers[0]), shaper.Instant(numbers[1])
-	k.Attempts, k.MaxAttempts = int(numbers[2]), int(numbers[3])
 	return k
 }
 

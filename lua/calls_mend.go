@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"regexp"
 	"strings"
 	"time"
 )
@@ -43,24 +44,14 @@ func (c MendCall) Decode(values []any) (found []Mended, err error) {
 	return found, r.err
 }
 
-// Damaged returns what a script stopped at because a part of it was deleted: "clock", "policies",
-// or "flow" and its name. ok is false for any other error.
-func Damaged(err error) (what, name string, ok bool) {
-	if err == nil {
-		return "", "", false
+var damaged = regexp.MustCompile(`DAMAGED (\w+) ?(\S*)`)
+
+// Damaged returns why a script stopped: a part of the shard was deleted, which is "clock",
+// "policies", or "flow" with its name. It returns "" for any other error.
+func Damaged(err error) (what, name string) {
+	m := damaged.FindStringSubmatch(err.Error())
+	if m == nil {
+		return "", ""
 	}
-	_, rest, found := strings.Cut(err.Error(), "DAMAGED ")
-	if !found {
-		return "", "", false
-	}
-	fields := strings.Fields(strings.TrimRight(rest, ". \n"))
-	switch {
-	case len(fields) >= 2 && fields[0] == "flow":
-		return "flow", fields[1], true
-	case len(fields) >= 1 && strings.HasPrefix(fields[0], "clock"):
-		return "clock", "", true
-	case len(fields) >= 1 && strings.HasPrefix(fields[0], "policies"):
-		return "policies", "", true
-	}
-	return "", "", false
+	return m[1], strings.TrimRight(m[2], ".")
 }

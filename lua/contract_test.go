@@ -221,7 +221,7 @@ func TestConstants(t *testing.T) {
 			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "DELETED": int64(lua.JobDeleted), "CONFLICT": int64(lua.JobConflict),
 		}},
 		{lua.Commands.Replay, map[string]int64{
-			"ABSENT": int64(lua.JobAbsent), "REPLAYED": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict), "FULL": int64(lua.JobFull), "DRAINING": int64(lua.JobDraining),
+			"ABSENT": int64(lua.JobAbsent), "DONE": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict),
 		}},
 		{lua.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{lua.Commands.Tick, map[string]int64{

@@ -28,6 +28,6 @@ local left = start + period - now
 local allowed = cost <= limit - count
 if allowed and cost > 0 then
   count = count + cost
-  limit_keep(left, 'tags', limit_tags(), 'start', start, 'count', count)
+  limit_charge(left, 'start', start, 'count', count)
 end
 return limit_answer(allowed, limit, limit - count, left, count > 0 and left or 0)

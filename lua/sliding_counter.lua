@@ -32,7 +32,7 @@ local free = max(0, floor(((limit - count) * period - previous * (period - (now 
 local allowed, retry = cost <= free, 0
 if allowed and cost > 0 then
   count, free = count + cost, free - cost
-  limit_keep(start + 2 * period - now, 'tags', limit_tags(), 'start', start, 'count', count, 'previous', previous)
+  limit_charge(start + 2 * period - now, 'start', start, 'count', count, 'previous', previous)
 elseif not allowed and cost <= limit then
   retry = max(0, free_at() - now)
 end

@@ -80,7 +80,7 @@ end
 local allowed, retry = cost <= limit - count and blocked == 0, 0
 if allowed and cost > 0 then
   count, last = count + cost, now
-  limit_keep(period, 'tags', limit_tags(), 'count', count, 'last', last, 'until', 0)
+  limit_charge(period, 'count', count, 'last', last, 'until', 0)
   if stale then
     redis.call('DEL', KEYS[2])
   elseif old > 0 then

@@ -116,12 +116,12 @@ func boundsOf(bounds []Bound) []lua.Bound {
 // Clock reads the shard's clock. Its answer comes sooner than that of a poll which leases jobs, and
 // so says more exactly when it was read: about midway.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
-	call := lua.ClockCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()}
+	call := lua.HeartbeatCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
 	values, reading, err := c.q.timed(ctx, call.Call())
 	if err != nil {
 		return Reading{}, err
 	}
-	reading.Now, err = call.Decode(values)
+	reading.Now, err = lua.Now(values)
 	return reading, unavailable(err)
 }
 

@@ -77,7 +77,7 @@ func (m *mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 	}
 	shard := m.q.keys.Shard(n)
 	l := comparison{shard: shard, repair: true, ofJobs: true}
-	switch what, name, _ := lua.Damaged(err); what {
+	switch what, name := lua.Damaged(err); what {
 	case "flow":
 		l.flows = []string{name}
 	case "policies":

@@ -1,18 +1,20 @@
 -- admission: whether a flow has room, and when it will have some. The arithmetic is that of
 -- shaper.Admit, step for step.
 
+local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED, DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+
 local LATER_MOST = 1000 -- shaper.LaterMost
 
--- full returns 'jobs' or 'bytes' if size jobs with these bytes exceed that capacity, else nil. The
--- second value is the number of departures until they fit, nil if they never do. It is exact for
--- jobs; for bytes it assumes that they are spread evenly over the jobs.
+-- full returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that capacity,
+-- else nil. The second value is the number of departures until they fit, nil if they never do. It is
+-- exact for jobs; for bytes it assumes that they are spread evenly over the jobs.
 local function full(f, size, bytes)
   local p = f.policy
   if f.depth + size > p.capacity then
-    return 'jobs', size <= p.capacity and f.depth + size - p.capacity or nil
+    return FULL, size <= p.capacity and f.depth + size - p.capacity or nil
   end
   if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
-    return 'bytes', bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+    return FULL_OF_BYTES, bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
   end
 end
 
