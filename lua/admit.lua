@@ -55,8 +55,8 @@ end
 -- Decide, in memory only.
 local verdicts, told, details = {}, 0, {}
 local placed = {} -- by id, the verdict of a job that this call has admitted: one id is one job
-local rejected_before = clock.rejected
-local made, refusal, refused = {}, nil, nil -- made: by idempotency key, what this call stores under it
+local made = {} -- by idempotency key, what this call stores under it
+local refusal -- the flow of the first job that is refused
 local records, recorded, deadlines, first_deadline = {}, 0, {}, FARTHEST
 
 -- next_slot is the time until a place frees. In a queue that is not empty no admission changes it.
@@ -89,7 +89,7 @@ local function refuse(f, outcome, start, after)
   if f.touched then
     clock.rejected = clock.rejected + 1
   end
-  refusal, refused = refusal or { flow = f, at = told }, refused or f
+  refusal = refusal or f
 end
 
 -- admitted_before answers a job that an earlier sending of this call has admitted.
@@ -110,9 +110,7 @@ local function repeated(f, known, print)
   local same = string.match(known, '^%S+ (%S+)') == print
   verdict(f.depth, f.bytes, 0, 0)
   detail(same and REPLAYED or REUSED, '', 0, 0, known)
-  if not same then
-    refusal = refusal or { flow = f, at = told }
-  end
+  refusal = refusal or not same and f or nil
 end
 
 -- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after.
@@ -232,24 +230,22 @@ for a = first_arg, #ARGV, 2 do
   end
   decide(k, f, delay, wait, hash, print, ARGV[a + 1])
   k = k + (hash ~= '' and 2 or 1)
+  if refusal and atomic then
+    break
+  end
 end
-if atomic and refusal then
+if refusal and atomic then
   -- The reply describes the flow as it was read; was[5] jobs of it are queued.
-  local f, first = refusal.flow, refusal.at
+  local f, last = refusal, details[#details]
   replies[f.number][5] = f.was[5] ~= 0 and next_slot(f) or 0
-  if refused and not refused.fresh then
+  if last[2] ~= REUSED and not f.fresh then
     local count = (#ARGV - first_arg + 1) / 2
-    redis.call('HINCRBY', refused.key, 'rejected', count)
-    clock.rejected = rejected_before + count
+    redis.call('HINCRBY', f.key, 'rejected', count)
+    clock.rejected = clock.rejected - 1 + count
     clock_save()
   end
-  local told_of = {}
-  for i = 1, #details do
-    if details[i][1] == first / 4 then
-      details[i][1], told_of[1] = 1, details[i]
-    end
-  end
-  return { now, replies, { f.depth_before, f.bytes_before, verdicts[first - 1], verdicts[first] }, told_of, f.number }
+  last[1] = 1
+  return { now, replies, { f.depth_before, f.bytes_before, verdicts[told - 1], verdicts[told] }, { last }, f.number }
 end
 for i = 1, flow_count do
   local f = flows[i]
