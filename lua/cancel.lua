@@ -1,9 +1,8 @@
--- cancel: end waiting jobs of one tenant at its client's wish, and delete dead ones at the
--- operator's.
+-- cancel: end waiting jobs of one tenant, and delete dead ones.
 --
--- Guarantee: a cancelled job never leaves and its place is free at once; cancelling it again
--- changes nothing and is answered alike. A dead job is deleted only if that is asked for and nobody
--- waits to be called back; sent again, the answer is that there is none.
+-- Guarantee: a cancelled job never leaves, and its place is free at once. A second call changes
+-- nothing and gets the same answer. A dead job is deleted only on request and without a pending
+-- callback; a second call answers that there is no such job.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 outbox

@@ -9,7 +9,7 @@
 -- ARGV
 --   1 instant in µs, or '' for the server's
 --   2 tag of the request, 8 characters, or '' for none
---   3 cost, 0 asks
+--   3 cost; 0 reads the state without a charge
 --   4 limit
 --   5 period in µs
 -- Reply

@@ -1,21 +1,21 @@
--- mend: compare what is counted of flows with what is stored of them, and repair it.
+-- mend: compare the counters of flows with what is stored, and repair them.
 --
 -- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is
 -- deleted, an index entry without a record is removed, a record without an index entry is put back,
 -- counts are set to what is found, and a flow that was lost begins a new grid one interval from
--- now, so that no repair lets a flow burst. Without being asked to repair it writes nothing. Sent
--- again it finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost
+-- now, so that no repair lets a flow burst. Without ARGV 3 it writes nothing. A second call finds
+-- what is left. It reads at most 1,000 records of a flow; of a longer one the cost
 -- and the bytes are estimated where the number of its jobs is wrong.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 tenants   6 outbox
---   then per job to look at: job
+--   then per job to check: job
 -- ARGV
 --   1 instant in µs, or '' for the server's
 --   2 horizon in µs
 --   3 '1' to repair
---   4 '1' to look at the totals
---   5 '1' to look at the flows of the jobs, too
+--   4 '1' to check the totals
+--   5 '1' to check the flows of the jobs, too
 --   then per flow: name
 -- Reply
 --   now, then per finding: kind, name of the key or flow, what was found
@@ -72,7 +72,7 @@ local function job_of(id)
   return sound(key, 'string') and job_read(redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD))
 end
 
--- The jobs that are to be looked at: each has to be where its state says.
+-- Each of the jobs has to be in the index of its state.
 for k = 7, #KEYS do
   local id = sub(KEYS[k], #PREFIX + 5)
   local j = job_of(id)
@@ -91,7 +91,7 @@ for k = 7, #KEYS do
   end
 end
 
--- Who runs, by flow; nil where there are too many leases to read.
+-- The number of leased jobs by flow; nil if there are too many leases to read.
 local running, leased_bytes
 local leases = redis.call('ZRANGE', KEYS[4], '0', format('%d', LEASES_MOST))
 if #leases <= LEASES_MOST then

@@ -1,9 +1,8 @@
--- replay: bring a dead job back through its bucket.
+-- replay: queue a dead job again.
 --
--- Guarantee: the job asks for a place like a new one, at the end of the queue (invariants 1 and 6);
--- its attempts start anew, its epoch goes on, its max wait starts again. A callback that was not
--- handed over yet is left to its new end. The same call sent twice is answered alike: its tag is
--- kept in the record.
+-- Guarantee: the job is admitted like a new one, at the end of the queue (invariants 1 and 6). Its
+-- attempts and its max wait start anew, its epoch goes on. A pending callback waits for the new end.
+-- The same call sent twice gets the same answer, because the record keeps its tag.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 job   5 outbox
@@ -54,7 +53,7 @@ local later = later_known(f)
 if p.draining then
   return reply(DRAINING, 0, 0, 0)
 end
--- drained is when all that are queued have left.
+-- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()
   return paused(f) and 0 or start_after(f, f.cost)
 end

@@ -59,7 +59,7 @@ local function cell_earliest(c)
 end
 
 -- share is how much of the rate is in force, in millionths: less than all of it for a while after
--- an upstream asked for peace.
+-- an upstream asked for a pause.
 local function share(f, at)
   if f.share == 0 then
     return SHARE_ALL
@@ -99,7 +99,7 @@ local function refuse(f)
   redis.call('HSET', f.key, 'trial', format('%d %d %d', since, departed, refused))
 end
 
--- grid is max(L, every e, spaced): when the paces alone let the next job leave.
+-- grid is max(L, every e, spaced): the instant at which the paces let the next job leave.
 local function grid(f)
   local e, cells = f.last, f.cells
   if f.spaced > e then
@@ -235,7 +235,7 @@ local function retune(f)
 end
 
 -- start_after estimates when a job leaves that has the given cost waiting before it; 0 when
--- unknown. f.first may hold when the first one leaves, where that is asked for often.
+-- unknown. f.first caches the instant at which the first one leaves.
 local function start_after(f, ahead)
   local first = f.first or max(earliest(f), now)
   local start = first
