@@ -27,12 +27,12 @@
 -- Reply
 --   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
 --   free place in µs, and where a job was over its share the bytes that were stored of the flow;
---   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when all
---   that are queued have left);
---   then an array with an array of details for each job that was not admitted into the queue by this
---   call: its number, outcome, state or '', retry after in µs, created, value of its key or ''.
---   The answer to an atomic batch that is refused describes the first job that was refused, and ends
---   with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
+--   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
+--   all that are queued have left);
+--   then an array with an array of details for each job that was not admitted into the queue by
+--   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
+--   ''. The answer to an atomic batch that is refused describes the first job that was refused, and
+--   ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
 --   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share)
 -- Derived keys: flow later lines dead tenants
 -- Channels: sluice:wake

@@ -1,8 +1,8 @@
 -- forget: the part of a poll that forgets tenants which were idle for ten minutes.
 --
--- Guarantee: a tenant is forgotten only if nothing of it waits, runs, is dead and kept, is
--- remembered by an API override or is charged to the future. Everything is read before the first
--- write.
+-- Guarantee: a tenant is forgotten only if it has no waiting, leased or dead jobs, no API override,
+-- no departure charged to the future, and at most LEFT_MOST bytes of answers and keys. Everything
+-- is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow lines policy flows dead unlock tenants
@@ -11,7 +11,7 @@
 --! include record clock policy bucket stored flow finish poll
 
 local IDLE_MOST = 64
-local LEFT_MOST = 65536 -- bytes of answers and keys that an idle tenant leaves without being remembered for them
+local LEFT_MOST = 65536 -- bytes
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is checked again
 
 -- idle_keys returns the keys of an idle tenant, false for any other; whether an API override keeps

@@ -1,7 +1,7 @@
 -- handed: acknowledge completions that were handed over, and remove them from the outbox.
 --
--- Guarantee: only the end of a job that was handed over is removed, not a later one of the same job.
--- A second call changes nothing. From then on the usual retention applies to the job.
+-- Guarantee: only the end of a job that was handed over is removed, not a later one of the same
+-- job. A second call changes nothing. From then on the usual retention applies to the job.
 --
 -- KEYS
 --   1 clock   2 outbox

@@ -1,9 +1,8 @@
--- redeliver: the part of a poll that hands over again what an earlier call leased but its worker
--- never saw.
+-- redeliver: the part of a poll that hands over a grant again whose reply the worker has not seen.
 --
 -- Guarantee: the grant is handed over unchanged while its first stamp of a flow is at most slack
--- before now + lead (invariant 7); else it is stamped anew in order, or given back to the queue if
--- later stamps were given since, or if the flow has become too slow, held or paused for that.
+-- before now + lead (invariant 7). Otherwise it is stamped anew in order. It is given back to the
+-- queue if later stamps were given since, or if the flow has become too slow, held or paused.
 -- Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
@@ -21,7 +20,7 @@ if given > counter then
   return outdated()
 end
 
--- Jobs that are not leased under the grant now are left out.
+-- Jobs that are no longer leased under the grant are left out.
 local by_flow, order = {}, {}
 for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
   local raw = record_of(id)

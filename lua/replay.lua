@@ -1,8 +1,8 @@
 -- replay: queue a dead job again.
 --
 -- Guarantee: the job is admitted like a new one, at the end of the queue (invariants 1 and 6). Its
--- attempts and its max wait start anew, its epoch goes on. A pending callback waits for the new end.
--- The same call sent twice gets the same answer, because the record keeps its tag.
+-- attempts and its max wait start anew, its epoch goes on. A pending callback waits for the new
+-- end. The same call sent twice gets the same answer, because the record keeps its tag.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 job   5 outbox

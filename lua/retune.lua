@@ -1,8 +1,8 @@
 -- retune: the part of a poll that makes all flows obey new policies of the shard.
 --
 -- Guarantee: each call makes the flows of some more tenants due, so that the next polls retune
--- them; leasing goes on in between. The shard keeps the cursor, so that a call that is lost is made
--- up for. Everything is read before the first write.
+-- them. Leasing goes on in between. The shard keeps the cursor, so a lost call is repeated.
+-- Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flows unlock tenants

@@ -43,7 +43,8 @@ end
 -- Read.
 local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
 local args_at, next_at = {}, 8 -- where in ARGV the settlement of a job begins
--- Until retune has reached all flows after a change of policies, the index of due flows may be wrong.
+-- Until retune has reached all flows after a change of policies, the index of due flows may be
+-- wrong.
 local all_obey = clock.looked == '0'
 local id_at = #PREFIX + 5
 local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }

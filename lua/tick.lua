@@ -1,13 +1,13 @@
 -- tick: poll a shard for one worker: lease what may leave.
 --
 -- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and
--- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by the
--- stamp being given. Other work has scripts of its own. The reply names the next one, and the
+-- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by
+-- the stamp being given. Other work has scripts of its own. The reply names the next one, and the
 -- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget.
 -- Everything a call writes is read before its first write. A call that finds nothing to do writes
 -- nothing, unless the wall clock was set back. Each call carries the worker's counter and the
--- counter of the last grant it has seen. redeliver hands over a stored grant that the worker has not
--- seen (invariant 7).
+-- counter of the last grant it has seen. redeliver hands over a stored grant that the worker has
+-- not seen (invariant 7).
 --
 -- A flow, job or tenant whose keys are damaged is reported and set aside; the others go on.
 --
@@ -25,9 +25,9 @@
 --   15 '1' if the worker hands completions over: then the reply reports whether any are due
 --   16 lead in µs: the least time from now to a stamp, so that the answer reaches the worker before
 --     it
---   then the worker's bounds, if any, as pairs of a name and a number: a route and the number of its
---   free slots; a flow of such a route and the number of slots that it holds. A flow may hold up to
---   three times the slots that it leaves to its route. One that may lease nothing is put off.
+--   then the worker's bounds, if any, as pairs of a name and a number: a route and the number of
+--   its free slots; a flow of such a route and the number of slots that it holds. A flow may hold
+--   up to three times the slots that it leaves to its route. One that may lease nothing is put off.
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is
 --   requested, counter of the grant (0 none),

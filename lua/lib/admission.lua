@@ -5,9 +5,9 @@ local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED, DRAINING, FULL_OF_BYTES, ST
 
 local LATER_MOST = 1000 -- shaper.LaterMost
 
--- full returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that capacity,
--- else nil. The second value is the number of departures until they fit, nil if they never do. It is
--- exact for jobs; for bytes it assumes that they are spread evenly over the jobs.
+-- full returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that
+-- capacity, else nil. The second value is the number of departures until they fit, nil if they
+-- never do. It is exact for jobs; for bytes it assumes that they are spread evenly over the jobs.
 local function full(f, size, bytes)
   local p = f.policy
   if f.depth + size > p.capacity then

@@ -62,8 +62,8 @@ local function changed_numbers(args, fields, first, last, is, was)
   return args
 end
 
--- numbers converts the first n values to numbers; a missing one is 0. Arithmetic parses a text once,
--- tonumber twice.
+-- numbers converts the first n values to numbers; a missing one is 0. Arithmetic parses a text
+-- once, tonumber twice.
 local function numbers(values, n)
   for i = 1, n do
     local v = values[i]
@@ -71,8 +71,8 @@ local function numbers(values, n)
   end
 end
 
--- clock_load reads the clock of the shard. If it was deleted while the shard has tenants, its counts
--- would be wrong: all scripts except mend stop then.
+-- clock_load reads the clock of the shard. If it was deleted while the shard has tenants, its
+-- counts would be wrong: all scripts except mend stop then.
 local function clock_load(injected, mending)
   local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked')
   local last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed =

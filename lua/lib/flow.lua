@@ -1,20 +1,17 @@
--- flow: what is stored of a flow, its counts and where it is filed. The index of what is due is
--- KEYS[2].
+-- flow: reads and writes flows, their counts, and KEYS[2], the index of flows by due instant.
 
--- paused says whether nobody can tell when the next job leaves: by the policy, or because the flow
--- has as many dead letters as are kept.
+-- paused reports whether the flow is paused or full of dead letters.
 local function paused(f)
   return f.policy.paused or f.full > now
 end
 
--- take_place counts in a job that holds a place, leave_place counts it out.
+-- take_place adds a job to the depth, leave_place removes it.
 local function take_place(f, j)
   f.depth, f.bytes = f.depth + 1, f.bytes + j.payload
   clock.depth, clock.bytes = clock.depth + 1, clock.bytes + j.payload
 end
 
--- Jobs that were admitted before their bytes were counted are counted out without harm, and the
--- last one takes with it what was counted in for a record that is lost.
+-- The bytes never become negative, and the last job takes those of lost records with it.
 local function leave_place(f, j)
   local payload = f.depth > 1 and j.payload or f.bytes
   local bytes, in_all = f.bytes - payload, clock.bytes - payload
@@ -72,8 +69,8 @@ local function flow_tallied(f)
   end
 end
 
--- flow_obey makes a flow obey the policies in force, as a flow of the tier; true when its paces
--- changed. Without policies in force it keeps its own.
+-- flow_obey applies the policies in force to a flow, as of the given tier; true when its paces
+-- changed. If the shard has lost its policies, the flow keeps its own.
 local function flow_obey(f, tier, unseen)
   local policy = policy_of(tenant_of(f.name), tier, route_of(f.name), unseen)
   if not policy then
@@ -87,9 +84,8 @@ local function flow_obey(f, tier, unseen)
   return retune(f)
 end
 
--- flow_of is a flow by the values of its fields: the numbers, cells, policy. It obeys the policies
--- in force. claimed is the tier that the tenant's credential claims now, nil when there is no
--- credential: then the one claimed last holds.
+-- flow_of is a flow by the values of its fields, under the policies in force. claimed is the tier
+-- that the tenant's credential claims now; nil keeps the one claimed last.
 local function flow_of(name, key, v, claimed, unseen)
   numbers(v, NUMBERS_END)
   local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
@@ -97,7 +93,7 @@ local function flow_of(name, key, v, claimed, unseen)
     missed(key, unseen)
   end
   local f = {
-    name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells are to be written
+    name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells have changed
     last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7], departed = v[8], share = v[9],
     spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
     retuned = false,
@@ -122,7 +118,7 @@ local function flow_load(name, claimed, unseen)
   local f = flow_of(name, key, v, claimed, unseen)
   flow_tally(f, v)
   if f.live > 0 and f.depth == 0 and f.running == 0 then
-    stored_add(f, 'live', -f.live) -- of records that were lost, or counted by a version that counted otherwise
+    stored_add(f, 'live', -f.live) -- of lost records
   end
   return f
 end
@@ -163,8 +159,8 @@ local function later_head(f)
   return tonumber(head[2])
 end
 
--- later_known is later_head before anything is written: a flow whose index was deleted is to be
--- mended first.
+-- later_known is later_head before the first write. It stops the script if the index was deleted:
+-- the flow must be mended first.
 local function later_known(f)
   local at = later_head(f)
   if not at and f.depth > f.queued then
@@ -173,10 +169,10 @@ local function later_known(f)
   return at
 end
 
--- flow_known stops a script that knows of jobs of a flow, while the flow itself was deleted.
+-- flow_known stops the script if the flow was deleted although it has jobs.
 local function flow_known(f)
   if f.fresh then
-    absent(f.key) -- it may only be on another node
+    absent(f.key) -- while its slot migrates, it may be on another node
     error('DAMAGED flow ' .. f.name)
   end
 end
@@ -193,16 +189,16 @@ local function flow_due(f, later)
   return later and max(earliest(f), later)
 end
 
--- hinder records why a flow cannot leave, beside its policy: a cause as limited_by shows it, and
--- the instant until which it holds. A later cause replaces it.
+-- hinder stores why jobs of a flow cannot leave, apart from its policy: a cause as limited_by shows
+-- it, and the instant until which it holds. A later cause replaces it.
 local function hinder(f, cause, till)
   redis.call('HSET', f.key, 'hindered', format('%d:', till) .. cause)
 end
 
-local filed, unfiled = {}, {} -- what due_flush writes
+local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to remove from it
 
--- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given
--- and that is early. What is filed is written by due_flush.
+-- due_save files the flow under its next possible stamp; due_flush writes it. If horizon is given,
+-- it wakes the owner when that is before the planned poll.
 local function due_save(f, later, horizon)
   local due = flow_due(f, later)
   if due then
@@ -216,9 +212,9 @@ local function due_save(f, later, horizon)
   end
 end
 
--- last_first turns around a list of scores and members in ascending order, for ZADD. Redis walks a
--- small index from its head to the place of each new member, so the greatest score has to come
--- first: in lots of a hundred this saves 10 % of a job's instructions in Redis.
+-- last_first reverses a list of scores and members in ascending order, for ZADD. Redis walks a
+-- small index from its head to each new member, so the greatest score should come first. In batches
+-- of a hundred this saves 10 % of a job's instructions in Redis.
 local function last_first(list)
   local i, k = 1, #list - 1
   while i < k do
@@ -228,7 +224,7 @@ local function last_first(list)
   return list
 end
 
--- due_flush writes the index of what is due, KEYS[2]: of at most 1,000 flows.
+-- due_flush writes what due_save has filed, of at most 1,000 flows.
 local function due_flush()
   if #filed > 0 then
     redis.call('ZADD', KEYS[2], unpack(filed))
@@ -238,7 +234,7 @@ local function due_flush()
   end
 end
 
--- enqueue counts a job into the queue; the caller adds its id under its sequence.
+-- enqueue adds a job to the counts of the queue; the caller adds its id under its sequence.
 local function enqueue(f, cost)
   if f.queued == 0 then
     f.ready = max(f.ready, now)
@@ -247,14 +243,14 @@ local function enqueue(f, cost)
   f.cost = f.cost + cost
 end
 
--- dequeue counts a job out of the queue. The last one leaves nothing behind, whatever was counted
--- in for a record that is lost.
+-- dequeue removes a job from the counts of the queue. The last one takes the cost of lost records
+-- with it.
 local function dequeue(f, cost)
   f.queued = f.queued - 1
   f.cost = f.queued > 0 and f.cost - cost or 0
 end
 
--- place_of is the position in the queue and the estimated start of a job by its rank.
+-- place_of returns the position in the queue and the estimated start of a job by its rank.
 local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0

@@ -1,11 +1,11 @@
--- limit: what all limiters share. The arithmetic is that of package limiter, step for step.
+-- limit: shared by all limiters. The arithmetic is that of package limiter, step for step.
 --
 -- KEYS[1] is always the state of a key, a hash. Its field seen is the instant of the last write;
 -- earlier instants count as that one. Its field tags holds the tags of the last allowed requests.
 -- Scripts add fields of their own.
--- A refused request and one of cost 0 write nothing, except the start of a block: retrying in vain
--- costs neither memory nor a line of the append-only file.
--- The whole state expires SENT_AGAIN after the key is as if never used.
+-- A refused request and one of cost 0 write nothing, except the start of a block: retries cost
+-- neither memory nor a line of the append-only file.
+-- The whole state expires SENT_AGAIN after the reset of the key.
 -- ARGV always begins with the instant, the tag of the request, its cost, the limit and the period.
 
 local floor, max, min = math.floor, math.max, math.min
@@ -37,14 +37,14 @@ local function limit_load(...)
   return unpack(v, 3)
 end
 
--- living is the time to live, in ms, of what is of no use after the given time in µs. The expiry
--- goes by the server's clock, which may be behind.
+-- living is the time to live, in ms, of a key that is needed for the given time in µs. Keys expire
+-- by the server's clock, which may be behind.
 local function living(reset)
   return floor((now - server + reset) / 1000) + 1 + SENT_AGAIN
 end
 
--- limit_keep writes the state. It is the first write of a script, one that Redis refuses at
--- maxmemory, with nothing changed.
+-- limit_keep writes the state. It is the first write of a script, so at maxmemory Redis refuses it
+-- with nothing changed.
 local function limit_keep(reset, ...)
   redis.call('HSET', KEYS[1], 'seen', now, ...)
   redis.call('PEXPIRE', KEYS[1], living(reset))
@@ -71,9 +71,9 @@ local function limit_answer(allowed, most, remaining, retry, reset)
   return { now, (allowed or again) and 1 or 0, remaining, retry, reset }
 end
 
--- limit_bucket decides by a bucket that holds size, of which limit leaves in each period: the tokens
--- spent of a token bucket, the water in a leaky one. It is empty at tat + rem / limit. What is in it
--- is counted in units of 1 / limit µs.
+-- limit_bucket decides by a bucket of the given size that loses limit in each period. Its content
+-- is the spent tokens of a token bucket or the water of a leaky one, in units of 1 / limit µs. It
+-- is empty at tat + rem / limit.
 local function limit_bucket(size)
   local tat, rem = limit_load('tat', 'rem')
   if now > tat then
