@@ -68,22 +68,19 @@ local function next_slot(f)
   return first ~= 0 and first - now or 0
 end
 
--- verdict appends the numbers of a job to the answer.
-local function verdict(depth, bytes, position, start)
+-- answer appends the numbers of a job to the answer, and details if an outcome is given.
+local function answer(f, position, start, outcome, state, after, created, known)
   local v, n = verdicts, told
-  v[n + 1], v[n + 2], v[n + 3], v[n + 4] = depth, bytes, position, start
+  v[n + 1], v[n + 2], v[n + 3], v[n + 4] = f.depth, f.bytes, position, start
   told = n + 4
-end
-
--- detail appends details of the job that was answered last.
-local function detail(outcome, state, after, created, known)
-  details[#details + 1] = { told / 4, outcome, state, after, created, known }
+  if outcome then
+    details[#details + 1] = { told / 4, outcome, state or '', after or 0, created or 0, known or '' }
+  end
 end
 
 -- refuse answers a job that is refused.
 local function refuse(f, outcome, start, after)
-  verdict(f.depth, f.bytes, 0, start)
-  detail(outcome, '', after, 0, '')
+  answer(f, 0, start, outcome, '', after)
   f.rejected = f.rejected + 1
   f.touched = not f.unknown -- nothing is stored of a tenant that is refused and not in the index
   if f.touched then
@@ -101,15 +98,13 @@ local function admitted_before(f, id, j)
     start = start_after(f, f.cost)
     start = start ~= 0 and max(start, j.at) or 0
   end
-  verdict(f.depth, f.bytes, position, start)
-  detail(ADMITTED, j.state, 0, j.created, '')
+  answer(f, position, start, ADMITTED, j.state, 0, j.created)
 end
 
 -- repeated answers a job whose idempotency key exists.
 local function repeated(f, known, print)
   local same = string.match(known, '^%S+ (%S+)') == print
-  verdict(f.depth, f.bytes, 0, 0)
-  detail(same and REPLAYED or REUSED, '', 0, 0, known)
+  answer(f, 0, 0, same and REPLAYED or REUSED, '', 0, 0, known)
   refusal = refusal or not same and f or nil
 end
 
@@ -161,12 +156,15 @@ local function write(f, key, record, bytes)
   recorded = recorded + 2
 end
 
--- again answers a job whose id is in the call a second time.
+-- again answers a job whose id is in the call a second time; the first answer begins there.
 local function again(first)
-  verdict(unpack(verdicts, first + 1, first + 4))
+  for i = 1, 4 do
+    verdicts[told + i] = verdicts[first + i]
+  end
+  told = told + 4
   for i = 1, #details do
     if details[i][1] == first / 4 + 1 then
-      detail(unpack(details[i], 2))
+      details[#details + 1] = { told / 4, unpack(details[i], 2) }
     end
   end
 end
@@ -212,10 +210,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   local record = job_new(state, at, deadline, f.seq, now, wait, rest)
   write(f, key, record, RECORD_BYTES + #record)
   placed[id] = told
-  verdict(f.depth, f.bytes, position, start)
-  if delay > 0 then
-    detail(ADMITTED, state, 0, 0, '')
-  end
+  answer(f, position, start, delay > 0 and ADMITTED, state)
   if idem_key then
     made[idem_key] = id .. ' ' .. print
     write(f, idem_key, made[idem_key], KEY_BYTES + #f.name)
@@ -261,8 +256,8 @@ end
 for i = 1, #flows do
   local f = flows[i]
   if f.touched then
-    in_parts('ZADD', f.queue, last_first(f.add_queue))
-    in_parts('ZADD', f.later, f.add_later)
+    in_parts('ZADD', f.queue, last_first(f.add_queue), 1)
+    in_parts('ZADD', f.later, f.add_later, 1)
     if f.fresh then
       redis.call('SADD', f.names, f.name)
     end
@@ -274,10 +269,10 @@ for i = 1, #flows do
   end
 end
 if #deadlines > 0 then
-  in_parts('ZADD', KEYS[3], deadlines)
+  in_parts('ZADD', KEYS[3], deadlines, 1)
   wake_for(first_deadline + horizon, horizon)
 end
-in_parts('MSET', nil, records)
+in_parts('MSET', nil, records, 1)
 local saved = false
 for i = 1, #flows do
   local f = flows[i]

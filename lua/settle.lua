@@ -41,7 +41,7 @@ local function job_whole(raw)
 end
 
 -- Read.
-local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
+local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}
 local args_at, next_at = {}, 8 -- where in ARGV the settlement of a job begins
 -- Until retune has reached all flows after a change of policies, the index of due flows may be
 -- wrong.
@@ -55,21 +55,17 @@ for k = 6, #KEYS do
   ids[k], args_at[k] = id, next_at
   local succeeds = plain or ARGV[next_at + 1] == 'S'
   next_at = next_at + (plain and 1 or JOB_ARGS)
-  if not succeeds and read[id] == 'part' then
-    read[id] = nil
-  end
-  if not read[id] then
+  local j = jobs[id]
+  if j == nil or j and not succeeds and not j.seq then -- job_succeeding reads no sequence
     local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
-    local j = succeeds and job_succeeding(raw)
-    read[id] = j and 'part' or 'whole'
-    j = j or job_whole(raw)
+    j = succeeds and job_succeeding(raw) or job_whole(raw) or false
     if j and j.state == 'l' then -- the flow of any other is not needed, and may be forgotten
       local name = j.flow
       if whole[name] == nil then
         whole[name] = not all_obey
         names[#names + 1] = name
       end
-      whole[name] = whole[name] or read[id] == 'whole'
+      whole[name] = whole[name] or j.seq ~= nil
       if j.epoch > 1 then
         reach[#reach + 1] = PREFIX .. 'returned:' .. name
       end
@@ -220,7 +216,7 @@ for k = 6, #KEYS do
     codes[k - 5] = STALE
   elseif j.state == 'l' and j.epoch == epoch then
     local f = flows[j.flow]
-    if read[id] == 'part' then
+    if not j.seq then
       succeed(KEYS[k], id, j, f, most, result)
     else
       apply(id, outcome, cause, delay, most, result, j, f)
@@ -241,11 +237,6 @@ for k = 6, #KEYS do
   end
 end
 
-local function whole_save(f)
-  flow_save(f)
-  due_save(f, f.later_before, horizon)
-end
-
 if #ended > 0 then
   redis.call('ZREM', KEYS[4], unpack(ended))
 end
@@ -262,7 +253,8 @@ for i = 1, #touched do
       wake_for(f.due, horizon)
     end
   else
-    whole_save(f)
+    flow_save(f)
+    due_save(f, f.later_before, horizon)
   end
 end
 due_flush()

@@ -50,21 +50,18 @@ for i = 1, #names do
   flows[i].later_before = later_known(flows[i])
 end
 
--- recent is the list of the last calls, this one first. One may be sent again after others.
-local function recent(names)
-  local kept = { ARGV[4] }
-  for name in string.gmatch(names, '%S+') do
-    if #kept < CALLS_KEPT then
-      kept[#kept + 1] = name
-    end
+-- The list of the last calls, this one first. One may be sent again after others.
+local recent = { ARGV[4] }
+for name in string.gmatch(calls, '%S+') do
+  if #recent < CALLS_KEPT then
+    recent[#recent + 1] = name
   end
-  return table.concat(kept, ' ')
 end
 
 unlock()
 if source ~= '' then
   revision = revision + 1
-  redis.call('HSET', KEYS[3], 'revision', revision, 'calls', recent(calls), source, ARGV[7])
+  redis.call('HSET', KEYS[3], 'revision', revision, 'calls', table.concat(recent, ' '), source, ARGV[7])
   redis.call('ZADD', KEYS[6], now, ARGV[10])
 end
 if source == 'api' then

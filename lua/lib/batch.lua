@@ -62,17 +62,3 @@ end
 local function stored(key)
   return redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
 end
-
-local MOST = 1000 -- arguments of one command
-
--- in_parts runs a command with a list of arguments, after a key if there is one.
-local function in_parts(cmd, key, list)
-  for from = 1, #list, MOST do
-    local to = min(from + MOST - 1, #list)
-    if key then
-      redis.call(cmd, key, unpack(list, from, to))
-    else
-      redis.call(cmd, unpack(list, from, to))
-    end
-  end
-end

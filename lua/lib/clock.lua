@@ -62,6 +62,20 @@ local function changed_numbers(args, fields, first, last, is, was)
   return args
 end
 
+local MOST = 1000 -- arguments of one command
+
+-- in_parts runs a command with the elements of a list from first on, after a key if there is one.
+local function in_parts(cmd, key, list, first)
+  for from = first, #list, MOST do
+    local to = min(from + MOST - 1, #list)
+    if key then
+      redis.call(cmd, key, unpack(list, from, to))
+    else
+      redis.call(cmd, unpack(list, from, to))
+    end
+  end
+end
+
 -- numbers converts the first n values to numbers; a missing one is 0. Arithmetic parses a text
 -- once, tonumber twice.
 local function numbers(values, n)

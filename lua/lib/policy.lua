@@ -51,13 +51,9 @@ local function policy_of(tenant, tier, route, unseen)
   return line and policy_read(clock.revision .. ' =' .. tier .. ' ' .. line) or nil
 end
 
-local LINES_AT_ONCE = 1000 -- arguments of one command
-
 -- write_lines stores the classes and lines in ARGV from first on, and the revision that they were
 -- resolved with.
 local function write_lines(key, revision, first)
   redis.call('HSET', key, 'revision', revision)
-  for from = first, #ARGV, LINES_AT_ONCE do
-    redis.call('HSET', key, unpack(ARGV, from, min(from + LINES_AT_ONCE - 1, #ARGV)))
-  end
+  in_parts('HSET', key, ARGV, first)
 end
