@@ -6,13 +6,13 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// JobCode is the answer of the calls that concern one job.
+// JobCode is the answer of cancel and replay for one job.
 type JobCode int64
 
 // The answers.
 const (
 	JobAbsent   JobCode = 0
-	JobDone     JobCode = 1 // the job is in the state that was asked for, or, of a replay, was decided on
+	JobDone     JobCode = 1 // cancelled; or, of a replay, admitted or refused
 	JobDeleted  JobCode = 2
 	JobConflict JobCode = 3 // not possible in the job's state
 )
@@ -78,7 +78,7 @@ type StatusCall struct {
 	Tenant     string // as in keys
 }
 
-// Status is a job as it stands.
+// Status is the current state of a job.
 type Status struct {
 	Now      shaper.Instant
 	Found    bool

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// MendCall compares what is counted in a shard with what is stored.
+// MendCall compares the counters of a shard with what is stored.
 type MendCall struct {
 	At                                           At
 	Clock, Due, Expires, Leases, Tenants, Outbox string   // keys
-	Jobs                                         []string // keys of records whose place in an index is looked at
-	Flows                                        []string // names of flows to look at, beside those of Jobs that are out of place
+	Jobs                                         []string // keys of records whose index entries are checked
+	Flows                                        []string // names of flows to check, beside those of misplaced Jobs
 	Horizon                                      time.Duration
 	Repair                                       bool // else nothing is written
-	Totals                                       bool // look at the totals of the shard
-	JobFlows                                     bool // look at the flows of Jobs, too
+	Totals                                       bool // check the totals of the shard
+	JobFlows                                     bool // check the flows of Jobs, too
 }
 
-// Mended is one thing that is not as it should be, or was not before it was repaired.
+// Mended is one inconsistency that was found, and repaired if that was requested.
 type Mended struct {
 	Kind   string // such as "wrong_type"
-	Name   string // of the key, or what of it, without the shard
+	Name   string // of the key or flow, without the shard
 	Detail string
 }
 

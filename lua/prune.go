@@ -7,19 +7,18 @@ import (
 	"unicode"
 )
 
-// Redis runs a script from its first line at every call: it makes each function anew, with a cell
-// for every variable that the function refers to. A script may have 200 local names. So a script is
-// sent with only what it uses of lib, and with numbers in the place of their names: that saves 4 %
-// of Redis's instructions of a job that comes alone, and tick fits.
+// Redis runs a script from its first line at every call and makes all its functions anew. A script
+// may have 200 local names. So a script contains only the definitions of lib that it uses, with
+// numbers in place of their names. That saves 4 % of Redis's instructions for a lone job.
 
-// statement is what stands at the margin of a source, with the lines that belong to it.
+// statement is a line at the margin of a source, with the lines that belong to it.
 type statement struct {
 	text    string
 	names   []string // that it refers to
 	defines []string // none where it does something
 }
 
-// statements splits a source at the lines that begin at its margin and close nothing.
+// statements splits a source at the lines that begin at its margin and do not close a block.
 func statements(source string) []statement {
 	var out []statement
 	begin, at := 0, 0
@@ -34,7 +33,7 @@ func statements(source string) []statement {
 	return append(out, parse(source[begin:]))
 }
 
-// name is a name, but for a field of a table and what begins a string.
+// name matches a name, except a field of a table and the start of a string.
 var name = regexp.MustCompile(`(?:^|[^.'\w])([A-Za-z_]\w*)`)
 
 func namesIn(text string) (names []string) {

@@ -1,10 +1,10 @@
-// Package lua holds the scripts that run inside Redis: their sources, how they are sent, and the
-// typed form of what they take and answer. One file is one command; its header is its contract, and
-// a test reads it. The arithmetic in lib/bucket.lua is that of package shaper, step for step; a
-// parity test holds the two together.
+// Package lua holds the scripts that run inside Redis: their sources, how they are sent, and typed
+// calls and replies. One file is one command. Its header is its contract, which a test checks. The
+// arithmetic in lib/bucket.lua is that of package shaper, step for step; a parity test compares the
+// two.
 //
-// The scripts are plain Lua 5.1 and use nothing that the embedded engine lacks. What several of
-// them need stands once, in lib, and is put before the script that asks for it.
+// The scripts are plain Lua 5.1 and use only what the embedded engine has, too. Shared code is in
+// lib and is included by name.
 package lua
 
 import (
@@ -76,9 +76,8 @@ func (Scripts) All() []*Script { return slices.Clone(all) }
 
 const includeMark = "--! include "
 
-// compose reads a script, puts what it uses of the parts of lib that it names before it, and drops
-// comment lines, which the embedded engine would parse again on every call. The files are embedded,
-// so a failure is a mistake in this package, which every test would show.
+// compose reads a script, prepends what it uses of the parts of lib that it names, and drops comment
+// lines, which the embedded engine would parse on every call.
 func compose(name string) string {
 	text, includes := code(name + ".lua")
 	var lib []statement
@@ -136,7 +135,7 @@ type Reply struct {
 	Err    error
 }
 
-// Client is what the scripts need of a Redis client.
+// Client is the part of a Redis client that the scripts need.
 type Client interface {
 	redis.Scripter
 	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
@@ -146,9 +145,8 @@ type Client interface {
 // the duration of the whole pipeline.
 type Observer func(script string, took time.Duration, err error)
 
-// Load makes all scripts known to the server, so that the first calls need not send their sources.
-// In a cluster it loads them where the client sends keyless commands; the other nodes learn them by
-// the fallback of Run.
+// Load loads all scripts into the server, so that the first calls need not send their sources. In a
+// cluster it loads them into one node; the others get them by the fallback of Run.
 func Load(ctx context.Context, c Client) error {
 	for _, s := range Commands.All() {
 		if err := c.ScriptLoad(ctx, s.Source()).Err(); err != nil {
@@ -158,7 +156,7 @@ func Load(ctx context.Context, c Client) error {
 	return nil
 }
 
-// Run sends one call by its SHA and, where the server does not know the script, by its source.
+// Run sends one call by its SHA, and by its source if the server has not loaded the script.
 func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
 	start := time.Now()
 	cmd := bySHA(ctx, c, call)
@@ -172,8 +170,8 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	return r.Values, r.Err
 }
 
-// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server
-// did not know once more, by source. The replies are in the order of the calls.
+// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server has
+// not loaded again, by source. The replies are in the order of the calls.
 func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
 	if len(calls) == 1 {
 		values, err := Run(ctx, c, observe, calls[0])
@@ -224,7 +222,7 @@ func unknown(cmd *redis.Cmd) bool {
 	return cmd.Err() != nil && redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT")
 }
 
-// ErrReply means that a script answered something else than its contract says.
+// ErrReply means that an answer breaks the contract of its script.
 var ErrReply = errors.New("unexpected reply")
 
 func decode(call Call, cmd *redis.Cmd) Reply {
@@ -239,8 +237,7 @@ func decode(call Call, cmd *redis.Cmd) Reply {
 	return Reply{Values: values}
 }
 
-// reader takes the fields of a reply one after another and remembers the first that is not what it
-// should be.
+// reader reads the fields of a reply in order and keeps the first error.
 type reader struct {
 	values []any
 	at     int
@@ -264,7 +261,7 @@ func (r *reader) int() int64   { return take[int64](r) }
 func (r *reader) text() string { return take[string](r) }
 func (r *reader) list() []any  { return take[[]any](r) }
 
-// join takes over the error of another reader, if this one has none.
+// join adopts the error of another reader, unless this one has an error.
 func (r *reader) join(other reader) {
 	if r.err == nil {
 		r.err = other.err
