@@ -153,26 +153,20 @@ local function depart(f, stamp, cost)
   end
 end
 
--- uncharge takes a cost back from every pace.
-local function uncharge(f, cost)
+-- rewind takes back the last stamps given, which no worker has seen: first is the first of them,
+-- cost the sum of all costs.
+local function rewind(f, first, cost)
   f.moved = true
   for i = 1, #f.cells do
     cell_move(f.cells[i], -charged(f.cells[i], cost))
   end
-end
-
--- rewind takes back the last stamps given, which nobody has seen: first is the first of them, cost
--- the sum of all costs.
-local function rewind(f, first, cost)
-  uncharge(f, cost)
   f.last, f.spaced = first, min(f.spaced, first)
 end
 
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
 local function refund(f, stamp, cost)
   if stamp == f.last then
-    uncharge(f, cost)
-    f.spaced = min(f.spaced, stamp)
+    rewind(f, stamp, cost)
   end
 end
 
