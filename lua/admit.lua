@@ -34,7 +34,7 @@
 --   ''. The answer to an atomic batch that is refused describes the first job that was refused, and
 --   ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
 --   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share)
--- Derived keys: flow later lines dead tenants
+-- Derived keys: flow queue later lines dead tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow admission batch
@@ -91,13 +91,7 @@ end
 
 -- admitted_before answers a job that an earlier sending of this call has admitted.
 local function admitted_before(f, id, j)
-  local position, start = 0, 0
-  if j.state == 'q' then
-    position, start = place_of(f, redis.call('ZRANK', f.queue, id) or 0)
-  elseif j.state == 's' and not f.stopped then
-    start = start_after(f, f.cost)
-    start = start ~= 0 and max(start, j.at) or 0
-  end
+  local position, start = estimate(f, id, j)
   answer(f, position, start, ADMITTED, j.state, 0, j.created)
 end
 

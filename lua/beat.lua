@@ -25,8 +25,4 @@ else
   redis.call('ZADD', KEYS[2], now, ARGV[2])
 end
 clock_save()
-local reply, live = { now }, redis.call('ZRANGE', KEYS[2], 0, -1)
-for i = 1, #live do
-  reply[i + 1] = live[i]
-end
-return reply
+return { now, unpack(redis.call('ZRANGE', KEYS[2], 0, -1)) }

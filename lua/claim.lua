@@ -37,10 +37,8 @@ for i = 1, #ids do
     absent(key)
   end
   if j and (j.state == 'S' or j.state == 'd' or j.state == 'c' or j.state == 'x') then
-    local from = j.prefix + j.payload
-    local result = j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''
     found[#found + 1] = ids[i]
-    found[#found + 1] = sub(raw, 1, j.prefix) .. result
+    found[#found + 1] = sub(raw, 1, j.prefix) .. result_of(key, j)
     leased[#leased + 1] = now + lease
     leased[#leased + 1] = ids[i]
   else
@@ -59,8 +57,4 @@ if not again and #ids > 0 then
   clock_save()
 end
 local more = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 1)
-local reply = { now, #more }
-for i = 1, #found do
-  reply[i + 2] = found[i]
-end
-return reply
+return { now, #more, unpack(found) }

@@ -88,7 +88,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 			switch {
 			case j.State == shaper.Queued:
 				v.Position, v.Start = m.place(c.id, f)
-			case j.State == shaper.Scheduled && !m.paused(f).Paused:
+			case (j.State == shaper.Scheduled || j.State == shaper.Retrying) && !m.paused(f).Paused:
 				v.Start = startAt(f, m.now, j.At)
 			}
 		} else if known := m.known(c, made); known != "" {

@@ -110,10 +110,7 @@ local function finish(id, j, f, state, result)
     end
     dead_add(id, j, f)
   else
-    if result == '' and j.result > 0 then
-      local from = j.prefix + j.payload
-      result = redis.call('GETRANGE', key, from, from + j.result - 1)
-    end
+    result = result ~= '' and result or result_of(key, j)
     j.payload, j.result = 0, #result
     ended_now = ended_now or u56(now) .. ZERO7
     local record = job_ended(j, ended_now, result, j.max)

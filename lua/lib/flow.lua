@@ -84,9 +84,11 @@ local function flow_obey(f, tier, unseen)
   return retune(f)
 end
 
--- flow_of is a flow by the values of its fields, under the policies in force. claimed is the tier
--- that the tenant's credential claims now; nil keeps the one claimed last.
-local function flow_of(name, key, v, claimed, unseen)
+-- flow_of reads the fields of a flow up to the given one, under the policies in force. claimed is the
+-- tier that the tenant's credential claims now; nil keeps the one claimed last.
+local function flow_of(name, last, claimed, unseen)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
   numbers(v, NUMBERS_END)
   local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
   if fresh then
@@ -105,18 +107,10 @@ local function flow_of(name, key, v, claimed, unseen)
   return f
 end
 
--- flow_brief reads a flow without its tallies; see flow_of.
-local function flow_brief(name, unseen)
-  local key = PREFIX .. 'flow:' .. name
-  return flow_of(name, key, redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, POLICY_AT)), nil, unseen)
-end
-
--- flow_load reads a flow; see flow_of.
+-- flow_load reads a whole flow; see flow_of.
 local function flow_load(name, claimed, unseen)
-  local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, unpack(FLOW_FIELDS))
-  local f = flow_of(name, key, v, claimed, unseen)
-  flow_tally(f, v)
+  local f = flow_of(name, TALLIES_END, claimed, unseen)
+  flow_tally(f, f.was)
   if f.live > 0 and f.depth == 0 and f.running == 0 then
     stored_add(f, 'live', -f.live) -- of lost records
   end
@@ -256,4 +250,15 @@ local function place_of(f, rank)
     return rank + 1, 0
   end
   return rank + 1, start_after(f, floor(rank * f.cost / max(f.queued, 1)))
+end
+
+-- estimate returns the position and the estimated start of a job, 0 where it has none.
+local function estimate(f, id, j)
+  if j.state == 'q' then
+    return place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, id) or 0)
+  elseif (j.state == 's' or j.state == 'r') and not paused(f) then
+    local start = start_after(f, f.cost)
+    return 0, start ~= 0 and max(start, j.at) or 0
+  end
+  return 0, 0
 end

@@ -36,7 +36,7 @@ local flows, touched, unseen = {}, {}, {}
 local function flow(name)
   local f = flows[name]
   if not f then
-    f = flow_brief(name, unseen)
+    f = flow_of(name, POLICY_AT, nil, unseen)
     flow_known(f)
     if f.depth > f.queued then
       flow_tallied(f) -- promoted jobs get a sequence

@@ -34,6 +34,12 @@ local function job_read(raw)
   return j
 end
 
+-- result_of reads the result of a job.
+local function result_of(key, j)
+  local from = j.prefix + j.payload
+  return j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''
+end
+
 -- key_bytes is the size of the idempotency key of a job in Redis; its name repeats the flow's.
 local function key_bytes(j)
   return j.idem == '' and 0 or KEY_BYTES + #j.flow
