@@ -1,12 +1,12 @@
--- admit: ask for places for 1 to 1,000 jobs of one shard.
+-- admit: admit 1 to 1,000 jobs of one shard, or refuse them.
 --
 -- Guarantee: no admission takes a flow's depth above its capacity, and a job is refused as full
--- only if depth + size > capacity at this script's instant (invariant 1), or full of bytes only if
--- its payloads and those of the job or batch exceed that bound, or over its share only if they and
--- all that is stored of the flow exceed that. A job whose id is stored already was admitted by an
--- earlier sending of this call, and is answered again (invariant 7). An idempotency key makes one
--- job: within the call, too. The first write is one that Redis refuses at maxmemory, so the call
--- fails there with nothing changed (invariant 9).
+-- only if depth + size > capacity at this script's instant (invariant 1). It is refused as full of
+-- bytes only if the payloads of the flow and of the job or batch exceed that bound, and as over its
+-- share only if they and all else that is stored of the flow exceed that. A job whose id is stored
+-- was admitted by an earlier sending of this call and gets the same answer (invariant 7). An
+-- idempotency key makes one job, also within a call. Redis refuses the first write at maxmemory, so
+-- the call fails there with nothing changed (invariant 9).
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 tenants
@@ -17,30 +17,29 @@
 --   2 horizon in µs
 --   3 '1' for all or none
 --   4 number of flows
---   5 what the store takes no more of: '' or letters, b bytes, t tenants that it does not know
---   6 '' or four numbers: bytes that may be stored of a flow, its share; retention in s of finished
---     jobs, of dead letters, of idempotency keys
+--   5 what the store accepts no more: letters, b bytes, t tenants that are not in the index
+--   6 '' for no bound, or four numbers: the share, which is the bytes that may be stored of a flow;
+--     retention in s of finished jobs, of dead letters, of idempotency keys
 --   then per flow: tier that the tenant's credential claims or '', entry in tenants
---   then per job: what it asks for, and the record from its cost on. Most ask for nothing but a
---   place: that is the number of the flow.
---   Else numbers and hashes follow, after a blank each: delay in µs, max wait in ms (0: the
---   policy's), and for a job that has an idempotency key its hash and the fingerprint
+--   then per job: its request, and the record from its cost on. The request begins with the number
+--   of the flow, which is all that most jobs need. Otherwise follow, after a blank each: delay in
+--   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
 --   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
 --   free place in µs, and where a job was over its share the bytes that were stored of the flow;
---   then an array with four numbers per job: depth, bytes, position, estimated
---   start (3, 7: when all that are queued have left); then an array with an array for each job of
---   which more is to be said than that it was admitted into the queue now: its number, outcome,
---   state or '', retry after in µs, created, what the key knows or ''.
---   A batch of all or none that is refused has the numbers of one job, and the number of the flow
---   that refused it behind all this. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
+--   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
+--   all that are queued have left);
+--   then an array with an array of details for each job that was not admitted into the queue by
+--   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
+--   ''. The answer to an atomic batch that is refused describes the first job that was refused, and
+--   ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
 --   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share)
--- Derived keys: flow later lines dead tenants
+-- Derived keys: flow queue later lines dead tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow admission batch
 
--- A batch of all or none asks for as many places as it has jobs that need one.
+-- An atomic batch needs capacity for all its jobs that were not admitted before.
 local twins = {}
 for a = first_arg, atomic and #ARGV or 0, 2 do
   local k = twins.k or first_key
@@ -54,12 +53,13 @@ end
 
 -- Decide, in memory only.
 local verdicts, told, details = {}, 0, {}
-local placed = {} -- by id, the verdict of a job that this call has admitted: one id is one job
-local rejected_before = clock.rejected
-local made, refusal, refused = {}, nil, nil -- made: by idempotency key, what this call stores under it
+local placed = {} -- by id, where the answer to a job that this call has admitted begins
+local made = {} -- by idempotency key, what this call stores under it
+local refusal -- the flow of the first job that is refused
 local records, recorded, deadlines, first_deadline = {}, 0, {}, FARTHEST
 
--- next_slot is the time until a place frees. In a queue that is not empty no admission changes it.
+-- next_slot is the time until the next departure frees a place. No admission changes it unless the
+-- queue is empty.
 local function next_slot(f)
   if f.queued == 0 or f.stopped then
     return 0
@@ -68,51 +68,38 @@ local function next_slot(f)
   return first ~= 0 and first - now or 0
 end
 
--- verdict answers a job.
-local function verdict(depth, bytes, position, start)
+-- answer appends the numbers of a job to the answer, and details if an outcome is given.
+local function answer(f, position, start, outcome, state, after, created, known)
   local v, n = verdicts, told
-  v[n + 1], v[n + 2], v[n + 3], v[n + 4] = depth, bytes, position, start
+  v[n + 1], v[n + 2], v[n + 3], v[n + 4] = f.depth, f.bytes, position, start
   told = n + 4
+  if outcome then
+    details[#details + 1] = { told / 4, outcome, state or '', after or 0, created or 0, known or '' }
+  end
 end
 
--- detail says more about the job that was answered last.
-local function detail(outcome, state, after, created, known)
-  details[#details + 1] = { told / 4, outcome, state, after, created, known }
-end
-
--- refuse answers a job that has no place, or none in time.
+-- refuse answers a job that is refused.
 local function refuse(f, outcome, start, after)
-  verdict(f.depth, f.bytes, 0, start)
-  detail(outcome, '', after, 0, '')
+  answer(f, 0, start, outcome, '', after)
   f.rejected = f.rejected + 1
-  f.touched = not f.unknown -- a tenant that finds no room leaves no trace
+  f.touched = not f.unknown -- nothing is stored of a tenant that is refused and not in the index
   if f.touched then
     clock.rejected = clock.rejected + 1
   end
-  refusal, refused = refusal or { flow = f, at = told }, refused or f
+  refusal = refusal or f
 end
 
 -- admitted_before answers a job that an earlier sending of this call has admitted.
 local function admitted_before(f, id, j)
-  local position, start = 0, 0
-  if j.state == 'q' then
-    position, start = place_of(f, redis.call('ZRANK', f.queue, id) or 0)
-  elseif j.state == 's' and not f.stopped then
-    start = start_after(f, f.cost)
-    start = start ~= 0 and max(start, j.at) or 0
-  end
-  verdict(f.depth, f.bytes, position, start)
-  detail(1, j.state, 0, j.created, '')
+  local position, start = estimate(f, id, j)
+  answer(f, position, start, ADMITTED, j.state, 0, j.created)
 end
 
--- repeated answers a job whose idempotency key is known.
+-- repeated answers a job whose idempotency key exists.
 local function repeated(f, known, print)
   local same = string.match(known, '^%S+ (%S+)') == print
-  verdict(f.depth, f.bytes, 0, 0)
-  detail(same and 2 or 5, '', 0, 0, known)
-  if not same then
-    refusal = refusal or { flow = f, at = told }
-  end
+  answer(f, 0, 0, same and REPLAYED or REUSED, '', 0, 0, known)
+  refusal = refusal or not same and f or nil
 end
 
 -- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after.
@@ -127,53 +114,56 @@ local function outcome_of(f, payload, delay, wait)
   if delay > 0 and drained ~= 0 then
     start = max(drained, now + delay)
   end
-  local of, departures = full(f, size, bytes)
+  local refusal, departures = full(f, size, bytes)
   if f.policy.draining then
-    return 6, 0, 0
-  elseif of then
-    return of == 'jobs' and 3 or 7, drained, departures and retry_after(f, departures) or 0
+    return DRAINING, 0, 0
+  elseif refusal then
+    return refusal, drained, departures and retry_after(f, departures) or 0
   elseif no_bytes or f.unknown then
-    return 8, 0, 0
+    return STORE_FULL, 0, 0
   elseif most_stored and over_share(f, bytes) then
     replies[f.number][6] = f.live_before + f.others
-    return 9, 0, 0
+    return OVER_SHARE, 0, 0
   elseif wait > 0 and not f.stopped and (start == 0 or start > now + wait * 1000) then
-    return 4, start, 0
+    return UNREACHABLE, start, 0
   end
-  return 1, start
+  return ADMITTED, start
 end
 
--- queued counts a job into the queue, by its id; the answer is its position.
+-- queued appends a job to the queue and returns its position.
 local function queued(f, cost, id)
   local list, n = f.add_queue, #f.add_queue
   list[n + 1], list[n + 2] = format('%d', f.seq), id
   if f.queued == 0 then
     enqueue(f, cost)
-    f.first = max(earliest(f), now) -- from now on the same, for nothing leaves here
+    f.first = max(earliest(f), now) -- constant within the call, because nothing leaves here
   else
     f.queued, f.cost = f.queued + 1, f.cost + cost
   end
   return f.queued
 end
 
--- write notes a record to be written.
+-- write collects a record that is to be written.
 local function write(f, key, record, bytes)
   f.live = f.live + bytes
   records[recorded + 1], records[recorded + 2] = key, record
   recorded = recorded + 2
 end
 
--- again answers a job that stands in the call a second time.
-local function again(twin)
-  verdict(unpack(verdicts, twin + 1, twin + 4))
+-- again answers a job whose id is in the call a second time; the first answer begins there.
+local function again(first)
+  for i = 1, 4 do
+    verdicts[told + i] = verdicts[first + i]
+  end
+  told = told + 4
   for i = 1, #details do
-    if details[i][1] == twin / 4 + 1 then
-      detail(unpack(details[i], 2))
+    if details[i][1] == first / 4 + 1 then
+      details[#details + 1] = { told / 4, unpack(details[i], 2) }
     end
   end
 end
 
--- decide answers the job whose keys begin at k, and notes what is to be written for it.
+-- decide answers the job whose keys begin at k, and collects what is to be written for it.
 local function decide(k, f, delay, wait, hash, print, rest)
   local key, idem_key = KEYS[k], hash ~= '' and KEYS[k + 1]
   local id, payload = sub(key, id_at), n32(rest, PAYLOAD_AT - COST_AT + 1)
@@ -190,7 +180,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   end
   wait = wait > 0 and wait or f.policy.wait
   local outcome, start, after = outcome_of(f, payload, delay, wait)
-  if outcome ~= 1 then
+  if outcome ~= ADMITTED then
     return refuse(f, outcome, start, after)
   end
   f.seq, f.touched = f.seq + 1, true
@@ -214,10 +204,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   local record = job_new(state, at, deadline, f.seq, now, wait, rest)
   write(f, key, record, RECORD_BYTES + #record)
   placed[id] = told
-  verdict(f.depth, f.bytes, position, start)
-  if delay > 0 then
-    detail(1, state, 0, 0, '')
-  end
+  answer(f, position, start, delay > 0 and ADMITTED, state)
   if idem_key then
     made[idem_key] = id .. ' ' .. print
     write(f, idem_key, made[idem_key], KEY_BYTES + #f.name)
@@ -232,24 +219,22 @@ for a = first_arg, #ARGV, 2 do
   end
   decide(k, f, delay, wait, hash, print, ARGV[a + 1])
   k = k + (hash ~= '' and 2 or 1)
+  if refusal and atomic then
+    break
+  end
 end
-if atomic and refusal then
+if refusal and atomic then
   -- The reply describes the flow as it was read; was[5] jobs of it are queued.
-  local f, first = refusal.flow, refusal.at
+  local f, last = refusal, details[#details]
   replies[f.number][5] = f.was[5] ~= 0 and next_slot(f) or 0
-  if refused and not refused.fresh then
+  if last[2] ~= REUSED and not f.fresh then
     local count = (#ARGV - first_arg + 1) / 2
-    redis.call('HINCRBY', refused.key, 'rejected', count)
-    clock.rejected = rejected_before + count
+    redis.call('HINCRBY', f.key, 'rejected', count)
+    clock.rejected = clock.rejected - 1 + count
     clock_save()
   end
-  local told_of = {}
-  for i = 1, #details do
-    if details[i][1] == first / 4 then
-      details[i][1], told_of[1] = 1, details[i]
-    end
-  end
-  return { now, replies, { f.depth_before, f.bytes_before, verdicts[first - 1], verdicts[first] }, told_of, f.number }
+  last[1] = 1
+  return { now, replies, { f.depth_before, f.bytes_before, verdicts[told - 1], verdicts[told] }, { last }, f.number }
 end
 for i = 1, flow_count do
   local f = flows[i]
@@ -265,8 +250,8 @@ end
 for i = 1, #flows do
   local f = flows[i]
   if f.touched then
-    in_parts('ZADD', f.queue, last_first(f.add_queue))
-    in_parts('ZADD', f.later, f.add_later)
+    in_parts('ZADD', f.queue, last_first(f.add_queue), 1)
+    in_parts('ZADD', f.later, f.add_later, 1)
     if f.fresh then
       redis.call('SADD', f.names, f.name)
     end
@@ -278,10 +263,10 @@ for i = 1, #flows do
   end
 end
 if #deadlines > 0 then
-  in_parts('ZADD', KEYS[3], deadlines)
+  in_parts('ZADD', KEYS[3], deadlines, 1)
   wake_for(first_deadline + horizon, horizon)
 end
-in_parts('MSET', nil, records)
+in_parts('MSET', nil, records, 1)
 local saved = false
 for i = 1, #flows do
   local f = flows[i]

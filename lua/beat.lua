@@ -1,14 +1,14 @@
--- beat: say that a worker lives, or that it leaves, and learn who else does.
+-- beat: register a live worker, or remove one that leaves, and return the live ones.
 --
--- Guarantee: a worker is live until it leaves or has not beaten for the time to live, by a clock
--- that never goes backwards.
+-- Guarantee: a worker is live until it leaves or its last heartbeat is older than the time to live,
+-- by a clock that never goes backwards.
 --
 -- KEYS
 --   1 clock of the workers   2 workers
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 worker   3 time to live in µs   4 '1' to leave
 -- Reply
---   now, then the live workers by their last beat
+--   now, then the live workers by their last heartbeat
 -- Derived keys: unlock tenants
 -- Channels: sluice:wake
 
@@ -25,8 +25,4 @@ else
   redis.call('ZADD', KEYS[2], now, ARGV[2])
 end
 clock_save()
-local reply, live = { now }, redis.call('ZRANGE', KEYS[2], 0, -1)
-for i = 1, #live do
-  reply[i + 1] = live[i]
-end
-return reply
+return { now, unpack(redis.call('ZRANGE', KEYS[2], 0, -1)) }

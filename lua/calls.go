@@ -9,14 +9,13 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// At is the instant a call happens at: empty for the server's clock, else a decimal number of µs,
-// for tests.
+// At is the instant of a call: empty for the server's clock, or a decimal number of µs, for tests.
 type At string
 
 // AtInstant injects an instant instead of the server's clock.
 func AtInstant(i shaper.Instant) At { return At(strconv.FormatInt(int64(i), 10)) }
 
-// Retention is how long what has ended is kept.
+// Retention is how long ended jobs and their keys are kept.
 type Retention struct {
 	Finished    time.Duration // jobs that succeeded, were cancelled or expired
 	Dead        time.Duration
@@ -31,13 +30,13 @@ func (r Retention) args() []any {
 
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
 
-// AdmitCall asks for places for jobs of one shard.
+// AdmitCall admits jobs of one shard, or refuses them.
 type AdmitCall struct {
 	At                           At
 	Clock, Due, Expires, Tenants string // keys
 	Horizon                      time.Duration
 	Atomic                       bool
-	NoBytes, NoTenants           bool  // the store takes no more of them
+	NoBytes, NoTenants           bool  // the store accepts no more of them
 	Share                        int64 // bytes that may be stored of a flow; 0: no bound
 	Retention                    Retention
 	Flows                        []AdmitFlow
@@ -51,7 +50,7 @@ type AdmitFlow struct {
 	Entry                            string // of the tenant, in the tenants key
 }
 
-// AdmitJob is one job that asks for a place.
+// AdmitJob is one job to admit.
 type AdmitJob struct {
 	Flow        int    // index in Flows
 	Key         string // of the record
@@ -63,19 +62,19 @@ type AdmitJob struct {
 	Rest        []byte // Record.Rest
 }
 
-// StoredBytes is what the job takes in Redis, about.
+// StoredBytes is about the size of the job in Redis.
 func (j AdmitJob) StoredBytes() int64 { return recordBytes + int64(fieldCost.at) + int64(len(j.Rest)) }
 
-// Verdict is the script's answer for one job.
+// Verdict is the decision on one job.
 type Verdict struct {
 	shaper.Admission
 	State   shaper.State   // of an admitted job
-	Created shaper.Instant // when it was admitted, which an earlier sending of the call may have done
+	Created shaper.Instant // when it was admitted, maybe by an earlier sending of the call
 	Known   KnownJob       // of a replayed or reused key
 }
 
-// KnownJob is what an idempotency key knows of its job. State and what follows are set once the job
-// has ended.
+// KnownJob is a job as its idempotency key describes it. State and the fields behind it are set once
+// the job has ended.
 type KnownJob struct {
 	ID          string
 	State       shaper.State
@@ -87,6 +86,15 @@ type KnownJob struct {
 
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
 	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare}
+
+func (r *reader) outcome() shaper.Outcome {
+	code := r.int()
+	if code < 1 || code >= int64(len(outcomes)) {
+		r.fail("no such outcome")
+		return ""
+	}
+	return outcomes[code]
+}
 
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
@@ -108,7 +116,7 @@ func (c AdmitCall) Call() Call {
 	return Call{Commands.Admit, keys, args}
 }
 
-// asks is what the script is told beside the record.
+// asks is the request of the job, beside its record.
 func (j AdmitJob) asks() any {
 	flow := j.Flow + 1
 	switch {
@@ -120,7 +128,7 @@ func (j AdmitJob) asks() any {
 	return flow
 }
 
-// closed is what the store takes no more of.
+// closed lists what the store accepts no more of, by letters.
 func (c AdmitCall) closed() string {
 	closed := ""
 	if c.NoBytes {
@@ -132,7 +140,7 @@ func (c AdmitCall) closed() string {
 	return closed
 }
 
-// share is what over_share of the script goes by.
+// share is the bound of a flow's bytes, and the retentions that the script needs to count them.
 func (c AdmitCall) share() string {
 	if c.Share <= 0 {
 		return ""
@@ -205,14 +213,9 @@ func (v *Verdict) read(r *reader) {
 	v.Outcome, v.State, v.Created = shaper.Admitted, shaper.Queued, v.Now
 }
 
-// detail reads what else is said of a job.
+// detail reads the details of a job.
 func (v *Verdict) detail(r *reader) {
-	if code := r.int(); code >= 1 && code < int64(len(outcomes)) {
-		v.Outcome = outcomes[code]
-	} else {
-		r.fail("no such outcome")
-	}
-	if v.Outcome != shaper.Admitted {
+	if v.Outcome = r.outcome(); v.Outcome != shaper.Admitted {
 		v.State, v.Created = 0, 0
 	}
 	if state := r.text(); state != "" {
@@ -227,17 +230,17 @@ func (v *Verdict) detail(r *reader) {
 	}
 }
 
-// Grant is what one tick leased, or nothing.
+// Grant is the answer to a poll: the jobs that it leased, if any.
 type Grant struct {
 	Now     shaper.Instant
 	Next    shaper.Instant // the earliest instant at which something is due; 0 for none
 	More    bool
 	Help    bool
 	Counter int64    // of the grant that Leases are; 0 when there is none
-	Outbox  bool     // completions are to be handed over
-	Needed  *Script  // that does what was left beside the leases; nil for none
-	Damaged []string // what could not be worked with and was set aside, each with its error
-	Kept    int64    // flows that were put off because of the bounds
+	Outbox  bool     // completions are due
+	Needed  *Script  // that the caller runs next; nil for none
+	Damaged []string // damaged items that were set aside, each with its error
+	Kept    int64    // number of flows that the bounds have put off
 	Leases  []LeasedJob
 }
 
@@ -252,8 +255,8 @@ type LeasedJob struct {
 	Record   []byte
 }
 
-// TickCall polls a shard: leases what may leave, or, by the script that a grant said is needed,
-// does what else there is to do.
+// TickCall polls a shard: it leases the jobs that may leave, or runs the script that a grant names as
+// needed.
 type TickCall struct {
 	Script                                              *Script // that is needed; nil for Tick
 	At                                                  At
@@ -268,10 +271,10 @@ type TickCall struct {
 	Bounds                                              []Bound
 }
 
-// Bound is one of the bounds of what a poll may lease.
+// Bound bounds what a poll may lease.
 type Bound struct {
 	Name   string // of a route or of a flow, as in keys
-	Places int    // of a route: that it may take; of a flow: that it holds
+	Places int    // of a route: its free slots; of a flow: the slots that it holds
 }
 
 // Call is the call in the form that is sent.
@@ -319,7 +322,7 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 	return g, r.err
 }
 
-// neededBy is the script of a poll with the name, nil for none.
+// neededBy is the script with the name that a poll may need, nil for none.
 func neededBy(name string) *Script {
 	for _, s := range []*Script{Commands.Redeliver, Commands.Reclaim, Commands.Expire, Commands.Retune, Commands.Forget} {
 		if s.Name == name {
@@ -349,7 +352,7 @@ type SettleItem struct {
 	Delay       time.Duration // Retry: until eligible; Held: how long the flow is held
 	MaxAttempts int           // 0 keeps those of the job
 	Result      []byte        // empty keeps the one there is
-	Cause       string        // Held: why, without blanks; empty for nothing known
+	Cause       string        // Held: why, without blanks; empty if unknown
 }
 
 // Outcome is how a lease ended, as the record keeps it.
@@ -359,7 +362,7 @@ type Outcome byte
 const (
 	OutcomeSucceeded Outcome = 'S'
 	OutcomeRetry     Outcome = 'r'
-	OutcomeOverload  Outcome = 'o' // a retry that the upstream refused as too much: it slows the flow
+	OutcomeOverload  Outcome = 'o' // a retry because the upstream is overloaded: it slows the flow
 	OutcomeDead      Outcome = 'd'
 	OutcomeHeld      Outcome = 'h'
 	OutcomeReleased  Outcome = 'R'
@@ -374,7 +377,7 @@ const (
 	CodeSettled  SettleCode = 1
 	CodeRepeated SettleCode = 2
 	CodeStale    SettleCode = 3
-	CodeDied     SettleCode = 4 // settled or repeated: the hold was not free any more and took the last attempt
+	CodeDied     SettleCode = 4 // settled or repeated: the hold cost the last attempt
 )
 
 // Call is the call in the form that is sent.
@@ -430,31 +433,15 @@ func (c HeartbeatCall) Call() Call {
 	return Call{Commands.Heartbeat, keys, args}
 }
 
-// Decode reads the answer: 1 per lease that is extended, 0 per lease that is not current any more.
+// Decode reads the answer: 1 per lease that is extended, 0 per lease that is no longer current.
 func (c HeartbeatCall) Decode(values []any) ([]int64, error) {
 	return decodeCodes[int64](values, len(c.Jobs))
 }
 
-// ClockCall asks what a shard's clock says: a heartbeat for no lease, which is answered as soon as
-// the way allows.
-type ClockCall struct {
-	At            At
-	Clock, Leases string // keys
-}
-
-// Call is the call in the form that is sent.
-func (c ClockCall) Call() Call {
-	return HeartbeatCall{At: c.At, Clock: c.Clock, Leases: c.Leases}.Call()
-}
-
-// Decode reads the answer.
-func (c ClockCall) Decode(values []any) (shaper.Instant, error) {
+// Now reads the instant that every answer begins with.
+func Now(values []any) (shaper.Instant, error) {
 	r := reader{values: values}
-	now := shaper.Instant(r.int())
-	if r.more() {
-		r.fail("more than an instant")
-	}
-	return now, r.err
+	return shaper.Instant(r.int()), r.err
 }
 
 func decodeCodes[T ~int64](values []any, n int) ([]T, error) {
@@ -470,22 +457,17 @@ func decodeCodes[T ~int64](values []any, n int) ([]T, error) {
 	return out, r.err
 }
 
-// ParseKnown reads what an idempotency key knows; the zero value when it is empty.
+// ParseKnown reads the value of an idempotency key; the zero value when it is empty.
 func ParseKnown(text string) (k KnownJob) {
 	fields := strings.Fields(text)
 	if len(fields) > 0 {
 		k.ID = fields[0]
 	}
-	if len(fields) < 7 || fields[2] == "" {
-		return k
+	if len(fields) >= 7 {
+		k.State = shaper.State(fields[2][0])
+		// A malformed number leaves out the facts from there on.
+		_, _ = fmt.Sscan(strings.Join(fields[3:7], " "), &k.Created, &k.Finished, &k.Attempts, &k.MaxAttempts)
 	}
-	k.State = shaper.State(fields[2][0])
-	numbers := make([]int64, 4)
-	for i := range numbers {
-		numbers[i], _ = strconv.ParseInt(fields[3+i], 10, 64) // a malformed number leaves the fact out
-	}
-	k.Created, k.Finished = shaper.Instant(numbers[0]), shaper.Instant(numbers[1])
-	k.Attempts, k.MaxAttempts = int(numbers[2]), int(numbers[3])
 	return k
 }
 

@@ -6,18 +6,15 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// JobCode is the answer of the calls that concern one job.
+// JobCode is the answer of cancel and replay for one job.
 type JobCode int64
 
 // The answers.
 const (
-	JobAbsent      JobCode = 0
-	JobDone        JobCode = 1 // what was asked for holds
-	JobDeleted     JobCode = 2
-	JobConflict    JobCode = 3
-	JobFull        JobCode = 4
-	JobDraining    JobCode = 5
-	JobFullOfBytes JobCode = 6
+	JobAbsent   JobCode = 0
+	JobDone     JobCode = 1 // cancelled; or, of a replay, admitted or refused
+	JobDeleted  JobCode = 2
+	JobConflict JobCode = 3 // not possible in the job's state
 )
 
 // CancelCall ends waiting jobs of one tenant, and deletes dead ones.
@@ -59,30 +56,18 @@ func (c ReplayCall) Call() Call {
 		[]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity), max(1, c.DeadBytes)}}
 }
 
-// Decode reads the answer; the admission is set for JobDone, JobFull, JobFullOfBytes and
-// JobDraining.
+// Decode reads the answer. The admission is set for JobDone: its outcome may be a refusal.
 func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 	r := reader{values: values}
 	a := shaper.Admission{Now: shaper.Instant(r.int())}
 	code := JobCode(r.int())
-	switch code {
-	case JobDone:
-		a.Outcome = shaper.Admitted
-	case JobFull:
-		a.Outcome = shaper.Full
-	case JobDraining:
-		a.Outcome = shaper.Draining
-	case JobFullOfBytes:
-		a.Outcome = shaper.FullOfBytes
-	default:
-		return code, a, r.err
+	if code == JobDone {
+		a.Outcome, a.Position, a.Start = r.outcome(), r.int(), shaper.Instant(r.int())
+		a.Depth, a.Capacity, a.RetryAfter = r.int(), r.int(), micros(r.int())
+		a.Remaining = max(0, a.Capacity-a.Depth)
+		a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
+		a.Bytes, a.CapacityBytes = r.int(), r.int()
 	}
-	a.Position, a.Start = r.int(), shaper.Instant(r.int())
-	a.Depth, a.Capacity = r.int(), r.int()
-	a.Remaining = max(0, a.Capacity-a.Depth)
-	a.RetryAfter = micros(r.int())
-	a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
-	a.Bytes, a.CapacityBytes = r.int(), r.int()
 	return code, a, r.err
 }
 
@@ -93,7 +78,7 @@ type StatusCall struct {
 	Tenant     string // as in keys
 }
 
-// Status is a job as it stands.
+// Status is the current state of a job.
 type Status struct {
 	Now      shaper.Instant
 	Found    bool

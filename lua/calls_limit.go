@@ -5,20 +5,20 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// What scripts of the limiters keep of requests that were allowed, to know one that is sent again.
+// The scripts keep the tags of allowed requests, to recognize one that is sent again.
 const (
 	TagLength = 8 // characters of a request's tag
 	tagsKept  = 32
 )
 
-// LimitCall asks a limiter for one request of a key.
+// LimitCall is one request of a limiter's key.
 type LimitCall struct {
 	At     At
 	State  string // key
 	Log    string // key, of limiter.SlidingLog
 	Blocks string // key: blocked ones of the rule, of limiter.SlidingLog with a block
 
-	Tag    string // TagLength characters without a space that no other request of the key has; empty: the call is never sent again
+	Tag    string // TagLength characters without a space, unique to the request; empty: it is never sent again
 	Policy limiter.Policy
 	Cost   int64  // below 0 counts as 0
 	Name   string // of the limiter's key, as it is listed when it is blocked
@@ -32,15 +32,14 @@ var limits = map[limiter.Algorithm]*Script{
 
 // Call is the call in the form that is sent. The policy must be legal.
 func (c LimitCall) Call() Call {
-	// No more is asked of a cost that is refused for good, and it stays a number that Lua counts
-	// exactly.
+	// A greater cost is refused for good, too. The number stays one that Lua counts exactly.
 	cost := min(max(c.Cost, 0), c.Policy.Limit()+1)
 	keys := []string{c.State}
 	args := []any{string(c.At), c.Tag, cost, c.Policy.Rate.Limit, c.Policy.Rate.Period.Microseconds()}
 	switch c.Policy.Algorithm {
 	case limiter.SlidingLog:
 		keys, args = append(keys, c.Log), append(args, c.Policy.Block.Microseconds(), c.Name)
-		if c.Policy.Block > 0 { // a key that is not there would keep a cluster from deciding while the slot moves
+		if c.Policy.Block > 0 { // while the slot moves, a cluster refuses a call with a missing key
 			keys = append(keys, c.Blocks)
 		}
 	case limiter.TokenBucket, limiter.LeakyMeter:

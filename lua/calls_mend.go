@@ -1,26 +1,27 @@
 package lua
 
 import (
+	"regexp"
 	"strings"
 	"time"
 )
 
-// MendCall compares what is counted in a shard with what is stored.
+// MendCall compares the counters of a shard with what is stored.
 type MendCall struct {
 	At                                           At
 	Clock, Due, Expires, Leases, Tenants, Outbox string   // keys
-	Jobs                                         []string // keys of records whose place in an index is looked at
-	Flows                                        []string // names of flows to look at, beside those of Jobs that are out of place
+	Jobs                                         []string // keys of records whose index entries are checked
+	Flows                                        []string // names of flows to check, beside those of misplaced Jobs
 	Horizon                                      time.Duration
 	Repair                                       bool // else nothing is written
-	Totals                                       bool // look at the totals of the shard
-	JobFlows                                     bool // look at the flows of Jobs, too
+	Totals                                       bool // check the totals of the shard
+	JobFlows                                     bool // check the flows of Jobs, too
 }
 
-// Mended is one thing that is not as it should be, or was not before it was repaired.
+// Mended is one inconsistency that was found, and repaired if that was requested.
 type Mended struct {
 	Kind   string // such as "wrong_type"
-	Name   string // of the key, or what of it, without the shard
+	Name   string // of the key or flow, without the shard
 	Detail string
 }
 
@@ -43,24 +44,14 @@ func (c MendCall) Decode(values []any) (found []Mended, err error) {
 	return found, r.err
 }
 
-// Damaged returns what a script stopped at because a part of it was deleted: "clock", "policies",
-// or "flow" and its name. ok is false for any other error.
-func Damaged(err error) (what, name string, ok bool) {
-	if err == nil {
-		return "", "", false
+var damaged = regexp.MustCompile(`DAMAGED (\w+) ?(\S*)`)
+
+// Damaged returns why a script stopped: a part of the shard was deleted, which is "clock",
+// "policies", or "flow" with its name. It returns "" for any other error.
+func Damaged(err error) (what, name string) {
+	m := damaged.FindStringSubmatch(err.Error())
+	if m == nil {
+		return "", ""
 	}
-	_, rest, found := strings.Cut(err.Error(), "DAMAGED ")
-	if !found {
-		return "", "", false
-	}
-	fields := strings.Fields(strings.TrimRight(rest, ". \n"))
-	switch {
-	case len(fields) >= 2 && fields[0] == "flow":
-		return "flow", fields[1], true
-	case len(fields) >= 1 && strings.HasPrefix(fields[0], "clock"):
-		return "clock", "", true
-	case len(fields) >= 1 && strings.HasPrefix(fields[0], "policies"):
-		return "policies", "", true
-	}
-	return "", "", false
+	return m[1], strings.TrimRight(m[2], ".")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// ClaimCall takes completions of one shard for a while.
+// ClaimCall leases completions of one shard.
 type ClaimCall struct {
 	At                   At
 	Clock, Outbox, Claim string // keys
@@ -15,9 +15,9 @@ type ClaimCall struct {
 	Lease                time.Duration
 }
 
-// Claim is completions that are the caller's for the lease.
+// Claim is the completions that the caller has leased.
 type Claim struct {
-	More bool // others wait
+	More bool // more are due
 	Jobs []ClaimedJob
 }
 
@@ -43,7 +43,7 @@ func (c ClaimCall) Decode(values []any) (Claim, error) {
 	return claim, r.err
 }
 
-// HandedCall takes completions out of the outbox.
+// HandedCall acknowledges completions and removes them from the outbox.
 type HandedCall struct {
 	At            At
 	Clock, Outbox string // keys
@@ -69,7 +69,7 @@ func (c HandedCall) Call() Call {
 	return Call{Commands.Handed, keys, args}
 }
 
-// Decode reads the answer: 1 per completion that was taken out, 0 per one that was not there.
+// Decode reads the answer: 1 per completion that was removed, 0 per one that was not there.
 func (c HandedCall) Decode(values []any) ([]int64, error) {
 	return decodeCodes[int64](values, len(c.Jobs))
 }

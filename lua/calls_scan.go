@@ -26,7 +26,7 @@ type Scan struct {
 	Tenants []ScannedTenant
 }
 
-// ScannedTenant is what is stored of a tenant.
+// ScannedTenant is a tenant as it is stored.
 type ScannedTenant struct {
 	Entry     string // in the tenants key; of the one tenant its name as in keys
 	Revision  int64
@@ -35,7 +35,7 @@ type ScannedTenant struct {
 	Flows     []ScannedFlow
 }
 
-// ScannedFlow is what is stored of a flow. Its bucket follows the policy at its last change.
+// ScannedFlow is a flow as it is stored. Its bucket follows the policy at its last change.
 type ScannedFlow struct {
 	Flow                                          string // as in keys
 	Bucket                                        shaper.Bucket
@@ -47,7 +47,7 @@ type ScannedFlow struct {
 	Tier                                          string         // that the tenant's credential claimed last
 	Hindered                                      Hindrance
 	Letters                                       int64  // dead letters that can be replayed
-	Cause                                         string // of its last hold; empty where none is known
+	Cause                                         string // of its last hold; empty if unknown
 	Stored                                        Stored // zero in a page
 }
 
@@ -57,7 +57,7 @@ type Stored struct {
 	Answers, Keys shaper.Aged // of jobs that ended otherwise, of idempotency keys that outlive their jobs
 }
 
-// Hindrance is what a worker last reported to keep a flow from leaving, beside its policy.
+// Hindrance is why the jobs of a flow could not leave, apart from its policy, as last reported.
 type Hindrance struct {
 	Cause string // as limited_by shows it
 	Until shaper.Instant

@@ -7,7 +7,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TuneCall changes what one source says of a tenant, and the lines that its flows obey.
+// TuneCall changes the settings of a tenant in one source, and the lines that its flows obey.
 type TuneCall struct {
 	At                                                        At
 	Clock, Due, Policy, History, Names, Tenants, Tuned, Lines string // keys
@@ -16,14 +16,14 @@ type TuneCall struct {
 	Name                                                      string // of this call; the same when it is sent again
 	Expected                                                  *int64 // revision of the tenant; nil for any
 	Source                                                    string // "api" or "file"; empty where only the lines change
-	Says                                                      string // what the source says, empty for nothing
+	Says                                                      string // settings of the source, empty for none
 	Reason, HistoryEntry                                      string // of the API
 	Entry                                                     string // of the tenant, in the tenants and tuned keys
 	EndHolds                                                  bool
 	Settings                                                  Lines // of the tenant's flows; none without settings of its own
 }
 
-// Tuned is what became of a change.
+// Tuned is the result of a TuneCall.
 type Tuned int64
 
 // The answers.
@@ -72,7 +72,7 @@ func (c DeclareCall) Decode(values []any) (inForce bool, err error) {
 	return err == nil && codes[0] == 1, err
 }
 
-// BeatCall says that a worker lives.
+// BeatCall registers a live worker, or removes one that leaves.
 type BeatCall struct {
 	At             At
 	Clock, Workers string // keys
@@ -86,7 +86,7 @@ func (c BeatCall) Call() Call {
 	return Call{Commands.Beat, []string{c.Clock, c.Workers}, []any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)}}
 }
 
-// Decode reads the answer: what the clock says, and the live workers.
+// Decode reads the answer: the instant, and the live workers.
 func (c BeatCall) Decode(values []any) (now shaper.Instant, live []string, err error) {
 	r := reader{values: values}
 	now = shaper.Instant(r.int())

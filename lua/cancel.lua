@@ -1,9 +1,8 @@
--- cancel: end waiting jobs of one tenant at its client's wish, and delete dead ones at the
--- operator's.
+-- cancel: end waiting jobs of one tenant, and delete dead ones.
 --
--- Guarantee: a cancelled job never leaves and its place is free at once; cancelling it again
--- changes nothing and is answered alike. A dead job is deleted only if that is asked for and nobody
--- waits to be called back; sent again, the answer is that there is none.
+-- Guarantee: a cancelled job never leaves, and its place is free at once. A second call changes
+-- nothing and gets the same answer. A dead job is deleted only on request and without a pending
+-- callback; a second call answers that there is no such job.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 outbox
@@ -18,7 +17,7 @@
 -- Reply
 --   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its
 --   state
--- Derived keys: flow queue later returned lines job idem done dead outbox unlock tenants
+-- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish
@@ -30,10 +29,10 @@ retention_of(ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9])
 
 -- Read.
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4])
-local flows, touched, jobs, reply, writes = {}, {}, {}, { now }, false
+local flows, touched, jobs, read, reply = {}, {}, {}, {}, { now }
 for k = 5, #KEYS do
-  local id = string.sub(KEYS[k], #PREFIX + 5)
-  local j = job_read(redis.call('GETRANGE', KEYS[k], '0', UP_TO_PAYLOAD))
+  local id = sub(KEYS[k], #PREFIX + 5)
+  local j = read[id] or job_read(redis.call('GETRANGE', KEYS[k], '0', UP_TO_PAYLOAD))
   local code = CONFLICT
   if not j or tenant_of(j.flow) ~= tenant then
     code = ABSENT
@@ -43,7 +42,7 @@ for k = 5, #KEYS do
     code = DELETED
   end
   reply[#reply + 1] = code
-  if (code == CANCELLED and j.state ~= 'c') or code == DELETED then
+  if not read[id] and (code == DELETED or code == CANCELLED and j.state ~= 'c') then
     if not flows[j.flow] then
       local f = flow_load(j.flow, nil, {})
       if code == CANCELLED then
@@ -51,11 +50,13 @@ for k = 5, #KEYS do
         later_known(f)
       end
       flow_reach(f)
+      f.later_before = later_head(f)
       flows[j.flow] = f
       touched[#touched + 1] = f
     end
     finish_reads(j)
-    jobs[#jobs + 1] = { id = id, key = KEYS[k], record = j, code = code }
+    j.id, read[id] = id, j
+    jobs[#jobs + 1] = j
   end
 end
 if #jobs == 0 then
@@ -65,27 +66,16 @@ end
 -- Write.
 unlock()
 for i = 1, #jobs do
-  local id, j = jobs[i].id, jobs[i].record
+  local j = jobs[i]
   local f = flows[j.flow]
-  if jobs[i].code == DELETED then
-    if redis.call('DEL', jobs[i].key) == 1 then -- an id may stand in a call twice
-      redis.call('ZREM', PREFIX .. 'dead:' .. f.name, id)
-      dead_left(f, j, retention.dead_capacity, retention.dead_bytes)
-    end
-  elseif redis.call('ZREM', PREFIX .. (j.state == 'q' and 'queue:' or 'later:') .. f.name, id) == 1 then
-    if j.state == 'q' then
-      dequeue(f, j.cost)
-    end
-    redis.call('ZREM', KEYS[3], id)
-    leave_place(f, j)
-    finish(id, j, f, 'c', '')
+  if j.state == 'd' then
+    redis.call('DEL', PREFIX .. 'job:' .. j.id)
+    redis.call('ZREM', PREFIX .. 'dead:' .. f.name, j.id)
+    dead_left(f, j, retention.dead_capacity, retention.dead_bytes)
+  else
+    end_waiting(j.id, j, f, 'c')
   end
 end
-for i = 1, #touched do
-  finish_save(touched[i])
-  flow_save(touched[i])
-  due_save(touched[i], later_head(touched[i]), horizon)
-end
-due_flush()
+save_flows(touched, horizon)
 clock_save()
 return reply

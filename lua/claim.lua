@@ -1,15 +1,15 @@
--- claim: take jobs that have ended out of the outbox for a while, to hand their completions over.
+-- claim: lease completions of jobs from the outbox.
 --
--- Guarantee: a completion is given to one caller at a time; it stays in the outbox until it is
--- reported as handed over, and is given out again when the lease has ended before that. The same
--- call sent twice is given the same ones (invariant 7).
+-- Guarantee: a completion is leased to one caller at a time. It stays in the outbox until it is
+-- acknowledged, and is leased again when the lease ends before that. The same call sent twice
+-- returns the same completions (invariant 7).
 --
 -- KEYS
 --   1 clock   2 outbox   3 claim
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 name of the call   3 most jobs   4 lease in µs
 -- Reply
---   now, 1 if others wait to be handed over, then per job: id, record without its payload
+--   now, 1 if more are due, then per job: id, record without its payload
 -- Derived keys: job unlock tenants
 -- Channels: (none)
 
@@ -37,14 +37,12 @@ for i = 1, #ids do
     absent(key)
   end
   if j and (j.state == 'S' or j.state == 'd' or j.state == 'c' or j.state == 'x') then
-    local from = j.prefix + j.payload
-    local result = j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''
     found[#found + 1] = ids[i]
-    found[#found + 1] = sub(raw, 1, j.prefix) .. result
+    found[#found + 1] = sub(raw, 1, j.prefix) .. result_of(key, j)
     leased[#leased + 1] = now + lease
     leased[#leased + 1] = ids[i]
   else
-    lost[#lost + 1] = ids[i] -- replayed since the first sending of this call, or deleted behind our back
+    lost[#lost + 1] = ids[i] -- replayed since the first sending of this call, or deleted from outside
   end
 end
 if not again and #ids > 0 then
@@ -59,8 +57,4 @@ if not again and #ids > 0 then
   clock_save()
 end
 local more = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 1)
-local reply = { now, #more }
-for i = 1, #found do
-  reply[i + 2] = found[i]
-end
-return reply
+return { now, #more, unpack(found) }

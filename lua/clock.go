@@ -9,7 +9,7 @@ import (
 // ClockNumbers is the field of a shard's clock that ParseClock reads.
 const ClockNumbers = "n"
 
-// Clock is a shard's clock and the sums over its flows. lib/clock.lua says what they mean.
+// Clock is a shard's clock and the sums over its flows; see lib/clock.lua.
 type Clock struct {
 	Last, Off, Wake              shaper.Instant // Off: by how much it is ahead of the server's clock
 	Depth, Running               int64
@@ -18,8 +18,7 @@ type Clock struct {
 	Admitted, Rejected, Departed int64
 }
 
-// ParseClock reads the numbers of a clock. Those of a clock that nobody has used yet, "", are all
-// 0.
+// ParseClock reads the numbers of a clock. The text of an unused clock is empty, its numbers are 0.
 func ParseClock(text string) (c Clock, err error) {
 	if text == "" {
 		return c, nil

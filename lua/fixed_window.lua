@@ -9,7 +9,7 @@
 -- ARGV
 --   1 instant in µs, or '' for the server's
 --   2 tag of the request, 8 characters, or '' for none
---   3 cost, 0 asks
+--   3 cost; 0 reads the state without a charge
 --   4 limit
 --   5 period in µs
 -- Reply
@@ -28,6 +28,6 @@ local left = start + period - now
 local allowed = cost <= limit - count
 if allowed and cost > 0 then
   count = count + cost
-  limit_keep(left, 'tags', limit_tags(), 'start', start, 'count', count)
+  limit_charge(left, 'start', start, 'count', count)
 end
 return limit_answer(allowed, limit, limit - count, left, count > 0 and left or 0)

@@ -1,27 +1,21 @@
 -- forget: the part of a poll that forgets tenants which were idle for ten minutes.
 --
--- Guarantee: a tenant is forgotten only if nothing of it waits, runs, is dead and kept, is
--- remembered by an API override or is charged to the future. Everything is read before the first
--- write.
+-- Guarantee: a tenant is forgotten only if it has no waiting, leased or dead jobs, no API override,
+-- no departure charged to the future, and at most LEFT_MOST bytes of answers and keys. Everything
+-- is read before the first write.
 --
--- KEYS
---   as of tick
--- ARGV
---   as of tick
--- Reply
---   as of tick
+-- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow lines policy flows dead unlock tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow finish poll
 
 local IDLE_MOST = 64
-local LEFT_MOST = 65536 -- bytes of answers and keys that an idle tenant leaves without being remembered for them
-local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is looked at again
+local LEFT_MOST = 65536 -- bytes
+local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is checked again
 
--- idle_keys returns the keys of a tenant of which nothing is waiting, running, dead and kept,
--- remembered by an API override, charged to the future, or stored beyond LEFT_MOST bytes; nil for
--- any other, and whether an API override keeps that one anyway.
+-- idle_keys returns the keys of an idle tenant, false for any other; whether an API override keeps
+-- the tenant; and the bytes of its dead letters.
 local function idle_keys(tenant)
   local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
   local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
@@ -45,32 +39,28 @@ local function idle_keys(tenant)
   return { keys = idle and keys, overrides = overrides, dead = dead }
 end
 
--- forget_idle deletes what is known of idle tenants. The others are looked at again in ten minutes,
--- or in a day when an API override keeps them anyway.
-local function forget_idle(entries)
-  local gone, kept, keys = {}, {}, {}
-  for i = 1, #entries do
-    local tenant = string.match(entries[i], '^%S+')
-    local ok, found = attempt('tenant ' .. tenant, idle_keys, tenant)
-    if ok and found.keys then
-      gone[#gone + 1] = entries[i]
-      clock.stored = max(0, clock.stored - found.dead)
-      for n = 1, #found.keys do
-        keys[#keys + 1] = found.keys[n]
-      end
-    else
-      kept[#kept + 1] = { entry = entries[i], again = ok and found.overrides and now + OVERRIDDEN or now }
+local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
+local gone, kept, keys = {}, {}, {}
+for i = 1, #entries do
+  local tenant = string.match(entries[i], '^%S+')
+  local ok, found = attempt('tenant ' .. tenant, idle_keys, tenant)
+  if ok and found.keys then
+    gone[#gone + 1] = entries[i]
+    clock.stored = max(0, clock.stored - found.dead)
+    for n = 1, #found.keys do
+      keys[#keys + 1] = found.keys[n]
     end
-  end
-  start_writing()
-  if #keys > 0 then
-    redis.call('DEL', unpack(keys))
-    redis.call('ZREM', KEYS[6], unpack(gone))
-  end
-  for i = 1, #kept do
-    redis.call('ZADD', KEYS[6], kept[i].again, kept[i].entry)
+  else
+    kept[#kept + 1] = ok and found.overrides and now + OVERRIDDEN or now
+    kept[#kept + 1] = entries[i]
   end
 end
-
-forget_idle(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST))
+start_writing()
+if gone[1] then
+  redis.call('DEL', unpack(keys))
+  redis.call('ZREM', KEYS[6], unpack(gone))
+end
+if kept[1] then
+  redis.call('ZADD', KEYS[6], unpack(kept))
+end
 return answer(head(KEYS[6]) < now - IDLE)

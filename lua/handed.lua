@@ -1,7 +1,7 @@
--- handed: take completions out of the outbox that somebody else sees to from now on.
+-- handed: acknowledge completions that were handed over, and remove them from the outbox.
 --
--- Guarantee: only the end of a job that was handed over is taken out, not a later one of the same
--- job; sent again it changes nothing. From then on the job is kept as long as any other.
+-- Guarantee: only the end of a job that was handed over is removed, not a later one of the same
+-- job. A second call changes nothing. From then on the usual retention applies to the job.
 --
 -- KEYS
 --   1 clock   2 outbox
@@ -11,7 +11,7 @@
 --   2, 3 retention in s: of finished jobs, of dead letters
 --   then per job: epoch, state
 -- Reply
---   now, then per job: 1 taken out, 0 not in the outbox with this end
+--   now, then per job: 1 removed, 0 not in the outbox with this end
 -- Derived keys: unlock tenants
 -- Channels: (none)
 

@@ -9,7 +9,7 @@
 --   1 instant in µs, or '' for the server's   2 lease in µs
 --   then per lease: epoch
 -- Reply
---   now, then per lease: 1 extended, 0 not current any more
+--   now, then per lease: 1 extended, 0 no longer current
 -- Derived keys: unlock tenants
 -- Channels: (none)
 

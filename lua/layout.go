@@ -43,26 +43,24 @@ var (
 	fieldPayload  = field{name: "payload", size: 4, kind: number} // bytes of the payload
 )
 
-// head is the one table of the fields: offsets in Go and in the scripts, and what the scripts
-// decode, follow from it.
+// head is the one table of the fields. Offsets in Go and in the scripts, and the functions of the
+// scripts that decode, follow from it.
 var head = layOut(&fieldVersion, &fieldState, &fieldEpoch, &fieldAttempts, &fieldFree, &fieldOutcome, &fieldTag, &fieldStamp, &fieldAt,
 	&fieldDeadline, &fieldSeq, &fieldResult, &fieldCreated, &fieldWait, &fieldCost, &fieldMax, &fieldPrefix, &fieldPayload)
 
 // HeadLength is the length of a record's head.
 const HeadLength = 68
 
-func layOut(fields ...*field) []field {
+func layOut(fields ...*field) []*field {
 	at := 0
-	out := make([]field, len(fields))
-	for i, f := range fields {
+	for _, f := range fields {
 		f.at = at
 		at += f.size
-		out[i] = *f
 	}
 	if at != HeadLength {
 		panic(fmt.Sprintf("lua: the fields of a head take %d bytes, not %d", at, HeadLength))
 	}
-	return out
+	return fields
 }
 
 // of reads the field from a head.
@@ -76,31 +74,71 @@ func (f field) put(b []byte, n int64) []byte {
 	return b
 }
 
-// layout is the part of lib that follows from the table: HEAD, for each field its first and last
-// byte from 1 on, such as EPOCH_AT and EPOCH_END, and head_read, which decodes them all.
+// layout is the part of lib that follows from the table: HEAD; for each field its first and last
+// byte from 1 on, such as EPOCH_AT and EPOCH_END; and the functions that encode and decode.
 func layout() string {
-	var constants, table strings.Builder
-	fmt.Fprintf(&constants, "local HEAD = %d\n", HeadLength)
-	names := make([]string, 0, HeadLength)
+	var out strings.Builder
+	fmt.Fprintf(&out, "local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor\nlocal HEAD = %d\n", HeadLength)
 	for _, f := range head {
 		upper := strings.ToUpper(f.name)
-		fmt.Fprintf(&constants, "local %s_AT, %s_END = %d, %d\n", upper, upper, f.at+1, f.at+f.size)
-		first := len(names)
-		for i := range f.size {
-			names = append(names, fmt.Sprintf("b%d", f.at+1+i))
-		}
-		value := names[first]
-		for i, b := range names[first+1:] {
-			if i > 0 {
-				value = "(" + value + ")"
-			}
-			value += " * 256 + " + b
-		}
-		if f.kind == letter {
-			value = "char(" + value + ")"
-		}
-		fmt.Fprintf(&table, "    %s = %s,\n", f.name, value)
+		fmt.Fprintf(&out, "local %s_AT, %s_END = %d, %d\n", upper, upper, f.at+1, f.at+f.size)
 	}
-	return constants.String() + "local function head_read(raw)\n  local " + strings.Join(names, ", ") +
-		" = byte(raw, 1, HEAD)\n  return {\n" + table.String() + "    raw = raw, flow = '', idem = '', type_at = 0,\n  }\nend\n"
+	for size := 2; size <= 7; size++ {
+		out.WriteString(codec(size))
+	}
+	out.WriteString(decoder("head_read(raw)", "raw = raw, flow = '', idem = '', type_at = 0", head...))
+	// A table of nine fields takes twice as much as one of eight.
+	out.WriteString(decoder("waiting_read(raw, id)", "id = id, full = raw, stamp = 0",
+		&fieldEpoch, &fieldAttempts, &fieldAt, &fieldCost, &fieldPayload))
+	out.WriteString(decoder("succeeding_read(raw)", "raw = raw, flow = '', type_at = 0",
+		&fieldState, &fieldEpoch, &fieldAttempts, &fieldOutcome, &fieldPrefix))
+	return out.String()
+}
+
+// codec is two functions for numbers of the given size in bytes: u24 encodes one of three bytes,
+// n24 decodes it at a place in a string.
+func codec(size int) string {
+	bytes, encode := bytesOf(1, size), ""
+	for i := size; i > 1; i-- {
+		encode += fmt.Sprintf("  local b%d = n %% 256\n  n = (n - b%d) / 256\n", i, i)
+	}
+	return fmt.Sprintf("local function u%d(n)\n  if n == 0 then\n    return '%s'\n  end\n%s  return char(n, %s)\nend\n",
+		8*size, strings.Repeat(`\0`, size), encode, strings.Join(bytes[1:], ", ")) +
+		fmt.Sprintf("local function n%d(s, i)\n  local %s = byte(s, i, i + %d)\n  return %s\nend\n",
+			8*size, strings.Join(bytes, ", "), size-1, bigEndian(bytes))
+}
+
+// decoder is a function with the given name and parameters. It returns a table of the given fields,
+// in the order of the head, and of more.
+func decoder(signature, more string, fields ...*field) string {
+	const apart = 6 // bytes between two fields from which a second read is cheaper
+	var reads, table strings.Builder
+	for i := 0; i < len(fields); {
+		first, end := fields[i].at, fields[i].at
+		for ; i < len(fields) && fields[i].at-end <= apart; i++ {
+			f := fields[i]
+			end = f.at + f.size
+			value := bigEndian(bytesOf(f.at+1, f.size))
+			if f.kind == letter {
+				value = "char(" + value + ")"
+			}
+			fmt.Fprintf(&table, "    %s = %s,\n", f.name, value)
+		}
+		fmt.Fprintf(&reads, "  local %s = byte(raw, %d, %d)\n", strings.Join(bytesOf(first+1, end-first), ", "), first+1, end)
+	}
+	return "local function " + signature + "\n" + reads.String() + "  return {\n" + table.String() + "    " + more + ",\n  }\nend\n"
+}
+
+// bytesOf names bytes of a record, the first of which is counted from 1.
+func bytesOf(first, size int) []string {
+	names := make([]string, size)
+	for i := range names {
+		names[i] = fmt.Sprintf("b%d", first+i)
+	}
+	return names
+}
+
+// bigEndian is the number that the bytes are.
+func bigEndian(bytes []string) string {
+	return strings.Repeat("(", max(0, len(bytes)-2)) + strings.Replace(strings.Join(bytes, ") * 256 + "), ")", "", 1)
 }

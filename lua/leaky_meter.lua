@@ -9,7 +9,7 @@
 -- ARGV
 --   1 instant in µs, or '' for the server's
 --   2 tag of the request, 8 characters, or '' for none
---   3 cost, 0 asks
+--   3 cost; 0 reads the state without a charge
 --   4 limit
 --   5 period in µs
 --   6 burst
@@ -20,20 +20,4 @@
 
 --! include limit
 
--- The bucket is empty at tat + rem / limit. Water is counted in units of 1 / limit µs.
-local tat, rem = limit_load('tat', 'rem')
-local size = tonumber(ARGV[6])
-if now > tat then
-  tat, rem = now, 0
-end
-local room, water = size * period, (tat - now) * limit + rem
-local free = floor((room - water) / period)
-local allowed, retry = cost <= free, 0
-if allowed and cost > 0 then
-  water, free = water + cost * period, free - cost
-  local whole = floor(water / limit)
-  limit_keep(quotient(water, limit), 'tags', limit_tags(), 'tat', now + whole, 'rem', water - whole * limit)
-elseif not allowed and cost <= size then
-  retry = quotient(cost * period - (room - water), limit)
-end
-return limit_answer(allowed, size, free, retry, quotient(water, limit))
+return limit_bucket(tonumber(ARGV[6]))

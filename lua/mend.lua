@@ -1,21 +1,21 @@
--- mend: compare what is counted of flows with what is stored of them, and repair it.
+-- mend: compare the counters of flows with what is stored, and repair them.
 --
 -- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is
 -- deleted, an index entry without a record is removed, a record without an index entry is put back,
 -- counts are set to what is found, and a flow that was lost begins a new grid one interval from
--- now, so that no repair lets a flow burst. Without being asked to repair it writes nothing. Sent
--- again it finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost
+-- now, so that no repair lets a flow burst. Without ARGV 3 it writes nothing. A second call finds
+-- what is left. It reads at most 1,000 records of a flow; of a longer one the cost
 -- and the bytes are estimated where the number of its jobs is wrong.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 tenants   6 outbox
---   then per job to look at: job
+--   then per job to check: job
 -- ARGV
 --   1 instant in µs, or '' for the server's
 --   2 horizon in µs
 --   3 '1' to repair
---   4 '1' to look at the totals
---   5 '1' to look at the flows of the jobs, too
+--   4 '1' to check the totals
+--   5 '1' to check the flows of the jobs, too
 --   then per flow: name
 -- Reply
 --   now, then per finding: kind, name of the key or flow, what was found
@@ -72,7 +72,7 @@ local function job_of(id)
   return sound(key, 'string') and job_read(redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD))
 end
 
--- The jobs that are to be looked at: each has to be where its state says.
+-- Each of the jobs has to be in the index of its state.
 for k = 7, #KEYS do
   local id = sub(KEYS[k], #PREFIX + 5)
   local j = job_of(id)
@@ -91,24 +91,23 @@ for k = 7, #KEYS do
   end
 end
 
--- Who runs, by flow; nil where there are too many leases to read.
-local running, leased_bytes
+-- The number of leased jobs and their bytes, by flow; unknown if there are too many leases to read.
+local running, leased_bytes = {}, {}
 local leases = redis.call('ZRANGE', KEYS[4], '0', format('%d', LEASES_MOST))
-if #leases <= LEASES_MOST then
-  running, leased_bytes = {}, {}
-  for i = 1, #leases do
-    local j = job_of(leases[i])
-    if j and j.state == 'l' then
-      running[j.flow] = (running[j.flow] or 0) + 1
-      leased_bytes[j.flow] = (leased_bytes[j.flow] or 0) + job_bytes(j)
-    else
-      find('no_record', 'leases', leases[i], 'ZREM', KEYS[4], leases[i])
-    end
+local all_leases = #leases <= LEASES_MOST
+for i = 1, all_leases and #leases or 0 do
+  local j = job_of(leases[i])
+  if j and j.state == 'l' then
+    running[j.flow] = (running[j.flow] or 0) + 1
+    leased_bytes[j.flow] = (leased_bytes[j.flow] or 0) + job_bytes(j)
+  else
+    find('no_record', 'leases', leases[i], 'ZREM', KEYS[4], leases[i])
   end
 end
 
--- records_of sums up the jobs of an index of a flow: how many there are, their cost and bytes,
--- their highest sequence, and whether all were read. Entries without a record are removed.
+-- records_of sums up the jobs of an index of a flow: their number, cost and bytes, their highest
+-- sequence, and whether all were read; otherwise cost and bytes are estimated. It removes entries
+-- without a record.
 local function records_of(index)
   local ids = redis.call('ZRANGE', index, '0', format('%d', RECORDS_MOST - 1))
   local sum = { count = redis.call('ZCARD', index), cost = 0, bytes = 0, stored = 0, seq = 0, read = 0 }
@@ -126,11 +125,15 @@ local function records_of(index)
       end
     end
   end
+  if not sum.whole then
+    local part = sum.count / max(1, sum.read)
+    sum.cost, sum.bytes = floor(sum.cost * part), floor(sum.bytes * part)
+  end
   return sum
 end
 
--- dead_bytes_of sums up the dead letters of a flow. Where Redis has deleted some by now, or the
--- index is long, it returns the count as it is.
+-- dead_bytes_of sums up the dead letters of a flow. If Redis has deleted some, or the index is long,
+-- it returns the counted sum.
 local function dead_bytes_of(name, counted)
   local dead = PREFIX .. 'dead:' .. name
   local ids = redis.call('ZRANGE', dead, '0', format('%d', RECORDS_MOST))
@@ -147,13 +150,9 @@ local function dead_bytes_of(name, counted)
   return gone and counted or sum
 end
 
--- estimate is a sum over all of count jobs, by that over those that were read.
-local function estimate(sum, name)
-  return sum.read > 0 and floor(sum[name] * sum.count / sum.read) or sum.count
-end
-
--- set changes counts, given as names and values, and returns a text of those that differed.
-local function set(f, ...)
+-- set changes counts, given as names and values. It reports those that differed as a finding, unless
+-- kind is false.
+local function set(f, kind, name_of, ...)
   local found, differ = { ... }, {}
   for i = 1, #found, 2 do
     local name, value = found[i], found[i + 1]
@@ -162,7 +161,9 @@ local function set(f, ...)
       f[name] = value
     end
   end
-  return table.concat(differ, ', ')
+  if kind and differ[1] then
+    find(kind, name_of, table.concat(differ, ', '))
+  end
 end
 
 local function flow_sound(name)
@@ -186,7 +187,7 @@ local function mend_flow(name)
   end
   local f = flow_load(name, nil, {})
   local queue, later = records_of(PREFIX .. 'queue:' .. name), records_of(PREFIX .. 'later:' .. name)
-  local runs = running and (running[name] or 0) or f.running
+  local runs = all_leases and (running[name] or 0) or f.running
   local depth = queue.count + later.count
   if f.fresh then
     if depth + runs == 0 and redis.call('EXISTS', PREFIX .. 'dead:' .. name) == 0 then
@@ -208,15 +209,12 @@ local function mend_flow(name)
   local exact = queue.whole and later.whole
   local cost, bytes = queue.cost, queue.bytes + later.bytes
   if not exact then
-    cost = queue.count == f.queued and f.cost or estimate(queue, 'cost')
-    bytes = depth == f.depth and f.bytes or estimate(queue, 'bytes') + (later.read > 0 and estimate(later, 'bytes') or 0)
+    cost = queue.count == f.queued and f.cost or cost
+    bytes = depth == f.depth and f.bytes or bytes
   end
-  local live = exact and leased_bytes and queue.stored + later.stored + (leased_bytes[name] or 0) or f.live
-  local differ = set(f, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost, 'bytes', bytes, 'live', live,
+  local live = exact and all_leases and queue.stored + later.stored + (leased_bytes[name] or 0) or f.live
+  set(f, 'counts', 'flow:' .. name, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost, 'bytes', bytes, 'live', live,
     'dead_bytes', dead_bytes_of(name, f.dead_bytes))
-  if differ ~= '' then
-    find('counts', 'flow:' .. name, differ)
-  end
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
   if flow_due(f, head) and not redis.call('ZSCORE', KEYS[2], name) then
     find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no poll would find them')
@@ -264,10 +262,7 @@ if recount and repair or totals then
       end
     end
   end
-  local differ = set(clock, 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
-  if differ ~= '' and not recount then
-    find('totals', 'clock', differ)
-  end
+  set(clock, not recount and 'totals', 'clock', 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
   if lost and repair then
     redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00')
   end

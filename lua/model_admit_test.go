@@ -78,7 +78,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 	var admitted []candidate
 	var records []*lua.Record
 	var refusal *lua.Verdict
-	refusedBy, turnedAway := "", "" // the flow of the refusal; the first flow that had no place, or none in time
+	refusedBy := "" // the flow of the refusal
 	for i, c := range r.jobs {
 		f, v := flows[c.flow], &verdicts[i]
 		refused := false
@@ -88,7 +88,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 			switch {
 			case j.State == shaper.Queued:
 				v.Position, v.Start = m.place(c.id, f)
-			case j.State == shaper.Scheduled && !m.paused(f).Paused:
+			case (j.State == shaper.Scheduled || j.State == shaper.Retrying) && !m.paused(f).Paused:
 				v.Start = startAt(f, m.now, j.At)
 			}
 		} else if known := m.known(c, made); known != "" {
@@ -124,9 +124,6 @@ func (m *model) admit(r admission) []lua.Verdict {
 				if v.Outcome == shaper.OverShare {
 					v.Stored = stored[c.flow]
 				}
-				if turnedAway == "" {
-					turnedAway = c.flow
-				}
 			} else {
 				f.admitted++
 				m.clock.admitted++
@@ -140,7 +137,9 @@ func (m *model) admit(r admission) []lua.Verdict {
 		}
 		m.reach(string(v.Outcome))
 		if refused && refusal == nil {
-			refusal, refusedBy = v, c.flow
+			if refusal, refusedBy = v, c.flow; r.atomic {
+				break
+			}
 		}
 	}
 	if r.atomic && refusal != nil {
@@ -150,9 +149,9 @@ func (m *model) admit(r admission) []lua.Verdict {
 		for i := range verdicts {
 			verdicts[i] = *refusal
 		}
-		if f, known := m.flows[turnedAway]; known {
+		if f, known := m.flows[refusedBy]; known && refusal.Outcome != shaper.KeyReused {
 			f.rejected += int64(len(r.jobs))
-			m.flows[turnedAway] = f
+			m.flows[refusedBy] = f
 			m.stored.rejected += int64(len(r.jobs))
 			m.stored.last, m.stored.off = m.now, m.clock.off
 		}

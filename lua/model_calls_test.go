@@ -313,14 +313,9 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		return after, a
 	}
 	after, a := ask()
-	switch a.Outcome {
-	case shaper.Full:
-		m.reach("replay full")
-		return lua.JobFull, a
-	case shaper.FullOfBytes:
-		return lua.JobFullOfBytes, a
-	case shaper.Draining:
-		return lua.JobDraining, a
+	if a.Outcome != shaper.Admitted {
+		m.reachIf(a.Outcome == shaper.Full, "replay full")
+		return lua.JobDone, a
 	}
 	delete(m.deads[f.name], r.id)
 	delete(m.outbox, r.id)

@@ -1,11 +1,11 @@
 package lua
 
-// BeforePayload is how many bytes of a record stand before its payload at the most.
+// BeforePayload is the greatest offset of a payload in a record.
 const BeforePayload = maxPrefix
 
-// PeekPayload reads flow and payload from the first bytes of a record, false when it is none. size
-// is what the payload has in bytes, 0 for a record that lost it at its end; payload is as much of
-// it as is there. It shares the memory of start.
+// PeekPayload reads flow and payload from the first bytes of a record; ok is false if they are not a
+// record. size is the length of the payload, 0 if the job has ended. payload is the part of it in
+// start, whose memory it shares.
 func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) {
 	_, flow, ok = PeekRecord(start)
 	if !ok {

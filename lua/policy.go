@@ -34,8 +34,7 @@ func EncodePolicy(p shaper.Policy) string {
 		flag(p.Paused), flag(p.Draining))
 }
 
-// parseObeyed reads what a flow keeps of its policy: the tier that its tenant claimed, and the
-// paces.
+// parseObeyed reads the policy that a flow keeps: the tier that its tenant claimed, and the paces.
 func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	fields := strings.Fields(text)
 	if len(fields) > 0 && strings.HasPrefix(fields[0], "=") {
@@ -54,7 +53,7 @@ func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	return fields[1][1:], paces, nil
 }
 
-// numbersIn reads n numbers, apart by colons.
+// numbersIn reads n numbers, separated by colons.
 func numbersIn(text string, n int) ([]int64, error) {
 	numbers := make([]int64, n)
 	for i := range numbers {

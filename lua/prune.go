@@ -1,27 +1,24 @@
 package lua
 
 import (
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
-// Redis runs a script from its first line at every call: it makes each function anew, with a cell
-// for every variable that the function refers to. A script may have 200 local names. So a script is
-// sent with only what it uses of lib, and with numbers in the place of their names: that saves 4 %
-// of Redis's instructions of a job that comes alone, and tick fits.
+// Redis runs a script from its first line at every call and makes all its functions anew. A script
+// may have 200 local names. So a script contains only the definitions of lib that it uses, with
+// numbers in place of their names. That saves 4 % of Redis's instructions for a lone job.
 
-// statement is what stands at the margin of a source, with the lines that belong to it.
+// statement is a line at the margin of a source, with the lines that belong to it.
 type statement struct {
 	text    string
 	names   []string // that it refers to
 	defines []string // none where it does something
-
-	constants map[string]string // what it defines, where that is numbers or a string
 }
 
-// statements splits a source at the lines that begin at its margin and close nothing.
+// statements splits a source at the lines that begin at its margin and do not close a block.
 func statements(source string) []statement {
 	var out []statement
 	begin, at := 0, 0
@@ -36,93 +33,59 @@ func statements(source string) []statement {
 	return append(out, parse(source[begin:]))
 }
 
-var (
-	// name is a name, but for a field of a table and what begins a string.
-	name     = regexp.MustCompile(`(?:^|[^.'\w])([A-Za-z_]\w*)`)
-	constant = regexp.MustCompile(`^local ([A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')\n$`)
-)
+// name matches a name, except a field of a table and the start of a string.
+var name = regexp.MustCompile(`(?:^|[^.'\w])([A-Za-z_]\w*)`)
+
+func namesIn(text string) (names []string) {
+	for _, m := range name.FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
 
 func parse(text string) statement {
-	s := statement{text: text}
-	for _, m := range name.FindAllStringSubmatch(text, -1) {
-		s.names = append(s.names, m[1])
-	}
-	what, isLocal := strings.CutPrefix(text, "local ")
-	if !isLocal {
-		return s
-	}
-	what = strings.TrimPrefix(what, "function ")
-	for name := range strings.SplitSeq(what[:strings.IndexAny(what, "=(-\n")], ",") {
-		s.defines = append(s.defines, strings.TrimSpace(name))
-	}
-	if m := constant.FindStringSubmatch(text); m != nil {
-		if values := strings.Split(m[2], ", "); len(values) == len(s.defines) {
-			s.constants = map[string]string{}
-			for i, name := range s.defines {
-				s.constants[name] = values[i]
-			}
-		}
+	s := statement{text: text, names: namesIn(text)}
+	if what, isLocal := strings.CutPrefix(text, "local "); isLocal {
+		what = strings.TrimPrefix(what, "function ")
+		s.defines = namesIn(what[:strings.IndexAny(what, "=(-\n")])
 	}
 	return s
 }
 
-// prune is lib and the script without the definitions that nothing refers to.
-func prune(lib, script []statement) []statement {
-	all := slices.Concat(lib, script)
-	definers := map[string][]int{}
-	for i, s := range all {
-		for _, name := range s.defines {
-			definers[name] = append(definers[name], i)
-		}
-	}
-	needed := make([]bool, len(all))
-	var need func(i int)
-	need = func(i int) {
-		if needed[i] {
-			return
-		}
-		needed[i] = true
-		for _, name := range all[i].names {
-			for _, d := range definers[name] {
-				need(d)
+// prune is lib and the script without the definitions of lib that no later statement refers to.
+func prune(lib, script []statement) (out []statement) {
+	all, needed := slices.Concat(lib, script), map[string]bool{}
+	for i, s := range slices.Backward(all) {
+		if i >= len(lib) || s.defines == nil || slices.ContainsFunc(s.defines, func(n string) bool { return needed[n] }) {
+			out = append(out, s)
+			for _, n := range s.names {
+				needed[n] = true
 			}
 		}
 	}
-	var out []statement
-	for i, s := range all {
-		if i >= len(lib) || s.defines == nil {
-			need(i)
-		}
-	}
-	for i, s := range all {
-		if needed[i] {
-			out = append(out, s)
-		}
-	}
+	slices.Reverse(out)
 	return out
 }
 
-var capitals = regexp.MustCompile(`(^|[^.'\w])([A-Z]\w*)`)
+var constant = regexp.MustCompile(`^local (?:[A-Z]\w*(?:, [A-Z]\w*)*) = (\d+(?:, \d+)*|'[^']*')\n$`)
 
 // fold is the source of the statements, with numbers and strings in the place of the names that
 // they have in capitals.
 func fold(all []statement) string {
-	literal := map[string]string{}
+	literal, out := map[string]string{}, strings.Builder{}
 	for _, s := range all {
-		maps.Copy(literal, s.constants)
-	}
-	var out strings.Builder
-	for _, s := range all {
-		if s.constants != nil {
-			continue
-		}
-		out.WriteString(capitals.ReplaceAllStringFunc(s.text, func(found string) string {
-			before, name := "", found
-			if found[0] < 'A' || found[0] > 'Z' {
-				before, name = found[:1], found[1:]
+		if m := constant.FindStringSubmatch(s.text); m != nil {
+			if values := strings.Split(m[1], ", "); len(values) == len(s.defines) {
+				for i, n := range s.defines {
+					literal[n] = values[i]
+				}
+				continue
 			}
-			if value, ok := literal[name]; ok {
-				return before + value
+		}
+		out.WriteString(name.ReplaceAllStringFunc(s.text, func(found string) string {
+			n := strings.TrimLeftFunc(found, func(r rune) bool { return !unicode.IsLetter(r) })
+			if value, ok := literal[n]; ok {
+				return strings.TrimSuffix(found, n) + value
 			}
 			return found
 		}))

@@ -3,50 +3,36 @@
 -- Guarantee: the stamp of such a job stays spent, for it may have departed (invariant 2).
 -- Everything is read before the first write.
 --
--- KEYS
---   as of tick
--- ARGV
---   as of tick
--- Reply
---   as of tick
+-- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored flow finish poll
 
-local SWEEP_MOST = 100
-
--- take_back ends leases whose worker was not heard of in time. The stamp of such a job stays spent:
--- it may have departed.
-local function take_back(ids)
-  local jobs, lapsed = jobs_to_change(ids, KEYS[4]), 0
-  if ids[1] then
-    redis.call('ZREM', KEYS[4], unpack(ids))
-  end
-  for i = 1, #ids do
-    local id, j = ids[i], jobs[i]
-    if j and j.state == 'l' then
-      local f = flows[j.flow]
-      lapsed = lapsed + 1
-      f.running = f.running - 1
-      clock.running = clock.running - 1
-      j.outcome = 'x'
-      if charge_free(j) then
-        f.dead = f.dead + 1
-        finish(id, j, f, 'd', '')
-      else
-        give_back(id, j, f)
-      end
-    end
-  end
-  if lapsed > 0 then
-    redis.call('HINCRBY', KEYS[1], 'lapsed', lapsed)
-  end
-  save_touched()
-end
+local SWEEP_MOST = 100 -- leases that one call takes back
 
 if unswept() or now < clock.grace then
   return answer(true)
 end
-take_back(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, SWEEP_MOST))
+local ids = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, SWEEP_MOST)
+local jobs = jobs_to_change(ids, KEYS[4])
+if ids[1] then
+  redis.call('ZREM', KEYS[4], unpack(ids))
+end
+for i = 1, #ids do
+  local id, j = ids[i], jobs[i]
+  if j and j.state == 'l' then
+    local f = flows[j.flow]
+    f.running, clock.running = f.running - 1, clock.running - 1
+    redis.call('HINCRBY', KEYS[1], 'lapsed', 1)
+    j.outcome = 'x'
+    if charge_free(j) then
+      f.dead = f.dead + 1
+      finish(id, j, f, 'd', '')
+    else
+      give_back(id, j, f)
+    end
+  end
+end
+save_flows(touched, helper and horizon)
 return answer(true)

@@ -40,7 +40,7 @@ type Record struct {
 const (
 	maxPrefix   = 2114
 	maxURL      = 1024 // bytes of a callback URL
-	recordBytes = 256  // that Redis keeps beside the record, about
+	recordBytes = 256  // about the bytes that Redis needs beside the record
 )
 
 // callbackField is the place of the callback URL among the fields of the prefix: its length takes
@@ -50,9 +50,9 @@ const callbackField = 6
 // ErrRecord means that a stored record cannot be read.
 var ErrRecord = errors.New("not a job record")
 
-// Rest encodes what the admitting script is given of a record: all from its cost on. Type, tenant,
+// Rest encodes the part of a record that admit gets: all from its cost on. Type, tenant,
 // route and trace parent are at most 255 bytes, the callback URL at most 1,024, flow and idem are
-// as in keys. Fields at the end that are empty take no room.
+// as in keys. Empty fields at the end take no bytes.
 func (r Record) Rest() ([]byte, error) {
 	tenant, route, _ := strings.Cut(r.Flow, "/")
 	fields := []string{r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route), r.TraceParent, r.CallbackURL}
@@ -87,8 +87,8 @@ func (r Record) Rest() ([]byte, error) {
 	return append(b, r.Payload...), nil
 }
 
-// DecodeRecord reads a stored record, with or without its payload: a reader that left the payload
-// out hands over head, prefix and result. Payload and Result share the memory of raw.
+// DecodeRecord reads a stored record: head, prefix, payload, which may be left out, and result.
+// Payload and Result share the memory of raw. Errors wrap ErrRecord.
 func DecodeRecord(raw []byte) (Record, error) {
 	if len(raw) < HeadLength || raw[0] != '1' {
 		return Record{}, fmt.Errorf("%w: %d bytes", ErrRecord, len(raw))
@@ -147,7 +147,7 @@ func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligib
 	return shaper.State(fieldState.of(head)), fieldEpoch.of(head), int(fieldAttempts.of(head)), shaper.Instant(fieldAt.of(head))
 }
 
-// PeekRecord reads state and flow from the first bytes of a record, false when they are not there.
+// PeekRecord reads state and flow from the first bytes of a record; ok is false if they are missing.
 func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
 	if len(start) <= HeadLength || start[0] != '1' || len(start) < HeadLength+1+int(start[HeadLength]) {
 		return 0, "", false
@@ -164,8 +164,7 @@ func WaitOf(head []byte) (wait time.Duration, ok bool) {
 	return max(0, micros(fieldStamp.of(head)-fieldCreated.of(head))), true
 }
 
-// unless is the name, or nothing where the key says it already: most names stand in keys as they
-// are.
+// unless is the name, or "" if the key contains it as it is, as most do.
 func unless(name, inKey string) string {
 	if name == inKey {
 		return ""

@@ -1,9 +1,8 @@
--- replay: bring a dead job back through its bucket.
+-- replay: queue a dead job again.
 --
--- Guarantee: the job asks for a place like a new one, at the end of the queue (invariants 1 and 6);
--- its attempts start anew, its epoch goes on, its max wait starts again. A callback that was not
--- handed over yet is left to its new end. The same call sent twice is answered alike: its tag is
--- kept in the record.
+-- Guarantee: the job is admitted like a new one, at the end of the queue (invariants 1 and 6). Its
+-- attempts and its max wait start anew, its epoch goes on. A pending callback waits for the new
+-- end. The same call sent twice gets the same answer, because the record keeps its tag.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 job   5 outbox
@@ -14,15 +13,15 @@
 --   4 call tag, 1 to 2^32 - 1
 --   5 max attempts   6, 7 most dead letters of a flow, and of how many bytes
 -- Reply
---   now, then 0 no such job of this tenant, 1 replayed, 3 not dead, 4 full, 5 draining, 6 full of
---   bytes; then, but for 0 and 3: position, estimated start, depth, capacity, retry after in µs,
---   limit, period in µs, bytes, capacity in bytes
+--   now, then 0 no such job of this tenant, 3 not dead, or 1 and: outcome as of admit, position,
+--   estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in
+--   bytes
 -- Derived keys: flow queue later lines idem dead tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored flow admission
 
-local ABSENT, REPLAYED, CONFLICT, FULL, DRAINING, FULL_OF_BYTES = 0, 1, 3, 4, 5, 6
+local ABSENT, DONE, CONFLICT = 0, 1, 3
 clock_load(ARGV[1])
 local horizon, tag = tonumber(ARGV[3]), tonumber(ARGV[4])
 local id = string.sub(KEYS[4], #PREFIX + 5)
@@ -33,16 +32,16 @@ end
 local f = flow_load(j.flow)
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
-local function reply(code, position, start, after)
-  return { now, code, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period, f.bytes, p.capacity_bytes }
+local function reply(outcome, position, start, after)
+  return { now, DONE, outcome, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period, f.bytes, p.capacity_bytes }
 end
 if j.tag == tag then
   local rank = redis.call('ZRANK', queue, id)
   if not rank then
-    return reply(REPLAYED, 0, 0, 0)
+    return reply(ADMITTED, 0, 0, 0)
   end
   local position, start = place_of(f, rank)
-  return reply(REPLAYED, position, start, 0)
+  return reply(ADMITTED, position, start, 0)
 end
 if j.state ~= 'd' then
   return { now, CONFLICT }
@@ -54,13 +53,13 @@ local later = later_known(f)
 if p.draining then
   return reply(DRAINING, 0, 0, 0)
 end
--- drained is when all that are queued have left.
+-- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()
   return paused(f) and 0 or start_after(f, f.cost)
 end
-local of, departures = full(f, 1, j.payload)
-if of then
-  return reply(of == 'jobs' and FULL or FULL_OF_BYTES, 0, drained(), departures and retry_after(f, departures) or 0)
+local refusal, departures = full(f, 1, j.payload)
+if refusal then
+  return reply(refusal, 0, drained(), departures and retry_after(f, departures) or 0)
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
@@ -88,4 +87,4 @@ flow_save(f)
 due_save(f, later, horizon)
 due_flush()
 clock_save()
-return reply(REPLAYED, f.queued, start, 0)
+return reply(ADMITTED, f.queued, start, 0)

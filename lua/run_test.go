@@ -121,7 +121,6 @@ func TestDecodeRefuses(t *testing.T) {
 			return err
 		},
 		"heartbeat": func(v []any) error { _, err := lua.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v); return err },
-		"clock":     func(v []any) error { _, err := lua.ClockCall{}.Decode(v); return err },
 		"cancel":    func(v []any) error { _, err := lua.CancelCall{}.Decode(v); return err },
 		"replay":    func(v []any) error { _, _, err := lua.ReplayCall{}.Decode(v); return err },
 		"tune":      func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },

@@ -1,10 +1,10 @@
-// Package lua holds the scripts that run inside Redis: their sources, how they are sent, and the
-// typed form of what they take and answer. One file is one command; its header is its contract, and
-// a test reads it. The arithmetic in lib/bucket.lua is that of package shaper, step for step; a
-// parity test holds the two together.
+// Package lua holds the scripts that run inside Redis: their sources, how they are sent, and typed
+// calls and replies. One file is one command. Its header is its contract, which a test checks. The
+// arithmetic in lib/bucket.lua is that of package shaper, step for step; a parity test compares the
+// two.
 //
-// The scripts are plain Lua 5.1 and use nothing that the embedded engine lacks. What several of
-// them need stands once, in lib, and is put before the script that asks for it.
+// The scripts are plain Lua 5.1 and use only what the embedded engine has, too. Shared code is in
+// lib and is included by name.
 package lua
 
 import (
@@ -25,32 +25,20 @@ import (
 //go:embed *.lua lib/*.lua
 var sources embed.FS
 
-// Script is one command. What is sent to Redis is composed when it is first asked for: many a
-// program that imports this package sends none.
+// Script is one command. Its source is composed when it is first asked for, because many programs
+// that import this package send none.
 type Script struct {
-	Name string // of its file, without .lua
-
-	composed func() (source, sha string)
+	Name   string        // of its file, without .lua
+	Source func() string // the script with what it uses of lib, without comments
+	SHA    func() string // of the source, for EVALSHA
 }
 
 func newScript(name string, source func() string) *Script {
-	return &Script{name, sync.OnceValues(func() (string, string) {
-		text := source()
-		sum := sha1.Sum([]byte(text))
-		return text, hex.EncodeToString(sum[:])
+	source = sync.OnceValue(source)
+	return &Script{name, source, sync.OnceValue(func() string {
+		sum := sha1.Sum([]byte(source()))
+		return hex.EncodeToString(sum[:])
 	})}
-}
-
-// Source is the script with what it uses of lib, without comments.
-func (s *Script) Source() string {
-	source, _ := s.composed()
-	return source
-}
-
-// SHA is what EVALSHA knows the script by.
-func (s *Script) SHA() string {
-	_, sha := s.composed()
-	return sha
 }
 
 // Scripts are all the commands.
@@ -75,22 +63,21 @@ var Commands = Scripts{
 	TokenBucket: command("token_bucket"), LeakyMeter: command("leaky_meter"),
 }
 
-func command(name string) *Script { return newScript(name, func() string { return compose(name) }) }
+var all []*Script
+
+func command(name string) *Script {
+	s := newScript(name, func() string { return compose(name) })
+	all = append(all, s)
+	return s
+}
 
 // All lists the scripts.
-func (s Scripts) All() []*Script {
-	return []*Script{
-		s.Tick, s.Redeliver, s.Reclaim, s.Expire, s.Retune, s.Forget,
-		s.Admit, s.Settle, s.Heartbeat, s.Cancel, s.Replay, s.Claim, s.Handed, s.Tune, s.Status, s.Scan, s.Beat, s.Declare, s.Mend,
-		s.FixedWindow, s.SlidingLog, s.SlidingCounter, s.TokenBucket, s.LeakyMeter,
-	}
-}
+func (Scripts) All() []*Script { return slices.Clone(all) }
 
 const includeMark = "--! include "
 
-// compose reads a script, puts what it uses of the parts of lib that it names before it, and drops
-// comment lines, which the embedded engine would parse again on every call. The files are embedded,
-// so a failure is a mistake in this package, which every test would show.
+// compose reads a script, prepends what it uses of the parts of lib that it names, and drops comment
+// lines, which the embedded engine would parse on every call.
 func compose(name string) string {
 	text, includes := code(name + ".lua")
 	var lib []statement
@@ -108,8 +95,7 @@ var libraries = sync.OnceValue(func() map[string][]statement {
 		text, _ := code("lib/" + file.Name())
 		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
 	}
-	// Behind the first line of record.lua, the short names of the string library.
-	out["record"] = slices.Insert(out["record"], 1, statements(layout())...)
+	out["record"] = slices.Concat(statements(layout()), out["record"])
 	return out
 })
 
@@ -149,7 +135,7 @@ type Reply struct {
 	Err    error
 }
 
-// Client is what the scripts need of a Redis client.
+// Client is the part of a Redis client that the scripts need.
 type Client interface {
 	redis.Scripter
 	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
@@ -159,9 +145,8 @@ type Client interface {
 // the duration of the whole pipeline.
 type Observer func(script string, took time.Duration, err error)
 
-// Load makes all scripts known to the server, so that the first calls need not send their sources.
-// In a cluster it loads them where the client sends keyless commands; the other nodes learn them by
-// the fallback of Run.
+// Load loads all scripts into the server, so that the first calls need not send their sources. In a
+// cluster it loads them into one node; the others get them by the fallback of Run.
 func Load(ctx context.Context, c Client) error {
 	for _, s := range Commands.All() {
 		if err := c.ScriptLoad(ctx, s.Source()).Err(); err != nil {
@@ -171,12 +156,12 @@ func Load(ctx context.Context, c Client) error {
 	return nil
 }
 
-// Run sends one call by its SHA and, where the server does not know the script, by its source.
+// Run sends one call by its SHA, and by its source if the server has not loaded the script.
 func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
 	start := time.Now()
-	cmd := c.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
-	if unknown(cmd.Err()) {
-		cmd = c.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
+	cmd := bySHA(ctx, c, call)
+	if unknown(cmd) {
+		cmd = bySource(ctx, c, call)
 	}
 	r := decode(call, cmd)
 	if observe != nil {
@@ -185,43 +170,36 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	return r.Values, r.Err
 }
 
-// RunAll sends the calls in one pipeline, each by its SHA, then those whose script the server did
-// not know once more by source. The replies are in the order of the calls; each has its own error.
+// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server has
+// not loaded again, by source. The replies are in the order of the calls.
 func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
 	if len(calls) == 1 {
 		values, err := Run(ctx, c, observe, calls[0])
 		return []Reply{{values, err}}
 	}
 	start := time.Now()
-	replies := make([]Reply, len(calls))
-	send := func(which []int, by func(redis.Pipeliner, Call) *redis.Cmd) (again []int) {
-		cmds := make([]*redis.Cmd, len(which))
+	replies, left := make([]Reply, len(calls)), make([]int, len(calls))
+	for i := range left {
+		left[i] = i
+	}
+	for _, send := range []func(context.Context, redis.Scripter, Call) *redis.Cmd{bySHA, bySource} {
+		cmds := make([]*redis.Cmd, 0, len(left))
 		// The pipeline's own error is that of its first failed command; each command has its own.
 		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for n, i := range which {
-				cmds[n] = by(p, calls[i])
+			for _, i := range left {
+				cmds = append(cmds, send(ctx, p, calls[i]))
 			}
 			return nil
 		})
-		for n, i := range which {
-			if unknown(cmds[n].Err()) {
+		var again []int
+		for n, i := range left {
+			if replies[i] = decode(calls[i], cmds[n]); unknown(cmds[n]) {
 				again = append(again, i)
 			}
-			replies[i] = decode(calls[i], cmds[n])
 		}
-		return again
-	}
-	all := make([]int, len(calls))
-	for i := range all {
-		all[i] = i
-	}
-	again := send(all, func(p redis.Pipeliner, call Call) *redis.Cmd {
-		return p.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
-	})
-	if len(again) > 0 {
-		send(again, func(p redis.Pipeliner, call Call) *redis.Cmd {
-			return p.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
-		})
+		if left = again; left == nil {
+			break
+		}
 	}
 	if observe != nil {
 		took := time.Since(start)
@@ -232,11 +210,19 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 	return replies
 }
 
-func unknown(err error) bool {
-	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+func bySHA(ctx context.Context, c redis.Scripter, call Call) *redis.Cmd {
+	return c.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
 }
 
-// ErrReply means that a script answered something else than its contract says.
+func bySource(ctx context.Context, c redis.Scripter, call Call) *redis.Cmd {
+	return c.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
+}
+
+func unknown(cmd *redis.Cmd) bool {
+	return cmd.Err() != nil && redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT")
+}
+
+// ErrReply means that an answer breaks the contract of its script.
 var ErrReply = errors.New("unexpected reply")
 
 func decode(call Call, cmd *redis.Cmd) Reply {
@@ -251,54 +237,31 @@ func decode(call Call, cmd *redis.Cmd) Reply {
 	return Reply{Values: values}
 }
 
-// reader takes the fields of a reply one after another and remembers the first that is not what it
-// should be.
+// reader reads the fields of a reply in order and keeps the first error.
 type reader struct {
 	values []any
 	at     int
 	err    error
 }
 
-func (r *reader) next() any {
+func take[T int64 | string | []any](r *reader) (v T) {
 	if r.at >= len(r.values) {
 		r.fail("too short")
-		return nil
+		return v
 	}
+	v, ok := r.values[r.at].(T)
 	r.at++
-	return r.values[r.at-1]
-}
-
-func (r *reader) int() int64 {
-	switch v := r.next().(type) {
-	case int64:
-		return v
-	default:
-		r.fail(fmt.Sprintf("field %d is a %T, not a number", r.at, v))
-		return 0
+	if !ok {
+		r.fail(fmt.Sprintf("field %d is a %T, not a %T", r.at, r.values[r.at-1], v))
 	}
+	return v
 }
 
-func (r *reader) text() string {
-	switch v := r.next().(type) {
-	case string:
-		return v
-	default:
-		r.fail(fmt.Sprintf("field %d is a %T, not a string", r.at, v))
-		return ""
-	}
-}
+func (r *reader) int() int64   { return take[int64](r) }
+func (r *reader) text() string { return take[string](r) }
+func (r *reader) list() []any  { return take[[]any](r) }
 
-func (r *reader) list() []any {
-	switch v := r.next().(type) {
-	case []any:
-		return v
-	default:
-		r.fail(fmt.Sprintf("field %d is a %T, not an array", r.at, v))
-		return nil
-	}
-}
-
-// join takes over the error of another reader, if this one has none.
+// join adopts the error of another reader, unless this one has an error.
 func (r *reader) join(other reader) {
 	if r.err == nil {
 		r.err = other.err

@@ -1,8 +1,8 @@
 -- settle: end leases of one shard.
 --
--- Guarantee: a settlement whose epoch is not the job's current lease changes nothing and says so
--- (invariant 5). Sent again, it gets the same answer as the first time (invariant 7), for as long
--- as the job has not been leased anew and settled again.
+-- Guarantee: a settlement whose epoch is not that of the job's current lease changes nothing and is
+-- answered as stale (invariant 5). Sent again, it gets the same answer as the first time (invariant
+-- 7), until the job was leased anew and settled again.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 outbox
@@ -11,15 +11,15 @@
 --   1 instant in µs, or '' for the server's   2 horizon in µs
 --   3, 4, 5 retention in s: of finished jobs, of dead letters, of idempotency keys
 --   6, 7 most dead letters of a flow, and of how many bytes
---   then per job: S and the epoch, as one argument, where it succeeded and nothing else is to be
---   said; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible; held: how
---   long), max attempts (0 keeps them), result or '' for the one kept
+--   then per job: S and the epoch, as one argument, if it succeeded without a result or a change of
+--   its max attempts; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible;
+--   held: how long), max attempts (0 keeps them), result or '' for the one kept
 --   An outcome is S succeeded, r retry, o overloaded, d dead, h held, R released, m missed.
 --   After h follows the cause of the hold, kept as it is. Overloaded is a retry that slows the
 --   flow. Missed is a release of a job that came too late to leave at its stamp.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
---   a hold that was not free any more has killed the job
+--   the job is dead because the hold cost its last attempt
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
@@ -41,34 +41,31 @@ local function job_whole(raw)
 end
 
 -- Read.
-local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}
-local said, next_said = {}, 8 -- where in ARGV what is said of a job begins
--- Until a scan has made all flows obey new policies, what is filed may be wrong.
+local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}
+local args_at, next_at = {}, 8 -- where in ARGV the settlement of a job begins
+-- Until retune has reached all flows after a change of policies, the index of due flows may be
+-- wrong.
 local all_obey = clock.looked == '0'
 local id_at = #PREFIX + 5
 local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 for k = 6, #KEYS do
   local key = KEYS[k]
   local id = sub(key, id_at)
-  local plain = byte(ARGV[next_said]) == PLAIN
-  ids[k], said[k] = id, next_said
-  local succeeds = plain or ARGV[next_said + 1] == 'S'
-  next_said = next_said + (plain and 1 or JOB_ARGS)
-  if not succeeds and read[id] == 'part' then
-    read[id] = nil
-  end
-  if not read[id] then
+  local plain = byte(ARGV[next_at]) == PLAIN
+  ids[k], args_at[k] = id, next_at
+  local succeeds = plain or ARGV[next_at + 1] == 'S'
+  next_at = next_at + (plain and 1 or JOB_ARGS)
+  local j = jobs[id]
+  if j == nil or j and not succeeds and not j.seq then -- job_succeeding reads no sequence
     local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
-    local j = succeeds and job_succeeding(raw)
-    read[id] = j and 'part' or 'whole'
-    j = j or job_whole(raw)
-    if j and j.state == 'l' then -- the flow of any other is not looked at, and may be forgotten
+    j = succeeds and job_succeeding(raw) or job_whole(raw) or false
+    if j and j.state == 'l' then -- the flow of any other is not needed, and may be forgotten
       local name = j.flow
       if whole[name] == nil then
         whole[name] = not all_obey
         names[#names + 1] = name
       end
-      whole[name] = whole[name] or read[id] == 'whole'
+      whole[name] = whole[name] or j.seq ~= nil
       if j.epoch > 1 then
         reach[#reach + 1] = PREFIX .. 'returned:' .. name
       end
@@ -77,19 +74,18 @@ for k = 6, #KEYS do
   end
 end
 
-local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at' }
+local COUNTS, COUNTED = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth' }, 6
 
--- flow_counts reads what of a flow changes when jobs of it do nothing but succeed: how many run,
--- and what is stored. It stays where it is filed, unless it had to wait for one of them to end;
--- then the answer is nil. due is where it is filed.
+-- flow_counts reads the counts of a flow that change when its jobs succeed. It returns nil if the
+-- flow's place in the index of due flows may change, too. due is that place, if it has one.
 local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth')
+  local v = redis.call('HMGET', key, unpack(COUNTS))
   if not v[1] or not (due or v[7] == '0') then
     return nil
   end
   reach[#reach + 1] = PREFIX .. 'done:' .. name
-  numbers(v, 6)
+  numbers(v, COUNTED)
   return {
     name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4], answers_before = v[5], answers_at = v[6], was = v,
     due = due and tonumber(due), counts = true,
@@ -183,8 +179,7 @@ local function apply(id, outcome, cause, delay, most, result, j, f)
   end
 end
 
--- succeed is what apply and finish come to for a job that job_succeeding has read, which is how
--- most jobs end.
+-- succeed does what apply and finish do, for a job that job_succeeding has read. Most jobs end so.
 local function succeed(key, id, j, f, most, result)
   local raw = j.raw
   ended[#ended + 1] = id
@@ -208,20 +203,20 @@ end
 
 local codes = {}
 for k = 6, #KEYS do
-  local a, id = said[k], ids[k]
+  local a, id = args_at[k], ids[k]
   local first, j = ARGV[a], jobs[id]
   local epoch, outcome, cause, delay, most, result
   if byte(first) == PLAIN then
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
-    local said_outcome = ARGV[a + 1]
-    epoch, outcome, cause, delay, most, result = first + 0, sub(said_outcome, 1, 1), sub(said_outcome, 2), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+    local letter_cause = ARGV[a + 1]
+    epoch, outcome, cause, delay, most, result = first + 0, sub(letter_cause, 1, 1), sub(letter_cause, 2), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE
   elseif j.state == 'l' and j.epoch == epoch then
     local f = flows[j.flow]
-    if read[id] == 'part' then
+    if not j.seq then
       succeed(KEYS[k], id, j, f, most, result)
     else
       apply(id, outcome, cause, delay, most, result, j, f)
@@ -242,11 +237,6 @@ for k = 6, #KEYS do
   end
 end
 
-local function whole_save(f)
-  flow_save(f)
-  due_save(f, f.later_before, horizon)
-end
-
 if #ended > 0 then
   redis.call('ZREM', KEYS[4], unpack(ended))
 end
@@ -258,12 +248,13 @@ for i = 1, #touched do
     answer_add(f, f.kept)
   end
   if f.counts then
-    redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, f, f.was)))
+    redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, 1, COUNTED, f, f.was)))
     if f.due then
       wake_for(f.due, horizon)
     end
   else
-    whole_save(f)
+    flow_save(f)
+    due_save(f, f.later_before, horizon)
   end
 end
 due_flush()

@@ -4,16 +4,7 @@
 -- Both counts and their window expire together. What is refused writes nothing. A request that is
 -- sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
 --
--- KEYS
---   1 state
--- ARGV
---   1 instant in µs, or '' for the server's
---   2 tag of the request, 8 characters, or '' for none
---   3 cost, 0 asks
---   4 limit
---   5 period in µs
--- Reply
---   now, 1 allowed or 0 refused, remaining, retry after in µs (0: allowed, or never), reset in µs
+-- KEYS, ARGV, Reply: as of fixed_window
 -- Derived keys: (none)
 -- Channels: (none)
 
@@ -41,7 +32,7 @@ local free = max(0, floor(((limit - count) * period - previous * (period - (now 
 local allowed, retry = cost <= free, 0
 if allowed and cost > 0 then
   count, free = count + cost, free - cost
-  limit_keep(start + 2 * period - now, 'tags', limit_tags(), 'start', start, 'count', count, 'previous', previous)
+  limit_charge(start + 2 * period - now, 'start', start, 'count', count, 'previous', previous)
 elseif not allowed and cost <= limit then
   retry = max(0, free_at() - now)
 end

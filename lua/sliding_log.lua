@@ -2,7 +2,7 @@
 --
 -- Guarantee: at most the limit is allowed in any period. After an overflow nothing is allowed until
 -- the block is over, which further requests do not prolong. The log holds what was allowed and
--- never more than the limit; what is refused writes nothing, but for the start of a block. A
+-- never more than the limit; what is refused writes nothing, except the start of a block. A
 -- request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed
 -- in between.
 --
@@ -14,7 +14,7 @@
 -- ARGV
 --   1 instant in µs, or '' for the server's
 --   2 tag of the request, 8 characters, or '' for none
---   3 cost, 0 asks
+--   3 cost; 0 reads the state without a charge
 --   4 limit
 --   5 period in µs
 --   6 block in µs, 0 for none   7 key as it is listed when blocked
@@ -34,7 +34,7 @@ if blocked <= now then
   blocked = 0
 end
 
--- each gives the requests of the log from a place on to a function, until that says no or they end.
+-- each passes the requests of the log, from an index on, to a function until it returns false.
 local function each(from, f)
   local size = PART
   while true do
@@ -51,7 +51,7 @@ local function each(from, f)
   end
 end
 
-local old, stale = 0, last + period <= now -- requests that count no longer: so many, or all
+local old, stale = 0, last + period <= now -- number of requests that no longer count; whether all do
 if stale then
   count = 0
 else
@@ -80,7 +80,7 @@ end
 local allowed, retry = cost <= limit - count and blocked == 0, 0
 if allowed and cost > 0 then
   count, last = count + cost, now
-  limit_keep(period, 'tags', limit_tags(), 'count', count, 'last', last, 'until', 0)
+  limit_charge(period, 'count', count, 'last', last, 'until', 0)
   if stale then
     redis.call('DEL', KEYS[2])
   elseif old > 0 then

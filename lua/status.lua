@@ -20,21 +20,8 @@ local j = job_read(raw)
 if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, 0, 0, 0, '' }
 end
-local position, start, result = 0, 0, ''
-if j.state == 'q' then
-  local f = flow_load(j.flow)
-  position, start = place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, string.sub(KEYS[2], #PREFIX + 5)) or 0)
-elseif j.state == 's' or j.state == 'r' then
-  local f = flow_load(j.flow)
-  if not paused(f) then
-    start = start_after(f, f.cost)
-    if start ~= 0 then
-      start = max(start, j.at)
-    end
-  end
+local position, start = 0, 0
+if j.state == 'q' or j.state == 's' or j.state == 'r' then
+  position, start = estimate(flow_load(j.flow), sub(KEYS[2], #PREFIX + 5), j)
 end
-if j.result > 0 then
-  local from = j.prefix + j.payload
-  result = redis.call('GETRANGE', KEYS[2], from, from + j.result - 1)
-end
-return { now, 1, position, start, sub(raw, 1, j.prefix) .. result }
+return { now, 1, position, start, sub(raw, 1, j.prefix) .. result_of(KEYS[2], j) }

@@ -1,16 +1,15 @@
 -- tick: poll a shard for one worker: lease what may leave.
 --
--- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and cap
--- (invariants 2, 3, 6), promoting scheduled and retrying jobs that are eligible by the stamp being
--- given. What else there is to do is left to a script of its own, which the reply names and the
--- caller runs next, with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget.
+-- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and
+-- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by
+-- the stamp being given. Other work has scripts of its own. The reply names the next one, and the
+-- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget.
 -- Everything a call writes is read before its first write. A call that finds nothing to do writes
--- nothing, unless the wall clock has been set back. Each call carries the worker's counter and the
--- counter of the last grant it has seen. A stored grant that it has not seen is handed over again
--- by redeliver (invariant 7).
+-- nothing, unless the wall clock was set back. Each call carries the worker's counter and the
+-- counter of the last grant it has seen. redeliver hands over a stored grant that the worker has
+-- not seen (invariant 7).
 --
--- A flow, job or tenant that cannot be read, because somebody changed its keys, is reported and set
--- aside; the others go on.
+-- A flow, job or tenant whose keys are damaged is reported and set aside; the others go on.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 grant   6 tenants   7 outbox
@@ -22,20 +21,18 @@
 --   5 lease in µs   6 horizon in µs   7 sweep in µs   8 help: '0' keep, '1' raise, '2' clear
 --   9, 10, 11 retention in s: of finished jobs, of dead letters, of idempotency keys
 --   12, 13 most dead letters of a flow, and of how many bytes
---   14 '1' when the worker is not the shard's owner: what it plans is then no promise to poll
---   15 '1' when the worker hands completions over: the reply then says whether there are any
+--   14 '1' if the worker is not the shard's owner: then its next poll is not stored as planned
+--   15 '1' if the worker hands completions over: then the reply reports whether any are due
 --   16 lead in µs: the least time from now to a stamp, so that the answer reaches the worker before
 --     it
---   then, where the worker bounds what it leases, pairs of a name and a number: a route and how
---   many more places its jobs may take; a flow of such a route and how many places it holds. A flow
---   may hold up to three times the places that it leaves to its route. One that may lease nothing
---   is put off.
+--   then the worker's bounds, if any, as pairs of a name and a number: a route and the number of
+--   its free slots; a flow of such a route and the number of slots that it holds. A flow may hold
+--   up to three times the slots that it leaves to its route. One that may lease nothing is put off.
 -- Reply
---   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is asked
---   for, counter of the grant (0 none),
---   1 if completions are to be handed over, the script that is needed next ('' none),
---   what is damaged, a line for each item with its error, how many flows were put off because of
---   the bounds,
+--   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is
+--   requested, counter of the grant (0 none),
+--   1 if completions are due, the script that is needed next ('' none),
+--   damaged items, a line for each with its error, number of flows that the bounds have put off,
 --   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over
 --   again, with the lease it has. The lease ends its time after the stamp, or after now if that is
 --   later
@@ -45,17 +42,17 @@
 --! include record clock policy bucket stored flow finish poll plan
 
 local FLOWS_MOST = 64
-local HINDERED = 1000000 -- µs for which a flow counts as hindered after it could have been leased again
+local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
 
-local ends, leased = {}, {} -- of the leases that carry_out gives: when they end, with their ids; ids with their epochs
+local ends, leased = {}, {} -- of the leases that carry_out gives: ends with ids, ids with epochs
 
--- carry_out_seldom is what carry_out leaves over: what is promoted and dropped.
-local function carry_out_seldom(f)
+-- carry_out_rare writes the jobs that plan has promoted and dropped.
+local function carry_out_rare(f)
   local queue = PREFIX .. 'queue:' .. f.name
   for i = 1, #f.promote do
     local j = f.promote[i]
     redis.call('ZREM', PREFIX .. 'later:' .. f.name, j.id)
-    if j.missing and not j.gone then -- it could not be dropped in plan any more
+    if j.missing and not j.gone then -- plan stopped before it dropped the job
       j.gone = true
       dequeue(f, j.cost)
       leave_place(f, j)
@@ -105,7 +102,7 @@ local function carry_out(f)
     redis.call('ZREM', PREFIX .. 'queue:' .. f.name, unpack(gone))
   end
   if f.promote[1] or f.drop[1] then
-    carry_out_seldom(f)
+    carry_out_rare(f)
   end
   if f.kept then
     hinder(f, 'upstream', f.ready + HINDERED)
@@ -115,21 +112,18 @@ local function carry_out(f)
   clock.running, clock.departed = clock.running + #f.leave, clock.departed + #f.leave
 end
 
--- plan_of plans a flow.
+-- plan_of plans a flow and reads what its dropped jobs need.
 local function plan_of(name, budget)
   local f = flow(name)
   local more = plan(f, budget)
   if f.drop[1] then
     flow_reach(f)
-    if not f.tallies then
-      flow_tally(f)
-    end
+    flow_tallied(f)
   end
   return more
 end
 
--- set_aside forgets what was planned for a flow and counted out for it, and returns when it is due
--- again.
+-- set_aside undoes the plan of a flow, and returns when the flow is due again.
 local function set_aside(name, depth, bytes)
   if flows[name] then
     flows[name], touched[#touched] = nil, nil
@@ -206,5 +200,5 @@ if leased[1] then
   reply[COUNTER] = counter
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', max(60, ceil(lease / 500000)))
 end
-save_touched()
+save_flows(touched, helper and horizon)
 return answer(rescan or more and budget > 0, rescan)

@@ -1,9 +1,9 @@
--- tune: change what one source says of a tenant, and the lines that its flows obey.
+-- tune: change the settings of a tenant in one source, and the lines that its flows obey.
 --
--- Guarantee: every flow of the tenant obeys at once and never bursts at it; the depth keeps its
--- jobs. A change made against another revision than the one in force, of the tenant or of the
--- shard's policies, changes nothing. The same call sent twice is answered alike: the names of the
--- last ones are kept.
+-- Guarantee: every flow of the tenant obeys at once without a burst, and no job is lost. A change
+-- changes nothing if the expected revision of the tenant, or that of the shard's policies, is not
+-- the one in force. The same call sent twice gets the same answer: the names of the last calls are
+-- kept.
 --
 -- KEYS
 --   1 clock   2 due   3 policy   4 history   5 flows   6 tenants   7 tuned   8 lines
@@ -14,7 +14,7 @@
 --   4 name of the call
 --   5 revision expected, '' for any
 --   6 source: 'api', 'file', or '' where only the lines change
---   7 what the source says, '' for nothing
+--   7 settings of the source, '' for none
 --   8 reason   9 entry for the history   10 entry in tenants and tuned
 --   11 '1' ends the holds of the tenant's flows; then the settings keep the reason of their last
 --     change
@@ -50,22 +50,18 @@ for i = 1, #names do
   flows[i].later_before = later_known(flows[i])
 end
 
--- recent is the list of the last calls with this one before them: one of them may be sent again
--- after others came between.
-local function recent(names)
-  local kept = { ARGV[4] }
-  for name in string.gmatch(names, '%S+') do
-    if #kept < CALLS_KEPT then
-      kept[#kept + 1] = name
-    end
+-- The list of the last calls, this one first. One may be sent again after others.
+local recent = { ARGV[4] }
+for name in string.gmatch(calls, '%S+') do
+  if #recent < CALLS_KEPT then
+    recent[#recent + 1] = name
   end
-  return table.concat(kept, ' ')
 end
 
 unlock()
 if source ~= '' then
   revision = revision + 1
-  redis.call('HSET', KEYS[3], 'revision', revision, 'calls', recent(calls), source, ARGV[7])
+  redis.call('HSET', KEYS[3], 'revision', revision, 'calls', table.concat(recent, ' '), source, ARGV[7])
   redis.call('ZADD', KEYS[6], now, ARGV[10])
 end
 if source == 'api' then

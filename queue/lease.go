@@ -138,12 +138,12 @@ func boundsOf(bounds []Bound) []lua.Bound {
 // Clock reads the shard's clock, about midway between Sent and Received. Its answer is faster than
 // that of a poll, so the reading is more exact.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
-	call := lua.ClockCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()}
+	call := lua.HeartbeatCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
 	values, reading, err := c.b.timed(ctx, call.Call())
 	if err != nil {
 		return Reading{}, err
 	}
-	reading.Now, err = call.Decode(values)
+	reading.Now, err = lua.Now(values)
 	return reading, store.Unavailable(err)
 }
 

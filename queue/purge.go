@@ -63,10 +63,10 @@ func (q *Queue) ReplayAll(ctx context.Context, tenant string, f Filter, attempts
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
 		done, err := q.replay(ctx, tenant, jobs, attempts)
 		for _, r := range done {
-			switch r.code {
-			case lua.JobDone:
+			switch {
+			case r.admission.Outcome == shaper.Admitted:
 				count++
-			case lua.JobFull, lua.JobFullOfBytes, lua.JobDraining:
+			case r.code == lua.JobDone:
 				refusal = cmp.Or(refusal, &r.admission)
 			}
 		}

@@ -17,7 +17,7 @@ type Flow struct {
 	Seq     int64 // the last sequence given
 }
 
-// Request is a job that asks for admission.
+// Request is a job to admit.
 type Request struct {
 	Size    int64         // places that must be free: 1, or for an atomic batch the jobs of it not yet admitted, this one included
 	Bytes   int64         // of the payloads of these jobs
@@ -25,7 +25,7 @@ type Request struct {
 	Cost    int64         // intervals of one job, 1 to MaxCost
 	Stored  int64         // bytes that this one takes in the store
 	Share   int64         // bytes that may be stored of the flow; 0 is no bound
-	Closed  bool          // the store has no room for it
+	Closed  bool          // the store accepts no more bytes, or no new tenants
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
 }
@@ -36,17 +36,17 @@ type Outcome string
 // The outcomes of a submission.
 const (
 	Admitted            Outcome = "admitted"             // stored; it will be delivered
-	Replayed            Outcome = "replayed"             // the idempotency key is known: the job of then stands
+	Replayed            Outcome = "replayed"             // the idempotency key exists: the earlier job is the answer
 	Full                Outcome = "full"                 // depth + size > capacity
 	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
-	FullOfBytes         Outcome = "full_of_bytes"        // bytes + those asked for > capacity in bytes
-	OverShare           Outcome = "over_share"           // the flow has as much stored as its share of the store
-	StoreFull           Outcome = "store_full"           // the store has no room for more bytes, or for a tenant it does not know
+	FullOfBytes         Outcome = "full_of_bytes"        // bytes + those of the job or batch > capacity in bytes
+	OverShare           Outcome = "over_share"           // the bytes stored of the flow would exceed its share of the store
+	StoreFull           Outcome = "store_full"           // the store accepts no more bytes, or no new tenants
 	Draining            Outcome = "draining"             // the tenant takes no jobs until it is resumed
-	KeyReused           Outcome = "key_reused"           // the idempotency key is known with another fingerprint
+	KeyReused           Outcome = "key_reused"           // the idempotency key exists with another fingerprint
 )
 
-// Admission is the decision on one request, with every fact the client is told.
+// Admission is the decision on one request, with every fact that the client gets.
 type Admission struct {
 	Outcome   Outcome
 	Now       Instant // the instant of the decision
@@ -60,7 +60,7 @@ type Admission struct {
 
 	Stored, Share int64 // of OverShare: bytes stored of the flow, and how many may be
 
-	RetryAfter time.Duration // until the places asked for are free, at least 1 ms; 0 when admitted, paused or it can never fit
+	RetryAfter time.Duration // until the job or batch fits, at least 1 ms; 0 when admitted, paused or it can never fit
 	NextSlot   time.Duration // until the next place frees; 0 when none is taken or unknown
 	Rate       Rate          // the flow's drain rate, the first of its paces
 }
@@ -127,7 +127,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// retryAfter is the time until so many jobs, at least 1, have left. It is exact while the queued
+// retryAfter is the time until the given number of jobs, at least 1, have left. It is exact while the queued
 // jobs cost alike and of the scheduled and retrying ones none costs more than one interval.
 func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instant) time.Duration {
 	if p.Paused {
@@ -146,11 +146,11 @@ func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instan
 	return max(time.Millisecond, (wait + time.Millisecond - 1).Truncate(time.Millisecond))
 }
 
-// LaterMost bounds how many scheduled and retrying jobs an estimate looks at.
+// LaterMost is how many scheduled and retrying jobs an estimate reads at most.
 const LaterMost = 1000
 
 // startOfLater estimates when the nth of the scheduled and retrying jobs leaves, after all that are
-// queued now; 0 when that cannot be told.
+// queued now; 0 when unknown.
 func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
 	first := max(f.Earliest(), now)
 	if n > int64(len(later)) || n > LaterMost || f.Start(f.Cost, now) == 0 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Sources of a setting, the strongest first. Between file and default stands a tier, whose source
+// Sources of a setting, the strongest first. Between file and default is a tier, whose source
 // is SourceTier and its name.
 const (
 	SourceAPI     = "api"
@@ -25,14 +25,14 @@ type Baseline struct {
 	Tiers    map[string]Overrides // laid over the defaults, by name
 }
 
-// Statements are what is said of one tenant, and by whom. The zero value says nothing.
+// Statements are the settings of one tenant by source. The zero value has none.
 type Statements struct {
 	Claimed string // tier that the tenant's credential claims, empty for none
 	File    Overrides
 	API     Overrides
 }
 
-// Tier is the tier that the tenant is in, and who says so. Empty is none.
+// Tier is the tier that the tenant is in, and its source. Empty is none.
 func (s Statements) Tier() (name, source string) {
 	switch {
 	case s.API.Tier != nil:
@@ -46,9 +46,9 @@ func (s Statements) Tier() (name, source string) {
 }
 
 // Resolve is the policy of a tenant's flow with the route, and the source of each of its settings.
-// The empty route stands for a route without settings of its own.
+// The empty route is any route without settings of its own.
 //
-// What is said of a route outranks what is said of all routes; of each, the API outranks the file's
+// Settings of a route outrank those of all routes; within each, the API outranks the file's
 // tenant, that the tier, and that the defaults. Paused alone adds up: a flow is paused when its
 // tenant is or when its route is.
 func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string) {
@@ -84,8 +84,8 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 	return p, sources
 }
 
-// Class names flows of a tenant that obey the same policy. The empty tier stands for none and for
-// one that there is not, the empty route for every route without settings of its own.
+// Class names flows of a tenant that obey the same policy. The empty tier is none or an
+// unknown one, the empty route any route without settings of its own.
 type Class struct{ Tier, Route string }
 
 // Policies resolves the policies of all flows that a tenant may have, whatever tier its credential

@@ -49,7 +49,7 @@ type Bucket struct {
 	Cells     []Cell
 	Last      Instant // the last stamp given
 	Ready     Instant // when an admission or give-back into an empty queue, a resume or a retune last made the flow ready
-	HeldUntil Instant // the upstream asked for peace until then
+	HeldUntil Instant // the upstream asked for a pause until then
 	// After a hold the flow climbs back to its rate: Share is the part of it in force at the hold's
 	// end, in millionths, 0 for all of it, and Spaced the instant before which that lets nothing
 	// leave.
@@ -82,9 +82,9 @@ func (c Cell) earliest() Instant {
 
 func (c Cell) period() int64 { return c.Rate.Period.Microseconds() }
 
-// A job is charged for at most chargeSpan, and with the burst for at most maxHorizon: nobody waits
-// for what a longer charge would keep from leaving, and so a TAT stays below 2⁵³ µs. A policy is
-// legal only if leastCharge intervals fit in beside the burst.
+// A job is charged for at most chargeSpan, and with the burst for at most maxHorizon: no job
+// waits longer, and a TAT stays below 2⁵³ µs. A policy is legal only if leastCharge intervals and
+// the burst fit into maxHorizon.
 const (
 	chargeSpan  = 20 * 365 * 24 * time.Hour
 	leastCharge = 100
@@ -196,16 +196,11 @@ func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
 	if stamp != b.Last {
 		return b
 	}
-	b.Cells = append([]Cell(nil), b.Cells...)
-	for i, c := range b.Cells {
-		b.Cells[i] = c.move(-c.Charged(cost))
-	}
-	b.Spaced = min(b.Spaced, stamp)
-	return b
+	return b.Rewind(stamp, cost)
 }
 
-// Rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of
-// the costs of all. What is stamped next conforms to what left before them.
+// Rewind takes back the last stamps given, which no worker has seen: first is the first of them,
+// cost the sum of all costs. The next stamps conform to the departures before them.
 func (b Bucket) Rewind(first Instant, cost int64) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
@@ -216,7 +211,7 @@ func (b Bucket) Rewind(first Instant, cost int64) Bucket {
 }
 
 // Retune lays new paces over the bucket at now and reports whether anything changed. A pace that
-// stays keeps its state wherever it stands in the list. The wait that a changed pace had left since
+// stays keeps its state at any place in the list. The wait that a changed pace had left since
 // the last stamp is scaled by T'/T, so a backlog obeys at once and never bursts; an added pace
 // starts one interval after the last stamp. What changed and what is left of the old paces is
 // paired in order.

@@ -40,7 +40,7 @@ type Policy struct {
 	Draining    bool          // nothing is admitted; what waits leaves
 }
 
-// DefaultPolicy is what a tenant has when nothing is said of it.
+// DefaultPolicy is the policy of a tenant without settings.
 func DefaultPolicy() Policy {
 	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
 }
@@ -142,7 +142,7 @@ func (p Policy) Validate() error {
 	return ps.Err()
 }
 
-// Overrides are the settings that one source (a file, the API) says of a tenant; nil leaves a
+// Overrides are the settings of a tenant in one source (a file, the API); nil leaves a
 // setting to the sources below it.
 type Overrides struct {
 	Rate          *Rate       `json:"rate,omitempty"`
@@ -157,7 +157,7 @@ type Overrides struct {
 
 	// The tier that a tenant is in; empty for none. No setting of a route or of a tier.
 	Tier *string `json:"tier,omitempty"`
-	// What is said of single routes: any of the settings but Draining, Tier and Routes.
+	// Overrides of single routes: any of the settings but Draining, Tier and Routes.
 	Routes map[string]Overrides `json:"routes,omitempty"`
 }
 
@@ -179,7 +179,7 @@ func (j PaceJSON) Pace() Pace {
 	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst}
 }
 
-// Over is base with the overrides laid over it, but for what they say of single routes.
+// Over is base with the overrides laid over it, except those of single routes.
 func (o Overrides) Over(base Policy) Policy {
 	if o.Rate != nil {
 		base.Rate = *o.Rate
@@ -240,10 +240,10 @@ func Settings() []string {
 	return names
 }
 
-// Empty reports whether the overrides say nothing at all.
+// Empty reports whether no setting is set.
 func (o Overrides) Empty() bool { return len(o.Set()) == 0 && o.Tier == nil && len(o.Routes) == 0 }
 
-// Set names the settings that the overrides say something of in general, as the API does.
+// Set names the settings that are set, except those of single routes, as the API does.
 func (o Overrides) Set() []string {
 	var names []string
 	for _, s := range settings {

@@ -2,7 +2,7 @@ package shaper
 
 import "fmt"
 
-// State is where a job stands in its life; the zero value is none.
+// State is a state of a job; the zero value is none.
 type State byte
 
 // The states of a job. The byte is the one kept in the stored record, and must never change its
@@ -62,10 +62,10 @@ const (
 	Succeed      Event = "succeed"       // settled: delivered
 	Retry        Event = "retry"         // settled: failed, attempts left
 	Die          Event = "die"           // settled: out of attempts or refused for good
-	Hold         Event = "hold"          // settled: the upstream asked for peace
+	Hold         Event = "hold"          // settled: the upstream asked for a pause
 	Release      Event = "release"       // settled: never departed
-	LeaseExpired Event = "lease expired" // the worker was not heard of in time
-	Cancel       Event = "cancel"        // asked for by its client
+	LeaseExpired Event = "lease expired" // no heartbeat came in time
+	Cancel       Event = "cancel"        // requested by its client
 	Overdue      Event = "overdue"       // its max wait is over
 	Replay       Event = "replay"        // brought back from the dead letters
 )

@@ -1,23 +1,25 @@
--- admission: whether a flow has room, and when it will have some. The arithmetic is that of
+-- admission: whether a flow has capacity left, and when it has again. The arithmetic is that of
 -- shaper.Admit, step for step.
+
+local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED, DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 local LATER_MOST = 1000 -- shaper.LaterMost
 
--- full returns 'jobs' or 'bytes' if size jobs with these bytes exceed that capacity, else nil. The
--- second value is the number of departures until they fit, nil if they never do. It is exact for
--- jobs; for bytes it assumes that they are spread evenly over the jobs.
+-- full returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that
+-- capacity, else nil. The second value is the number of departures until they fit, nil if they
+-- never do. It is exact for jobs; for bytes it assumes that they are spread evenly over the jobs.
 local function full(f, size, bytes)
   local p = f.policy
   if f.depth + size > p.capacity then
-    return 'jobs', size <= p.capacity and f.depth + size - p.capacity or nil
+    return FULL, size <= p.capacity and f.depth + size - p.capacity or nil
   end
   if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
-    return 'bytes', bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+    return FULL_OF_BYTES, bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
   end
 end
 
 -- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that
--- are queued now; 0 when that cannot be told.
+-- are queued now; 0 when unknown.
 local function start_of_later(f, n)
   if n > LATER_MOST or start_after(f, f.cost) == 0 then
     return 0
@@ -45,8 +47,7 @@ local function start_of_later(f, n)
   return at
 end
 
--- retry_after is the time until the job leaves whose departure is the last of so many; 0 when that
--- cannot be told.
+-- retry_after is the time until the given number of jobs have left, at least 1 ms; 0 when unknown.
 local function retry_after(f, departures)
   if paused(f) then
     return 0

@@ -1,4 +1,4 @@
--- batch: what a call of admit asks for, and the flows that it concerns, read.
+-- batch: reads the arguments of admit and the flows of its jobs.
 
 local FLOW_KEYS, FLOW_ARGS = 5, 2
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
@@ -8,7 +8,7 @@ local no_bytes, no_tenants = string.find(ARGV[5], 'b', 1, true), string.find(ARG
 local most_stored, keep_answers, keep_dead, keep_keys = string.match(ARGV[6], '^(%d+) (%d+) (%d+) (%d+)$')
 most_stored = tonumber(most_stored)
 
--- Read. Redis has looked for all that stands in KEYS when it took the call.
+-- Read. Redis has checked the slot of every key in KEYS when it took the call.
 local flows, numbered, replies = {}, {}, {}
 for i = 1, flow_count do
   local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
@@ -21,7 +21,7 @@ for i = 1, flow_count do
   if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
     flow_known(f)
   end
-  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[14]
+  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[POLICY_AT]
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
@@ -44,11 +44,11 @@ local function over_share(f, bytes)
 end
 
 local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 7 + flow_count * FLOW_ARGS
-local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0 -- neither a job nor an idempotency key is known
+local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0 -- neither a job nor an idempotency key exists
 local id_at = #PREFIX + 5
 
--- asks_for reads what a job asks for beside its place: delay, max wait, hash of its idempotency
--- key, fingerprint.
+-- asks_for decodes the request of a job: its flow, delay, max wait, hash of its idempotency key,
+-- fingerprint.
 local function asks_for(ask)
   local f = numbered[ask]
   if f then
@@ -61,18 +61,4 @@ end
 -- stored is the record of a job that an earlier sending of the call has admitted, else ''.
 local function stored(key)
   return redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
-end
-
-local MOST = 1000 -- arguments of one command
-
--- in_parts runs a command with a list of arguments, after a key if there is one.
-local function in_parts(cmd, key, list)
-  for from = 1, #list, MOST do
-    local to = min(from + MOST - 1, #list)
-    if key then
-      redis.call(cmd, key, unpack(list, from, to))
-    else
-      redis.call(cmd, unpack(list, from, to))
-    end
-  end
 end

@@ -59,7 +59,7 @@ local function cell_earliest(c)
 end
 
 -- share is how much of the rate is in force, in millionths: less than all of it for a while after
--- an upstream asked for peace.
+-- an upstream asked for a pause.
 local function share(f, at)
   if f.share == 0 then
     return SHARE_ALL
@@ -99,7 +99,7 @@ local function refuse(f)
   redis.call('HSET', f.key, 'trial', format('%d %d %d', since, departed, refused))
 end
 
--- grid is max(L, every e, spaced): when the paces alone let the next job leave.
+-- grid is max(L, every e, spaced): the instant at which the paces let the next job leave.
 local function grid(f)
   local e, cells = f.last, f.cells
   if f.spaced > e then
@@ -153,8 +153,8 @@ local function depart(f, stamp, cost)
   end
 end
 
--- rewind takes back the last stamps given, which nobody has seen: the first of them, and the sum of
--- the costs of all.
+-- rewind takes back the last stamps given, which no worker has seen: first is the first of them,
+-- cost the sum of all costs.
 local function rewind(f, first, cost)
   f.moved = true
   for i = 1, #f.cells do
@@ -166,11 +166,7 @@ end
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
 local function refund(f, stamp, cost)
   if stamp == f.last then
-    f.moved = true
-    for i = 1, #f.cells do
-      cell_move(f.cells[i], -charged(f.cells[i], cost))
-    end
-    f.spaced = min(f.spaced, stamp)
+    rewind(f, stamp, cost)
   end
 end
 
@@ -178,50 +174,51 @@ local function same_pace(c, p)
   return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst
 end
 
--- cell_retuned is a cell of another pace: its wait since the last stamp scaled by T'/T.
-local function cell_retuned(c, p, last)
+-- cell_for is a cell of a pace. It takes over the wait since the last stamp from a cell of another
+-- pace, scaled by T'/T; without one it lets nothing leave for an interval.
+local function cell_for(p, c, last)
+  local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = last, rem = 0 }
+  if last == 0 then
+    return cell
+  elseif not c then
+    cell_move(cell, 1)
+    return cell
+  end
   local before = (c.tat - last) + (c.rem - (c.burst - 1) * c.period) / c.limit
   local ratio = (p.period * c.limit) / (c.period * p.limit)
   local after = ceil(min(before * ratio, most_charged(p) * p.period / p.limit))
-  local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = 0, rem = 0 }
   cell_move(cell, p.burst - 1)
-  if after + cell.tat < 0 then
+  if after + cell.tat < last then
     cell.tat, cell.rem = last, 0
   else
-    cell.tat = cell.tat + last + after
+    cell.tat = cell.tat + after
   end
   return cell
 end
 
--- retune_anew is retune where something has changed.
-local function retune_anew(f, paces, cells)
-  local kept, left = {}, {}
+-- retune lays the policy's paces over the bucket; true when something changed. A cell of the same
+-- pace stays as it is. The others follow the order of the paces.
+local function retune(f)
+  local paces, cells, kept, left = f.policy.paces, f.cells, {}, {}
+  local same = #paces == #cells
   for i = 1, #cells do
     local stays = false
     for n = 1, #paces do
       if not stays and not kept[n] and same_pace(cells[i], paces[n]) then
         kept[n], stays = cells[i], true
+        same = same and n == i
       end
     end
     if not stays then
-      left[#left + 1] = cells[i]
+      left[#left + 1], same = cells[i], false
     end
   end
-  local retuned, next_left = {}, 1
+  if same then
+    return false
+  end
+  local retuned = {}
   for i = 1, #paces do
-    local p = paces[i]
-    local cell = kept[i]
-    if not cell and f.last ~= 0 and left[next_left] then
-      cell = cell_retuned(left[next_left], p, f.last)
-      next_left = next_left + 1
-    end
-    if not cell then
-      cell = { limit = p.limit, period = p.period, burst = p.burst, tat = f.last, rem = 0 }
-      if f.last ~= 0 then
-        cell_move(cell, 1)
-      end
-    end
-    retuned[i] = cell
+    retuned[i] = kept[i] or cell_for(paces[i], table.remove(left, 1), f.last)
   end
   f.cells, f.spaced, f.moved = retuned, 0, true
   if f.fresh then
@@ -231,18 +228,8 @@ local function retune_anew(f, paces, cells)
   return true
 end
 
--- retune lays the policy's paces over the bucket; true when something changed.
-local function retune(f)
-  local paces, cells = f.policy.paces, f.cells
-  local same = #paces == #cells
-  for i = 1, #paces do
-    same = same and same_pace(cells[i], paces[i])
-  end
-  return not same and retune_anew(f, paces, cells)
-end
-
 -- start_after estimates when a job leaves that has the given cost waiting before it; 0 when
--- unknown. f.first may hold when the first one leaves, where that is asked for often.
+-- unknown. f.first caches the instant at which the first one leaves.
 local function start_after(f, ahead)
   local first = f.first or max(earliest(f), now)
   local start = first

@@ -7,7 +7,7 @@
 --   depth, bytes, stored, running    sums over the flows of the shard
 --   admitted, rejected, departed     counts of all flows, also of forgotten ones
 --   swept, grace                     when expired leases were last reclaimed; none is before grace
---   help                             whether the owner asks other workers to lease, too
+--   help                             1 while the owner requests that other workers lease, too
 -- Fields of their own:
 --   revision                         of the policies in force
 --   looked                           cursor of the scan that applies them: 00 at first, 0 when done
@@ -26,9 +26,8 @@ local CLOCK_TEXT = '%d %d %d %d %d %d %d %d %d %d %d %d %d'
 local clock
 local now
 
--- absent is called where a key that stands nowhere in KEYS was not there. In a slot that is being
--- imported, such a key may still be on the other node; Redis says so only of a command with several
--- keys of which one is missing.
+-- absent raises TRYAGAIN for a derived key that was not found while its slot is migrating: it may
+-- still be on the other node. Redis reports that only for a command with several keys.
 local function absent(key)
   redis.call('EXISTS', key, KEYS[1])
 end
@@ -45,12 +44,12 @@ end
 local format = string.format
 local SMALL = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8' } -- what most counts of most flows are; to write them out takes five times as long
 
--- changed_numbers appends to args the names and values of the numbers that differ from what is
--- stored, and takes them for stored. They are whole, and written as such: Redis would print each
--- with 17 digits.
-local function changed_numbers(args, fields, is, was)
+-- changed_numbers appends to args the fields from first to last, each with its value, whose numbers
+-- differ from the stored ones, and updates those. They are whole, and formatted as such: Redis
+-- would print each with 17 digits.
+local function changed_numbers(args, fields, first, last, is, was)
   local n = #args
-  for i = 1, #fields do
+  for i = first, last do
     local name = fields[i]
     local value = is[name]
     if value ~= was[i] then
@@ -63,8 +62,22 @@ local function changed_numbers(args, fields, is, was)
   return args
 end
 
--- numbers makes numbers of the first n values; what is missing is 0. Arithmetic reads a text once,
--- tonumber twice.
+local MOST = 1000 -- arguments of one command
+
+-- in_parts runs a command with the elements of a list from first on, after a key if there is one.
+local function in_parts(cmd, key, list, first)
+  for from = first, #list, MOST do
+    local to = min(from + MOST - 1, #list)
+    if key then
+      redis.call(cmd, key, unpack(list, from, to))
+    else
+      redis.call(cmd, unpack(list, from, to))
+    end
+  end
+end
+
+-- numbers converts the first n values to numbers; a missing one is 0. Arithmetic parses a text
+-- once, tonumber twice.
 local function numbers(values, n)
   for i = 1, n do
     local v = values[i]
@@ -72,8 +85,8 @@ local function numbers(values, n)
   end
 end
 
--- clock_load reads the clock of the shard. One that was deleted while the shard has tenants would
--- count from nothing: all scripts but the one that mends it stop at that.
+-- clock_load reads the clock of the shard. If it was deleted while the shard has tenants, its
+-- counts would be wrong: all scripts except mend stop then.
 local function clock_load(injected, mending)
   local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked')
   local last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed =
@@ -101,21 +114,21 @@ local function clock_load(injected, mending)
   end
 end
 
--- clock_save writes the clock at now. Some scripts rely on a write.
+-- clock_save writes the clock at now. Some scripts rely on it as a write that Redis may refuse.
 local function clock_save()
   local c = clock
   redis.call('HSET', KEYS[1], 'n', format(CLOCK_TEXT, now, c.off, c.wake, c.depth, c.running, c.swept, c.grace, c.help, c.bytes,
     c.stored, c.admitted, c.rejected, c.departed))
 end
 
--- unlock makes the writes that follow possible at maxmemory: a script that has written once is not
--- refused any more.
+-- unlock allows the writes that follow at maxmemory: after the first write of a script, Redis no
+-- longer applies the OOM check to it.
 local function unlock()
   redis.call('DEL', PREFIX .. 'unlock')
 end
 
--- wake_for tells the shard's owner that something is due before its planned poll, or that it missed
--- that poll.
+-- wake_for wakes the shard's owner if something is due before its planned poll, or if that poll is
+-- overdue.
 local function wake_for(due, horizon)
   local at = math.max(due - floor(horizon / 2), now)
   local overdue = clock.wake ~= 0 and clock.wake < now - OVERDUE

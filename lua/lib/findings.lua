@@ -1,4 +1,4 @@
--- findings: what mend reports, and keys of a wrong type.
+-- findings: the report of mend, and checks for keys of a wrong type.
 
 local repair = ARGV[3] == '1'
 local reply, filled = { 0 }, 1
@@ -16,8 +16,7 @@ if repair then
   unlock()
 end
 
--- sound says whether a key may be used: one of another type than its own is deleted if that is
--- asked for.
+-- sound reports whether a key may be used. A repair deletes a key of a wrong type.
 local function sound(key, kind)
   local found = redis.call('TYPE', key).ok
   if found == 'none' then

@@ -4,9 +4,9 @@ local FREE_LEASES = 20 -- shaper.FreeLeases
 
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
--- retention is in whole seconds: of finished jobs, of dead letters, of idempotency keys after the
--- job; and how many dead letters a flow may have, and of how many bytes. expiry is that of finished
--- jobs as text, as it came, for Redis.
+-- retention is in whole seconds for finished jobs, dead letters, and idempotency keys after the
+-- job. dead_capacity and dead_bytes bound the dead letters of a flow. expiry is that of finished
+-- jobs as text.
 local retention, expiry
 
 local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_bytes)
@@ -17,13 +17,13 @@ local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_by
   }
 end
 
--- answer_add counts the records of jobs that have ended, but for dead letters.
+-- answer_add counts the bytes of records of jobs that have ended, except dead letters.
 local function answer_add(f, bytes)
   aged_add(f, ANSWERS, retention.succeeded * 1000000, bytes)
 end
 
--- job_store writes a whole record with another result. To write behind the end of a stored text
--- would make Redis set aside twice its bytes.
+-- job_store writes a whole record with another result. An append would make Redis allocate twice
+-- the bytes.
 local function job_store(key, j, result)
   local payload = j.payload > 0 and redis.call('GETRANGE', key, j.prefix, j.prefix + j.payload - 1) or ''
   j.result = #result
@@ -31,7 +31,7 @@ local function job_store(key, j, result)
 end
 
 -- dead_add lists a dead letter of the flow and counts its bytes. Those past retention leave the
--- list; what they had is taken for their part of the sum.
+-- list; their bytes are estimated by their part of the number.
 local function dead_add(id, j, f)
   local dead, keep = PREFIX .. 'dead:' .. j.flow, retention.dead
   local gone = redis.call('ZREMRANGEBYSCORE', dead, '-inf', now - keep * 1000000)
@@ -49,8 +49,8 @@ end
 
 local ended_now -- now and no deadline, encoded
 
--- flow_reach touches all keys of a flow, so that a slot in migration refuses before anything is
--- changed.
+-- flow_reach touches all keys of a flow, so that a slot in migration refuses the script before its
+-- first write.
 local function flow_reach(f)
   local name = f.name
   redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'lines:' .. tenant_of(name), PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name,
@@ -68,23 +68,22 @@ local function finish_reads(j)
   end
 end
 
--- came_back notes since when a job could have left that a worker did not bring to an end. The
--- instant of its first return stays until the job has ended, so that retries and holds do not make
--- its wait begin anew.
+-- came_back stores since when a job that a worker gave back could have left. The instant of its
+-- first return stays until the job has ended, so retries and holds do not restart its wait.
 local function came_back(id, j)
   redis.call('ZADD', PREFIX .. 'returned:' .. j.flow, 'NX', format('%d', j.at), id)
 end
 
--- has_returned says whether came_back may have noted a job: it was leased before.
+-- has_returned reports whether came_back may have stored a job: it was leased before.
 local function has_returned(j)
   return j.epoch > (j.state == 'l' and 1 or 0)
 end
 
--- finish ends a job of the flow in a terminal state at now: its record loses the payload, unless it
--- is dead and may be replayed, keeps the result ('' keeps the one it has), and from then on has an
--- end; so has its idempotency key. Whoever waits for it is told. A job that asks for a callback
--- goes to the outbox, and its record stays at least until it is handed over. A flow with as many
--- dead letters as are kept, or of as many bytes, stops until the oldest of them is past retention.
+-- finish ends a job of the flow in a terminal state at now. Its record keeps the result ('' keeps
+-- the one it has) and loses the payload, unless the job is dead and may be replayed. The record and
+-- the idempotency key expire after their retention. Subscribers of the job are notified. A job with
+-- a callback goes to the outbox, and its record stays at least until it is handed over. A flow that
+-- reaches the bounds of its dead letters stops until the oldest is past retention.
 local function finish(id, j, f, state, result)
   local key = PREFIX .. 'job:' .. id
   local keep = retention.succeeded
@@ -111,10 +110,7 @@ local function finish(id, j, f, state, result)
     end
     dead_add(id, j, f)
   else
-    if result == '' and j.result > 0 then
-      local from = j.prefix + j.payload
-      result = redis.call('GETRANGE', key, from, from + j.result - 1)
-    end
+    result = result ~= '' and result or result_of(key, j)
     j.payload, j.result = 0, #result
     ended_now = ended_now or u56(now) .. ZERO7
     local record = job_ended(j, ended_now, result, j.max)
@@ -131,7 +127,7 @@ local function finish(id, j, f, state, result)
     f.ended[#f.ended + 1] = id
   end
   if j.idem ~= '' and j.key then
-    -- What the key still knows of the job when the job's own record is gone.
+    -- The key answers for the job when the job's own record is gone.
     local known = string.match(j.key, '^%S+ %S+')
     redis.call('SET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem,
       string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max), 'EX', max(keep, retention.idempotency))
@@ -139,8 +135,7 @@ local function finish(id, j, f, state, result)
   redis.call('PUBLISH', 'sluice:done:' .. id, state)
 end
 
--- finish_save lists what has finished of a flow among its recent ids; the caller saves the flow
--- itself.
+-- finish_save lists the jobs of a flow that have ended among its recent ids.
 local function finish_save(f)
   if f.ended then
     local done = PREFIX .. 'done:' .. f.name
@@ -150,6 +145,33 @@ local function finish_save(f)
     redis.call('EXPIRE', done, retention.succeeded)
     f.ended = nil
   end
+end
+
+-- save_flows writes the flows of a list and files each under its next possible stamp. It wakes the
+-- shard's owner if horizon is given.
+local function save_flows(list, horizon)
+  for i = 1, #list do
+    finish_save(list[i])
+    flow_save(list[i])
+    due_save(list[i], list[i].later_before, horizon)
+  end
+  due_flush()
+end
+
+-- end_waiting ends a job before its delivery; nothing happens if it does not wait.
+local function end_waiting(id, j, f, state)
+  if j.state == 'q' then
+    redis.call('ZREM', PREFIX .. 'queue:' .. f.name, id)
+    dequeue(f, j.cost)
+  elseif j.state == 's' or j.state == 'r' then
+    redis.call('ZREM', PREFIX .. 'later:' .. f.name, id)
+  else
+    return
+  end
+  redis.call('ZREM', PREFIX .. 'expires', id)
+  leave_place(f, j)
+  f.later_before = later_head(f)
+  finish(id, j, f, state, '')
 end
 
 -- give_back returns a leased job to the queue under its old sequence.
@@ -165,8 +187,8 @@ local function give_back(id, j, f)
   end
 end
 
--- charge_free counts a hold or an expired lease; after FREE_LEASES of them each costs an attempt.
--- True when none is left.
+-- charge_free counts a hold or an expired lease. After FREE_LEASES of them each costs an attempt.
+-- True when no attempt is left.
 local function charge_free(j)
   if j.free < FREE_LEASES then
     j.free = j.free + 1

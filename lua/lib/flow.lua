@@ -1,20 +1,17 @@
--- flow: what is stored of a flow, its counts and where it is filed. The index of what is due is
--- KEYS[2].
+-- flow: reads and writes flows, their counts, and KEYS[2], the index of flows by due instant.
 
--- paused says whether nobody can tell when the next job leaves: by the policy, or because the flow
--- has as many dead letters as are kept.
+-- paused reports whether the flow is paused or full of dead letters.
 local function paused(f)
   return f.policy.paused or f.full > now
 end
 
--- take_place counts in a job that holds a place, leave_place counts it out.
+-- take_place adds a job to the depth, leave_place removes it.
 local function take_place(f, j)
   f.depth, f.bytes = f.depth + 1, f.bytes + j.payload
   clock.depth, clock.bytes = clock.depth + 1, clock.bytes + j.payload
 end
 
--- Jobs that were admitted before their bytes were counted are counted out without harm, and the
--- last one takes with it what was counted in for a record that is lost.
+-- The bytes never become negative, and the last job takes those of lost records with it.
 local function leave_place(f, j)
   local payload = f.depth > 1 and j.payload or f.bytes
   local bytes, in_all = f.bytes - payload, clock.bytes - payload
@@ -30,12 +27,14 @@ local function route_of(name)
   return string.match(name, '/(.*)$')
 end
 
-local FLOW_NUMBERS = { 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes' }
--- which tick does without, most of the time
-local FLOW_TALLIES = {
+-- The fields of a flow: numbers that every call reads, cells, policy, and the tallies, which tick
+-- does without most of the time.
+local FLOW_FIELDS = {
+  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy',
   'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
   'keys', 'keys_before', 'keys_at',
 }
+local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
 
 -- cells_of reads the state of each pace, as TAT:remainder joined by commas.
 local function cells_of(text, paces)
@@ -49,17 +48,29 @@ local function cells_of(text, paces)
   return cells
 end
 
--- flow_tally takes the tallies of a flow, which it reads unless they are given.
-local function flow_tally(f, tallies)
-  local v = tallies or redis.call('HMGET', f.key, unpack(FLOW_TALLIES))
-  numbers(v, 14)
-  f.seq, f.seen, f.admitted, f.rejected, f.succeeded, f.dead, f.tallies = v[1], v[2], v[3], v[4], v[5], v[6], v
-  f.live, f.dead_bytes, f.answers, f.answers_before, f.answers_at = v[7], v[8], v[9], v[10], v[11]
-  f.keys, f.keys_before, f.keys_at = v[12], v[13], v[14]
+-- flow_tally takes the tallies of a flow from the values v of its fields.
+local function flow_tally(f, v)
+  for i = TALLIES_AT, TALLIES_END do
+    local n = v[i]
+    n = n and n ~= '0' and n + 0 or 0
+    v[i], f[FLOW_FIELDS[i]] = n, n
+  end
+  f.tallied = true
 end
 
--- flow_obey makes a flow obey the policies in force, as a flow of the tier; true when its paces
--- changed. Without policies in force it keeps its own.
+-- flow_tallied reads the tallies of a flow, unless they were read.
+local function flow_tallied(f)
+  if not f.tallied then
+    local v = redis.call('HMGET', f.key, unpack(FLOW_FIELDS, TALLIES_AT))
+    for i = TALLIES_AT, TALLIES_END do
+      f.was[i] = v[i - TALLIES_AT + 1]
+    end
+    flow_tally(f, f.was)
+  end
+end
+
+-- flow_obey applies the policies in force to a flow, as of the given tier; true when its paces
+-- changed. If the shard has lost its policies, the flow keeps its own.
 local function flow_obey(f, tier, unseen)
   local policy = policy_of(tenant_of(f.name), tier, route_of(f.name), unseen)
   if not policy then
@@ -73,19 +84,20 @@ local function flow_obey(f, tier, unseen)
   return retune(f)
 end
 
--- flow_of is a flow by the values of its fields: the numbers, cells, policy. It obeys the policies
--- in force. claimed is the tier that the tenant's credential claims now, nil when there is no
--- credential: then the one claimed last holds.
-local function flow_of(name, key, v, claimed, unseen)
-  numbers(v, 12)
-  local fresh, policy = not v[13], policy_read(v[14])
+-- flow_of reads the fields of a flow up to the given one, under the policies in force. claimed is the
+-- tier that the tenant's credential claims now; nil keeps the one claimed last.
+local function flow_of(name, last, claimed, unseen)
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
+  numbers(v, NUMBERS_END)
+  local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
   if fresh then
     missed(key, unseen)
   end
   local f = {
-    name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells are to be written
+    name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells have changed
     last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7], departed = v[8], share = v[9],
-    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[13], policy and policy.paces or {}), policy = policy,
+    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
     retuned = false,
   }
   local tier = claimed or policy and policy.tier or ''
@@ -95,33 +107,21 @@ local function flow_of(name, key, v, claimed, unseen)
   return f
 end
 
--- flow_brief reads a flow without its tallies; see flow_of.
-local function flow_brief(name, unseen)
-  local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
-    'cells', 'policy')
-  return flow_of(name, key, v, nil, unseen)
-end
-
--- flow_load reads a flow; see flow_of.
+-- flow_load reads a whole flow; see flow_of.
 local function flow_load(name, claimed, unseen)
-  local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, 'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes',
-    'cells', 'policy', 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
-    'keys', 'keys_before', 'keys_at')
-  local f = flow_of(name, key, v, claimed, unseen)
-  flow_tally(f, { unpack(v, 15, 28) })
+  local f = flow_of(name, TALLIES_END, claimed, unseen)
+  flow_tally(f, f.was)
   if f.live > 0 and f.depth == 0 and f.running == 0 then
-    stored_add(f, 'live', -f.live) -- of records that were lost, or counted by a version that counted otherwise
+    stored_add(f, 'live', -f.live) -- of lost records
   end
   return f
 end
 
 -- flow_save writes what has changed.
 local function flow_save(f)
-  local args = changed_numbers({}, FLOW_NUMBERS, f, f.was)
-  if f.tallies then
-    changed_numbers(args, FLOW_TALLIES, f, f.tallies)
+  local args = changed_numbers({}, FLOW_FIELDS, 1, NUMBERS_END, f, f.was)
+  if f.tallied then
+    changed_numbers(args, FLOW_FIELDS, TALLIES_AT, TALLIES_END, f, f.was)
   end
   if f.moved then
     local cells = {}
@@ -131,9 +131,9 @@ local function flow_save(f)
     args[#args + 1], args[#args + 2] = 'cells', table.concat(cells, ',')
     f.moved = false
   end
-  if f.policy.text ~= f.was[14] then
+  if f.policy.text ~= f.was[POLICY_AT] then
     args[#args + 1], args[#args + 2] = 'policy', f.policy.text
-    f.was[14] = f.policy.text
+    f.was[POLICY_AT] = f.policy.text
   end
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))
@@ -153,8 +153,8 @@ local function later_head(f)
   return tonumber(head[2])
 end
 
--- later_known is later_head before anything is written: a flow whose index was deleted is to be
--- mended first.
+-- later_known is later_head before the first write. It stops the script if the index was deleted:
+-- the flow must be mended first.
 local function later_known(f)
   local at = later_head(f)
   if not at and f.depth > f.queued then
@@ -163,10 +163,10 @@ local function later_known(f)
   return at
 end
 
--- flow_known stops a script that knows of jobs of a flow, while the flow itself was deleted.
+-- flow_known stops the script if the flow was deleted although it has jobs.
 local function flow_known(f)
   if f.fresh then
-    absent(f.key) -- it may only be on another node
+    absent(f.key) -- while its slot migrates, it may be on another node
     error('DAMAGED flow ' .. f.name)
   end
 end
@@ -183,16 +183,16 @@ local function flow_due(f, later)
   return later and max(earliest(f), later)
 end
 
--- hinder records why a flow cannot leave, beside its policy: a cause as limited_by shows it, and
--- the instant until which it holds. A later cause replaces it.
+-- hinder stores why jobs of a flow cannot leave, apart from its policy: a cause as limited_by shows
+-- it, and the instant until which it holds. A later cause replaces it.
 local function hinder(f, cause, till)
   redis.call('HSET', f.key, 'hindered', format('%d:', till) .. cause)
 end
 
-local filed, unfiled = {}, {} -- what due_flush writes
+local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to remove from it
 
--- due_save files the flow under its next possible stamp, and wakes the owner when horizon is given
--- and that is early. What is filed is written by due_flush.
+-- due_save files the flow under its next possible stamp; due_flush writes it. If horizon is given,
+-- it wakes the owner when that is before the planned poll.
 local function due_save(f, later, horizon)
   local due = flow_due(f, later)
   if due then
@@ -206,9 +206,9 @@ local function due_save(f, later, horizon)
   end
 end
 
--- last_first turns around a list of scores and members in ascending order, for ZADD. Redis walks a
--- small index from its head to the place of each new member, so the greatest score has to come
--- first: in lots of a hundred this saves 10 % of a job's instructions in Redis.
+-- last_first reverses a list of scores and members in ascending order, for ZADD. Redis walks a
+-- small index from its head to each new member, so the greatest score should come first. In batches
+-- of a hundred this saves 10 % of a job's instructions in Redis.
 local function last_first(list)
   local i, k = 1, #list - 1
   while i < k do
@@ -218,7 +218,7 @@ local function last_first(list)
   return list
 end
 
--- due_flush writes the index of what is due, KEYS[2]: of at most 1,000 flows.
+-- due_flush writes what due_save has filed, of at most 1,000 flows.
 local function due_flush()
   if #filed > 0 then
     redis.call('ZADD', KEYS[2], unpack(filed))
@@ -228,7 +228,7 @@ local function due_flush()
   end
 end
 
--- enqueue counts a job into the queue; the caller adds its id under its sequence.
+-- enqueue adds a job to the counts of the queue; the caller adds its id under its sequence.
 local function enqueue(f, cost)
   if f.queued == 0 then
     f.ready = max(f.ready, now)
@@ -237,17 +237,28 @@ local function enqueue(f, cost)
   f.cost = f.cost + cost
 end
 
--- dequeue counts a job out of the queue. The last one leaves nothing behind, whatever was counted
--- in for a record that is lost.
+-- dequeue removes a job from the counts of the queue. The last one takes the cost of lost records
+-- with it.
 local function dequeue(f, cost)
   f.queued = f.queued - 1
   f.cost = f.queued > 0 and f.cost - cost or 0
 end
 
--- place_of is the position in the queue and the estimated start of a job by its rank.
+-- place_of returns the position in the queue and the estimated start of a job by its rank.
 local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0
   end
   return rank + 1, start_after(f, floor(rank * f.cost / max(f.queued, 1)))
+end
+
+-- estimate returns the position and the estimated start of a job, 0 where it has none.
+local function estimate(f, id, j)
+  if j.state == 'q' then
+    return place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, id) or 0)
+  elseif (j.state == 's' or j.state == 'r') and not paused(f) then
+    local start = start_after(f, f.cost)
+    return 0, start ~= 0 and max(start, j.at) or 0
+  end
+  return 0, 0
 end

@@ -8,8 +8,8 @@ for i = 17, #ARGV, 2 do
   bounds[ARGV[i]] = tonumber(ARGV[i + 1])
 end
 
--- job_of_raw decodes a job for plan. A record that was deleted or evicted behind our back must not
--- stop its flow: it is dropped.
+-- job_of_raw decodes a job for plan. A job whose record was deleted or evicted must not stop its
+-- flow: it is dropped.
 local function job_of_raw(raw, id, f)
   if not raw then
     absent(PREFIX .. 'job:' .. id)
@@ -20,19 +20,11 @@ local function job_of_raw(raw, id, f)
 end
 
 -- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most
--- are; nil of any other. It has eight fields, for a table of nine takes twice as much.
+-- are; nil for any other.
 local function job_waiting(raw, id)
-  if not raw or #raw <= HEAD or sub(raw, DEADLINE_AT, DEADLINE_END) ~= ZERO7 then
-    return nil
+  if raw and #raw > HEAD and sub(raw, DEADLINE_AT, DEADLINE_END) == ZERO7 then
+    return waiting_read(raw, id)
   end
-  local e1, e2, e3, e4, a1, a2 = byte(raw, EPOCH_AT, ATTEMPTS_END)
-  local i1, i2, i3, i4, i5, i6, i7 = byte(raw, AT_AT, AT_END)
-  local l1, l2, l3, l4 = byte(raw, PAYLOAD_AT, PAYLOAD_END)
-  return {
-    epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2,
-    at = (((((i1 * 256 + i2) * 256 + i3) * 256 + i4) * 256 + i5) * 256 + i6) * 256 + i7,
-    cost = n32(raw, COST_AT), payload = ((l1 * 256 + l2) * 256 + l3) * 256 + l4, id = id, full = raw, stamp = 0,
-  }
 end
 
 -- How many jobs of all flows a poll may still promote, and drop.
@@ -68,8 +60,8 @@ local function promote(f, waiting, stamp, from)
   return from
 end
 
--- slots is the most jobs that the paces may let leave up to now + horizon, by their TAT: a whole
--- burst where that is now, less by one for each interval that it is ahead.
+-- slots is the most jobs that the paces may let leave up to now + horizon: a whole burst where the
+-- TAT is now, and one less for each interval that it is ahead.
 local function slots(f)
   local most = FLOW_JOBS_MOST
   for i = 1, #f.cells do
@@ -80,8 +72,7 @@ local function slots(f)
   return most
 end
 
--- head_of reads the first jobs of a queue: their ids, each with its sequence beside it if an entry
--- has two parts.
+-- head_of reads the ids of the first jobs of a queue, each followed by its sequence if parts is 2.
 local function head_of(f, most, parts)
   local queue, last = PREFIX .. 'queue:' .. f.name, format('%d', most - 1)
   if parts == 2 then
@@ -99,26 +90,25 @@ local function records_of(ids, most)
   return keys[2] and redis.call('MGET', unpack(keys)) or {}
 end
 
--- share_of is how many jobs of the flow the worker's bounds let leave, nil where they do not bound
--- it.
+-- share_of is the number of jobs of the flow that the worker's bounds let leave; nil if unbounded.
 local function share_of(f)
   local route = bounds[route_of(f.name)]
   return route and min(route, ceil((3 * route - (bounds[f.name] or 0)) / 4))
 end
 
 -- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and
--- f.promote. True when it stopped before the flow had nothing more to give.
+-- f.promote. True if more jobs may be ready to leave.
 local function plan(f, budget)
   local p = f.policy
   f.leave, f.drop, f.promote = {}, {}, {}
   if p.paused then
     return false
   end
-  local room = min(budget, FLOW_JOBS_MOST)
+  local most = min(budget, FLOW_JOBS_MOST)
   if p.concurrency > 0 then
-    room = min(room, p.concurrency - f.running)
+    most = min(most, p.concurrency - f.running)
   end
-  if room <= 0 then
+  if most <= 0 then
     return false
   end
   local share = bounds and share_of(f)
@@ -128,11 +118,11 @@ local function plan(f, budget)
       f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
       return false
     end
-    room = min(room, share)
+    most = min(most, share)
   end
   local leave = slots(f)
-  local wide = min(room, leave + 1) -- one more, to see that it does not leave
-  local parts = f.later_before and 2 or 1 -- sequences are of use beside what is promoted alone
+  local wide = min(most, leave + 1) -- one more than the paces let leave
+  local parts = f.later_before and 2 or 1 -- sequences are needed only beside promoted jobs
   local window = head_of(f, wide, parts)
   local seen = #window / parts
   if seen < wide and seen < f.queued then
@@ -143,12 +133,12 @@ local function plan(f, budget)
   local all_seen = seen < wide or seen == queued
   local at, waiting, promoted_from = 1, {}, 0
   local raws = parts == 1 and records_of(window, leave) or {}
-  while #f.leave < room and drop_left > 0 do
+  while #f.leave < most and drop_left > 0 do
     if at > #window and not all_seen then
-      if wide == room then
+      if wide == most then
         return true
       end
-      wide = room -- some took no slot
+      wide = most -- some took no slot
       window, raws = head_of(f, wide, parts), {}
       all_seen = #window / parts < wide or #window / parts == queued
     end

@@ -11,7 +11,7 @@ local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d)$'
 
 local policies = {} -- by their text; flows share them
 
--- policy_read returns the policy that a flow keeps, nil where there is none.
+-- policy_read decodes the policy that a flow keeps, nil if there is none.
 local function policy_read(text)
   local p = policies[text]
   if p or not text then
@@ -32,15 +32,15 @@ local function policy_read(text)
   return p
 end
 
--- line_in returns the line of a class of flows, false where the hash has none. A tier that there is
--- not is none.
+-- line_in returns the line of a class of flows, false if the hash has none. A tier without lines
+-- counts as none.
 local function line_in(lines, tier, route)
   local found = redis.call('HMGET', lines, tier .. '/' .. route, tier .. '/', '/' .. route, '/')
   return found[1] or found[2] or found[3] or found[4]
 end
 
--- policy_of returns the policy of a tenant's flow under the policies in force, nil where the shard
--- has lost them.
+-- policy_of returns the policy of a tenant's flow under the policies in force, nil if the shard has
+-- lost them.
 local function policy_of(tenant, tier, route, unseen)
   local own = PREFIX .. 'lines:' .. tenant
   local line = line_in(own, tier, route)
@@ -51,13 +51,9 @@ local function policy_of(tenant, tier, route, unseen)
   return line and policy_read(clock.revision .. ' =' .. tier .. ' ' .. line) or nil
 end
 
-local LINES_AT_ONCE = 1000 -- arguments of one command
-
--- write_lines stores the classes and lines that stand in ARGV from first on, and the revision that
--- they were resolved with.
+-- write_lines stores the classes and lines in ARGV from first on, and the revision that they were
+-- resolved with.
 local function write_lines(key, revision, first)
   redis.call('HSET', key, 'revision', revision)
-  for from = first, #ARGV, LINES_AT_ONCE do
-    redis.call('HSET', key, unpack(ARGV, from, min(from + LINES_AT_ONCE - 1, #ARGV)))
-  end
+  in_parts('HSET', key, ARGV, first)
 end

@@ -1,9 +1,7 @@
--- poll: what the scripts of a worker's poll of a shard share: what they take, how they set damaged
--- items aside, and what they answer.
---
--- All of them take the same KEYS and ARGV, see tick.lua, and give the same reply.
+-- poll: shared by the scripts of a worker's poll: their arguments, their reply, and how they set
+-- damaged items aside. See tick.lua for KEYS, ARGV and reply.
 
-local ASIDE = 10000000 -- µs for which an item that cannot be worked with is set aside
+local ASIDE = 10000000 -- µs for which a damaged item is set aside
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local EXPIRE_MOST = 200 -- overdue jobs that one call ends
 local JOB = PREFIX .. 'job:'
@@ -16,7 +14,7 @@ local helper, hands_over = ARGV[14] == '1', ARGV[15] == '1'
 local from = now + tonumber(ARGV[16]) -- the earliest stamp that this call gives
 
 -- attempt calls a function that only reads, and returns whether it succeeded, and its result. An
--- error about what is stored is noted as damage of the item. An error about the state of Redis
+-- error about stored data is reported as damage of the item. An error about the state of Redis
 -- fails the poll.
 local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING', 'executing the script', 'ACL failure', 'non local key' }
 local damaged = {}
@@ -38,10 +36,10 @@ local flows, touched, unseen = {}, {}, {}
 local function flow(name)
   local f = flows[name]
   if not f then
-    f = flow_brief(name, unseen)
+    f = flow_of(name, POLICY_AT, nil, unseen)
     flow_known(f)
     if f.depth > f.queued then
-      flow_tally(f) -- what is promoted gets a sequence
+      flow_tallied(f) -- promoted jobs get a sequence
       f.later_before = later_known(f)
     end
     flows[name], touched[#touched + 1] = f, f
@@ -49,22 +47,13 @@ local function flow(name)
   return f
 end
 
--- flow_reached is flow for who may change more of it than plan does when all goes well.
+-- flow_reached is flow for callers that write more of it than leases.
 local function flow_reached(name)
   if not flows[name] then
     flow_reach(flow(name))
-    flow_tally(flows[name])
+    flow_tallied(flows[name])
   end
   return flows[name]
-end
-
-local function save_touched()
-  for i = 1, #touched do
-    finish_save(touched[i])
-    flow_save(touched[i])
-    due_save(touched[i], touched[i].later_before, helper and horizon)
-  end
-  due_flush()
 end
 
 local function head(key)
@@ -83,14 +72,14 @@ local function hand_out(j)
 end
 local due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
 
--- start_writing is called by every step between its last read and its first write.
+-- start_writing is called between the last read and the first write.
 local function start_writing()
   changed = true
   unlock()
 end
 
--- unswept says that expired leases were not looked for in long: Redis was away or its clock was
--- set. Workers may have been unable to extend their leases.
+-- unswept reports that the last search for expired leases was long ago: Redis was away or its clock
+-- was set. Workers may have been unable to extend their leases.
 local function unswept()
   return clock.swept > 0 and now - clock.swept > lease * 2 / 3
 end
@@ -107,13 +96,13 @@ local function outdated()
   return reply
 end
 
--- answer ends the poll. more says whether work was left; needed names the script that does it.
+-- answer ends the poll. more reports whether work was left; needed names the script that does it.
 local function answer(more, needed)
   if changed then
     due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
   end
-  -- The worker polls half a horizon before the next instant; a sweep or an expiry is of no use
-  -- before its time.
+  -- The worker polls half a horizon before the next instant. A sweep or an expiry must not come
+  -- early.
   local next_due = min(due_head, expires_head + floor(horizon / 2))
   if clock.running > 0 then
     next_due = min(next_due, max(now, clock.swept + sweep) + floor(horizon / 2))
@@ -135,8 +124,8 @@ local function answer(more, needed)
   if help > 0 then
     wanted = 2 - help
   end
-  -- A step of the wall clock that nobody took note of would be taken back by every poll, and the
-  -- shard's clock would stand still.
+  -- A step of the wall clock must be stored, or every poll would see it again and the shard's clock
+  -- would not advance.
   if changed or clock.stepped or wake ~= clock.wake or wanted ~= clock.help then
     unlock()
     clock.wake, clock.help = wake, wanted
@@ -153,8 +142,7 @@ local function answer(more, needed)
   return reply
 end
 
--- record_of returns the record of a job, and false where there is none or something else stands in
--- its place.
+-- record_of returns the record of a job, false if it is missing or damaged.
 local function record_of(id)
   local ok, raw = attempt('job ' .. id, redis.call, 'GET', JOB .. id)
   return ok and raw
@@ -168,9 +156,9 @@ local function job_of(id)
   return job_read(raw)
 end
 
--- jobs_to_change reads the jobs that an index is due for, their flows and what finish writes; from
--- then on there is writing. A job without a record is false. Those of a damaged flow are taken out
--- of ids, and the index is due for them later.
+-- jobs_to_change reads the jobs of ids, their flows and what finish needs, and starts writing. A
+-- job without a record is false. Jobs of a damaged flow are removed from ids, and index lists them
+-- for later.
 local function jobs_to_change(ids, index)
   local jobs, later = {}, {}
   for i = #ids, 1, -1 do

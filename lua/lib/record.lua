@@ -1,93 +1,23 @@
 -- record: the packed job record.
 --
 -- A record is a head, a prefix, the payload, and the result of the last settled delivery. layout.go
--- lays out the head, and gives each field a name for its first and its last byte: EPOCH_AT,
--- EPOCH_END. The prefix is the flow, the idempotency hash, the type, the tenant, the route and the
--- trace parent, each after its length in one byte, and the callback URL after its length in two. It
--- may stop after the type or any later field, and what is missing is empty. A tenant or route that
--- the flow says is empty, too.
+-- lays out the head, names the first and the last byte of each field, such as EPOCH_AT and
+-- EPOCH_END, and makes the functions that encode and decode them. The prefix is the flow, the
+-- idempotency hash, the type, the tenant, the route and the trace parent, each after its length in
+-- one byte, and the callback URL after its length in two. It may stop after the type or any later
+-- field; missing fields are empty. So are a tenant and a route that equal those in the flow.
 
-local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor
--- A number that goes to Redis is written out digit by digit: where it is always the same, it stands
--- here as text.
-local UP_TO_PAYLOAD = '2113' -- the place of the last byte that any prefix may reach
+-- Lua formats each number that goes to Redis, so a constant one is text.
+local UP_TO_PAYLOAD = '2113' -- the offset of the last byte that any prefix may have
 
--- About what Redis keeps beside the text of a record and of an idempotency key: names, table
--- entries, the place in an index.
+-- About the bytes that Redis needs for a record and an idempotency key beside their text: names,
+-- table entries, index entries.
 local RECORD_BYTES, KEY_BYTES = 256, 256
 
 local ZERO3 = '\0\0\0'
 local ZERO4 = '\0\0\0\0'
 local ZERO5 = '\0\0\0\0\0'
 local ZERO7 = '\0\0\0\0\0\0\0'
-
--- A string is made in one step: each piece that is joined to another is one more that Lua must
--- keep.
-
-local function u16(n)
-  local b = n % 256
-  return char((n - b) / 256, b)
-end
-
-local function u24(n)
-  if n == 0 then
-    return ZERO3
-  end
-  local c = n % 256
-  n = (n - c) / 256
-  local b = n % 256
-  return char((n - b) / 256, b, c)
-end
-
-local function u32(n)
-  if n == 0 then
-    return ZERO4
-  end
-  local d = n % 256
-  n = (n - d) / 256
-  local c = n % 256
-  n = (n - c) / 256
-  local b = n % 256
-  return char((n - b) / 256, b, c, d)
-end
-
-local function u48(n)
-  local low = n % 16777216
-  return u24((n - low) / 16777216) .. u24(low)
-end
-
-local function u56(n)
-  if n == 0 then
-    return ZERO7
-  end
-  local g = n % 256
-  n = (n - g) / 256
-  local f = n % 256
-  n = (n - f) / 256
-  local e = n % 256
-  n = (n - e) / 256
-  local d = n % 256
-  n = (n - d) / 256
-  local c = n % 256
-  n = (n - c) / 256
-  local b = n % 256
-  return char((n - b) / 256, b, c, d, e, f, g)
-end
-
-local function n24(s, i)
-  local a, b, c = byte(s, i, i + 2)
-  return (a * 256 + b) * 256 + c
-end
-
-local function n32(s, i)
-  local a, b, c, d = byte(s, i, i + 3)
-  return ((a * 256 + b) * 256 + c) * 256 + d
-end
-
-local function n56(s, i)
-  local a, b, c, d, e, f, g = byte(s, i, i + 6)
-  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f) * 256 + g
-end
 
 -- job_read decodes the head and the start of the prefix; nil when there is no such record.
 local function job_read(raw)
@@ -104,18 +34,24 @@ local function job_read(raw)
   return j
 end
 
--- key_bytes is what the idempotency key of a job takes in Redis; its name repeats the flow's.
+-- result_of reads the result of a job.
+local function result_of(key, j)
+  local from = j.prefix + j.payload
+  return j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''
+end
+
+-- key_bytes is the size of the idempotency key of a job in Redis; its name repeats the flow's.
 local function key_bytes(j)
   return j.idem == '' and 0 or KEY_BYTES + #j.flow
 end
 
--- job_bytes is what a job takes in Redis while it is waiting, leased or dead.
+-- job_bytes is the size of a job in Redis while it is waiting, leased or dead.
 local function job_bytes(j)
   return RECORD_BYTES + j.prefix + j.payload + j.result + key_bytes(j)
 end
 
--- asks_for_callback says whether a callback URL follows the first six fields of the prefix, of
--- which the type is the third.
+-- asks_for_callback reports whether a callback URL follows the first six fields of the prefix. The
+-- type is the third of them.
 local function asks_for_callback(j)
   local at, raw, prefix = j.type_at, j.raw, j.prefix
   for _ = 3, 6 do
@@ -128,27 +64,22 @@ local function asks_for_callback(j)
 end
 
 -- job_succeeding decodes what settle needs of a job without idempotency key and callback to end it
--- well; nil of any other. It has eight fields, for a table of nine takes twice as much.
+-- well; nil for any other.
 local function job_succeeding(raw)
   if #raw <= HEAD then
     return nil
   end
-  local state, e1, e2, e3, e4, a1, a2, _, outcome = byte(raw, STATE_AT, OUTCOME_END)
-  local p1, p2, _, _, _, _, flow_length = byte(raw, PREFIX_AT, HEAD + 1)
-  local idem_at = HEAD + 2 + flow_length
+  local idem_at = HEAD + 2 + byte(raw, HEAD + 1)
   if byte(raw, idem_at) ~= 0 then
     return nil
   end
-  local j = {
-    state = char(state), epoch = ((e1 * 256 + e2) * 256 + e3) * 256 + e4, attempts = a1 * 256 + a2, outcome = char(outcome),
-    prefix = p1 * 256 + p2, flow = sub(raw, HEAD + 2, idem_at - 1), type_at = idem_at + 1, raw = raw,
-  }
+  local j = succeeding_read(raw)
+  j.flow, j.type_at = sub(raw, HEAD + 2, idem_at - 1), idem_at + 1
   return not asks_for_callback(j) and j or nil
 end
 
--- job_new is the record of a new job: its head up to the cost, and the rest. What jobs that are
--- queued at once have before and after their sequence is the same, while that has no more than
--- three bytes.
+-- job_new is the record of a new job: its head up to the cost, and the rest. Jobs that are queued
+-- at the same instant differ only in their sequence, while that has at most three bytes.
 local queued_at, before_seq, after_seq = -1, '', ''
 local function job_new(state, at, deadline, seq, created, wait, rest)
   if state == 'q' and at == created and deadline == 0 and wait == 0 and seq < 16777216 then
@@ -158,21 +89,19 @@ local function job_new(state, at, deadline, seq, created, wait, rest)
     end
     return before_seq .. u24(seq) .. after_seq .. rest
   end
-  local low = wait % 4294967296
   return '1' .. state .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. u56(at) .. u56(deadline) .. u48(seq) .. ZERO3 .. u56(created)
-    .. char((wait - low) / 4294967296) .. u32(low) .. rest
+    .. u40(wait) .. rest
 end
 
--- job_head encodes the whole head of a job that was read: when it was made, how long it may wait
--- and its cost never change.
+-- job_head encodes the whole head of a job that was read. Created, max wait and cost never change.
 local function job_head(j)
   return '1' .. j.state .. u32(j.epoch) .. u16(j.attempts) .. char(j.free) .. j.outcome .. u32(j.tag) .. u56(j.stamp) .. u56(j.at)
     .. u56(j.deadline) .. u48(j.seq) .. u24(j.result) .. sub(j.raw, CREATED_AT, COST_END) .. u16(j.max) .. sub(j.raw, PREFIX_AT, PREFIX_END) .. u32(j.payload)
 end
 
--- job_leased encodes the head from the state to the stamp, which is all that the lease of a queued
--- job changes.
-local stamp_high, h1, h2, h3, h4 = -1, 0, 0, 0, 0 -- the first bytes of a stamp, which stamps of a poll share
+-- job_leased encodes the part of the head that the lease of a queued job changes, from the state to
+-- the stamp.
+local stamp_high, h1, h2, h3, h4 = -1, 0, 0, 0, 0 -- the first bytes of a stamp, often the same within a poll
 local function job_leased(epoch, raw, stamp)
   local low = stamp % 16777216
   local high = (stamp - low) / 16777216
@@ -190,9 +119,9 @@ local function job_leased(epoch, raw, stamp)
   return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4, (low - s2 * 256 - s3) / 65536, s2, s3)
 end
 
--- job_ended is the record of a job that ends without its payload; ended is its instant and no
--- deadline, encoded, most its max attempts, 0 for those it has. It takes what job_succeeding has
--- read, too.
+-- job_ended is the record of a job that ends without its payload. j is as of job_read or
+-- job_succeeding, ended the encoded instant and no deadline, most the max attempts, 0 for those it
+-- has.
 local function job_ended(j, ended, result, most)
   local raw, attempts = j.raw, j.attempts
   local low = attempts % 256

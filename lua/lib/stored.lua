@@ -1,9 +1,8 @@
 -- stored: the bytes that are stored of a flow. The arithmetic of windows is that of shaper.Aged.
-
--- What a flow has stored is counted in bytes. live: records of waiting and leased jobs. dead_bytes:
--- dead letters. What Redis deletes by itself after a time is counted in windows of that length, see
--- aged_add: answers, which are records of jobs that ended otherwise, and keys, which are
--- idempotency keys of jobs that have ended.
+--
+-- live counts the records of waiting and leased jobs, dead_bytes those of dead letters. Keys that
+-- Redis expires are counted in windows of their time to live: answers, which are records of other
+-- jobs that have ended, and keys, which are idempotency keys of jobs that have ended.
 
 local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' }, { 'keys', 'keys_before', 'keys_at' }
 
@@ -14,8 +13,8 @@ local function stored_add(f, name, bytes)
   f[name] = sum
 end
 
--- aged_add counts bytes that Redis deletes after length, in µs: in the window under way, which
--- begins anew after that time.
+-- aged_add adds bytes that Redis deletes after length, in µs, to the current window, which is as
+-- long.
 local function aged_add(f, window, length, bytes)
   local sum, before, at = window[1], window[2], window[3]
   if now >= f[at] + 2 * length then
@@ -26,7 +25,8 @@ local function aged_add(f, window, length, bytes)
   f[sum] = f[sum] + bytes
 end
 
--- aged_sum is how many of them are still there, where those of the window before came evenly.
+-- aged_sum estimates how many of these bytes are left, as if those of the window before came
+-- evenly.
 local function aged_sum(f, window, length)
   local age = now - f[window[3]]
   if age >= 2 * length then
@@ -49,8 +49,8 @@ local function dead_alive(f, keep)
   return floor(f.dead_bytes * (redis.call('ZCOUNT', dead, format('(%d', now - keep), '+inf') / count))
 end
 
--- dead_left counts out a dead letter that was taken from the index, and lets a flow go on that had
--- stopped for its dead letters.
+-- dead_left removes a dead letter that has left the index from the counts, and lets a flow go on
+-- that had stopped for its dead letters.
 local function dead_left(f, j, dead_capacity, dead_bytes)
   local left = redis.call('ZCARD', PREFIX .. 'dead:' .. f.name)
   stored_add(f, 'dead_bytes', left > 0 and -job_bytes(j) or -f.dead_bytes)

@@ -93,7 +93,7 @@ func (m *Mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 		return false
 	}
 	c := comparison{shard: shard, repair: true, ofJobs: true}
-	switch what, name, _ := lua.Damaged(err); what {
+	switch what, name := lua.Damaged(err); what {
 	case "flow":
 		c.flows = []string{name}
 	case "policies":

@@ -7,24 +7,23 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// State is what is known of one key; the zero value is a key never used. Each limiter uses the
+// State is the state of one key; the zero value is an unused key. Each limiter uses the
 // fields that name it and leaves the others zero, so a store needs to keep those alone: one hash or
 // one packed string a key, and for SlidingLog a list or sorted set besides. Once Reset is over, the
 // state may be dropped, so Reset is its time to live. A state means something only with the policy
 // it was made under.
 type State struct {
-	// The last instant seen, by refusals too: an earlier one counts as this. A store whose clock
-	// never steps back need not keep it, but for TokenBucket, where it is also the instant of
-	// Spent.
+	// The last instant seen, by refusals too. An earlier one counts as this. A store whose clock never
+	// goes back need not keep it.
 	Seen shaper.Instant
 
 	Start    shaper.Instant // of the window that Count is of: FixedWindow, SlidingCounter
 	Count    int64          // cost allowed in it; SlidingLog: the sum of the log
 	Previous int64          // SlidingCounter: cost allowed in the window before it
 
-	Spent int64 // TokenBucket: what is missing of the full bucket at Seen, in parts of a token of which each microsecond brings back Rate.Limit
-
-	TAT shaper.Instant // LeakyMeter: when the bucket will be empty, exactly TAT + Rem/Limit µs, 0 ≤ Rem < Limit: as in shaper.Cell
+	// TokenBucket and LeakyMeter: the instant at which the bucket will be full of tokens or empty of
+	// water, exactly TAT + Rem/Limit µs with 0 ≤ Rem < Limit, as in shaper.Cell.
+	TAT shaper.Instant
 	Rem int64
 
 	Until shaper.Instant // SlidingLog: the key is blocked before then
@@ -37,7 +36,7 @@ type Entry struct {
 	Cost int64
 }
 
-// Decision is the answer to one request, with every fact the client is told.
+// Decision is the answer to one request, with every fact that the client gets.
 type Decision struct {
 	Allowed   bool
 	Limit     int64 // the greatest cost that is ever allowed, e.g. 100
@@ -57,7 +56,7 @@ func Decide(s State, p Policy, now shaper.Instant, cost int64) (State, Decision)
 	return s, d
 }
 
-// Take is Decide in place, for whoever holds the state: it copies no log.
+// Take is Decide in place, for the holder of the state: it copies no log.
 func (s *State) Take(p Policy, now shaper.Instant, cost int64) Decision {
 	now, cost = max(now, s.Seen), max(cost, 0)
 	limit := p.Limit()
@@ -71,14 +70,14 @@ func (s *State) Take(p Policy, now shaper.Instant, cost int64) Decision {
 }
 
 // limiters are the five functions. Each brings the state from its last instant to now, which is not
-// before it, and takes the cost if it fits; a cost above the limit never does. RetryAfter is looked
-// at only for a refusal that is not for good.
+// before it, and takes the cost if it fits; a cost above the limit never does. Take clears the
+// RetryAfter of a cost that never fits.
 var limiters = map[Algorithm]func(s *State, p Policy, now shaper.Instant, cost int64) Decision{
 	FixedWindow:    fixedWindow,
 	SlidingLog:     slidingLog,
 	SlidingCounter: slidingCounter,
-	TokenBucket:    tokenBucket,
-	LeakyMeter:     leakyMeter,
+	TokenBucket:    bucket,
+	LeakyMeter:     bucket,
 }
 
 // until is the time from now to an instant, 0 if that is past.

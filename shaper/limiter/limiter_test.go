@@ -139,7 +139,7 @@ func TestStories(t *testing.T) {
 					want := limiter.Decision{
 						Allowed: step.allowed, Limit: p.Limit(), Remaining: step.remaining, RetryAfter: step.retry, Reset: step.reset,
 					}
-					before := limiter.State{Seen: s.Seen, Start: s.Start, Count: s.Count, Previous: s.Previous, Spent: s.Spent, TAT: s.TAT, Rem: s.Rem,
+					before := limiter.State{Seen: s.Seen, Start: s.Start, Count: s.Count, Previous: s.Previous, TAT: s.TAT, Rem: s.Rem,
 						Until: s.Until, Log: append([]limiter.Entry(nil), s.Log...)}
 					next, got := limiter.Decide(s, p, start.Add(step.at), step.cost)
 					if diff := cmp.Diff(want, got); diff != "" {
@@ -308,7 +308,7 @@ func TestNumbersStayExact(t *testing.T) {
 		for _, at := range []time.Duration{0, us, p.Rate.Period / 2, p.Rate.Period - us, p.Rate.Period, p.Rate.Period + us, 2 * p.Rate.Period} {
 			var d limiter.Decision
 			s, d = limiter.Decide(s, p, start.Add(at), p.Limit())
-			for _, n := range []int64{int64(s.Seen), int64(s.Start), s.Count, s.Previous, s.Spent, int64(s.TAT), s.Rem, d.Remaining,
+			for _, n := range []int64{int64(s.Seen), int64(s.Start), s.Count, s.Previous, int64(s.TAT), s.Rem, d.Remaining,
 				d.RetryAfter.Microseconds(), d.Reset.Microseconds(), s.Previous * p.Rate.Period.Microseconds()} {
 				if n < 0 || n >= doubles {
 					t.Errorf("%+v at %v: %d of %+v, %+v", p, at, n, s, d)

@@ -34,7 +34,7 @@ type held struct {
 	place int            // in the heap
 }
 
-// NewMemory is a limiter without keys that holds at most so many. The error is of type
+// NewMemory returns a limiter that holds at most the given number of keys. The error is of type
 // shaper.Problems.
 func NewMemory(p Policy, most int) (*Memory, error) {
 	var ps shaper.Problems

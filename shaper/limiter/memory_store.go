@@ -16,10 +16,10 @@ type MemoryStore struct {
 	most int
 
 	mu    sync.Mutex
-	rules map[string]*Memory // by name; of another policy than asked for: left from before a change
+	rules map[string]*Memory // by name; one with another policy than that of the request is from before a change
 }
 
-// NewMemoryStore is a store without keys, which holds at most so many of each rule: see Memory for
+// NewMemoryStore returns a store that holds at most the given number of keys of each rule: see Memory for
 // what happens at the bound. The error is of type shaper.Problems.
 func NewMemoryStore(most int) (*MemoryStore, error) {
 	if most < 1 {
@@ -83,7 +83,7 @@ func (m *Memory) Clear(key string) bool {
 	return true
 }
 
-// Blocked lists the keys that are blocked, those that are free soonest first. It looks at all keys.
+// Blocked lists the keys that are blocked, those that are free soonest first. It reads all keys.
 func (m *Memory) Blocked() []Blocked {
 	m.mu.Lock()
 	defer m.mu.Unlock()

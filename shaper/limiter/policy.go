@@ -44,17 +44,17 @@ const (
 	// if they came at its beginning, requests are refused that an exact limiter would allow.
 	SlidingCounter Algorithm = "sliding-counter"
 
-	// TokenBucket has tokens, at most the burst, to which the rate adds evenly; a request takes as
-	// many as it costs.
+	// TokenBucket holds tokens, at most the burst. The rate adds tokens evenly, and a request takes
+	// as many as it costs.
 	//
-	// Source: the meters of RFC 2697 and RFC 2698. Memory: an instant and the tokens that are
-	// missing. Stored: Seen and Spent, until nothing is missing. Weakness: after an idle stretch
+	// Source: the meters of RFC 2697 and RFC 2698. Memory: an instant and a remainder.
+	// Stored: TAT and Rem, until TAT. Weakness: after an idle stretch
 	// the whole burst passes at once, so that a window may see burst + limit.
 	TokenBucket Algorithm = "token-bucket"
 
 	// LeakyMeter is the leaky bucket as a meter: each request pours its cost into a bucket of the
-	// size of the burst, which leaks evenly; what would overflow is refused. It decides exactly as
-	// TokenBucket does, water for missing tokens, but a refusal has nothing to write.
+	// size of the burst, which leaks evenly. A request that would overflow it is refused. It decides
+	// exactly as TokenBucket does, with water for spent tokens.
 	//
 	// Source: J. S. Turner, "New directions in communications", IEEE Communications Magazine,
 	// October 1986; here as the generic cell rate algorithm of ITU-T I.371, by virtual scheduling:
@@ -64,7 +64,7 @@ const (
 	LeakyMeter Algorithm = "leaky-meter"
 )
 
-// Algorithms are all limiters, in the order in which they are told of.
+// Algorithms are all limiters, in the order of their documentation.
 func Algorithms() []Algorithm {
 	return []Algorithm{FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter}
 }

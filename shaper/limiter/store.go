@@ -12,18 +12,18 @@ type Rule struct {
 	Policy Policy // must be legal
 }
 
-// Store keeps what is known of the keys of many rules. It owns the clock, which never goes back for
+// Store keeps the state of the keys of many rules. It owns the clock, which never goes back for
 // a key that has state, and decides on each request in one step: however many callers ask at once,
 // a key gets no more than the policy promises. A key may be any text.
 //
 // A question (cost 0) and a refusal leave no trace, but for the block that an overflow starts.
 type Store interface {
-	// Take decides on one request of the key. With an error nobody knows whether it was counted; it
-	// is then not asked again.
+	// Take decides on one request of the key. After an error it is unknown whether the request was
+	// counted; Take does not repeat it.
 	Take(ctx context.Context, r Rule, key string, cost int64) (Decision, error)
 	// Clear forgets the key, and its block with it. It reports whether anything was known of it.
 	Clear(ctx context.Context, r Rule, key string) (known bool, err error)
-	// Blocked lists keys that are blocked, those that are free soonest first, at most so many.
+	// Blocked lists keys that are blocked, those that are free soonest first, at most the given number.
 	Blocked(ctx context.Context, r Rule, most int) ([]Blocked, error)
 }
 
