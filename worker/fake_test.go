@@ -367,7 +367,7 @@ func (r *rig) end(t *testing.T) {
 	if n := r.capacity.taken(); n != 0 {
 		t.Errorf("%d places are still taken", n)
 	}
-	if n := r.ledger.len(); n != 0 {
+	if n := r.capacity.held(); n != 0 {
 		t.Errorf("%d jobs are left", n)
 	}
 	for _, g := range []prometheus.Collector{r.metrics.leases, r.metrics.pending} {

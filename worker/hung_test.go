@@ -213,7 +213,7 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 				q := &hungNode{fakeQueue: newFakeQueue(1), ends: map[string]time.Time{}, late: map[string]bool{}}
 				var log bytes.Buffer
 				h := &Worker{
-					broker: q, ledger: newLedger(), watch: stopwatch{start: time.Now()}, cfg: Config{Lease: lease},
+					broker: q, capacity: newCapacity(n), watch: stopwatch{start: time.Now()}, cfg: Config{Lease: lease},
 					troubles: newTroubles(slog.New(slog.NewTextHandler(&log, nil)), nil),
 				}
 				for i := range n {
@@ -225,7 +225,7 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 					left := lease - time.Duration(i)*lease/3/time.Duration(n) // as they are at any time: 20 to 30 s
 					j.deadline.Store(int64(h.watch.now().add(left)))
 					q.ends[id] = time.Now().Add(left)
-					h.ledger.add([]*job{j})
+					h.capacity.add(0, []*job{j})
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup

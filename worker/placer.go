@@ -34,15 +34,16 @@ func (p *placer) learn(now moment, change func(*relation)) {
 	p.before = slices.DeleteFunc(p.before, haveLeft)
 }
 
-// place makes jobs of leases.
-func (p *placer) place(leases []queue.Lease) []*job {
+// place makes jobs of the shard's leases.
+func (p *placer) place(shard int, leases []queue.Lease) []*job {
 	jobs := make([]*job, len(leases))
 	for i, l := range leases {
 		at := p.known.moment(l.Stamp)
 		for _, b := range p.before {
 			at = max(at, b.clock.moment(min(l.Stamp, b.until)))
 		}
-		jobs[i] = newJob(l, at, p.known.moment(l.Deadline))
+		jobs[i] = &job{lease: l, shard: shard, at: at}
+		jobs[i].deadline.Store(int64(p.known.moment(l.Deadline)))
 		p.last = max(p.last, l.Stamp)
 	}
 	return jobs

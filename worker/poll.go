@@ -31,7 +31,7 @@ func (s *shard) poll() plan {
 	}
 	reserved := 0
 	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, s.wants(pollLeast), s.due)
+		reserved = s.d.capacity.reserve(s.slots, s.wants(pollLeast), s.due)
 	}
 	// An unanswered poll is repeated even without capacity: what it leased is this worker's
 	// already.
@@ -47,13 +47,13 @@ func (s *shard) poll() plan {
 	if owner && leasing {
 		o.Help = s.help.signal(now, reserved, s.due)
 	}
-	t, places, err := s.tick(o, leave)
+	t, slots, err := s.tick(o, leave)
 	if err != nil {
-		s.d.capacity.give(places)
+		s.d.capacity.give(slots)
 		return s.failed(err)
 	}
 	s.d.window.observe(t.Received.Sub(t.Sent))
-	s.answered(t, places)
+	s.answered(t, slots)
 	s.help.note(t, o.Help, now, owner)
 	if helper && !owner && !t.Help {
 		s.role.helping.Store(false)
@@ -61,25 +61,25 @@ func (s *shard) poll() plan {
 	return s.next(t, now, reserved, o.Horizon)
 }
 
-// tick makes the call, and returns how many of the reserved places it still holds at its end. After
-// pollPatience it holds neither room in the window nor places: a node that does not answer would
+// tick makes the call, and returns how many of the reserved slots it still holds at its end. After
+// pollPatience it holds neither room in the window nor slots: a node that does not answer would
 // take all of both, because go-redis gives up after 20 s only.
-func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, places int, err error) {
-	places = o.Max
+func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, slots int, err error) {
+	slots = o.Max
 	yielded := make(chan struct{})
 	patience := time.AfterFunc(pollPatience, func() {
 		defer close(yielded)
 		leave()
-		s.d.capacity.forget(s.seat) // what is granted meanwhile would lie idle
-		s.d.capacity.give(places)
-		places = 0
+		s.d.capacity.withdraw(s.slots) // what is granted meanwhile would lie idle
+		s.d.capacity.give(slots)
+		slots = 0
 	})
 	t, err = s.consumer.Tick(s.d.work, o)
 	if !patience.Stop() {
 		<-yielded
 	}
 	leave()
-	return t, places, err
+	return t, slots, err
 }
 
 // failed takes a poll into account that was not answered.
@@ -93,8 +93,8 @@ func (s *shard) failed(err error) plan {
 	return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 }
 
-// answered hands on what a poll has brought, and gives back the places that it does not need.
-func (s *shard) answered(t queue.Tick, places int) {
+// answered hands on what a poll has brought, and gives back the slots that it does not need.
+func (s *shard) answered(t queue.Tick, slots int) {
 	for _, item := range t.Damaged {
 		name, cause, _ := strings.Cut(item, ": ")
 		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
@@ -108,19 +108,14 @@ func (s *shard) answered(t queue.Tick, places int) {
 		s.d.outbox.add(s.n)
 	}
 	if s.brought == 0 {
-		s.d.capacity.give(places)
+		s.d.capacity.give(slots)
 		return
 	}
 	crash.At("after-lease")
-	jobs := s.clock.place(t.Leases)
-	for _, j := range jobs {
-		j.shard = s.n
-	}
-	s.d.capacity.fill(places, jobs)
-	s.d.accept(jobs)
+	s.d.accept(slots, s.clock.place(s.n, t.Leases))
 }
 
-// next is when to poll again after t, which was asked with reserved places up to the horizon.
+// next is when to poll again after t, which was asked with reserved slots up to the horizon.
 func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Duration) plan {
 	soon := t.Next != 0 && t.Next <= t.Now.Add(horizon)
 	now := s.d.watch.now()

@@ -70,27 +70,22 @@ func (l *lateness) recent(n int, log *slog.Logger) (recent queue.Lateness) {
 
 // routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
 type routeLoad struct {
-	breaker       atomic.Int64 // a queue.BreakerState
-	inFlight      atomic.Int64
-	ended, failed atomic.Int64                              // only grow
-	past          [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
+	breaker        atomic.Int64 // a queue.BreakerState
+	inFlight       atomic.Int64
+	ends, failures atomic.Int64                              // only grow
+	past           [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
 }
 
-// deliver counts a delivery, but no job that the circuit breaker held. One that panics has failed.
-func (l *routeLoad) deliver(attempt func() queue.Settlement) (s queue.Settlement) {
-	l.inFlight.Add(1)
-	s.Event = shaper.Retry // what stays of a panic
-	defer func() {
-		l.inFlight.Add(-1)
-		if s.Cause.By == queue.HeldByBreaker {
-			return
-		}
-		l.ended.Add(1)
-		if s.Event != shaper.Succeed && s.Event != "" { // the job is handed off where there is no event
-			l.failed.Add(1)
-		}
-	}()
-	return attempt()
+// ended counts the end of a delivery, but no job that the circuit breaker held.
+func (l *routeLoad) ended(s queue.Settlement) {
+	l.inFlight.Add(-1)
+	if s.Cause.By == queue.HeldByBreaker {
+		return
+	}
+	l.ends.Add(1)
+	if s.Event != shaper.Succeed && s.Event != "" { // without an event the job is handed off
+		l.failures.Add(1)
+	}
 }
 
 // routeLoads are the loads of all routes, by name. The map does not change.
@@ -108,7 +103,7 @@ func newRouteLoads(routes map[string]Route) routeLoads {
 func (r routeLoads) recent(n int) map[string]queue.RouteLoad {
 	report := map[string]queue.RouteLoad{}
 	for name, l := range r {
-		past, ended, failed := &l.past[n%loadWindow], l.ended.Load(), l.failed.Load()
+		past, ended, failed := &l.past[n%loadWindow], l.ends.Load(), l.failures.Load()
 		load := queue.RouteLoad{
 			Breaker: queue.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
 			Ended: ended - past.ended, Failed: failed - past.failed,

@@ -34,7 +34,7 @@ type shard struct {
 	consumer consumer
 	role     role
 	woken    chan struct{} // a token has the shard polled now, if there is a loop
-	seat     *seat         // to wait for capacity
+	slots    *request      // to wait for capacity
 	clock    *shardClock
 
 	// Of the loop alone.
@@ -47,7 +47,7 @@ type shard struct {
 }
 
 func newShard(d *dispatcher, n int) *shard {
-	s := &shard{n: n, d: d, consumer: d.consumers(d.id, n), woken: make(chan struct{}, 1), seat: newSeat(), help: newHelp()}
+	s := &shard{n: n, d: d, consumer: d.consumers(d.id, n), woken: make(chan struct{}, 1), slots: newRequest(), help: newHelp()}
 	s.clock = &shardClock{shard: s, readAt: longAgo}
 	return s
 }
@@ -124,7 +124,7 @@ func (s *shard) goOn() bool {
 	s.role.running = false
 	s.role.helping.Store(false)
 	s.due, s.help = false, newHelp()
-	s.d.capacity.forget(s.seat)
+	s.d.capacity.withdraw(s.slots)
 	return false
 }
 
@@ -158,10 +158,10 @@ func (s *shard) rest(p plan) {
 		woken, stop = nil, s.d.work.Done()
 	}
 	if p.room {
-		room = s.seat.room
-		s.d.capacity.await(s.seat, s.wants(spareLeast))
+		room = s.slots.granted
+		s.d.capacity.await(s.slots, s.wants(spareLeast))
 	} else {
-		s.d.capacity.forget(s.seat) // what is granted now would lie idle
+		s.d.capacity.withdraw(s.slots) // what is granted now would lie idle
 	}
 	select {
 	case <-time.After(d):

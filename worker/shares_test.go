@@ -12,7 +12,7 @@ import (
 // poll lets a flow take what a poll for it may lease, as lua/tick.lua applies the bounds; most
 // bounds one poll.
 func poll(c *capacity, shard int, tenant, route string, most int) []*job {
-	n := c.reserve(newSeat(), most, false)
+	n := c.reserve(newRequest(), most, false)
 	lease, holds := n, 0
 	bounds := c.bounds(shard, n)
 	for _, b := range bounds {
@@ -29,7 +29,7 @@ func poll(c *capacity, shard int, tenant, route string, most int) []*job {
 	for _, j := range jobs {
 		j.shard = shard
 	}
-	c.fill(n, jobs)
+	c.add(n, jobs)
 	return jobs
 }
 
@@ -79,8 +79,8 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 // TestNoBoundsWhereNothingIsCongested: an ordinary poll carries no bounds.
 func TestNoBoundsWhereNothingIsCongested(t *testing.T) {
 	c := newCapacity(256, "default", "other", "third")
-	c.fill(0, jobsOf("acme", "default", 40))
-	n := c.reserve(newSeat(), pollLeast, false)
+	c.add(0, jobsOf("acme", "default", 40))
+	n := c.reserve(newRequest(), pollLeast, false)
 	if b := c.bounds(0, n); n != pollLeast || b != nil {
 		t.Errorf("a poll for %d jobs has the bounds %v", n, b)
 	}
@@ -95,9 +95,9 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 	for _, j := range other {
 		j.shard = 1
 	}
-	c.fill(0, append(greedy, other...))
-	c.fill(0, jobsOf("acme", "well", 1))
-	n := c.reserve(newSeat(), 8, false)
+	c.add(0, append(greedy, other...))
+	c.add(0, jobsOf("acme", "well", 1))
+	n := c.reserve(newRequest(), 8, false)
 	got := fmt.Sprint(c.bounds(0, n))
 	want := fmt.Sprint([]queue.Bound{{Route: "sick", Places: 8}, {Tenant: "acme", Route: "sick", Places: 40}})
 	if got != want {
@@ -119,10 +119,10 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 			if len(underWay) > 0 && rapid.Bool().Draw(t, "answered") {
 				r := underWay[0]
 				underWay = underWay[1:]
-				c.fill(r.n, jobsOf("acme", "sick", r.lease))
+				c.add(r.n, jobsOf("acme", "sick", r.lease))
 				continue
 			}
-			n := c.reserve(newSeat(), rapid.IntRange(1, pollMost).Draw(t, "most"), false)
+			n := c.reserve(newRequest(), rapid.IntRange(1, pollMost).Draw(t, "most"), false)
 			lease := n
 			for _, b := range c.bounds(0, n) {
 				if b.Tenant == "" {
@@ -132,7 +132,7 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 			underWay = append(underWay, reservation{n, lease})
 		}
 		for _, r := range underWay {
-			c.fill(r.n, jobsOf("acme", "sick", r.lease))
+			c.add(r.n, jobsOf("acme", "sick", r.lease))
 		}
 		if free := places - c.taken(); free < places/5 {
 			t.Errorf("%d of %d places are left", free, places)

@@ -48,14 +48,12 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -64,10 +62,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
-	"github.com/7509e464/sluice/queue/spans"
-	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (
@@ -128,7 +122,6 @@ type Worker struct {
 	troubles *troubles
 	capacity *capacity
 	window   *window
-	ledger   *ledger
 	pacer    *pacer
 	settler  *settler
 	lateness lateness
@@ -167,7 +160,6 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		metrics:    newMetrics(),
 		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
 		window:     newWindow(),
-		ledger:     newLedger(),
 		loads:      newRouteLoads(cfg.Routes),
 	}
 	w.log = cfg.Logger.With("worker", w.id)
@@ -229,7 +221,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer cutOff()
 	w.work = work
 	miss := func(j *job) { w.giveBack(j, true) }
-	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.deliver, miss)
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), func(j *job) { w.deliver(work, j) }, miss)
 	go w.pacer.run()
 	var talking sync.WaitGroup
 	w.talk(ctx, talk, &talking)
@@ -242,7 +234,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	<-ctx.Done()
 	w.stopping.Store(true)
-	w.log.Info("worker is stopping", "leases", w.ledger.len())
+	w.log.Info("worker is stopping", "leases", w.capacity.held())
 	defer time.AfterFunc(w.cfg.Grace, cutOff).Stop()
 	end := w.watch.now().add(w.cfg.Grace + settleTail)
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
@@ -256,10 +248,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
 	}
 	<-dispatching
-	for w.ledger.len() > 0 && w.watch.now() < end {
+	for w.capacity.held() > 0 && w.watch.now() < end {
 		time.Sleep(time.Millisecond)
 	}
-	left := w.ledger.len()
+	left := w.capacity.held()
 	hangUp()
 	<-w.pacer.ended
 	talking.Wait()
@@ -289,140 +281,4 @@ func (w *Worker) talk(ctx, talk context.Context, g *sync.WaitGroup) {
 			w.log.Error("callbacks are not sent", "error", err)
 		}
 	})
-}
-
-// accept takes over jobs that were just leased, their capacity being reserved. Those that would
-// leave after the end of the pacer are released.
-func (w *Worker) accept(jobs []*job) {
-	w.ledger.add(jobs)
-	w.metrics.leases.Add(float64(len(jobs)))
-	for _, j := range w.pacer.add(jobs) {
-		w.giveBack(j, false)
-	}
-}
-
-// giveBack releases a job that has not departed; missed if it came too late to leave at its stamp.
-func (w *Worker) giveBack(j *job, missed bool) {
-	if missed {
-		w.lateness.missed.Add(1)
-		w.metrics.missed.Inc()
-	}
-	if j.lost.Load() {
-		w.forget(j, outcomeStale)
-		return
-	}
-	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
-}
-
-// forget drops a job whose lease is another's by now, or lives on without this worker.
-func (w *Worker) forget(j *job, o string) {
-	w.metrics.leases.Dec()
-	w.metrics.deliveries[o].Inc()
-	w.ledger.remove(j)
-	w.capacity.free(j)
-}
-
-// deliver makes one attempt, unless the lease is lost, and settles it.
-func (w *Worker) deliver(j *job) {
-	if j.lost.Load() {
-		w.forget(j, outcomeStale)
-		return
-	}
-	start := w.watch.now()
-	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
-	w.lateness.observe(time.Duration(start - j.at))
-	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
-	span := w.cfg.Traces.Process(w.work, &j.lease)
-	l := j.lease
-	l.TraceParent = span.TraceParent
-	s := w.attempt(span.Context, l)
-	w.endSpan(span, l, s)
-	end := w.watch.now()
-	w.metrics.duration.Observe(time.Duration(end - start).Seconds())
-	if s.Event == "" {
-		w.forget(j, outcomeHandedOff)
-		return
-	}
-	if s.Error != nil {
-		if s.Error.At.IsZero() {
-			s.Error.At = j.instant(end).Time()
-		}
-		s.Error.Message, s.Error.Detail = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail)
-	}
-	w.settle(j, s)
-}
-
-// endSpan ends the span of a delivery with its outcome. The queue may still find the lease stale,
-// or charge a hold as an attempt.
-func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement) {
-	if !span.Recorded() {
-		span.End("", s, true)
-		return
-	}
-	outcome := outcomeHandedOff
-	if s.Event != "" {
-		s.Attempt = l.Attempt
-		s.MaxAttempts = cmp.Or(s.MaxAttempts, l.MaxAttempts)
-		outcome = outcomeOf(s, queue.Settled)
-	}
-	span.End(outcome, s, w.cfg.Routes[l.Route].Handler)
-}
-
-// attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.
-func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
-	retry := w.cfg.Routes[l.Route].Retry
-	d, known := w.deliverers[l.Route]
-	if !known {
-		retry = Route{}.withDefaults().Retry
-		retry.MaxAttempts = l.MaxAttempts // the configuration that set it is gone
-		name := outbound.CutTo(l.Route, 64)
-		return retry.again(l, fmt.Sprintf("route %q is not configured in this worker", name), 0)
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			// The value is not logged, it may quote the payload.
-			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
-				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
-			s = retry.again(l, "the delivery panicked", 0)
-		}
-	}()
-	return w.loads[l.Route].deliver(func() queue.Settlement { return d.Deliver(ctx, l) })
-}
-
-// settle hands the end of a job to the settler. The job keeps its capacity until Redis has
-// answered: otherwise settlements would pile up without bound while Redis is away.
-func (w *Worker) settle(j *job, s queue.Settlement) {
-	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
-	switch {
-	case s.MaxAttempts == 0:
-		s.MaxAttempts = j.lease.MaxAttempts
-	case s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts:
-		s.MaxAttempts = 0 // unchanged: the shortest settlement
-	}
-	j.ended.Store(true)
-	// The payload may be large, and a settlement may have to wait for Redis.
-	j.lease.Payload = nil
-	w.metrics.leases.Dec()
-	w.metrics.pending.Inc()
-	w.settler.add(ending{job: j, settlement: s})
-}
-
-// settled ends the life of jobs here; results is nil when the settler gave them up.
-func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
-	jobs := make([]*job, len(batch))
-	for i, e := range batch {
-		jobs[i] = e.job
-		o := outcomeGivenUp
-		if results != nil {
-			o = outcomeOf(e.settlement, results[i])
-		}
-		w.metrics.deliveries[o].Inc()
-		if o == outcomeDead {
-			l := &e.job.lease
-			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
-		}
-		w.ledger.remove(e.job)
-	}
-	w.metrics.pending.Sub(float64(len(batch)))
-	w.capacity.free(jobs...)
 }

@@ -258,7 +258,7 @@ func TestUnansweredPollIsRepeatedAndCharged(t *testing.T) {
 		q.set(func() { q.shards[0].loseReply = 1 })
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Millisecond)
-		taken := r.capacity.reserve(newSeat(), 3, false)
+		taken := r.capacity.reserve(newRequest(), 3, false)
 		pass(15 * time.Millisecond)
 		if running.Load() != 0 {
 			t.Fatal("the poll was repeated too soon")
@@ -414,7 +414,7 @@ func TestHelperLeasesBesideTheOwner(t *testing.T) {
 			t.Error("the helper went on looking")
 		}
 		// No free capacity, no help.
-		taken := r.capacity.reserve(newSeat(), 1000, false)
+		taken := r.capacity.reserve(newRequest(), 1000, false)
 		q.wakes <- queue.Wake{Shard: foreign, Help: true}
 		pass(time.Second)
 		if q.looks()[foreign] != 0 {
@@ -512,8 +512,7 @@ func TestLostLeaseInThePacerIsDropped(t *testing.T) {
 		l := queue.Lease{LeaseRef: queue.LeaseRef{ID: "lost"}, Route: "default"}
 		j := &job{lease: l, at: r.watch.now().add(time.Second)}
 		j.deadline.Store(int64(never))
-		r.capacity.fill(0, []*job{j})
-		r.accept([]*job{j})
+		r.accept(0, []*job{j})
 		j.lost.Store(true)
 		pass(2 * time.Second)
 		r.end(t)
