@@ -17,15 +17,14 @@ import (
 )
 
 // poll polls the shard once, hands the leased jobs on and says when to poll again.
-func (s *shard) poll() plan {
-	leave, err := s.d.window.enter(s.d.work)
+func (s *shard) poll(ctx context.Context) plan {
+	leave, err := s.d.window.enter(ctx)
 	if err != nil {
 		return plan{at: s.d.watch.now()} // the worker ends
 	}
 	defer leave()
 	now := s.d.watch.now()
-	owner, helper := s.role.owned.Load(), s.role.helping.Load()
-	leasing := (owner || helper) && s.d.stop.Err() == nil
+	owner, leasing := s.owned.Load(), s.leases()
 	if !leasing && !s.unanswered {
 		return plan{at: now}
 	}
@@ -36,10 +35,10 @@ func (s *shard) poll() plan {
 	// An unanswered poll is repeated even without capacity: what it leased is this worker's
 	// already.
 	if leasing && reserved == 0 && !s.help.mayPollEmpty(now, owner, s.due) && !s.unanswered {
-		return plan{at: s.help.emptyAt.add(helpEvery), room: true}
+		return plan{at: s.help.emptyAt.add(helpEvery), slots: true}
 	}
 	o := s.d.options
-	o.Horizon, o.Lead = s.clock.way(now).reach(o.Horizon, o.Lease/4)
+	o.Horizon, o.Lead = s.way(now).reach(o.Horizon, o.Lease/4)
 	o.Max, o.Helper = reserved, !owner
 	if reserved > 0 {
 		o.Bounds = s.d.capacity.bounds(s.n, reserved)
@@ -47,16 +46,16 @@ func (s *shard) poll() plan {
 	if owner && leasing {
 		o.Help = s.help.signal(now, reserved, s.due)
 	}
-	t, slots, err := s.tick(o, leave)
+	t, slots, err := s.tick(ctx, o, leave)
 	if err != nil {
 		s.d.capacity.give(slots)
-		return s.failed(err)
+		return s.failed(ctx, err)
 	}
 	s.d.window.observe(t.Received.Sub(t.Sent))
-	s.answered(t, slots)
+	s.answered(ctx, t, slots)
 	s.help.note(t, o.Help, now, owner)
-	if helper && !owner && !t.Help {
-		s.role.helping.Store(false)
+	if !owner && !t.Help {
+		s.helping.Store(false)
 	}
 	return s.next(t, now, reserved, o.Horizon)
 }
@@ -64,7 +63,7 @@ func (s *shard) poll() plan {
 // tick makes the call, and returns how many of the reserved slots it still holds at its end. After
 // pollPatience it holds neither room in the window nor slots: a node that does not answer would
 // take all of both, because go-redis gives up after 20 s only.
-func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, slots int, err error) {
+func (s *shard) tick(ctx context.Context, o queue.TickOptions, leave func()) (t queue.Tick, slots int, err error) {
 	slots = o.Max
 	yielded := make(chan struct{})
 	patience := time.AfterFunc(pollPatience, func() {
@@ -74,7 +73,7 @@ func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, slots int
 		s.d.capacity.give(slots)
 		slots = 0
 	})
-	t, err = s.consumer.Tick(s.d.work, o)
+	t, err = s.consumer.Tick(ctx, o)
 	if !patience.Stop() {
 		<-yielded
 	}
@@ -83,18 +82,18 @@ func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, slots int
 }
 
 // failed takes a poll into account that was not answered.
-func (s *shard) failed(err error) plan {
+func (s *shard) failed(ctx context.Context, err error) plan {
 	s.brought = 0
 	// A poll that fails at damaged data has leased nothing that an earlier, unanswered one has not.
 	s.unanswered = s.unanswered || !errors.Is(err, queue.ErrScript)
-	if s.d.work.Err() == nil {
+	if ctx.Err() == nil {
 		s.d.troubles.report(s, err)
 	}
 	return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 }
 
 // answered hands on what a poll has brought, and gives back the slots that it does not need.
-func (s *shard) answered(t queue.Tick, slots int) {
+func (s *shard) answered(ctx context.Context, t queue.Tick, slots int) {
 	for _, item := range t.Damaged {
 		name, cause, _ := strings.Cut(item, ": ")
 		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
@@ -103,7 +102,7 @@ func (s *shard) answered(t queue.Tick, slots int) {
 	s.unanswered = false
 	s.pause = pauses{}
 	s.brought = len(t.Leases)
-	s.clock.observe(t)
+	s.keepTime(ctx, t)
 	if t.Outbox {
 		s.d.outbox.add(s.n)
 	}
@@ -124,9 +123,9 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 		if s.due {
 			// Raise the help flag at once, unless this poll did.
 			if asked.since(s.help.raisedAt) >= helpEvery {
-				return plan{at: now, room: true}
+				return plan{at: now, slots: true}
 			}
-			return plan{at: s.help.emptyAt.add(helpEvery), room: true}
+			return plan{at: s.help.emptyAt.add(helpEvery), slots: true}
 		}
 	}
 	// A poll that filled all it reserved may have left jobs that are due as well.

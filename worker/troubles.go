@@ -73,7 +73,7 @@ func (w *Worker) stopped(k burstlog.Key) {
 	if !known || w.stopping.Load() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(w.work, 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	t, err := q.Tenant(ctx, k.Tenant)
 	if err != nil {

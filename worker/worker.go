@@ -128,8 +128,7 @@ type Worker struct {
 	loads    routeLoads
 	outbox   *outbox // nil without Config.Callbacks
 	started  atomic.Bool
-	stopping atomic.Bool     // Run is about to end
-	work     context.Context // ends when the grace is over: polls and deliveries give up
+	stopping atomic.Bool // no further leases: Run is about to end
 }
 
 // New checks the configuration and prepares a worker; nothing runs before Run. Its errors are
@@ -219,21 +218,21 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer hangUp()
 	work, cutOff := context.WithCancel(talk)
 	defer cutOff()
-	w.work = work
 	miss := func(j *job) { w.giveBack(j, true) }
 	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), func(j *job) { w.deliver(work, j) }, miss)
 	go w.pacer.run()
 	var talking sync.WaitGroup
 	w.talk(ctx, talk, &talking)
-	dispatching := make(chan struct{})
+	d, dispatched := newDispatcher(w), make(chan struct{})
 	go func() {
-		defer close(dispatching)
-		newDispatcher(w, ctx).run()
+		defer close(dispatched)
+		d.run(ctx, work)
 	}()
 	w.log.Info("worker started", "routes", len(w.deliverers), "concurrency", w.cfg.Concurrency)
 
 	<-ctx.Done()
 	w.stopping.Store(true)
+	d.wakeAll()
 	w.log.Info("worker is stopping", "leases", w.capacity.held())
 	defer time.AfterFunc(w.cfg.Grace, cutOff).Stop()
 	end := w.watch.now().add(w.cfg.Grace + settleTail)
@@ -241,13 +240,13 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.giveBack(j, false)
 	}
 	select {
-	case <-dispatching:
+	case <-dispatched:
 	case <-time.After(pollPatience): // a node hangs; the shards of others are not to wait for it
 	}
 	if err := bounded(work, leaveWithin, func(ctx context.Context) error { return w.broker.Leave(ctx, w.id) }); err != nil {
 		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
 	}
-	<-dispatching
+	<-dispatched
 	for w.capacity.held() > 0 && w.watch.now() < end {
 		time.Sleep(time.Millisecond)
 	}
