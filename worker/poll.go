@@ -104,7 +104,7 @@ func (s *shard) answered(ctx context.Context, t queue.Tick, slots int) {
 	s.brought = len(t.Leases)
 	s.keepTime(ctx, t)
 	if t.Outbox {
-		s.d.outbox.add(s.n)
+		signal(s.d.outbox.ready[s.n])
 	}
 	if s.brought == 0 {
 		s.d.capacity.give(slots)

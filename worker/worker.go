@@ -138,7 +138,7 @@ func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
 	w, err := newWorker(q, consumers, newWaiter, cfg)
 	if err == nil && cfg.Callbacks != nil {
-		w.outbox = newOutbox(w.id, q, cfg.Callbacks, w.troubles)
+		w.outbox = newOutbox(w.id, q.Shards(), q, cfg.Callbacks, w.troubles)
 	}
 	return w, err
 }
