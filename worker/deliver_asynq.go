@@ -21,6 +21,8 @@ const (
 	taskRetention = 24 * time.Hour
 	// enqueueTimeout bounds one call of asynq's client.
 	enqueueTimeout = 5 * time.Second
+	// refusals is how often asynq may refuse a task before the flow is held.
+	refusals = 5
 )
 
 // enqueuer is what is needed of *asynq.Client.

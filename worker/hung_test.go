@@ -263,14 +263,13 @@ func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		ended := map[string]int{}
 		var mu sync.Mutex
-		s := &settler{broker: q, troubles: newTroubles(log, nil), kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
-		s.settled = func(batch []ending, _ []queue.SettleResult) {
+		s := newSettler(q, newTroubles(log, nil), func(batch []ending, _ []queue.SettleResult) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, e := range batch {
 				ended[e.settlement.ID]++
 			}
-		}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { s.run(ctx) })

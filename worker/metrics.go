@@ -104,7 +104,7 @@ func (w *Worker) register() error {
 	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.",
 		nil, func() int { return int(w.window.polls.Load()) })
 	gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.",
-		nil, w.settler.waiting)
+		nil, w.settler.unanswered.len)
 	for route := range w.cfg.Routes {
 		gauge("route_places_taken", "Places of this worker that jobs of the route hold.",
 			prometheus.Labels{"route": route}, func() int { return w.capacity.ofRoute(route) })

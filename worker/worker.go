@@ -163,10 +163,7 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.troubles = newTroubles(w.log, w.stopped)
-	w.settler = &settler{
-		broker: b, troubles: w.troubles, settled: w.settled,
-		kick: make(chan struct{}, flushers), again: make(chan struct{}, 1),
-	}
+	w.settler = newSettler(b, w.troubles, w.settled)
 	if err := w.register(); err != nil {
 		return nil, fmt.Errorf("worker: metrics: %w", err)
 	}
