@@ -51,13 +51,13 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 	if status == noAnswer {
 		return retry.again(l, "no answer within 10s", 0)
 	}
-	return retry.judge(l, &queue.Response{Status: status}, retryAfter, time.Now())
+	return retry.decide(l, &queue.Response{Status: status}, retryAfter, time.Now())
 }
 
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, newMetrics(), new(routeLoad), log)
+	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, newMetrics(&Worker{}), new(routeLoad), log)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

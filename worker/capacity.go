@@ -104,6 +104,18 @@ func (c *capacity) held() int {
 	return len(c.jobs)
 }
 
+// count returns how many of them have ended, and only wait to be settled, or how many have not.
+func (c *capacity) count(ended bool) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for j := range c.jobs {
+		if j.ended.Load() == ended {
+			n++
+		}
+	}
+	return n
+}
+
 // endingBefore lists the jobs in the pacer or running whose lease ends before m.
 func (c *capacity) endingBefore(m moment) (jobs []*job) {
 	c.mu.Lock()

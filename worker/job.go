@@ -30,7 +30,6 @@ func (j *job) instant(m moment) shaper.Instant { return j.lease.Stamp.Add(m.sinc
 // would leave after the end of the pacer are released.
 func (w *Worker) accept(n int, jobs []*job) {
 	w.capacity.add(n, jobs)
-	w.metrics.leases.Add(float64(len(jobs)))
 	for _, j := range w.pacer.add(jobs) {
 		w.giveBack(j, false)
 	}
@@ -51,7 +50,6 @@ func (w *Worker) giveBack(j *job, missed bool) {
 
 // forget drops a job whose lease is another's by now, or lives on without this worker.
 func (w *Worker) forget(j *job, outcome string) {
-	w.metrics.leases.Dec()
 	w.metrics.deliveries[outcome].Inc()
 	w.capacity.remove(j)
 }
@@ -128,8 +126,6 @@ func (w *Worker) settle(j *job, s queue.Settlement) {
 	j.ended.Store(true)
 	// The payload may be large, and a settlement may have to wait for Redis.
 	j.lease.Payload = nil
-	w.metrics.leases.Dec()
-	w.metrics.pending.Inc()
 	w.settler.add(ending{job: j, settlement: s})
 }
 
@@ -148,6 +144,5 @@ func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 		}
 	}
-	w.metrics.pending.Sub(float64(len(batch)))
 	w.capacity.remove(jobs...)
 }

@@ -45,8 +45,6 @@ type metrics struct {
 	// One counter per outcome, looked up once: a label lookup per job would show at full load.
 	deliveries map[string]prometheus.Counter
 	missed     prometheus.Counter
-	leases     prometheus.Gauge
-	pending    prometheus.Gauge
 
 	wait, lateness, duration prometheus.Histogram
 
@@ -54,16 +52,14 @@ type metrics struct {
 	breakerHeld  *prometheus.CounterVec // by route
 }
 
-// factory makes metrics whose names begin with "sluice_".
-func (m *metrics) factory() promauto.Factory {
-	return promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
-}
-
-func newMetrics() *metrics {
+// newMetrics makes the metrics of a worker, whose parts they read.
+func newMetrics(w *Worker) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), deliveries: map[string]prometheus.Counter{}}
-	f := m.factory()
+	f := promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
 	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts{Name: name, Help: help} }
-	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
+	gauge := func(name, help string, labels prometheus.Labels, read func() int) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(read()) })
+	}
 	histogram := func(name, help string, buckets ...float64) prometheus.Histogram {
 		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
@@ -75,10 +71,8 @@ func newMetrics() *metrics {
 		.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60)
 	m.missed = f.NewCounter(counter("stamps_missed_total",
 		"Jobs that this worker gave back because they came too late to leave at their stamps."))
-	m.leases = f.NewGauge(gauge("leases", "Jobs that wait for their stamp in this worker or are being delivered."))
-	m.pending = f.NewGauge(gauge("settle_pending", "Jobs that have ended here and are not settled yet."))
-	m.breakerState = f.NewGaugeVec(gauge("route_breaker_state",
-		"Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open."), []string{"route"})
+	m.breakerState = f.NewGaugeVec(prometheus.GaugeOpts{Name: "route_breaker_state",
+		Help: "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open."}, []string{"route"})
 	m.breakerHeld = f.NewCounterVec(counter("route_breaker_held_total",
 		"Jobs that were held, not sent, because of the circuit breaker of their route."), []string{"route"})
 	deliveries := f.NewCounterVec(counter("deliveries_total", "Ended leases by outcome."), []string{"outcome"})
@@ -88,29 +82,21 @@ func newMetrics() *metrics {
 	} {
 		m.deliveries[o] = deliveries.WithLabelValues(o)
 	}
-	return m
-}
 
-// register adds how much of the worker's capacity is in use to the metrics, and registers them all.
-func (w *Worker) register() error {
-	gauge := func(name, help string, labels prometheus.Labels, read func() int) {
-		w.metrics.factory().NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(read()) })
-	}
-	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.capacity.limit })
-	gauge("worker_places_taken",
-		"Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by polls under way.",
-		nil, w.capacity.taken)
-	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.",
-		nil, func() int { return int(w.window.polls.Load()) })
-	gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.",
-		nil, w.settler.unanswered.len)
+	gauge("leases", "Jobs that wait for their stamp in this worker or are being delivered.", nil,
+		func() int { return w.capacity.count(false) })
+	gauge("settle_pending", "Jobs that have ended here and are not settled yet.", nil,
+		func() int { return w.capacity.count(true) })
+	gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.", nil,
+		func() int { return w.settler.unanswered.len() })
+	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.", nil,
+		func() int { return int(w.window.polls.Load()) })
+	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.cfg.Concurrency })
+	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, run or "+
+		"are not settled yet, and by polls under way.", nil, w.capacity.taken)
 	for route := range w.cfg.Routes {
-		gauge("route_places_taken", "Places of this worker that jobs of the route hold.",
+		gauge("route_places_taken", "Slots of this worker that jobs of the route take.",
 			prometheus.Labels{"route": route}, func() int { return w.capacity.ofRoute(route) })
 	}
-	if w.cfg.Registerer == nil {
-		return nil
-	}
-	return w.cfg.Registerer.Register(w.metrics.registry)
+	return m
 }

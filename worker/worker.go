@@ -156,7 +156,6 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		deliverers: make(map[string]deliverer, len(cfg.Routes)),
 		newWaiter:  newWaiter,
 		watch:      stopwatch{start: time.Now()},
-		metrics:    newMetrics(),
 		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
 		window:     newWindow(),
 		loads:      newRouteLoads(cfg.Routes),
@@ -164,8 +163,11 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 	w.log = cfg.Logger.With("worker", w.id)
 	w.troubles = newTroubles(w.log, w.stopped)
 	w.settler = newSettler(b, w.troubles, w.settled)
-	if err := w.register(); err != nil {
-		return nil, fmt.Errorf("worker: metrics: %w", err)
+	w.metrics = newMetrics(w)
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(w.metrics.registry); err != nil {
+			return nil, fmt.Errorf("worker: metrics: %w", err)
+		}
 	}
 	for name, route := range cfg.Routes {
 		w.deliverers[name] = w.newDeliverer(name, route)

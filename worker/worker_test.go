@@ -222,7 +222,7 @@ func TestRedisAway(t *testing.T) {
 		if n := len(q.settlements()); n != 0 {
 			t.Fatalf("%d settled while Redis was away", n)
 		}
-		if used := testutil.ToFloat64(r.metrics.pending); used != 1 {
+		if used := r.capacity.count(true); used != 1 {
 			t.Errorf("%v settlements pending, want 1", used)
 		}
 		q.set(func() { q.away = false })
