@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -52,9 +51,7 @@ type breaker struct {
 	route Route
 	watch stopwatch
 	log   *slog.Logger
-	gauge prometheus.Gauge // the state
-	held  prometheus.Counter
-	load  *routeLoad
+	load  *routeLoad // counts what it holds, and has its state
 
 	mu      sync.Mutex
 	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so is its listener
@@ -68,13 +65,8 @@ type breaker struct {
 }
 
 // newBreaker puts a breaker before the deliverer of an upstream.
-func newBreaker(
-	name string, r Route, next deliverer, watch stopwatch, m *metrics, load *routeLoad, log *slog.Logger,
-) *breaker {
-	b := &breaker{
-		next: next, route: r, watch: watch, log: log.With("route", name), load: load,
-		gauge: m.breakerState.WithLabelValues(name), held: m.breakerHeld.WithLabelValues(name),
-	}
+func newBreaker(r Route, next deliverer, watch stopwatch, load *routeLoad, log *slog.Logger) *breaker {
+	b := &breaker{next: next, route: r, watch: watch, log: log, load: load}
 	b.circuit = circuitbreaker.NewBuilder[any]().WithSuccessThreshold(1).WithDelay(0).
 		OnStateChanged(b.onChange).Build()
 	return b
@@ -86,7 +78,7 @@ const counted = -1
 func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	turn, refused := b.enter()
 	if refused != nil {
-		b.held.Inc()
+		b.load.held.Add(1)
 		refused.LeaseRef = l.LeaseRef
 		return *refused
 	}
@@ -199,6 +191,5 @@ func (b *breaker) onChange(e circuitbreaker.StateChangedEvent) {
 		b.log.Info("circuit breaker is closed", "openings", b.opened)
 		b.opened = 0
 	}
-	b.gauge.Set(float64(state))
 	b.load.breaker.Store(int64(state))
 }

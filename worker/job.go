@@ -39,7 +39,6 @@ func (w *Worker) accept(n int, jobs []*job) {
 func (w *Worker) giveBack(j *job, missed bool) {
 	if missed {
 		w.lateness.missed.Add(1)
-		w.metrics.missed.Inc()
 	}
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)

@@ -44,19 +44,17 @@ type metrics struct {
 
 	// One counter per outcome, looked up once: a label lookup per job would show at full load.
 	deliveries map[string]prometheus.Counter
-	missed     prometheus.Counter
 
 	wait, lateness, duration prometheus.Histogram
-
-	breakerState *prometheus.GaugeVec   // by route
-	breakerHeld  *prometheus.CounterVec // by route
 }
 
 // newMetrics makes the metrics of a worker, whose parts they read.
 func newMetrics(w *Worker) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), deliveries: map[string]prometheus.Counter{}}
 	f := promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
-	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts{Name: name, Help: help} }
+	counter := func(name, help string, labels prometheus.Labels, read func() int64) {
+		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(read()) })
+	}
 	gauge := func(name, help string, labels prometheus.Labels, read func() int) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(read()) })
 	}
@@ -69,13 +67,8 @@ func newMetrics(w *Worker) *metrics {
 		.00005, .0001, .00015, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1)
 	m.duration = histogram("delivery_duration_seconds", "From the departure of a job to the end of the delivery.",
 		.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60)
-	m.missed = f.NewCounter(counter("stamps_missed_total",
-		"Jobs that this worker gave back because they came too late to leave at their stamps."))
-	m.breakerState = f.NewGaugeVec(prometheus.GaugeOpts{Name: "route_breaker_state",
-		Help: "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open."}, []string{"route"})
-	m.breakerHeld = f.NewCounterVec(counter("route_breaker_held_total",
-		"Jobs that were held, not sent, because of the circuit breaker of their route."), []string{"route"})
-	deliveries := f.NewCounterVec(counter("deliveries_total", "Ended leases by outcome."), []string{"outcome"})
+	deliveries := f.NewCounterVec(
+		prometheus.CounterOpts{Name: "deliveries_total", Help: "Ended leases by outcome."}, []string{"outcome"})
 	for _, o := range []string{
 		outcomeSucceeded, outcomeRetry, outcomeDead, outcomeHeld,
 		outcomeReleased, outcomeStale, outcomeHandedOff, outcomeGivenUp,
@@ -94,9 +87,18 @@ func newMetrics(w *Worker) *metrics {
 	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.cfg.Concurrency })
 	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, run or "+
 		"are not settled yet, and by polls under way.", nil, w.capacity.taken)
-	for route := range w.cfg.Routes {
-		gauge("route_places_taken", "Slots of this worker that jobs of the route take.",
-			prometheus.Labels{"route": route}, func() int { return w.capacity.ofRoute(route) })
+	counter("stamps_missed_total", "Jobs that this worker gave back because they came too late to leave at their stamps.", nil,
+		w.lateness.missed.Load)
+	for name, route := range w.cfg.Routes {
+		labels, load := prometheus.Labels{"route": name}, w.loads[name]
+		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,
+			func() int { return w.capacity.ofRoute(name) })
+		if route.Breaker.Failures > 0 {
+			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.", labels,
+				func() int { return int(load.breaker.Load()) })
+			counter("route_breaker_held_total", "Jobs that were held, not sent, because of the circuit breaker of their route.", labels,
+				load.held.Load)
+		}
 	}
 	return m
 }

@@ -71,6 +71,7 @@ func (l *lateness) recent(n int, log *slog.Logger) (recent queue.Lateness) {
 // routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
 type routeLoad struct {
 	breaker        atomic.Int64 // a queue.BreakerState
+	held           atomic.Int64 // jobs that the breaker did not let pass; only grows
 	inFlight       atomic.Int64
 	ends, failures atomic.Int64                              // only grow
 	past           [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
@@ -90,14 +91,6 @@ func (l *routeLoad) ended(s queue.Settlement) {
 
 // routeLoads are the loads of all routes, by name. The map does not change.
 type routeLoads map[string]*routeLoad
-
-func newRouteLoads(routes map[string]Route) routeLoads {
-	loads := make(routeLoads, len(routes))
-	for name := range routes {
-		loads[name] = new(routeLoad)
-	}
-	return loads
-}
 
 // recent returns the loads in the window that ends with report n, without those of idle routes.
 func (r routeLoads) recent(n int) map[string]queue.RouteLoad {

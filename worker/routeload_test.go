@@ -40,7 +40,7 @@ func (b *reporter) seen() (map[string]queue.RouteLoad, []time.Time) {
 // it is not closed.
 func TestRoutesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, loads := &reporter{}, newRouteLoads(map[string]Route{"busy": {}, "idle": {}, "open": {}})
+		b, loads := &reporter{}, routeLoads{"busy": new(routeLoad), "idle": new(routeLoad), "open": new(routeLoad)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		w := &Worker{broker: b, loads: loads, troubles: newTroubles(slog.New(slog.DiscardHandler), nil), deliverers: map[string]deliverer{}}

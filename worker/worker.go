@@ -158,19 +158,20 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		watch:      stopwatch{start: time.Now()},
 		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
 		window:     newWindow(),
-		loads:      newRouteLoads(cfg.Routes),
+		loads:      make(routeLoads, len(cfg.Routes)),
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.troubles = newTroubles(w.log, w.stopped)
 	w.settler = newSettler(b, w.troubles, w.settled)
+	for name, route := range cfg.Routes {
+		w.loads[name] = new(routeLoad)
+		w.deliverers[name] = w.newDeliverer(name, route)
+	}
 	w.metrics = newMetrics(w)
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(w.metrics.registry); err != nil {
 			return nil, fmt.Errorf("worker: metrics: %w", err)
 		}
-	}
-	for name, route := range cfg.Routes {
-		w.deliverers[name] = w.newDeliverer(name, route)
 	}
 	return w, nil
 }
@@ -187,7 +188,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	h := newHTTPDeliverer(route)
 	w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
-		return newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log)
+		return newBreaker(route, h, w.watch, w.loads[name], w.log.With("route", name))
 	}
 	return h
 }
