@@ -95,7 +95,7 @@ func New(cfg Config) (*Service, error) {
 			Queues:            map[string]int{Queue: 1},
 			Concurrency:       limits.most + limits.line,
 			RetryDelayFunc:    delay,
-			IsFailure:         func(err error) bool { return !isPostponed(err) },
+			IsFailure:         isFailure,
 			TaskCheckInterval: checkInterval,
 			ShutdownTimeout:   cfg.Grace,
 			Logger:            asynqLogger{cfg.Logger, repeats},
