@@ -30,8 +30,8 @@ const (
 	minOverload = 10 * time.Second
 )
 
-// breaker is a deliverer that spares an unavailable upstream, and the jobs the attempts that they
-// would lose on it:
+// breaker is a deliverer that stops sending to an unavailable upstream. Its jobs keep their
+// attempts meanwhile:
 //
 //	closed     every job is sent; Breaker.Failures in a row open it
 //	open       no job is sent; after the delay the next job half-opens it
@@ -92,7 +92,7 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 	return b.next.Deliver(ctx, l)
 }
 
-// enter lets a job pass in a turn, or returns how it is settled instead.
+// enter returns the turn in which the job is sent, or how it is settled instead.
 func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,12 +102,13 @@ func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 		if b.circuit.TryAcquirePermit() {
 			return b.turn, nil
 		}
-		// The longer the probe runs, the less likely it succeeds, and the holds of a job are limited.
+		// The longer the probe runs, the less likely it succeeds, and the holds of a job are
+		// limited.
 		wait = max(minWait, 2*now.since(b.changed))
 	}
 	return 0, &queue.Settlement{
 		Event:       shaper.Hold,
-		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
+		Delay:       wait + rand.N(wait/10+1), // spreads flows that were held together
 		MaxAttempts: b.route.Retry.MaxAttempts,
 		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.cause.Status},
 		Error: &queue.JobError{
@@ -149,7 +150,7 @@ func (b *breaker) slow(turn *int) {
 }
 
 // fail counts a failure of an upstream that is unavailable since the given moment at least. That of
-// a probe always counts: the breaker would stay half-open for good. The lock is held.
+// a probe always counts, or the breaker would stay half-open. The lock is held.
 func (b *breaker) fail(cause queue.JobError, since moment, streak time.Duration) {
 	cause.Message, cause.Detail = outbound.Cut(cause.Message), outbound.Cut(cause.Detail)
 	b.cause = cause
@@ -164,7 +165,7 @@ func (b *breaker) fail(cause queue.JobError, since moment, streak time.Duration)
 }
 
 // unavailable reports whether a delivery had no answer, that of a gateway, or that of a server that
-// is overloaded and does not know for how long.
+// is overloaded and gives no Retry-After.
 func unavailable(s queue.Settlement) bool {
 	statuses := []int{0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
 	return s.Event == shaper.Retry && slices.Contains(statuses, s.Error.Status)

@@ -41,8 +41,8 @@ type request struct {
 func newRequest() *request { return &request{granted: make(chan int, 1), want: pollMost} }
 
 // reserve returns how many slots the shard may use, up to most: those it was granted, or else what
-// is free. A shard that gets none keeps its turn, if it waits already. One that knows of many jobs
-// gets a portion or nothing.
+// is free. A shard that gets none keeps its turn, if it waits already. With many set, it gets a
+// portion or nothing.
 func (c *capacity) reserve(r *request, most int, many bool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +162,7 @@ func (c *capacity) grant(n int) {
 	c.waiting = slices.Delete(c.waiting, 0, 1)
 }
 
-// await queues the shard, which can use want slots, unless it waits or was granted some already.
+// await queues the shard, which can use want slots, unless it waits or was granted slots already.
 func (c *capacity) await(r *request, want int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,8 +44,7 @@ func Delivery(ctx context.Context) (DeliveryInfo, bool) {
 
 const (
 	// linger is how long a handler whose context has ended may take to return by itself. It is
-	// shorter than settleTail, so that what was cut off at the end of the worker's grace is still
-	// settled.
+	// shorter than settleTail, so that jobs that are cut off at the end of the grace are settled.
 	linger = 100 * time.Millisecond
 	// maxDelay bounds the result of a RetryDelay.
 	maxDelay = 366 * 24 * time.Hour

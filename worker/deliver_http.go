@@ -13,8 +13,8 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt, and none to
-// anywhere else.
+// httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt. It follows no
+// redirect.
 type httpDeliverer struct {
 	route  Route
 	client *outbound.Client

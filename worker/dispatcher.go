@@ -80,8 +80,8 @@ func (d *dispatcher) warmUp(ctx context.Context) {
 	readings.Wait()
 }
 
-// ofBeats is what the heartbeats show of the way to Redis and of the clocks of all shards: nothing
-// of the latter where they are on several nodes.
+// ofBeats returns what the heartbeats measured: the way to Redis, and the clock of all shards where
+// one node has them all.
 func (d *dispatcher) ofBeats(now moment) (way roundTrip, clock relation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +105,7 @@ func (d *dispatcher) beat(ctx context.Context) {
 		}
 		d.troubles.report(d, err)
 		if err != nil {
-			// What is owned stays owned: to poll a shard of another worker does no harm.
+			// The worker keeps its shards: to poll one of another worker does no harm.
 			rest = pause.next()
 			continue
 		}
@@ -155,8 +155,8 @@ func (d *dispatcher) follow(ctx context.Context) {
 	}
 }
 
-// wake passes one wake-up on to the shards that it concerns: of other workers' shards, only to those
-// that request help.
+// wake passes one wake-up on to the shards that it concerns: of other workers' shards, only to
+// those that request help.
 func (d *dispatcher) wake(w queue.Wake) {
 	switch {
 	case w.Shard == queue.AllShards:

@@ -17,9 +17,9 @@ import (
 type job struct {
 	lease    queue.Lease
 	shard    int
-	at       moment       // when it is to leave: its stamp by this process's clock
+	at       moment       // of its departure: its stamp by this process's clock
 	deadline atomic.Int64 // the moment at which its lease ends unless it is extended
-	ended    atomic.Bool  // only to be settled: its lease is no longer extended
+	ended    atomic.Bool  // only waits to be settled: its lease is no longer extended
 	lost     atomic.Bool  // its lease is no longer the current one
 }
 
@@ -47,7 +47,7 @@ func (w *Worker) giveBack(j *job, missed bool) {
 	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
 }
 
-// forget drops a job whose lease is another's by now, or lives on without this worker.
+// forget drops a job whose lease has another owner, or continues without this worker.
 func (w *Worker) forget(j *job, outcome string) {
 	w.metrics.deliveries[outcome].Inc()
 	w.capacity.remove(j)
@@ -115,7 +115,7 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 }
 
 // settle hands the end of a job to the settler. The job keeps its slot until Redis has answered:
-// otherwise settlements would pile up without bound while Redis is away.
+// otherwise settlements would pile up without bound during an outage.
 func (w *Worker) settle(j *job, s queue.Settlement) {
 	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, j.lease.MaxAttempts)

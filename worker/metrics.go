@@ -17,7 +17,7 @@ const (
 	outcomeReleased  = "released"
 	outcomeStale     = "stale"
 	outcomeHandedOff = "handed_off"
-	outcomeGivenUp   = "given_up" // not settled: what is stored of the job is damaged
+	outcomeGivenUp   = "given_up" // not settled: the stored job is damaged
 )
 
 // outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold that cost it,

@@ -180,8 +180,8 @@ func (f *hungOutbox) HandedOver(ctx context.Context, shard int, list []queue.Com
 	return f.fakeOutbox.HandedOver(ctx, shard, list)
 }
 
-// TestOutboxOfAShardThatHangsHoldsUpNoOthers: theirs do not wait, and its own are handed over once it
-// is back, whether it hung before the claim or after.
+// TestOutboxOfAShardThatHangsHoldsUpNoOthers: theirs do not wait, and its own are handed over once
+// it is back, whether it hung before the claim or after.
 func TestOutboxOfAShardThatHangsHoldsUpNoOthers(t *testing.T) {
 	for _, claimed := range []bool{false, true} {
 		t.Run(fmt.Sprint("claimed ", claimed), func(t *testing.T) {

@@ -151,10 +151,10 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 // some capacity to clear it.
 const helpEvery = time.Second
 
-// help is what one worker knows of the help flag of a shard that it owns. While it is raised, other
-// workers lease from the shard, too.
+// help follows the help flag of a shard that this worker owns. While it is raised, other workers
+// lease from the shard, too.
 type help struct {
-	raised   bool   // the flag is up, as far as the owner knows
+	raised   bool   // the flag is up, according to the last poll
 	raisedAt moment // when it was last raised
 	dryAt    moment // when capacity was last missing
 	emptyAt  moment // when the shard was last polled without capacity

@@ -67,8 +67,8 @@ func parseRetryAfter(value string, now time.Time) (wait time.Duration, ok bool) 
 }
 
 // backoff returns how long a job waits after its nth failed attempt, n from 1: MinBackoff doubled
-// n − 1 times and capped, then spread by ±20 % so that jobs which failed together do not come back
-// together. It is from 0.8 × MinBackoff to MaxBackoff.
+// n − 1 times and capped, then spread by ±20 % so that jobs which failed together are not
+// repeated together. It is from 0.8 × MinBackoff to MaxBackoff.
 func (r Retry) backoff(n int) time.Duration {
 	wait := min(r.MinBackoff, r.MaxBackoff)
 	for ; n > 1 && wait < r.MaxBackoff; n-- {
@@ -90,7 +90,7 @@ func (r Retry) again(l queue.Lease, message string, status int) queue.Settlement
 	}
 }
 
-// Bounds of the pause between two calls while Redis is away.
+// Bounds of the pause between two calls while Redis does not answer.
 const (
 	minPause = 25 * time.Millisecond
 	maxPause = 500 * time.Millisecond

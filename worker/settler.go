@@ -31,7 +31,7 @@ type ending struct {
 
 // backlog is endings that wait for a flusher.
 type backlog struct {
-	kick chan struct{} // tokens: one may stand for many endings, and many for one
+	kick chan struct{} // a token for one ending or more
 
 	mu      sync.Mutex
 	endings []ending

@@ -104,8 +104,8 @@ func (s *shard) run(ctx context.Context) {
 type plan struct {
 	at    moment
 	slots bool // or as soon as there is capacity
-	idle  bool // or as soon as there are jobs: none is known
-	must  bool // not earlier, whatever happens: Redis is away
+	idle  bool // a safety poll: no job is known
+	must  bool // not earlier, whatever happens: Redis does not answer
 }
 
 // wants returns how much capacity to reserve: twice what the last poll brought, but at least least.
@@ -130,7 +130,7 @@ func (s *shard) rest(ctx context.Context, p plan) {
 	if p.slots {
 		s.d.capacity.await(s.slots, s.wants(spareLeast))
 	} else {
-		s.d.capacity.withdraw(s.slots) // what is granted now would lie idle
+		s.d.capacity.withdraw(s.slots) // what is granted now would not be used
 		granted = nil
 	}
 	select {

@@ -17,26 +17,26 @@ const (
 	readMost  = 8
 )
 
-// shardClock relates the clock of a shard to this process's, and puts the shard's stamps on it. What
-// is known of the shard's clock changes, but a later stamp is never put before a moment at which a
-// job of an earlier stamp is still to leave: on a cluster, jobs of one flow would overtake each
-// other, by up to 2.5 ms.
+// shardClock relates the clock of a shard to this process's, and converts the shard's stamps to
+// moments. The relation changes with every better sample. A later stamp still never gets a moment
+// before that of an earlier stamp whose job has not left: on a cluster, jobs of one flow would
+// overtake each other, by up to 2.5 ms.
 type shardClock struct {
 	known    relation
-	last     shaper.Instant // the latest stamp that was put by known; 0: none
+	last     shaper.Instant // the latest stamp that was converted by known; 0: none
 	before   []placed
 	distance distance
 	readAt   moment // of the first extra call in the last readEvery
 	readings int    // since then
 }
 
-// placed is what was known of the clock while stamps up to until were put.
+// placed is the relation by which stamps up to until were converted.
 type placed struct {
 	clock relation
 	until shaper.Instant
 }
 
-// learn changes what is known of the shard's clock.
+// learn changes the relation.
 func (c *shardClock) learn(now moment, change func(*relation)) {
 	was := c.known
 	change(&c.known)
@@ -91,8 +91,8 @@ func (s *shard) keepTime(ctx context.Context, t queue.Tick) {
 	s.read(ctx, c.known.moment(first))
 }
 
-// read samples the shard's clock if it is known poorly and there is ample time before the moment:
-// best before the jobs of a poll are placed on this process's clock, else before the next poll.
+// read samples the shard's clock if the relation is inexact and there is ample time before the
+// moment: best before the jobs of a poll get their moments, else before the next poll.
 func (s *shard) read(ctx context.Context, before moment) {
 	c, watch := &s.clock, s.d.watch
 	now := watch.now()

@@ -3,12 +3,12 @@
 //
 // What it promises:
 //
-//   - A job leaves neither before its stamp, as exactly as the shard's clock is known here, nor
-//     more than a horizon after it. A job whose lease cannot be kept does not leave at all.
+//   - A job leaves neither before its stamp, as exactly as the shard's clock is sampled, nor more
+//     than a horizon after it. A job whose lease cannot be kept does not leave at all.
 //   - At most Config.Concurrency jobs are held at once. Only polls that take Redis longer than
 //     250 ms may bring more.
 //   - A shard that does not answer delays no other.
-//   - A delivery that has ended is settled even if Redis was away meanwhile, as long as the process
+//   - A delivery that has ended is settled even after an outage of Redis, as long as the process
 //     lives.
 //   - An idle worker costs one poll per shard in fifteen seconds.
 //
@@ -67,10 +67,11 @@ import (
 const (
 	// settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
 	settleTail = 500 * time.Millisecond
-	// handover bounds for how long a stopping worker still sends the jobs that it holds: about the
-	// time after which the others know that it has left, and poll its shards.
+	// handover bounds how long a stopping worker still sends the jobs that it holds. After about
+	// that time the others have noticed that it left, and poll its shards.
 	handover = 50 * time.Millisecond
-	// leaveWithin bounds the signing off. Without it the others take the shards a little later.
+	// leaveWithin bounds the call that signs off. Without it the others take the shards a little
+	// later.
 	leaveWithin = 2 * time.Second
 )
 
@@ -97,7 +98,7 @@ type consumer interface {
 }
 
 // deliverer delivers one job to its route and returns how that ended: with shaper.Succeed, Retry,
-// Die or Hold, or without an event when the lease lives on and somebody else will settle it. It
+// Die or Hold, or without an event when the lease continues and another process settles it. It
 // obeys the context, which ends when the worker's grace is over. It may leave the error's At to the
 // worker. The lease's TraceParent is the delivery's own if there are traces. Many goroutines call
 // it at once. A panic counts as a failed attempt.
@@ -198,9 +199,9 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 //
 // It stops in this order, and for these reasons:
 //
-//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could
-//     send them at their stamps. Later ones are released at once. Polls that Redis has not
-//     answered are repeated until they are, because they may have leased jobs.
+//  1. Polls lease no more. Jobs whose stamps are within the next 50 ms still leave: no other worker
+//     could send them in time. Later ones are released at once. Polls that Redis has not answered
+//     are repeated until they are, because they may have leased jobs.
 //  2. The worker leaves the list of live workers, so that its shards have new owners while its last
 //     deliveries still run. It does not wait for polls that a node leaves unanswered.
 //  3. Running deliveries may end by themselves within Config.Grace; their leases are extended.
@@ -241,7 +242,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	select {
 	case <-dispatched:
-	case <-time.After(pollPatience): // a node hangs; the shards of others are not to wait for it
+	case <-time.After(pollPatience): // a node hangs; the shards on others must not wait for it
 	}
 	if err := bounded(work, leaveWithin, func(ctx context.Context) error { return w.broker.Leave(ctx, w.id) }); err != nil {
 		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)

@@ -151,7 +151,7 @@ func (s *Service) await(ctx context.Context) bool {
 		queues, err := inspector.Queues()
 		switch {
 		case err != nil:
-			s.log.Warn("callbacks of other processes cannot be looked for", "error", err)
+			s.log.Warn("the queue of callbacks cannot be read", "error", err)
 		case slices.Contains(queues, Queue):
 			return true
 		}
@@ -167,7 +167,7 @@ func (s *Service) await(ctx context.Context) bool {
 
 // Config is the settings of a Service. The zero value of a field means its default.
 type Config struct {
-	Redis redis.UniversalClient // where asynq keeps the tasks; it stays the caller's to close
+	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
 	Guard *Guard
 	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
 	// signed with each of them, so that receivers may move from one to the next; without any it is
@@ -211,8 +211,8 @@ func (c Config) validate() error {
 }
 
 // calm is the client of asynq's server: it returns a script's error only after a pause. Without it
-// the server asks again at once when it was refused a task, for as long as Redis is out of memory:
-// 14,000 times a second were measured.
+// the server repeats a refused call at once, for as long as Redis is out of memory: 14,000 times a
+// second were measured.
 type calm struct{ redis.UniversalClient }
 
 func (c calm) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
@@ -228,8 +228,8 @@ func (c calm) EvalSha(ctx context.Context, sha1 string, keys []string, args ...a
 }
 
 // asynqLogger passes asynq's log lines on, repeated ones once a minute. They name tasks by their
-// ids and hold neither payloads nor URLs. What asynq calls an error or fatal is a warning here:
-// Redis was away, and asynq tries again.
+// ids and hold neither payloads nor URLs. Errors and fatal errors of asynq are warnings here: Redis
+// did not answer, and asynq retries.
 type asynqLogger struct {
 	log     *slog.Logger
 	repeats *burstlog.Log

@@ -37,8 +37,8 @@ type event struct {
 }
 
 // HandOver enqueues a completion as an asynq task. A completion that was enqueued before is a
-// success. The task keeps the body, so the job itself may be deleted. After an error the call may be
-// repeated.
+// success. The task keeps the body, so the job itself may be deleted. After an error the call may
+// be repeated.
 func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	body, err := s.body(c)
 	if err != nil {
@@ -88,8 +88,8 @@ const (
 )
 
 // pause returns how long a callback waits after a failure; retried is 0 after the first. Up to half
-// of it is added at random, so that callbacks which failed together are not repeated together. The 14
-// pauses between 15 attempts take 17 to 26 hours.
+// of it is added at random, so that callbacks which failed together are not repeated together. The
+// 14 pauses between 15 attempts take 17 to 26 hours.
 func pause(retried int) time.Duration {
 	wait := firstPause
 	for ; retried > 0 && wait < longestPause; retried-- {

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// errPostponed ends a task that found no slot. It is no attempt: the task comes back after the
-// delay.
+// errPostponed ends a task without a slot. It is no attempt: the task is repeated after the delay.
 type errPostponed struct{ delay time.Duration }
 
 func (e errPostponed) Error() string {
@@ -75,7 +74,7 @@ type receiver struct {
 type waiter struct {
 	receiver, tenant string
 	granted          bool
-	over             chan struct{} // closed when it has a slot, or another task took its place in the line
+	over             chan struct{} // closed when it has a slot, or gave way to another task
 }
 
 func newSlots(most int) *slots {
@@ -192,8 +191,8 @@ func (s *slots) grant(to, tenant string) {
 	s.tenants[tenant]++
 }
 
-// enqueue lets a task wait, unless enough tasks of its receiver or tenant do. When the line is full,
-// it drops the latest task of the tenant with the most waiting tasks.
+// enqueue lets a task wait, unless enough tasks of its receiver or tenant do. When the line is
+// full, it drops the latest task of the tenant with the most waiting tasks.
 func (s *slots) enqueue(w *waiter) bool {
 	ofReceiver, ofTenant := 0, map[string]int{}
 	for _, other := range s.waiting {
