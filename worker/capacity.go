@@ -97,14 +97,7 @@ func (c *capacity) remove(jobs ...*job) {
 	c.serve()
 }
 
-// held returns how many jobs the worker holds.
-func (c *capacity) held() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.jobs)
-}
-
-// count returns how many of them have ended, and only wait to be settled, or how many have not.
+// count returns how many jobs have ended, and only wait to be settled, or how many have not.
 func (c *capacity) count(ended bool) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

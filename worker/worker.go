@@ -12,16 +12,19 @@
 //     lives.
 //   - An idle worker costs one poll per shard in fifteen seconds.
 //
+// It changes nothing of the process (processors, scheduling, signals, global loggers) unless the
+// program calls ReserveProcessor or ShortenTurns.
+//
 // What it leaves to others: the rate. The scripts stamp every departure, so any number of workers
 // may poll one shard and the rate stays exact. Ownership only saves redundant polls.
 //
 // The way of a job through the package:
 //
-//	shard loop ──poll──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
-//	(dispatcher, shard)            (one thread, sorted)    (goroutine)   (batches)
-//	                                 └─ too late, lease nearly over, stopping: released ─► settler
+//	shard ──poll──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
+//	(goroutine)               (one thread, sorted)    (goroutine)   (batches)
+//	                            └─ too late, lease nearly over, stopping: released ─► settler
 //
-// Capacity is reserved before the poll that may use it and is freed when the job is settled.
+// A slot is reserved before the poll that may use it and is freed when the job is settled.
 //
 // A route is one of three things. An upstream receives an HTTP request. A Go handler, usually an
 // asynq.ServeMux, is called in this process. An asynq queue receives the job as a task, for a fleet
@@ -106,9 +109,9 @@ type deliverer interface {
 	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 }
 
-// Worker delivers the jobs of one process. Make it with New and start it once with Run. Its many
-// fields are its parts: it owns each, and most of them call back into it.
+// Worker delivers the jobs of one process. Make it with New and start it once with Run.
 type Worker struct {
+	// Many fields, because they are its parts: it owns each, and most of them call back into it.
 	id         string
 	cfg        Config
 	broker     broker
@@ -132,9 +135,9 @@ type Worker struct {
 	stopping atomic.Bool // no further leases: Run is about to end
 }
 
-// New checks the configuration and prepares a worker; nothing runs before Run. Its errors are
-// shaper.Problems, which list every setting that breaks a rule, or those of registering the
-// metrics.
+// New checks the configuration and prepares a worker; nothing runs before Run. Its error wraps
+// shaper.Problems, which lists every setting that breaks a rule, or is that of registering the
+// metrics. The caller closes q, after Run has returned.
 func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	consumers := func(worker string, shard int) consumer { return q.Consumer(worker, shard) }
 	w, err := newWorker(q, consumers, newWaiter, cfg)
@@ -194,8 +197,8 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	return h
 }
 
-// Run works until ctx ends, then stops gracefully and returns nil. It fails only when it is called
-// a second time.
+// Run blocks. It works until ctx ends, then stops gracefully and returns nil, at the latest about
+// half a second after Config.Grace. It fails only when it is called a second time.
 //
 // It stops in this order, and for these reasons:
 //
@@ -219,8 +222,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer hangUp()
 	work, cutOff := context.WithCancel(talk)
 	defer cutOff()
-	miss := func(j *job) { w.giveBack(j, true) }
-	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), func(j *job) { w.deliver(work, j) }, miss)
+	deliver, miss := func(j *job) { w.deliver(work, j) }, func(j *job) { w.giveBack(j, true) }
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), deliver, miss)
 	go w.pacer.run()
 	var talking sync.WaitGroup
 	w.talk(ctx, talk, &talking)
@@ -234,7 +237,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	<-ctx.Done()
 	w.stopping.Store(true)
 	d.wakeAll()
-	w.log.Info("worker is stopping", "leases", w.capacity.held())
+	w.log.Info("worker is stopping", "leases", w.capacity.count(false))
 	defer time.AfterFunc(w.cfg.Grace, cutOff).Stop()
 	end := w.watch.now().add(w.cfg.Grace + settleTail)
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
@@ -248,10 +251,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
 	}
 	<-dispatched
-	for w.capacity.held() > 0 && w.watch.now() < end {
+	for w.capacity.taken() > 0 && w.watch.now() < end {
 		time.Sleep(time.Millisecond)
 	}
-	left := w.capacity.held()
+	left := w.capacity.taken()
 	hangUp()
 	<-w.pacer.ended
 	talking.Wait()

@@ -35,6 +35,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -69,10 +70,11 @@ type Service struct {
 	given   *burstlog.Log // callbacks that were given up
 	asynq   *burstlog.Log // lines of asynq
 	wake    chan struct{} // filled when a task was made here
+	started atomic.Bool
 }
 
-// New checks the configuration and prepares a service; nothing runs before Run. Its errors are
-// shaper.Problems, which list every setting that breaks a rule, or those of registering the
+// New checks the configuration and prepares a service; nothing runs before Run. Its error wraps
+// shaper.Problems, which lists every setting that breaks a rule, or is that of registering the
 // metrics.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
@@ -116,9 +118,13 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run delivers callbacks until the context ends. Then it takes no more of them, gives those that
-// are running Config.Grace to end, puts the rest back for another process and returns nil.
+// Run blocks. It delivers callbacks until the context ends. Then it takes no more of them, gives
+// those that are running Config.Grace to end, puts the rest back for another process and returns
+// nil. It fails when asynq's server cannot start, or when it is called a second time.
 func (s *Service) Run(ctx context.Context) error {
+	if s.started.Swap(true) {
+		return errors.New("callback: Run was called twice")
+	}
 	if !s.await(ctx) {
 		return nil
 	}
@@ -165,7 +171,8 @@ func (s *Service) await(ctx context.Context) bool {
 	}
 }
 
-// Config is the settings of a Service. The zero value of a field means its default.
+// Config is the settings of a Service. Redis, Guard and Job must be set. The zero value of any other
+// field means its default.
 type Config struct {
 	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
 	Guard *Guard
@@ -175,7 +182,7 @@ type Config struct {
 	Secrets     []string
 	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
 	Timeout     time.Duration                   // of one attempt; default 10s
-	MaxAttempts int                             // at least 2, see validate; default 15, which take about a day
+	MaxAttempts int                             // at least 2; default 15, which take about a day
 	Concurrency int                             // attempts at once; default 64
 	Grace       time.Duration                   // how long running attempts may take to end after the stop; default 10s
 	Registerer  prometheus.Registerer           // nil: metrics are not registered
