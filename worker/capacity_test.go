@@ -39,7 +39,7 @@ func TestCapacity(t *testing.T) {
 	all := jobsOf("acme", "default", 110)
 	c.add(50, all)
 	if c.left() || c.taken() != 110 {
-		t.Errorf("%d places are taken, want 110", c.taken())
+		t.Errorf("%d slots are taken, want 110", c.taken())
 	}
 	c.remove(all[:10]...)
 	if c.left() {
@@ -47,7 +47,7 @@ func TestCapacity(t *testing.T) {
 	}
 	c.remove(all[10:]...)
 	if c.taken() != 0 || c.ofRoute("default") != 0 {
-		t.Errorf("%d places are taken, by route %v", c.taken(), c.ofRoute("default"))
+		t.Errorf("%d slots are taken, by route %v", c.taken(), c.ofRoute("default"))
 	}
 }
 
@@ -67,22 +67,22 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		c.await(d, pollMost)
 		free(1)
 		if len(a.granted) != 0 {
-			t.Fatal("one place is not worth a poll yet")
+			t.Fatal("one slot is not worth a poll yet")
 		}
 		gathered()
 		if len(a.granted) != 1 || len(b.granted) != 0 {
-			t.Fatal("one place must go to the one that waits longest, after a while")
+			t.Fatal("one slot must go to the one that waits longest, after a while")
 		}
 		if n := c.reserve(newRequest(), 64, false); n != 0 {
-			t.Fatalf("another one got %d places before its turn", n)
+			t.Fatalf("another one got %d slots before its turn", n)
 		}
-		// The first one goes without looking: its place is the next one's.
+		// The first one goes without a poll: its slot is the next one's.
 		c.withdraw(a)
 		gathered()
 		if len(a.granted) != 0 || len(b.granted) != 1 || len(d.granted) != 0 {
-			t.Fatal("a place that is not used must be passed on")
+			t.Fatal("a slot that is not used must be passed on")
 		}
-		c.await(b, pollMost) // has its place already
+		c.await(b, pollMost) // has its slot already
 		if n := c.reserve(b, 64, true); n != 1 || len(b.granted) != 0 {
 			t.Errorf("reserved %d, one was granted", n)
 		}
@@ -121,7 +121,7 @@ func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 		gathered()
 		for i, want := range []int{25, 25, 15, 0} {
 			if n := c.reserve(seats[i], pollMost, true); n != want {
-				t.Errorf("seat %d got %d places, want %d", i, n, want)
+				t.Errorf("shard %d got %d slots, want %d", i, n, want)
 			}
 		}
 	})

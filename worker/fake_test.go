@@ -384,8 +384,8 @@ func (q *fakeQueue) events() map[shaper.Event]int {
 	return n
 }
 
-// looks counts the polls at each shard since the last call.
-func (q *fakeQueue) looks() map[int]int {
+// polls counts the polls at each shard since the last call.
+func (q *fakeQueue) polls() map[int]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := map[int]int{}

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -120,26 +119,28 @@ func (o *outbox) insist(ctx context.Context, shard int, call func(context.Contex
 	}
 }
 
-// handAll hands completions over and returns those that were taken.
+// handAll hands completions over and returns those that were taken, with an error if any was not.
 func (o *outbox) handAll(ctx context.Context, list []queue.Completion) (done []queue.Completion, refused error) {
-	errs := make([]error, len(list))
-	var g errgroup.Group
+	var (
+		g  errgroup.Group
+		mu sync.Mutex // of done
+	)
 	g.SetLimit(handingOver)
-	for i, c := range list {
+	for _, c := range list {
 		g.Go(func() error {
 			crash.At("before-hand-over")
-			errs[i] = bounded(ctx, outboxCall, func(ctx context.Context) error { return o.to.HandOver(ctx, c) })
+			err := bounded(ctx, outboxCall, func(ctx context.Context) error { return o.to.HandOver(ctx, c) })
 			crash.At("after-hand-over")
-			return nil
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				done = append(done, c)
+			}
+			return err
 		})
 	}
-	_ = g.Wait()
-	for i, c := range list {
-		if errs[i] == nil {
-			done = append(done, c)
-		}
-	}
-	return done, errors.Join(errs...)
+	refused = g.Wait()
+	return done, refused
 }
 
 // bounded makes a call that ends by itself within d.

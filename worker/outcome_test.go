@@ -12,7 +12,7 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	retry := Retry{MaxAttempts: 3, MinBackoff: time.Second, MaxBackoff: time.Minute}
 	tests := []struct {

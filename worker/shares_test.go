@@ -34,15 +34,15 @@ func poll(c *capacity, shard int, tenant, route string, most int) []*job {
 }
 
 // TestHangingFlowsLeaveAShare: flows whose jobs never end take all they may, and one that wakes up
-// then finds places at once.
+// then finds slots at once.
 func TestHangingFlowsLeaveAShare(t *testing.T) {
 	routes := []string{"well"}
 	for r := range 49 {
 		routes = append(routes, fmt.Sprint("sick-", r))
 	}
 	for _, tt := range []struct {
-		name                                 string
-		places, routes, tenants, take, least int
+		name                                string
+		slots, routes, tenants, take, least int
 	}{
 		{"one of two routes, job by job", 256, 2, 24, 1, 64},
 		{"one of two routes, in large polls", 256, 2, 24, pollMost, 64},
@@ -51,11 +51,11 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 		{"49 of 50 routes of one tenant each", 256, 50, 1, 1, 3},
 		{"one flow of a single route", 256, 1, 1, pollMost, 40},
 		{"24 flows of a single route", 256, 1, 24, 1, 2},
-		{"a single place", 1, 1, 0, 1, 1},
-		{"two places and two routes", 2, 2, 1, 1, 1},
+		{"a single slot", 1, 1, 0, 1, 1},
+		{"two slots and two routes", 2, 2, 1, 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCapacity(tt.places, routes[:tt.routes]...)
+			c := newCapacity(tt.slots, routes[:tt.routes]...)
 			sick := routes[max(0, min(1, tt.routes-1)):tt.routes]
 			for taken := -1; taken < c.taken(); {
 				taken = c.taken()
@@ -70,7 +70,7 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 				got += len(poll(c, 99, "waking", "well", pollLeast))
 			}
 			if got < tt.least {
-				t.Errorf("beside %d places that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
+				t.Errorf("beside %d slots that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
 			}
 		})
 	}
@@ -106,11 +106,11 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 }
 
 // TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring
-// jobs of one route that never end, a fifth of the places stays free.
+// jobs of one route that never end, a fifth of the slots stays free.
 func TestOneRouteNeverTakesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		places := rapid.IntRange(10, 400).Draw(t, "places")
-		c := newCapacity(places, "sick", "well")
+		slots := rapid.IntRange(10, 400).Draw(t, "slots")
+		c := newCapacity(slots, "sick", "well")
 		type reservation struct {
 			n, lease int
 		}
@@ -134,8 +134,8 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 		for _, r := range underWay {
 			c.add(r.n, jobsOf("acme", "sick", r.lease))
 		}
-		if free := places - c.taken(); free < places/5 {
-			t.Errorf("%d of %d places are left", free, places)
+		if free := slots - c.taken(); free < slots/5 {
+			t.Errorf("%d of %d slots are left", free, slots)
 		}
 	})
 }
