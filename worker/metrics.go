@@ -53,10 +53,12 @@ func newMetrics(w *Worker) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), deliveries: map[string]prometheus.Counter{}}
 	f := promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
 	counter := func(name, help string, labels prometheus.Labels, read func() int64) {
-		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(read()) })
+		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(read()) })
 	}
 	gauge := func(name, help string, labels prometheus.Labels, read func() int) {
-		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(read()) })
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(read()) })
 	}
 	histogram := func(name, help string, buckets ...float64) prometheus.Histogram {
 		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
@@ -87,17 +89,17 @@ func newMetrics(w *Worker) *metrics {
 	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.cfg.Concurrency })
 	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, run or "+
 		"are not settled yet, and by polls under way.", nil, w.capacity.taken)
-	counter("stamps_missed_total", "Jobs that this worker gave back because they came too late to leave at their stamps.", nil,
-		w.lateness.missed.Load)
+	counter("stamps_missed_total",
+		"Jobs that this worker gave back because they came too late to leave at their stamps.", nil, w.lateness.missed.Load)
 	for name, route := range w.cfg.Routes {
 		labels, load := prometheus.Labels{"route": name}, w.loads[name]
 		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,
 			func() int { return w.capacity.ofRoute(name) })
 		if route.Breaker.Failures > 0 {
-			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.", labels,
-				func() int { return int(load.breaker.Load()) })
-			counter("route_breaker_held_total", "Jobs that were held, not sent, because of the circuit breaker of their route.", labels,
-				load.held.Load)
+			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
+				labels, func() int { return int(load.breaker.Load()) })
+			counter("route_breaker_held_total",
+				"Jobs that were held, not sent, because of the circuit breaker of their route.", labels, load.held.Load)
 		}
 	}
 	return m

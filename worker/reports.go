@@ -37,9 +37,11 @@ type lateness struct {
 	missed atomic.Int64                        // jobs that came too late to leave, and were given back
 
 	// Of recent alone.
-	past         [latenessWindow]queue.Lateness // a ring, as is the next
-	missedBefore [latenessWindow]int64
-	missing      bool
+	past [latenessWindow]struct { // a ring
+		counts queue.Lateness
+		missed int64
+	}
+	missing bool
 }
 
 func (l *lateness) observe(late time.Duration) { l.counts[queue.LatenessClass(late)].Add(1) }
@@ -47,15 +49,14 @@ func (l *lateness) observe(late time.Duration) { l.counts[queue.LatenessClass(la
 // recent returns the departures of the window that ends with report n. It logs when the worker
 // begins and ends to miss most stamps: such a worker makes no progress, although Redis answers.
 func (l *lateness) recent(n int, log *slog.Logger) (recent queue.Lateness) {
-	at := n % latenessWindow
+	past, total := &l.past[n%latenessWindow], l.missed.Load()
+	missed := total - past.missed
+	past.missed = total
 	for class := range recent {
 		now := l.counts[class].Load()
-		recent[class] = now - l.past[at][class]
-		l.past[at][class] = now
+		recent[class], past.counts[class] = now-past.counts[class], now
 	}
-	total := l.missed.Load()
-	missed, left := total-l.missedBefore[at], recent.Sum()
-	l.missedBefore[at] = total
+	left := recent.Sum()
 	switch {
 	case !l.missing && missed >= missedLeast && missed > left:
 		l.missing = true
