@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/reports"
@@ -21,18 +21,18 @@ import (
 const (
 	// maxOpen bounds the growing delay, unless the one that is set is longer.
 	maxOpen = time.Minute
-	// minWait is the least time that jobs wait while another one probes.
+	// minWait is the least time that jobs wait while another one is the probe.
 	minWait = time.Second
-	// minStreak is how long deliveries must have failed in a row: at a high rate, ten of them in a
+	// minStreak is how long deliveries must have failed in a row. At a high rate, ten failures in a
 	// row may be chance.
 	minStreak = time.Second
-	// minOverload is the same for an upstream that answers that it is overloaded: it is there, and
-	// its flows slow down first.
+	// minOverload is the same for an upstream that answers that it is overloaded: it is reachable,
+	// and its flows slow down first.
 	minOverload = 10 * time.Second
 )
 
-// breaker is a deliverer that spares an unavailable upstream, and the jobs the attempts that they
-// would lose on it:
+// breaker is a deliverer that stops sending to an unavailable upstream. Its jobs keep their
+// attempts meanwhile:
 //
 //	closed     every job is sent; Breaker.Failures in a row open it
 //	open       no job is sent; after the delay the next job half-opens it
@@ -52,12 +52,10 @@ type breaker struct {
 	route Route
 	watch stopwatch
 	log   *slog.Logger
-	state prometheus.Gauge
-	held  prometheus.Counter
-	load  *routeLoad
+	load  *routeLoad // counts what it holds, and has its state
 
 	mu      sync.Mutex
-	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so are its listeners
+	circuit circuitbreaker.CircuitBreaker[any] // used under mu, and so is its listener
 	turn    int                                // grows with every change of state
 	changed moment                             // when that last was
 	until   moment                             // when it may half-open
@@ -68,15 +66,10 @@ type breaker struct {
 }
 
 // newBreaker puts a breaker before the deliverer of an upstream.
-func newBreaker(
-	name string, r Route, next deliverer, watch stopwatch, m *metrics, load *routeLoad, log *slog.Logger,
-) *breaker {
-	b := &breaker{
-		next: next, route: r, watch: watch, log: log.With("route", name), load: load,
-		state: m.breakerState.WithLabelValues(name), held: m.breakerHeld.WithLabelValues(name),
-	}
+func newBreaker(r Route, next deliverer, watch stopwatch, load *routeLoad, log *slog.Logger) *breaker {
+	b := &breaker{next: next, route: r, watch: watch, log: log, load: load}
 	b.circuit = circuitbreaker.NewBuilder[any]().WithSuccessThreshold(1).WithDelay(0).
-		OnOpen(b.onOpen).OnHalfOpen(b.onHalfOpen).OnClose(b.onClose).Build()
+		OnStateChanged(b.onChange).Build()
 	return b
 }
 
@@ -86,12 +79,12 @@ const counted = -1
 func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	turn, refused := b.enter()
 	if refused != nil {
-		b.held.Inc()
+		b.load.held.Add(1)
 		refused.LeaseRef = l.LeaseRef
 		return *refused
 	}
 	slow := time.AfterFunc(b.route.Breaker.SlowAfter, func() { b.slow(&turn) })
-	// This is what stays of a delivery that panics: a probe must not be out for ever.
+	// The end of a delivery that panics: a probe must not be under way for ever.
 	s = b.route.Retry.again(l, "the delivery panicked", 0)
 	defer func() {
 		slow.Stop()
@@ -100,7 +93,7 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 	return b.next.Deliver(ctx, l)
 }
 
-// enter lets a job pass in a turn, or returns how it is settled instead.
+// enter returns the turn in which the job is sent, or how it is settled instead.
 func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,13 +103,13 @@ func (b *breaker) enter() (turn int, refused *queue.Settlement) {
 		if b.circuit.TryAcquirePermit() {
 			return b.turn, nil
 		}
-		// The longer the probe is out, the less can be expected of it, and a job has only so many
-		// holds.
+		// The longer the probe runs, the less likely it succeeds, and the holds of a job are
+		// limited.
 		wait = max(minWait, 2*now.since(b.changed))
 	}
 	return 0, &queue.Settlement{
 		Event:       shaper.Hold,
-		Delay:       wait + rand.N(wait/10+1), // flows that were held together do not come back together
+		Delay:       wait + rand.N(wait/10+1), // spreads flows that were held together
 		MaxAttempts: b.route.Retry.MaxAttempts,
 		Cause:       queue.HoldCause{By: queue.HeldByBreaker, Status: b.cause.Status},
 		Error: &queue.JobError{
@@ -138,10 +131,7 @@ func (b *breaker) leave(ctx context.Context, turn *int, s queue.Settlement) {
 		if s.Overload {
 			streak = minOverload
 		}
-		cause := queue.JobError{
-			Message: outbound.Cut(s.Error.Message), Detail: outbound.Cut(s.Error.Detail), Status: s.Error.Status,
-		}
-		b.fail(cause, b.watch.now(), streak)
+		b.fail(*s.Error, b.watch.now(), streak)
 	default:
 		b.failing = 0
 		b.circuit.RecordSuccess()
@@ -157,13 +147,13 @@ func (b *breaker) slow(turn *int) {
 	}
 	*turn = counted
 	after := b.route.Breaker.SlowAfter
-	cause := queue.JobError{Message: fmt.Sprintf("no answer within %v", after)}
-	b.fail(cause, b.watch.now().add(-after), minStreak)
+	b.fail(queue.JobError{Message: fmt.Sprintf("no answer within %v", after)}, b.watch.now().add(-after), minStreak)
 }
 
 // fail counts a failure of an upstream that is unavailable since the given moment at least. That of
-// a probe always counts: the breaker would stay half-open for good. The lock is held.
+// a probe always counts, or the breaker would stay half-open. The lock is held.
 func (b *breaker) fail(cause queue.JobError, since moment, streak time.Duration) {
+	cause.Message, cause.Detail = outbound.Cut(cause.Message), outbound.Cut(cause.Detail)
 	b.cause = cause
 	if b.failing == 0 {
 		b.since = since
@@ -176,43 +166,32 @@ func (b *breaker) fail(cause queue.JobError, since moment, streak time.Duration)
 }
 
 // unavailable reports whether a delivery had no answer, that of a gateway, or that of a server that
-// is overloaded and does not know for how long.
+// is overloaded and gives no Retry-After.
 func unavailable(s queue.Settlement) bool {
-	if s.Event != shaper.Retry {
-		return false
-	}
-	switch s.Error.Status {
-	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
+	statuses := []int{0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
+	return s.Event == shaper.Retry && slices.Contains(statuses, s.Error.Status)
 }
 
-func (b *breaker) onOpen(circuitbreaker.StateChangedEvent) {
-	first := b.route.Breaker.Delay
-	b.opened++
-	delay := Retry{MinBackoff: first, MaxBackoff: max(first, maxOpen)}.backoff(b.opened)
-	b.change(reports.BreakerOpen)
-	b.until = b.changed.add(delay)
-	b.log.Warn("circuit breaker is open",
-		"reason", b.cause.Message, "detail", b.cause.Detail, "for", delay.Round(time.Millisecond))
-}
-
-func (b *breaker) onHalfOpen(circuitbreaker.StateChangedEvent) {
-	b.change(reports.BreakerHalfOpen)
-	b.log.Info("circuit breaker is half-open")
-}
-
-func (b *breaker) onClose(circuitbreaker.StateChangedEvent) {
-	b.log.Info("circuit breaker is closed", "openings", b.opened)
-	b.opened = 0
-	b.change(reports.BreakerClosed)
-}
-
-// change starts a new turn in a state.
-func (b *breaker) change(state reports.BreakerState) {
+// onChange starts a new turn in a state.
+func (b *breaker) onChange(e circuitbreaker.StateChangedEvent) {
 	b.turn++
 	b.changed = b.watch.now()
-	b.state.Set(float64(state))
+	state := reports.BreakerClosed
+	switch e.NewState {
+	case circuitbreaker.OpenState:
+		state = reports.BreakerOpen
+		first := b.route.Breaker.Delay
+		b.opened++
+		delay := Retry{MinBackoff: first, MaxBackoff: max(first, maxOpen)}.backoff(b.opened)
+		b.until = b.changed.add(delay)
+		b.log.Warn("circuit breaker is open",
+			"reason", b.cause.Message, "detail", b.cause.Detail, "for", delay.Round(time.Millisecond))
+	case circuitbreaker.HalfOpenState:
+		state = reports.BreakerHalfOpen
+		b.log.Info("circuit breaker is half-open")
+	case circuitbreaker.ClosedState:
+		b.log.Info("circuit breaker is closed", "openings", b.opened)
+		b.opened = 0
+	}
 	b.load.breaker.Store(int64(state))
 }

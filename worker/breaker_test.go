@@ -51,13 +51,13 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 	if status == noAnswer {
 		return retry.again(l, "no answer within 10s", 0)
 	}
-	return retry.judge(l, &queue.Response{Status: status}, retryAfter, time.Now())
+	return retry.decide(l, &queue.Response{Status: status}, retryAfter, time.Now())
 }
 
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, newMetrics(), new(routeLoad), log)
+	return newBreaker(Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, new(routeLoad), log)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -66,9 +66,9 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func trip(t *testing.T, b *breaker, u *upstream) {
 	t.Helper()
 	u.status = noAnswer
-	for testutil.ToFloat64(b.state) != open {
+	for float64(b.load.breaker.Load()) != open {
 		b.Deliver(t.Context(), lease())
-		if testutil.ToFloat64(b.state) != open {
+		if float64(b.load.breaker.Load()) != open {
 			pass(minStreak)
 		}
 	}
@@ -137,7 +137,7 @@ func TestBreakerStories(t *testing.T) {
 					if !step.sent && s.Event != shaper.Hold || step.sent && s.Event != answered(lease(), step.status, "").Event {
 						t.Errorf("step %d: settled as %s", i, s.Event)
 					}
-					if state := testutil.ToFloat64(b.state); state != step.state {
+					if state := float64(b.load.breaker.Load()); state != step.state {
 						t.Fatalf("step %d: state %v, want %v", i, state, step.state)
 					}
 				}
@@ -195,7 +195,7 @@ func TestHoldWhileOpen(t *testing.T) {
 			}
 			pass(time.Second)
 		}
-		if n := testutil.ToFloat64(b.held); n != 8 {
+		if n := b.load.held.Load(); n != 8 {
 			t.Errorf("%v are counted as held", n)
 		}
 	})
@@ -243,8 +243,8 @@ func TestOneProbeAtATime(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if u.arrived.Load() != 1 || held.Load() != 49 || testutil.ToFloat64(b.state) != halfOpen {
-			t.Errorf("%d sent, %d held, state %v", u.arrived.Load(), held.Load(), testutil.ToFloat64(b.state))
+		if u.arrived.Load() != 1 || held.Load() != 49 || float64(b.load.breaker.Load()) != halfOpen {
+			t.Errorf("%d sent, %d held, state %v", u.arrived.Load(), held.Load(), float64(b.load.breaker.Load()))
 		}
 		// A job that comes back again and again is not held every second.
 		pass(4 * time.Second)
@@ -252,8 +252,8 @@ func TestOneProbeAtATime(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		jobs.Wait()
-		if succeeded.Load() != 1 || testutil.ToFloat64(b.state) != closed {
-			t.Errorf("%d succeeded, state %v", succeeded.Load(), testutil.ToFloat64(b.state))
+		if succeeded.Load() != 1 || float64(b.load.breaker.Load()) != closed {
+			t.Errorf("%d succeeded, state %v", succeeded.Load(), float64(b.load.breaker.Load()))
 		}
 	})
 }
@@ -275,7 +275,7 @@ func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
 			}
 			want := func(when string, state float64) {
 				synctest.Wait()
-				if got := testutil.ToFloat64(b.state); got != state {
+				if got := float64(b.load.breaker.Load()); got != state {
 					t.Errorf("an end with %d %s: state %v, want %v", late, when, got, state)
 				}
 			}
@@ -309,7 +309,7 @@ func TestStopDoesNotCount(t *testing.T) {
 	}
 	cancel()
 	jobs.Wait()
-	if state := testutil.ToFloat64(b.state); state != closed {
+	if state := float64(b.load.breaker.Load()); state != closed {
 		t.Errorf("state %v", state)
 	}
 }
@@ -325,7 +325,7 @@ func TestProbeThatPanicsIsAFailure(t *testing.T) {
 			defer func() { _ = recover() }()
 			b.Deliver(t.Context(), lease())
 		}()
-		if state := testutil.ToFloat64(b.state); state != open {
+		if state := float64(b.load.breaker.Load()); state != open {
 			t.Errorf("state %v", state)
 		}
 	})
@@ -342,8 +342,8 @@ func TestBreakerIsOffByDefault(t *testing.T) {
 	if b, ok := w.deliverers["on"].(*breaker); !ok || b.route.Breaker.Delay != 10*time.Second {
 		t.Errorf("%T", b)
 	}
-	if n := testutil.CollectAndCount(w.metrics.breakerState); n != 1 {
-		t.Errorf("%d routes have a state", n)
+	if n, err := testutil.GatherAndCount(w.metrics.registry, "sluice_route_breaker_state"); n != 1 || err != nil {
+		t.Errorf("%d routes have a state: %v", n, err)
 	}
 }
 
@@ -496,15 +496,15 @@ func TestBreakerOpensOnDeliveriesUnderWayTooLong(t *testing.T) {
 				b := guarded(t, Breaker{Failures: 3}, u, quiet())
 				deliverAll(t, b, u, 3, 9*time.Second, status)
 				pass(4900 * time.Millisecond)
-				if s := testutil.ToFloat64(b.state); s != closed {
+				if s := float64(b.load.breaker.Load()); s != closed {
 					t.Fatalf("the state is %v before half of the timeout", s)
 				}
 				pass(200 * time.Millisecond)
-				if s := testutil.ToFloat64(b.state); s != open {
+				if s := float64(b.load.breaker.Load()); s != open {
 					t.Fatalf("the state is %v after half of the timeout", s)
 				}
 				pass(5 * time.Second) // their ends change nothing
-				if s := testutil.ToFloat64(b.state); s != open || b.opened != 1 {
+				if s := float64(b.load.breaker.Load()); s != open || b.opened != 1 {
 					t.Errorf("the state is %v after they have ended, opened %d times", s, b.opened)
 				}
 			})
@@ -522,7 +522,7 @@ func TestSlowDeliveriesBesideQuickOnes(t *testing.T) {
 			deliverAll(t, b, u, 2, 9*time.Second, 200)
 			pass(time.Second)
 			deliverAll(t, b, u, 1, 0, 200)
-			if s := testutil.ToFloat64(b.state); s != closed {
+			if s := float64(b.load.breaker.Load()); s != closed {
 				t.Fatalf("the state is %v", s)
 			}
 		}
@@ -539,11 +539,11 @@ func TestASlowProbeCloses(t *testing.T) {
 		untilProbe(b)
 		deliverAll(t, b, u, 1, 9*time.Second, 200)
 		pass(8 * time.Second)
-		if s := testutil.ToFloat64(b.state); s != halfOpen {
+		if s := float64(b.load.breaker.Load()); s != halfOpen {
 			t.Fatalf("the state is %v while the probe is out", s)
 		}
 		pass(2 * time.Second)
-		if s := testutil.ToFloat64(b.state); s != closed {
+		if s := float64(b.load.breaker.Load()); s != closed {
 			t.Errorf("the state is %v after a slow probe has succeeded", s)
 		}
 	})
@@ -559,7 +559,7 @@ func TestProbeOfAnOverloadedUpstream(t *testing.T) {
 		untilProbe(b)
 		u.status = http.StatusServiceUnavailable
 		b.Deliver(t.Context(), lease())
-		if state := testutil.ToFloat64(b.state); state != open {
+		if state := float64(b.load.breaker.Load()); state != open {
 			t.Errorf("state %v after the probe, want open", state)
 		}
 	})

@@ -8,169 +8,200 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// gatherRoom is how long freed places are gathered while shards wait for them: a poll for a few
-// jobs costs as much as one for many.
-const gatherRoom = time.Millisecond
+// gatherFor is how long freed slots are gathered while shards wait for them: a poll for a few jobs
+// costs as much as one for many.
+const gatherFor = time.Millisecond
 
-// capacity counts the worker's places. Polls reserve them before they lease, at most half of what
-// no job holds, because all of it may go to one flow. A place is free again when its job is
-// settled, or when the poll did not need it. Shards that find none queue, and while any does, no
-// other gets one: a busy shard cannot starve the rest. A queued shard is granted a portion that is
-// worth a poll, or after gatherRoom whatever there is.
+// capacity holds the jobs in this worker, each in a slot, from the poll that brought it until it is
+// settled. Polls reserve slots before they lease, at most half of the free ones, because all of
+// them may go to one flow. Shards that find none queue, and while any does, no other gets one: a
+// busy shard cannot starve the rest. A queued shard is granted a portion that is worth a poll, or
+// after gatherFor whatever is free.
 type capacity struct {
 	limit int
 
 	mu        sync.Mutex
-	held      int // by jobs
-	pledged   int // to polls under way
+	jobs      map[*job]struct{}
+	reserved  int // by polls under way
 	shares    shares
-	waiting   []*seat // longest waiting first
-	gathering bool    // a timer runs that grants what is free
+	waiting   []*request // longest waiting first
+	gathering bool       // a timer runs that grants what is free
 }
 
 func newCapacity(limit int, routes ...string) *capacity {
-	return &capacity{limit: limit, shares: newShares(limit, routes)}
+	return &capacity{limit: limit, jobs: map[*job]struct{}{}, shares: newShares(limit, routes)}
 }
 
-// seat is where one shard waits for places. The shard alone receives from room.
-type seat struct {
-	room chan int // of one: the places that were granted to the shard
-	want int      // the most that the shard can use
+// request is the request of one shard for slots. The shard alone receives from granted.
+type request struct {
+	granted chan int // of one: slots that the shard has reserved by waiting
+	want    int      // the most that the shard can use
 }
 
-func newSeat() *seat { return &seat{room: make(chan int, 1), want: pollMost} }
+func newRequest() *request { return &request{granted: make(chan int, 1), want: pollMost} }
 
-// reserve returns how many places the shard may use, up to most: those it was granted, or else what
-// is free. A shard that gets none keeps its turn, if it waits already. One that knows of many jobs
-// gets a portion or nothing.
-func (c *capacity) reserve(s *seat, most int, many bool) int {
+// reserve returns how many slots the shard may use, up to most: those it was granted, or else what
+// is free. A shard that gets none keeps its turn, if it waits already. With many set, it gets a
+// portion or nothing.
+func (c *capacity) reserve(r *request, most int, many bool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := s.take(); n > 0 {
+	if n := r.take(); n > 0 {
 		return n
 	}
 	if len(c.waiting) > 0 {
 		return 0
 	}
-	n := min(most, c.unpledged())
+	n := min(most, c.reservable())
 	if many && n < min(most, c.portion()) {
 		return 0
 	}
-	c.pledged += n
+	c.reserved += n
 	return n
 }
 
-// unpledged is how many places polls may still reserve. It is called with the lock held.
-func (c *capacity) unpledged() int { return max(0, half(c.limit-c.held)-c.pledged) }
+// reservable is how many slots polls may still reserve. The lock is held.
+func (c *capacity) reservable() int { return max(0, half(c.limit-len(c.jobs))-c.reserved) }
 
-// bounds returns the bounds of a poll of the shard that has reserved n places.
+// bounds returns the bounds of a poll of the shard that has reserved n slots.
 func (c *capacity) bounds(shard, n int) []queue.Bound {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.shares.bounds(shard, c.held, c.limit-c.held-(c.pledged-n), n)
+	return c.shares.bounds(shard, len(c.jobs), c.limit-len(c.jobs)-(c.reserved-n), n)
 }
 
-// give gives n reserved places back.
-func (c *capacity) give(n int) { c.change(-n, nil, 0) }
-
-// fill ends a reservation of n places with the jobs that the poll brought. They may be more than n:
-// a repeated poll brings what an earlier one leased, and a slow one has lost its reservation.
-func (c *capacity) fill(n int, jobs []*job) { c.change(-n, jobs, 1) }
-
-// free frees the places of jobs that have ended here.
-func (c *capacity) free(jobs ...*job) { c.change(0, jobs, -1) }
-
-func (c *capacity) change(pledged int, jobs []*job, each int) {
+// add ends a reservation of n slots with the jobs that the poll brought. They may be more than n: a
+// repeated poll brings what an earlier one leased, and a slow one has lost its reservation.
+func (c *capacity) add(n int, jobs []*job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pledged += pledged
-	c.held += each * len(jobs)
+	c.reserved -= n
 	for _, j := range jobs {
-		c.shares.count(j, each)
+		c.jobs[j] = struct{}{}
+		c.shares.count(j, 1)
 	}
 	c.serve()
 }
 
-// portion is how many places are worth a poll: a quarter of what polls may reserve.
+// give gives n reserved slots back.
+func (c *capacity) give(n int) { c.add(n, nil) }
+
+// remove frees the slots of jobs that have ended here.
+func (c *capacity) remove(jobs ...*job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, j := range jobs {
+		delete(c.jobs, j)
+		c.shares.count(j, -1)
+	}
+	c.serve()
+}
+
+// count returns how many jobs have ended, and only wait to be settled, or how many have not.
+func (c *capacity) count(ended bool) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for j := range c.jobs {
+		if j.ended.Load() == ended {
+			n++
+		}
+	}
+	return n
+}
+
+// endingBefore lists the jobs in the pacer or running whose lease ends before m.
+func (c *capacity) endingBefore(m moment) (jobs []*job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for j := range c.jobs {
+		if !j.ended.Load() && !j.lost.Load() && moment(j.deadline.Load()) < m {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
+}
+
+// portion is how many slots are worth a poll: a quarter of what polls may reserve.
 func (c *capacity) portion() int { return min(pollMost, max(1, c.limit/8)) }
 
 // next is what the shard that waits longest is granted: a portion, or all that it can use if that
 // is less, so that many shards with few jobs do not wait for one another.
 func (c *capacity) next() int { return min(c.portion(), c.waiting[0].want) }
 
-// serve grants free places in portions, and plans the grant of less than one. The lock is held.
+// serve grants free slots in portions, and plans the grant of less than one. The lock is held.
 func (c *capacity) serve() {
-	for len(c.waiting) > 0 && c.unpledged() >= c.next() {
+	for len(c.waiting) > 0 && c.reservable() >= c.next() {
 		c.grant(c.next())
 	}
-	if len(c.waiting) == 0 || c.unpledged() == 0 || c.gathering {
+	if len(c.waiting) == 0 || c.reservable() == 0 || c.gathering {
 		return
 	}
 	c.gathering = true
-	time.AfterFunc(gatherRoom, func() {
+	time.AfterFunc(gatherFor, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.gathering = false
-		if n := c.unpledged(); len(c.waiting) > 0 && n > 0 {
+		if n := c.reservable(); len(c.waiting) > 0 && n > 0 {
 			c.grant(min(n, c.waiting[0].want))
 		}
 		c.serve()
 	})
 }
 
-// grant gives n places to the shard that waits longest.
+// grant gives n slots to the shard that waits longest.
 func (c *capacity) grant(n int) {
-	c.pledged += n
-	c.waiting[0].room <- n
+	c.reserved += n
+	c.waiting[0].granted <- n
 	c.waiting = slices.Delete(c.waiting, 0, 1)
 }
 
-// await queues the shard, which can use want places, unless it waits or was granted some already.
-func (c *capacity) await(s *seat, want int) {
+// await queues the shard, which can use want slots, unless it waits or was granted slots already.
+func (c *capacity) await(r *request, want int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(s.room) > 0 || slices.Contains(c.waiting, s) {
+	if len(r.granted) > 0 || slices.Contains(c.waiting, r) {
 		return
 	}
-	s.want = want
-	c.waiting = append(c.waiting, s)
+	r.want = want
+	c.waiting = append(c.waiting, r)
 	c.serve()
 }
 
-// forget ends the wait of a shard; what it was granted goes to the others.
-func (c *capacity) forget(s *seat) {
+// withdraw ends the wait of a shard. What it was granted goes to the others.
+func (c *capacity) withdraw(r *request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting = slices.DeleteFunc(c.waiting, func(other *seat) bool { return other == s })
-	c.pledged -= s.take()
+	c.waiting = slices.DeleteFunc(c.waiting, func(other *request) bool { return other == r })
+	c.reserved -= r.take()
 	c.serve()
 }
 
-// take empties the seat. It is called with the capacity's lock held.
-func (s *seat) take() int {
+// take empties the request. The capacity's lock is held.
+func (r *request) take() int {
 	select {
-	case n := <-s.room:
+	case n := <-r.granted:
 		return n
 	default:
 		return 0
 	}
 }
 
-// taken is how many places are in use. A poll that brings more than it reserved may exceed limit.
+// taken returns how many slots are in use. A poll that brings more than it reserved may exceed
+// limit.
 func (c *capacity) taken() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held + c.pledged
+	return len(c.jobs) + c.reserved
 }
 
-// left reports whether a poll can reserve a place.
+// left reports whether a poll can reserve a slot.
 func (c *capacity) left() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unpledged() > 0
+	return c.reservable() > 0
 }
 
-// ofRoute returns how many places the jobs of the route hold.
+// ofRoute returns how many slots the jobs of the route take.
 func (c *capacity) ofRoute(route string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

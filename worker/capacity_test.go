@@ -20,7 +20,7 @@ func jobsOf(tenant, route string, n int) []*job {
 
 func TestCapacity(t *testing.T) {
 	c := newCapacity(100, "default")
-	s := newSeat()
+	s := newRequest()
 	if n := c.reserve(s, 32, true); n != 32 {
 		t.Errorf("reserved %d of 32", n)
 	}
@@ -37,17 +37,17 @@ func TestCapacity(t *testing.T) {
 		t.Errorf("reserved %d beyond the half of what no job holds", n)
 	}
 	all := jobsOf("acme", "default", 110)
-	c.fill(50, all)
+	c.add(50, all)
 	if c.left() || c.taken() != 110 {
-		t.Errorf("%d places are taken, want 110", c.taken())
+		t.Errorf("%d slots are taken, want 110", c.taken())
 	}
-	c.free(all[:10]...)
+	c.remove(all[:10]...)
 	if c.left() {
 		t.Error("what was taken beyond the limit is not left when it is freed")
 	}
-	c.free(all[10:]...)
+	c.remove(all[10:]...)
 	if c.taken() != 0 || c.ofRoute("default") != 0 {
-		t.Errorf("%d places are taken, by route %v", c.taken(), c.ofRoute("default"))
+		t.Errorf("%d slots are taken, by route %v", c.taken(), c.ofRoute("default"))
 	}
 }
 
@@ -55,35 +55,35 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCapacity(100, "default")
 		running := jobsOf("acme", "default", 100)
-		c.fill(0, running)
+		c.add(0, running)
 		free := func(n int) {
-			c.free(running[:n]...)
+			c.remove(running[:n]...)
 			running = running[n:]
 		}
-		a, b, d := newSeat(), newSeat(), newSeat()
+		a, b, d := newRequest(), newRequest(), newRequest()
 		c.await(a, pollMost)
 		c.await(a, pollMost) // waits once
 		c.await(b, pollMost)
 		c.await(d, pollMost)
 		free(1)
-		if len(a.room) != 0 {
-			t.Fatal("one place is not worth a poll yet")
+		if len(a.granted) != 0 {
+			t.Fatal("one slot is not worth a poll yet")
 		}
 		gathered()
-		if len(a.room) != 1 || len(b.room) != 0 {
-			t.Fatal("one place must go to the one that waits longest, after a while")
+		if len(a.granted) != 1 || len(b.granted) != 0 {
+			t.Fatal("one slot must go to the one that waits longest, after a while")
 		}
-		if n := c.reserve(newSeat(), 64, false); n != 0 {
-			t.Fatalf("another one got %d places before its turn", n)
+		if n := c.reserve(newRequest(), 64, false); n != 0 {
+			t.Fatalf("another one got %d slots before its turn", n)
 		}
-		// The first one goes without looking: its place is the next one's.
-		c.forget(a)
+		// The first one goes without a poll: its slot is the next one's.
+		c.withdraw(a)
 		gathered()
-		if len(a.room) != 0 || len(b.room) != 1 || len(d.room) != 0 {
-			t.Fatal("a place that is not used must be passed on")
+		if len(a.granted) != 0 || len(b.granted) != 1 || len(d.granted) != 0 {
+			t.Fatal("a slot that is not used must be passed on")
 		}
-		c.await(b, pollMost) // has its place already
-		if n := c.reserve(b, 64, true); n != 1 || len(b.room) != 0 {
+		c.await(b, pollMost) // has its slot already
+		if n := c.reserve(b, 64, true); n != 1 || len(b.granted) != 0 {
 			t.Errorf("reserved %d, one was granted", n)
 		}
 		if n := c.reserve(d, 64, true); n != 0 {
@@ -103,7 +103,7 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 
 // gathered lets the time of gathering go by.
 func gathered() {
-	time.Sleep(gatherRoom)
+	time.Sleep(gatherFor)
 	synctest.Wait()
 }
 
@@ -111,17 +111,17 @@ func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCapacity(200, "default")
 		running := jobsOf("acme", "default", 200)
-		c.fill(0, running)
-		seats := []*seat{newSeat(), newSeat(), newSeat(), newSeat()}
+		c.add(0, running)
+		seats := []*request{newRequest(), newRequest(), newRequest(), newRequest()}
 		for _, s := range seats {
 			c.await(s, pollMost)
 		}
-		c.free(running[:70]...)
-		c.free(running[70:130]...)
+		c.remove(running[:70]...)
+		c.remove(running[70:130]...)
 		gathered()
 		for i, want := range []int{25, 25, 15, 0} {
 			if n := c.reserve(seats[i], pollMost, true); n != want {
-				t.Errorf("seat %d got %d places, want %d", i, n, want)
+				t.Errorf("shard %d got %d slots, want %d", i, n, want)
 			}
 		}
 	})
@@ -131,17 +131,17 @@ func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 func TestCapacityIsGrantedAsWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCapacity(200, "default")
-		c.fill(0, jobsOf("acme", "default", 120))
-		c.reserve(newSeat(), 40, false) // all that polls may reserve
-		var seats []*seat
+		c.add(0, jobsOf("acme", "default", 120))
+		c.reserve(newRequest(), 40, false) // all that polls may reserve
+		var seats []*request
 		for range 10 {
-			s := newSeat()
+			s := newRequest()
 			c.await(s, spareLeast)
 			seats = append(seats, s)
 		}
 		c.give(40)
 		for i, s := range seats {
-			if len(s.room) != 1 {
+			if len(s.granted) != 1 {
 				t.Errorf("shard %d waits although there are 4 slots for each", i)
 			}
 		}

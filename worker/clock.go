@@ -47,10 +47,10 @@ const (
 	sampleAge = 10 * time.Second
 )
 
-// relation relates the clock of a shard to this process's, by one sample: the shard's clock said
+// relation relates the clock of a shard to this process's, by one sample: the shard's clock showed
 // instant at some moment between the sending of a poll and its answer. The sample with the shortest
 // round trip is kept, as in NTP's clock filter (RFC 5905, section 10), its error growing with age.
-// The zero value knows nothing.
+// The zero value has no sample.
 //
 // A reading is placed in the middle of its round trip, as in NTP. A poll reads the clock before it
 // does its work: at 0.15 of the round trip in the median over a local socket, close to the middle
@@ -66,8 +66,8 @@ type relation struct {
 // read.
 const ofPoll, ofReading = 3, 2
 
-// observe takes a poll or a reading into account: what the shard's clock said, and when it was
-// sent and answered.
+// observe takes a poll or a reading into account: the instant of the shard's clock, and when the
+// call was sent and answered.
 func (r *relation) observe(instant shaper.Instant, sent, received moment, part time.Duration) {
 	trip := received.since(sent)
 	// Instants are whole microseconds, hence the one more.
@@ -81,8 +81,8 @@ func (r *relation) observe(instant shaper.Instant, sent, received moment, part t
 	}
 }
 
-// adopt takes over what is known of another clock if that is more exact, and the two may be the
-// same.
+// adopt takes over the relation of another clock if that is more exact, and the two may be one
+// clock.
 func (r *relation) adopt(other relation, now moment) {
 	ours, theirs := r.wrong(now), other.wrong(now)
 	if !other.known || theirs >= ours {
@@ -93,12 +93,12 @@ func (r *relation) adopt(other relation, now moment) {
 	}
 }
 
-// wrong is by how much the relation may be off at a moment.
+// wrong returns by how much the relation may be off at a moment.
 func (r relation) wrong(at moment) time.Duration {
 	return r.err + time.Duration(time.Duration(at-r.at).Seconds()*float64(driftPerSecond))
 }
 
-// moment is when the shard's clock says i.
+// moment returns when the shard's clock shows i.
 func (r relation) moment(i shaper.Instant) moment {
 	return r.at.add(i.Sub(r.instant))
 }

@@ -62,7 +62,7 @@ type Retry struct {
 const maxAttempts = 1<<16 - 1
 
 // Breaker sets when an unavailable upstream gets no jobs. Unavailable means: no answer at all, 502,
-// 504, or 503 without Retry-After. Jobs that would leave meanwhile hold their flow and spend no
+// 504, or 503 without Retry-After. Jobs that are due meanwhile hold their flow and spend no
 // attempt, up to 20 times each. Each worker has its own. The zero value is no breaker.
 type Breaker struct {
 	Failures int // deliveries in a row that found the upstream unavailable and open the breaker; 0: never
@@ -174,8 +174,8 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	check(r.Timeout > 0, "timeout", r.Timeout, "must be positive")
 	check(r.Connections > 0, "connections", r.Connections, "must be positive")
 	retry, b := r.Retry, r.Breaker
-	known := retry.MaxAttempts > 0 && retry.MaxAttempts <= maxAttempts
-	check(known, "retry.max_attempts", retry.MaxAttempts, "must be 1 to 65535")
+	countable := retry.MaxAttempts > 0 && retry.MaxAttempts <= maxAttempts
+	check(countable, "retry.max_attempts", retry.MaxAttempts, "must be 1 to 65535")
 	check(retry.MinBackoff > 0, "retry.min_backoff", retry.MinBackoff, "must be positive")
 	longer := retry.MaxBackoff >= retry.MinBackoff
 	check(longer, "retry.max_backoff", retry.MaxBackoff, "must be at least min_backoff")

@@ -31,7 +31,7 @@ func TestNewNamesEveryProblem(t *testing.T) {
 		}
 	}
 	if strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "!secret") {
-		t.Errorf("a secret is told: %v", err)
+		t.Errorf("a secret is quoted: %v", err)
 	}
 }
 

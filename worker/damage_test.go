@@ -53,8 +53,8 @@ func TestADamagedShardIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestADamagedItemIsTold: with its name and error, once in a burst.
-func TestADamagedItemIsTold(t *testing.T) {
+// TestADamagedItemIsLogged: with its name and error, once in a burst.
+func TestADamagedItemIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		var log bytes.Buffer
@@ -68,7 +68,7 @@ func TestADamagedItemIsTold(t *testing.T) {
 	})
 }
 
-// TestADamagedSettlementIsGivenUp: it is counted and told once, its place is free again, and the
+// TestADamagedSettlementIsGivenUp: it is counted and logged once, its slot is free again, and the
 // others are settled.
 func TestADamagedSettlementIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

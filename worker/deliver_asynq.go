@@ -21,14 +21,16 @@ const (
 	taskRetention = 24 * time.Hour
 	// enqueueTimeout bounds one call of asynq's client.
 	enqueueTimeout = 5 * time.Second
+	// refusals is how often asynq may refuse a task before the flow is held.
+	refusals = 5
 )
 
-// enqueuer is what is needed of *asynq.Client.
+// enqueuer is the part of *asynq.Client that hands tasks over.
 type enqueuer interface {
 	EnqueueContext(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error)
 }
 
-// extender is what is needed of the queue.
+// extender is the part of the queue that extends leases.
 type extender interface {
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)
 }
@@ -44,8 +46,8 @@ type asynqDeliverer struct {
 // Deliver makes the job an asynq task. The task's id has the lease's epoch, so a conflict means
 // that this delivery has made the task already and the answer was lost: a success.
 //
-// While Redis is away the call is repeated with the same id, and only as long as the lease is
-// current: a new id for a task that perhaps exists would run it twice.
+// While Redis does not answer, the call is repeated with the same id, for as long as the lease is
+// current: a new id would run a task twice that exists already.
 func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	if strings.TrimSpace(l.Type) == "" {
 		return queue.Settlement{
@@ -69,7 +71,7 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 		lost, err := d.leases.Extend(ctx, []queue.LeaseRef{l.LeaseRef}, d.lease)
 		switch {
 		case err != nil:
-			// Redis is away for the queue as well: that is not asynq's refusal.
+			// Redis does not answer the queue either: asynq has not refused the task.
 		case len(lost) > 0:
 			// Another worker hands the job off; this settlement is stale.
 			return d.route.Retry.again(l, "the lease ended before asynq had taken the task", 0)
@@ -79,8 +81,9 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 	}
 }
 
-// task is the job as an asynq task with its options. asynq counts retries, not attempts, and whole
-// seconds. It gets at least one retry, because without any it archives a task whose server crashed.
+// task returns the job as an asynq task with its options. asynq counts retries, not attempts, and
+// whole seconds. It gets at least one retry, because without any it archives a task whose server
+// crashed.
 func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 	to, attempts := d.route.Asynq, d.route.Retry.MaxAttempts
 	options := []asynq.Option{
@@ -113,9 +116,9 @@ func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options 
 	return err
 }
 
-// handedOff ends the delivery of a job that is asynq's now. With reports it extends the lease until
-// the report is due, so that the end of a worker changes nothing. It does so after the task exists:
-// a crash in between must not leave a job that nobody runs.
+// handedOff ends the delivery of a job that asynq has taken. With reports it extends the lease
+// until the report is due, so that the end of a worker changes nothing. It does so after the task
+// exists: a crash in between must not leave a job without a task.
 func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Settlement {
 	if !d.route.Asynq.Reports {
 		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
@@ -131,8 +134,8 @@ func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Set
 	return queue.Settlement{}
 }
 
-// hold holds the flow: Redis is there and refuses the task, because memory is full or a key is of
-// another type. A pause may help, and it is not the job's fault.
+// hold holds the flow: Redis answers and refuses the task, because memory is full or a key is of
+// another type. A pause may help, and the job is not the cause.
 func (d *asynqDeliverer) hold(l queue.Lease, err error) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold), MaxAttempts: d.route.Retry.MaxAttempts,

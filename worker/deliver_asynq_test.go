@@ -179,7 +179,7 @@ func TestJobThatIsOutHoldsNoPlace(t *testing.T) {
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(5 * time.Minute)
 		if n := testutil.ToFloat64(r.metrics.deliveries[outcomeHandedOff]); n != 10 || r.capacity.taken() != 0 {
-			t.Errorf("%v handed off, %d places taken", n, r.capacity.taken())
+			t.Errorf("%v handed off, %d slots taken", n, r.capacity.taken())
 		}
 		r.end(t)
 		if len(q.settled) != 0 || len(q.extended) != 0 {

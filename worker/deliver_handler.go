@@ -44,10 +44,9 @@ func Delivery(ctx context.Context) (DeliveryInfo, bool) {
 
 const (
 	// linger is how long a handler whose context has ended may take to return by itself. It is
-	// shorter than settleTail, so that what was cut off at the end of the worker's grace is still
-	// settled.
+	// shorter than settleTail, so that jobs that are cut off at the end of the grace are settled.
 	linger = 100 * time.Millisecond
-	// maxDelay bounds what a RetryDelay may ask for.
+	// maxDelay bounds the result of a RetryDelay.
 	maxDelay = 366 * 24 * time.Hour
 	// maxStack bounds the stack of a panic in the log, in bytes.
 	maxStack = 8 << 10
@@ -69,10 +68,10 @@ func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog
 	}
 }
 
-// Deliver runs the handler on a goroutine of its own, because one that does not obey its context
-// must not keep its job for ever: as in asynq's server, the attempt has failed when the context
-// ends, and the handler is left behind. At most Config.Concurrency handlers are left; the next one
-// is waited for.
+// Deliver runs the handler on a goroutine of its own, because a handler that does not obey its
+// context must not keep its job for ever. As in asynq's server, the attempt has failed when the
+// context ends, and the handler is left behind. At most Config.Concurrency handlers are left, then
+// Deliver waits for one of them.
 func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	limited, cancel := context.WithTimeout(ctx, d.route.Timeout)
 	defer cancel()
@@ -107,21 +106,20 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 	}()
 	d.log.Error("a handler goes on after its context has ended, and is left behind",
 		"job", l.ID, "epoch", l.Epoch, "route", l.Route, "left", len(d.left))
-	return d.fail(l, nil, d.late(ctx))
+	return d.route.Retry.again(l, d.late(ctx).Error(), 0)
 }
 
-// run calls the handler and judges what it returned.
-func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue.Settlement {
+// run calls the handler and decides what its result means.
+func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	// Clipped: a handler that appends to the payload must not write into what lies behind it.
 	task := asynq.NewTask(l.Type, slices.Clip(l.Payload))
 	err := d.guard(l, func() error { return d.handler.ProcessTask(ctx, task) })
-	var s queue.Settlement
 	// The error's own methods and a RetryDelay may panic as well.
 	panicked := d.guard(l, func() error {
 		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			err = d.late(parent)
 		}
-		s = d.judge(l, task, err)
+		s = d.decide(l, task, err)
 		return nil
 	})
 	if panicked != nil {
@@ -130,7 +128,7 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue
 	return s
 }
 
-// judge decides what a handler's result means for the job, as far as possible as asynq's server
+// decide decides what a handler's result means for the job, as far as possible as asynq's server
 // would:
 //
 //	nil                          succeeded
@@ -138,7 +136,7 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) queue
 //	asynq.SkipRetry              dead at once
 //	asynq.ErrHandlerNotFound     dead at once: no later attempt would find a handler either
 //	anything else                tried again after a backoff
-func (d *handlerDeliverer) judge(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
+func (d *handlerDeliverer) decide(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
 	s := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
 	switch {
 	case err == nil:
@@ -147,23 +145,17 @@ func (d *handlerDeliverer) judge(l queue.Lease, task *asynq.Task, err error) que
 	case errors.Is(err, asynq.SkipRetry), errors.Is(err, asynq.ErrHandlerNotFound):
 		s.Event = shaper.Die
 	default:
-		return d.fail(l, task, err)
+		s = d.route.Retry.again(l, err.Error(), 0)
+		if d.delay != nil {
+			s.Delay = min(max(0, d.delay(l.Attempt-1, err, task)), maxDelay)
+		}
+		return s
 	}
 	s.Error = &queue.JobError{Message: err.Error()}
 	return s
 }
 
-// fail is the settlement of an attempt that may be repeated; task is nil when the handler still has
-// it.
-func (d *handlerDeliverer) fail(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
-	s := d.route.Retry.again(l, err.Error(), 0)
-	if d.delay != nil && task != nil {
-		s.Delay = min(max(0, d.delay(l.Attempt-1, err, task)), maxDelay)
-	}
-	return s
-}
-
-// late is why a handler had to end.
+// late returns why a handler had to end.
 func (d *handlerDeliverer) late(parent context.Context) error {
 	if parent.Err() != nil {
 		return errors.New("the worker stopped before the handler had ended")

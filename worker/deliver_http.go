@@ -13,8 +13,8 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt, and none to
-// anywhere else.
+// httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt. It follows no
+// redirect.
 type httpDeliverer struct {
 	route  Route
 	client *outbound.Client
@@ -24,7 +24,7 @@ func newHTTPDeliverer(r Route) *httpDeliverer {
 	return &httpDeliverer{r, outbound.New("worker", "upstream", r.Timeout, r.Connections, r.Secrets)}
 }
 
-// Deliver makes one request and judges the answer; see judge for the outcomes.
+// Deliver makes one request; see Retry.decide for what the answers mean.
 func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload, func(req *http.Request) { describe(req, l) })
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 		s.Error.Detail = why.Detail
 		return s
 	}
-	return d.route.Retry.judge(l, answer, answer.Headers["retry-after"], time.Now())
+	return d.route.Retry.decide(l, answer, answer.Headers["retry-after"], time.Now())
 }
 
 // describe adds the headers of the contract with receivers, and the URL's user information.

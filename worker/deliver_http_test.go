@@ -56,7 +56,7 @@ func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
 	if s.Error != nil {
 		for _, secret := range []string{"amount", "hunter2", "whsec", "http://"} {
 			if strings.Contains(s.Error.Message, secret) {
-				t.Errorf("the error tells too much: %q", s.Error.Message)
+				t.Errorf("the error reveals too much: %q", s.Error.Message)
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func TestProxyVariablesAreIgnored(t *testing.T) {
 	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults())
 	// Loopback is never proxied, so the transport is asked instead of a server.
 	if d.client.Transport.Proxy != nil {
-		t.Error("a proxy is looked for")
+		t.Error("a proxy is used")
 	}
 }
 
@@ -422,7 +422,7 @@ func TestRefusedConnection(t *testing.T) {
 	if s.Event != shaper.Retry || !strings.Contains(s.Error.Detail, "connection refused") || strings.Contains(s.Error.Detail, "me:") {
 		t.Errorf("%s, %+v", s.Event, s.Error)
 	}
-	// Clients see the message, which tells nothing of the operator's network.
+	// Clients see the message, which reveals nothing of the operator's network.
 	if s.Error.Message != "connection failed" {
 		t.Errorf("clients see %q", s.Error.Message)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// dispatcher keeps a loop running for each shard that this worker owns, and for those whose owner
-// asked for help.
+// dispatcher decides which shards this worker polls: those that it owns, and those whose owner has
+// requested help.
 //
 // Every shard has one owner among the live workers, by rendezvous hashing: no coordination, and
 // when a worker comes or goes only its own shards move. For about a heartbeat two workers may both
@@ -30,36 +30,39 @@ type dispatcher struct {
 	clock relation // by the heartbeats, where all shards are on the node that answers them
 
 	beatNow chan struct{} // a worker has come or gone
-	loops   sync.WaitGroup
-	stop    context.Context // ended: no further leases
 }
 
-// newDispatcher makes the dispatcher of a worker that stops with ctx.
-func newDispatcher(w *Worker, stop context.Context) *dispatcher {
+func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
 		Worker:  w,
 		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
 		shards:  make([]*shard, w.broker.Shards()),
 		beatNow: make(chan struct{}, 1),
-		stop:    stop,
 	}
 	for n := range d.shards {
-		// Consumers live as long as the worker: they number their polls uniquely.
 		d.shards[n] = newShard(d, n)
 	}
 	return d
 }
 
-// run sends heartbeats and dispatches until stop ends. It returns when every loop has ended, at the
-// latest when work does.
-func (d *dispatcher) run() {
-	var following sync.WaitGroup
-	d.warmUp(d.stop)
-	following.Go(func() { d.follow(d.stop) })
-	d.beat(d.stop)
-	following.Wait()
-	// Nothing starts a loop any more, so the count can only fall.
-	d.loops.Wait()
+// run sends heartbeats and polls until stop ends, when the worker is stopping and has woken all
+// shards. It returns when every poll is answered, at the latest when work ends.
+func (d *dispatcher) run(stop, work context.Context) {
+	d.warmUp(stop)
+	var running sync.WaitGroup
+	for _, s := range d.shards {
+		running.Go(func() { s.run(work) })
+	}
+	running.Go(func() { d.follow(stop) })
+	d.beat(stop)
+	running.Wait()
+}
+
+// wakeAll has all shards polled now, and those of others checked for a part in them.
+func (d *dispatcher) wakeAll() {
+	for _, s := range d.shards {
+		signal(s.woken)
+	}
 }
 
 // connections is how many connections for polls a worker makes before it polls.
@@ -77,8 +80,8 @@ func (d *dispatcher) warmUp(ctx context.Context) {
 	readings.Wait()
 }
 
-// ofBeats is what the heartbeats show of the way to Redis and of the clocks of all shards: nothing
-// of the latter where they are on several nodes.
+// ofBeats returns what the heartbeats measured: the way to Redis, and the clock of all shards where
+// one node has them all.
 func (d *dispatcher) ofBeats(now moment) (way roundTrip, clock relation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -102,7 +105,7 @@ func (d *dispatcher) beat(ctx context.Context) {
 		}
 		d.troubles.report(d, err)
 		if err != nil {
-			// What is owned stays owned: to poll a shard of another worker does no harm.
+			// The worker keeps its shards: to poll one of another worker does no harm.
 			rest = pause.next()
 			continue
 		}
@@ -152,16 +155,14 @@ func (d *dispatcher) follow(ctx context.Context) {
 	}
 }
 
-// wake passes one wake-up on to the loops that it concerns: of other workers' shards, only of those
-// that request help.
+// wake passes one wake-up on to the shards that it concerns: of other workers' shards, only to
+// those that request help.
 func (d *dispatcher) wake(w queue.Wake) {
 	switch {
 	case w.Shard == queue.AllShards:
 		// Wake-ups may have been missed, or a worker has left.
 		signal(d.beatNow)
-		for _, s := range d.shards {
-			signal(s.woken)
-		}
+		d.wakeAll()
 	case w.Shard < 0 || w.Shard >= len(d.shards):
 		// Noise: the queue refuses to start a process that has more shards.
 	case w.Help:

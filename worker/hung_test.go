@@ -54,7 +54,7 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.deliverers["default"] = deliverFunc(func(ctx context.Context, l queue.Lease) queue.Settlement {
-					sleep(ctx, 200*time.Millisecond) // 2 of 256 places for each shard
+					sleep(ctx, 200*time.Millisecond) // 2 of 256 slots for each shard
 					return succeed(ctx, l)
 				})
 				ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 					t.Error(err)
 				}
 				if n, out := w.capacity.taken(), w.window.polls.Load(); n != 0 || out != 0 {
-					t.Errorf("%d places are still taken, %d polls are under way", n, out)
+					t.Errorf("%d slots are still taken, %d polls are under way", n, out)
 				}
 			})
 		})
@@ -100,7 +100,7 @@ func (c lateConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick
 	return t, err
 }
 
-// TestAPollThatOutlastsItsPatienceIsSquared: its places are charged when it brings jobs all the
+// TestAPollThatOutlastsItsPatienceIsSquared: its slots are charged when it brings jobs all the
 // same.
 func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -128,20 +128,20 @@ func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(pollPatience / 2)
 		if n, under := w.capacity.taken(), polls.Load(); n != pollLeast || under != 1 {
-			t.Errorf("before its patience is over a poll holds %d places; %d polls are under way", n, under)
+			t.Errorf("before its patience is over a poll holds %d slots; %d polls are under way", n, under)
 		}
 		pass(pollPatience)
 		if n, under := w.capacity.taken(), polls.Load(); n != 0 || under != 0 {
-			t.Errorf("a poll that is not answered holds %d places; %d polls are under way", n, under)
+			t.Errorf("a poll that is not answered holds %d slots; %d polls are under way", n, under)
 		}
 		late.Store(false)
 		pass(pollPatience)
 		if n, under := w.capacity.taken(), polls.Load(); n != pollLeast || under != 0 {
-			t.Errorf("late jobs have taken %d places of %d; %d polls are under way", n, pollLeast, under)
+			t.Errorf("late jobs have taken %d slots of %d; %d polls are under way", n, pollLeast, under)
 		}
 		pass(2 * time.Second)
 		if n := w.capacity.taken(); n != 0 || q.events()[shaper.Succeed] != pollLeast {
-			t.Errorf("%d places are still taken after %v", n, q.events())
+			t.Errorf("%d slots are still taken after %v", n, q.events())
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -213,7 +213,7 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 				q := &hungNode{fakeQueue: newFakeQueue(1), ends: map[string]time.Time{}, late: map[string]bool{}}
 				var log bytes.Buffer
 				h := &Worker{
-					broker: q, ledger: newLedger(), watch: stopwatch{start: time.Now()}, cfg: Config{Lease: lease},
+					broker: q, capacity: newCapacity(n), watch: stopwatch{start: time.Now()}, cfg: Config{Lease: lease},
 					troubles: newTroubles(slog.New(slog.NewTextHandler(&log, nil)), nil),
 				}
 				for i := range n {
@@ -225,7 +225,7 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 					left := lease - time.Duration(i)*lease/3/time.Duration(n) // as they are at any time: 20 to 30 s
 					j.deadline.Store(int64(h.watch.now().add(left)))
 					q.ends[id] = time.Now().Add(left)
-					h.ledger.add([]*job{j})
+					h.capacity.add(0, []*job{j})
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
@@ -263,14 +263,13 @@ func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		ended := map[string]int{}
 		var mu sync.Mutex
-		s := &settler{broker: q, troubles: newTroubles(log, nil), kick: make(chan struct{}, flushers), again: make(chan struct{}, 1)}
-		s.settled = func(batch []ending, _ []queue.SettleResult) {
+		s := newSettler(q, newTroubles(log, nil), func(batch []ending, _ []queue.SettleResult) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, e := range batch {
 				ended[e.settlement.ID]++
 			}
-		}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { s.run(ctx) })

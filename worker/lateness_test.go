@@ -11,7 +11,7 @@ import (
 	"github.com/7509e464/sluice/queue/reports"
 )
 
-// teller is a broker that notes what it is told of departures.
+// teller is a broker that records the reported departures.
 type teller struct {
 	broker
 	began time.Time
@@ -23,8 +23,8 @@ func (b *teller) ReportLateness(_ context.Context, _ string, l reports.Lateness)
 	return queue.ErrUnavailable // which changes nothing
 }
 
-// A departure is told of for ten seconds, and while there is none nothing is told.
-func TestLatenessIsToldForTenSeconds(t *testing.T) {
+// A departure is reported for ten seconds, and without one nothing is reported.
+func TestLatenessIsReportedForTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &teller{began: time.Now(), told: map[time.Duration]int64{}}
 		w := &Worker{broker: b, log: slog.New(slog.DiscardHandler)}
@@ -42,24 +42,24 @@ func TestLatenessIsToldForTenSeconds(t *testing.T) {
 		cancel()
 		<-ended
 		if len(b.told) != 15 {
-			t.Errorf("told %v", b.told)
+			t.Errorf("reported %v", b.told)
 		}
 		for s, want := range map[time.Duration]int64{60: 0, 61: 3, 65: 3, 66: 4, 70: 4, 71: 1, 75: 1, 76: 0} {
 			if got := b.told[s*time.Second]; got != want {
-				t.Errorf("%d departures are told of at %d s, want %d: %v", got, s, want, b.told)
+				t.Errorf("%d departures are reported at %d s, want %d: %v", got, s, want, b.told)
 			}
 		}
 	})
 }
 
-// A worker that delivers tells of it, an idle one does not: it costs Redis nothing.
+// A worker that reports its deliveries, an idle one does not: it costs Redis nothing.
 func TestWorkerTellsItsLateness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{}, succeed)
 		pass(time.Minute)
 		if len(q.told) != 0 {
-			t.Errorf("an idle worker has told %d times", len(q.told))
+			t.Errorf("an idle worker has reported %d times", len(q.told))
 		}
 		for i := range 5 {
 			q.put(0, string(rune('a'+i)), 10*time.Millisecond)
@@ -68,7 +68,7 @@ func TestWorkerTellsItsLateness(t *testing.T) {
 		pass(time.Minute)
 		r.end(t)
 		if len(q.told) != 10 || q.told[0].Sum() != 5 || q.told[0].Quantile(1) > time.Millisecond {
-			t.Errorf("told %d times, first of %d", len(q.told), q.told[0].Sum())
+			t.Errorf("reported %d times, first of %d", len(q.told), q.told[0].Sum())
 		}
 	})
 }

@@ -17,7 +17,7 @@ const (
 	outcomeReleased  = "released"
 	outcomeStale     = "stale"
 	outcomeHandedOff = "handed_off"
-	outcomeGivenUp   = "given_up" // not settled: what is stored of the job is damaged
+	outcomeGivenUp   = "given_up" // not settled: the stored job is damaged
 )
 
 // outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold that cost it,
@@ -44,26 +44,22 @@ type metrics struct {
 
 	// One counter per outcome, looked up once: a label lookup per job would show at full load.
 	deliveries map[string]prometheus.Counter
-	missed     prometheus.Counter
-	leases     prometheus.Gauge
-	pending    prometheus.Gauge
 
 	wait, lateness, duration prometheus.Histogram
-
-	breakerState *prometheus.GaugeVec   // by route
-	breakerHeld  *prometheus.CounterVec // by route
 }
 
-// factory makes metrics whose names begin with "sluice_".
-func (m *metrics) factory() promauto.Factory {
-	return promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
-}
-
-func newMetrics() *metrics {
+// newMetrics makes the metrics of a worker, whose parts they read.
+func newMetrics(w *Worker) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), deliveries: map[string]prometheus.Counter{}}
-	f := m.factory()
-	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts{Name: name, Help: help} }
-	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
+	f := promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
+	counter := func(name, help string, labels prometheus.Labels, read func() int64) {
+		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(read()) })
+	}
+	gauge := func(name, help string, labels prometheus.Labels, read func() int) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(read()) })
+	}
 	histogram := func(name, help string, buckets ...float64) prometheus.Histogram {
 		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
@@ -73,44 +69,38 @@ func newMetrics() *metrics {
 		.00005, .0001, .00015, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1)
 	m.duration = histogram("delivery_duration_seconds", "From the departure of a job to the end of the delivery.",
 		.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60)
-	m.missed = f.NewCounter(counter("stamps_missed_total",
-		"Jobs that this worker gave back because they came too late to leave at their stamps."))
-	m.leases = f.NewGauge(gauge("leases", "Jobs that wait for their stamp in this worker or are being delivered."))
-	m.pending = f.NewGauge(gauge("settle_pending", "Jobs that have ended here and are not settled yet."))
-	m.breakerState = f.NewGaugeVec(gauge("route_breaker_state",
-		"Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open."), []string{"route"})
-	m.breakerHeld = f.NewCounterVec(counter("route_breaker_held_total",
-		"Jobs that were held, not sent, because of the circuit breaker of their route."), []string{"route"})
-	deliveries := f.NewCounterVec(counter("deliveries_total", "Ended leases by outcome."), []string{"outcome"})
+	deliveries := f.NewCounterVec(
+		prometheus.CounterOpts{Name: "deliveries_total", Help: "Ended leases by outcome."}, []string{"outcome"})
 	for _, o := range []string{
 		outcomeSucceeded, outcomeRetry, outcomeDead, outcomeHeld,
 		outcomeReleased, outcomeStale, outcomeHandedOff, outcomeGivenUp,
 	} {
 		m.deliveries[o] = deliveries.WithLabelValues(o)
 	}
-	return m
-}
 
-// register adds how much of the worker's capacity is in use to the metrics, and registers them all.
-func (w *Worker) register() error {
-	gauge := func(name, help string, labels prometheus.Labels, read func() int) {
-		w.metrics.factory().NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(read()) })
+	gauge("leases", "Jobs that wait for their stamp in this worker or are being delivered.", nil,
+		func() int { return w.capacity.count(false) })
+	gauge("settle_pending", "Jobs that have ended here and are not settled yet.", nil,
+		func() int { return w.capacity.count(true) })
+	gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.", nil,
+		func() int { return w.settler.unanswered.len() })
+	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.", nil,
+		func() int { return int(w.window.polls.Load()) })
+	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.cfg.Concurrency })
+	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, run or "+
+		"are not settled yet, and by polls under way.", nil, w.capacity.taken)
+	counter("stamps_missed_total",
+		"Jobs that this worker gave back because they came too late to leave at their stamps.", nil, w.lateness.missed.Load)
+	for name, route := range w.cfg.Routes {
+		labels, load := prometheus.Labels{"route": name}, w.loads[name]
+		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,
+			func() int { return w.capacity.ofRoute(name) })
+		if route.Breaker.Failures > 0 {
+			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
+				labels, func() int { return int(load.breaker.Load()) })
+			counter("route_breaker_held_total",
+				"Jobs that were held, not sent, because of the circuit breaker of their route.", labels, load.held.Load)
+		}
 	}
-	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.capacity.limit })
-	gauge("worker_places_taken",
-		"Places of this worker that are taken, by jobs that wait to be released, run or are not settled yet, and by polls under way.",
-		nil, w.capacity.taken)
-	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.",
-		nil, func() int { return int(w.window.polls.Load()) })
-	gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.",
-		nil, w.settler.waiting)
-	for route := range w.cfg.Routes {
-		gauge("route_places_taken", "Places of this worker that jobs of the route hold.",
-			prometheus.Labels{"route": route}, func() int { return w.capacity.ofRoute(route) })
-	}
-	if w.cfg.Registerer == nil {
-		return nil
-	}
-	return w.cfg.Registerer.Register(w.metrics.registry)
+	return m
 }

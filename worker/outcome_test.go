@@ -12,7 +12,7 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	retry := Retry{MaxAttempts: 3, MinBackoff: time.Second, MaxBackoff: time.Minute}
 	tests := []struct {
@@ -56,7 +56,7 @@ func TestJudge(t *testing.T) {
 	}
 	for _, tt := range tests {
 		l := queue.Lease{LeaseRef: queue.LeaseRef{ID: "x", Epoch: 4}, Attempt: tt.attempt, MaxAttempts: 9}
-		s := retry.judge(l, &queue.Response{Status: tt.status}, tt.retryAfter, now)
+		s := retry.decide(l, &queue.Response{Status: tt.status}, tt.retryAfter, now)
 		if s.Event != tt.event || s.LeaseRef != l.LeaseRef || s.MaxAttempts != 3 || (s.Response != nil) != tt.response {
 			t.Errorf("%d, Retry-After %q, attempt %d: %+v", tt.status, tt.retryAfter, tt.attempt, s)
 		}

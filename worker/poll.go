@@ -16,128 +16,114 @@ import (
 	"github.com/7509e464/sluice/queue/crash"
 )
 
-// poll polls the shard once, hands the leased jobs on and says when to poll again.
-func (s *shard) poll() plan {
-	leave, err := s.d.window.enter(s.d.work)
+// poll polls the shard once, hands the leased jobs on and returns when to poll again.
+func (s *shard) poll(ctx context.Context) plan {
+	leave, err := s.d.window.enter(ctx)
 	if err != nil {
 		return plan{at: s.d.watch.now()} // the worker ends
 	}
 	defer leave()
 	now := s.d.watch.now()
-	owner, helper := s.role.owned.Load(), s.role.helping.Load()
-	leasing := (owner || helper) && s.d.stop.Err() == nil
+	owner, leasing, reserved := s.owned.Load(), s.leases(), 0
 	if !leasing && !s.unanswered {
 		return plan{at: now}
 	}
-	reserved := 0
-	if leasing {
-		reserved = s.d.capacity.reserve(s.seat, s.wants(pollLeast), s.due)
-	}
-	// An unanswered poll is repeated even without capacity: what it leased is this worker's
-	// already.
-	if leasing && reserved == 0 && !s.help.mayPollEmpty(now, owner, s.due) && !s.unanswered {
-		return plan{at: s.help.emptyAt.add(helpEvery), room: true}
-	}
 	o := s.d.options
-	o.Horizon, o.Lead = s.clock.way(now).reach(o.Horizon, o.Lease/4)
+	if leasing {
+		reserved = s.d.capacity.reserve(s.slots, s.wants(pollLeast), s.due)
+		// An unanswered poll is repeated even without capacity: what it leased is this worker's
+		// already.
+		if reserved == 0 && !s.help.mayPollEmpty(now, owner, s.due) && !s.unanswered {
+			return plan{at: s.help.emptyAt.add(helpEvery), slots: true}
+		}
+		if owner {
+			o.Help = s.help.signal(now, reserved, s.due)
+		}
+	}
+	o.Horizon, o.Lead = s.way(now).reach(o.Horizon, o.Lease/4)
 	o.Max, o.Helper = reserved, !owner
 	if reserved > 0 {
 		o.Bounds = s.d.capacity.bounds(s.n, reserved)
 	}
-	if owner && leasing {
-		o.Help = s.help.signal(now, reserved, s.due)
-	}
-	t, places, err := s.tick(o, leave)
+	t, slots, err := s.tick(ctx, o, leave)
 	if err != nil {
-		s.d.capacity.give(places)
-		return s.failed(err)
+		s.d.capacity.give(slots)
+		return s.failed(ctx, err)
 	}
 	s.d.window.observe(t.Received.Sub(t.Sent))
-	s.answered(t, places)
+	s.answered(ctx, t, slots)
 	s.help.note(t, o.Help, now, owner)
-	if helper && !owner && !t.Help {
-		s.role.helping.Store(false)
+	if !owner && !t.Help {
+		s.helping.Store(false)
 	}
 	return s.next(t, now, reserved, o.Horizon)
 }
 
-// tick makes the call, and returns how many of the reserved places it still holds at its end. After
-// pollPatience it holds neither room in the window nor places: a node that does not answer would
+// tick makes the call, and returns how many of the reserved slots it still holds at its end. After
+// pollPatience it neither counts in the window nor holds slots: a node that does not answer would
 // take all of both, because go-redis gives up after 20 s only.
-func (s *shard) tick(o queue.TickOptions, leave func()) (t queue.Tick, places int, err error) {
-	places = o.Max
+func (s *shard) tick(ctx context.Context, o queue.TickOptions, leave func()) (t queue.Tick, slots int, err error) {
+	slots = o.Max
 	yielded := make(chan struct{})
 	patience := time.AfterFunc(pollPatience, func() {
 		defer close(yielded)
 		leave()
-		s.d.capacity.forget(s.seat) // what is granted meanwhile would lie idle
-		s.d.capacity.give(places)
-		places = 0
+		s.d.capacity.withdraw(s.slots) // what is granted meanwhile would not be used
+		s.d.capacity.give(slots)
+		slots = 0
 	})
-	t, err = s.consumer.Tick(s.d.work, o)
+	t, err = s.consumer.Tick(ctx, o)
 	if !patience.Stop() {
 		<-yielded
 	}
 	leave()
-	return t, places, err
+	return t, slots, err
 }
 
 // failed takes a poll into account that was not answered.
-func (s *shard) failed(err error) plan {
+func (s *shard) failed(ctx context.Context, err error) plan {
 	s.brought = 0
 	// A poll that fails at damaged data has leased nothing that an earlier, unanswered one has not.
 	s.unanswered = s.unanswered || !errors.Is(err, queue.ErrScript)
-	if s.d.work.Err() == nil {
+	if ctx.Err() == nil {
 		s.d.troubles.report(s, err)
 	}
 	return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 }
 
-// answered hands on what a poll has brought, and gives back the places that it does not need.
-func (s *shard) answered(t queue.Tick, places int) {
+// answered hands on what a poll has brought, and gives back the slots that it does not need.
+func (s *shard) answered(ctx context.Context, t queue.Tick, slots int) {
 	for _, item := range t.Damaged {
 		name, cause, _ := strings.Cut(item, ": ")
 		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
 	}
 	s.d.troubles.report(s, nil)
-	s.unanswered = false
-	s.pause = pauses{}
-	s.brought = len(t.Leases)
-	s.clock.observe(t)
+	s.unanswered, s.pause, s.brought = false, pauses{}, len(t.Leases)
+	s.keepTime(ctx, t)
 	if t.Outbox {
-		s.d.outbox.add(s.n)
+		signal(s.d.outbox.ready[s.n])
 	}
 	if s.brought == 0 {
-		s.d.capacity.give(places)
+		s.d.capacity.give(slots)
 		return
 	}
 	crash.At("after-lease")
-	jobs := s.clock.place(t.Leases)
-	for _, j := range jobs {
-		j.shard = s.n
-	}
-	s.d.capacity.fill(places, jobs)
-	s.d.accept(jobs)
+	s.d.accept(slots, s.clock.place(s.n, t.Leases))
 }
 
-// next is when to poll again after t, which was asked with reserved places up to the horizon.
+// next returns when to poll again after t, the answer to a poll at the moment asked for at most
+// reserved jobs up to the horizon.
 func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Duration) plan {
-	soon := t.Next != 0 && t.Next <= t.Now.Add(horizon)
 	now := s.d.watch.now()
-	if reserved == 0 {
-		s.due = t.More || soon
-		if s.due {
-			// Raise the help flag at once, unless this poll did.
-			if asked.since(s.help.raisedAt) >= helpEvery {
-				return plan{at: now, room: true}
-			}
-			return plan{at: s.help.emptyAt.add(helpEvery), room: true}
-		}
-	}
+	soon := t.Next != 0 && t.Next <= t.Now.Add(horizon)
 	// A poll that filled all it reserved may have left jobs that are due as well.
 	s.due = t.More || soon && len(t.Leases) >= reserved
-	if s.due {
+	switch {
+	case !s.due:
+	case reserved > 0, asked.since(s.help.raisedAt) >= helpEvery: // the poll that follows raises the help flag
 		return plan{at: now}
+	default:
+		return plan{at: s.help.emptyAt.add(helpEvery), slots: true}
 	}
 	// The script puts every event half a horizon later than it is of use.
 	at := s.clock.known.moment(t.Next).add(-horizon / 2)
@@ -165,10 +151,10 @@ func (s *shard) next(t queue.Tick, asked moment, reserved int, horizon time.Dura
 // some capacity to clear it.
 const helpEvery = time.Second
 
-// help is what one worker knows of the help flag of a shard that it owns. While it is raised, other
-// workers lease from the shard, too.
+// help follows the help flag of a shard that this worker owns. While it is raised, other workers
+// lease from the shard, too.
 type help struct {
-	raised   bool   // the flag is up, as far as the owner knows
+	raised   bool   // the flag is up, according to the last poll
 	raisedAt moment // when it was last raised
 	dryAt    moment // when capacity was last missing
 	emptyAt  moment // when the shard was last polled without capacity
@@ -181,18 +167,15 @@ func newHelp() help { return help{raisedAt: longAgo, dryAt: longAgo, emptyAt: lo
 // otherwise once in a while, because a poll also expires jobs and leases. A helper does not.
 func (h *help) mayPollEmpty(now moment, owner, due bool) bool {
 	h.dryAt = now
-	if !owner {
-		h.emptyAt = now
-		return false
-	}
-	if now.since(h.emptyAt) < helpEvery && !(due && now.since(h.raisedAt) >= helpEvery) {
+	raises := due && now.since(h.raisedAt) >= helpEvery
+	if owner && !raises && now.since(h.emptyAt) < helpEvery {
 		return false
 	}
 	h.emptyAt = now
-	return true
+	return owner
 }
 
-// signal is what a poll of the owner says about its capacity.
+// signal returns what a poll of the owner reports of its capacity.
 func (h *help) signal(now moment, reserved int, due bool) queue.HelpSignal {
 	switch {
 	case (h.short || reserved == 0 && due) && now.since(h.raisedAt) >= helpEvery:
@@ -203,7 +186,7 @@ func (h *help) signal(now moment, reserved int, due bool) queue.HelpSignal {
 	return queue.HelpKeep
 }
 
-// note keeps up with the flag after a poll that said sent at now.
+// note follows the flag after a poll at now, which sent a signal.
 func (h *help) note(t queue.Tick, sent queue.HelpSignal, now moment, owner bool) {
 	if h.short = t.PutOff > 0; h.short {
 		h.dryAt = now
@@ -231,30 +214,30 @@ const (
 
 // window bounds the polls that are under way at once.
 type window struct {
-	room  *semaphore.Weighted // of farPolls
-	polls atomic.Int64        // under way
+	shares *semaphore.Weighted // farPolls of them
+	polls  atomic.Int64        // under way
 
 	mu          sync.Mutex
 	since       time.Time
 	way, before time.Duration // the shortest since then, and in the time before; 0: none
 }
 
-func newWindow() *window { return &window{room: semaphore.NewWeighted(farPolls), since: time.Now()} }
+func newWindow() *window { return &window{shares: semaphore.NewWeighted(farPolls), since: time.Now()} }
 
-// enter waits until there is room for a poll. leave gives it back, once. It fails if ctx ends
-// before.
+// enter waits until another poll may be under way. leave ends the poll, once. It fails if ctx ends
+// first.
 func (w *window) enter(ctx context.Context) (leave func(), err error) {
-	room := int64(farPolls / nearPolls)
+	shares := int64(farPolls / nearPolls)
 	if w.far() {
-		room = 1
+		shares = 1
 	}
-	if err := w.room.Acquire(ctx, room); err != nil {
+	if err := w.shares.Acquire(ctx, shares); err != nil {
 		return nil, err
 	}
 	w.polls.Add(1)
 	return sync.OnceFunc(func() {
 		w.polls.Add(-1)
-		w.room.Release(room)
+		w.shares.Release(shares)
 	}), nil
 }
 

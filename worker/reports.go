@@ -38,9 +38,11 @@ type lateness struct {
 	missed atomic.Int64                          // jobs that came too late to leave, and were given back
 
 	// Of recent alone.
-	past         [latenessWindow]reports.Lateness // a ring, as is the next
-	missedBefore [latenessWindow]int64
-	missing      bool
+	past [latenessWindow]struct { // a ring
+		counts reports.Lateness
+		missed int64
+	}
+	missing bool
 }
 
 func (l *lateness) observe(late time.Duration) { l.counts[reports.LatenessClass(late)].Add(1) }
@@ -48,15 +50,14 @@ func (l *lateness) observe(late time.Duration) { l.counts[reports.LatenessClass(
 // recent returns the departures of the window that ends with report n. It logs when the worker
 // begins and ends to miss most stamps: such a worker makes no progress, although Redis answers.
 func (l *lateness) recent(n int, log *slog.Logger) (recent reports.Lateness) {
-	at := n % latenessWindow
+	past, total := &l.past[n%latenessWindow], l.missed.Load()
+	missed := total - past.missed
+	past.missed = total
 	for class := range recent {
 		now := l.counts[class].Load()
-		recent[class] = now - l.past[at][class]
-		l.past[at][class] = now
+		recent[class], past.counts[class] = now-past.counts[class], now
 	}
-	total := l.missed.Load()
-	missed, left := total-l.missedBefore[at], recent.Sum()
-	l.missedBefore[at] = total
+	left := recent.Sum()
 	switch {
 	case !l.missing && missed >= missedLeast && missed > left:
 		l.missing = true
@@ -71,45 +72,33 @@ func (l *lateness) recent(n int, log *slog.Logger) (recent reports.Lateness) {
 
 // routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
 type routeLoad struct {
-	breaker       atomic.Int64 // a reports.BreakerState
-	inFlight      atomic.Int64
-	ended, failed atomic.Int64                              // only grow
-	past          [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
+	breaker        atomic.Int64 // a reports.BreakerState
+	held           atomic.Int64 // jobs that the breaker did not let pass; only grows
+	inFlight       atomic.Int64
+	ends, failures atomic.Int64                              // only grow
+	past           [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
 }
 
-// deliver counts a delivery, but no job that the circuit breaker held. One that panics has failed.
-func (l *routeLoad) deliver(attempt func() queue.Settlement) (s queue.Settlement) {
-	l.inFlight.Add(1)
-	s.Event = shaper.Retry // what stays of a panic
-	defer func() {
-		l.inFlight.Add(-1)
-		if s.Cause.By == queue.HeldByBreaker {
-			return
-		}
-		l.ended.Add(1)
-		if s.Event != shaper.Succeed && s.Event != "" { // the job is handed off where there is no event
-			l.failed.Add(1)
-		}
-	}()
-	return attempt()
+// ended counts the end of a delivery, but no job that the circuit breaker held.
+func (l *routeLoad) ended(s queue.Settlement) {
+	l.inFlight.Add(-1)
+	if s.Cause.By == queue.HeldByBreaker {
+		return
+	}
+	l.ends.Add(1)
+	if s.Event != shaper.Succeed && s.Event != "" { // without an event the job is handed off
+		l.failures.Add(1)
+	}
 }
 
 // routeLoads are the loads of all routes, by name. The map does not change.
 type routeLoads map[string]*routeLoad
 
-func newRouteLoads(routes map[string]Route) routeLoads {
-	loads := make(routeLoads, len(routes))
-	for name := range routes {
-		loads[name] = new(routeLoad)
-	}
-	return loads
-}
-
 // recent returns the loads in the window that ends with report n, without those of idle routes.
 func (r routeLoads) recent(n int) map[string]reports.RouteLoad {
 	report := map[string]reports.RouteLoad{}
 	for name, l := range r {
-		past, ended, failed := &l.past[n%loadWindow], l.ended.Load(), l.failed.Load()
+		past, ended, failed := &l.past[n%loadWindow], l.ends.Load(), l.failures.Load()
 		load := reports.RouteLoad{
 			Breaker: reports.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
 			Ended: ended - past.ended, Failed: failed - past.failed,

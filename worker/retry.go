@@ -13,37 +13,37 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// maxHold caps what an upstream may ask for: it must not be able to stop a flow for days.
+// maxHold caps a Retry-After: an upstream must not be able to stop a flow for days.
 const maxHold = time.Hour
 
-// judge decides what an answer means for the job:
+// decide decides what an answer means for the job:
 //
 //	2xx                              succeeded
-//	429, 503 with a Retry-After      the flow is held for so long, no attempt is spent
+//	429, 503 with a Retry-After      the flow is held for that long, no attempt is spent
 //	429, 503 without                 tried again after a backoff; of many, the flow slows down
 //	408, 425, other 5xx              tried again after a backoff
 //	anything else, redirects too     dead at once: the same request would get the same answer
-func (r Retry) judge(l queue.Lease, answer *queue.Response, retryAfter string, now time.Time) queue.Settlement {
+func (r Retry) decide(l queue.Lease, answer *queue.Response, retryAfter string, now time.Time) queue.Settlement {
 	status := answer.Status
 	message := strings.TrimSpace(fmt.Sprintf("the upstream answered %d %s", status, http.StatusText(status)))
 	s := queue.Settlement{LeaseRef: l.LeaseRef, MaxAttempts: r.MaxAttempts}
 	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 	again := status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500 && status < 600
-	hold, told := parseRetryAfter(retryAfter, now)
+	hold, given := parseRetryAfter(retryAfter, now)
 	switch {
 	case status >= 200 && status < 300:
 		s.Event, s.Response = shaper.Succeed, answer
 		return s
-	case overload && told:
+	case overload && given:
 		s.Event, s.Cause, s.Delay = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}, hold
-		if hold <= 0 { // to come back at once would be to be refused again
+		if hold <= 0 { // at once it would be refused again
 			s.Delay = min(r.MinBackoff, maxHold)
 		}
 	case overload, again:
 		s = r.again(l, message, status)
 		s.Overload = overload
 		if l.Attempt >= r.MaxAttempts {
-			s.Response = answer // it shows why the job died
+			s.Response = answer // shows why the job died
 		}
 	default:
 		s.Event, s.Response = shaper.Die, answer
@@ -66,9 +66,9 @@ func parseRetryAfter(value string, now time.Time) (wait time.Duration, ok bool) 
 	return min(max(0, date.Sub(now)), maxHold), err == nil
 }
 
-// backoff is how long a job waits after its nth failed attempt, n from 1: MinBackoff doubled n − 1
-// times and capped, then spread by ±20 % so that jobs which failed together do not come back
-// together. It is from 0.8 × MinBackoff to MaxBackoff.
+// backoff returns how long a job waits after its nth failed attempt, n from 1: MinBackoff doubled
+// n − 1 times and capped, then spread by ±20 % so that jobs which failed together are not
+// repeated together. It is from 0.8 × MinBackoff to MaxBackoff.
 func (r Retry) backoff(n int) time.Duration {
 	wait := min(r.MinBackoff, r.MaxBackoff)
 	for ; n > 1 && wait < r.MaxBackoff; n-- {
@@ -78,7 +78,8 @@ func (r Retry) backoff(n int) time.Duration {
 	return wait - spread + rand.N(spread+min(spread, r.MaxBackoff-wait)+1)
 }
 
-// again is the settlement of a failed attempt that may be repeated; status is 0 without an answer.
+// again returns the settlement of a failed attempt that may be repeated; status is 0 without an
+// answer.
 func (r Retry) again(l queue.Lease, message string, status int) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef:    l.LeaseRef,
@@ -89,7 +90,7 @@ func (r Retry) again(l queue.Lease, message string, status int) queue.Settlement
 	}
 }
 
-// Bounds of the pause between two calls while Redis is away.
+// Bounds of the pause between two calls while Redis does not answer.
 const (
 	minPause = 25 * time.Millisecond
 	maxPause = 500 * time.Millisecond

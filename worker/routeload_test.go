@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,27 +41,28 @@ func (b *reporter) seen() (map[string]reports.RouteLoad, []time.Time) {
 // it is not closed.
 func TestRoutesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, loads := &reporter{}, newRouteLoads(map[string]Route{"busy": {}, "idle": {}, "open": {}})
+		b, loads := &reporter{}, routeLoads{"busy": new(routeLoad), "idle": new(routeLoad), "open": new(routeLoad)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); (&Worker{broker: b, loads: loads}).report(ctx) }()
+		w := &Worker{broker: b, loads: loads, troubles: newTroubles(slog.New(slog.DiscardHandler), nil), deliverers: map[string]deliverer{}}
+		go func() { defer close(ended); w.report(ctx) }()
 		time.Sleep(time.Minute + 500*time.Millisecond)
 		if _, at := b.seen(); len(at) != 0 {
 			t.Errorf("%d reports of idle routes", len(at))
 		}
-		end := func(s queue.Settlement) func() queue.Settlement { return func() queue.Settlement { return s } }
+		deliver := func(d deliverFunc) {
+			w.deliverers["busy"] = d
+			w.attempt(ctx, queue.Lease{Route: "busy"})
+		}
 		for _, s := range []queue.Settlement{
 			{Event: shaper.Succeed}, {Event: shaper.Retry}, {Event: shaper.Die}, {Event: shaper.Hold}, {},
 			{Event: shaper.Hold, Cause: queue.HoldCause{By: queue.HeldByBreaker}},
 		} {
-			loads["busy"].deliver(end(s))
+			deliver(func(context.Context, queue.Lease) queue.Settlement { return s })
 		}
-		func() {
-			defer func() { _ = recover() }()
-			loads["busy"].deliver(func() queue.Settlement { panic("a fault of the handler") })
-		}()
+		deliver(func(context.Context, queue.Lease) queue.Settlement { panic("a fault of the handler") })
 		loads["open"].breaker.Store(int64(reports.BreakerOpen))
-		go loads["busy"].deliver(func() queue.Settlement {
+		go deliver(func(context.Context, queue.Lease) queue.Settlement {
 			time.Sleep(10 * time.Second)
 			return queue.Settlement{Event: shaper.Succeed}
 		})
@@ -86,5 +88,6 @@ func TestRoutesAreReported(t *testing.T) {
 		}
 		cancel()
 		<-ended
+		w.troubles.end()
 	})
 }

@@ -21,15 +21,47 @@ const (
 	// settleWithin is how long a flusher waits for Redis. Then the flusher that retries takes over
 	// its batch and waits without limit: to settle twice is harmless.
 	settleWithin = 500 * time.Millisecond
-	// refusals is how often a batch may fail for another reason than Redis being away before each
-	// of its settlements is sent by itself.
-	refusals = 5
 )
 
 // ending is a job that has ended here, with its settlement.
 type ending struct {
 	job        *job
 	settlement queue.Settlement
+}
+
+// backlog is endings that wait for a flusher.
+type backlog struct {
+	kick chan struct{} // a token for one ending or more
+
+	mu      sync.Mutex
+	endings []ending
+}
+
+// add never blocks.
+func (b *backlog) add(e ...ending) {
+	b.mu.Lock()
+	b.endings = append(b.endings, e...)
+	b.mu.Unlock()
+	signal(b.kick)
+}
+
+// take takes the oldest endings, at most settleMost.
+func (b *backlog) take() []ending {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.endings), settleMost)
+	batch, rest := b.endings[:n:n], b.endings[n:]
+	if len(rest) == 0 {
+		rest = nil // it would keep the batch
+	}
+	b.endings = rest
+	return batch
+}
+
+func (b *backlog) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.endings)
 }
 
 // settler ends leases in batches. A flusher takes everything that is there as soon as it is free:
@@ -41,62 +73,44 @@ type settler struct {
 	broker   broker
 	troubles *troubles
 	settled  func(batch []ending, results []queue.SettleResult) // results nil: given up
-	kick     chan struct{}                                      // as many tokens as flushers
-	again    chan struct{}                                      // one token, for the flusher that retries
 
-	mu         sync.Mutex
-	pending    []ending
-	unanswered []ending
+	ended, unanswered backlog
+}
+
+func newSettler(b broker, t *troubles, settled func([]ending, []queue.SettleResult)) *settler {
+	return &settler{
+		broker: b, troubles: t, settled: settled,
+		ended: backlog{kick: make(chan struct{}, flushers)}, unanswered: backlog{kick: make(chan struct{}, 1)},
+	}
 }
 
 // add never blocks.
 func (s *settler) add(e ending) {
 	crash.At("before-settle")
-	s.mu.Lock()
-	s.pending = append(s.pending, e)
-	s.mu.Unlock()
-	signal(s.kick)
+	s.ended.add(e)
 }
 
-// waiting returns how many endings are to be retried.
-func (s *settler) waiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.unanswered)
-}
-
-// run is all flushers; it ends with ctx.
+// run runs all flushers until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	var g sync.WaitGroup
 	turns := turn.New()
 	for range flushers {
-		g.Go(func() { (&flusher{settler: s, from: &s.pending, turns: turns}).run(ctx, s.kick) })
+		g.Go(func() { s.flush(ctx, &s.ended, turns) })
 	}
-	g.Go(func() {
-		(&flusher{settler: s, from: &s.unanswered, turns: turn.New(), retries: true}).run(ctx, s.again)
-	})
+	g.Go(func() { s.flush(ctx, &s.unanswered, turn.New()) })
 	g.Wait()
 }
 
-// flusher sends one batch at a time.
-type flusher struct {
-	*settler
-	from    *[]ending // of the settler
-	turns   *turn.Turns
-	retries bool // the flusher that retries, which alone knows when Redis is back
-}
-
-// run sends what there is whenever there is a token, until ctx ends. One token may stand for many
-// endings, and many tokens for one.
-func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
+// flush sends one batch at a time, whenever there is a token, until ctx ends.
+func (s *settler) flush(ctx context.Context, from *backlog, turns *turn.Turns) {
 	var pause pauses
 	for {
-		end, ok := f.turns.Take(ctx.Done())
+		end, ok := turns.Take(ctx.Done())
 		if !ok {
 			return
 		}
-		batch := f.take()
-		answered := len(batch) == 0 || f.send(ctx, batch)
+		batch := from.take()
+		answered := len(batch) == 0 || s.send(ctx, from, batch)
 		end()
 		if !answered {
 			sleep(ctx, pause.next())
@@ -107,77 +121,58 @@ func (f *flusher) run(ctx context.Context, kick <-chan struct{}) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-kick:
+			case <-from.kick:
 			}
 		}
 	}
-}
-
-// take takes the oldest endings.
-func (f *flusher) take() []ending {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := min(len(*f.from), settleMost)
-	batch, rest := (*f.from)[:n:n], (*f.from)[n:]
-	if len(rest) == 0 {
-		rest = nil // it would keep the batch
-	}
-	*f.from = rest
-	return batch
 }
 
 // send settles the batch, whose order it may change, and reports whether any of it was answered.
-// What Redis did not answer is left to the flusher that retries. What it refuses is sent again at
-// once, then each by itself, and is given up at last: the lease of such a job expires and the job
-// is tried again, where keeping it would block capacity for ever.
-func (f *flusher) send(ctx context.Context, batch []ending) (answered bool) {
-	var pause pauses
-	for refused := 1; ctx.Err() == nil; refused++ {
-		n, err := f.settle(ctx, batch)
-		batch, answered = batch[n:], answered || n > 0
-		if f.retries && (err == nil || ctx.Err() == nil) {
-			f.troubles.report(f, err)
-		}
-		switch {
-		case err == nil, ctx.Err() != nil:
-			return answered
-		case errors.Is(err, queue.ErrUnavailable):
-			f.mu.Lock()
-			f.unanswered = append(f.unanswered, batch...)
-			f.mu.Unlock()
-			signal(f.again)
-			return answered
-		case refused < refusals:
-			sleep(ctx, pause.next())
-			continue
-		case len(batch) > 1 && !errors.Is(err, queue.ErrScript): // then the queue has sent each by itself
-			for i := range batch {
-				f.send(ctx, batch[i:i+1])
-			}
-			return true
-		}
-		for _, e := range batch {
-			f.troubles.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", err)
-		}
-		f.settled(batch, nil)
-		return true
+// What Redis did not answer is left to the flusher that retries. What the queue refuses is sent
+// again each by itself, and then given up: the lease of such a job expires and the job is tried
+// again, where keeping it would block capacity for ever.
+func (s *settler) send(ctx context.Context, from *backlog, batch []ending) (answered bool) {
+	retries := from == &s.unanswered // it alone learns when Redis is back
+	n, err := s.settle(ctx, batch, retries)
+	if ctx.Err() != nil {
+		return false
 	}
-	return answered
+	if retries {
+		s.troubles.report(s, err)
+	}
+	rest := batch[n:]
+	switch {
+	case err == nil:
+	case errors.Is(err, queue.ErrUnavailable):
+		s.unanswered.add(rest...)
+		return n > 0
+	case len(rest) > 1 && !errors.Is(err, queue.ErrScript): // then the queue has sent each by itself
+		for i := range rest {
+			s.send(ctx, from, rest[i:i+1])
+		}
+	default:
+		for _, e := range rest {
+			s.troubles.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", err)
+		}
+		s.settled(rest, nil)
+	}
+	return true
 }
 
-// settle makes one call. It moves the endings that were answered to the front, ends them, and
-// returns how many they are. There may be some beside an error.
-func (f *flusher) settle(ctx context.Context, batch []ending) (n int, err error) {
+// settle makes one call, which only the flusher that retries lets wait. It moves the endings that
+// were answered to the front, ends them, and returns their number, which may be positive beside an
+// error.
+func (s *settler) settle(ctx context.Context, batch []ending, wait bool) (n int, err error) {
 	wire := make([]queue.Settlement, len(batch))
 	for i, e := range batch {
 		wire[i] = e.settlement
 	}
-	if !f.retries {
+	if !wait {
 		limited, cancel := context.WithTimeout(ctx, settleWithin)
 		defer cancel()
 		ctx = limited
 	}
-	results, err := f.broker.Settle(ctx, wire)
+	results, err := s.broker.Settle(ctx, wire)
 	if err == nil {
 		crash.At("after-settle")
 	}
@@ -189,7 +184,7 @@ func (f *flusher) settle(ctx context.Context, batch []ending) (n int, err error)
 		}
 	}
 	if n > 0 {
-		f.settled(batch[:n], results[:n])
+		s.settled(batch[:n], results[:n])
 	}
 	return n, err
 }

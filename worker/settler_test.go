@@ -25,7 +25,7 @@ func startSettler(t *testing.T, q *fakeQueue) (r *settlerRig, stop func()) {
 	t.Helper()
 	r = &settlerRig{settled: map[string]int{}}
 	log := slog.New(slog.DiscardHandler)
-	r.settler = &settler{broker: q, troubles: newTroubles(log, nil), kick: make(chan struct{}, flushers), again: make(chan struct{}, 1), settled: r.note}
+	r.settler = newSettler(q, newTroubles(log, nil), r.note)
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
 	g.Go(func() { r.run(ctx) })
@@ -166,12 +166,12 @@ func TestAShardThatDoesNotAnswerKeepsNoOthers(t *testing.T) {
 		q.mute = map[string]int{"b": 3, "d": 3}
 		r, stop := startSettler(t, q)
 		defer stop()
-		r.settler.mu.Lock() // so that all are in one batch
+		r.settler.ended.mu.Lock() // so that all are in one batch
 		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			r.pending = append(r.pending, ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+			r.ended.endings = append(r.ended.endings, ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
 		}
-		r.settler.mu.Unlock()
-		signal(r.kick)
+		r.settler.ended.mu.Unlock()
+		signal(r.ended.kick)
 		time.Sleep(minPause / 2)
 		synctest.Wait()
 		r.mu.Lock()

@@ -1,7 +1,7 @@
 package worker
 
 import (
-	"sync"
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -20,24 +20,24 @@ const (
 	safetySpread = 3 * time.Second
 	// leastRest is the pause where the next event is overdue, but is not a lease.
 	leastRest = 2 * time.Millisecond
-	// pollPatience is how long a poll that is not answered keeps its room in the window and its
-	// capacity.
+	// pollPatience is how long a poll that is not answered counts in the window and keeps
+	// its capacity.
 	pollPatience = 250 * time.Millisecond
 )
 
-// shard is the loop that polls one shard, if the worker owns the shard or helps its owner. There is
-// at most one loop at a time, so the consumer is never used twice at once, and jobs are handed on
-// in the order in which Redis gave them.
+// shard polls one shard, if the worker owns it or helps its owner. It has one goroutine, so the
+// consumer is never used twice at once, and jobs are handed on in the order in which Redis gave
+// them.
 type shard struct {
-	n        int
-	d        *dispatcher
-	consumer consumer
-	role     role
-	woken    chan struct{} // a token has the shard polled now, if there is a loop
-	seat     *seat         // to wait for capacity
-	clock    *shardClock
+	n              int
+	d              *dispatcher
+	consumer       consumer
+	owned, helping atomic.Bool
+	woken          chan struct{} // a token has the shard polled now
+	slots          *request      // to wait for capacity
+	clock          shardClock
 
-	// Of the loop alone.
+	// Of run alone.
 	pause      pauses
 	help       help
 	unanswered bool // the last poll failed: it may have leased jobs, and must be repeated until it is answered
@@ -47,93 +47,65 @@ type shard struct {
 }
 
 func newShard(d *dispatcher, n int) *shard {
-	s := &shard{n: n, d: d, consumer: d.consumers(d.id, n), woken: make(chan struct{}, 1), seat: newSeat(), help: newHelp()}
-	s.clock = &shardClock{shard: s, readAt: longAgo}
-	return s
-}
-
-// role is what this worker is to a shard.
-type role struct {
-	owned, helping atomic.Bool
-	mu             sync.Mutex // of what starts and ends the loop
-	running        bool
+	return &shard{
+		n: n, d: d, consumer: d.consumers(d.id, n), woken: make(chan struct{}, 1), slots: newRequest(),
+		clock: shardClock{readAt: longAgo},
+	}
 }
 
 // own starts or ends the ownership of the shard. A gained shard is polled at once.
 func (s *shard) own(mine bool) {
-	s.role.mu.Lock()
-	defer s.role.mu.Unlock()
-	if s.role.owned.Swap(mine) == mine {
-		return
-	}
-	signal(s.woken)
-	if mine {
-		s.role.helping.Store(false)
-		s.start()
+	if s.owned.Swap(mine) != mine {
+		s.helping.Store(false)
+		signal(s.woken)
 	}
 }
 
-// lend starts leasing beside the owner; the loop ends it when the owner's help flag is down.
+// lend starts leasing beside the owner; a poll ends it when the owner's help flag is down.
 func (s *shard) lend() {
-	s.role.mu.Lock()
-	defer s.role.mu.Unlock()
-	if s.role.owned.Load() || s.role.helping.Swap(true) {
-		return // an owner hears its own call
+	if !s.owned.Load() && !s.helping.Swap(true) { // an owner hears its own call
+		signal(s.woken)
 	}
-	signal(s.woken)
-	s.start()
 }
 
-// start is called with the role's lock held.
-func (s *shard) start() {
-	if s.role.running || s.d.stop.Err() != nil {
-		return
-	}
-	s.role.running = true
-	s.d.loops.Add(1)
-	go s.run()
+// leases reports whether polls of the shard may lease jobs.
+func (s *shard) leases() bool {
+	return (s.owned.Load() || s.helping.Load()) && !s.d.stopping.Load()
 }
 
-// run polls, rests until the next poll is due, and so on.
-func (s *shard) run() {
-	defer s.d.loops.Done()
-	for s.goOn() {
-		p := s.poll()
-		if s.brought > 0 {
-			s.clock.read(p.at)
+// run polls and rests while the shard leases, and waits otherwise. It returns once the worker is
+// stopping and every poll is answered, at the latest when ctx ends.
+func (s *shard) run(ctx context.Context) {
+	for {
+		polled := false
+		for s.leases() || s.unanswered && ctx.Err() == nil {
+			polled = true
+			p := s.poll(ctx)
+			if s.brought > 0 {
+				s.read(ctx, p.at)
+			}
+			s.rest(ctx, p)
 		}
-		s.rest(p)
+		s.due, s.help = false, newHelp()
+		s.d.capacity.withdraw(s.slots)
+		if s.d.stopping.Load() {
+			return // the end of the worker revokes the polls that all its shards have announced
+		}
+		if polled {
+			// The scripts wake nobody before the next poll that the last one has announced. An
+			// error is not reported: no later call would report that Redis is back.
+			_ = s.consumer.Resign(ctx)
+		}
+		<-s.woken
 	}
-	if s.d.stop.Err() == nil {
-		// The scripts wake nobody before the next poll that the last one has announced; the end of
-		// the worker revokes it for all shards. An error is not reported: no later call would
-		// report that Redis is back.
-		_ = s.consumer.Resign(s.d.work)
-	}
-}
-
-// goOn reports whether the loop has anything left to do, and otherwise ends it.
-func (s *shard) goOn() bool {
-	s.role.mu.Lock()
-	defer s.role.mu.Unlock()
-	leases := s.role.owned.Load() || s.role.helping.Load()
-	if s.unanswered && s.d.work.Err() == nil || leases && s.d.stop.Err() == nil {
-		return true
-	}
-	// Under the lock: whoever gains the shard from here on starts a new loop.
-	s.role.running = false
-	s.role.helping.Store(false)
-	s.due, s.help = false, newHelp()
-	s.d.capacity.forget(s.seat)
-	return false
 }
 
 // plan is when to poll next.
 type plan struct {
-	at   moment
-	room bool // or as soon as there is capacity
-	idle bool // or as soon as there are jobs: none is known
-	must bool // not earlier, whatever happens: Redis is away
+	at    moment
+	slots bool // or as soon as there is capacity
+	idle  bool // a safety poll: no job is known
+	must  bool // not earlier, whatever happens: Redis does not answer
 }
 
 // wants returns how much capacity to reserve: twice what the last poll brought, but at least least.
@@ -144,31 +116,29 @@ func (s *shard) wants(least int) int {
 	return min(pollMost, max(least, 2*s.brought))
 }
 
-// rest waits until the plan's moment, or for a wake-up, for capacity or the end.
-func (s *shard) rest(p plan) {
+// rest waits until the plan's moment, or for a wake-up or capacity.
+func (s *shard) rest(ctx context.Context, p plan) {
 	s.idle = false
 	d := p.at.since(s.d.watch.now())
 	if d <= 0 && !p.must {
 		return
 	}
-	var room chan int
-	woken, stop := s.woken, s.d.stop.Done()
+	woken, granted, ended := s.woken, s.slots.granted, ctx.Done()
 	if p.must {
-		// The end of the worker does not cut this short either: the poll is still to be answered.
-		woken, stop = nil, s.d.work.Done()
+		woken = nil
 	}
-	if p.room {
-		room = s.seat.room
-		s.d.capacity.await(s.seat, s.wants(spareLeast))
+	if p.slots {
+		s.d.capacity.await(s.slots, s.wants(spareLeast))
 	} else {
-		s.d.capacity.forget(s.seat) // what is granted now would lie idle
+		s.d.capacity.withdraw(s.slots) // what is granted now would not be used
+		granted = nil
 	}
 	select {
 	case <-time.After(d):
 		s.idle = p.idle
 	case <-woken:
-	case n := <-room:
-		room <- n // for the poll
-	case <-stop:
+	case n := <-granted:
+		granted <- n // for the poll
+	case <-ended:
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // The clock of a shard from which jobs leave is sampled by extra calls where the polls do not give
@@ -16,57 +17,92 @@ const (
 	readMost  = 8
 )
 
-// shardClock is what the loop of a shard, which alone uses it, knows of the shard's clock and of
-// the way to it.
+// shardClock relates the clock of a shard to this process's, and converts the shard's stamps to
+// moments. The relation changes with every better sample. A later stamp still never gets a moment
+// before that of an earlier stamp whose job has not left: on a cluster, jobs of one flow would
+// overtake each other, by up to 2.5 ms.
 type shardClock struct {
-	placer
-	shard    *shard
+	known    relation
+	last     shaper.Instant // the latest stamp that was converted by known; 0: none
+	before   []placed
 	distance distance
 	readAt   moment // of the first extra call in the last readEvery
 	readings int    // since then
 }
 
+// placed is the relation by which stamps up to until were converted.
+type placed struct {
+	clock relation
+	until shaper.Instant
+}
+
+// learn changes the relation.
+func (c *shardClock) learn(now moment, change func(*relation)) {
+	was := c.known
+	change(&c.known)
+	if c.known != was && c.last != 0 {
+		c.before = append(c.before, placed{was, c.last})
+		c.last = 0
+	}
+	haveLeft := func(b placed) bool { return b.clock.moment(b.until) < now }
+	c.before = slices.DeleteFunc(c.before, haveLeft)
+}
+
+// place makes jobs of the shard's leases.
+func (c *shardClock) place(shard int, leases []queue.Lease) []*job {
+	jobs := make([]*job, len(leases))
+	for i, l := range leases {
+		at := c.known.moment(l.Stamp)
+		for _, b := range c.before {
+			at = max(at, b.clock.moment(min(l.Stamp, b.until)))
+		}
+		jobs[i] = &job{lease: l, shard: shard, at: at}
+		jobs[i].deadline.Store(int64(c.known.moment(l.Deadline)))
+		c.last = max(c.last, l.Stamp)
+	}
+	return jobs
+}
+
 // way returns how far Redis is: what polls of this shard took, and at least what heartbeats took.
-func (c *shardClock) way(now moment) roundTrip {
-	polls := c.distance.estimate(now)
-	beats, _ := c.shard.d.ofBeats(now)
+func (s *shard) way(now moment) roundTrip {
+	polls := s.clock.distance.estimate(now)
+	beats, _ := s.d.ofBeats(now)
 	return roundTrip{now, max(polls.whole, beats.whole), max(polls.back, beats.back)}
 }
 
-// observe takes the answer of a poll into account.
-func (c *shardClock) observe(t queue.Tick) {
-	d := c.shard.d
-	now := d.watch.now()
-	_, beats := d.ofBeats(now)
+// keepTime takes the answer of a poll into account.
+func (s *shard) keepTime(ctx context.Context, t queue.Tick) {
+	c, watch := &s.clock, s.d.watch
+	now, answered := watch.now(), watch.at(t.Received)
+	_, beats := s.d.ofBeats(now)
 	c.learn(now, func(known *relation) {
-		known.observe(t.Now, d.watch.at(t.Sent), d.watch.at(t.Received), ofPoll)
+		known.observe(t.Now, watch.at(t.Sent), answered, ofPoll)
 		known.adopt(beats, now)
 	})
 	if len(t.Leases) == 0 {
 		return
 	}
 	// Polls that lease nothing write nothing, and so wait for no disk.
-	answered := d.watch.at(t.Received)
 	c.distance.observe(roundTrip{answered, t.Received.Sub(t.Sent), answered.since(c.known.moment(t.Now))})
 	first := t.Leases[0].Stamp
 	for _, l := range t.Leases {
 		first = min(first, l.Stamp)
 	}
-	c.read(c.known.moment(first))
+	s.read(ctx, c.known.moment(first))
 }
 
-// read samples the shard's clock if it is known poorly and there is ample time before the moment:
-// best before the jobs of a poll are placed on this process's clock, else before the next poll.
-func (c *shardClock) read(before moment) {
-	d := c.shard.d
-	now, known := d.watch.now(), c.known
-	if known.wrong(now) <= exactness || d.stop.Err() != nil {
+// read samples the shard's clock if the relation is inexact and there is ample time before the
+// moment: best before the jobs of a poll get their moments, else before the next poll.
+func (s *shard) read(ctx context.Context, before moment) {
+	c, watch := &s.clock, s.d.watch
+	now := watch.now()
+	if c.known.wrong(now) <= exactness || s.d.stopping.Load() {
 		return
 	}
-	room := min(before.since(now)-d.options.Horizon/8, pollPatience)
+	left := min(before.since(now)-s.d.options.Horizon/8, pollPatience)
 	// A reading that is cut off costs its connection: twice the error is more than the round trip
 	// that it comes from, and what polls take now has to fit, too.
-	if room < max(2*known.err, c.way(now).whole*5/4) {
+	if left < max(2*c.known.err, s.way(now).whole*5/4) {
 		return
 	}
 	if now.since(c.readAt) >= readEvery {
@@ -76,14 +112,14 @@ func (c *shardClock) read(before moment) {
 		return
 	}
 	c.readings++
-	ctx, cancel := context.WithTimeout(d.work, room)
+	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	r, err := c.shard.consumer.Clock(ctx)
+	r, err := s.consumer.Clock(ctx)
 	if err != nil {
 		return // the next poll will report it
 	}
-	c.learn(d.watch.now(), func(known *relation) {
-		known.observe(r.Now, d.watch.at(r.Sent), d.watch.at(r.Received), ofReading)
+	c.learn(watch.now(), func(known *relation) {
+		known.observe(r.Now, watch.at(r.Sent), watch.at(r.Received), ofReading)
 	})
 }
 

@@ -1,10 +1,6 @@
 package worker
 
-import (
-	"slices"
-
-	"github.com/7509e464/sluice/queue"
-)
+import "github.com/7509e464/sluice/queue"
 
 // shares bounds the capacity that jobs of a route and of a flow may take (bulkheads), so that an
 // upstream that hangs leaves capacity to the others.
@@ -18,47 +14,40 @@ import (
 //
 // A worker with a single route guarantees nothing.
 type shares struct {
-	routes    []string
-	guarantee int                           // places of each route
-	held      map[string]int                // by route
-	flows     map[shardRoute]map[string]int // by tenant, too
+	routes    []string       // that are configured
+	guarantee int            // slots of each of them
+	held      map[string]int // by route, configured or not
+	flows     map[flow]int
 }
 
-type shardRoute struct {
-	shard int
-	route string
+type flow struct {
+	shard         int
+	route, tenant string
 }
 
-func newShares(places int, routes []string) shares {
-	s := shares{routes: routes, held: map[string]int{}, flows: map[shardRoute]map[string]int{}}
+func newShares(slots int, routes []string) shares {
+	s := shares{routes: routes, held: map[string]int{}, flows: map[flow]int{}}
 	if n := 2 * len(routes); n > 2 {
-		s.guarantee = (places + n - 1) / n
+		s.guarantee = (slots + n - 1) / n
+	}
+	for _, route := range routes {
+		s.held[route] = 0
 	}
 	return s
 }
 
-// count adds n places to those that the job's route and flow hold; n is 1 or −1.
+// count adds n to the slots that the job's route and flow hold; n is 1 or −1.
 func (s *shares) count(j *job, n int) {
-	at := shardRoute{j.shard, j.lease.Route}
-	if s.flows[at] == nil {
-		s.flows[at] = map[string]int{}
-	}
-	add(s.held, at.route, n)
-	add(s.flows[at], j.lease.Tenant, n)
-	if len(s.flows[at]) == 0 {
-		delete(s.flows, at)
-	}
-}
-
-func add(counts map[string]int, name string, n int) {
-	if counts[name] += n; counts[name] == 0 {
-		delete(counts, name)
+	f := flow{j.shard, j.lease.Route, j.lease.Tenant}
+	s.held[f.route] += n
+	if s.flows[f] += n; s.flows[f] == 0 {
+		delete(s.flows, f)
 	}
 }
 
 // bounds returns the bounds of a poll of the shard that may lease most jobs: only of routes that it
 // could take beyond their share. held and free are the worker's. There are at most as many bounds
-// as routes and places together.
+// as routes and slots together.
 func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	pool := free
 	for _, route := range s.routes {
@@ -67,45 +56,41 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	if pool >= 3*held+4*most {
 		return nil // even a flow that held everything could take most
 	}
-	routes := slices.Clone(s.routes)
-	for route := range s.held {
-		if !slices.Contains(routes, route) {
-			routes = append(routes, route) // of jobs whose route is no longer configured
+	flows := map[string][]queue.Bound{}
+	for f, n := range s.flows {
+		if f.shard == shard {
+			flows[f.route] = append(flows[f.route], queue.Bound{Tenant: f.tenant, Route: f.route, Places: n})
 		}
 	}
-	for _, route := range routes {
-		room := s.room(route, free, pool)
-		tenants := s.flows[shardRoute{shard, route}]
+	for route := range s.held {
 		greediest := 0
-		for _, n := range tenants {
-			greediest = max(greediest, n)
+		for _, b := range flows[route] {
+			greediest = max(greediest, b.Places)
 		}
-		if share(room, greediest) >= most {
-			continue
-		}
-		bounds = append(bounds, queue.Bound{Route: route, Places: room})
-		for tenant, n := range tenants {
-			bounds = append(bounds, queue.Bound{Tenant: tenant, Route: route, Places: n})
+		if n := s.available(route, free, pool); share(n, greediest) < most {
+			bounds = append(append(bounds, queue.Bound{Route: route, Places: n}), flows[route]...)
 		}
 	}
 	return bounds
 }
 
-// own is what is left of the places that are guaranteed to the route.
+// own returns how many of the slots that are guaranteed to the route are left.
 func (s *shares) own(route string) int { return max(0, s.guarantee-s.held[route]) }
 
-// room is how many places the route may take: what is left of its own, and half of the pool beyond
-// what it has borrowed.
-func (s *shares) room(route string, free, pool int) int {
-	if len(s.routes) == 1 {
+// available returns how many slots the route may take: the rest of its own, and half of the pool
+// beyond what it has borrowed.
+func (s *shares) available(route string, free, pool int) int {
+	if s.guarantee == 0 {
 		return max(0, free)
 	}
-	own, borrowed := s.own(route), max(0, s.held[route]-s.guarantee)
-	return min(max(0, free), own+half(pool-borrowed))
+	borrowed := max(0, s.held[route]-s.guarantee)
+	return min(max(0, free), s.own(route)+half(pool-borrowed))
 }
 
-// share is how many places a flow may take of the room of its route, as lua/tick.lua computes it.
-func share(room, holds int) int { return min(room, (max(0, 3*room-holds)+3)/4) }
+// share returns how many of its route's available slots a flow may take, as lua/tick.lua does.
+func share(available, holds int) int {
+	return min(available, (max(0, 3*available-holds)+3)/4)
+}
 
-// half is the half of n, rounded up; 0 of a negative n.
+// half returns the half of n, rounded up; 0 for a negative n.
 func half(n int) int { return (max(0, n) + 1) / 2 }

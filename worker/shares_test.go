@@ -12,7 +12,7 @@ import (
 // poll lets a flow take what a poll for it may lease, as lua/tick.lua applies the bounds; most
 // bounds one poll.
 func poll(c *capacity, shard int, tenant, route string, most int) []*job {
-	n := c.reserve(newSeat(), most, false)
+	n := c.reserve(newRequest(), most, false)
 	lease, holds := n, 0
 	bounds := c.bounds(shard, n)
 	for _, b := range bounds {
@@ -29,20 +29,20 @@ func poll(c *capacity, shard int, tenant, route string, most int) []*job {
 	for _, j := range jobs {
 		j.shard = shard
 	}
-	c.fill(n, jobs)
+	c.add(n, jobs)
 	return jobs
 }
 
 // TestHangingFlowsLeaveAShare: flows whose jobs never end take all they may, and one that wakes up
-// then finds places at once.
+// then finds slots at once.
 func TestHangingFlowsLeaveAShare(t *testing.T) {
 	routes := []string{"well"}
 	for r := range 49 {
 		routes = append(routes, fmt.Sprint("sick-", r))
 	}
 	for _, tt := range []struct {
-		name                                 string
-		places, routes, tenants, take, least int
+		name                                string
+		slots, routes, tenants, take, least int
 	}{
 		{"one of two routes, job by job", 256, 2, 24, 1, 64},
 		{"one of two routes, in large polls", 256, 2, 24, pollMost, 64},
@@ -51,11 +51,11 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 		{"49 of 50 routes of one tenant each", 256, 50, 1, 1, 3},
 		{"one flow of a single route", 256, 1, 1, pollMost, 40},
 		{"24 flows of a single route", 256, 1, 24, 1, 2},
-		{"a single place", 1, 1, 0, 1, 1},
-		{"two places and two routes", 2, 2, 1, 1, 1},
+		{"a single slot", 1, 1, 0, 1, 1},
+		{"two slots and two routes", 2, 2, 1, 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCapacity(tt.places, routes[:tt.routes]...)
+			c := newCapacity(tt.slots, routes[:tt.routes]...)
 			sick := routes[max(0, min(1, tt.routes-1)):tt.routes]
 			for taken := -1; taken < c.taken(); {
 				taken = c.taken()
@@ -70,7 +70,7 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 				got += len(poll(c, 99, "waking", "well", pollLeast))
 			}
 			if got < tt.least {
-				t.Errorf("beside %d places that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
+				t.Errorf("beside %d slots that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
 			}
 		})
 	}
@@ -79,8 +79,8 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 // TestNoBoundsWhereNothingIsCongested: an ordinary poll carries no bounds.
 func TestNoBoundsWhereNothingIsCongested(t *testing.T) {
 	c := newCapacity(256, "default", "other", "third")
-	c.fill(0, jobsOf("acme", "default", 40))
-	n := c.reserve(newSeat(), pollLeast, false)
+	c.add(0, jobsOf("acme", "default", 40))
+	n := c.reserve(newRequest(), pollLeast, false)
 	if b := c.bounds(0, n); n != pollLeast || b != nil {
 		t.Errorf("a poll for %d jobs has the bounds %v", n, b)
 	}
@@ -95,9 +95,9 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 	for _, j := range other {
 		j.shard = 1
 	}
-	c.fill(0, append(greedy, other...))
-	c.fill(0, jobsOf("acme", "well", 1))
-	n := c.reserve(newSeat(), 8, false)
+	c.add(0, append(greedy, other...))
+	c.add(0, jobsOf("acme", "well", 1))
+	n := c.reserve(newRequest(), 8, false)
 	got := fmt.Sprint(c.bounds(0, n))
 	want := fmt.Sprint([]queue.Bound{{Route: "sick", Places: 8}, {Tenant: "acme", Route: "sick", Places: 40}})
 	if got != want {
@@ -106,11 +106,11 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 }
 
 // TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring
-// jobs of one route that never end, a fifth of the places stays free.
+// jobs of one route that never end, a fifth of the slots stays free.
 func TestOneRouteNeverTakesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		places := rapid.IntRange(10, 400).Draw(t, "places")
-		c := newCapacity(places, "sick", "well")
+		slots := rapid.IntRange(10, 400).Draw(t, "slots")
+		c := newCapacity(slots, "sick", "well")
 		type reservation struct {
 			n, lease int
 		}
@@ -119,10 +119,10 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 			if len(underWay) > 0 && rapid.Bool().Draw(t, "answered") {
 				r := underWay[0]
 				underWay = underWay[1:]
-				c.fill(r.n, jobsOf("acme", "sick", r.lease))
+				c.add(r.n, jobsOf("acme", "sick", r.lease))
 				continue
 			}
-			n := c.reserve(newSeat(), rapid.IntRange(1, pollMost).Draw(t, "most"), false)
+			n := c.reserve(newRequest(), rapid.IntRange(1, pollMost).Draw(t, "most"), false)
 			lease := n
 			for _, b := range c.bounds(0, n) {
 				if b.Tenant == "" {
@@ -132,10 +132,10 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 			underWay = append(underWay, reservation{n, lease})
 		}
 		for _, r := range underWay {
-			c.fill(r.n, jobsOf("acme", "sick", r.lease))
+			c.add(r.n, jobsOf("acme", "sick", r.lease))
 		}
-		if free := places - c.taken(); free < places/5 {
-			t.Errorf("%d of %d places are left", free, places)
+		if free := slots - c.taken(); free < slots/5 {
+			t.Errorf("%d of %d slots are left", free, slots)
 		}
 	})
 }

@@ -35,7 +35,7 @@ func (w *kernelWaiter) wait(d time.Duration) {
 	// The slack is the thread's, which may be another each time. Where a sandbox refuses it, it is
 	// 50 µs.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-	// An error is a signal of the runtime: the pacer reads the clock again and comes back.
+	// An error is a signal of the runtime: the pacer reads the clock again and waits again.
 	n, err := unix.Ppoll(w.poll[:], timeout, nil)
 	if err == nil && n > 0 {
 		var count [8]byte

@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/queue/burstlog"
 )
 
-// troubles logs what an operator should know: bursts of like events in few lines, and one line when
-// the first part of the worker cannot reach Redis and one when the last of them can again.
+// troubles logs bursts of like events in few lines. It logs one line when the first part of the
+// worker cannot reach Redis, and one when all of them can again.
 type troubles struct {
 	log            *slog.Logger
 	deaths, panics *burstlog.Log
@@ -31,7 +31,7 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 		away:   map[any]bool{},
 		deaths: burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
 		panics: burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
-		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; what it concerns stands still", nil),
+		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; its jobs do not leave", nil),
 		givenUp: burstlog.New(log, slog.LevelError,
 			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
 	}
@@ -60,7 +60,7 @@ func (t *troubles) report(part any, err error) {
 	}
 }
 
-// end logs what was not logged yet.
+// end logs what is not logged yet.
 func (t *troubles) end() {
 	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp} {
 		l.Flush()
@@ -73,7 +73,7 @@ func (w *Worker) stopped(k burstlog.Key) {
 	if !known || w.stopping.Load() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(w.work, 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	t, err := b.queue.Tenant(ctx, k.Tenant)
 	if err != nil {

@@ -41,9 +41,9 @@ func (l *watchedLog) String() string {
 	return l.text.String()
 }
 
-// A flow that has stopped because of its dead letters is told, with the tenant encoded; so is the
+// A flow that has stopped because of its dead letters is logged, with the tenant encoded; so is the
 // burst of deaths, in one line.
-func TestStoppedFlowIsTold(t *testing.T) {
+func TestStoppedFlowIsLogged(t *testing.T) {
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestStoppedFlowIsTold(t *testing.T) {
 	select {
 	case <-log.came:
 	case <-time.After(20 * time.Second):
-		t.Errorf("nothing is told:\n%s", log)
+		t.Errorf("nothing is logged:\n%s", log)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -3,25 +3,28 @@
 //
 // What it promises:
 //
-//   - A job leaves neither before its stamp, as exactly as the shard's clock is known here, nor
-//     more than a horizon after it. A job whose lease cannot be kept does not leave at all.
+//   - A job leaves neither before its stamp, as exactly as the shard's clock is sampled, nor more
+//     than a horizon after it. A job whose lease cannot be kept does not leave at all.
 //   - At most Config.Concurrency jobs are held at once. Only polls that take Redis longer than
 //     250 ms may bring more.
 //   - A shard that does not answer delays no other.
-//   - A delivery that has ended is settled even if Redis was away meanwhile, as long as the process
+//   - A delivery that has ended is settled even after an outage of Redis, as long as the process
 //     lives.
 //   - An idle worker costs one poll per shard in fifteen seconds.
+//
+// It changes nothing of the process (processors, scheduling, signals, global loggers) unless the
+// program calls ReserveProcessor or ShortenTurns.
 //
 // What it leaves to others: the rate. The scripts stamp every departure, so any number of workers
 // may poll one shard and the rate stays exact. Ownership only saves redundant polls.
 //
 // The way of a job through the package:
 //
-//	shard loop ──poll──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
-//	(dispatcher, shard)            (one thread, sorted)    (goroutine)   (batches)
-//	                                 └─ too late, lease nearly over, stopping: released ─► settler
+//	shard ──poll──► lease ──► pacer ──at its stamp──► deliverer ──► settler ──► Redis
+//	(goroutine)               (one thread, sorted)    (goroutine)   (batches)
+//	                            └─ too late, lease nearly over, stopping: released ─► settler
 //
-// Capacity is reserved before the poll that may use it and is freed when the job is settled.
+// A slot is reserved before the poll that may use it and is freed when the job is settled.
 //
 // A route is one of three things. An upstream receives an HTTP request. A Go handler, usually an
 // asynq.ServeMux, is called in this process. An asynq queue receives the job as a task, for a fleet
@@ -48,14 +51,12 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -64,20 +65,17 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/queue/reports"
-	"github.com/7509e464/sluice/queue/spans"
-	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (
 	// settleTail is what Run adds to the grace so that the deliveries it cut off are still settled.
 	settleTail = 500 * time.Millisecond
-	// handover bounds for how long a stopping worker still sends the jobs that it holds: about the
-	// time after which the others know that it has left, and poll its shards.
+	// handover bounds how long a stopping worker still sends the jobs that it holds. After about
+	// that time the others have noticed that it left, and poll its shards.
 	handover = 50 * time.Millisecond
-	// leaveWithin bounds the signing off. Without it the others take the shards a little later.
+	// leaveWithin bounds the call that signs off. Without it the others take the shards a little
+	// later.
 	leaveWithin = 2 * time.Second
 )
 
@@ -118,7 +116,7 @@ type consumer interface {
 }
 
 // deliverer delivers one job to its route and returns how that ended: with shaper.Succeed, Retry,
-// Die or Hold, or without an event when the lease lives on and somebody else will settle it. It
+// Die or Hold, or without an event when the lease continues and another process settles it. It
 // obeys the context, which ends when the worker's grace is over. It may leave the error's At to the
 // worker. The lease's TraceParent is the delivery's own if there are traces. Many goroutines call
 // it at once. A panic counts as a failed attempt.
@@ -126,9 +124,9 @@ type deliverer interface {
 	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 }
 
-// Worker delivers the jobs of one process. Make it with New and start it once with Run. Its many
-// fields are its parts: it owns each, and most of them call back into it.
+// Worker delivers the jobs of one process. Make it with New and start it once with Run.
 type Worker struct {
+	// Many fields, because they are its parts: it owns each, and most of them call back into it.
 	id         string
 	cfg        Config
 	broker     broker
@@ -143,25 +141,23 @@ type Worker struct {
 	troubles *troubles
 	capacity *capacity
 	window   *window
-	ledger   *ledger
 	pacer    *pacer
 	settler  *settler
 	lateness lateness
 	loads    routeLoads
 	outbox   *outbox // nil without Config.Callbacks
 	started  atomic.Bool
-	stopping atomic.Bool     // Run is about to end
-	work     context.Context // ends when the grace is over: polls and deliveries give up
+	stopping atomic.Bool // no further leases: Run is about to end
 }
 
-// New checks the configuration and prepares a worker; nothing runs before Run. Its errors are
-// shaper.Problems, which list every setting that breaks a rule, or those of registering the
-// metrics.
+// New checks the configuration and prepares a worker; nothing runs before Run. Its error wraps
+// shaper.Problems, which lists every setting that breaks a rule, or is that of registering the
+// metrics. The caller closes q, after Run has returned.
 func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	b, consumers := brokerOf(q)
 	w, err := newWorker(b, consumers, newWaiter, cfg)
 	if err == nil && cfg.Callbacks != nil {
-		w.outbox = newOutbox(w.id, q.Broker(), cfg.Callbacks, w.troubles)
+		w.outbox = newOutbox(w.id, b.Shards(), q.Broker(), cfg.Callbacks, w.troubles)
 	}
 	return w, err
 }
@@ -179,23 +175,22 @@ func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() 
 		deliverers: make(map[string]deliverer, len(cfg.Routes)),
 		newWaiter:  newWaiter,
 		watch:      stopwatch{start: time.Now()},
-		metrics:    newMetrics(),
 		capacity:   newCapacity(cfg.Concurrency, slices.Sorted(maps.Keys(cfg.Routes))...),
 		window:     newWindow(),
-		ledger:     newLedger(),
-		loads:      newRouteLoads(cfg.Routes),
+		loads:      make(routeLoads, len(cfg.Routes)),
 	}
 	w.log = cfg.Logger.With("worker", w.id)
 	w.troubles = newTroubles(w.log, w.stopped)
-	w.settler = &settler{
-		broker: b, troubles: w.troubles, settled: w.settled,
-		kick: make(chan struct{}, flushers), again: make(chan struct{}, 1),
-	}
-	if err := w.register(); err != nil {
-		return nil, fmt.Errorf("worker: metrics: %w", err)
-	}
+	w.settler = newSettler(b, w.troubles, w.settled)
 	for name, route := range cfg.Routes {
+		w.loads[name] = new(routeLoad)
 		w.deliverers[name] = w.newDeliverer(name, route)
+	}
+	w.metrics = newMetrics(w)
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(w.metrics.registry); err != nil {
+			return nil, fmt.Errorf("worker: metrics: %w", err)
+		}
 	}
 	return w, nil
 }
@@ -212,19 +207,19 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	h := newHTTPDeliverer(route)
 	w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
-		return newBreaker(name, route, h, w.watch, w.metrics, w.loads[name], w.log)
+		return newBreaker(route, h, w.watch, w.loads[name], w.log.With("route", name))
 	}
 	return h
 }
 
-// Run works until ctx ends, then stops gracefully and returns nil. It fails only when it is called
-// a second time.
+// Run blocks. It works until ctx ends, then stops gracefully and returns nil, at the latest about
+// half a second after Config.Grace. It fails only when it is called a second time.
 //
 // It stops in this order, and for these reasons:
 //
-//  1. The shard loops end. Jobs that leave within a handover still do: no other worker could
-//     send them at their stamps. Later ones are released at once. Polls that Redis has not
-//     answered are repeated until they are, because they may have leased jobs.
+//  1. Polls lease no more. Jobs whose stamps are within the next 50 ms still leave: no other worker
+//     could send them in time. Later ones are released at once. Polls that Redis has not answered
+//     are repeated until they are, because they may have leased jobs.
 //  2. The worker leaves the list of live workers, so that its shards have new owners while its last
 //     deliveries still run. It does not wait for polls that a node leaves unanswered.
 //  3. Running deliveries may end by themselves within Config.Grace; their leases are extended.
@@ -242,39 +237,39 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer hangUp()
 	work, cutOff := context.WithCancel(talk)
 	defer cutOff()
-	w.work = work
-	miss := func(j *job) { w.giveBack(j, true) }
-	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), w.deliver, miss)
+	deliver, miss := func(j *job) { w.deliver(work, j) }, func(j *job) { w.giveBack(j, true) }
+	w.pacer = newPacer(w.watch, w.newWaiter(), w.cfg.Horizon, w.cfg.margin(), deliver, miss)
 	go w.pacer.run()
 	var talking sync.WaitGroup
 	w.talk(ctx, talk, &talking)
-	dispatching := make(chan struct{})
+	d, dispatched := newDispatcher(w), make(chan struct{})
 	go func() {
-		defer close(dispatching)
-		newDispatcher(w, ctx).run()
+		defer close(dispatched)
+		d.run(ctx, work)
 	}()
 	w.log.Info("worker started", "routes", len(w.deliverers), "concurrency", w.cfg.Concurrency)
 
 	<-ctx.Done()
 	w.stopping.Store(true)
-	w.log.Info("worker is stopping", "leases", w.ledger.len())
+	d.wakeAll()
+	w.log.Info("worker is stopping", "leases", w.capacity.count(false))
 	defer time.AfterFunc(w.cfg.Grace, cutOff).Stop()
 	end := w.watch.now().add(w.cfg.Grace + settleTail)
 	for _, j := range w.pacer.stop(min(handover, w.cfg.Horizon, w.cfg.Grace/2)) {
 		w.giveBack(j, false)
 	}
 	select {
-	case <-dispatching:
-	case <-time.After(pollPatience): // a node hangs; the shards of others are not to wait for it
+	case <-dispatched:
+	case <-time.After(pollPatience): // a node hangs; the shards on others must not wait for it
 	}
 	if err := bounded(work, leaveWithin, func(ctx context.Context) error { return w.broker.Leave(ctx, w.id) }); err != nil {
 		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
 	}
-	<-dispatching
-	for w.ledger.len() > 0 && w.watch.now() < end {
+	<-dispatched
+	for w.capacity.taken() > 0 && w.watch.now() < end {
 		time.Sleep(time.Millisecond)
 	}
-	left := w.ledger.len()
+	left := w.capacity.taken()
 	hangUp()
 	<-w.pacer.ended
 	talking.Wait()
@@ -304,140 +299,4 @@ func (w *Worker) talk(ctx, talk context.Context, g *sync.WaitGroup) {
 			w.log.Error("callbacks are not sent", "error", err)
 		}
 	})
-}
-
-// accept takes over jobs that were just leased, their capacity being reserved. Those that would
-// leave after the end of the pacer are released.
-func (w *Worker) accept(jobs []*job) {
-	w.ledger.add(jobs)
-	w.metrics.leases.Add(float64(len(jobs)))
-	for _, j := range w.pacer.add(jobs) {
-		w.giveBack(j, false)
-	}
-}
-
-// giveBack releases a job that has not departed; missed if it came too late to leave at its stamp.
-func (w *Worker) giveBack(j *job, missed bool) {
-	if missed {
-		w.lateness.missed.Add(1)
-		w.metrics.missed.Inc()
-	}
-	if j.lost.Load() {
-		w.forget(j, outcomeStale)
-		return
-	}
-	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
-}
-
-// forget drops a job whose lease is another's by now, or lives on without this worker.
-func (w *Worker) forget(j *job, o string) {
-	w.metrics.leases.Dec()
-	w.metrics.deliveries[o].Inc()
-	w.ledger.remove(j)
-	w.capacity.free(j)
-}
-
-// deliver makes one attempt, unless the lease is lost, and settles it.
-func (w *Worker) deliver(j *job) {
-	if j.lost.Load() {
-		w.forget(j, outcomeStale)
-		return
-	}
-	start := w.watch.now()
-	w.metrics.lateness.Observe(time.Duration(start - j.at).Seconds())
-	w.lateness.observe(time.Duration(start - j.at))
-	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
-	span := w.cfg.Traces.Process(w.work, &j.lease)
-	l := j.lease
-	l.TraceParent = span.TraceParent
-	s := w.attempt(span.Context, l)
-	w.endSpan(span, l, s)
-	end := w.watch.now()
-	w.metrics.duration.Observe(time.Duration(end - start).Seconds())
-	if s.Event == "" {
-		w.forget(j, outcomeHandedOff)
-		return
-	}
-	if s.Error != nil {
-		if s.Error.At.IsZero() {
-			s.Error.At = j.instant(end).Time()
-		}
-		s.Error.Message, s.Error.Detail = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail)
-	}
-	w.settle(j, s)
-}
-
-// endSpan ends the span of a delivery with its outcome. The queue may still find the lease stale,
-// or charge a hold as an attempt.
-func (w *Worker) endSpan(span spans.Delivery, l queue.Lease, s queue.Settlement) {
-	if !span.Recorded() {
-		span.End("", s, true)
-		return
-	}
-	outcome := outcomeHandedOff
-	if s.Event != "" {
-		s.Attempt = l.Attempt
-		s.MaxAttempts = cmp.Or(s.MaxAttempts, l.MaxAttempts)
-		outcome = outcomeOf(s, queue.Settled)
-	}
-	span.End(outcome, s, w.cfg.Routes[l.Route].Handler)
-}
-
-// attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.
-func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
-	retry := w.cfg.Routes[l.Route].Retry
-	d, known := w.deliverers[l.Route]
-	if !known {
-		retry = Route{}.withDefaults().Retry
-		retry.MaxAttempts = l.MaxAttempts // the configuration that set it is gone
-		name := outbound.CutTo(l.Route, 64)
-		return retry.again(l, fmt.Sprintf("route %q is not configured in this worker", name), 0)
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			// The value is not logged, it may quote the payload.
-			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
-				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
-			s = retry.again(l, "the delivery panicked", 0)
-		}
-	}()
-	return w.loads[l.Route].deliver(func() queue.Settlement { return d.Deliver(ctx, l) })
-}
-
-// settle hands the end of a job to the settler. The job keeps its capacity until Redis has
-// answered: otherwise settlements would pile up without bound while Redis is away.
-func (w *Worker) settle(j *job, s queue.Settlement) {
-	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
-	switch {
-	case s.MaxAttempts == 0:
-		s.MaxAttempts = j.lease.MaxAttempts
-	case s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts:
-		s.MaxAttempts = 0 // unchanged: the shortest settlement
-	}
-	j.ended.Store(true)
-	// The payload may be large, and a settlement may have to wait for Redis.
-	j.lease.Payload = nil
-	w.metrics.leases.Dec()
-	w.metrics.pending.Inc()
-	w.settler.add(ending{job: j, settlement: s})
-}
-
-// settled ends the life of jobs here; results is nil when the settler gave them up.
-func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
-	jobs := make([]*job, len(batch))
-	for i, e := range batch {
-		jobs[i] = e.job
-		o := outcomeGivenUp
-		if results != nil {
-			o = outcomeOf(e.settlement, results[i])
-		}
-		w.metrics.deliveries[o].Inc()
-		if o == outcomeDead {
-			l := &e.job.lease
-			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
-		}
-		w.ledger.remove(e.job)
-	}
-	w.metrics.pending.Sub(float64(len(batch)))
-	w.capacity.free(jobs...)
 }

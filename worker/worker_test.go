@@ -60,7 +60,7 @@ func TestJobsLeaveAtTheirStamps(t *testing.T) {
 		}
 		// 40 jobs 5 ms apart and a poll every 10 ms: the horizon gathers them.
 		if n := len(q.ticks); n > 60 {
-			t.Errorf("%d looks for 40 jobs in 200 ms", n)
+			t.Errorf("%d polls for 40 jobs in 200 ms", n)
 		}
 	})
 }
@@ -151,19 +151,19 @@ func TestPollsAreBetweenDepartures(t *testing.T) {
 		q.set(func() { q.ticks = nil })
 		pass(2 * time.Second)
 		r.end(t)
-		looks := 0
+		polls := 0
 		for _, tick := range q.ticks {
 			since := tick.at.Sub(first)
 			if since < 10*time.Millisecond || since > 199*every {
 				continue
 			}
-			looks++
+			polls++
 			if off := since % every; min(off, every-off) < 2*time.Millisecond {
 				t.Errorf("a poll %v after a departure", off)
 			}
 		}
-		if looks < 20 || looks > 200 {
-			t.Errorf("%d looks for 200 jobs in a second", looks)
+		if polls < 20 || polls > 200 {
+			t.Errorf("%d polls for 200 jobs in a second", polls)
 		}
 	})
 }
@@ -173,12 +173,12 @@ func TestIdleWorkerPollsSeldom(t *testing.T) {
 		q := newFakeQueue(64)
 		r := startRig(t, q, Config{}, succeed)
 		pass(time.Second)
-		q.looks()
+		q.polls()
 		pass(150 * time.Second)
-		looks := q.looks()
+		polls := q.polls()
 		for n := range q.shards {
-			if looks[n] < 9 || looks[n] > 12 {
-				t.Errorf("shard %d was polled %d times in 150 idle seconds, want 10 to 12", n, looks[n])
+			if polls[n] < 9 || polls[n] > 12 {
+				t.Errorf("shard %d was polled %d times in 150 idle seconds, want 10 to 12", n, polls[n])
 			}
 		}
 		r.end(t)
@@ -222,7 +222,7 @@ func TestRedisAway(t *testing.T) {
 		if n := len(q.settlements()); n != 0 {
 			t.Fatalf("%d settled while Redis was away", n)
 		}
-		if used := testutil.ToFloat64(r.metrics.pending); used != 1 {
+		if used := r.capacity.count(true); used != 1 {
 			t.Errorf("%v settlements pending, want 1", used)
 		}
 		q.set(func() { q.away = false })
@@ -253,12 +253,12 @@ func TestUnansweredPollIsRepeatedAndCharged(t *testing.T) {
 		for i := range 4 {
 			q.put(0, fmt.Sprint(i), 0)
 		}
-		// The answer with the four jobs is lost once; meanwhile somebody takes three of the places
+		// The answer with the four jobs is lost once; meanwhile somebody takes three of the slots
 		// that polls may reserve.
 		q.set(func() { q.shards[0].loseReply = 1 })
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Millisecond)
-		taken := r.capacity.reserve(newSeat(), 3, false)
+		taken := r.capacity.reserve(newRequest(), 3, false)
 		pass(15 * time.Millisecond)
 		if running.Load() != 0 {
 			t.Fatal("the poll was repeated too soon")
@@ -268,7 +268,7 @@ func TestUnansweredPollIsRepeatedAndCharged(t *testing.T) {
 			t.Errorf("%d running, want the 4 that were leased", n)
 		}
 		if n := r.capacity.taken(); n != 4+taken {
-			t.Errorf("%d places are taken, want %d", n, 4+taken)
+			t.Errorf("%d slots are taken, want %d", n, 4+taken)
 		}
 		r.capacity.give(taken)
 		close(release)
@@ -297,7 +297,7 @@ func TestCapacityIsNeverExceeded(t *testing.T) {
 			}
 			q.wakes <- queue.Wake{Shard: s}
 		}
-		// 240 jobs of 100 ms, five at a time, take 4.8 s if no place is left empty.
+		// 240 jobs of 100 ms, five at a time, take 4.8 s if no slot is left empty.
 		pass(6 * time.Second)
 		if n := q.events()[shaper.Succeed]; n != shards*jobs {
 			t.Errorf("%d delivered in time, want %d", n, shards*jobs)
@@ -305,7 +305,7 @@ func TestCapacityIsNeverExceeded(t *testing.T) {
 		if most.Load() != limit {
 			t.Errorf("%d ran at once, want %d", most.Load(), limit)
 		}
-		// No shard is starved: the places are granted in turn, though not in equal portions.
+		// No shard is starved: the slots are granted in turn, though not in equal portions.
 		r.end(t)
 		got := make([]int, shards)
 		for _, tick := range q.ticks {
@@ -390,8 +390,8 @@ func TestHelperLeasesBesideTheOwner(t *testing.T) {
 		if foreign < 0 {
 			t.Fatal("the other worker owns nothing")
 		}
-		if q.looks()[foreign] != 0 {
-			t.Fatal("a shard of another was looked at without a call for help")
+		if q.polls()[foreign] != 0 {
+			t.Fatal("a shard of another was polled without a call for help")
 		}
 		q.set(func() { q.shards[foreign].help = true })
 		for i := range 10 {
@@ -406,18 +406,18 @@ func TestHelperLeasesBesideTheOwner(t *testing.T) {
 		// alone.
 		q.set(func() { q.shards[foreign].help = false })
 		pass(15 * time.Second)
-		q.looks()
+		q.polls()
 		q.put(foreign, "later", 0)
 		q.wakes <- queue.Wake{Shard: foreign}
 		pass(30 * time.Second)
-		if q.looks()[foreign] != 0 {
-			t.Error("the helper went on looking")
+		if q.polls()[foreign] != 0 {
+			t.Error("the helper went on polling")
 		}
 		// No free capacity, no help.
-		taken := r.capacity.reserve(newSeat(), 1000, false)
+		taken := r.capacity.reserve(newRequest(), 1000, false)
 		q.wakes <- queue.Wake{Shard: foreign, Help: true}
 		pass(time.Second)
-		if q.looks()[foreign] != 0 {
+		if q.polls()[foreign] != 0 {
 			t.Error("it helped without capacity")
 		}
 		r.capacity.give(taken)
@@ -432,21 +432,21 @@ func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
 		pass(100 * time.Millisecond)
 		q.set(func() { q.others = []string{"other"} })
 		pass(2 * time.Second)
-		q.looks()
+		q.polls()
 		pass(60 * time.Second)
-		looks := q.looks()
+		polls := q.polls()
 		for n := range q.shards {
-			if mine := owner([]string{r.id, "other"}, n) == r.id; mine != (looks[n] > 0) {
-				t.Errorf("shard %d: owned %v, looked at %d times", n, mine, looks[n])
+			if mine := owner([]string{r.id, "other"}, n) == r.id; mine != (polls[n] > 0) {
+				t.Errorf("shard %d: owned %v, polled %d times", n, mine, polls[n])
 			}
 		}
-		// The other one leaves, and says so: its shards are looked at within a round trip or two,
+		// The other one leaves, and says so: its shards are polled within a round trip or two,
 		// by the same consumers.
 		q.set(func() { q.others = nil })
 		q.wakes <- queue.Wake{Shard: queue.AllShards}
 		pass(5 * time.Millisecond)
-		if n := len(q.looks()); n != 16 {
-			t.Errorf("%d shards looked at after the other worker left, want 16", n)
+		if n := len(q.polls()); n != 16 {
+			t.Errorf("%d shards polled after the other worker left, want 16", n)
 		}
 		r.end(t)
 	})
@@ -512,8 +512,7 @@ func TestLostLeaseInThePacerIsDropped(t *testing.T) {
 		l := queue.Lease{LeaseRef: queue.LeaseRef{ID: "lost"}, Route: "default"}
 		j := &job{lease: l, at: r.watch.now().add(time.Second)}
 		j.deadline.Store(int64(never))
-		r.capacity.fill(0, []*job{j})
-		r.accept([]*job{j})
+		r.accept(0, []*job{j})
 		j.lost.Store(true)
 		pass(2 * time.Second)
 		r.end(t)

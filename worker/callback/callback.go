@@ -35,6 +35,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -69,10 +70,11 @@ type Service struct {
 	given   *burstlog.Log // callbacks that were given up
 	asynq   *burstlog.Log // lines of asynq
 	wake    chan struct{} // filled when a task was made here
+	started atomic.Bool
 }
 
-// New checks the configuration and prepares a service; nothing runs before Run. Its errors are
-// shaper.Problems, which list every setting that breaks a rule, or those of registering the
+// New checks the configuration and prepares a service; nothing runs before Run. Its error wraps
+// shaper.Problems, which lists every setting that breaks a rule, or is that of registering the
 // metrics.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
@@ -95,7 +97,7 @@ func New(cfg Config) (*Service, error) {
 			Queues:            map[string]int{Queue: 1},
 			Concurrency:       limits.most + limits.line,
 			RetryDelayFunc:    delay,
-			IsFailure:         func(err error) bool { return !isPostponed(err) },
+			IsFailure:         isFailure,
 			TaskCheckInterval: checkInterval,
 			ShutdownTimeout:   cfg.Grace,
 			Logger:            asynqLogger{cfg.Logger, repeats},
@@ -116,9 +118,13 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run delivers callbacks until the context ends. Then it takes no more of them, gives those that
-// are running Config.Grace to end, puts the rest back for another process and returns nil.
+// Run blocks. It delivers callbacks until the context ends. Then it takes no more of them, gives
+// those that are running Config.Grace to end, puts the rest back for another process and returns
+// nil. It fails when asynq's server cannot start, or when it is called a second time.
 func (s *Service) Run(ctx context.Context) error {
+	if s.started.Swap(true) {
+		return errors.New("callback: Run was called twice")
+	}
 	if !s.await(ctx) {
 		return nil
 	}
@@ -151,7 +157,7 @@ func (s *Service) await(ctx context.Context) bool {
 		queues, err := inspector.Queues()
 		switch {
 		case err != nil:
-			s.log.Warn("callbacks of other processes cannot be looked for", "error", err)
+			s.log.Warn("the queue of callbacks cannot be read", "error", err)
 		case slices.Contains(queues, Queue):
 			return true
 		}
@@ -165,9 +171,10 @@ func (s *Service) await(ctx context.Context) bool {
 	}
 }
 
-// Config is the settings of a Service. The zero value of a field means its default.
+// Config is the settings of a Service. Redis, Guard and Job must be set. The zero value of any other
+// field means its default.
 type Config struct {
-	Redis redis.UniversalClient // where asynq keeps the tasks; it stays the caller's to close
+	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
 	Guard *Guard
 	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
 	// signed with each of them, so that receivers may move from one to the next; without any it is
@@ -175,7 +182,7 @@ type Config struct {
 	Secrets     []string
 	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
 	Timeout     time.Duration                   // of one attempt; default 10s
-	MaxAttempts int                             // at least 2, see validate; default 15, which take about a day
+	MaxAttempts int                             // at least 2; default 15, which take about a day
 	Concurrency int                             // attempts at once; default 64
 	Grace       time.Duration                   // how long running attempts may take to end after the stop; default 10s
 	Registerer  prometheus.Registerer           // nil: metrics are not registered
@@ -211,8 +218,8 @@ func (c Config) validate() error {
 }
 
 // calm is the client of asynq's server: it returns a script's error only after a pause. Without it
-// the server asks again at once when it was refused a task, for as long as Redis is out of memory:
-// 14,000 times a second were measured.
+// the server repeats a refused call at once, for as long as Redis is out of memory: 14,000 times a
+// second were measured.
 type calm struct{ redis.UniversalClient }
 
 func (c calm) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
@@ -228,8 +235,8 @@ func (c calm) EvalSha(ctx context.Context, sha1 string, keys []string, args ...a
 }
 
 // asynqLogger passes asynq's log lines on, repeated ones once a minute. They name tasks by their
-// ids and hold neither payloads nor URLs. What asynq calls an error or fatal is a warning here:
-// Redis was away, and asynq tries again.
+// ids and hold neither payloads nor URLs. Errors and fatal errors of asynq are warnings here: Redis
+// did not answer, and asynq retries.
 type asynqLogger struct {
 	log     *slog.Logger
 	repeats *burstlog.Log

@@ -25,7 +25,7 @@ const (
 	// cannot be taken twice, so it covers the time in which a hand-over may be repeated.
 	taskRetention = time.Hour
 	// taskTail is how much longer asynq's own timeout is than that of an attempt, so that the
-	// attempt ends first and says why.
+	// attempt ends first, with its reason.
 	taskTail = 5 * time.Second
 )
 
@@ -36,21 +36,21 @@ type event struct {
 	Data      json.RawMessage `json:"data"`
 }
 
-// HandOver makes a completion a task of asynq's; one that is a task already is a success. The task
-// keeps the body, so the job itself may be forgotten. After an error the same call may be made
-// again.
+// HandOver enqueues a completion as an asynq task. A completion that was enqueued before is a
+// success. The task keeps the body, so the job itself may be deleted. After an error the call may
+// be repeated.
 func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	body, err := s.body(c)
 	if err != nil {
 		return fmt.Errorf("callback: job %s: %w", c.Job.ID, err)
 	}
-	// One id for each end of a job, which a replay may make several of.
+	// One id for each end of a job. A replayed job has several.
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
 	headers := map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}
 	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
 		asynq.TaskID(id),
 		asynq.Queue(Queue),
-		// One more than there are: asynq would archive the last attempt instead of postponing it.
+		// One more than permitted: asynq would archive the last attempt instead of postponing it.
 		asynq.MaxRetry(s.cfg.MaxAttempts),
 		asynq.Timeout(outbound.WholeSeconds(s.cfg.Timeout)+taskTail),
 		asynq.Retention(taskRetention),
@@ -64,12 +64,12 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	}
 	select {
 	case s.wake <- struct{}{}:
-	default: // Run knows already
+	default: // a token is there already
 	}
 	return nil
 }
 
-// body is the same for every attempt.
+// body returns the body of the requests, the same for every attempt.
 func (s *Service) body(c queue.Completion) ([]byte, error) {
 	if !c.Job.State.Done() {
 		return nil, fmt.Errorf("a job that is %s has not ended", c.Job.State)
@@ -87,9 +87,9 @@ const (
 	longestPause = 6 * time.Hour
 )
 
-// pause is how long a callback waits after a failure; retried is 0 after the first. Up to half of
-// it is added at random, so that callbacks which failed together do not come back together. The 14
-// pauses between 15 attempts take 17 to 26 hours.
+// pause returns how long a callback waits after a failure; retried is 0 after the first. Up to half
+// of it is added at random, so that callbacks which failed together are not repeated together. The
+// 14 pauses between 15 attempts take 17 to 26 hours.
 func pause(retried int) time.Duration {
 	wait := firstPause
 	for ; retried > 0 && wait < longestPause; retried-- {
@@ -105,7 +105,7 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	most, _ := asynq.GetMaxRetry(ctx)
 	last := retried+1 >= most
 	err := s.attempt(ctx, id, task, last)
-	if last && err != nil && !isPostponed(err) {
+	if last && err != nil && isFailure(err) {
 		err = givenUp{err}
 	}
 	job, _, _ := strings.Cut(id, ":")
@@ -114,7 +114,7 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	switch {
 	case err == nil:
 		outcome = delivered
-	case isPostponed(err):
+	case !isFailure(err):
 		outcome = postponed
 	case errors.Is(err, errSkipped):
 		outcome = skipped
@@ -134,11 +134,11 @@ type givenUp struct{ error }
 
 func (givenUp) Is(target error) bool { return target == asynq.SkipRetry }
 
-// attempt makes one request, once there is a slot for it, and judges the answer. last says that the
-// callback is given up if it fails. asynq stores the error.
+// attempt makes one request, once it has a slot, and returns an error unless the receiver accepts
+// it. asynq stores the error. With last set, the callback is given up if the attempt fails.
 func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last bool) error {
 	rawURL := task.Headers()[urlHeader]
-	to, listed, err := s.cfg.Guard.judge(rawURL) // once more: the operator may have changed the list
+	to, listed, err := s.cfg.Guard.inspect(rawURL) // once more: the operator may have changed the list
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
@@ -175,12 +175,13 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	}
 }
 
-func isPostponed(err error) bool {
-	_, is := errors.AsType[errPostponed](err)
-	return is
+// isFailure reports whether asynq counts the end of a task as a failed attempt.
+func isFailure(err error) bool {
+	_, postponed := errors.AsType[errPostponed](err)
+	return !postponed
 }
 
-// delay is when asynq brings a task back.
+// delay returns when asynq runs a task again.
 func delay(retried int, err error, _ *asynq.Task) time.Duration {
 	if postponed, is := errors.AsType[errPostponed](err); is {
 		return postponed.delay

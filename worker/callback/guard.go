@@ -50,17 +50,17 @@ func NewGuard(allow []string) (*Guard, error) {
 	return g, nil
 }
 
-// Check checks a callback URL without resolving its host's name; nil means that it may be tried.
-// The error says which rule is broken, such as "must lead to a public address", and never quotes
+// Check checks a callback URL without resolving its host's name; nil means that it is permitted.
+// The error names the broken rule, such as "must lead to a public address", and never quotes
 // the URL, which may hold secrets.
 func (g *Guard) Check(rawURL string) error {
-	_, _, err := g.judge(rawURL)
+	_, _, err := g.inspect(rawURL)
 	return err
 }
 
-// judge also returns the receiver's host and port, and whether the URL is under a listed prefix. If
-// it is not, the address that is dialled must pass control.
-func (g *Guard) judge(raw string) (receiver string, listed bool, err error) {
+// inspect also returns the receiver's host and port, and whether the URL is under a listed prefix.
+// If it is not, the address that is dialled must pass control.
+func (g *Guard) inspect(raw string) (receiver string, listed bool, err error) {
 	t, err := parse(raw)
 	if err != nil {
 		return "", false, err
@@ -77,11 +77,11 @@ func (g *Guard) judge(raw string) (receiver string, listed bool, err error) {
 	return receiver, false, nil
 }
 
-// errNotPublic is why a target is not dialled.
+// errNotPublic refuses to dial a target.
 var errNotPublic = errors.New("the target's address is not public")
 
-// control is the net.Dialer.Control of targets that are not listed. It sees the address that is
-// about to be dialled, so it does not matter what the name resolved to before.
+// control is the net.Dialer.Control of targets that are not listed. It checks the very address that
+// is dialled, so a name that resolves to another address later is refused, too.
 func (g *Guard) control(network, address string, c syscall.RawConn) error {
 	if err := g.addresses.Safe(network, address, c); err != nil {
 		return fmt.Errorf("%w: %w", errNotPublic, err)
@@ -89,14 +89,14 @@ func (g *Guard) control(network, address string, c syscall.RawConn) error {
 	return nil
 }
 
-// origin is where a URL leads, written in one way only.
+// origin is the scheme, host and port of a URL, in one form only.
 type origin struct {
 	scheme string
 	host   string // lower case; an address as netip writes it
 	port   uint16 // the scheme's own if the URL names none
 }
 
-// target is a URL that keeps the rules for all callbacks.
+// target is a URL that obeys the rules for all callbacks.
 type target struct {
 	origin
 	addr netip.Addr // invalid if the host is a name
@@ -171,7 +171,7 @@ func local(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// prefix is a place that the operator lists.
+// prefix is one prefix that the operator lists.
 type prefix struct {
 	origin
 	path string // begins with a slash

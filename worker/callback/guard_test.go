@@ -171,7 +171,7 @@ func TestListedPrefixes(t *testing.T) {
 		"https://api.example/v2/hook":                  false,
 		"https://api.example/V1/hook":                  false,
 	} {
-		if _, listed, err := g.judge(raw); listed != want || err != nil {
+		if _, listed, err := g.inspect(raw); listed != want || err != nil {
 			t.Errorf("%q: listed %t, %v, want %t", raw, listed, err, want)
 		}
 	}
@@ -184,7 +184,7 @@ func TestListedPrefixes(t *testing.T) {
 		"http://10.0.0.7:8080/hooks/%c0%ae%c0%ae/admin", "http://10.0.0.7:8080/hooks/%EF%BC%8E%EF%BC%8E/admin", "http://10.0.0.7:8080/hooks/.%09./admin",
 		"http://10.0.0.7:8080/hooks/..%00/admin", "http://10.0.0.7:8080/x/../hooks/a", "http://10.0.0.7:8080/hooks%2fa",
 	} {
-		if _, listed, err := g.judge(raw); listed || err == nil {
+		if _, listed, err := g.inspect(raw); listed || err == nil {
 			t.Errorf("%q: listed %t, %v", raw, listed, err)
 		}
 	}
@@ -241,7 +241,7 @@ func FuzzCheck(f *testing.F) {
 		if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
 			t.Errorf("%q leads to %q", raw, host)
 		}
-		_, listed, _ := g.judge(raw)
+		_, listed, _ := g.inspect(raw)
 		decoded := u.Path
 		for range 3 {
 			if again, err := url.PathUnescape(decoded); err == nil {

@@ -31,12 +31,12 @@ func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, 
 	f := promauto.With(registry)
 	m := &metrics{
 		handedOver: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_callbacks_handed_over_total", Help: "Callbacks that became tasks of asynq's.",
+			Name: "sluice_callbacks_handed_over_total", Help: "Callbacks that were enqueued as asynq tasks.",
 		}),
 		attempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), " +
 				"skipped (failed without a request: the receiver's breaker is open), archived (given up) or postponed " +
-				"(no attempt: the receiver or the tenant has as many under way as it may).",
+				"(no attempt: the receiver or the tenant has no slot left).",
 		}, []string{"outcome"}),
 	}
 	for _, outcome := range []string{delivered, failed, skipped, archived, postponed} {
@@ -44,7 +44,7 @@ func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, 
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sluice_callback_breakers_open",
-		Help: "Receivers of callbacks that this process sends hardly anything, because they give no answer.",
+		Help: "Receivers of callbacks whose circuit breaker is open in this process, because they give no answer.",
 	}, limits.open)
 	registry.MustRegister(newBacklog(client))
 	if registerer == nil {
@@ -53,9 +53,9 @@ func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, 
 	return m, registerer.Register(registry)
 }
 
-// newBacklog makes the metrics of what waits in the queue of callbacks, of all processes. It reads
-// asynq's keys: asynq's inspector has no context and may wait many seconds for a Redis that is
-// away. A test compares the two.
+// newBacklog makes the metrics of the callbacks that wait, of all processes. It reads asynq's keys:
+// asynq's inspector has no context and may wait many seconds for an unreachable Redis. A test
+// compares the two.
 func newBacklog(client redis.UniversalClient) *scrape.Metrics {
 	const prefix = "asynq:{" + Queue + "}:"
 	var pending, retrying, archived *prometheus.Desc

@@ -10,12 +10,11 @@ import (
 	"time"
 )
 
-// errPostponed ends a task that found no slot. It is no attempt: the task comes back after the
-// delay.
+// errPostponed ends a task without a slot. It is no attempt: the task is repeated after the delay.
 type errPostponed struct{ delay time.Duration }
 
 func (e errPostponed) Error() string {
-	return "its receiver or its tenant has as many attempts under way as it may"
+	return "its receiver or its tenant has no slot left"
 }
 
 // errSkipped is the failure of an attempt that was not made because the receiver's breaker is open.
@@ -43,9 +42,10 @@ const (
 //   - a receiver has at most a quarter of the slots, a tenant at most half;
 //   - a slot that comes free goes to the waiting task whose tenant has the fewest attempts under
 //     way;
-//   - few tasks wait, and only for slotWait: then they go back to Redis for a while, uncounted;
+//   - few tasks wait, and only for slotWait: then they go back to Redis for a while, which is no
+//     attempt;
 //   - a receiver that gives no answer breakerFailures times in a row gets one attempt at a time,
-//     after pauses. What comes meanwhile fails at once.
+//     after pauses. Other attempts at it fail at once.
 type slots struct {
 	most, perReceiver, perTenant int
 	line                         int // tasks that may wait; receivers and tenants have the same parts of it
@@ -54,11 +54,11 @@ type slots struct {
 	taken     int
 	receivers map[string]*receiver // by host and port
 	tenants   map[string]int       // attempts under way
-	waiting   []*waiter            // in the order of their coming
-	stopped   chan struct{}        // closed when nothing is to begin
+	waiting   []*waiter            // in the order of their arrival
+	stopped   chan struct{}        // closed when no attempt may begin
 }
 
-// receiver is what is known of one host and port.
+// receiver counts the attempts at one host and port, and has its circuit breaker.
 type receiver struct {
 	taken     int
 	postponed int           // tasks since one found a slot at once
@@ -66,14 +66,15 @@ type receiver struct {
 
 	failing int       // attempts without an answer in a row
 	opened  int       // times since the last answer
-	until   time.Time // when the breaker lets a probe pass; zero while it is closed
+	until   time.Time // when the breaker permits a probe; zero while it is closed
 	probing bool
 }
 
 // waiter is a task that waits for a slot.
 type waiter struct {
 	receiver, tenant string
-	granted          chan bool // true: it has a slot; false: another task took its place in the line
+	granted          bool
+	over             chan struct{} // closed when it has a slot, or gave way to another task
 }
 
 func newSlots(most int) *slots {
@@ -89,55 +90,43 @@ func (s *slots) stop() { close(s.stopped) }
 // take waits for a slot. last attempts are made though the breaker is open: no callback is given up
 // without a real one. The error is errPostponed or errSkipped.
 func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
-	w, err := s.begin(to, tenant, last)
-	if w == nil {
-		return err
-	}
-	granted := false
-	select {
-	case granted = <-w.granted:
-	case <-time.After(slotWait):
-	case <-s.stopped:
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leave(w)
-	select {
-	case granted = <-w.granted: // just now
-	default:
-	}
-	if granted {
-		return nil
-	}
-	return s.postpone(to)
-}
-
-// begin takes a slot, or returns a waiter or why the task is not to wait.
-func (s *slots) begin(to, tenant string, last bool) (*waiter, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.receiver(to)
 	if !r.until.IsZero() && !last {
 		if r.probing || time.Now().Before(r.until) {
-			return nil, errSkipped
+			return errSkipped
 		}
 		r.probing = true
 	}
 	if s.fits(to, tenant) {
 		r.postponed = 0
 		s.grant(to, tenant)
-		return nil, nil
+		return nil
 	}
-	w := &waiter{receiver: to, tenant: tenant, granted: make(chan bool, 1)}
-	if !s.enqueue(w) {
-		return nil, s.postpone(to)
+	w := &waiter{receiver: to, tenant: tenant, over: make(chan struct{})}
+	if s.enqueue(w) && s.await(ctx, w) {
+		return nil
 	}
-	return w, nil
+	return s.postpone(to)
 }
 
-// give frees a slot that was taken at the instant start. answered says whether the receiver did;
-// nil is not known, as where the process stops.
+// await waits without the lock, and reports whether the task got a slot.
+func (s *slots) await(ctx context.Context, w *waiter) bool {
+	s.mu.Unlock()
+	select {
+	case <-w.over:
+	case <-time.After(slotWait):
+	case <-s.stopped:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	s.leave(w)
+	return w.granted
+}
+
+// give frees a slot that was taken at the instant start. answered reports whether the receiver
+// answered; nil means unknown, for example because the process stops.
 func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +191,8 @@ func (s *slots) grant(to, tenant string) {
 	s.tenants[tenant]++
 }
 
-// enqueue lets a task wait, unless enough of its receiver or tenant do. When the line is full, the
-// latest task of the tenant with the most waiting tasks gives way.
+// enqueue lets a task wait, unless enough tasks of its receiver or tenant do. When the line is
+// full, it drops the latest task of the tenant with the most waiting tasks.
 func (s *slots) enqueue(w *waiter) bool {
 	ofReceiver, ofTenant := 0, map[string]int{}
 	for _, other := range s.waiting {
@@ -226,7 +215,7 @@ func (s *slots) enqueue(w *waiter) bool {
 			return false
 		}
 		s.leave(victim)
-		victim.granted <- false
+		close(victim.over)
 	}
 	s.waiting = append(s.waiting, w)
 	return true
@@ -237,7 +226,7 @@ func (s *slots) leave(w *waiter) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(other *waiter) bool { return other == w })
 }
 
-// serve gives free slots to those who wait.
+// serve gives free slots to waiting tasks.
 func (s *slots) serve() {
 	for s.taken < s.most {
 		var next *waiter
@@ -251,12 +240,13 @@ func (s *slots) serve() {
 		}
 		s.leave(next)
 		s.grant(next.receiver, next.tenant)
-		next.granted <- true
+		next.granted = true
+		close(next.over)
 	}
 }
 
-// postpone returns when to come back: after those that were postponed before, at the receiver's
-// pace.
+// postpone returns the error of a task without a slot. Its delay lets those that were postponed
+// before come first, at the receiver's pace.
 func (s *slots) postpone(to string) error {
 	r := s.receiver(to)
 	r.probing = false

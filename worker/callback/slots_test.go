@@ -83,12 +83,12 @@ func TestSlotsAreShared(t *testing.T) {
 		start := time.Now()
 		m.mustTake("a", "loud")
 		m.mustTake("a", "loud")
-		if err := m.take("a", "quiet"); !isPostponed(err) || time.Since(start) != slotWait {
+		if err := m.take("a", "quiet"); isFailure(err) || time.Since(start) != slotWait {
 			t.Errorf("a third of one receiver: %v after %v", err, time.Since(start))
 		}
 		m.mustTake("b", "loud")
 		m.mustTake("b", "loud")
-		if err := m.take("c", "loud"); !isPostponed(err) {
+		if err := m.take("c", "loud"); isFailure(err) {
 			t.Errorf("a fifth of one tenant: %v", err)
 		}
 		m.mustTake("c", "quiet")
@@ -134,7 +134,7 @@ func TestWaitersAreShared(t *testing.T) {
 		postponed := make(chan string, 20)
 		wait := func(to, tenant string) {
 			go func() {
-				if isPostponed(m.take(to, tenant)) {
+				if !isFailure(m.take(to, tenant)) {
 					postponed <- tenant
 				}
 			}()

@@ -61,9 +61,9 @@ var _ Reporter = (*queue.Broker)(nil)
 
 // Options are the settings of the middleware. The zero value of a field means its default.
 type Options struct {
-	// Patience is how long a call is repeated while Redis is away, before and after the handler;
-	// default 30s. Then a task that could not be checked, or reported as succeeded, returns an
-	// error, so that asynq tries it again.
+	// Patience is how long a call is repeated while Redis does not answer, before and after the
+	// handler; default 30s. Then a task that could not be checked, or reported as succeeded,
+	// returns an error, so that asynq tries it again.
 	Patience time.Duration
 	Logger   *slog.Logger // default slog.Default()
 }
@@ -104,7 +104,7 @@ type delivery struct {
 	log      *slog.Logger
 }
 
-// Errors that stand for what a handler did instead of returning one.
+// Errors of handlers that did not return.
 var (
 	errPanicked = errors.New("panic")
 	errLate     = errors.New("the handler did not end within the task's timeout")
@@ -121,7 +121,7 @@ func (d *delivery) run(ctx context.Context, handler func() error) (err error) {
 		return nil
 	}
 	stop := d.keep(ctx)
-	err = errPanicked // what stays of a panic; asynq recovers it and logs the stack
+	err = errPanicked // unless the handler returns; asynq recovers the panic and logs the stack
 	defer func() {
 		stop()
 		if reported := d.report(ctx, err); err == nil {
@@ -163,8 +163,8 @@ func (d *delivery) keep(ctx context.Context) (stop func()) {
 	}
 }
 
-// report reports what asynq makes of the handler's result. Its error, which is logged, means that
-// Redis was away for too long.
+// report reports what asynq does with the handler's result. Its error, which is logged, means that
+// Redis did not answer within Patience.
 func (d *delivery) report(ctx context.Context, result error) error {
 	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts}
 	if result != nil {
@@ -182,14 +182,14 @@ func (d *delivery) report(ctx context.Context, result error) error {
 		// stops puts its tasks back into the queue.
 		_, err := d.extend(ctx)
 		if err != nil {
-			d.log.Warn("the lease of a task that is to be retried could not be extended", "error", err)
+			d.log.Warn("the lease of a task that asynq will retry could not be extended", "error", err)
 		}
 		return err
 	}
 	err := d.insist(ctx, func(ctx context.Context) error {
 		results, err := d.reporter.Settle(ctx, []queue.Settlement{s})
 		if err == nil && results[0] == queue.Stale {
-			d.log.Warn("the end of a task does not count: its job was handed off again, or has ended", "event", s.Event)
+			d.log.Warn("the end of a task was ignored: its job was handed off again, or has ended", "event", s.Event)
 		}
 		return err
 	})

@@ -77,8 +77,8 @@ func ValidSecret(secret string) bool {
 	return err == nil && len(secret) > len("whsec_")
 }
 
-// Post makes one request, to which edit may add, and returns what is kept of the answer. A body
-// that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
+// Post makes one request, which edit may change, and returns the parts of the answer that are kept.
+// A body that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
 func (c *Client) Post(
 	ctx context.Context, url, id string, body []byte, edit func(*http.Request),
 ) (*queue.Response, error) {
@@ -182,7 +182,7 @@ func (c *Client) explain(parent, limited context.Context, err error) NoAnswer {
 	return no
 }
 
-// Cut shortens a message to what is stored of it.
+// Cut shortens a message to the length that is stored.
 func Cut(message string) string { return CutTo(message, maxMessage) }
 
 // CutTo shortens s to at most n bytes and drops what is not UTF-8, including half a rune at the

@@ -12,25 +12,26 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// The headers of a task whose end is to be reported.
+// The headers of a task whose end is reported.
 const (
 	withinHeader      = "Sluice-Report-Within" // in milliseconds
 	maxAttemptsHeader = "Sluice-Max-Attempts"
 )
 
-// Ticket is the lease that a task belongs to, and how its end is to be reported.
+// Ticket names the lease that a task belongs to, and how its end is reported.
 type Ticket struct {
 	Ref         queue.LeaseRef
 	Within      time.Duration // of the lease from each sign of life; whole milliseconds, at least one
 	MaxAttempts int           // of the job's route, at least 1
 }
 
-// TaskID is the id of the asynq task for a lease, for example "06ah2…0f:3": new for every lease.
+// TaskID returns the id of the asynq task for a lease, for example "06ah2…0f:3": new for every
+// lease.
 func TaskID(ref queue.LeaseRef) string {
 	return ref.ID + ":" + strconv.FormatInt(ref.Epoch, 10)
 }
 
-// Headers are those of a task whose end is to be reported.
+// Headers returns the headers of a task whose end is reported.
 func (t Ticket) Headers() map[string]string {
 	return map[string]string{
 		withinHeader:      strconv.FormatInt(t.Within.Milliseconds(), 10),

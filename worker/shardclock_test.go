@@ -10,10 +10,10 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestPlacerKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before
+// TestPlacingKeepsOrder: whatever is learned of the shard's clock meanwhile, no stamp is put before
 // an earlier one whose job is still to leave, and none later than by the latest knowledge but for
 // the sake of such a job.
-func TestPlacerKeepsOrder(t *testing.T) {
+func TestPlacingKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const horizon = 20 * time.Millisecond
 		type leaving struct {
@@ -21,7 +21,7 @@ func TestPlacerKeepsOrder(t *testing.T) {
 			at    moment
 		}
 		var (
-			p       placer
+			p       shardClock
 			now     = moment(time.Hour)
 			epoch   = shaper.Instant(1_700_000_000_000_000)
 			pending []leaving
@@ -55,7 +55,7 @@ func TestPlacerKeepsOrder(t *testing.T) {
 			for _, one := range pending {
 				latest = max(latest, one.at)
 			}
-			for i, j := range p.place(leases) {
+			for i, j := range p.place(0, leases) {
 				for _, one := range pending {
 					if one.stamp <= leases[i].Stamp && one.at > j.at {
 						t.Fatalf("stamp %d is put at %v, before %d at %v", leases[i].Stamp, j.at, one.stamp, one.at)

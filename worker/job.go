@@ -1,0 +1,147 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
+)
+
+// job is a lease in this worker, from the poll that brought it until it is settled.
+type job struct {
+	lease    queue.Lease
+	shard    int
+	at       moment       // of its departure: its stamp by this process's clock
+	deadline atomic.Int64 // the moment at which its lease ends unless it is extended
+	ended    atomic.Bool  // only waits to be settled: its lease is no longer extended
+	lost     atomic.Bool  // its lease is no longer the current one
+}
+
+// instant returns what the shard's clock shows at m, counted from the stamp.
+func (j *job) instant(m moment) shaper.Instant { return j.lease.Stamp.Add(m.since(j.at)) }
+
+// accept takes over jobs that were just leased, and ends the reservation of n slots. Jobs that
+// would leave after the end of the pacer are released.
+func (w *Worker) accept(n int, jobs []*job) {
+	w.capacity.add(n, jobs)
+	for _, j := range w.pacer.add(jobs) {
+		w.giveBack(j, false)
+	}
+}
+
+// giveBack releases a job that has not departed; missed if it came too late to leave at its stamp.
+func (w *Worker) giveBack(j *job, missed bool) {
+	if missed {
+		w.lateness.missed.Add(1)
+	}
+	if j.lost.Load() {
+		w.forget(j, outcomeStale)
+		return
+	}
+	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
+}
+
+// forget drops a job whose lease has another owner, or continues without this worker.
+func (w *Worker) forget(j *job, outcome string) {
+	w.metrics.deliveries[outcome].Inc()
+	w.capacity.remove(j)
+}
+
+// deliver makes one attempt, unless the lease is lost, and settles it.
+func (w *Worker) deliver(ctx context.Context, j *job) {
+	if j.lost.Load() {
+		w.forget(j, outcomeStale)
+		return
+	}
+	start := w.watch.now()
+	late := start.since(j.at)
+	w.metrics.lateness.Observe(late.Seconds())
+	w.lateness.observe(late)
+	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
+	span := w.cfg.Traces.Process(ctx, &j.lease)
+	l := j.lease
+	l.TraceParent = span.TraceParent
+	s := w.attempt(span.Context, l)
+	s.Attempt, s.MaxAttempts = l.Attempt, cmp.Or(s.MaxAttempts, l.MaxAttempts)
+	outcome := outcomeHandedOff
+	if s.Event != "" {
+		// The queue may still find the lease stale, or charge a hold as an attempt.
+		outcome = outcomeOf(s, queue.Settled)
+	}
+	span.End(outcome, s, w.cfg.Routes[l.Route].Handler)
+	end := w.watch.now()
+	w.metrics.duration.Observe(end.since(start).Seconds())
+	if s.Event == "" {
+		w.forget(j, outcomeHandedOff)
+		return
+	}
+	if s.Error != nil {
+		if s.Error.At.IsZero() {
+			s.Error.At = j.instant(end).Time()
+		}
+		s.Error.Message, s.Error.Detail = outbound.Cut(s.Error.Message), outbound.Cut(s.Error.Detail)
+	}
+	w.settle(j, s)
+}
+
+// attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.
+func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
+	retry := w.cfg.Routes[l.Route].Retry
+	d, known := w.deliverers[l.Route]
+	if !known {
+		retry = Route{}.withDefaults().Retry
+		retry.MaxAttempts = l.MaxAttempts // the configuration that set it is gone
+		name := outbound.CutTo(l.Route, 64)
+		return retry.again(l, fmt.Sprintf("route %q is not configured in this worker", name), 0)
+	}
+	load := w.loads[l.Route]
+	load.inFlight.Add(1)
+	defer func() {
+		if p := recover(); p != nil {
+			// The value is not logged, it may quote the payload.
+			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
+				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
+			s = retry.again(l, "the delivery panicked", 0)
+		}
+		load.ended(s)
+	}()
+	return d.Deliver(ctx, l)
+}
+
+// settle hands the end of a job to the settler. The job keeps its slot until Redis has answered:
+// otherwise settlements would pile up without bound during an outage.
+func (w *Worker) settle(j *job, s queue.Settlement) {
+	s.LeaseRef, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log
+	s.MaxAttempts = cmp.Or(s.MaxAttempts, j.lease.MaxAttempts)
+	if s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts {
+		s.MaxAttempts = 0 // unchanged: the shortest settlement
+	}
+	j.ended.Store(true)
+	// The payload may be large, and a settlement may have to wait for Redis.
+	j.lease.Payload = nil
+	w.settler.add(ending{job: j, settlement: s})
+}
+
+// settled ends the life of jobs here; results is nil when the settler gave them up.
+func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
+	jobs := make([]*job, len(batch))
+	for i, e := range batch {
+		jobs[i] = e.job
+		outcome := outcomeGivenUp
+		if results != nil {
+			outcome = outcomeOf(e.settlement, results[i])
+		}
+		w.metrics.deliveries[outcome].Inc()
+		if outcome == outcomeDead {
+			l := &e.job.lease
+			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
+		}
+	}
+	w.capacity.remove(jobs...)
+}
