@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+const httpPage = "../../docs/http.md"
+
+// blocks joins the code blocks of one kind into one program.
+func blocks(page, kind string) string {
+	var program strings.Builder
+	for _, m := range regexp.MustCompile("(?ms)^```"+kind+"\n(.*?)^```$").FindAllStringSubmatch(page, -1) {
+		program.WriteString(m[1])
+	}
+	return program.String()
+}
+
+// TestHTTPPage runs the commands and the programs of docs/http.md against sluice dev.
+func TestHTTPPage(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(httpPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range []string{"curl", "python3", "node", "go"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Errorf("the page needs %s: %v", tool, err)
+		}
+	}
+	goEnv, err := exec.Command("go", "env", "-json", "GOCACHE", "GOMODCACHE", "GOPATH").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var goDirs map[string]string
+	if err := json.Unmarshal(goEnv, &goDirs); err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	params := scripts("testdata/http")
+	params.Cmds["page"] = page
+	setup := params.Setup
+	params.Setup = func(env *testscript.Env) error {
+		env.Setenv("REPOSITORY", root)
+		for name, value := range goDirs {
+			env.Setenv(name, value)
+		}
+		errs := []error{setup(env)}
+		for name, text := range map[string]string{
+			"http.md":    string(content),
+			"client.py":  blocks(string(content), "python"),
+			"client.mjs": blocks(string(content), "js"),
+			"client.go":  blocks(string(content), "go") + "}\n", // the page leaves main open
+		} {
+			errs = append(errs, os.WriteFile(filepath.Join(env.WorkDir, name), []byte(text), 0o600))
+		}
+		return errors.Join(errs...)
+	}
+	testscript.Run(t, params)
+}
+
+var problemType = regexp.MustCompile(`urn:sluice:problem:([a-z-]+)`)
+
+// TestOpenAPI holds the OpenAPI files in docs and the program together, and docs/http.md names
+// every kind of problem.
+func TestOpenAPI(t *testing.T) {
+	p := startProcess(t, map[string]any{"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}})
+	page, err := os.ReadFile(httpPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, address := range map[string]string{"openapi.json": p.api.String(), "openapi-admin.json": p.admin.String()} {
+		resp, err := http.Get("http://" + address + "/openapi.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range problemType.FindAllSubmatch(raw, -1) {
+			if !bytes.Contains(page, []byte("`"+string(m[1])+"`")) {
+				t.Errorf("%s does not name the problem %s", httpPage, m[1])
+			}
+		}
+		var want bytes.Buffer
+		if err := json.Indent(&want, raw, "", " "); err != nil {
+			t.Fatal(err)
+		}
+		want.WriteByte('\n')
+		path := filepath.Join("../../docs", file)
+		if *update {
+			if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.String(), string(got)); diff != "" {
+			t.Errorf("%s is not what the program serves (go test ./cmd/sluice -run TestOpenAPI -update):\n%s", path, diff)
+		}
+	}
+}
