@@ -51,7 +51,7 @@ const mendPause = time.Second
 func newMender(q *Queue, r prometheus.Registerer) (*mender, error) {
 	m := &mender{q: q, tried: map[int]time.Time{}}
 	m.repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on operations.",
+		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
 	}, []string{"kind"})
 	for kind := range FindingKinds {
 		m.repaired.WithLabelValues(kind)

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+// markdown is a page without its blocks of code, and the anchors of its headings.
+type markdown struct {
+	prose   string
+	anchors map[string]bool
+}
+
+var (
+	inlineCode = regexp.MustCompile("`[^`]*`")
+	link       = regexp.MustCompile(`\]\(\s*([^)\s]+)\s*\)|<img src="([^"]+)"`)
+)
+
+func readMarkdown(t *testing.T, file string) markdown {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := markdown{anchors: map[string]bool{"": true}}
+	var prose strings.Builder
+	inCode := false
+	for line := range strings.Lines(string(raw)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			inCode = !inCode
+			continue
+		}
+		if inCode {
+			continue
+		}
+		if heading := strings.TrimLeft(line, "#"); heading != line && strings.HasPrefix(heading, " ") {
+			page.anchors[anchor(heading)] = true
+		}
+		prose.WriteString(line)
+	}
+	page.prose = prose.String()
+	return page
+}
+
+// anchor is the id that GitHub gives a heading.
+func anchor(heading string) string {
+	heading = regexp.MustCompile(`\]\([^)]*\)`).ReplaceAllString(heading, "")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			return unicode.ToLower(r)
+		default:
+			return -1
+		}
+	}, strings.TrimSpace(heading))
+}
+
+// TestLinks checks that every relative link in a Markdown file leads to a file, and to a heading
+// of it if it names one. The index docs/README.md links to every page of docs.
+func TestLinks(t *testing.T) {
+	linked, pages := map[string]bool{}, []string(nil)
+	source(t, ".md", func(file string) {
+		pages = append(pages, file)
+		prose := inlineCode.ReplaceAllString(readMarkdown(t, filepath.Join(repository, file)).prose, "code")
+		for _, m := range link.FindAllStringSubmatch(prose, -1) {
+			target, fragment, _ := strings.Cut(m[1]+m[2], "#")
+			if strings.Contains(target, ":") {
+				continue // another site
+			}
+			to := file
+			if target != "" {
+				to = path.Join(path.Dir(file), target)
+			}
+			if file == "docs/README.md" {
+				linked[to] = true
+			}
+			if _, err := os.Stat(filepath.Join(repository, to)); err != nil {
+				t.Errorf("%s links to %s, which does not exist", file, to)
+			} else if fragment != "" && !readMarkdown(t, filepath.Join(repository, to)).anchors[fragment] {
+				t.Errorf("%s links to %s#%s, which has no such heading", file, to, fragment)
+			}
+		}
+	})
+	for _, page := range pages {
+		if strings.HasPrefix(page, "docs/") && page != "docs/README.md" && !linked[page] {
+			t.Errorf("docs/README.md does not link to %s", page)
+		}
+	}
+}
+
+// TestWidthsOfPages checks that the prose of Markdown files has at most 100 columns. Tables, code
+// and the addresses of other sites may be wider.
+func TestWidthsOfPages(t *testing.T) {
+	source(t, ".md", func(file string) {
+		for line := range strings.Lines(readMarkdown(t, filepath.Join(repository, file)).prose) {
+			if utf8.RuneCountInString(strings.TrimRight(line, "\n")) > 100 && !strings.HasPrefix(line, "|") && !strings.Contains(line, "](http") {
+				t.Errorf("%s: more than 100 columns: %s", file, line)
+			}
+		}
+	})
+}
+
+func TestAnchor(t *testing.T) {
+	for heading, want := range map[string]string{
+		" A partner's API for thousands": "a-partners-api-for-thousands", " `sluice job get`": "sluice-job-get", " A route: `routes.NAME`": "a-route-routesname",
+		" [x](y.md) & z": "x--z",
+	} {
+		if got := anchor(heading); got != want {
+			t.Errorf("%q: %q, want %q", heading, got, want)
+		}
+	}
+}
