@@ -118,3 +118,39 @@ func TestAnchor(t *testing.T) {
 		}
 	}
 }
+
+// TestLogLines checks that every line of the log that docs/observe.md explains is in the code. An
+// ellipsis stands for the rest of a line.
+func TestLogLines(t *testing.T) {
+	raw, err := os.ReadFile(repository + "/docs/observe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(raw), "\n## Logs\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var lines []string
+	for row := range strings.Lines(section) {
+		if cells := strings.Split(row, "|"); len(cells) > 2 {
+			lines = append(lines, names(cells[1])...)
+		}
+	}
+	if len(lines) < 20 {
+		t.Fatalf("%d lines are explained", len(lines))
+	}
+	var code strings.Builder
+	source(t, ".go", func(file string) {
+		if strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		content, err := os.ReadFile(filepath.Join(repository, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(content)
+	})
+	for _, line := range lines {
+		if !strings.Contains(code.String(), strings.TrimSuffix(line, "…")) {
+			t.Errorf("docs/observe.md explains %q, which nothing logs", line)
+		}
+	}
+}
