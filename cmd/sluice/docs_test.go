@@ -154,3 +154,61 @@ func TestLogLines(t *testing.T) {
 		}
 	}
 }
+
+// word is a word of a shell command, perhaps quoted, or what ends the command.
+var word = regexp.MustCompile(`'([^']*)'|"([^"]*)"|([^\s'"#|<>;&)]+)|([#|<>;&)])|\s+`)
+
+// arguments are the words of a shell command up to a pipe, a redirection or a comment.
+func arguments(command string) (words []string) {
+	end := 0 // of the word before
+	for _, at := range word.FindAllStringSubmatchIndex(command, -1) {
+		if at[8] >= 0 {
+			break
+		}
+		for i := 2; i < 8; i += 2 {
+			if at[i] < 0 {
+				continue
+			}
+			if text := command[at[i]:at[i+1]]; end == at[0] && len(words) > 0 {
+				words[len(words)-1] += text // such as --rate='5/s'
+			} else {
+				words = append(words, text)
+			}
+			end = at[1]
+		}
+	}
+	return words
+}
+
+func TestArguments(t *testing.T) {
+	for command, want := range map[string]string{
+		`tenant set a --rate 5/s   # why`: "tenant,set,a,--rate,5/s", `submit '{"a":1}' | tail`: `submit,{"a":1}`, `top --sort="x y" >f`: "top,--sort=x y", `echo &`: "echo",
+		`key list a)`: "key,list,a",
+	} {
+		if got := strings.Join(arguments(command), ","); got != want {
+			t.Errorf("%q: %q, want %q", command, got, want)
+		}
+	}
+}
+
+// TestCommandsOfPages checks that the program accepts the commands and flags that the pages show
+// without their output. Tests of their pages run the others.
+func TestCommandsOfPages(t *testing.T) {
+	shown := regexp.MustCompile(`(?m)(?:^|\$\(|&& |\./cmd/)sluice (.*)$`)
+	parser, commands := testParser(t), 0
+	source(t, ".md", func(file string) {
+		raw, err := os.ReadFile(filepath.Join(repository, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range shown.FindAllStringSubmatch(blocks(string(raw), "sh"), -1) {
+			commands++
+			if _, err := parser.Parse(arguments(m[1])); err != nil {
+				t.Errorf("%s shows sluice %s: %v", file, m[1], err)
+			}
+		}
+	})
+	if commands < 100 {
+		t.Errorf("%d commands were found", commands)
+	}
+}
