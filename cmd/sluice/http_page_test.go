@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,14 +78,38 @@ func TestHTTPPage(t *testing.T) {
 
 var problemType = regexp.MustCompile(`urn:sluice:problem:([a-z-]+)`)
 
-// TestOpenAPI holds the OpenAPI files in docs and the program together, and docs/http.md names
-// every kind of problem.
+// operations are the requests that a document describes, such as "GET /v1/jobs/{}".
+func operations(t *testing.T, document []byte) (out []string) {
+	t.Helper()
+	var parsed struct {
+		Paths map[string]map[string]any
+	}
+	if err := json.Unmarshal(document, &parsed); err != nil {
+		t.Fatal(err)
+	}
+	for path, methods := range parsed.Paths {
+		for method := range methods {
+			out = append(out, strings.ToUpper(method)+" "+anyName(path))
+		}
+	}
+	return out
+}
+
+// anyName is a path without the names of its parameters.
+func anyName(path string) string { return regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "{}") }
+
+// TestOpenAPI holds the OpenAPI files in docs and the program together. The pages name no other
+// requests, and docs/http.md names every kind of problem.
 func TestOpenAPI(t *testing.T) {
-	p := startProcess(t, map[string]any{"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}})
+	p := startProcess(t, map[string]any{
+		"admin":  map[string]any{"submit": true}, // everything that can be turned on
+		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
+	})
 	page, err := os.ReadFile(httpPage)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var known []string
 	for file, address := range map[string]string{"openapi.json": p.api.String(), "openapi-admin.json": p.admin.String()} {
 		resp, err := http.Get("http://" + address + "/openapi.json")
 		if err != nil {
@@ -95,6 +120,7 @@ func TestOpenAPI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		known = append(known, operations(t, raw)...)
 		for _, m := range problemType.FindAllSubmatch(raw, -1) {
 			if !bytes.Contains(page, []byte("`"+string(m[1])+"`")) {
 				t.Errorf("%s does not name the problem %s", httpPage, m[1])
@@ -120,4 +146,16 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s is not what the program serves (go test ./cmd/sluice -run TestOpenAPI -update):\n%s", path, diff)
 		}
 	}
+	request := regexp.MustCompile("`((?:GET|POST|PUT|PATCH|DELETE) /[^`? …]+)")
+	source(t, ".md", func(file string) {
+		raw, err := os.ReadFile(filepath.Join(repository, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range request.FindAllSubmatch(raw, -1) {
+			if !slices.Contains(known, anyName(string(m[1]))) {
+				t.Errorf("%s names %s, which is no operation", file, m[1])
+			}
+		}
+	})
 }
