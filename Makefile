@@ -17,7 +17,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: redis promtool ## run every test with the race detector (installs redis-server and promtool where they are missing)
+test: redis promtool clients ## run every test with the race detector (installs redis-server, promtool, curl, python3 and node where they are missing)
 	$(GO) test -race -short -shuffle=on -timeout 20m ./...
 
 # The packages with random searches. -short, in make test, cuts each search to a fifth.
@@ -76,6 +76,11 @@ profile: redis ## write processor profiles of the intake and of the drain to pro
 soak: redis ## hold the scripts against their model over longer random histories, with a new seed
 	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run TestParity/redis ./lua
 
+.PHONY: docs
+docs: redis ## write what the docs take from the program: settings, metrics, OpenAPI
+	$(GO) test ./cmd/sluice/config -run TestReferencePage -update
+	$(GO) test ./cmd/sluice -run 'TestMetricsPage|TestOpenAPI' -update
+
 # Not part of .ci: the database of vulnerabilities cannot be reached from every machine.
 .PHONY: vuln
 vuln: ## look for known vulnerabilities in what is imported (asks vuln.go.dev)
@@ -112,3 +117,16 @@ promtool:
 	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null; \
 	  elif command -v brew >/dev/null; then brew install prometheus; \
 	  else echo "install promtool, which comes with Prometheus, then run make again" >&2; exit 1; fi; }
+
+# The examples of docs/http.md run as tests.
+.PHONY: clients
+clients:
+	@set -e; for tool in curl python3 node; do command -v $$tool >/dev/null || { \
+	  echo "installing $$tool"; package=$$tool; \
+	  if [ $$tool = node ] && ! command -v brew >/dev/null; then package=nodejs; fi; \
+	  if command -v apt-get >/dev/null; then \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$package >/dev/null; \
+	  elif command -v brew >/dev/null; then brew install $$package; \
+	  elif command -v dnf >/dev/null; then $(SUDO) dnf install -y $$package; \
+	  elif command -v apk >/dev/null; then $(SUDO) apk add $$package; \
+	  else echo "install $$tool, then run make again" >&2; exit 1; fi; }; done

@@ -14,7 +14,7 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-// all lists the figures; docs/performance.md says how to read them.
+// all lists the figures; docs/development/measurements.md says how to read them.
 func all() []figure {
 	figures := []figure{
 		{id: "P1", what: "intake: durable submits over HTTP ÷ chi + asynq.Enqueue with the same decoding, rules and headers", unit: "ratio", target: 1.2, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Asynq.PerSecond })},

@@ -66,7 +66,7 @@ func New(
 ) (*Mender, error) {
 	m := &Mender{store: s, horizon: horizon, log: log, reinstate: reinstate, tried: map[int]time.Time{}}
 	m.repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on operations.",
+		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
 	}, []string{"kind"})
 	for kind := range Kinds {
 		m.repaired.WithLabelValues(kind)
