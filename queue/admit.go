@@ -65,7 +65,9 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 // idempotency key holds by the job itself. Where the job cannot be read, or is past retention, the
 // key must do: an error now would make the client send the job again.
 func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
-	p := &pending{ctx: ctx, batch: batch, atomic: atomic, verdicts: make([]Verdict, len(batch)), answer: make(chan error, 1)}
+	p := &pending{
+		ctx: ctx, batch: batch, atomic: atomic, verdicts: make([]Verdict, len(batch)), answer: make(chan error, 1),
+	}
 	if err := q.flusher.await(p); err != nil {
 		return nil, err
 	}
@@ -258,7 +260,8 @@ func (a *admission) flow(name string, s *Submission) int {
 	}
 	tenant := EncodeName(s.Tenant)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
-		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name), Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
+		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name),
+		Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
 		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant),
 	})
 	a.flows[name] = len(a.call.Flows) - 1
@@ -283,7 +286,8 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 	if s.IdempotencyKey != "" {
 		job.IdemHash = store.ShortHash(s.IdempotencyKey)
 		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
-		job.Fingerprint = store.ShortHash(string(s.Payload), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
+		job.Fingerprint = store.ShortHash(string(s.Payload), s.Type, s.Route,
+			strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
 	}
 	job.Rest, err = lua.Record{
 		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,

@@ -77,7 +77,8 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	// Leased jobs do not wait for another script: the next poll begins with it.
 	c.needed = grant.Needed
 	tick := Tick{
-		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
+		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox,
+		PutOff: grant.Kept, Damaged: grant.Damaged,
 	}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
@@ -101,8 +102,10 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, needed *lua.Script) 
 	s := c.shard
 	call := lua.TickCall{
 		Script: needed,
-		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon, Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
+		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker),
+		Tenants: s.Tenants(), Outbox: s.Outbox(),
+		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon,
+		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
 	}
 	values, reading, err := c.b.timed(ctx, call.Call())
@@ -201,11 +204,12 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return nil, err
 		}
 	}
-	failed := b.perShard(ctx, len(batch), func(i int) string { return batch[i].ID }, func(g group) (lua.Call, func([]any) error) {
+	id := func(i int) string { return batch[i].ID }
+	failed := b.perShard(ctx, len(batch), id, func(g group) (lua.Call, func([]any) error) {
 		s := g.shard
 		call := lua.SettleCall{
-			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(), Horizon: b.horizon,
-			Retention: b.retention,
+			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
+			Horizon: b.horizon, Retention: b.retention,
 		}
 		for _, i := range g.items {
 			items[i].Key = s.Job(batch[i].ID)
@@ -377,7 +381,8 @@ func (b *Broker) Extend(ctx context.Context, leases []LeaseRef, lease time.Durat
 			lost = append(lost, l)
 		}
 	}
-	failed := b.perShard(ctx, len(leases), func(i int) string { return leases[i].ID }, func(g group) (lua.Call, func([]any) error) {
+	id := func(i int) string { return leases[i].ID }
+	failed := b.perShard(ctx, len(leases), id, func(g group) (lua.Call, func([]any) error) {
 		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
 			call.Jobs = append(call.Jobs, g.shard.Job(leases[i].ID))

@@ -36,7 +36,9 @@ const (
 
 // ListStates returns all states of a list.
 func ListStates() []ListState {
-	return []ListState{ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired}
+	return []ListState{
+		ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired,
+	}
 }
 
 // List selects a page of a tenant's jobs. An empty or zero field does not restrict it.

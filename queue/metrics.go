@@ -18,7 +18,9 @@ import (
 
 // registerMetrics registers the metrics of scripts, connections and the store. setAside counts
 // items that a script has set aside as damaged.
-func registerMetrics(r prometheus.Registerer, e *engine.Engine, s *store.Store) (setAside func(script string, items int), err error) {
+func registerMetrics(
+	r prometheus.Registerer, e *engine.Engine, s *store.Store,
+) (setAside func(script string, items int), err error) {
 	if r == nil {
 		return func(string, int) {}, nil
 	}

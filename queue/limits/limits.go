@@ -72,9 +72,10 @@ func (s Store) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter
 	now := shaper.InstantOf(server)
 	index := store.ShortHash(ruleParts(r)...)
 	ahead := &redis.ZRangeBy{Min: "(" + strconv.FormatInt(int64(now), 10), Max: "+inf", Count: int64(most)}
-	blocked, err := store.Pipeline(ctx, s.store.Fast, s.store.Shards(), func(p redis.Pipeliner, shard store.ShardKeys) *redis.ZSliceCmd {
-		return p.ZRangeByScoreWithScores(ctx, shard.Blocked(index), ahead)
-	})
+	blocked, err := store.Pipeline(ctx, s.store.Fast, s.store.Shards(),
+		func(p redis.Pipeliner, shard store.ShardKeys) *redis.ZSliceCmd {
+			return p.ZRangeByScoreWithScores(ctx, shard.Blocked(index), ahead)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,9 @@ func (s Store) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter
 		name, _ := z.Member.(string)
 		list = append(list, limiter.Blocked{Key: name, Left: shaper.Instant(z.Score).Sub(now)})
 	}
-	slices.SortFunc(list, func(a, b limiter.Blocked) int { return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Key, b.Key)) })
+	slices.SortFunc(list, func(a, b limiter.Blocked) int {
+		return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Key, b.Key))
+	})
 	return list[:min(len(list), most)], nil
 }
 
