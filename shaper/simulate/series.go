@@ -17,9 +17,9 @@ type Series struct {
 	Depth   []int64 // the most that waited
 }
 
-// Series divides the run into at most the given number of steps, each 1, 2 or 5 times a power of ten
-// microseconds long: with a round rate it is a whole number of intervals, and even departures look
-// even. Several runs of one trace are laid out alike by giving the end of the last.
+// Series divides the run into at most the given number of steps. Each is 1, 2 or 5 times a power of
+// ten microseconds long: with a round rate that is a whole number of intervals, so even departures
+// look even. Several runs of one trace are laid out alike by giving the end of the last.
 func (r *Run) Series(steps int, end shaper.Instant) Series {
 	begin := r.Trace[0].At
 	end = max(end, r.End())
