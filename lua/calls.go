@@ -73,8 +73,8 @@ type Verdict struct {
 	Known   KnownJob       // of a replayed or reused key
 }
 
-// KnownJob is a job as its idempotency key describes it. State and the fields behind it are set once
-// the job has ended.
+// KnownJob is a job as its idempotency key describes it. State and the fields behind it are set
+// once the job has ended.
 type KnownJob struct {
 	ID          string
 	State       shaper.State
@@ -255,8 +255,8 @@ type LeasedJob struct {
 	Record   []byte
 }
 
-// TickCall polls a shard: it leases the jobs that may leave, or runs the script that a grant names as
-// needed.
+// TickCall polls a shard: it leases the jobs that may leave, or runs the script that a grant names
+// as needed.
 type TickCall struct {
 	Script                                              *Script // that is needed; nil for Tick
 	At                                                  At

@@ -132,8 +132,8 @@ local function records_of(index)
   return sum
 end
 
--- dead_bytes_of sums up the dead letters of a flow. If Redis has deleted some, or the index is long,
--- it returns the counted sum.
+-- dead_bytes_of sums up the dead letters of a flow. If Redis has deleted some, or the index is
+-- long, it returns the counted sum.
 local function dead_bytes_of(name, counted)
   local dead = PREFIX .. 'dead:' .. name
   local ids = redis.call('ZRANGE', dead, '0', format('%d', RECORDS_MOST))
@@ -150,8 +150,8 @@ local function dead_bytes_of(name, counted)
   return gone and counted or sum
 end
 
--- set changes counts, given as names and values. It reports those that differed as a finding, unless
--- kind is false.
+-- set changes counts, given as names and values. It reports those that differed as a finding,
+-- unless kind is false.
 local function set(f, kind, name_of, ...)
   local found, differ = { ... }, {}
   for i = 1, #found, 2 do

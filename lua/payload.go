@@ -3,8 +3,8 @@ package lua
 // BeforePayload is the greatest offset of a payload in a record.
 const BeforePayload = maxPrefix
 
-// PeekPayload reads flow and payload from the first bytes of a record; ok is false if they are not a
-// record. size is the length of the payload, 0 if the job has ended. payload is the part of it in
+// PeekPayload reads flow and payload from the first bytes of a record; ok is false if they are not
+// a record. size is the length of the payload, 0 if the job has ended. payload is the part of it in
 // start, whose memory it shares.
 func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) {
 	_, flow, ok = PeekRecord(start)

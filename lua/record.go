@@ -147,7 +147,8 @@ func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligib
 	return shaper.State(fieldState.of(head)), fieldEpoch.of(head), int(fieldAttempts.of(head)), shaper.Instant(fieldAt.of(head))
 }
 
-// PeekRecord reads state and flow from the first bytes of a record; ok is false if they are missing.
+// PeekRecord reads state and flow from the first bytes of a record; ok is false if they are
+// missing.
 func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
 	if len(start) <= HeadLength || start[0] != '1' || len(start) < HeadLength+1+int(start[HeadLength]) {
 		return 0, "", false

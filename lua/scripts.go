@@ -76,8 +76,8 @@ func (Scripts) All() []*Script { return slices.Clone(all) }
 
 const includeMark = "--! include "
 
-// compose reads a script, prepends what it uses of the parts of lib that it names, and drops comment
-// lines, which the embedded engine would parse on every call.
+// compose reads a script, prepends what it uses of the parts of lib that it names, and drops
+// comment lines, which the embedded engine would parse on every call.
 func compose(name string) string {
 	text, includes := code(name + ".lua")
 	var lib []statement
@@ -170,8 +170,8 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	return r.Values, r.Err
 }
 
-// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server has
-// not loaded again, by source. The replies are in the order of the calls.
+// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server
+// has not loaded again, by source. The replies are in the order of the calls.
 func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
 	if len(calls) == 1 {
 		values, err := Run(ctx, c, observe, calls[0])

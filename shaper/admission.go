@@ -127,8 +127,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// retryAfter is the time until the given number of jobs, at least 1, have left. It is exact while the queued
-// jobs cost alike and of the scheduled and retrying ones none costs more than one interval.
+// retryAfter is the time until the given number of jobs, at least 1, have left. It is exact while
+// the queued jobs have the same cost and no scheduled or retrying one costs more than one interval.
 func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instant) time.Duration {
 	if p.Paused {
 		return 0

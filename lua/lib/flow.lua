@@ -84,8 +84,8 @@ local function flow_obey(f, tier, unseen)
   return retune(f)
 end
 
--- flow_of reads the fields of a flow up to the given one, under the policies in force. claimed is the
--- tier that the tenant's credential claims now; nil keeps the one claimed last.
+-- flow_of reads the fields of a flow up to the given one, under the policies in force. claimed is
+-- the tier that the tenant's credential claims now; nil keeps the one claimed last.
 local function flow_of(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))

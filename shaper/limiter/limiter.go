@@ -13,16 +13,16 @@ import (
 // state may be dropped, so Reset is its time to live. A state means something only with the policy
 // it was made under.
 type State struct {
-	// The last instant seen, by refusals too. An earlier one counts as this. A store whose clock never
-	// goes back need not keep it.
+	// The last instant seen, by refusals too. An earlier one counts as this. A store whose clock
+	// never goes back need not keep it.
 	Seen shaper.Instant
 
 	Start    shaper.Instant // of the window that Count is of: FixedWindow, SlidingCounter
 	Count    int64          // cost allowed in it; SlidingLog: the sum of the log
 	Previous int64          // SlidingCounter: cost allowed in the window before it
 
-	// TokenBucket and LeakyMeter: the instant at which the bucket will be full of tokens or empty of
-	// water, exactly TAT + Rem/Limit µs with 0 ≤ Rem < Limit, as in shaper.Cell.
+	// TokenBucket and LeakyMeter: the instant at which the bucket will be full of tokens or empty
+	// of water, exactly TAT + Rem/Limit µs with 0 ≤ Rem < Limit, as in shaper.Cell.
 	TAT shaper.Instant
 	Rem int64
 

@@ -19,8 +19,8 @@ type MemoryStore struct {
 	rules map[string]*Memory // by name; one with another policy than that of the request is from before a change
 }
 
-// NewMemoryStore returns a store that holds at most the given number of keys of each rule: see Memory for
-// what happens at the bound. The error is of type shaper.Problems.
+// NewMemoryStore returns a store that holds at most the given number of keys of each rule: see
+// Memory for what happens at the bound. The error is of type shaper.Problems.
 func NewMemoryStore(most int) (*MemoryStore, error) {
 	if most < 1 {
 		return nil, shaper.Problems{{Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1"}}

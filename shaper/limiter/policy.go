@@ -53,8 +53,8 @@ const (
 	TokenBucket Algorithm = "token-bucket"
 
 	// LeakyMeter is the leaky bucket as a meter: each request pours its cost into a bucket of the
-	// size of the burst, which leaks evenly. A request that would overflow it is refused. It decides
-	// exactly as TokenBucket does, with water for spent tokens.
+	// size of the burst, which leaks evenly. A request that would overflow it is refused. It
+	// decides exactly as TokenBucket does, with water for spent tokens.
 	//
 	// Source: J. S. Turner, "New directions in communications", IEEE Communications Magazine,
 	// October 1986; here as the generic cell rate algorithm of ITU-T I.371, by virtual scheduling:

@@ -23,7 +23,8 @@ type Store interface {
 	Take(ctx context.Context, r Rule, key string, cost int64) (Decision, error)
 	// Clear forgets the key, and its block with it. It reports whether anything was known of it.
 	Clear(ctx context.Context, r Rule, key string) (known bool, err error)
-	// Blocked lists keys that are blocked, those that are free soonest first, at most the given number.
+	// Blocked lists keys that are blocked, those that are free soonest first, at most the given
+	// number.
 	Blocked(ctx context.Context, r Rule, most int) ([]Blocked, error)
 }
 

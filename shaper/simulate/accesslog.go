@@ -16,7 +16,7 @@ const logTime = "02/Jan/2006:15:04:05 -0700"
 // longestLine is how long a line of an access log may be.
 const longestLine = 1 << 20
 
-// Skipped tells of lines of an access log that are no requests.
+// Skipped counts the lines of an access log that are not requests.
 type Skipped struct {
 	Lines int // how many
 	First int // the number of the first, from 1; 0 if there is none
@@ -25,7 +25,7 @@ type Skipped struct {
 // ReadAccessLog reads the requests of a log in the common or the combined format, each of cost 1.
 // Such a log has whole seconds and is in the order in which requests ended: they are sorted, and
 // those of one second are spread evenly over it, for how they came within it is not known. Lines of
-// another form are skipped and told of; if all are, the error wraps ErrTrace.
+// another form are skipped and counted; if all are, the error wraps ErrTrace.
 func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 	var t Trace
 	var skipped Skipped
@@ -68,7 +68,7 @@ func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 	return t.sorted().spread(), skipped, nil
 }
 
-// timeOf is what stands in the brackets of: host identity user [time] "request" status size.
+// timeOf is the text in the brackets of: host identity user [time] "request" status size.
 func timeOf(line []byte) ([]byte, bool) {
 	before, rest, found := bytes.Cut(line, []byte(" ["))
 	if !found || bytes.Count(before, []byte(" ")) < 2 {

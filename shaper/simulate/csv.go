@@ -174,7 +174,7 @@ func (c *CSVWriter) Write(a Arrival) error {
 	return nil
 }
 
-// Flush hands on what was written and tells of any failure so far.
+// Flush writes buffered data and returns the first error so far.
 func (c *CSVWriter) Flush() error {
 	c.w.Flush()
 	if err := c.w.Error(); err != nil {

@@ -14,13 +14,12 @@
 // # What is simulated
 //
 // Shaper does the arithmetic of shaper.Bucket and shaper.Admit, to the microsecond: a job leaves at
-// its stamp. It holds its place until a worker takes it out of the queue, which is a little before
-// its stamp, for workers look ahead. Of a departure and an arrival at the same instant the
-// departure comes first, but arrivals at the same instant are a bunch: they are judged together, as
-// those of a batch are, before any of them leaves.
+// its stamp. It holds its place until a worker leases it, a little before its stamp. If a departure
+// and an arrival have the same instant, the departure comes first. Arrivals at the same instant are
+// decided on together, as a batch is, before any of them leaves.
 //
-// Deliveries all take the same time, none unless it is given, and succeed at the first attempt;
-// nothing is held or scheduled for later. So the run is that of a flow whose upstream keeps up, or
-// is held back by the cap of concurrency alone. Retries would take further slots, and a poll for
-// expired leases, which workers make besides, may free a place up to half a horizon sooner.
+// Every delivery takes the same time, 0 by default, and succeeds at the first attempt. No job is
+// held or scheduled for later. So only the rate and the concurrency limit the flow. Retries would
+// take further slots. A poll for expired leases, which workers make, too, may free a place up to
+// half a horizon sooner.
 package simulate

@@ -2,7 +2,7 @@ package simulate
 
 import "github.com/7509e464/sluice/shaper/limiter"
 
-// Limiter replays the trace through a limiter with one key: what is allowed leaves at once. The
+// Limiter replays the trace through a limiter with one key: allowed requests leave at once. The
 // error is of type shaper.Problems or wraps ErrTrace.
 func Limiter(t Trace, p limiter.Policy) (*Run, error) {
 	if err := p.Validate(); err != nil {

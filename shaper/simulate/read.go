@@ -13,12 +13,12 @@ type Format string
 
 // The formats of traces.
 const (
-	Auto      Format = "auto" // told by the first line that is not blank
+	Auto      Format = "auto" // detected by the first line that is not blank
 	CSV       Format = "csv"
 	AccessLog Format = "log" // common or combined log format
 )
 
-// Read reads a trace of the given format. Skipped is told of access logs alone.
+// Read reads a trace of the given format. Skipped is empty unless the file is an access log.
 func Read(r io.Reader, f Format) (Trace, Skipped, error) {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	if f == Auto {

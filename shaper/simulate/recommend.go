@@ -124,7 +124,7 @@ func (u *tuner) try(r shaper.Rate) Point {
 	return point
 }
 
-// measure tells what came of the last replay.
+// measure sums up the last replay.
 func (u *tuner) measure(p Point) Point {
 	u.waits = u.waits[:0]
 	for i, a := range u.run.Trace {

@@ -33,8 +33,8 @@ func (r *Run) Report() Report {
 	return out
 }
 
-// Together sums up runs of flows beside each other: counts are sums, waits those of all jobs, and
-// what is the most is that of one flow. There is no window that they share.
+// Together sums up runs of separate flows: counts are sums, waits those of all jobs, and maxima
+// those of one flow. The flows share no window.
 func Together(runs ...*Run) Report {
 	var all Report
 	var waits []int64

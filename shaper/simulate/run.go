@@ -7,7 +7,7 @@ type Fate byte
 
 // The fates of arrivals.
 const (
-	Refused     Fate = iota // the queue was full, or the limiter said no
+	Refused     Fate = iota // the queue was full, or the limiter refused
 	Unreachable             // refused by the shaper: it could not have left within the max wait
 	Expired                 // admitted, but its max wait was over before it could leave
 	Departed

@@ -17,9 +17,9 @@ type Series struct {
 	Depth   []int64 // the most that waited
 }
 
-// Series lays the run out in at most so many steps, each 1, 2 or 5 times a power of ten
-// microseconds long: with a round rate it is a whole number of intervals, and even departures look
-// even. Several runs of one trace are laid out alike by giving the end of the last.
+// Series divides the run into at most the given number of steps. Each is 1, 2 or 5 times a power of
+// ten microseconds long: with a round rate that is a whole number of intervals, so even departures
+// look even. Several runs of one trace are laid out alike by giving the end of the last.
 func (r *Run) Series(steps int, end shaper.Instant) Series {
 	begin := r.Trace[0].At
 	end = max(end, r.End())
@@ -28,7 +28,7 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 	s := Series{Begin: begin, Step: time.Duration(step) * time.Microsecond}
 	s.Arrived, s.Passed, s.Refused, s.Depth = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	var depth int64
-	at := 0 // the step up to which the depth is told
+	at := 0 // the step up to which the depth is known
 	reach := func(i shaper.Instant) int {
 		k := int((i - begin) / step)
 		for ; at < k; at++ {

@@ -11,7 +11,7 @@ import (
 // otherwise.
 const Horizon = 20 * time.Millisecond
 
-// Workers are what the run needs to know of those that deliver. The zero value leases and delivers
+// Workers are the properties of the workers that the run needs. The zero value leases and delivers
 // in no time.
 type Workers struct {
 	Horizon time.Duration // how far ahead of their stamps they lease jobs; with 0 a job holds its place until it leaves
@@ -29,8 +29,8 @@ func (w Workers) validate() error {
 	return ps.Err()
 }
 
-// Shaper replays the trace through a flow with the policy, of which all counts but the capacity in
-// bytes. The error is of type shaper.Problems or wraps ErrTrace.
+// Shaper replays the trace through a flow with the policy. The capacity in bytes does not apply,
+// because arrivals have no payload. The error is of type shaper.Problems or wraps ErrTrace.
 func Shaper(t Trace, p shaper.Policy, w Workers) (*Run, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
