@@ -171,8 +171,8 @@ func (s *Service) await(ctx context.Context) bool {
 	}
 }
 
-// Config is the settings of a Service. Redis, Guard and Job must be set. The zero value of any other
-// field means its default.
+// Config is the settings of a Service. Redis, Guard and Job must be set. The zero value of any
+// other field means its default.
 type Config struct {
 	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
 	Guard *Guard
