@@ -42,7 +42,7 @@ Example:
 
 func (c *burstCmd) Run(a *app) error {
 	if c.N < 1 || c.Concurrency < 1 {
-		return usageError{"-n and --concurrency must be at least 1"}
+		return usagef("-n and --concurrency must be at least 1")
 	}
 	remote, err := c.connect(c.Concurrency)
 	if err != nil {

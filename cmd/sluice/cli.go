@@ -48,9 +48,11 @@ type commands struct {
 }
 
 // usageError is a mistake on the command line that kong could not see.
-type usageError struct{ message string }
+type usageError string
 
-func (e usageError) Error() string { return e.message }
+func (e usageError) Error() string { return string(e) }
+
+func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
 // errReported is a failure that was printed already: it only decides the exit code.
 var errReported = errors.New("reported")

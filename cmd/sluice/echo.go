@@ -29,7 +29,7 @@ Example:
 
 func (c *echoCmd) Run(a *app) error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return usageError{fmt.Sprintf("--listen: %q must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)}
+		return usagef("--listen: %q must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
 	e, err := startEcho(c.Listen, newLogger(a.Err, "info"))
 	if err != nil {

@@ -28,7 +28,7 @@ func (c *healthcheckCmd) Run(a *app) error {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL(c.Admin)+"/readyz", nil)
 	if err != nil {
-		return usageError{"--admin: must be an address such as " + defaultAdmin}
+		return usagef("--admin: must be an address such as %s", defaultAdmin)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -44,7 +44,7 @@ func (c *jobListCmd) Run(a *app) error {
 			continue
 		}
 		if *at.to = *at.from; at.from.Unix() <= 0 { // the zero time would mean any
-			return usageError{at.flag + " must be after 1970"}
+			return usagef("%s must be after 1970", at.flag)
 		}
 	}
 	remote, err := c.connect(1)

@@ -23,7 +23,7 @@ Example:
 
 func (c *jobWaitCmd) Run(a *app) error {
 	if c.Timeout <= 0 {
-		return usageError{"--timeout must be more than 0s"}
+		return usagef("--timeout must be more than 0s")
 	}
 	remote, err := c.connect(1)
 	if err != nil {

@@ -41,7 +41,7 @@ func (c *keyCreateCmd) Run(a *app) error {
 	wanted := wire.KeyRequest{Name: c.Name}
 	switch {
 	case c.ExpiresIn < 0:
-		return usageError{"--expires-in must not be negative"}
+		return usagef("--expires-in must not be negative")
 	case c.ExpiresIn > 0:
 		wanted.Expires = time.Now().Add(c.ExpiresIn).UTC()
 	}

@@ -28,7 +28,7 @@ type listed[T any] struct {
 // memory. If there are more than were wanted it says so on notes.
 func (l listed[T]) print(w, notes io.Writer, f listFlags) error {
 	if f.Limit < 1 {
-		return usageError{"--limit must be at least 1"}
+		return usagef("--limit must be at least 1")
 	}
 	out := &listing{w: bufio.NewWriter(w), json: f.JSON, head: l.head}
 	next := ""

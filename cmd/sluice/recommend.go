@@ -41,7 +41,7 @@ func (c *recommendCmd) Run(a *app) error { return a.interruptible(c.run) }
 func (c *recommendCmd) run(a *app) error {
 	share, err := parseShare(c.MaxRefused)
 	if err != nil {
-		return usageError{fmt.Sprintf("--max-refused: %v", err)}
+		return usagef("--max-refused: %v", err)
 	}
 	t, err := c.load(a)
 	if err != nil {

@@ -54,14 +54,14 @@ const (
 
 func (c *recordCmd) Run(a *app) error {
 	if c.For < 0 {
-		return usageError{"--for must not be negative"}
+		return usagef("--for must not be negative")
 	}
 	var servers []server
 	for _, address := range c.Admin {
 		// Without a bound on the time of an answer, which a stream has no use for.
 		s, err := client.New(baseURL(address), c.AdminToken, &http.Client{Transport: httpClient(1).Transport})
 		if err != nil {
-			return usageError{"--admin: " + err.Error()}
+			return usagef("--admin: %v", err)
 		}
 		servers = append(servers, server{s, address})
 	}
@@ -76,7 +76,7 @@ func (c *recordCmd) Run(a *app) error {
 	if c.Out != "-" {
 		file, err := os.Create(c.Out)
 		if err != nil {
-			return usageError{fmt.Sprintf("--out: %v", err)}
+			return usagef("--out: %v", err)
 		}
 		defer file.Close()
 		out = file

@@ -36,7 +36,7 @@ type jobsAPI struct{ *client.Client }
 func (f apiFlags) connect(calls int) (jobsAPI, error) {
 	c, err := client.New(baseURL(f.API), f.APIKey, httpClient(calls))
 	if err != nil {
-		return jobsAPI{}, usageError{"--api: " + err.Error()}
+		return jobsAPI{}, usagef("--api: %v", err)
 	}
 	return jobsAPI{c}, nil
 }
@@ -47,7 +47,7 @@ func (f adminFlags) connect() (*client.Client, error) { return f.dial(1) }
 func (f adminFlags) dial(calls int) (*client.Client, error) {
 	c, err := client.New(baseURL(f.Admin), f.AdminToken, httpClient(calls))
 	if err != nil {
-		return nil, usageError{"--admin: " + err.Error()}
+		return nil, usagef("--admin: %v", err)
 	}
 	return c, nil
 }

@@ -46,10 +46,10 @@ func (c *simulateCmd) Run(a *app) error { return a.interruptible(c.run) }
 
 func (c *simulateCmd) run(a *app) error {
 	if (c.Concurrency != 0) != (c.Service != 0) {
-		return usageError{"--concurrency and --service belong together: so many jobs at once, each for so long"}
+		return usagef("--concurrency and --service belong together: so many jobs at once, each for so long")
 	}
 	if c.Burst < 0 {
-		return usageError{"--burst must not be negative; 0 is the default"}
+		return usagef("--burst must not be negative; 0 is the default")
 	}
 	t, err := c.load(a)
 	if err != nil {
@@ -126,7 +126,7 @@ func (c *simulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 	for _, text := range c.Rates {
 		pace, err := parsePace(text)
 		if err != nil {
-			return nil, usageError{fmt.Sprintf("--rates: %q: %v", text, err)}
+			return nil, usagef("--rates: %q: %v", text, err)
 		}
 		p.Rates = append(p.Rates, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.PeriodMS, Burst: pace.Burst}.Pace())
 	}

@@ -63,10 +63,10 @@ func (c *submitCmd) Run(a *app) error {
 		}
 	}
 	if len(payload) > maxPayload {
-		return usageError{fmt.Sprintf("the payload must have at most %d MiB", maxPayload>>20)}
+		return usagef("the payload must have at most %d MiB", maxPayload>>20)
 	}
 	if !json.Valid(payload) {
-		return usageError{"the payload must be one JSON value"}
+		return usagef("the payload must be one JSON value")
 	}
 	remote, err := c.connect(1)
 	if err != nil {
@@ -103,20 +103,20 @@ func (c *submitCmd) Run(a *app) error {
 func (c *submitCmd) check() error {
 	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
 		if d < 0 || d%time.Millisecond != 0 {
-			return usageError{name + " must be in whole milliseconds, not negative"}
+			return usagef("%s must be in whole milliseconds, not negative", name)
 		}
 	}
 	if c.File == "" {
 		switch {
 		case c.Type == "":
-			return usageError{"--type is required without --file: what kind of job it is, such as order.create"}
+			return usagef("--type is required without --file: what kind of job it is, such as order.create")
 		case c.KeyPrefix != "" || c.NoWait:
-			return usageError{"--key-prefix and --no-wait need --file"}
+			return usagef("--key-prefix and --no-wait need --file")
 		}
 		return nil
 	}
 	if c.Wait {
-		return usageError{"--wait does not go with --file; see sluice job wait"}
+		return usagef("--wait does not go with --file; see sluice job wait")
 	}
 	for _, own := range []struct {
 		name  string
@@ -126,7 +126,7 @@ func (c *submitCmd) check() error {
 		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
 	} {
 		if own.given {
-			return usageError{own.name + " does not go with --file, whose lines say it themselves"}
+			return usagef("%s does not go with --file, whose lines say it themselves", own.name)
 		}
 	}
 	return nil

@@ -306,7 +306,7 @@ func (c *submitCmd) submitFile(a *app) error {
 	if c.File != "-" {
 		file, err := os.Open(c.File)
 		if err != nil {
-			return usageError{"--file: " + err.Error()}
+			return usagef("--file: %v", err)
 		}
 		defer file.Close()
 		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {

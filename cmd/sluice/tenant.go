@@ -190,7 +190,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 			name = "max_wait_ms"
 		}
 		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
-			return nil, usageError{fmt.Sprintf("--reset: %q is no setting of a tenant", name)}
+			return nil, usagef("--reset: %q is no setting of a tenant", name)
 		}
 		patch[name] = nil
 	}
@@ -204,7 +204,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 	}
 	if c.MaxWait != nil {
 		if *c.MaxWait%time.Millisecond != 0 {
-			return nil, usageError{"--max-wait must be in whole milliseconds"}
+			return nil, usagef("--max-wait must be in whole milliseconds")
 		}
 		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
 	}
@@ -213,7 +213,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		for i, text := range c.Rates {
 			pace, err := parsePace(text)
 			if err != nil {
-				return nil, usageError{fmt.Sprintf("--rates: %q: %v", text, err)}
+				return nil, usagef("--rates: %q: %v", text, err)
 			}
 			paces[i] = pace
 		}
@@ -223,11 +223,11 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		patch["tier"] = c.Tier
 	}
 	if len(patch) == 0 {
-		return nil, usageError{"nothing to change: give at least one setting, such as --rate 200/s"}
+		return nil, usagef("nothing to change: give at least one setting, such as --rate 200/s")
 	}
 	if c.Route != "" {
 		if _, tier := patch["tier"]; tier {
-			return nil, usageError{"--tier is no setting of a route"}
+			return nil, usagef("--tier is no setting of a route")
 		}
 		patch = map[string]any{"routes": map[string]any{c.Route: patch}}
 	}

@@ -54,7 +54,7 @@ Example:
 func (c *tenantApplyCmd) Run(a *app) error {
 	asks := c.Prune && !c.Yes && !c.DryRun
 	if asks && (!terminal(a.In) || !terminal(a.Err)) {
-		return usageError{"--prune drops settings: --yes is required where nobody can be asked"}
+		return usagef("--prune drops settings: --yes is required where nobody can be asked")
 	}
 	d, err := c.differences(a)
 	if err != nil {

@@ -29,7 +29,7 @@ func (f *sweepFlags) filter(state string) (wire.Filter, error) {
 	if f.CreatedBefore != nil {
 		// The zero time would stand for the present.
 		if filter.CreatedBefore = *f.CreatedBefore; filter.CreatedBefore.Unix() <= 0 {
-			return filter, usageError{"--created-before must be after 1970"}
+			return filter, usagef("--created-before must be after 1970")
 		}
 	}
 	return filter, nil
@@ -59,9 +59,9 @@ func (c *tenantPurgeCmd) Run(a *app) error {
 	}
 	switch {
 	case c.All && state != "":
-		return usageError{"--all and --state exclude each other"}
+		return usagef("--all and --state exclude each other")
 	case !c.All && state == "" && len(c.ID) == 0:
-		return usageError{"one of --state, --id or --all is required; --state is queued, scheduled, retrying or dead"}
+		return usagef("one of --state, --id or --all is required; --state is queued, scheduled, retrying or dead")
 	}
 	filter, err := c.filter(state)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *tenantPurgeCmd) Run(a *app) error {
 	}
 	if !c.Yes {
 		if !terminal(a.In) || !terminal(a.Err) {
-			return usageError{"purge deletes jobs: --yes is required where nobody can be asked"}
+			return usagef("purge deletes jobs: --yes is required where nobody can be asked")
 		}
 		t, err := remote.Tenant(a.ctx, c.Name)
 		if err != nil {

@@ -43,13 +43,13 @@ Example:
 func (c *topCmd) Run(a *app) error {
 	switch {
 	case c.Count < 0:
-		return usageError{"-n must be at least 1"}
+		return usagef("-n must be at least 1")
 	case c.Limit < 1 || c.Limit > 500:
-		return usageError{"--limit must be from 1 to 500"}
+		return usagef("--limit must be from 1 to 500")
 	}
 	stream, err := client.New(baseURL(c.Admin), c.AdminToken, streamClient())
 	if err != nil {
-		return usageError{"--admin: " + err.Error()}
+		return usagef("--admin: %v", err)
 	}
 	remote, err := c.connect()
 	if err != nil {

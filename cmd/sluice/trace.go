@@ -38,7 +38,7 @@ type pictureFlags struct {
 func (f *traceFlags) load(a *app) (simulate.Trace, error) {
 	switch {
 	case (f.Trace == "") == (f.Generate == nil):
-		return nil, usageError{"give either --trace FILE or --generate SHAPE"}
+		return nil, usagef("give either --trace FILE or --generate SHAPE")
 	case f.Generate != nil:
 		return f.generate()
 	}
@@ -47,7 +47,7 @@ func (f *traceFlags) load(a *app) (simulate.Trace, error) {
 	if f.Trace != "-" {
 		file, err := os.Open(f.Trace)
 		if err != nil {
-			return nil, usageError{fmt.Sprintf("--trace: %v", err)}
+			return nil, usagef("--trace: %v", err)
 		}
 		defer file.Close()
 		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
@@ -133,7 +133,7 @@ func (f *traceFlags) generate() (simulate.Trace, error) {
 		return nil, flagError(err, map[string]string{"shape": "generate", "rate": "arrivals"})
 	}
 	if len(t) == 0 {
-		return nil, usageError{"--for is so short that nothing arrives"}
+		return nil, usagef("--for is so short that nothing arrives")
 	}
 	return t, nil
 }
@@ -153,7 +153,7 @@ func flagError(err error, names map[string]string) error {
 		}
 		lines[i] = fmt.Sprintf("--%s: %s: %s", flag, p.Value, p.Rule)
 	}
-	return usageError{strings.Join(lines, "; ")}
+	return usageError(strings.Join(lines, "; "))
 }
 
 // draw writes the pictures that were asked for.
