@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -43,31 +44,31 @@ type checkReport struct {
 	Examples []queue.Finding `json:"examples"`
 }
 
-func (c *checkCmd) Run(a *app) (err error) {
+func (c *checkCmd) Run(a *console.App) (err error) {
 	cfg, err := config.Load(c.sources(a, c.Config))
 	if err != nil {
 		return err
 	}
-	log := newLogger(a.Err, "error")
-	engine, err := queue.OpenEngine(a.ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir, AllowUnsafe: true, Logger: log})
+	log := console.NewLogger(a.Err, "error")
+	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir, AllowUnsafe: true, Logger: log})
 	if err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
 	defer func() { _ = engine.Close() }()
-	shards, err := queue.StoredShards(a.ctx, engine)
+	shards, err := queue.StoredShards(a.Ctx, engine)
 	if err != nil {
 		return fmt.Errorf("read the store: %w", err)
 	}
 	if shards == 0 {
 		return shaper.Problems{{Field: "redis.url", Value: engine.String(), Rule: "must be a store of Sluice: sluice:meta is missing there"}}
 	}
-	q, err := queue.Open(a.ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
+	q, err := queue.Open(a.Ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
 	if err != nil {
 		return fmt.Errorf("open the queue: %w", err)
 	}
 	defer func() { _ = q.Close() }()
 	report := checkReport{Repaired: c.Repair, Counts: map[string]int{}, Examples: []queue.Finding{}}
-	report.Checked, err = q.Check(a.ctx, c.Repair, func(found []queue.Finding) error {
+	report.Checked, err = q.Check(a.Ctx, c.Repair, func(found []queue.Finding) error {
 		for _, f := range found {
 			if report.Counts[f.Kind]++; report.Counts[f.Kind] <= checkExamples {
 				report.Examples = append(report.Examples, f)
@@ -81,9 +82,9 @@ func (c *checkCmd) Run(a *app) (err error) {
 	return c.print(a, report)
 }
 
-func (c *checkCmd) print(a *app, r checkReport) error {
+func (c *checkCmd) print(a *console.App, r checkReport) error {
 	if c.JSON {
-		if err := printJSON(a.Out, r); err != nil {
+		if err := console.PrintJSON(a.Out, r); err != nil {
 			return err
 		}
 	} else {
@@ -91,7 +92,7 @@ func (c *checkCmd) print(a *app, r checkReport) error {
 			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], queue.FindingKinds[kind])
 			for _, f := range r.Examples {
 				if f.Kind == kind {
-					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, oneLine(f.Name), oneLine(f.Detail))
+					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, console.OneLine(f.Name), console.OneLine(f.Detail))
 				}
 			}
 		}
@@ -105,5 +106,5 @@ func (c *checkCmd) print(a *app, r checkReport) error {
 	default:
 		fmt.Fprintln(a.Err, "sluice check --repair makes that right.")
 	}
-	return errReported
+	return console.ErrReported
 }

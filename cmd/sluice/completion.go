@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 type completionCmd struct {
@@ -62,7 +64,7 @@ complete -c sluice -n __sluice_finds -f -a '(printf "%s\n" $__sluice_found)'
 `,
 }
 
-func (c *completionCmd) Run(a *app) error {
+func (c *completionCmd) Run(a *console.App) error {
 	_, err := fmt.Fprint(a.Out, completionScripts[c.Shell])
 	return err
 }
@@ -79,7 +81,7 @@ Example:
   sluice complete -- job list --st`
 }
 
-func (c *completeCmd) Run(a *app, parser *kong.Kong) error {
+func (c *completeCmd) Run(a *console.App, parser *kong.Kong) error {
 	for _, found := range candidates(parser.Model.Node, c.Words) {
 		if _, err := fmt.Fprintln(a.Out, found); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -28,8 +29,8 @@ type sourceFlags struct {
 	kong.Plugins // the flags of the settings
 }
 
-func (f *sourceFlags) sources(a *app, file string) config.Sources {
-	return config.Sources{File: file, Environ: a.environ, Flags: settingValues(f.Plugins), Routes: f.Route}
+func (f *sourceFlags) sources(a *console.App, file string) config.Sources {
+	return config.Sources{File: file, Environ: a.Environ, Flags: settingValues(f.Plugins), Routes: f.Route}
 }
 
 type configCheckCmd struct {
@@ -49,8 +50,8 @@ Example:
   sluice config check --route default=http://127.0.0.1:9000/orders`
 }
 
-func (c *configCheckCmd) Run(a *app) error {
-	for _, note := range config.Strays(a.environ) {
+func (c *configCheckCmd) Run(a *console.App) error {
+	for _, note := range config.Strays(a.Environ) {
 		fmt.Fprintln(a.Err, "sluice: note:", note)
 	}
 	settings, err := config.Check(c.sources(a, c.File))
@@ -67,13 +68,13 @@ func (c *configCheckCmd) Run(a *app) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(a.Out, map[string]any{"settings": settings})
+		return console.PrintJSON(a.Out, map[string]any{"settings": settings})
 	}
 	rows := [][]string{{"KEY", "VALUE", "FROM"}}
 	for _, s := range settings {
-		rows = append(rows, []string{s.Key, oneLine(s.Value), s.From})
+		rows = append(rows, []string{s.Key, console.OneLine(s.Value), s.From})
 	}
-	if err := printTable(a.Out, rows); err != nil {
+	if err := console.PrintTable(a.Out, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.Err, "Nothing is wrong.")

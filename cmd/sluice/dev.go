@@ -8,13 +8,10 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/shaper"
-)
-
-// Where the listeners of dev are, and where the client commands look by default.
-const (
-	defaultAPI   = "127.0.0.1:8080"
-	defaultAdmin = "127.0.0.1:8081"
 )
 
 type devCmd struct {
@@ -37,8 +34,8 @@ Example:
   sluice dev --upstream http://127.0.0.1:9000/orders`
 }
 
-func (c *devCmd) Run(a *app) error {
-	log := newLogger(a.Err, c.LogLevel)
+func (c *devCmd) Run(a *console.App) error {
+	log := console.NewLogger(a.Err, c.LogLevel)
 	from := config.Sources{Flags: map[string]string{
 		"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
 		"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
@@ -57,11 +54,11 @@ func (c *devCmd) Run(a *app) error {
 	if err != nil {
 		return c.inFlags(err)
 	}
-	p := &process{
-		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, apiFlag: "--api", adminFlag: "--admin", log: log,
-		ready: func(r running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
+	p := &process.Process{
+		Config: cfg, Version: build(), Roles: process.Roles{API: true, Worker: true}, Embedded: true, APIFlag: "--api", AdminFlag: "--admin", Log: log,
+		Ready: func(r process.Running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
 	}
-	return p.run(a.ctx)
+	return p.Run(a.Ctx)
 }
 
 // inFlags names the flags of dev where a problem names settings that it does not show.
@@ -78,10 +75,10 @@ func (c *devCmd) inFlags(err error) error {
 }
 
 // welcome prints where everything is, and what to paste.
-func (c *devCmd) welcome(w io.Writer, r running, upstream string) {
-	api, admin := "http://"+r.api.String(), "http://"+r.admin.String()
+func (c *devCmd) welcome(w io.Writer, r process.Running, upstream string) {
+	api, admin := "http://"+r.API.String(), "http://"+r.Admin.String()
 	where := ""
-	if r.api.String() != defaultAPI {
+	if r.API.String() != access.DefaultAPI {
 		where += " --api " + api
 	}
 	fmt.Fprintf(w, `
@@ -111,5 +108,5 @@ Meanwhile, in another terminal, change the rate:
 
 Ctrl-C ends it.
 
-`, api, admin, upstream, c.Rate, where, invoked(os.Args[0]))
+`, api, admin, upstream, c.Rate, where, console.Invoked(os.Args[0]))
 }

@@ -11,8 +11,10 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -27,18 +29,18 @@ Example:
   sluice echo --listen 127.0.0.1:9000`
 }
 
-func (c *echoCmd) Run(a *app) error {
+func (c *echoCmd) Run(a *console.App) error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return usagef("--listen: %q must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
+		return console.Usagef("--listen: %q must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
-	e, err := startEcho(c.Listen, newLogger(a.Err, "info"))
+	e, err := startEcho(c.Listen, console.NewLogger(a.Err, "info"))
 	if err != nil {
 		return err
 	}
 	defer e.close()
 	fmt.Fprintf(a.Out, "echo listens on %s\n", e.url())
 	select {
-	case <-a.ctx.Done():
+	case <-a.Ctx.Done():
 		return nil
 	case err := <-e.ended:
 		return err
@@ -55,7 +57,7 @@ type echo struct {
 func startEcho(address string, log *slog.Logger) (*echo, error) {
 	socket, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("echo: cannot listen on %s: %w", address, rootOf(err))
+		return nil, fmt.Errorf("echo: %w", err)
 	}
 	e := &echo{socket: socket, ended: make(chan error, 1)}
 	e.server = api.HTTPServer(address, echoHandler(log), log)
@@ -70,11 +72,14 @@ func startEcho(address string, log *slog.Logger) (*echo, error) {
 func (e *echo) url() string { return "http://" + e.socket.Addr().String() + "/" }
 
 func (e *echo) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), echoGrace)
 	defer cancel()
 	_ = e.server.Shutdown(ctx)
 	_ = e.server.Close()
 }
+
+// echoGrace is how long running requests may take to end.
+const echoGrace = 3 * time.Second
 
 // maxEcho bounds the payload that an answer repeats; the answer as a whole is kept with the job.
 const maxEcho = 1 << 10

@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"strings"
 	"time"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 type healthcheckCmd struct {
@@ -23,12 +24,12 @@ Example:
   sluice healthcheck --admin 127.0.0.1:9091`
 }
 
-func (c *healthcheckCmd) Run(a *app) error {
-	ctx, cancel := context.WithTimeout(a.ctx, c.Timeout)
+func (c *healthcheckCmd) Run(a *console.App) error {
+	ctx, cancel := context.WithTimeout(a.Ctx, c.Timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL(c.Admin)+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, access.BaseURL(c.Admin)+"/readyz", nil)
 	if err != nil {
-		return usagef("--admin: must be an address such as %s", defaultAdmin)
+		return console.Usagef("--admin: must be an address such as %s", access.DefaultAdmin)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -39,20 +40,8 @@ func (c *healthcheckCmd) Run(a *app) error {
 		return fmt.Errorf("not ready: %s", response.Status)
 	}
 	if c.JSON {
-		return printJSON(a.Out, map[string]string{"status": "ready"})
+		return console.PrintJSON(a.Out, map[string]string{"status": "ready"})
 	}
 	_, err = fmt.Fprintln(a.Out, "ready")
 	return err
-}
-
-// baseURL makes a URL of an address or a URL; an address that stands for every interface is reached
-// on loopback.
-func baseURL(address string) string {
-	if strings.Contains(address, "://") {
-		return strings.TrimRight(address, "/")
-	}
-	if host, port, err := net.SplitHostPort(address); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
-		address = net.JoinHostPort("127.0.0.1", port)
-	}
-	return "http://" + address
 }

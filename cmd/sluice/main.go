@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 // silence keeps the Redis client from writing to stderr by itself: what matters of it comes back as
@@ -33,7 +35,7 @@ func main() {
 	redis.SetLogger(silence{})
 	dropEmpty(os.Environ())
 	ctx, stop := signalContext()
-	code := run(ctx, os.Args[1:], stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
+	code := Run(ctx, os.Args[1:], console.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
 	stop()
 	os.Exit(code)
 }

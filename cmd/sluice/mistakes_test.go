@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 // What a newcomer mistypes is answered with the flag, the value and the rule.
@@ -24,8 +27,8 @@ func TestMistakes(t *testing.T) {
 		"submit --typ t 1":                   `unknown flag --typ, did you mean "--type"?`,
 	} {
 		var out, err bytes.Buffer
-		code := run(t.Context(), strings.Fields(args), stdio{In: strings.NewReader(""), Out: &out, Err: &err}, nil)
-		if said, _, _ := strings.Cut(err.String(), "\n"); code != exitUsage || !strings.HasPrefix(said, "sluice: "+want) {
+		code := Run(t.Context(), strings.Fields(args), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &err}, nil)
+		if said, _, _ := strings.Cut(err.String(), "\n"); code != command.ExitUsage || !strings.HasPrefix(said, "sluice: "+want) {
 			t.Errorf("%s: exit code %d, %q, want %q", args, code, said, want)
 		}
 	}

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"os/exec"
-	"slices"
-	"strings"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -35,16 +34,16 @@ Example:
   sluice serve --route default=http://127.0.0.1:9000/orders`
 }
 
-func (c *serveCmd) Run(a *app) error {
+func (c *serveCmd) Run(a *console.App) error {
 	sources := c.sources(a, c.Config)
 	cfg, loadErr := config.Load(sources)
 	problems, _ := loadErr.(shaper.Problems)
 	if loadErr != nil && problems == nil {
 		return loadErr
 	}
-	r, rolesProblems := parseRoles(c.Roles)
+	r, rolesProblems := process.ParseRoles(c.Roles)
 	problems = append(problems, rolesProblems...)
-	if r.split() && cfg.Redis.URL == "" && len(problems) == 0 {
+	if r.Split() && cfg.Redis.URL == "" && len(problems) == 0 {
 		problems = append(problems, shaper.Problem{Field: "redis.url", Value: "not set",
 			Rule: "must be set when --roles is not api,worker: a private redis-server cannot be shared"})
 	}
@@ -56,40 +55,16 @@ func (c *serveCmd) Run(a *app) error {
 		_, err := exec.LookPath("redis-server")
 		embedded = err != nil
 	}
-	p := &process{
-		cfg: cfg, roles: r, embedded: embedded, apiFlag: "--api", adminFlag: "--admin",
-		log:    newLogger(a.Err, cfg.Log.Level),
-		getenv: func(name string) string { return a.env(name, "") },
+	p := &process.Process{
+		Config: cfg, Version: build(), Roles: r, Embedded: embedded, APIFlag: "--api", AdminFlag: "--admin",
+		Log:    console.NewLogger(a.Err, cfg.Log.Level),
+		Getenv: func(name string) string { return a.Env(name, "") },
 	}
-	for _, note := range config.Strays(a.environ) {
-		p.log.Warn(note)
+	for _, note := range config.Strays(a.Environ) {
+		p.Log.Warn(note)
 	}
 	if c.Config != "" {
-		p.reloader = newReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.log)
+		p.Reloader = process.NewReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.Log)
 	}
-	return p.run(a.ctx)
-}
-
-// roles is what a process does.
-type roles struct{ api, worker bool }
-
-func (r roles) split() bool { return !r.api || !r.worker }
-
-func parseRoles(text string) (roles, shaper.Problems) {
-	var r roles
-	names := strings.Split(text, ",")
-	for _, name := range names {
-		switch strings.TrimSpace(name) {
-		case "api":
-			r.api = true
-		case "worker":
-			r.worker = true
-		default:
-			return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must be api, worker or api,worker"}}
-		}
-	}
-	if len(names) != len(slices.Compact(slices.Sorted(slices.Values(names)))) {
-		return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must name each role once"}}
-	}
-	return r, nil
+	return p.Run(a.Ctx)
 }

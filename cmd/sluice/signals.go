@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 )
 
 // signalContext ends with the first SIGTERM or SIGINT, which asks for an orderly end. A second one
@@ -25,7 +27,7 @@ func signalContext() (ctx context.Context, stop func()) {
 		select {
 		case s := <-signals:
 			fmt.Fprintf(os.Stderr, "sluice: second signal (%v): ending at once\n", s)
-			os.Exit(exitFailed)
+			os.Exit(command.ExitFailed)
 		case <-done:
 		}
 	}()

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 // Set at build time by -ldflags "-X main.version=… -X main.commit=…"; without that the module's
@@ -48,10 +49,10 @@ Example:
   sluice version --json`
 }
 
-func (c versionCmd) Run(a *app) error {
+func (c versionCmd) Run(a *console.App) error {
 	v := build()
 	if c.JSON {
-		return printJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit, "go": v.Go})
+		return console.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit, "go": v.Go})
 	}
 	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s\n", v.Version, v.Commit, v.Go)
 	return err

@@ -1,0 +1,178 @@
+package arrivals
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/simulate"
+	"github.com/7509e464/sluice/shaper/simulate/picture"
+)
+
+type RecommendCmd struct {
+	traceFlags   `embed:"" group:"Arrivals:"`
+	pictureFlags `embed:"" group:"Output:"`
+	MaxRefused   string        `default:"0.1%" placeholder:"SHARE" help:"Share of the arrivals that may be refused, such as 0.1% [0.1%]."`
+	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"How long 99 of 100 of those admitted may wait at most."`
+	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"What the upstream takes at most."`
+	Burst        int64         `default:"1" placeholder:"N" help:"Jobs that may leave at once after an idle stretch [1]."`
+	Tenant       string        `filled:"" default:"TENANT" placeholder:"NAME" help:"Name of the tenant in the command that is printed."`
+}
+
+func (RecommendCmd) Help() string {
+	return `Replays arrivals at many rates and finds the smallest rate, and for it the smallest capacity, that reach the goals: at most so many refused, and 99 of 100 waiting no longer than so. With --upstream the rate is at most that; without --wait-p99 it is exactly that, and only the capacity is looked for.
+
+The rates around it are shown with the capacity and the wait that each would need. It holds for these arrivals: leave room for busier days. The last line is the command that applies it.
+
+The exit code is 1 if no rate within the bound reaches the goals.
+
+Example:
+  sluice recommend --trace access.log --max-refused 0.1% --wait-p99 30s
+  sluice recommend --trace arrivals.csv --upstream 50/s --tenant acme
+  sluice recommend --generate flash-sale --wait-p99 10s --svg tradeoff.svg`
+}
+
+func (c *RecommendCmd) Run(a *console.App) error { return a.Interruptible(c.run) }
+
+func (c *RecommendCmd) run(a *console.App) error {
+	share, err := parseShare(c.MaxRefused)
+	if err != nil {
+		return console.Usagef("--max-refused: %v", err)
+	}
+	t, err := c.load(a)
+	if err != nil {
+		return err
+	}
+	goals := simulate.Goals{MaxRefused: share, WaitP99: c.WaitP99, Burst: c.Burst}
+	if c.Upstream != nil {
+		goals.Upstream = *c.Upstream
+	}
+	watch, done := a.WatchSteps("rates tried", -1, len(t) >= longTrace)
+	r, err := simulate.Recommend(t, goals, watch)
+	done()
+	if err != nil {
+		return flagError(err, nil)
+	}
+	if c.JSON {
+		err = console.PrintJSON(a.Out, c.recommendation(r))
+	} else {
+		err = c.print(a, t, r)
+	}
+	if err == nil && c.plots(a) {
+		err = plotCurve(a.Out, r)
+	}
+	if err == nil && len(r.Curve) > 0 {
+		err = c.draw(func(w io.Writer, f picture.Format) error { return picture.TradeOff(w, f, r, goals) })
+	}
+	if err == nil && !r.Reached {
+		return console.ErrReported
+	}
+	return err
+}
+
+// parseShare reads a share such as 0.1% or 0.001.
+func parseShare(text string) (float64, error) {
+	digits, percent := strings.CutSuffix(text, "%")
+	share, err := strconv.ParseFloat(digits, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q must be a share such as 0.1%% or 0.001", text)
+	}
+	if percent {
+		share /= 100
+	}
+	return share, nil
+}
+
+// recommendation is what recommend prints as JSON.
+type recommendation struct {
+	pointJSON
+	Burst   int64       `json:"burst"`
+	Curve   []pointJSON `json:"curve"`
+	Command string      `json:"command,omitempty"`
+}
+
+// pointJSON is a rate and what it needs.
+type pointJSON struct {
+	Rate      shaper.Rate `json:"rate"`
+	Capacity  int64       `json:"capacity"`
+	Refused   float64     `json:"refused"` // share
+	WaitP99MS float64     `json:"wait_p99_ms"`
+	WaitMaxMS float64     `json:"wait_max_ms"`
+	Reached   bool        `json:"reached"`
+}
+
+func pointOf(p simulate.Point) pointJSON {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return pointJSON{Rate: p.Rate, Capacity: p.Capacity, Refused: p.Refused, WaitP99MS: ms(p.WaitP99), WaitMaxMS: ms(p.WaitMax), Reached: p.Reached}
+}
+
+func (c *RecommendCmd) recommendation(r simulate.Recommendation) recommendation {
+	out := recommendation{pointJSON: pointOf(r.Point), Burst: c.Burst, Curve: []pointJSON{}}
+	for _, p := range r.Curve {
+		out.Curve = append(out.Curve, pointOf(p))
+	}
+	if r.Reached {
+		out.Command = c.command(r)
+	}
+	return out
+}
+
+// command is what applies the recommendation.
+func (c *RecommendCmd) command(r simulate.Recommendation) string {
+	text := fmt.Sprintf("sluice tenant set %s --rate %v --capacity %d", console.ShellWord(c.Tenant), r.Rate, r.Capacity)
+	if c.Burst != 1 {
+		text += fmt.Sprintf(" --burst %d", c.Burst)
+	}
+	return text
+}
+
+func (c *RecommendCmd) print(a *console.App, t simulate.Trace, r simulate.Recommendation) error {
+	fmt.Fprintf(a.Out, "%s in %v%s\n\n", console.Plural(len(t), "arrival", "arrivals"), roundWait(t.Span()), meanRate(t))
+	rows := [][]string{{"RATE", "CAPACITY", "REFUSED", "WAIT P99", "MAX", "GOALS"}}
+	for _, p := range r.Curve {
+		goals := "reached"
+		if !p.Reached {
+			goals = "missed"
+		}
+		if p.Rate == r.Rate && r.Reached {
+			goals = "reached, recommended"
+		}
+		rows = append(rows, []string{
+			p.Rate.String(), strconv.FormatInt(p.Capacity, 10), fmt.Sprintf("%.3g%%", 100*p.Refused), roundWait(p.WaitP99).String(), roundWait(p.WaitMax).String(), goals,
+		})
+	}
+	if err := console.PrintTable(a.Out, rows); err != nil {
+		return err
+	}
+	if !r.Reached {
+		fmt.Fprintf(a.Err, "sluice: no rate up to %v reaches the goals: let the upstream take more, or more be refused, or waits be longer\n", r.Rate)
+		return nil
+	}
+	if _, err := fmt.Fprintf(a.Out, "\n%s\n", c.command(r)); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// plotCurve draws the capacity that each rate of the curve needs.
+func plotCurve(w io.Writer, r simulate.Recommendation) error {
+	if len(r.Curve) < 2 {
+		return nil
+	}
+	const columns = 6 // for each rate
+	var values []float64
+	for _, p := range r.Curve {
+		values = append(values, slices.Repeat([]float64{float64(p.Capacity)}, columns)...)
+	}
+	first, last := r.Curve[0].Rate, r.Curve[len(r.Curve)-1].Rate
+	_, err := io.WriteString(w, plotWith(values, fmt.Sprintf("capacity needed at the rates of the table, from %v to %v", first, last)))
+	if err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+// Package console holds what all commands share: streams, errors, tables, progress and logs.
+package console
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Stdio is where a command reads and prints.
+type Stdio struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// App is what every command gets.
+type App struct {
+	Stdio
+	Ctx     context.Context // ends when the process is asked to end
+	Environ []string
+}
+
+// Env reads a variable of the process, or the fallback.
+func (a *App) Env(name, fallback string) string {
+	for _, entry := range a.Environ {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok && value != "" {
+			return value
+		}
+	}
+	return fallback
+}
+
+// UsageError is a mistake on the command line that kong could not see.
+type UsageError string
+
+func (e UsageError) Error() string { return string(e) }
+
+func Usagef(format string, args ...any) error { return UsageError(fmt.Sprintf(format, args...)) }
+
+// ErrReported is a failure that was printed already: it only decides the exit code.
+var ErrReported = errors.New("reported")
+
+// Terminal reports whether a person is at the other end.
+func Terminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Confirm asks on the terminal. Anything but yes is errReported.
+func (a *App) Confirm(question string) error {
+	fmt.Fprint(a.Err, question)
+	answers := make(chan string, 1)
+	go func() { // left behind when the process is told to end before there is an answer
+		line, _ := bufio.NewReader(a.In).ReadString('\n')
+		answers <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case answer := <-answers:
+		if answer == "y" || answer == "yes" {
+			return nil
+		}
+	case <-a.Ctx.Done():
+	}
+	fmt.Fprintln(a.Err, "Nothing was changed.")
+	return ErrReported
+}
+
+// Interruptible runs work that looks at no context. If the process is asked to end meanwhile, the
+// work is left behind, and ends with it.
+func (a *App) Interruptible(work func(*App) error) error {
+	done := make(chan error, 1)
+	go func() { done <- work(a) }()
+	select {
+	case err := <-done:
+		return err
+	case <-a.Ctx.Done():
+		return errors.New("interrupted")
+	}
+}
+
+// Sleep passes the time, unless ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,51 @@
+package console
+
+import (
+	"bytes"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/lmittmann/tint"
+)
+
+// NewLogger writes for a person when w is a terminal, in colours unless NO_COLOR is set, else one
+// JSON object a line. level is one of the setting log.level. What the standard library says of its
+// own accord comes to the same place at debug.
+func NewLogger(w io.Writer, level string) *slog.Logger {
+	logger := slog.New(newHandler(w, level))
+	log.SetFlags(0) // a line has its time already
+	log.SetOutput(overheard{logger})
+	return logger
+}
+
+func newHandler(w io.Writer, level string) slog.Handler {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		least = slog.LevelInfo
+	}
+	if Terminal(w) {
+		return tint.NewHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""})
+	}
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least, ReplaceAttr: inUnits})
+}
+
+// inUnits writes a duration with its unit, as 1.5s; the handler would write nanoseconds.
+func inUnits(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
+}
+
+// overheard is where package log writes. net/http tells there of what an upstream sends unasked,
+// and quotes it: that may be a payload.
+type overheard struct{ to *slog.Logger }
+
+func (o overheard) Write(line []byte) (int, error) {
+	said, _, _ := bytes.Cut(line, []byte("starting with"))
+	o.to.Debug("the standard library says", "text", string(bytes.TrimSpace(said)))
+	return len(line), nil
+}

@@ -1,0 +1,183 @@
+// Package jobs holds the commands that submit, read and change jobs.
+package jobs
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+type Cmd struct {
+	Get    jobGetCmd    `cmd:"" help:"Print a job."`
+	Find   jobFindCmd   `cmd:"" help:"Find a job of any tenant by its id alone."`
+	Show   jobShowCmd   `cmd:"" help:"Tell the story of a job."`
+	Wait   jobWaitCmd   `cmd:"" help:"Wait for the end of a job."`
+	List   jobListCmd   `cmd:"" help:"List jobs by state, type, time or key."`
+	Cancel jobCancelCmd `cmd:"" help:"Cancel a job that has not left yet."`
+	Replay jobReplayCmd `cmd:"" help:"Send a dead job through its queue again."`
+}
+
+func (Cmd) Help() string {
+	return `Reads, lists and changes jobs through the API.
+
+Example:
+  sluice job get --tenant acme ID
+  sluice job list --tenant acme --state dead`
+}
+
+// jobFlags name one job.
+type jobFlags struct {
+	access.APIFlags
+	ID     string `arg:"" help:"Id of the job."`
+	Tenant string `filled:"" placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
+	JSON   bool   `help:"Print the job as JSON."`
+}
+
+type jobGetCmd struct {
+	jobFlags
+	Wait time.Duration `help:"Wait up to this time, at most 30s, for its end."`
+}
+
+func (jobGetCmd) Help() string {
+	return `Prints a job: its state, its position while it is queued, how its deliveries ended once one has failed, the answer of the upstream.
+
+Example:
+  sluice job get --tenant acme --wait 10s ID`
+}
+
+func (c *jobGetCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Job(a.Ctx, c.Tenant, c.ID, c.Wait)
+	if err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	return printJob(a.Out, job, c.JSON)
+}
+
+type jobFindCmd struct {
+	access.AdminFlags
+	ID   string `arg:"" help:"Id of the job."`
+	JSON bool   `help:"Print the job as JSON, with its payload."`
+}
+
+func (jobFindCmd) Help() string {
+	return `Finds a job by its id alone, through the admin listener, and prints it with the tenant that it belongs to.
+
+Example:
+  sluice job find ID
+  sluice job find --json ID`
+}
+
+func (c *jobFindCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Find(a.Ctx, c.ID)
+	if err != nil {
+		return fmt.Errorf("find the job: %w", err)
+	}
+	if c.JSON {
+		return console.PrintJSON(a.Out, job)
+	}
+	return printJob(a.Out, job.Job, false)
+}
+
+type jobCancelCmd struct{ jobFlags }
+
+func (jobCancelCmd) Help() string {
+	return `Cancels a job that is still waiting; its place is free at once. A job that has left cannot be cancelled.
+
+Example:
+  sluice job cancel --tenant acme ID`
+}
+
+func (c *jobCancelCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Cancel(a.Ctx, c.Tenant, c.ID)
+	if err != nil {
+		return fmt.Errorf("cancel the job: %w", err)
+	}
+	return printJob(a.Out, job, c.JSON)
+}
+
+type jobReplayCmd struct{ jobFlags }
+
+func (jobReplayCmd) Help() string {
+	return `Sends a dead job through its queue again, with fresh attempts and at the tenant's rate.
+
+Example:
+  sluice job replay --tenant acme ID`
+}
+
+func (c *jobReplayCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Replay(a.Ctx, c.Tenant, c.ID)
+	if err != nil {
+		return fmt.Errorf("replay the job: %w", err)
+	}
+	return printJob(a.Out, job, c.JSON)
+}
+
+// printJob prints what applies to the job as it is.
+func printJob(w io.Writer, job wire.Job, asJSON bool) error {
+	if asJSON {
+		return console.PrintJSON(w, job)
+	}
+	rows := [][]string{{"id", job.ID}, {"tenant", job.Tenant}, {"route", job.Route}, {"type", job.Type}, {"state", job.State}}
+	add := func(label, value string, applies bool) {
+		if applies {
+			rows = append(rows, []string{label, value})
+		}
+	}
+	instant := func(label string, t time.Time) { add(label, t.UTC().Format(time.RFC3339Nano), !t.IsZero()) }
+	add("position", strconv.FormatInt(job.Position, 10), job.Position > 0)
+	instant("estimated start", job.EstimatedStart)
+	add("attempts", fmt.Sprintf("%d of %d", job.Attempts, job.MaxAttempts), true)
+	instant("created", job.Created)
+	instant("scheduled", job.Scheduled)
+	instant("started", job.Started)
+	instant("finished", job.Finished)
+	if e := job.LastError; e != nil {
+		add("last error", messageOf(*e), true)
+	}
+	if r := job.Response; r != nil {
+		add("response", strconv.Itoa(r.Status), true)
+		add("body", console.Printable(r.Body), r.Body != "" && r.BodyEncoding == "")
+	}
+	if err := console.PrintTable(w, rows); err != nil {
+		return err
+	}
+	return printAttempts(w, job.AttemptLog)
+}
+
+// printAttempts prints, after an empty line, how each delivery ended; nothing if none has failed.
+func printAttempts(w io.Writer, log []wire.Attempt) error {
+	if len(log) == 0 {
+		return nil
+	}
+	rows := [][]string{{"ATTEMPT", "OUTCOME", "AT", "STATUS", "MESSAGE"}}
+	for _, a := range log {
+		status := "-"
+		if a.Status > 0 {
+			status = strconv.Itoa(a.Status)
+		}
+		rows = append(rows, []string{strconv.Itoa(a.Attempt), a.Outcome, console.InstantText(a.At), status, console.OneLine(a.Message)})
+	}
+	fmt.Fprintln(w)
+	return console.PrintTable(w, rows)
+}

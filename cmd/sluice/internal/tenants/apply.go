@@ -1,0 +1,240 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+type tenantDiffCmd struct {
+	planFlags
+	ExitCode bool `help:"Exit with 1 if something differs."`
+}
+
+func (tenantDiffCmd) Help() string {
+	return `Shows, setting by setting, what sluice tenant apply would change: the API overrides of the tenants that the file names become what the file says. Nothing is said of what is equal. A value in parentheses tells where it comes from. Tiers and routes that the server does not know are found, too: the exit code is 1 then.
+
+Example:
+  sluice tenant diff -f tenants.yaml
+  sluice tenant diff -f tenants.yaml --prune --exit-code`
+}
+
+func (c *tenantDiffCmd) Run(a *console.App) error {
+	d, err := c.differences(a)
+	if err != nil {
+		return err
+	}
+	if err := d.print(a, c.JSON); err != nil {
+		return err
+	}
+	if d.failed() > 0 || c.ExitCode && len(d.Tenants) > 0 {
+		return console.ErrReported
+	}
+	return nil
+}
+
+type tenantApplyCmd struct {
+	planFlags
+	Reason string `placeholder:"TEXT" help:"Kept with each change."`
+	DryRun bool   `help:"Change nothing: as sluice tenant diff."`
+	Yes    bool   `short:"y" help:"Do not ask before --prune drops anything."`
+}
+
+func (tenantApplyCmd) Help() string {
+	return `Makes the API overrides of the tenants that the file names exactly what the file says; what it leaves out falls back to the configuration of the server. A pause that was made by hand ends unless the file says it; a drain is left alone. Tenants that are not named are left alone unless --prune is given, which asks first on a terminal and wants --yes elsewhere.
+
+What is equal is not touched, so that it can be run again and again. A tenant that was changed by others meanwhile is read anew. A tenant that the server refuses keeps nothing from the others; the exit code is 1 then.
+
+Example:
+  sluice tenant apply -f tenants.yaml --reason "contract 17"
+  sluice tenant apply -f tenants.yaml --prune --yes`
+}
+
+func (c *tenantApplyCmd) Run(a *console.App) error {
+	asks := c.Prune && !c.Yes && !c.DryRun
+	if asks && (!console.Terminal(a.In) || !console.Terminal(a.Err)) {
+		return console.Usagef("--prune drops settings: --yes is required where nobody can be asked")
+	}
+	d, err := c.differences(a)
+	if err != nil {
+		return err
+	}
+	if !c.JSON || c.DryRun {
+		if err := d.print(a, c.JSON); err != nil {
+			return err
+		}
+	}
+	if c.DryRun {
+		if d.failed() > 0 {
+			return console.ErrReported
+		}
+		return nil
+	}
+	if n := d.pruned(); n > 0 {
+		text := console.Plural(n, "tenant that the file does not name loses", "tenants that the file does not name lose") + " what was said through the API."
+		if !asks {
+			fmt.Fprintln(a.Err, text)
+		} else if err := a.Confirm(text + " Go on? [y/N] "); err != nil {
+			return err
+		}
+	}
+	return d.apply(a, c.Reason, c.JSON)
+}
+
+// differences are the plans for all tenants that differ.
+type differences struct {
+	Tenants []tenantPlan `json:"tenants"`
+	Equal   int          `json:"equal"`           // tenants in which nothing differs
+	Error   string       `json:"error,omitempty"` // why it ended early
+
+	planner planner
+}
+
+func (f *planFlags) differences(a *console.App) (*differences, error) {
+	wanted, planner, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	d := &differences{planner: planner}
+	looked := 0
+	read := func(t *console.Tally) { d.Tenants, looked, err = planner.plans(a.Ctx, wanted, t) }
+	t := console.NewTally(time.Now())
+	if console.Terminal(a.Err) { // elsewhere it would only be in the way
+		view, every := console.NewProgressOf(a.Err, "tenants")
+		total := len(wanted)
+		if f.Prune {
+			total = -1 // who else there is is not known yet
+		}
+		console.Watched(view, every, "compare", total, t, console.Counts.Answered, func() { read(t) })
+		view.Close()
+	} else {
+		read(t)
+	}
+	if d.Tenants == nil {
+		d.Tenants = []tenantPlan{}
+	}
+	d.Equal = looked - len(d.Tenants)
+	return d, err
+}
+
+func (d *differences) failed() (n int) {
+	for _, t := range d.Tenants {
+		if t.Error != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *differences) pruned() (n int) {
+	for _, t := range d.Tenants {
+		if t.Pruned && t.Error == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// print shows what differs on standard output, and on standard error what is refused and how many
+// differ.
+func (d *differences) print(a *console.App, asJSON bool) error {
+	if asJSON {
+		return console.PrintJSON(a.Out, d)
+	}
+	for _, t := range d.Tenants {
+		for _, c := range t.Changes {
+			if _, err := fmt.Fprintf(a.Out, "%s: %s\n", console.OneLine(t.Tenant), c); err != nil {
+				return fmt.Errorf("print: %w", err)
+			}
+		}
+	}
+	d.refusals(a)
+	fmt.Fprintf(a.Err, "%s, %d equal.\n", console.Plural(len(d.Tenants), "tenant differs", "tenants differ"), d.Equal)
+	return nil
+}
+
+// refusals prints those that were not printed before.
+func (d *differences) refusals(a *console.App) {
+	for i := range d.Tenants {
+		if t := &d.Tenants[i]; t.Error != "" && !t.told {
+			fmt.Fprintf(a.Err, "%s: refused: %s\n", console.OneLine(t.Tenant), console.OneLine(t.Error))
+			t.told = true
+		}
+	}
+}
+
+// apply makes all changes that are not refused already.
+func (d *differences) apply(a *console.App, reason string, asJSON bool) error {
+	var todo []*tenantPlan
+	for i := range d.Tenants {
+		if d.Tenants[i].Error == "" {
+			todo = append(todo, &d.Tenants[i])
+		}
+	}
+	var err error
+	if len(todo) > 0 {
+		t := console.NewTally(time.Now())
+		view, every := console.NewProgressOf(a.Err, "tenants")
+		console.Watched(view, every, "apply", len(todo), t, console.Counts.Answered, func() {
+			err = side(a.Ctx, len(todo), func(ctx context.Context, i int) error {
+				err := d.planner.apply(ctx, todo[i], reason)
+				switch {
+				case err != nil:
+					t.Fail("error")
+				case todo[i].Error != "":
+					t.Refuse("refused")
+				default:
+					t.Accept()
+				}
+				return err
+			})
+		})
+		view.Close()
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		d.Error = "interrupted"
+	case err != nil:
+		d.Error = err.Error()
+	}
+	if asJSON {
+		err = console.PrintJSON(a.Out, d)
+	} else {
+		err = d.summary(a)
+	}
+	if err == nil && (d.failed() > 0 || d.Error != "") {
+		return console.ErrReported
+	}
+	return err
+}
+
+func (d *differences) summary(a *console.App) error {
+	d.refusals(a)
+	applied := 0
+	for _, t := range d.Tenants {
+		if t.Applied {
+			applied++
+		}
+	}
+	rows := [][]string{{"changed", fmt.Sprint(applied)}, {"equal", fmt.Sprint(d.Equal + len(d.Tenants) - applied - d.failed() - d.left())}}
+	if n := d.failed(); n > 0 {
+		rows = append(rows, []string{"refused", fmt.Sprint(n)})
+	}
+	if d.Error != "" {
+		rows = append(rows, []string{"left", fmt.Sprint(d.left())}, []string{"ended early", d.Error})
+	}
+	return console.PrintTable(a.Out, rows)
+}
+
+// left are the tenants that were not come to, or of which it is not known.
+func (d *differences) left() (n int) {
+	for _, t := range d.Tenants {
+		if d.Error != "" && !t.Applied && t.Error == "" {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,137 @@
+package tenants
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+type KeyCmd struct {
+	Create keyCreateCmd `cmd:"" help:"Make an API key of a tenant and print it, once."`
+	List   keyListCmd   `cmd:"" help:"List the API keys of a tenant, without what opens anything."`
+	Revoke keyRevokeCmd `cmd:"" help:"Revoke an API key of a tenant."`
+}
+
+func (KeyCmd) Help() string {
+	return `Makes, lists and revokes the API keys of a tenant through the admin listener. Clients send a key as Authorization: Bearer or X-API-Key; the commands of this program take it from SLUICE_KEY. Keys are taken by a server whose auth.mode has keys.
+
+Example:
+  sluice key create acme --name ci
+  sluice key list acme`
+}
+
+type keyCreateCmd struct {
+	access.AdminFlags
+	Tenant    string        `arg:"" help:"Name of the tenant."`
+	Name      string        `placeholder:"TEXT" help:"What the key is for, so that it is known again in the list."`
+	ExpiresIn time.Duration `placeholder:"DURATION" help:"How long it works, such as 720h [forever]."`
+	JSON      bool          `help:"Print the key with its id and times as JSON."`
+}
+
+func (keyCreateCmd) Help() string {
+	return `Makes an API key and prints it alone on standard output. It is shown this once: only a digest of it is kept. A tenant may have 100 keys, so that one can be replaced before it is revoked.
+
+Example:
+  KEY=$(sluice key create acme --name ci)
+  sluice key create acme --name contractor --expires-in 720h --json`
+}
+
+func (c *keyCreateCmd) Run(a *console.App) error {
+	wanted := wire.KeyRequest{Name: c.Name}
+	switch {
+	case c.ExpiresIn < 0:
+		return console.Usagef("--expires-in must not be negative")
+	case c.ExpiresIn > 0:
+		wanted.Expires = time.Now().Add(c.ExpiresIn).UTC()
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	k, err := remote.CreateKey(a.Ctx, c.Tenant, wanted)
+	if err != nil {
+		return fmt.Errorf("make the key: %w", err)
+	}
+	if c.JSON {
+		return console.PrintJSON(a.Out, k)
+	}
+	if _, err := fmt.Fprintln(a.Out, k.Secret); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	fmt.Fprintf(a.Err, "The id of the key is %s. It is shown only now: keep it where it is safe.\n", k.ID)
+	return nil
+}
+
+type keyListCmd struct {
+	access.AdminFlags
+	Tenant string `arg:"" help:"Name of the tenant."`
+	JSON   bool   `help:"Print JSON: {\"items\": […]}."`
+}
+
+func (keyListCmd) Help() string {
+	return `Lists the API keys of a tenant, the oldest first: id, name, since when, until when. A key that has expired stays in the list for a day at least.
+
+Example:
+  sluice key list acme`
+}
+
+func (c *keyListCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	list, err := remote.Keys(a.Ctx, c.Tenant)
+	if err != nil {
+		return fmt.Errorf("list the keys: %w", err)
+	}
+	if c.JSON {
+		return console.PrintJSON(a.Out, list)
+	}
+	if len(list.Items) == 0 {
+		fmt.Fprintln(a.Err, "The tenant has no keys.")
+		return nil
+	}
+	rows := [][]string{{"ID", "CREATED", "EXPIRES", "NAME"}}
+	for _, k := range list.Items {
+		expires := "never"
+		if !k.Expires.IsZero() {
+			expires = console.InstantText(k.Expires)
+			if !time.Now().Before(k.Expires) {
+				expires += " (expired)"
+			}
+		}
+		rows = append(rows, []string{k.ID, console.InstantText(k.Created), expires, console.OrDash(console.OneLine(k.Name))})
+	}
+	return console.PrintTable(a.Out, rows)
+}
+
+type keyRevokeCmd struct {
+	access.AdminFlags
+	Tenant string `arg:"" help:"Name of the tenant."`
+	ID     string `arg:"" help:"Id of the key, as key list shows it; not the key itself."`
+	JSON   bool   `help:"Print what was done as JSON."`
+}
+
+func (keyRevokeCmd) Help() string {
+	return `Revokes an API key for good: a second later no process takes it any more. Jobs that it submitted stay.
+
+Example:
+  sluice key revoke acme ID`
+}
+
+func (c *keyRevokeCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	if err := remote.RevokeKey(a.Ctx, c.Tenant, c.ID); err != nil {
+		return fmt.Errorf("revoke the key: %w", err)
+	}
+	if c.JSON {
+		return console.PrintJSON(a.Out, map[string]string{"revoked": c.ID})
+	}
+	return console.PrintTable(a.Out, [][]string{{"revoked", c.ID}})
+}

@@ -1,0 +1,383 @@
+// Package tenants holds the commands that read and change tenants and their API keys.
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
+)
+
+type Cmd struct {
+	List    tenantListCmd    `cmd:"" help:"List tenants with their settings and figures."`
+	Get     tenantGetCmd     `cmd:"" help:"Print the settings and figures of a tenant."`
+	Set     tenantSetCmd     `cmd:"" help:"Change settings of a tenant."`
+	Pause   tenantPauseCmd   `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
+	Drain   tenantDrainCmd   `cmd:"" help:"Admit no job of a tenant; what waits leaves."`
+	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
+	Unhold  tenantUnholdCmd  `cmd:"" help:"End the holds of a tenant, after its upstream was mended."`
+	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
+	Replay  tenantReplayCmd  `cmd:"" help:"Send dead jobs of a tenant through its queue again."`
+	Diff    tenantDiffCmd    `cmd:"" help:"Show what applying a file of tenants would change."`
+	Apply   tenantApplyCmd   `cmd:"" help:"Make the settings of tenants what a file says."`
+	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
+}
+
+func (Cmd) Help() string {
+	return `Reads and changes the settings of a tenant through the admin listener. Changes are kept in Redis, outrank the configuration file, and are obeyed by the backlog at once.
+
+Example:
+  sluice tenant get acme
+  sluice tenant set acme --rate 200/s --capacity 5000`
+}
+
+// tenantFlags name one tenant.
+type tenantFlags struct {
+	access.AdminFlags
+	Name string `arg:"" help:"Name of the tenant."`
+	JSON bool   `help:"Print the tenant as JSON."`
+}
+
+// changeFlags name one tenant that is changed.
+type changeFlags struct {
+	tenantFlags
+	Create bool `help:"Make the tenant if nobody has heard of it: its settings then stand before its first job."`
+}
+
+// tune makes the change. Of a tenant that nobody has heard of it asks first, or wants --create: its
+// name may be misspelt.
+func (f *changeFlags) tune(a *console.App, change func(*client.Client) (wire.Tenant, error)) (wire.Tenant, error) {
+	remote, err := f.Connect(1)
+	if err != nil {
+		return wire.Tenant{}, err
+	}
+	if f.Create {
+		return change(remote)
+	}
+	t, err := change(remote.Known())
+	var answer *client.Error
+	if errors.As(err, &answer) && answer.Kind() == "unknown-tenant" && console.Terminal(a.In) && console.Terminal(a.Err) {
+		if err := a.Confirm(fmt.Sprintf("Nobody has heard of the tenant %s. Make it? [y/N] ", console.Printable(f.Name))); err != nil {
+			return wire.Tenant{}, err
+		}
+		return change(remote)
+	}
+	return t, err
+}
+
+type tenantListCmd struct {
+	access.AdminFlags
+	console.ListFlags
+}
+
+func (tenantListCmd) Help() string {
+	return `Lists the tenants that have jobs, figures or settings of their own: rate, capacity, how many jobs wait, run and are dead letters now, and what limits each.
+
+Example:
+  sluice tenant list
+  sluice tenant list --all --json`
+}
+
+// tenantPage is the largest page of tenants.
+const tenantPage = 200
+
+func (c *tenantListCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	list := console.Listed[wire.Tenant]{
+		Most: tenantPage,
+		Head: tenantLine("TENANT", "RATE", "CAPACITY", "DEPTH", "RUNNING", "DEAD", "LIMITED BY"),
+		Row: func(t wire.Tenant) string {
+			figure := func(n int64) string { return strconv.FormatInt(n, 10) }
+			limitedBy := t.LimitedBy
+			if held := console.HeldText(t.Figures); held != "" && t.LimitedBy == "held" {
+				limitedBy += " " + held
+			}
+			if t.Draining {
+				limitedBy += ", draining"
+			}
+			return tenantLine(t.Tenant, console.RateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), figure(t.DeadLetters), limitedBy)
+		},
+		Fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
+			page, err := remote.Tenants(a.Ctx, cursor, limit)
+			if err != nil {
+				return nil, "", fmt.Errorf("list the tenants: %w", err)
+			}
+			return page.Items, page.NextCursor, nil
+		},
+	}
+	return list.Print(a.Out, a.Err, c.ListFlags)
+}
+
+func tenantLine(name, rate, capacity, depth, running, dead, limitedBy string) string {
+	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %8s  %s", name, rate, capacity, depth, running, dead, limitedBy)
+}
+
+type tenantGetCmd struct{ tenantFlags }
+
+func (tenantGetCmd) Help() string {
+	return `Prints the settings of a tenant, each with where it comes from, and its figures: how many jobs wait and run, what limits it now, the totals. A tenant never heard of has the defaults.
+
+Example:
+  sluice tenant get acme --json`
+}
+
+func (c *tenantGetCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	t, err := remote.Tenant(a.Ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("read the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+type tenantSetCmd struct {
+	changeFlags
+	Rate          *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
+	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle stretch."`
+	Capacity      *int64         `placeholder:"N" help:"Jobs that may wait."`
+	CapacityBytes *int64         `placeholder:"N" help:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
+	Concurrency   *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
+	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
+	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
+	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
+	Route         string         `filled:"" placeholder:"NAME" help:"Change what holds for this route alone."`
+	Reset         []string       `filled:"" placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
+	Reason        string         `placeholder:"TEXT" help:"Kept with the change."`
+}
+
+func (tenantSetCmd) Help() string {
+	return `Changes the settings that are given and leaves the others. The jobs that wait already obey the change at once, without a burst. Of a tenant that nobody has heard of it asks first on a terminal; elsewhere it wants --create.
+
+Example:
+  sluice tenant set acme --rate 200/s --capacity 5000 --reason "black friday"
+  sluice tenant set newcomer --rate 10/s --create
+  sluice tenant set acme --route login --rate 5/m
+  sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
+  sluice tenant set acme --reset rate,capacity`
+}
+
+func (c *tenantSetCmd) Run(a *console.App) error {
+	patch, err := c.patch()
+	if err != nil {
+		return err
+	}
+	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) { return remote.Patch(a.Ctx, c.Name, patch) })
+	if err != nil {
+		return fmt.Errorf("change the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+// patch is the JSON merge patch that the flags mean; nil resets a setting.
+func (c *tenantSetCmd) patch() (map[string]any, error) {
+	patch := map[string]any{}
+	for _, name := range c.Reset {
+		if name == "max_wait" {
+			name = "max_wait_ms"
+		}
+		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
+			return nil, console.Usagef("--reset: %q is no setting of a tenant", name)
+		}
+		patch[name] = nil
+	}
+	if c.Rate != nil {
+		patch["rate"] = *c.Rate
+	}
+	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity, "capacity_bytes": c.CapacityBytes, "concurrency": c.Concurrency} {
+		if value != nil {
+			patch[name] = *value
+		}
+	}
+	if c.MaxWait != nil {
+		if *c.MaxWait%time.Millisecond != 0 {
+			return nil, console.Usagef("--max-wait must be in whole milliseconds")
+		}
+		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
+	}
+	if len(c.Rates) > 0 {
+		paces := make([]wire.Pace, len(c.Rates))
+		for i, text := range c.Rates {
+			pace, err := console.ParsePace(text)
+			if err != nil {
+				return nil, console.Usagef("--rates: %q: %v", text, err)
+			}
+			paces[i] = pace
+		}
+		patch["rates"] = paces
+	}
+	if c.Tier != "" {
+		patch["tier"] = c.Tier
+	}
+	if len(patch) == 0 {
+		return nil, console.Usagef("nothing to change: give at least one setting, such as --rate 200/s")
+	}
+	if c.Route != "" {
+		if _, tier := patch["tier"]; tier {
+			return nil, console.Usagef("--tier is no setting of a route")
+		}
+		patch = map[string]any{"routes": map[string]any{c.Route: patch}}
+	}
+	if c.Reason != "" {
+		patch["reason"] = c.Reason
+	}
+	return patch, nil
+}
+
+// switchFlags name a tenant that is paused, drained or resumed.
+type switchFlags struct {
+	changeFlags
+	Reason string `placeholder:"TEXT" help:"Kept with the change."`
+}
+
+// change makes the change, which is called so in an error, and prints the tenant.
+func (f *switchFlags) change(a *console.App, called string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error)) error {
+	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) { return change(remote, a.Ctx, f.Name, f.Reason) })
+	if err != nil {
+		return fmt.Errorf("%s the tenant: %w", called, err)
+	}
+	return printTenant(a.Out, t, f.JSON)
+}
+
+type tenantPauseCmd struct{ switchFlags }
+
+func (tenantPauseCmd) Help() string {
+	return `Lets no job of the tenant leave until it is resumed. Jobs are still admitted until the queue is full; deliveries under way finish.
+
+Example:
+  sluice tenant pause acme --reason "upstream is being moved"`
+}
+
+func (c *tenantPauseCmd) Run(a *console.App) error {
+	return c.change(a, "pause", (*client.Client).Pause)
+}
+
+type tenantDrainCmd struct{ switchFlags }
+
+func (tenantDrainCmd) Help() string {
+	return `Admits no job of the tenant any more and replays none; those that wait leave at the tenant's rate. Clients are told to come back later. It lasts until the tenant is resumed.
+
+Example:
+  sluice tenant drain acme --reason "moves to another installation"`
+}
+
+func (c *tenantDrainCmd) Run(a *console.App) error {
+	return c.change(a, "drain", (*client.Client).Drain)
+}
+
+type tenantResumeCmd struct{ switchFlags }
+
+func (tenantResumeCmd) Help() string {
+	return `Ends a pause and a drain. What has gathered leaves at the tenant's rate, not at once.
+
+Example:
+  sluice tenant resume acme`
+}
+
+func (c *tenantResumeCmd) Run(a *console.App) error {
+	return c.change(a, "resume", (*client.Client).Resume)
+}
+
+type tenantUnholdCmd struct{ switchFlags }
+
+func (tenantUnholdCmd) Help() string {
+	return `Ends the holds of a tenant's routes: an upstream may ask with Retry-After to be left alone for up to an hour, and may be back sooner. The jobs leave at the part of the rate that the hold has left, and the rest comes back by a twentieth a second. A circuit breaker that is still open holds them again. The history tells of it.
+
+Example:
+  sluice tenant unhold acme --reason "upstream is back"`
+}
+
+func (c *tenantUnholdCmd) Run(a *console.App) error {
+	return c.change(a, "unhold", (*client.Client).Unhold)
+}
+
+func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
+	if asJSON {
+		return console.PrintJSON(w, t)
+	}
+	rows := [][]string{{"tenant", t.Tenant, ""}}
+	if t.Tier != "" {
+		rows = append(rows, []string{"tier", t.Tier, t.Sources["tier"]})
+	}
+	rows = append(rows, policyRows(t.Policy)...)
+	if t.Draining {
+		rows = append(rows, []string{"draining", "true", t.Sources["draining"]})
+	}
+	if t.Reason != "" {
+		rows = append(rows, []string{"reason", t.Reason, ""})
+	}
+	rows = append(rows, figureRows(t.Figures)...)
+	if t.DeadBytes > 0 {
+		rows = append(rows, []string{"bytes stored", console.BytesText(t.StoredBytes), ""}, []string{"of dead letters", console.BytesText(t.DeadBytes), ""})
+	}
+	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
+		f := t.Routes[route]
+		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) {
+			break // it would say everything again
+		}
+		rows = append(rows, []string{"", "", ""}, []string{"route", route, ""})
+		rows = append(rows, policyRows(f.Policy)...)
+		rows = append(rows, figureRows(f.Figures)...)
+	}
+	return console.PrintTable(w, rows)
+}
+
+func samePolicy(a, b wire.Policy) bool {
+	return slices.EqualFunc(policyRows(a), policyRows(b), func(x, y []string) bool { return slices.Equal(x[:2], y[:2]) })
+}
+
+// policyRows are settings with their sources.
+func policyRows(p wire.Policy) [][]string {
+	rows := [][]string{
+		{"rate", console.RateText(p.Rate), p.Sources["rate"]},
+		{"burst", strconv.FormatInt(p.Burst, 10), p.Sources["burst"]},
+	}
+	if len(p.Rates) > 0 {
+		rows = append(rows, []string{"rates", console.RatesText(p.Rates), p.Sources["rates"]})
+	}
+	rows = append(rows, []string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]})
+	if p.CapacityBytes > 0 {
+		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10), p.Sources["capacity_bytes"]})
+	}
+	return append(rows,
+		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
+		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(), p.Sources["max_wait_ms"]},
+		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
+}
+
+func figureRows(f wire.Figures) [][]string {
+	figure := func(label, value string) []string { return []string{label, value, ""} }
+	rows := [][]string{
+		figure("depth", strconv.FormatInt(f.Depth, 10)),
+		figure("running", strconv.FormatInt(f.Running, 10)),
+		figure("limited by", f.LimitedBy),
+	}
+	if held := console.HeldText(f); held != "" {
+		rows = append(rows, figure("held", held))
+	}
+	return append(rows,
+		figure("effective rate", fmt.Sprintf("%.4g/s", f.EffectiveRate)),
+		figure("oldest wait", (time.Duration(f.OldestWaitMS)*time.Millisecond).String()),
+		figure("admitted", strconv.FormatInt(f.Admitted, 10)),
+		figure("rejected", strconv.FormatInt(f.Rejected, 10)),
+		figure("departed", strconv.FormatInt(f.Departed, 10)),
+		figure("succeeded", strconv.FormatInt(f.Succeeded, 10)),
+		figure("dead", strconv.FormatInt(f.DeadLetters, 10)),
+		figure("dead in all", strconv.FormatInt(f.Dead, 10)),
+	)
+}

@@ -1,0 +1,189 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+)
+
+const (
+	feedIdle     = 15 * time.Second // four figures a second come; a stream that is silent for so long is dead
+	feedPause    = 250 * time.Millisecond
+	feedMaxPause = 5 * time.Second
+)
+
+// What a feed sends: the events of the stream and the state of the connection.
+type (
+	overviewNews wire.Overview
+	historyNews  wire.FigureHistory
+	tenantsNews  wire.TenantLines
+	tenantNews   wire.TenantNow
+	linkNews     struct{ err error } // nil: the stream is open; else why it is not, and it is tried again
+)
+
+// eventStream is an open stream, a *client.Stream.
+type eventStream interface {
+	Next() (client.Event, error)
+	Close() error
+}
+
+// liveFeed follows the live figures of one server: it opens the stream, opens it again when it
+// breaks or something else is asked for, and sends what comes.
+type liveFeed struct {
+	open     func(ctx context.Context, look client.Look) (eventStream, error)
+	send     func(news any)
+	patience time.Duration    // how long the server may be away; 0 for ever
+	asked    chan client.Look // holds the latest look that was asked for
+}
+
+func newLiveFeed(c *client.Client, patience time.Duration) *liveFeed {
+	return &liveFeed{
+		open: func(ctx context.Context, look client.Look) (eventStream, error) {
+			s, err := c.Live(ctx, look, feedIdle)
+			if err != nil {
+				return nil, err // not a nil *client.Stream in an interface
+			}
+			return s, nil
+		},
+		patience: patience, asked: make(chan client.Look, 1),
+	}
+}
+
+// ask makes the feed show something else. It is called by one goroutine.
+func (f *liveFeed) ask(look client.Look) {
+	select {
+	case <-f.asked:
+	default:
+	}
+	f.asked <- look
+}
+
+// run follows the figures until ctx ends, which is no error, or until trying again is in vain: the
+// server refuses, was not there in the first place, or is away for longer than the patience lasts.
+func (f *liveFeed) run(ctx context.Context, look client.Look) error {
+	pause, met := feedPause, false
+	var lost time.Time
+	for {
+		began := time.Now()
+		next, err := f.follow(ctx, look, func() { met, lost, pause = true, time.Time{}, feedPause })
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			look = next
+			continue
+		case errors.Is(err, io.EOF) && time.Since(began) > time.Second: // a stream lives for some minutes only
+			continue
+		case !access.Transient(err), !met && !answered(err):
+			return fmt.Errorf("follow the figures: %w", err)
+		}
+		if lost.IsZero() {
+			lost = began
+			if met {
+				lost = time.Now()
+			}
+		}
+		if f.patience > 0 && time.Since(lost) >= f.patience {
+			return fmt.Errorf("follow the figures: the server is away for %v: %w", f.patience, err)
+		}
+		f.send(linkNews{err: err})
+		timer := time.NewTimer(pause)
+		select {
+		case look = <-f.asked:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		pause = min(2*pause, feedMaxPause)
+	}
+}
+
+// answered reports whether there was a server that said something, if only that it cannot now.
+func answered(err error) bool {
+	var answer *client.Error
+	return errors.As(err, &answer)
+}
+
+// follow opens the stream once and sends what comes, until it breaks, or returns the look that is
+// asked for next. came is called with each event.
+func (f *liveFeed) follow(ctx context.Context, look client.Look, came func()) (next client.Look, err error) {
+	stream, err := f.open(ctx, look)
+	if err != nil {
+		return next, err
+	}
+	broken, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		broken <- f.read(stream, came)
+	}()
+	defer func() {
+		_ = stream.Close()
+		<-done
+	}()
+	select {
+	case next = <-f.asked:
+		return next, nil
+	case err = <-broken:
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("the server has ended the stream: %w", err)
+		}
+		return next, err
+	case <-ctx.Done():
+		return next, ctx.Err()
+	}
+}
+
+// read sends the events of a stream until it ends. Events of other names are for newer clients.
+func (f *liveFeed) read(stream eventStream, came func()) error {
+	for first := true; ; {
+		e, err := stream.Next()
+		if err != nil {
+			return err
+		}
+		news, err := newsOf(e)
+		if err != nil {
+			return err
+		}
+		came()
+		if first {
+			f.send(linkNews{})
+			first = false
+		}
+		if news != nil {
+			f.send(news)
+		}
+	}
+}
+
+// newsOf reads an event; nil for one that says nothing to this program.
+func newsOf(e client.Event) (news any, err error) {
+	switch e.Name {
+	case "overview":
+		var n overviewNews
+		err = json.Unmarshal(e.Data, &n)
+		news = n
+	case "history":
+		var n historyNews
+		err = json.Unmarshal(e.Data, &n)
+		news = n
+	case "tenants":
+		var n tenantsNews
+		err = json.Unmarshal(e.Data, &n)
+		news = n
+	case "tenant":
+		var n tenantNews
+		err = json.Unmarshal(e.Data, &n)
+		news = n
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the event %q of the stream is not Sluice's: %w", e.Name, err)
+	}
+	return news, nil
+}

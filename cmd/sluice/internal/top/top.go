@@ -1,0 +1,115 @@
+// Package top is the command top: the live view of a server, on a terminal or as lines.
+package top
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+type Cmd struct {
+	access.AdminFlags
+	Name     string        `arg:"" optional:"" help:"Show this tenant and its chart at once."`
+	Search   string        `placeholder:"TEXT" help:"Only tenants whose name contains this."`
+	Sort     string        `enum:"depth,oldest_wait,refused,name" default:"depth" placeholder:"ORDER" help:"Order of the tenants: depth, oldest_wait, refused or name [depth]."`
+	Limit    int           `default:"20" placeholder:"N" help:"Tenants in each look of lines and JSON, up to 500 [20]."`
+	Count    int           `short:"n" placeholder:"N" help:"Print lines and end after so many looks."`
+	Lines    bool          `help:"Print lines on a terminal as well."`
+	JSON     bool          `help:"Print each look as JSON, one object a line."`
+	Patience time.Duration `default:"1m" help:"With lines and JSON, give up when the server is away for so long; 0s is never [1m]."`
+}
+
+func (Cmd) Help() string {
+	return `Shows Sluice live: arrivals, departures and refusals, how late departures are, how Redis is, and the tenants with depth, rates and how they develop. On a terminal, a tenant can be chosen for its chart, be paused and resumed, and its rate be changed; each change is asked for first, and "sluice top" is its reason in the history.
+
+Keys: up, down, page up and page down choose a tenant; enter shows its chart and esc goes back; / searches by a part of the name and s changes the order; p pauses, r resumes, + and - change the rate; ? explains the columns, q quits.
+
+When the output is no terminal, and with --lines, -n and --json, it prints a look every second: first all of it, then each tenant. The rates are those of the second before. A connection that breaks is opened again.
+
+The exit code is 0 after q or -n looks and when it is interrupted, and 1 when the server refuses, was not there to begin with, or is away for too long.
+
+Example:
+  sluice top
+  sluice top acme
+  sluice top -n 1 --sort oldest_wait
+  sluice top --json -n 5 --search acme`
+}
+
+func (c *Cmd) Run(a *console.App) error {
+	switch {
+	case c.Count < 0:
+		return console.Usagef("-n must be at least 1")
+	case c.Limit < 1 || c.Limit > 500:
+		return console.Usagef("--limit must be from 1 to 500")
+	}
+	stream, err := client.New(access.BaseURL(c.Admin), c.AdminToken, streamClient())
+	if err != nil {
+		return console.Usagef("--admin: %v", err)
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	look := client.Look{Tenant: c.Name, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
+	if c.JSON || c.Lines || c.Count > 0 || !console.Terminal(a.Out) || a.Env("TERM", "") == "dumb" {
+		return c.print(a, newLiveFeed(stream, c.Patience), look)
+	}
+	look.Limit = topRows
+	return c.live(a, newLiveFeed(stream, 0), look, remote)
+}
+
+// streamClient is for answers that never end: only their beginning is bounded.
+func streamClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.ResponseHeaderTimeout = 10 * time.Second
+	return &http.Client{Transport: transport}
+}
+
+// live is the full screen. Nothing of it is shown when there is no server in the first place.
+func (c *Cmd) live(a *console.App, f *liveFeed, look client.Look, remote *client.Client) error {
+	ctx, cancel := context.WithCancel(a.Ctx)
+	defer cancel()
+	model := newTopModel(ctx, access.BaseURL(c.Admin), look, topPorts{look: f.ask, change: applyChange(remote)})
+	environ := a.Environ
+	if a.Env("NO_COLOR", "") != "" {
+		environ = append(slices.Clone(environ), "NO_COLOR=1") // any value means it; the library wants a truth
+	}
+	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out), tea.WithEnvironment(environ), tea.WithoutSignalHandler(), tea.WithFPS(20))
+	met := make(chan struct{}) // closed with the first news
+	first := true
+	f.send = func(news any) {
+		if first {
+			first = false
+			close(met)
+		}
+		program.Send(news)
+	}
+	fed := make(chan error, 1)
+	go func() {
+		err := f.run(ctx, look)
+		cancel()
+		fed <- err
+	}()
+	select {
+	case err := <-fed:
+		return err
+	case <-met:
+	}
+	_, err := program.Run()
+	cancel()
+	if failed := <-fed; failed != nil {
+		return failed
+	}
+	if errors.Is(err, tea.ErrProgramKilled) {
+		return nil // told to end
+	}
+	return err
+}

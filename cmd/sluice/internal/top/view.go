@@ -1,0 +1,470 @@
+package top
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// Colours of the sixteen that every terminal has, so that its own theme decides. Nothing is told by
+// colour alone.
+var (
+	styleTitle = lipgloss.NewStyle().Bold(true)
+	styleFaint = lipgloss.NewStyle().Faint(true)
+	styleGood  = lipgloss.NewStyle().Foreground(lipgloss.Green)
+	styleWarn  = lipgloss.NewStyle().Foreground(lipgloss.Yellow)
+	styleBad   = lipgloss.NewStyle().Foreground(lipgloss.Red)
+	styleIn    = lipgloss.NewStyle().Foreground(lipgloss.Cyan)
+	styleHead  = lipgloss.NewStyle().Underline(true)
+	styleRow   = lipgloss.NewStyle().Reverse(true)
+	styleAsk   = lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Yellow)
+)
+
+const (
+	topFoot  = 2  // lines below the rows of the table
+	topLabel = 22 // cells before the lines that draw arrivals and departures
+)
+
+// View implements tea.Model.
+func (m *topModel) View() tea.View {
+	v := tea.NewView(m.frame())
+	v.AltScreen = true
+	v.WindowTitle = "sluice top " + m.server
+	return v
+}
+
+// low reports whether the screen is so low that the table needs the place of what is drawn above
+// it.
+func (m *topModel) low() bool { return m.height < 14 }
+
+// rows is how many tenants the screen has place for.
+func (m *topModel) rows() int {
+	head := 7 // with that of the table
+	if m.low() {
+		head = 3
+	}
+	return m.height - head - topFoot
+}
+
+// frame is the screen: exactly its lines, none longer than it is wide.
+func (m *topModel) frame() string {
+	foot := m.foot()
+	var lines []string
+	switch {
+	case m.keys:
+		lines = m.helpLines()
+	case m.look.Tenant != "":
+		lines = append(m.titleLines(), m.tenantLines(m.height-3-len(foot))...)
+	default:
+		lines = m.titleLines()
+		if m.low() {
+			lines = lines[:2]
+		} else {
+			lines = append(lines, m.overviewLines()...)
+		}
+		lines = append(lines, m.tableLines()...)
+	}
+	most := max(0, m.height-len(foot))
+	for len(lines) < most {
+		lines = append(lines, "")
+	}
+	lines = append(lines[:most], foot...)
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(ansi.Truncate(line, m.width, ""), " ")
+	}
+	return strings.Join(lines[:min(len(lines), m.height)], "\n")
+}
+
+// titleLines say which server it is, how it is, and since when the figures are.
+func (m *topModel) titleLines() []string {
+	at := ""
+	if m.overview != nil {
+		at = m.overview.At.UTC().Format("15:04:05 UTC")
+	}
+	title := styleTitle.Render(ansi.Truncate("sluice top  "+console.Plain(m.server), max(0, m.width-len(at)-1), "…"))
+	lines := []string{title + strings.Repeat(" ", max(1, m.width-ansi.StringWidth(title)-len(at))) + at}
+	o := m.overview
+	switch {
+	case m.link.err != nil:
+		why := linkText(m.link.err)
+		text := "no connection, trying again: " + why
+		if o != nil {
+			text = "no connection, trying again; the figures are old: " + why
+		}
+		lines = append(lines, styleBad.Render(ansi.Truncate(text, m.width, "…")))
+	case o == nil:
+		lines = append(lines, "connecting …")
+	default:
+		tenants := console.Count(o.Tenants) + " tenants"
+		if o.Tenants == 1 {
+			tenants = "1 tenant"
+		}
+		parts := []string{
+			tenants, fmt.Sprintf("depth %s (%s)", console.Count(o.Depth), console.BytesText(o.Bytes)), console.Count(o.Running) + " running",
+			console.Plural(o.Workers, "worker", "workers"),
+		}
+		if o.Dead != nil && *o.Dead > 0 {
+			parts = append(parts, console.Count(*o.Dead)+" dead")
+		}
+		for _, r := range o.Routes {
+			if r.Breaker != "closed" {
+				parts = append(parts, styleWarn.Render("breaker of "+console.Plain(r.Route)+" "+r.Breaker))
+			}
+		}
+		if o.Lateness != nil {
+			parts = append(parts, "lateness p99 "+console.Short(*o.Lateness)+" ms")
+		}
+		lines = append(lines, m.joined(parts...))
+	}
+	return append(lines, m.storeLine())
+}
+
+// linkText is why there is no stream, without the address, which is on the screen.
+func linkText(err error) string {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	return strings.TrimPrefix(console.Plain(console.OneLine(err.Error())), "client: ")
+}
+
+// storeLine tells how Redis is.
+func (m *topModel) storeLine() string {
+	if m.overview == nil {
+		return ""
+	}
+	s := m.overview.Store
+	names := map[string]string{"redis": "redis", "private": "private redis", "embedded": "in memory: jobs are lost on exit"}
+	name, known := names[s.Engine]
+	if !known {
+		name = console.Plain(s.Engine)
+	}
+	if !s.OK {
+		return styleBad.Render(ansi.Truncate("store is AWAY ("+name+"): "+console.Plain(console.OneLine(s.Error)), m.width, "…"))
+	}
+	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)), console.Short(s.PingMS) + " ms"}
+	switch {
+	case s.MaxMemory > 0:
+		parts = append(parts, fmt.Sprintf("%s of %s", console.BytesText(s.UsedMemory), console.BytesText(s.MaxMemory)))
+	case s.UsedMemory > 0:
+		parts = append(parts, console.BytesText(s.UsedMemory))
+	}
+	if s.Differing > 0 {
+		parts = append(parts, styleBad.Render(fmt.Sprintf("%d with another configuration file", s.Differing)))
+	}
+	return m.joined(parts...)
+}
+
+// overviewLines draw what came and what left, on one scale, and what was refused.
+func (m *topModel) overviewLines() []string {
+	cells := max(0, m.width-topLabel)
+	arrived, departed := m.all.last(cells, arrivedOf), m.all.last(cells, departedOf)
+	most := max(highest(arrived), highest(departed))
+	line := func(label string, figure func(point) float64, most float64, style lipgloss.Style) string {
+		text := "-"
+		if p, known := m.all.now(); known {
+			text = console.Short(figure(p))
+		}
+		return left(label, 11) + right(text, 7) + "/s  " + style.Render(spark(m.all.last(cells, figure), cells, most))
+	}
+	refused := highest(m.all.last(cells, refusedOf))
+	return []string{
+		line("arrivals", arrivedOf, most, styleIn), line("departures", departedOf, most, styleGood), line("refused", refusedOf, max(most, refused), styleBad),
+	}
+}
+
+func highest(values []float64) float64 {
+	most := 0.0
+	for _, v := range values {
+		most = max(most, v)
+	}
+	return most
+}
+
+// column is one of the table.
+type column struct {
+	title  string
+	cells  int
+	toLeft bool
+	least  int // width of the screen from which on it is shown
+	text   func(wire.TenantLine, *track) string
+	style  func(wire.TenantLine, *track) lipgloss.Style // nil for none
+}
+
+// columns of the table for the width of the screen; the names and the trends get what is left.
+func (m *topModel) columns() []column {
+	rate := func(figure func(point) float64) func(wire.TenantLine, *track) string {
+		return func(_ wire.TenantLine, k *track) string {
+			if p, known := k.now(); known {
+				return console.Short(figure(p))
+			}
+			return "-"
+		}
+	}
+	trend := column{title: "TREND", cells: 8, toLeft: true, least: 80, text: func(_ wire.TenantLine, k *track) string { return "" }}
+	all := []column{
+		{title: "TENANT", cells: 0, toLeft: true, text: func(r wire.TenantLine, _ *track) string { return console.Plain(r.Tenant) }},
+		{title: "RATE", cells: 8, text: func(r wire.TenantLine, _ *track) string { return console.RateText(r.Rate) + beside(r.Rates) }},
+		{title: "EFF", cells: 4, least: 120, text: func(r wire.TenantLine, _ *track) string { return effectiveText(r.Rate, r.Rates, r.EffectiveRate) }, style: slowedStyle},
+		{title: "BY", cells: 6, toLeft: true, least: 64, text: func(r wire.TenantLine, _ *track) string { return limitText(r) }, style: limitStyle},
+		{title: "FILL", cells: 8, toLeft: true, least: 72, text: func(r wire.TenantLine, _ *track) string { return gauge(fillOf(r), 8) }, style: fillStyle},
+		{title: "DEPTH", cells: 6, text: func(r wire.TenantLine, _ *track) string { return console.Short(float64(r.Depth)) }},
+		{title: "CAP", cells: 6, least: 100, text: func(r wire.TenantLine, _ *track) string { return console.Short(float64(r.Capacity)) }},
+		{title: "RUN", cells: 5, least: 110, text: func(r wire.TenantLine, _ *track) string { return console.Short(float64(r.Running)) }},
+		{title: "IN/S", cells: 6, least: 90, text: rate(arrivedOf)},
+		{title: "OUT/S", cells: 6, text: rate(departedOf)},
+		{title: "REF/S", cells: 6, least: 44, text: rate(refusedOf), style: refusedStyle},
+		{title: "OLDEST", cells: 6, least: 52, text: func(r wire.TenantLine, _ *track) string { return oldestText(r.OldestWaitMS) }},
+		trend,
+	}
+	var shown []column
+	used := 2 // the cursor
+	for _, c := range all {
+		if m.width >= c.least {
+			shown = append(shown, c)
+			used += c.cells + 1
+		}
+	}
+	name := max(8, m.width-used+1)
+	if spare := name - 32; spare > 0 && m.width >= 80 {
+		spare = min(spare, 52)
+		name -= spare
+		shown[len(shown)-1].cells += spare
+	}
+	shown[0].cells = name
+	if last := &shown[len(shown)-1]; last.title == "TREND" {
+		cells := last.cells
+		last.text = func(_ wire.TenantLine, k *track) string {
+			depths := k.last(cells, depthOf)
+			return spark(depths, cells, highest(depths))
+		}
+	}
+	return shown
+}
+
+// limitText is what keeps the next job from leaving, in six cells.
+func limitText(r wire.TenantLine) string {
+	switch r.LimitedBy {
+	case "concurrency":
+		return "concur"
+	case "upstream":
+		return "upstr"
+	case "workers":
+		return "worker"
+	}
+	return r.LimitedBy
+}
+
+func oldestText(ms int64) string {
+	if ms <= 0 {
+		return "-"
+	}
+	return console.MillisText(ms)
+}
+
+func fillOf(r wire.TenantLine) float64 {
+	if r.Capacity <= 0 {
+		return min(1, float64(r.Depth))
+	}
+	return float64(r.Depth) / float64(r.Capacity)
+}
+
+func fillStyle(r wire.TenantLine, _ *track) lipgloss.Style { return shareStyle(fillOf(r)) }
+
+func shareStyle(share float64) lipgloss.Style {
+	switch {
+	case share >= 0.9:
+		return styleBad
+	case share >= 0.6:
+		return styleWarn
+	}
+	return styleGood
+}
+
+func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
+	switch r.LimitedBy {
+	case "paused", "held", "upstream", "late", "workers":
+		return styleWarn
+	case "idle":
+		return styleFaint
+	}
+	return lipgloss.NewStyle()
+}
+
+// beside marks a rate that others hold beside.
+func beside(further []wire.Pace) string {
+	if len(further) == 0 {
+		return ""
+	}
+	return "+"
+}
+
+// effectiveText is what is left of the rates.
+func effectiveText(r wire.Rate, further []wire.Pace, perSecond float64) string {
+	return fmt.Sprintf("%.0f%%", 100*effective(r, further, perSecond))
+}
+
+// effective is what an effective rate is of the strictest of the rates, which it is told of.
+func effective(r wire.Rate, further []wire.Pace, perSecond float64) float64 {
+	left := perSecond * interval(r)
+	for _, p := range further {
+		left = max(left, perSecond*interval(p.Rate))
+	}
+	return left
+}
+
+// interval is the time between two departures at the rate, in seconds.
+func interval(r wire.Rate) float64 { return float64(r.PeriodMS) / 1000 / float64(max(r.Limit, 1)) }
+
+func slowedStyle(r wire.TenantLine, _ *track) lipgloss.Style {
+	if effective(r.Rate, r.Rates, r.EffectiveRate) < 0.99 {
+		return styleWarn
+	}
+	return lipgloss.NewStyle()
+}
+
+func refusedStyle(_ wire.TenantLine, k *track) lipgloss.Style {
+	if p, known := k.now(); known && p.refused > 0 {
+		return styleBad
+	}
+	return lipgloss.NewStyle()
+}
+
+// tableLines are the header and the rows that the screen has place for.
+func (m *topModel) tableLines() []string {
+	columns := m.columns()
+	head := "  "
+	for i, c := range columns {
+		if i > 0 {
+			head += " "
+		}
+		head += c.align(c.title)
+	}
+	lines := []string{styleHead.Render(left(head, m.width))}
+	items := m.table.Items
+	if len(items) == 0 {
+		text := "no tenant has jobs, or had any in the last ten minutes"
+		switch {
+		case m.table.At.IsZero():
+			text = ""
+		case m.look.Search != "":
+			text = "no tenant's name contains " + console.Plain(m.look.Search)
+		}
+		return append(lines, "", "  "+text)
+	}
+	for i := m.first; i < min(len(items), m.first+max(1, m.rows())); i++ {
+		lines = append(lines, m.rowLine(columns, items[i]))
+	}
+	return lines
+}
+
+func (c column) align(text string) string {
+	if c.toLeft {
+		return left(text, c.cells)
+	}
+	return right(text, c.cells)
+}
+
+func (m *topModel) rowLine(columns []column, r wire.TenantLine) string {
+	k := m.tracks[r.Tenant]
+	under := r.Tenant == m.chosen
+	line := "  "
+	if under {
+		line = "> "
+	}
+	for i, c := range columns {
+		if i > 0 {
+			line += " "
+		}
+		text := c.align(c.text(r, k))
+		if c.style != nil && !under {
+			text = c.style(r, k).Render(text)
+		}
+		line += text
+	}
+	if under {
+		return styleRow.Render(left(line, m.width))
+	}
+	return line
+}
+
+// foot is what the program has to say, and the keys.
+func (m *topModel) foot() []string {
+	keys := "enter chart  / search  s sort  p pause  r resume  + - rate  ? help  q quit"
+	if m.look.Tenant != "" {
+		keys = "esc back  p pause  r resume  + - rate  ? help  q quit"
+	}
+	if ansi.StringWidth(keys) > m.width {
+		keys = "? help  q quit  enter chart  esc back  / s p r + -"
+	}
+	said := ""
+	switch {
+	case m.keys:
+		return []string{"", "any key goes back"}
+	case m.typing:
+		return []string{"search: " + console.Plain(m.typed) + "█", "enter search  esc leave it as it was"}
+	case m.plan != nil:
+		answer := "y yes  any other key no"
+		if m.plan.action == "rate" {
+			answer = "y yes  + - further  any other key no"
+		}
+		var lines []string
+		for line := range strings.Lines(ansi.Wordwrap(m.plan.question(), max(20, m.width), "")) {
+			lines = append(lines, styleAsk.Render(strings.TrimRight(line, "\n")))
+		}
+		return append(lines, answer)
+	case m.notice != "":
+		said = ansi.Truncate(m.notice, m.width, "…")
+		if m.failed {
+			said = styleBad.Render(said)
+		}
+	case m.look.Tenant == "" && len(m.table.Items) > 0:
+		said = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())), console.Count(int64(m.table.Matching)))
+		said += ", by " + strings.ReplaceAll(m.look.Sort, "_", " ")
+		if m.look.Search != "" {
+			said += ", with " + console.Plain(m.look.Search) + " in the name (esc: all)"
+		}
+		said = styleFaint.Render(ansi.Truncate(said, m.width, "…"))
+	}
+	return []string{said, styleFaint.Render(ansi.Truncate(keys, m.width, "…"))}
+}
+
+func (m *topModel) helpLines() []string {
+	rows := [][2]string{
+		{"up down pgup pgdn", "choose a tenant"},
+		{"enter, esc", "its chart, and back"},
+		{"/", "search by a part of the name"},
+		{"s", "sort by depth, oldest wait, refused, name"},
+		{"p, r", "pause and resume the tenant; asks first"},
+		{"+ -", "raise and lower its rate; asks first"},
+		{"q", "quit"},
+		{"", ""},
+		{"RATE, EFF", "what is set, + with further rates beside it; what is left of them after the upstream asked for peace"},
+		{"BY", "what keeps the next job from leaving: rate, concur(rency), held (the upstream asked for peace, or is not there), paused, idle"},
+		{"FILL, CAP", "how much of the capacity is taken; the capacity"},
+		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
+		{"OLDEST", "how long the oldest job waits"},
+		{"TREND", "depth, a second a column, each tenant on its own scale"},
+		{"lateness", "from the instant a job was to leave until it did"},
+	}
+	lines := []string{styleTitle.Render("sluice top: keys and words"), ""}
+	const indent = 21
+	for _, r := range rows {
+		for i, line := range strings.Split(ansi.Wordwrap(r[1], max(12, m.width-indent), ""), "\n") {
+			word := ""
+			if i == 0 {
+				word = r[0]
+			}
+			lines = append(lines, "  "+left(word, indent-3)+" "+line)
+		}
+	}
+	return lines
+}
