@@ -55,7 +55,7 @@ func (c *devCmd) Run(a *console.App) error {
 		return c.inFlags(err)
 	}
 	p := &process.Process{
-		Config: cfg, Version: build(), Roles: process.Roles{API: true, Worker: true}, Embedded: true, APIFlag: "--api", AdminFlag: "--admin", Log: log,
+		Config: cfg, Version: build(), Roles: process.Roles{API: true, Worker: true}, Embedded: true, Log: log,
 		Ready: func(r process.Running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
 	}
 	return p.Run(a.Ctx)

@@ -56,7 +56,7 @@ func (c *serveCmd) Run(a *console.App) error {
 		embedded = err != nil
 	}
 	p := &process.Process{
-		Config: cfg, Version: build(), Roles: r, Embedded: embedded, APIFlag: "--api", AdminFlag: "--admin",
+		Config: cfg, Version: build(), Roles: r, Embedded: embedded,
 		Log:    console.NewLogger(a.Err, cfg.Log.Level),
 		Getenv: func(name string) string { return a.Env(name, "") },
 	}

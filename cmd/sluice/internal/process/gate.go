@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// gate is a handler that stands before another one until that is ready. Meanwhile /livez is 200,
-// for the process lives, and everything else 503.
+// gate answers requests until the handler behind it is ready: /livez with 200, because the process
+// lives, and everything else with 503.
 type gate struct{ behind atomic.Pointer[http.Handler] }
 
 func newGate() *gate { return &gate{} }
 
-// open lets requests through to h from now on.
+// open passes all further requests to h.
 func (g *gate) open(h http.Handler) { g.behind.Store(&h) }
 
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -31,6 +31,6 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"type": "urn:sluice:problem:starting", "title": "Starting", "status": http.StatusServiceUnavailable,
-		"detail": "The process waits for Redis.",
+		"detail": "The process is waiting for Redis.",
 	})
 }

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	listenerGrace     = 3 * time.Second // requests may take so long to end once the worker has ended
+	listenerGrace     = 3 * time.Second // for running requests, after the end of the worker
 	scrapeConnections = 100             // to the listener of metrics
 )
 
-// listeners are those of a process. They answer 503 until serve.
+// listeners are the listeners of a process. They answer 503 until serve is called.
 type listeners struct {
 	admin   *listener
 	intake  *listener // nil without the role
@@ -34,11 +34,11 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 		}
 	}()
 	admin, intake := p.Config.Admin, p.Config.API
-	if l.admin, err = p.listen("admin", p.AdminFlag, admin.Listen, admin.MaxConnections, fail); err != nil {
+	if l.admin, err = p.listen("admin", "--admin", admin.Listen, admin.MaxConnections, fail); err != nil {
 		return l, err
 	}
 	if p.Roles.API {
-		l.intake, err = p.listen("api", p.APIFlag, intake.Listen, intake.MaxConnections, fail)
+		l.intake, err = p.listen("api", "--api", intake.Listen, intake.MaxConnections, fail)
 		if err != nil {
 			return l, err
 		}
@@ -63,7 +63,7 @@ func (l listeners) register(registry *prometheus.Registry) {
 
 func (l listeners) close() { l.each((*listener).close) }
 
-// serve opens the listeners to the server's handlers.
+// serve opens the gates to the server's handlers.
 func (l listeners) serve(server *api.Server) Running {
 	l.admin.gate.open(server.Admin())
 	now := Running{Admin: l.admin.addr()}
@@ -78,7 +78,7 @@ func (l listeners) serve(server *api.Server) Running {
 	return now
 }
 
-// shutdown ends intake first, then the event streams, then what operators see.
+// shutdown ends the intake, then the event streams, then the listeners of operators.
 func (l listeners) shutdown(server *api.Server) {
 	if l.intake != nil {
 		l.intake.shutdown()
@@ -90,7 +90,7 @@ func (l listeners) shutdown(server *api.Server) {
 	}
 }
 
-// listener is one address with its server; its gate is shut until the process is ready.
+// listener is one address with its server. Its gate is closed until the process is ready.
 type listener struct {
 	gate   *gate
 	socket *api.Listener
@@ -98,15 +98,15 @@ type listener struct {
 	log    *slog.Logger
 }
 
-// listen opens the address of the section of the configuration, and serves on it at once. What ends
-// the serving ends the process through fail.
+// listen opens the address of a section of the configuration and serves on it at once. A failure
+// of the server ends the process through fail.
 func (p *Process) listen(
 	section, flag, address string, most int64, fail context.CancelCauseFunc,
 ) (*listener, error) {
 	key := section + ".listen"
 	socket, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot listen on %s: %w (change it with %s)", key, address, rootOf(err), flag)
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w (choose another address with %s)", key, address, rootOf(err), flag)
 	}
 	l := &listener{gate: newGate(), log: p.Log}
 	l.socket = api.Limit(socket, section, api.Limits{
@@ -123,7 +123,7 @@ func (p *Process) listen(
 	return l, nil
 }
 
-// rootOf is the reason under the layers of the net package, which repeat the address.
+// rootOf returns the reason without the layers of package net, which repeat the address.
 func rootOf(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -134,13 +134,13 @@ func rootOf(err error) error {
 
 func (l *listener) addr() net.Addr { return l.socket.Addr() }
 
-// shutdown takes no more connections, lets running requests end within the grace, and cuts off the
-// rest.
+// shutdown accepts no more connections, lets running requests end within listenerGrace, and closes
+// the other connections.
 func (l *listener) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
 	defer cancel()
 	if err := l.server.Shutdown(ctx); err != nil {
-		l.log.Warn("requests were cut off", "address", l.addr().String(), "error", err)
+		l.log.Warn("requests were still running at the end and were cut off", "address", l.addr().String(), "error", err)
 	}
 }
 

@@ -2,24 +2,20 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/hibiken/asynqmon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
@@ -27,26 +23,25 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/tracing"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/worker"
 	"github.com/7509e464/sluice/worker/callback"
 )
 
 const (
-	deliveryGrace = 20 * time.Second // running deliveries may take so long to end after the stop
-	// After so long the connections to Redis are closed under whatever still waits for an answer:
-	// go-redis ends a read with its context only where that has a deadline, and a frozen Redis
-	// would keep the process for some seconds more.
+	deliveryGrace = 20 * time.Second // for running deliveries, after the stop
+	// storeGrace is when the connections to Redis are closed under calls that still wait. go-redis
+	// ends a read with its context only where the context has a deadline, so a frozen Redis would
+	// delay the end by seconds.
 	storeGrace = deliveryGrace + 750*time.Millisecond
-	patience   = 5 * time.Second // between two log lines while Redis is away at the start
-	maxTenants = 100             // of the file that get gauges of their own, for the sake of the metrics' size
+	logPause   = 5 * time.Second // between two log lines while Redis is unreachable at the start
+	maxTenants = 100             // of the file that get gauges of their own, to bound the metrics
 )
 
 // Process is one running sluice: listeners, queue, worker.
 //
-// It starts in this order: listeners, which answer 503 until all is ready, so that a port that is
-// taken ends it before anything else happens; the engine and the queue, waited for as long as it
-// takes; the worker; then the real handlers.
+// It starts in this order. The listeners come first and answer 503 until all is ready, so a port in
+// use ends the process before anything else happens. The engine and the queue follow; the process
+// waits for Redis without limit. Then the worker starts, and the listeners get their handlers.
 //
 // It stops in this order, each step because of the next:
 //
@@ -57,24 +52,30 @@ const (
 //  4. Traces: the remaining spans are exported, for a bounded time.
 //  5. The queue, then its engine: everything above needs them.
 type Process struct {
-	Config    config.Config
-	Roles     Roles
-	Version   api.VersionInfo
-	Embedded  bool
-	APIFlag   string // what to change when the address is taken
-	AdminFlag string
-	Log       *slog.Logger
-	Ready     func(Running)       // called once, when jobs are taken
-	Reloader  *reloader           // nil: there is no file
-	Getenv    func(string) string // of OpenTelemetry's own variables; nil: there are none
+	Config   config.Config
+	Roles    Roles
+	Version  api.VersionInfo
+	Embedded bool // keep jobs in memory
+	Log      *slog.Logger
+	Ready    func(Running)       // called once, when the process admits jobs; nil: not called
+	Reloader *Reloader           // nil: there is no file
+	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
 }
 
-// Running is what a ready process tells about itself.
+// Running holds the addresses of a ready process.
 type Running struct {
-	API, Admin net.Addr // api is nil without the role
-	Metrics    net.Addr // nil without metrics.listen
-	engine     string
-	kind       queue.EngineKind
+	Admin   net.Addr
+	API     net.Addr // nil without the role
+	Metrics net.Addr // nil without metrics.listen
+}
+
+// parts are what the intake and the worker of a process share.
+type parts struct {
+	registry *prometheus.Registry
+	traces   *tracing.Tracing
+	engine   *queue.Engine
+	queue    *queue.Queue
+	guard    *callback.Guard
 }
 
 // Run blocks until ctx ends and the process has stopped in order, which is no error, or until
@@ -85,7 +86,7 @@ func (p *Process) Run(ctx context.Context) error {
 	loadBallast()
 	worker.ShortenTurns()
 	reread := make(chan os.Signal, 1)
-	if p.Reloader != nil { // before Redis is there: otherwise the signal would end the process
+	if p.Reloader != nil { // before Redis is there: unhandled, SIGHUP would end the process
 		signal.Notify(reread, syscall.SIGHUP)
 		defer signal.Stop(reread)
 	}
@@ -98,12 +99,13 @@ func (p *Process) Run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	listeners.register(registry)
 	traces, err := tracing.Open(ctx, tracing.Config{
-		Endpoint: p.Config.Traces.Endpoint, Sample: p.Config.Traces.Sample, Version: p.Version.Version, Getenv: p.Getenv, Registerer: registry, Logger: p.Log,
+		Endpoint: p.Config.Traces.Endpoint, Sample: p.Config.Traces.Sample, Version: p.Version.Version,
+		Getenv: p.Getenv, Registerer: registry, Logger: p.Log,
 	})
 	if err != nil {
 		return err
 	}
-	defer traces.Close() // where something below fails
+	defer traces.Close() // for the failures below
 	engine, q, err := p.open(ctx, registry)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -113,30 +115,37 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 	defer p.closeStore(engine, q)
 	go p.watch(ctx, engine, fail)
-
 	guard, err := callback.NewGuard(p.Config.Callbacks.Allow)
 	if err != nil {
 		return err
 	}
-	server, err := p.server(ctx, registry, engine, q, guard, traces)
+	shared := parts{registry: registry, traces: traces, engine: engine, queue: q, guard: guard}
+	return p.serve(ctx, fail, listeners, shared, reread)
+}
+
+// serve starts the handlers and the worker, waits for the end of ctx and stops them.
+func (p *Process) serve(
+	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts, reread <-chan os.Signal,
+) error {
+	server, err := p.server(ctx, shared)
 	if err != nil {
 		return err
 	}
-	work, err := p.startWorker(registry, engine, q, guard, traces, fail)
+	work, err := p.startWorker(shared, fail)
 	if err != nil {
 		return err
 	}
 	defer work.stop()
 	server.Remember()
-	p.tellReady(listeners.serve(server), engine)
-	defer p.reload(ctx, registry, server, q, reread)()
+	p.reportReady(listeners.serve(server), shared.engine)
+	defer p.reload(ctx, shared, server, reread)()
 
 	<-ctx.Done()
 	p.Log.Info("stopping")
 	server.Drain()
-	err = work.end(engine)
+	err = work.end(shared.engine)
 	listeners.shutdown(server)
-	traces.Close()
+	shared.traces.Close()
 	if failed := cause(ctx); failed != nil {
 		return failed
 	}
@@ -149,7 +158,7 @@ func (p *Process) Run(ctx context.Context) error {
 
 func (p *Process) closeStore(engine *queue.Engine, q *queue.Queue) {
 	if err := errors.Join(q.Close(), engine.Close()); err != nil {
-		p.Log.Warn("closing the store", "error", err)
+		p.Log.Warn("the store was not closed cleanly", "error", err)
 	}
 }
 
@@ -162,43 +171,38 @@ func (p *Process) watch(ctx context.Context, engine *queue.Engine, fail context.
 	}
 }
 
-func (p *Process) server(ctx context.Context, registry *prometheus.Registry, engine *queue.Engine, q *queue.Queue,
-	guard *callback.Guard, traces *tracing.Tracing,
-) (*api.Server, error) {
+func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error) {
 	guesses := auth.NewGuesses()
-	authenticator, err := p.authenticator(ctx, q, guesses)
+	authenticator, err := p.authenticator(ctx, shared.queue, guesses)
 	if err != nil {
 		return nil, err
 	}
-	cfg := p.apiConfig(registry, engine, q.Limits(), guard, authenticator)
-	cfg.Guesses, cfg.Traces = guesses, traces.Tracer()
-	return api.New(q, cfg)
+	cfg := p.apiConfig(shared)
+	cfg.Auth, cfg.Guesses = authenticator, guesses
+	return api.New(shared.queue, cfg)
 }
 
-// work is the worker of a process while it runs.
+// work is a running worker.
 type work struct {
 	stop  context.CancelFunc
 	ended chan error
 }
 
 // startWorker starts the worker. Without the role it returns one that has ended.
-func (p *Process) startWorker(registry *prometheus.Registry, engine *queue.Engine, q *queue.Queue,
-	guard *callback.Guard, traces *tracing.Tracing, fail context.CancelCauseFunc,
-) (*work, error) {
+func (p *Process) startWorker(shared parts, fail context.CancelCauseFunc) (*work, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	out := &work{stop: stop, ended: make(chan error, 1)}
 	if !p.Roles.Worker {
 		out.ended <- nil
 		return out, nil
 	}
-	cfg, err := p.workerConfig(registry, engine, guard)
+	cfg, err := p.workerConfig(shared)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	cfg.Traces = traces.Tracer()
 	worker.ReserveProcessor()
-	w, err := worker.New(q, cfg)
+	w, err := worker.New(shared.queue, cfg)
 	if err != nil {
 		stop()
 		return nil, err
@@ -206,12 +210,15 @@ func (p *Process) startWorker(registry *prometheus.Registry, engine *queue.Engin
 	go func() {
 		err := w.Run(ctx)
 		if ctx.Err() == nil {
-			fail(fmt.Errorf("the worker ended by itself: %w", orNil(err)))
+			fail(fmt.Errorf("the worker ended before the process: %w", cmp.Or(err, errEnded)))
 		}
 		out.ended <- err
 	}()
 	return out, nil
 }
+
+// errEnded replaces a missing reason.
+var errEnded = errors.New("no reason given")
 
 // end stops the worker and waits for its end. It closes the engine after storeGrace.
 func (w *work) end(engine *queue.Engine) error {
@@ -221,10 +228,9 @@ func (w *work) end(engine *queue.Engine) error {
 	return <-w.ended
 }
 
-// tellReady reports that the process takes jobs.
-func (p *Process) tellReady(now Running, engine *queue.Engine) {
-	now.engine, now.kind = engine.String(), engine.Kind()
-	attributes := []any{"admin", now.Admin.String(), "store", now.engine, "worker", p.Roles.Worker}
+// reportReady logs that the process admits jobs, and calls Ready.
+func (p *Process) reportReady(now Running, engine *queue.Engine) {
+	attributes := []any{"admin", now.Admin.String(), "store", engine.String(), "worker", p.Roles.Worker}
 	if now.Metrics != nil {
 		attributes = append(attributes, "metrics", now.Metrics.String())
 	}
@@ -237,24 +243,22 @@ func (p *Process) tellReady(now Running, engine *queue.Engine) {
 	}
 }
 
-// reload has the reloader follow the signals until ctx ends. The returned function waits for that.
-func (p *Process) reload(
-	ctx context.Context, registry *prometheus.Registry, server *api.Server, q *queue.Queue, reread <-chan os.Signal,
-) func() {
+// reload runs the reloader until ctx ends. The returned function waits for its end.
+func (p *Process) reload(ctx context.Context, shared parts, server *api.Server, reread <-chan os.Signal) func() {
 	if p.Reloader == nil {
 		return func() {}
 	}
 	p.Reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
 		server.SetStatusTenants(statusTenants(tenants))
-		return q.SetPolicies(ctx, b, tenants)
+		return shared.queue.SetPolicies(ctx, b, tenants)
 	}
-	registry.MustRegister(p.Reloader.good, p.Reloader.at)
+	shared.registry.MustRegister(p.Reloader.good, p.Reloader.at)
 	var reloading sync.WaitGroup
 	reloading.Go(func() { p.Reloader.run(ctx, reread) })
 	return reloading.Wait
 }
 
-// cause is why ctx ended; being asked to stop is no error.
+// cause returns why ctx ended, nil if the process was asked to stop.
 func cause(ctx context.Context) error {
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -262,29 +266,19 @@ func cause(ctx context.Context) error {
 	return nil
 }
 
-// errEnded stands for the reason of what ended without giving one.
-var errEnded = errors.New("no reason given")
-
-func orNil(err error) error {
-	if err == nil {
-		return errEnded
-	}
-	return err
-}
-
-// open connects to the engine and opens the queue. While Redis is away it keeps trying: whoever
-// starts both at once must not have to put them in order. Any other error ends it.
+// open connects to the engine and opens the queue. It retries while Redis is unreachable, so that
+// both can be started at once. Any other error ends it.
 func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue, error) {
-	var told time.Time
+	var logged time.Time
 	pause := 100 * time.Millisecond
 	for {
 		engine, q, err := p.tryOpen(ctx, registry)
 		if err == nil || !errors.Is(err, queue.ErrUnavailable) || ctx.Err() != nil {
 			return engine, q, err
 		}
-		if now := time.Now(); now.Sub(told) >= patience {
-			p.Log.Warn("redis does not answer, trying on", "error", err)
-			told = now
+		if now := time.Now(); now.Sub(logged) >= logPause {
+			p.Log.Warn("redis does not answer; retrying", "error", err)
+			logged = now
 		}
 		select {
 		case <-ctx.Done():
@@ -332,127 +326,4 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(), engine.Close())
 	}
 	return engine, q, nil
-}
-
-// authenticator tells whose requests are whose; nil where nobody is asked. It is needed by the API
-// alone, and may wait a few seconds for the keys of an issuer.
-func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore, guesses *auth.Guesses) (*auth.Authenticator, error) {
-	modes := p.Config.Auth.Modes()
-	if len(modes) == 0 || !p.Roles.API {
-		return nil, nil
-	}
-	jwt, guest := p.Config.Auth.JWT, p.Config.Auth.Guest
-	return auth.New(ctx, auth.Config{
-		Modes: modes, Keys: keys, Logger: p.Log, Guesses: guesses,
-		JWT: auth.JWTConfig{
-			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim, TierClaim: jwt.TierClaim,
-			Keys: jwt.Keys, JWKS: jwt.JWKS,
-		},
-		Guest: auth.GuestConfig{TrustedProxies: guest.TrustedProxies, Tier: guest.Tier},
-	})
-}
-
-func (p *Process) apiConfig(
-	registry *prometheus.Registry, engine *queue.Engine, limits limiter.Store, guard *callback.Guard, authenticator *auth.Authenticator,
-) api.Config {
-	routes := map[string]api.RouteInfo{}
-	for name, r := range p.Config.Routes {
-		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
-	}
-	pages := map[string]http.Handler{}
-	if p.Config.Admin.Asynqmon {
-		// It is never closed: the connections are the engine's.
-		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath, RedisConnOpt: shared{engine.Client()}})
-	}
-	if p.Config.Admin.Profiles {
-		pages[profilesPath] = profiles()
-	}
-	return api.Config{
-		Routes:        routes,
-		MaxBody:       p.Config.API.MaxBody,
-		Auth:          authenticator,
-		Headers:       api.HeaderMode(p.Config.Headers),
-		AdminToken:    p.Config.Admin.Token,
-		AdminSubmit:   p.Config.Admin.Submit,
-		Version:       p.Version,
-		Registerer:    registry,
-		Gatherer:      registry,
-		Logger:        p.Log,
-		StatusTenants: p.gaugedTenants(),
-		TopTenants:    p.Config.Metrics.Top(),
-		MaxStreams:    int(p.Config.API.MaxStreams),
-		LocalOnly:     config.IsLoopback(p.Config.API.Listen),
-		Hosts:         p.Config.API.HostNames(),
-		MaxRequests:   int(p.Config.API.MaxConnections),
-		TenantShare:   api.Percent(p.Config.API.TenantShare),
-		AddressShare:  api.Percent(p.Config.API.AddressShare),
-		StatusRate:    p.Config.API.StatusRate,
-		Horizon:       p.Config.Worker.Horizon,
-		AdminPages:    pages,
-		CheckCallback: guard.Check,
-
-		Guards: p.guards(), Limits: limits, TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
-	}
-}
-
-// guards are those of the configuration by their names, so that every process asks them in the same
-// order. Where there is no intake they are for the admin listener alone.
-func (p *Process) guards() []api.IntakeGuard {
-	var guards []api.IntakeGuard
-	for _, name := range slices.Sorted(maps.Keys(p.Config.Guards)) {
-		g := p.Config.Guards[name]
-		guards = append(guards, api.IntakeGuard{
-			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
-		})
-	}
-	return guards
-}
-
-// gaugedTenants are the named tenants that have gauges of their own at the start; nil where there
-// are no gauges of tenants.
-func (p *Process) gaugedTenants() []string {
-	if p.Config.Metrics.Tenants == config.TenantsNone {
-		return nil
-	}
-	return append([]string{}, statusTenants(p.Config.Tenants.Named)...)
-}
-
-// statusTenants are the first of the tenants that the file names, by name.
-func statusTenants(named map[string]shaper.Overrides) []string {
-	names := slices.Sorted(maps.Keys(named))
-	return names[:min(len(names), maxTenants)]
-}
-
-const asynqmonPath = "/asynqmon"
-
-// shared gives asynq's tools a client that is there already.
-type shared struct{ client redis.UniversalClient }
-
-// MakeRedisClient implements asynq.RedisConnOpt.
-func (s shared) MakeRedisClient() any { return s.client }
-
-func (p *Process) workerConfig(registry *prometheus.Registry, engine *queue.Engine, guard *callback.Guard) (worker.Config, error) {
-	callbacks, err := callback.New(callback.Config{
-		Redis: engine.Client(), Guard: guard, Secrets: p.Config.Callbacks.Secrets, Job: api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
-		MaxAttempts: int(p.Config.Callbacks.MaxAttempts), Registerer: registry, Logger: p.Log,
-	})
-	if err != nil {
-		return worker.Config{}, err
-	}
-	routes := map[string]worker.Route{}
-	for name, r := range p.Config.Routes {
-		var fleet *worker.AsynqRoute
-		if r.Asynq.Queue != "" {
-			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports, ReportWithin: r.Asynq.ReportWithin}
-		}
-		routes[name] = worker.Route{
-			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
-			Retry:   worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff, MaxBackoff: r.Retry.MaxBackoff},
-			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay, SlowAfter: r.Breaker.SlowAfter},
-		}
-	}
-	return worker.Config{
-		Routes: routes, AsynqClient: engine.Client(), Lease: p.Config.Worker.Lease, Sweep: p.Config.Worker.Sweep, Horizon: p.Config.Worker.Horizon,
-		Concurrency: int(p.Config.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks, Registerer: registry, Logger: p.Log,
-	}, nil
 }

@@ -8,11 +8,11 @@ import (
 
 const (
 	profilesPath = "/debug/pprof"
-	// longestProfile bounds how long one profile may be taken, and so how long its answer may take.
+	// longestProfile bounds the duration of one profile, and so of its answer.
 	longestProfile = 2 * time.Minute
 )
 
-// profiles are the runtime's profiles of this process, for `go tool pprof`.
+// profiles serves the runtime's profiles of this process, for `go tool pprof`.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(profilesPath+"/", pprof.Index)
@@ -21,7 +21,7 @@ func profiles() http.Handler {
 	mux.HandleFunc(profilesPath+"/symbol", pprof.Symbol)
 	mux.HandleFunc(profilesPath+"/trace", pprof.Trace)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestProfile)) // what has none needs none
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestProfile)) // fails without a deadline to extend
 		mux.ServeHTTP(w, r)
 	})
 }

@@ -18,35 +18,35 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// lookEvery is how often the configuration file is looked at. It is looked at, not waited for: that
-// works on every file system, over links that are swapped as orchestrators do, and costs one system
+// pollInterval is the time between two polls of the configuration file. Unlike notifications, polls
+// work on every file system and with the symbolic links that orchestrators swap. One is one system
 // call.
-const lookEvery = 500 * time.Millisecond
+const pollInterval = 500 * time.Millisecond
 
-// reloader puts the policies of a configuration file that has changed into force: defaults, tiers,
-// tenants. A file with a mistake is refused as a whole, and the policies stay as they are. All
-// other settings are read at the start alone; that they differ is said.
-type reloader struct {
+// Reloader applies the policies of a changed configuration file: defaults, tiers, tenants. A file
+// with a mistake is refused as a whole, and the policies stay as they are. All other settings are
+// read at the start alone; the reloader warns if they differ.
+type Reloader struct {
 	path    string
-	load    func() (config.Config, error) // reads all sources anew
+	load    func() (config.Config, error) // reads all sources again
 	set     func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error
 	inForce config.Config
 	log     *slog.Logger
 
-	good prometheus.Gauge // 1 while what the file says is in force
-	at   prometheus.Gauge // when it last came into force, in Unix seconds
+	good prometheus.Gauge // 1 while the policies of the file are in force
+	at   prometheus.Gauge // when they last came into force, in Unix seconds
 
-	seen, read fs.FileInfo    // at the last look, and when it was last read; nil when there was no file
-	wanted     *config.Config // read, but not in force yet, because Redis was away
-	asked      bool           // by a signal, which puts the file into force in the place of another process's
+	seen, read fs.FileInfo    // at the last poll, and when it was last read; nil if there was no file
+	wanted     *config.Config // read, but not in force yet, because Redis was unreachable
+	asked      bool           // by SIGHUP, which replaces the file of another process too
 }
 
-// NewReloader begins with the settings that a process was started with.
-func NewReloader(path string, inForce config.Config, load func() (config.Config, error), log *slog.Logger) *reloader {
+// NewReloader returns a reloader of the file at path, whose settings are in force.
+func NewReloader(path string, inForce config.Config, load func() (config.Config, error), log *slog.Logger) *Reloader {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	r := &reloader{
+	r := &Reloader{
 		path: path, inForce: inForce, load: load, log: log,
 		good: gauge("sluice_config_last_reload_successful", "1 if the policies of the configuration file are in force, 0 if the file was refused since."),
 		at:   gauge("sluice_config_last_reload_success_timestamp_seconds", "When policies of the configuration file last came into force."),
@@ -58,16 +58,16 @@ func NewReloader(path string, inForce config.Config, load func() (config.Config,
 	return r
 }
 
-// run looks at the file until ctx ends, and reads it at once when told to.
-func (r *reloader) run(ctx context.Context, now <-chan os.Signal) {
-	ticker := time.NewTicker(lookEvery)
+// run polls the file until ctx ends, and reads it at once on a signal.
+func (r *Reloader) run(ctx context.Context, now <-chan os.Signal) {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			r.look(ctx)
+			r.poll(ctx)
 		case <-now:
 			r.asked = true
 			r.reload(ctx)
@@ -75,9 +75,9 @@ func (r *reloader) run(ctx context.Context, now <-chan os.Signal) {
 	}
 }
 
-// look reads the file if it has changed since it was last read and has not while nobody looked: it
-// may be half written.
-func (r *reloader) look(ctx context.Context) {
+// poll reads the file if it has changed since it was read, and not since the last poll: a file that
+// still changes may be half written.
+func (r *Reloader) poll(ctx context.Context) {
 	before := r.seen
 	r.seen = r.stat()
 	switch {
@@ -88,7 +88,7 @@ func (r *reloader) look(ctx context.Context) {
 	}
 }
 
-func (r *reloader) stat() fs.FileInfo {
+func (r *Reloader) stat() fs.FileInfo {
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil
@@ -103,12 +103,12 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// reload reads the file and puts its policies into force.
-func (r *reloader) reload(ctx context.Context) {
+// reload reads the file and applies its policies.
+func (r *Reloader) reload(ctx context.Context) {
 	r.read = r.stat()
 	cfg, err := r.load()
 	if err != nil {
-		r.wanted = nil // what was read before is not what the file says any more
+		r.wanted = nil // the file has changed since
 		r.good.Set(0)
 		var problems shaper.Problems
 		if !errors.As(err, &problems) {
@@ -120,14 +120,15 @@ func (r *reloader) reload(ctx context.Context) {
 		return
 	}
 	if differ := startOnly(r.inForce, cfg); len(differ) > 0 {
-		r.log.Warn("settings that are read at the start alone have changed; restart for them", "sections", strings.Join(differ, ", "))
+		r.log.Warn("these sections have changed and are read at the start alone; restart to apply them",
+			"sections", strings.Join(differ, ", "))
 	}
 	r.wanted = &cfg
 	r.enforce(ctx)
 }
 
-// enforce puts what was read into force; while Redis is away it is tried again at every look.
-func (r *reloader) enforce(ctx context.Context) {
+// enforce applies what was read. While Redis is unreachable, every poll tries again.
+func (r *Reloader) enforce(ctx context.Context) {
 	tenants := r.wanted.Tenants
 	if !r.asked && reflect.DeepEqual(tenants, r.inForce.Tenants) {
 		r.wanted = nil
@@ -144,16 +145,16 @@ func (r *reloader) enforce(ctx context.Context) {
 	case errors.Is(err, queue.ErrUnavailable):
 		r.good.Set(0)
 		if ctx.Err() == nil {
-			r.log.Warn("the policies of the configuration file wait for redis", "error", err)
+			r.log.Warn("redis does not answer; the policies of the configuration file are applied later", "error", err)
 		}
 	default:
 		r.wanted = nil
 		r.good.Set(0)
-		r.log.Error("the policies of the configuration file cannot be put into force", "error", err)
+		r.log.Error("the policies of the configuration file cannot be applied", "error", err)
 	}
 }
 
-// startOnly names the sections other than tenants and tiers in which the settings differ.
+// startOnly returns the sections other than tenants and tiers whose settings differ.
 func startOnly(before, after config.Config) []string {
 	var differ []string
 	a, b := reflect.ValueOf(before), reflect.ValueOf(after)

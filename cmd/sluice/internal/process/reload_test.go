@@ -21,9 +21,9 @@ import (
 
 const reloadedFile = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n%s\n"
 
-// reloading is a reloader over a file that a test writes, and what it has put into force.
+// reloading is a Reloader over a file that a test writes, and what it has put into force.
 type reloading struct {
-	*reloader
+	*Reloader
 	t     *testing.T
 	log   bytes.Buffer
 	set   []string // the rate of acme, each time
@@ -35,15 +35,15 @@ func startReloading(t *testing.T, file string) *reloading {
 	t.Helper()
 	r := &reloading{t: t, at: time.Now()}
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
-	r.reloader = &reloader{path: path}
+	r.Reloader = &Reloader{path: path}
 	r.write(file)
 	load := func() (config.Config, error) { return config.Load(config.Sources{File: path}) }
 	cfg, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.reloader = NewReloader(path, cfg, load, slog.New(slog.NewTextHandler(&r.log, nil)))
-	r.reloader.set = func(_ context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
+	r.Reloader = NewReloader(path, cfg, load, slog.New(slog.NewTextHandler(&r.log, nil)))
+	r.Reloader.set = func(_ context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
 		if r.fails != nil {
 			return r.fails
 		}
@@ -65,7 +65,7 @@ func (r *reloading) write(file string) {
 
 func (r *reloading) looks(n int) {
 	for range n {
-		r.look(r.t.Context())
+		r.poll(r.t.Context())
 	}
 }
 
@@ -103,7 +103,7 @@ func TestChangedFileIsPutIntoForce(t *testing.T) {
 func TestSignalPutsTheFileIntoForce(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	ctx, cancel := context.WithCancel(t.Context())
-	r.reloader.set = func(context.Context, shaper.Baseline, map[string]shaper.Overrides) error {
+	r.Reloader.set = func(context.Context, shaper.Baseline, map[string]shaper.Overrides) error {
 		r.set = append(r.set, "set")
 		cancel()
 		return nil
@@ -152,7 +152,7 @@ func TestPoliciesWaitForRedis(t *testing.T) {
 	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
 	r.write("tenants: { acme: { rate: 6/s } }")
 	r.looks(4)
-	r.want("", 0, "wait for redis")
+	r.want("", 0, "redis does not answer")
 	r.fails = nil
 	r.looks(1)
 	r.want("6/s", 1)
@@ -163,7 +163,7 @@ func TestPoliciesThatWaitGiveWayToAMistake(t *testing.T) {
 	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
 	r.write("tenants: { acme: { rate: 6/s } }")
 	r.looks(2)
-	r.want("", 0, "wait for redis")
+	r.want("", 0, "redis does not answer")
 	r.write("tenants: { acme: { rate: fast } }")
 	r.reload(t.Context()) // as on SIGHUP
 	r.fails = nil
@@ -178,5 +178,5 @@ func TestSettingsOfTheStartAreNamed(t *testing.T) {
 	r := startReloading(t, "worker: { lease: 30s }")
 	r.write("worker: { lease: 40s }\nlog: { level: warn }\ntenants: { acme: { rate: 6/s } }")
 	r.reload(t.Context()) // as on SIGHUP, at once
-	r.want("6/s", 1, "restart for them", "log, worker")
+	r.want("6/s", 1, "restart to apply them", "log, worker")
 }

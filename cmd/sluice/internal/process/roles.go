@@ -8,11 +8,13 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Roles is what a process does.
+// Roles are what a process does: admit jobs, deliver them, or both.
 type Roles struct{ API, Worker bool }
 
+// Split reports whether another process has one of the roles.
 func (r Roles) Split() bool { return !r.API || !r.Worker }
 
+// ParseRoles reads the value of the flag --roles: api, worker or api,worker.
 func ParseRoles(text string) (Roles, shaper.Problems) {
 	var r Roles
 	names := strings.Split(text, ",")
