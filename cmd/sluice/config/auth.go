@@ -145,11 +145,9 @@ func (r *reader) tokenKeys(path string, values map[string]any) []auth.TokenKey {
 }
 
 func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool) {
-	var kid, algorithm, secret, public, file string
+	var read struct{ Kid, Algorithm, Secret, PublicKey, PublicKeyFile string }
 	before := len(r.problems)
-	r.scalars(at, values, tokenKeySettings(), map[string]any{
-		"kid": &kid, "algorithm": &algorithm, "secret": &secret, "public_key": &public, "public_key_file": &file,
-	})
+	r.scalars(at, values, tokenKeySettings(), &read)
 	if _, present := values["algorithm"]; !present {
 		r.problem(at+".algorithm", "nothing", "must be set")
 	}
@@ -161,22 +159,22 @@ func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool
 	var err error
 	field, shown := "secret", hidden
 	switch {
-	case algorithm == auth.HS256 && (given("public_key") || given("public_key_file")):
+	case read.Algorithm == auth.HS256 && (given("public_key") || given("public_key_file")):
 		err = errors.New("must have a secret and no public key: the algorithm is HS256")
 		field, shown = "", "a key"
-	case algorithm == auth.HS256:
-		key, err = auth.NewSecretKey(kid, secret)
+	case read.Algorithm == auth.HS256:
+		key, err = auth.NewSecretKey(read.Kid, read.Secret)
 	case given("secret") || given("public_key") == given("public_key_file"):
-		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s", algorithm)
+		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s", read.Algorithm)
 		field, shown = "", "a key"
 	case given("public_key"):
 		field = "public_key"
-		key, err = auth.NewPublicKey(kid, algorithm, public)
+		key, err = auth.NewPublicKey(read.Kid, read.Algorithm, read.PublicKey)
 	default:
-		field, shown = "public_key_file", show(file)
+		field, shown = "public_key_file", show(read.PublicKeyFile)
 		var content []byte
-		if content, err = readFile(file); err == nil {
-			key, err = auth.NewPublicKey(kid, algorithm, string(content))
+		if content, err = readFile(read.PublicKeyFile); err == nil {
+			key, err = auth.NewPublicKey(read.Kid, read.Algorithm, string(content))
 		}
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ func (r *reader) config(values map[string]any) Config {
 		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
 	}
 	listModes(values)
-	r.scalars("", values, Settings(), c.scalars(), "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants", "guards")
+	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants", "guards")
 	r.between(c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
@@ -88,10 +88,10 @@ func (r *reader) route(path string, values map[string]any) Route {
 	settings := RouteSettings()
 	for _, s := range settings {
 		if value, rule := s.read(s.typed(s.Default)); rule == "" {
-			assign(route.scalars()[s.Key], value)
+			assign(fieldOf(&route, s.Key), value)
 		}
 	}
-	r.scalars(path, values, settings, route.scalars(), "secrets")
+	r.scalars(path, values, settings, &route, "secrets")
 	_, hasURL := values["url"]
 	_, handsOff := values["asynq"]
 	_, signs := values["secrets"]
@@ -248,8 +248,10 @@ func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statement
 // overrides reads what the section at path says of a tenant, a tier or, without routes, of a route.
 // tier is the key of the tier, empty where there can be none.
 func (r *reader) overrides(path string, values map[string]any, routes map[string]Route, tier string) shaper.Overrides {
-	var o shaper.Overrides
-	var maxWait time.Duration
+	var o struct {
+		shaper.Overrides
+		MaxWait time.Duration
+	}
 	more := []string{"rates"}
 	if routes != nil {
 		more = append(more, "routes")
@@ -257,15 +259,12 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 	if tier != "" {
 		more = append(more, tier)
 	}
-	r.scalars(path, values, TenantSettings(), map[string]any{
-		"rate": &o.Rate, "burst": &o.Burst, "capacity": &o.Capacity, "capacity_bytes": &o.CapacityBytes, "concurrency": &o.Concurrency, "paused": &o.Paused,
-		"max_wait": &maxWait,
-	}, more...)
+	r.scalars(path, values, TenantSettings(), &o, more...)
 	if _, present := values["max_wait"]; present {
-		if maxWait%time.Millisecond != 0 {
-			r.problem(path+".max_wait", maxWait.String(), "must be in whole milliseconds")
+		if o.MaxWait%time.Millisecond != 0 {
+			r.problem(path+".max_wait", o.MaxWait.String(), "must be in whole milliseconds")
 		}
-		o.MaxWaitMS = new(maxWait.Milliseconds())
+		o.MaxWaitMS = new(o.MaxWait.Milliseconds())
 	}
 	if raw, present := values["rates"]; present {
 		if paces, ok := r.rates(path+".rates", raw); ok {
@@ -283,7 +282,7 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 	if routes != nil {
 		o.Routes = r.routeOverrides(path+".routes", values["routes"], routes)
 	}
-	return o
+	return o.Overrides
 }
 
 // routeOverrides reads what is said of single routes, which must be among the routes.
@@ -337,7 +336,7 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 			continue
 		}
 		pace := shaper.Pace{Burst: 1}
-		r.scalars(at, section, settings, map[string]any{"rate": &pace.Rate, "burst": &pace.Burst})
+		r.scalars(at, section, settings, &pace)
 		switch _, present := section["rate"]; {
 		case !present:
 			r.problem(at+".rate", "nothing", "must be set")

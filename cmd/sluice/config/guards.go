@@ -66,18 +66,19 @@ func (r *reader) guards(c *Config, values map[string]any) {
 
 func (r *reader) guard(path string, values map[string]any, routes []string) Guard {
 	var g Guard
-	var algorithm, onError string
-	places := map[string]any{
-		"rate": &g.Policy.Rate, "algorithm": &algorithm, "burst": &g.Policy.Burst, "block": &g.Policy.Block, "on_error": &onError, "shadow": &g.Shadow,
+	var read struct {
+		limiter.Policy
+		OnError string
+		Shadow  bool
 	}
 	for _, s := range GuardSettings() {
 		if value, rule := s.read(s.typed(s.Default)); rule == "" {
-			assign(places[s.Key], value)
+			assign(fieldOf(&read, s.Key), value)
 		}
 	}
 	before := len(r.problems)
-	r.scalars(path, values, GuardSettings(), places, "by", "endpoints", "routes", "types")
-	g.Policy.Algorithm, g.FailClosed = limiter.Algorithm(algorithm), onError == "closed"
+	r.scalars(path, values, GuardSettings(), &read, "by", "endpoints", "routes", "types")
+	g.Policy, g.FailClosed, g.Shadow = read.Policy, read.OnError == "closed", read.Shadow
 	var bys []string
 	for _, by := range api.GuardBys() {
 		bys = append(bys, string(by))

@@ -3,11 +3,13 @@ package config
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 // reader turns the merged sources into a Config and collects what is wrong with them.
@@ -60,9 +62,9 @@ func sectionOf(tree map[string]any, path string) map[string]any {
 	return tree
 }
 
-// scalars reads the settings from the section values, which stands at path in the file, into their
-// places. It reports every other key but those named in more, which the caller reads.
-func (r *reader) scalars(path string, values map[string]any, settings []Setting, places map[string]any, more ...string) {
+// scalars reads the settings from the section values, which is at path in the file, into the struct
+// that into points to. It reports every other key but those named in more, which the caller reads.
+func (r *reader) scalars(path string, values map[string]any, settings []Setting, into any, more ...string) {
 	known := append(slices.Clone(more), keysOf(settings)...)
 	r.unknown(path, values, known)
 	for _, s := range settings {
@@ -79,7 +81,7 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 			r.problem(r.at(join(path, s.Key)), s.show(raw), rule+s.meant(raw))
 			continue
 		}
-		assign(places[s.Key], value)
+		assign(fieldOf(into, s.Key), value)
 	}
 }
 
@@ -120,11 +122,24 @@ func (r *reader) unknown(path string, values map[string]any, known []string) {
 	}
 }
 
-// assign puts a value that Setting.read made into its place.
-func assign(place, value any) {
-	switch p := place.(type) {
+// fieldOf returns a pointer to the field of a struct that has the name of the key: redis.data_dir is
+// Redis.DataDir.
+func fieldOf(of any, key string) any {
+	at := reflect.ValueOf(of).Elem()
+	for step := range strings.SplitSeq(key, ".") {
+		name := strings.ReplaceAll(step, "_", "")
+		at = at.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+	}
+	return at.Addr().Interface()
+}
+
+// assign sets a field to a value that Setting.read returned.
+func assign(field, value any) {
+	switch p := field.(type) {
 	case *string:
 		*p = value.(string)
+	case *limiter.Algorithm:
+		*p = limiter.Algorithm(value.(string))
 	case *int64:
 		*p = value.(int64)
 	case *bool:
@@ -145,7 +160,7 @@ func assign(place, value any) {
 		rate := value.(shaper.Rate)
 		*p = &rate
 	default:
-		panic(fmt.Sprintf("config: no place of type %T", place))
+		panic(fmt.Sprintf("config: no setting has the type %T", field))
 	}
 }
 
