@@ -23,17 +23,19 @@ type checkCmd struct {
 }
 
 func (checkCmd) Help() string {
-	return `Goes through the whole store in short steps and compares: the counts of each flow with its queue, its scheduled jobs and its leases; each job with the index that should name it; each index entry with its job; the type of each key. Without --repair it writes nothing. Processes may run meanwhile.
-
-It reads the store itself, by the settings of sluice serve (redis.url). Without redis.url it starts the private redis-server on redis.data_dir, so the sluice serve that uses it must be stopped.
-
-A deleted queue comes back from the jobs that are stored. What it cannot bring back: jobs, policies and API keys whose own keys are gone.
-
-Exit codes: 0 nothing was found, 1 something was (also if it is repaired now), 2 bad usage or bad configuration.
-
-Example:
+	return `Example:
   sluice check --config sluice.yaml
-  sluice check --config sluice.yaml --repair`
+  sluice check --config sluice.yaml --repair
+
+The command compares the counters of each flow with its queue, its scheduled jobs and its leases. It compares each job with its index entry, each entry with its job, and each key with its type. Without --repair it writes nothing. Processes may run meanwhile.
+
+It opens the store itself, with the settings of sluice serve (redis.url). Without redis.url it starts the private redis-server on redis.data_dir, so stop the sluice serve that uses it first.
+
+Repair rebuilds a deleted queue from the stored jobs. It cannot restore jobs, policies and API keys whose own keys are gone.
+
+Exit codes: 0 no findings, 1 findings (also if they are repaired), 2 bad usage or bad configuration.
+
+Next: after --repair, check again. A damaged key may hide others.`
 }
 
 // checkReport is what --json prints.

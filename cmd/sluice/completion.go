@@ -15,12 +15,12 @@ type completionCmd struct {
 }
 
 func (completionCmd) Help() string {
-	return `Prints a script that makes the shell complete commands, flags and their values. It asks the program itself, so it never grows old.
-
-Example:
+	return `Example:
   source <(sluice completion bash)                                 # or in ~/.bashrc
   sluice completion zsh > "${fpath[1]}/_sluice"
-  sluice completion fish > ~/.config/fish/completions/sluice.fish`
+  sluice completion fish > ~/.config/fish/completions/sluice.fish
+
+The script completes commands, flags and their values. It calls sluice for the candidates, so it needs no update after an upgrade.`
 }
 
 // completionScripts ask sluice complete for what may follow: one candidate a line, a tab and its
@@ -75,10 +75,10 @@ type completeCmd struct {
 }
 
 func (completeCmd) Help() string {
-	return `Prints what may follow, for the scripts of sluice completion.
+	return `Example:
+  sluice complete -- job list --st
 
-Example:
-  sluice complete -- job list --st`
+The scripts of sluice completion call it.`
 }
 
 func (c *completeCmd) Run(a *console.App, parser *kong.Kong) error {

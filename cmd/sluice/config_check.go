@@ -16,9 +16,7 @@ type configCmd struct {
 }
 
 func (configCmd) Help() string {
-	return `Looks at a configuration without running it.
-
-Example:
+	return `Example:
   sluice config check sluice.yaml`
 }
 
@@ -41,13 +39,15 @@ type configCheckCmd struct {
 }
 
 func (configCheckCmd) Help() string {
-	return `Reads the file, the environment and the flags as sluice serve would, with the same arguments, and starts nothing. It lists everything that is wrong, each with its path, its value and the rule; the exit code is 2 then. Else it prints every setting in force with where it comes from, secrets hidden, and the exit code is 0.
-
-Settings of tenants that were changed through the API outrank these: sluice tenant get NAME shows them.
-
-Example:
+	return `Example:
   sluice config check sluice.yaml
-  sluice config check --route default=http://127.0.0.1:9000/orders`
+  sluice config check --route default=http://127.0.0.1:9000/orders
+
+The command reads the file, the environment and the flags like sluice serve with the same arguments, and starts nothing. It prints all problems, each with its path, value and rule. Without problems it prints every setting in force with its source; secrets are hidden.
+
+Exit codes: 0 no problems, 2 problems.
+
+Next: sluice serve --config FILE. Settings of tenants that were changed through the API outrank the file: sluice tenant get NAME prints them.`
 }
 
 func (c *configCheckCmd) Run(a *console.App) error {

@@ -24,14 +24,14 @@ type devCmd struct {
 }
 
 func (devCmd) Help() string {
-	return `Runs everything in one process, to try Sluice out: the API, a worker, jobs kept in memory, and an upstream that echoes each delivery and logs it, or yours with --upstream. There is no configuration and no authentication; the environment is not read. It prints commands to paste.
-
-Jobs are lost on exit. For anything but trying out use: sluice serve
-
-Example:
+	return `Example:
   sluice dev
   sluice dev --rate 10/s --api 127.0.0.1:9090
-  sluice dev --upstream http://127.0.0.1:9000/orders`
+  sluice dev --upstream http://127.0.0.1:9000/orders
+
+One process runs the API, a worker and an upstream. The upstream answers each delivery with its content, and logs it; --upstream replaces it. There is no configuration, no authentication, and the environment is not read. Jobs are in memory and are lost on exit.
+
+Next: paste the commands that it prints. For production use sluice serve.`
 }
 
 func (c *devCmd) Run(a *console.App) error {

@@ -23,10 +23,12 @@ type echoCmd struct {
 }
 
 func (echoCmd) Help() string {
-	return `Runs an upstream for trying Sluice out: it answers every delivery with 200 and a small JSON of what it got, and logs one line for it. sluice dev has one built in.
+	return `Example:
+  sluice echo --listen 127.0.0.1:9000
 
-Example:
-  sluice echo --listen 127.0.0.1:9000`
+The upstream answers every delivery with 200 and a small JSON object of its content, and logs one line. sluice dev contains the same upstream.
+
+Next, in another terminal: sluice serve --route default=http://127.0.0.1:9000/`
 }
 
 func (c *echoCmd) Run(a *console.App) error {

@@ -17,11 +17,11 @@ type healthcheckCmd struct {
 }
 
 func (healthcheckCmd) Help() string {
-	return `Asks the admin listener of a running process whether it is ready: it reaches Redis, and is not about to stop. Made for the health checks of containers. Exit codes: 0 ready, 1 not.
-
-Example:
+	return `Example:
   sluice healthcheck
-  sluice healthcheck --admin 127.0.0.1:9091`
+  sluice healthcheck --admin 127.0.0.1:9091
+
+A process is ready if it reaches Redis and is not stopping. The command asks its admin listener and is made for health checks of containers. Exit codes: 0 ready, 1 not ready.`
 }
 
 func (c *healthcheckCmd) Run(a *console.App) error {

@@ -43,10 +43,11 @@ type versionCmd struct {
 }
 
 func (versionCmd) Help() string {
-	return `Prints the version, the commit it was built from and the version of Go.
+	return `Example:
+  sluice version
+  sluice version --json
 
-Example:
-  sluice version --json`
+The output has the version, its commit and the version of Go.`
 }
 
 func (c versionCmd) Run(a *console.App) error {

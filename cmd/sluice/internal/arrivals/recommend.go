@@ -25,16 +25,18 @@ type RecommendCmd struct {
 }
 
 func (RecommendCmd) Help() string {
-	return `Replays arrivals at many rates and finds the smallest rate, and for it the smallest capacity, that reach the goals: at most so many refused, and 99 of 100 waiting no longer than so. With --upstream the rate is at most that; without --wait-p99 it is exactly that, and only the capacity is looked for.
-
-The rates around it are shown with the capacity and the wait that each would need. It holds for these arrivals: leave room for busier days. The last line is the command that applies it.
-
-The exit code is 1 if no rate within the bound reaches the goals.
-
-Example:
+	return `Example:
   sluice recommend --trace access.log --max-refused 0.1% --wait-p99 30s
   sluice recommend --trace arrivals.csv --upstream 50/s --tenant acme
-  sluice recommend --generate flash-sale --wait-p99 10s --svg tradeoff.svg`
+  sluice recommend --generate flash-sale --wait-p99 10s --svg tradeoff.svg
+
+The goals are the share of refused arrivals (--max-refused) and the wait of 99 of 100 admitted jobs (--wait-p99). With --upstream the rate is at most that of the upstream. With --upstream and without --wait-p99 it is exactly that rate, and the command finds the capacity alone.
+
+The table has the rates around the result, each with its capacity and wait. The result fits these arrivals; add a reserve for busier days.
+
+The exit code is 1 if no allowed rate reaches the goals.
+
+Next: run the command in the last line of the output.`
 }
 
 func (c *RecommendCmd) Run(a *console.App) error { return a.Interruptible(c.run) }

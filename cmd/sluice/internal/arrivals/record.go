@@ -32,17 +32,18 @@ type RecordCmd struct {
 }
 
 func (RecordCmd) Help() string {
-	return `Writes down when jobs come for a tenant, as a trace for sluice simulate and sluice recommend: the instant of each on the clock of the store, to the microsecond, its cost, whether it was admitted, and its route.
-
-Each process tells of the jobs that were submitted to it. If several take jobs, name the admin listener of each, or the trace has only a part. A queue belongs to a tenant and a route: record the routes one by one with --route if they have rates of their own.
-
-An interrupt ends the recording in order. The exit code is 1 if arrivals are missing: because a process was away for a while, or sent more than could be taken.
-
-Example:
+	return `Example:
   sluice record acme --out acme.csv --for 10m
-  sluice simulate --trace acme.csv --rate 20/s --capacity 500
   sluice record shop --route login --out - --for 1h | gzip >login.csv.gz
-  sluice record acme --out acme.csv --admin http://10.0.0.1:8081,http://10.0.0.2:8081`
+  sluice record acme --out acme.csv --admin http://10.0.0.1:8081,http://10.0.0.2:8081
+
+The file has one line for each submission: its instant on the clock of the store in microseconds, its cost, whether it was admitted, and its route.
+
+Each process reports the jobs that were submitted to it. If several processes admit jobs, give the admin listener of each; otherwise the trace is incomplete. A queue belongs to a tenant and a route: if routes have rates of their own, record each with --route.
+
+An interrupt ends the recording in order. The exit code is 1 if arrivals are missing, because a process was unreachable for a while or the recording was too slow.
+
+Next: sluice simulate --trace acme.csv --rate 20/s --capacity 500`
 }
 
 // Times of a recording.

@@ -30,17 +30,17 @@ type SimulateCmd struct {
 }
 
 func (SimulateCmd) Help() string {
-	return `Replays arrivals through the shaper or the limiters in virtual time, without a server, and tells what would have been admitted, refused and delayed. The figures are exact: the arithmetic is that of the server.
-
-A CSV file has one arrival a line: its instant, as 2026-03-01T12:00:00.25Z or in seconds, and its cost if that is not 1; with a header, the columns "at" and "cost" may stand anywhere. Requests of an access log are spread evenly over their second.
-
-FULLEST is the most that passed within any one period of the rate.
-
-Example:
+	return `Example:
   sluice simulate --generate flash-sale --rate 20/s --capacity 500
   sluice simulate --generate flash-sale --rate 20/s --concurrency 8 --service 500ms
   sluice simulate --trace access.log --through all --rate 50/s --svg limiters.svg
-  sluice simulate --trace arrivals.csv --through sliding-log,shaper --rate 100/m --json`
+  sluice simulate --trace arrivals.csv --through sliding-log,shaper --rate 100/m --json
+
+The output counts admitted, refused and delayed arrivals. Time is virtual. The figures are exact, because the arithmetic is that of the server. FULLEST is the maximum that passed within one period of the rate.
+
+A CSV file has one arrival a line: its instant, as 2026-03-01T12:00:00.25Z or in seconds, and its cost if that is not 1. With a header, the columns "at" and "cost" may be in any order. Requests of an access log are spread evenly over their second.
+
+Next: sluice recommend finds a rate and a capacity for the same arrivals.`
 }
 
 func (c *SimulateCmd) Run(a *console.App) error { return a.Interruptible(c.run) }

@@ -33,13 +33,15 @@ type BurstCmd struct {
 }
 
 func (BurstCmd) Help() string {
-	return `Submits many jobs of one tenant as fast as it can, then follows them until they are done: arrivals are jagged, departures keep the tenant's rate. Each payload is {"n": 1}, {"n": 2} and so on.
-
-Jobs that are refused because the queue is full are counted; that is Sluice doing its work, and no failure. The exit code is 1 when a submission got no verdict or another refusal, when a job did not succeed, or when the following ended early.
-
-Example:
+	return `Example:
   sluice burst --tenant acme -n 500 --concurrency 32
-  sluice burst -n 10000 --no-follow --json`
+  sluice burst -n 10000 --no-follow --json
+
+The command submits jobs of one tenant as fast as it can, then waits until they have ended. The jobs arrive in a burst and leave at the tenant's rate. The payloads are {"n": 1}, {"n": 2} and so on.
+
+A full queue refuses jobs; that is counted and is no failure. The exit code is 1 if a submission had an unknown outcome or another refusal, if a job did not succeed, or if the command stopped early.
+
+Next, in another terminal: sluice top.`
 }
 
 func (c *BurstCmd) Run(a *console.App) error {

@@ -23,11 +23,9 @@ type Cmd struct {
 }
 
 func (Cmd) Help() string {
-	return `Reads, lists and changes jobs through the API.
-
-Example:
-  sluice job get --tenant acme ID
-  sluice job list --tenant acme --state dead`
+	return `Example:
+  sluice job list --tenant acme --state dead
+  sluice job get --tenant acme ID`
 }
 
 // jobFlags name one job.
@@ -44,10 +42,13 @@ type jobGetCmd struct {
 }
 
 func (jobGetCmd) Help() string {
-	return `Prints a job: its state, its position while it is queued, how its deliveries ended once one has failed, the answer of the upstream.
+	return `Example:
+  sluice job get --tenant acme ID
+  sluice job get --tenant acme --wait 10s ID
 
-Example:
-  sluice job get --tenant acme --wait 10s ID`
+The output has the state, the position while the job is queued, the failed deliveries, and the response of the upstream.
+
+Next: sluice job show ID prints the same as a timeline.`
 }
 
 func (c *jobGetCmd) Run(a *console.App) error {
@@ -69,11 +70,11 @@ type jobFindCmd struct {
 }
 
 func (jobFindCmd) Help() string {
-	return `Finds a job by its id alone, through the admin listener, and prints it with the tenant that it belongs to.
-
-Example:
+	return `Example:
   sluice job find ID
-  sluice job find --json ID`
+  sluice job find --json ID
+
+The command asks the admin listener. The output includes the tenant of the job.`
 }
 
 func (c *jobFindCmd) Run(a *console.App) error {
@@ -94,10 +95,10 @@ func (c *jobFindCmd) Run(a *console.App) error {
 type jobCancelCmd struct{ jobFlags }
 
 func (jobCancelCmd) Help() string {
-	return `Cancels a job that is still waiting; its place is free at once. A job that has left cannot be cancelled.
+	return `Example:
+  sluice job cancel --tenant acme ID
 
-Example:
-  sluice job cancel --tenant acme ID`
+The job must be scheduled, queued or retrying. Its capacity is free at once. A leased job cannot be cancelled.`
 }
 
 func (c *jobCancelCmd) Run(a *console.App) error {
@@ -115,10 +116,12 @@ func (c *jobCancelCmd) Run(a *console.App) error {
 type jobReplayCmd struct{ jobFlags }
 
 func (jobReplayCmd) Help() string {
-	return `Sends a dead job through its queue again, with fresh attempts and at the tenant's rate.
+	return `Example:
+  sluice job replay --tenant acme ID
 
-Example:
-  sluice job replay --tenant acme ID`
+The job gets all its attempts again and leaves at the rate of its flow.
+
+Next: sluice job wait ID.`
 }
 
 func (c *jobReplayCmd) Run(a *console.App) error {

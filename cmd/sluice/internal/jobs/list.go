@@ -26,13 +26,15 @@ type jobListCmd struct {
 }
 
 func (jobListCmd) Help() string {
-	return `Lists the jobs of a tenant, newest first within each state and route. Of the jobs that succeeded, expired or were cancelled, the most recent 1,000 of each route are listed. Jobs that move on while the list is read may be missing.
-
-Example:
+	return `Example:
   sluice job list --tenant acme
   sluice job list --tenant acme --state dead --type order.create --created-after 2026-01-02T15:04:05Z
   sluice job list --tenant acme --key order-17
-  sluice job list --state queued --route default --all --json`
+  sluice job list --state queued --route default --all --json
+
+Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs, each route keeps the last 1,000. A job that changes its state while the list is read may be missing.
+
+Next: sluice job show ID.`
 }
 
 func (c *jobListCmd) Run(a *console.App) error {

@@ -17,10 +17,12 @@ import (
 type jobShowCmd struct{ jobFlags }
 
 func (jobShowCmd) Help() string {
-	return `Tells the story of a job: what happened to it and when, how its deliveries ended once one has failed, and what the upstream answered. Of many deliveries the last 20 are known.
+	return `Example:
+  sluice job show --tenant acme ID
 
-Example:
-  sluice job show --tenant acme ID`
+The output has the events of the job in order, its failed deliveries (the last 20), and the response of the upstream.
+
+Next: sluice job replay ID queues a dead job again.`
 }
 
 func (c *jobShowCmd) Run(a *console.App) error {

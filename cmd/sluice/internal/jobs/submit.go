@@ -34,14 +34,16 @@ type SubmitCmd struct {
 }
 
 func (SubmitCmd) Help() string {
-	return `Submits one job. Its payload is an argument or read from standard input, and is delivered byte for byte. With --wait the command ends when the job is done; the exit code is 0 only if it succeeded then.
-
-With --file it submits many jobs of one tenant, in the order of the lines. A line is what the API takes: an object with type, payload and perhaps route, delay_ms, max_wait_ms, cost, callback_url, idempotency_key. Lines that find the queue full are sent again when there may be places. Where each line has an idempotency key, of its own or by --key-prefix, a run that broke can be repeated and nothing is submitted twice. The exit code is 1 if a line was refused for good or got no verdict; the first ones are named.
-
-Example:
+	return `Example:
   sluice submit --type order.create '{"sku":1}'
   sluice submit --type order.create --tenant acme --key order-17 --wait < order.json
-  sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-`
+  sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-
+
+The payload is an argument or is read from standard input. It is delivered byte for byte. With --wait the command ends when the job has ended; the exit code is 0 only if the job succeeded.
+
+With --file the command submits one job for each line, in order, all of one tenant. A line is a JSON object as in the API: type, payload, and optionally route, delay_ms, max_wait_ms, cost, callback_url, idempotency_key. While the queue is full the command waits and submits those lines again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run can be repeated without duplicates. The exit code is 1 if a line was refused for good or has an unknown outcome; the first ones are printed.
+
+Next: sluice job wait ID, or sluice job list.`
 }
 
 // maxPayload bounds what is read; the server's own bound is lower.

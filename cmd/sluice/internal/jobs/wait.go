@@ -16,10 +16,10 @@ type jobWaitCmd struct {
 }
 
 func (jobWaitCmd) Help() string {
-	return `Waits until a job is done and prints it. A server that is away meanwhile is put up with. Exit codes: 0 it succeeded, 1 it ended otherwise, was not done in time, or could not be read.
+	return `Example:
+  sluice job wait --tenant acme --timeout 30s ID
 
-Example:
-  sluice job wait --tenant acme --timeout 30s ID`
+The command retries while the server is unreachable. Exit codes: 0 the job succeeded; 1 it ended in another way, did not end in time, or could not be read.`
 }
 
 func (c *jobWaitCmd) Run(a *console.App) error {

@@ -15,11 +15,13 @@ type tenantDiffCmd struct {
 }
 
 func (tenantDiffCmd) Help() string {
-	return `Shows, setting by setting, what sluice tenant apply would change: the API overrides of the tenants that the file names become what the file says. Nothing is said of what is equal. A value in parentheses tells where it comes from. Tiers and routes that the server does not know are found, too: the exit code is 1 then.
-
-Example:
+	return `Example:
   sluice tenant diff -f tenants.yaml
-  sluice tenant diff -f tenants.yaml --prune --exit-code`
+  sluice tenant diff -f tenants.yaml --prune --exit-code
+
+The output has each setting that sluice tenant apply would change, with its source in parentheses. Equal settings are not printed. The exit code is 1 if the file names a tier or route that the server does not know.
+
+Next: sluice tenant apply -f FILE.`
 }
 
 func (c *tenantDiffCmd) Run(a *console.App) error {
@@ -44,13 +46,15 @@ type tenantApplyCmd struct {
 }
 
 func (tenantApplyCmd) Help() string {
-	return `Makes the API overrides of the tenants that the file names exactly what the file says; what it leaves out falls back to the configuration of the server. A pause that was made by hand ends unless the file says it; a drain is left alone. Tenants that are not named are left alone unless --prune is given, which asks first on a terminal and wants --yes elsewhere.
-
-What is equal is not touched, so that it can be run again and again. A tenant that was changed by others meanwhile is read anew. A tenant that the server refuses keeps nothing from the others; the exit code is 1 then.
-
-Example:
+	return `Example:
   sluice tenant apply -f tenants.yaml --reason "contract 17"
-  sluice tenant apply -f tenants.yaml --prune --yes`
+  sluice tenant apply -f tenants.yaml --prune --yes
+
+The command replaces the API overrides of the tenants in the file. Settings that the file omits fall back to the configuration of the server. A pause ends unless the file sets it; a drain stays. Other tenants stay as they are unless --prune is given, which asks for confirmation on a terminal and requires --yes elsewhere.
+
+The command can be repeated: equal tenants are not changed. If somebody else changes a tenant meanwhile, it is compared again. If the server refuses a tenant, the others are still applied, and the exit code is 1.
+
+Next: sluice tenant history NAME.`
 }
 
 func (c *tenantApplyCmd) Run(a *console.App) error {

@@ -21,10 +21,10 @@ type tenantHistoryCmd struct {
 }
 
 func (tenantHistoryCmd) Help() string {
-	return `Lists the last 100 changes that were made to the settings of a tenant through the admin listener, the newest first: when, by whom, why, and what changed. A dash stands for a setting that is left to the configuration.
+	return `Example:
+  sluice tenant history acme
 
-Example:
-  sluice tenant history acme`
+The output has the last 100 changes through the admin listener, newest first: when, by whom, why, and what changed. A dash means that the configuration decides.`
 }
 
 func (c *tenantHistoryCmd) Run(a *console.App) error {

@@ -16,11 +16,11 @@ type KeyCmd struct {
 }
 
 func (KeyCmd) Help() string {
-	return `Makes, lists and revokes the API keys of a tenant through the admin listener. Clients send a key as Authorization: Bearer or X-API-Key; the commands of this program take it from SLUICE_KEY. Keys are taken by a server whose auth.mode has keys.
-
-Example:
+	return `Example:
   sluice key create acme --name ci
-  sluice key list acme`
+  sluice key list acme
+
+The commands ask the admin listener. Clients send a key as Authorization: Bearer or X-API-Key; the other commands of sluice read it from SLUICE_KEY. The server accepts keys if auth.mode contains keys.`
 }
 
 type keyCreateCmd struct {
@@ -32,11 +32,13 @@ type keyCreateCmd struct {
 }
 
 func (keyCreateCmd) Help() string {
-	return `Makes an API key and prints it alone on standard output. It is shown this once: only a digest of it is kept. A tenant may have 100 keys, so that one can be replaced before it is revoked.
-
-Example:
+	return `Example:
   KEY=$(sluice key create acme --name ci)
-  sluice key create acme --name contractor --expires-in 720h --json`
+  sluice key create acme --name contractor --expires-in 720h --json
+
+The key is the only line on standard output. It cannot be read again, because only a digest is stored. A tenant may have 100 keys, so that a new one can replace an old one without a gap.
+
+Next: SLUICE_KEY=KEY sluice submit --type t 1`
 }
 
 func (c *keyCreateCmd) Run(a *console.App) error {
@@ -72,10 +74,10 @@ type keyListCmd struct {
 }
 
 func (keyListCmd) Help() string {
-	return `Lists the API keys of a tenant, the oldest first: id, name, since when, until when. A key that has expired stays in the list for a day at least.
+	return `Example:
+  sluice key list acme
 
-Example:
-  sluice key list acme`
+The list has id, creation, expiry and name of each key, oldest first, but not the key itself. An expired key stays in the list for at least a day.`
 }
 
 func (c *keyListCmd) Run(a *console.App) error {
@@ -116,10 +118,10 @@ type keyRevokeCmd struct {
 }
 
 func (keyRevokeCmd) Help() string {
-	return `Revokes an API key for good: a second later no process takes it any more. Jobs that it submitted stay.
+	return `Example:
+  sluice key revoke acme ID
 
-Example:
-  sluice key revoke acme ID`
+Within a second no process accepts the key. Jobs that were submitted with it stay.`
 }
 
 func (c *keyRevokeCmd) Run(a *console.App) error {

@@ -43,13 +43,11 @@ type tenantPurgeCmd struct {
 }
 
 func (tenantPurgeCmd) Help() string {
-	return `Cancels waiting jobs of a tenant and deletes dead ones. One of --state, --id or --all (every state) is
-required; other flags narrow the selection. Leased jobs are skipped. On a terminal the command asks for
-confirmation; elsewhere it requires --yes. After a failure it can be repeated.
-
-Example:
+	return `Example:
   sluice tenant purge acme --state dead --error "404" --yes
-  sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json`
+  sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json
+
+One of --state, --id or --all (every state) is required; other flags narrow the selection. Leased jobs are skipped. On a terminal the command asks for confirmation; elsewhere it requires --yes. After a failure it can be repeated.`
 }
 
 func (c *tenantPurgeCmd) Run(a *console.App) error {
@@ -91,11 +89,11 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 type tenantReplayCmd struct{ sweepFlags }
 
 func (tenantReplayCmd) Help() string {
-	return `Sends dead jobs of a tenant through its queue again, with fresh attempts and at the tenant's rate: all of them, or those that are chosen. It stops when the queue is full; the exit code is 1 then, and it can be repeated.
-
-Example:
+	return `Example:
   sluice tenant replay acme --error "502"
-  sluice tenant replay acme --route default --json`
+  sluice tenant replay acme --route default --json
+
+The jobs get all their attempts again and leave at the tenant's rate. Without flags all dead jobs are replayed. The command stops when the queue is full, with exit code 1, and can be repeated.`
 }
 
 func (c *tenantReplayCmd) Run(a *console.App) error {

@@ -34,11 +34,11 @@ type Cmd struct {
 }
 
 func (Cmd) Help() string {
-	return `Reads and changes the settings of a tenant through the admin listener. Changes are kept in Redis, outrank the configuration file, and are obeyed by the backlog at once.
-
-Example:
+	return `Example:
   sluice tenant get acme
-  sluice tenant set acme --rate 200/s --capacity 5000`
+  sluice tenant set acme --rate 200/s --capacity 5000
+
+The commands ask the admin listener. Changes are stored in Redis, outrank the configuration file, and apply to waiting jobs at once.`
 }
 
 // tenantFlags name one tenant.
@@ -81,11 +81,13 @@ type tenantListCmd struct {
 }
 
 func (tenantListCmd) Help() string {
-	return `Lists the tenants that have jobs, figures or settings of their own: rate, capacity, how many jobs wait, run and are dead letters now, and what limits each.
-
-Example:
+	return `Example:
   sluice tenant list
-  sluice tenant list --all --json`
+  sluice tenant list --all --json
+
+The list has the tenants with jobs, figures or settings of their own: rate, capacity, waiting and running jobs, dead letters, and what limits the next departure.
+
+Next: sluice tenant get NAME.`
 }
 
 // tenantPage is the largest page of tenants.
@@ -128,10 +130,13 @@ func tenantLine(name, rate, capacity, depth, running, dead, limitedBy string) st
 type tenantGetCmd struct{ tenantFlags }
 
 func (tenantGetCmd) Help() string {
-	return `Prints the settings of a tenant, each with where it comes from, and its figures: how many jobs wait and run, what limits it now, the totals. A tenant never heard of has the defaults.
+	return `Example:
+  sluice tenant get acme
+  sluice tenant get acme --json
 
-Example:
-  sluice tenant get acme --json`
+The output has each setting with its source, the waiting and running jobs, what limits the next departure, and the totals. An unknown tenant has the defaults.
+
+Next: sluice tenant set NAME changes a setting; sluice tenant history NAME lists the changes.`
 }
 
 func (c *tenantGetCmd) Run(a *console.App) error {
@@ -162,14 +167,16 @@ type tenantSetCmd struct {
 }
 
 func (tenantSetCmd) Help() string {
-	return `Changes the settings that are given and leaves the others. The jobs that wait already obey the change at once, without a burst. Of a tenant that nobody has heard of it asks first on a terminal; elsewhere it wants --create.
-
-Example:
+	return `Example:
   sluice tenant set acme --rate 200/s --capacity 5000 --reason "black friday"
   sluice tenant set newcomer --rate 10/s --create
   sluice tenant set acme --route login --rate 5/m
   sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
-  sluice tenant set acme --reset rate,capacity`
+  sluice tenant set acme --reset rate,capacity
+
+Settings without a flag stay as they are. A change applies to waiting jobs at once, without a burst. For an unknown tenant the command asks for confirmation on a terminal; elsewhere it requires --create.
+
+Next: sluice tenant get NAME.`
 }
 
 func (c *tenantSetCmd) Run(a *console.App) error {
@@ -257,10 +264,12 @@ func (f *switchFlags) change(a *console.App, called string, change func(c *clien
 type tenantPauseCmd struct{ switchFlags }
 
 func (tenantPauseCmd) Help() string {
-	return `Lets no job of the tenant leave until it is resumed. Jobs are still admitted until the queue is full; deliveries under way finish.
+	return `Example:
+  sluice tenant pause acme --reason "upstream maintenance"
 
-Example:
-  sluice tenant pause acme --reason "upstream is being moved"`
+Jobs are still admitted until the queue is full. Running deliveries finish.
+
+Next: sluice tenant resume NAME.`
 }
 
 func (c *tenantPauseCmd) Run(a *console.App) error {
@@ -270,10 +279,12 @@ func (c *tenantPauseCmd) Run(a *console.App) error {
 type tenantDrainCmd struct{ switchFlags }
 
 func (tenantDrainCmd) Help() string {
-	return `Admits no job of the tenant any more and replays none; those that wait leave at the tenant's rate. Clients are told to come back later. It lasts until the tenant is resumed.
+	return `Example:
+  sluice tenant drain acme --reason "moves to another installation"
 
-Example:
-  sluice tenant drain acme --reason "moves to another installation"`
+Waiting jobs leave at the tenant's rate. New jobs and replays are refused; clients get a Retry-After. The drain lasts until sluice tenant resume.
+
+Next: sluice top NAME shows the depth.`
 }
 
 func (c *tenantDrainCmd) Run(a *console.App) error {
@@ -283,10 +294,10 @@ func (c *tenantDrainCmd) Run(a *console.App) error {
 type tenantResumeCmd struct{ switchFlags }
 
 func (tenantResumeCmd) Help() string {
-	return `Ends a pause and a drain. What has gathered leaves at the tenant's rate, not at once.
+	return `Example:
+  sluice tenant resume acme
 
-Example:
-  sluice tenant resume acme`
+The waiting jobs leave at the tenant's rate, not at once.`
 }
 
 func (c *tenantResumeCmd) Run(a *console.App) error {
@@ -296,10 +307,12 @@ func (c *tenantResumeCmd) Run(a *console.App) error {
 type tenantUnholdCmd struct{ switchFlags }
 
 func (tenantUnholdCmd) Help() string {
-	return `Ends the holds of a tenant's routes: an upstream may ask with Retry-After to be left alone for up to an hour, and may be back sooner. The jobs leave at the part of the rate that the hold has left, and the rest comes back by a twentieth a second. A circuit breaker that is still open holds them again. The history tells of it.
+	return `Example:
+  sluice tenant unhold acme --reason "upstream is back"
 
-Example:
-  sluice tenant unhold acme --reason "upstream is back"`
+An upstream can hold a flow for up to an hour with Retry-After. Use this command if it has recovered earlier. The jobs then leave at a reduced rate, which grows by a twentieth of the full rate each second. An open circuit breaker holds them again. The change is in the history.
+
+Next: sluice tenant get NAME shows the effective rate.`
 }
 
 func (c *tenantUnholdCmd) Run(a *console.App) error {
