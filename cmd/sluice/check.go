@@ -11,12 +11,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// checkExamples is how many findings of a kind are printed.
+// checkExamples is the number of printed findings of a kind.
 const checkExamples = 5
 
 type checkCmd struct {
 	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML), for redis.url and redis.data_dir."`
-	Repair bool   `help:"Make right what is found; workers may run meanwhile."`
+	Repair bool   `help:"Repair the findings; workers may run meanwhile."`
 	JSON   bool   `help:"Print the findings as JSON."`
 
 	sourceFlags
@@ -62,7 +62,7 @@ func (c *checkCmd) Run(a *console.App) (err error) {
 		return fmt.Errorf("read the store: %w", err)
 	}
 	if shards == 0 {
-		return shaper.Problems{{Field: "redis.url", Value: engine.String(), Rule: "must be a store of Sluice: sluice:meta is missing there"}}
+		return shaper.Problems{{Field: "redis.url", Value: engine.String(), Rule: "must be a store of Sluice: the key sluice:meta is missing"}}
 	}
 	q, err := queue.Open(a.Ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
 	if err != nil {
@@ -98,15 +98,15 @@ func (c *checkCmd) print(a *console.App, r checkReport) error {
 				}
 			}
 		}
-		fmt.Fprintf(a.Out, "%d shards, %d tenants, %d flows and %d jobs were looked at.\n", r.Checked.Shards, r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
+		fmt.Fprintf(a.Out, "Checked %d shards, %d tenants, %d flows and %d jobs.\n", r.Checked.Shards, r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
 	}
 	switch {
 	case len(r.Counts) == 0:
 		return nil
 	case c.Repair:
-		fmt.Fprintln(a.Err, "Repaired. Check again: a damaged key may hide others.")
+		fmt.Fprintln(a.Err, "Repaired. Check again, because a damaged key may hide others.")
 	default:
-		fmt.Fprintln(a.Err, "sluice check --repair makes that right.")
+		fmt.Fprintln(a.Err, "sluice check --repair repairs these findings.")
 	}
 	return console.ErrReported
 }

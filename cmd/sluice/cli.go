@@ -15,23 +15,23 @@ import (
 
 // commands is the command line.
 type commands struct {
-	Serve       serveCmd              `cmd:"" help:"Run Sluice: admit jobs, shape them, deliver them."`
-	Dev         devCmd                `cmd:"" help:"Try Sluice out: everything in one process, without a configuration."`
-	Check       checkCmd              `cmd:"" help:"Compare what is counted in the store with what is there, and repair it."`
-	Config      configCmd             `cmd:"" help:"Check a configuration."`
-	Submit      jobs.SubmitCmd        `cmd:"" help:"Submit one job, or the lines of a file."`
+	Serve       serveCmd              `cmd:"" help:"Run Sluice: admit jobs and deliver them at the tenants' rates."`
+	Dev         devCmd                `cmd:"" help:"Try Sluice: one process, jobs in memory, no configuration."`
+	Check       checkCmd              `cmd:"" help:"Check the store for damage and repair it."`
+	Config      configCmd             `cmd:"" help:"Check a configuration without running it."`
+	Submit      jobs.SubmitCmd        `cmd:"" help:"Submit one job, or one for each line of a file."`
 	Burst       jobs.BurstCmd         `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
-	Job         jobs.Cmd              `cmd:"" help:"Read, list, await, cancel or replay jobs."`
-	Tenant      tenants.Cmd           `cmd:"" help:"Read and change the settings of a tenant."`
-	Key         tenants.KeyCmd        `cmd:"" help:"Make, list and revoke the API keys of a tenant."`
-	Record      arrivals.RecordCmd    `cmd:"" help:"Write down a tenant's arrivals, for simulate and recommend."`
-	Top         top.Cmd               `cmd:"" help:"Show Sluice live, and change the rates of tenants."`
+	Job         jobs.Cmd              `cmd:"" help:"Read, list, wait for, cancel or replay jobs."`
+	Tenant      tenants.Cmd           `cmd:"" help:"Read and change the settings of tenants."`
+	Key         tenants.KeyCmd        `cmd:"" help:"Create, list and revoke the API keys of a tenant."`
+	Record      arrivals.RecordCmd    `cmd:"" help:"Record the arrivals of a tenant, for simulate and recommend."`
+	Top         top.Cmd               `cmd:"" help:"Show live figures, and change the rates of tenants."`
 	Simulate    arrivals.SimulateCmd  `cmd:"" help:"Replay arrivals through the shaper or a limiter, without a server."`
-	Recommend   arrivals.RecommendCmd `cmd:"" help:"Find the smallest rate and capacity for arrivals and goals."`
-	Healthcheck healthcheckCmd        `cmd:"" help:"Ask a running process whether it is ready."`
-	Echo        echoCmd               `cmd:"" help:"Run an upstream that answers every delivery with what it got."`
-	Completion  completionCmd         `cmd:"" help:"Print a script for the completion of a shell."`
-	Complete    completeCmd           `cmd:"" hidden:"" help:"Print what may follow on the command line."`
+	Recommend   arrivals.RecommendCmd `cmd:"" help:"Find the smallest rate and capacity that reach your goals."`
+	Healthcheck healthcheckCmd        `cmd:"" help:"Check whether a running process is ready."`
+	Echo        echoCmd               `cmd:"" help:"Run an upstream that echoes every delivery."`
+	Completion  completionCmd         `cmd:"" help:"Print a completion script for your shell."`
+	Complete    completeCmd           `cmd:"" hidden:"" help:"Print completions."`
 	Version     versionCmd            `cmd:"" help:"Print the version."`
 }
 

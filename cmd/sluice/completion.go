@@ -23,8 +23,7 @@ func (completionCmd) Help() string {
 The script completes commands, flags and their values. It calls sluice for the candidates, so it needs no update after an upgrade.`
 }
 
-// completionScripts ask sluice complete for what may follow: one candidate a line, a tab and its
-// meaning.
+// completionScripts call sluice complete, which prints one candidate a line, a tab and its meaning.
 var completionScripts = map[string]string{
 	"bash": `_sluice() {
   local line
@@ -53,7 +52,7 @@ else
   compdef _sluice sluice
 fi
 `,
-	// Without a candidate the condition fails, and fish completes files as it does by itself.
+	// Without a candidate the condition fails, and fish completes file names.
 	"fish": `function __sluice_finds
   set -l words (commandline -opc)
   set -l current (commandline -ct)
@@ -71,7 +70,7 @@ func (c *completionCmd) Run(a *console.App) error {
 
 // completeCmd answers the scripts.
 type completeCmd struct {
-	Words []string `arg:"" optional:"" help:"The words after the program's name, the one to complete last."`
+	Words []string `arg:"" optional:"" help:"The words after sluice; the last is the one to complete."`
 }
 
 func (completeCmd) Help() string {
@@ -90,8 +89,8 @@ func (c *completeCmd) Run(a *console.App, parser *kong.Kong) error {
 	return nil
 }
 
-// candidates are the commands, flags or values that the last of the words may become, each with a
-// tab and what it means.
+// candidates returns the commands, flags or values that complete the last of the words, each with a
+// tab and its meaning.
 func candidates(root *kong.Node, words []string) []string {
 	if len(words) == 0 {
 		words = []string{""}
@@ -167,12 +166,10 @@ func childOf(node *kong.Node, name string) *kong.Node {
 	return nil
 }
 
-// flagsOf are the flags that may stand after the command: its own and those of the commands around
-// it.
+// flagsOf returns the flags of a command and of its parents.
 func flagsOf(node *kong.Node) []*kong.Flag { return slices.Concat(node.AllFlags(true)...) }
 
-// flagOf is the flag that the word begins; nil if there is none, or if its value stands in the same
-// word.
+// flagOf returns the flag that the word names, nil if there is none or the word contains its value.
 func flagOf(node *kong.Node, word string) *kong.Flag {
 	for _, flag := range flagsOf(node) {
 		if word == "--"+flag.Name || flag.Short != 0 && word == "-"+string(flag.Short) {

@@ -12,7 +12,7 @@ import (
 )
 
 type configCmd struct {
-	Check configCheckCmd `cmd:"" help:"List what is wrong with a configuration, or what it puts in force."`
+	Check configCheckCmd `cmd:"" help:"Print the problems of a configuration, or its settings."`
 }
 
 func (configCmd) Help() string {
@@ -20,9 +20,9 @@ func (configCmd) Help() string {
   sluice config check sluice.yaml`
 }
 
-// sourceFlags are the flags that settings come from.
+// sourceFlags are the flags of settings and routes.
 type sourceFlags struct {
-	Route []string `sep:"none" placeholder:"NAME=URL" help:"Deliver the jobs of this route to the URL, as routes.NAME.url in the file or the variable SLUICE_ROUTE_NAME_URL; may be given again."`
+	Route []string `sep:"none" placeholder:"NAME=URL" help:"Deliver the jobs of the route NAME to URL; repeatable. The same as routes.NAME.url in the file and the variable SLUICE_ROUTE_NAME_URL."`
 
 	kong.Plugins // the flags of the settings
 }
@@ -32,7 +32,7 @@ func (f *sourceFlags) sources(a *console.App, file string) config.Sources {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [that of SLUICE_CONFIG, or none]."`
+	File string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [none]."`
 	JSON bool   `help:"Print the settings as JSON."`
 
 	sourceFlags
@@ -57,7 +57,7 @@ func (c *configCheckCmd) Run(a *console.App) error {
 	settings, err := config.Check(c.sources(a, c.File))
 	var problems shaper.Problems
 	if errors.As(err, &problems) && c.File != "" {
-		// The file is the argument here, not --config.
+		// The file is an argument of this command, not the flag --config.
 		for i, p := range problems {
 			if p.Field == "--config" {
 				problems[i].Field = "FILE"
@@ -77,6 +77,6 @@ func (c *configCheckCmd) Run(a *console.App) error {
 	if err := console.PrintTable(a.Out, rows); err != nil {
 		return err
 	}
-	fmt.Fprintln(a.Err, "Nothing is wrong.")
+	fmt.Fprintln(a.Err, "No problems.")
 	return nil
 }

@@ -17,10 +17,10 @@ import (
 type devCmd struct {
 	API      string `name:"api" default:"${api}" placeholder:"ADDR" help:"Address of the listener for clients [${api}]."`
 	Admin    string `name:"admin" default:"${admin}" placeholder:"ADDR" help:"Address of the listener for operators [${admin}]."`
-	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to be seen]."`
+	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to watch]."`
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
-	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the upstream that echoes."`
-	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error [info]."`
+	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the built-in upstream."`
+	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Lowest level that is logged: debug, info, warn or error [info]."`
 }
 
 func (devCmd) Help() string {
@@ -40,14 +40,14 @@ func (c *devCmd) Run(a *console.App) error {
 		"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
 		"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
 	}}
-	upstream, what := c.Upstream, "yours"
+	upstream, what := c.Upstream, "--upstream"
 	if upstream == "" {
 		echo, err := startEcho("127.0.0.1:0", log)
 		if err != nil {
 			return err
 		}
 		defer echo.close()
-		upstream, what = echo.url(), "built in, echoes what it gets"
+		upstream, what = echo.url(), "built in, echoes deliveries"
 	}
 	from.Routes = []string{"default=" + upstream}
 	cfg, err := config.Load(from)
@@ -61,7 +61,7 @@ func (c *devCmd) Run(a *console.App) error {
 	return p.Run(a.Ctx)
 }
 
-// inFlags names the flags of dev where a problem names settings that it does not show.
+// inFlags replaces the names of settings in problems by the flags of dev.
 func (c *devCmd) inFlags(err error) error {
 	var problems shaper.Problems
 	if errors.As(err, &problems) {
@@ -74,7 +74,7 @@ func (c *devCmd) inFlags(err error) error {
 	return err
 }
 
-// welcome prints where everything is, and what to paste.
+// welcome prints the addresses and commands to paste.
 func (c *devCmd) welcome(w io.Writer, r process.Running, upstream string) {
 	api, admin := "http://"+r.API.String(), "http://"+r.Admin.String()
 	where := ""
@@ -94,10 +94,10 @@ Sluice is running.
 Submit a job:
   curl -s -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":1}}' %[1]s/v1/jobs
 
-The same, answered when it is done:
+Submit a job and wait for its end:
   curl -s -H 'Prefer: wait=10' -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":2}}' %[1]s/v1/jobs
 
-Read it again, with the id of the answer in the place of ID:
+Read a job; replace ID by the id of the answer:
   curl -s %[1]s/v1/jobs/ID
 
 Submit many, and watch them leave at the rate:
@@ -106,7 +106,7 @@ Submit many, and watch them leave at the rate:
 Meanwhile, in another terminal, change the rate:
   curl -s -X PATCH -H 'Content-Type: application/json' -d '{"rate":"20/s"}' %[2]s/v1/tenants/default
 
-Ctrl-C ends it.
+Ctrl-C stops it.
 
 `, api, admin, upstream, c.Rate, where, console.Invoked(os.Args[0]))
 }

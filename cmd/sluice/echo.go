@@ -33,7 +33,7 @@ Next, in another terminal: sluice serve --route default=http://127.0.0.1:9000/`
 
 func (c *echoCmd) Run(a *console.App) error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return console.Usagef("--listen: %q must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
+		return console.Usagef("--listen: %q: must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
 	e, err := startEcho(c.Listen, console.NewLogger(a.Err, "info"))
 	if err != nil {
@@ -49,11 +49,11 @@ func (c *echoCmd) Run(a *console.App) error {
 	}
 }
 
-// echo is an upstream that tells what it got.
+// echo is an upstream that answers with what it received.
 type echo struct {
 	socket net.Listener
 	server *http.Server
-	ended  chan error // receives why the serving ended, unless close did it
+	ended  chan error // receives why the server ended, unless close ended it
 }
 
 func startEcho(address string, log *slog.Logger) (*echo, error) {
@@ -83,7 +83,7 @@ func (e *echo) close() {
 // echoGrace is how long running requests may take to end.
 const echoGrace = 3 * time.Second
 
-// maxEcho bounds the payload that an answer repeats; the answer as a whole is kept with the job.
+// maxEcho bounds the payload that an answer repeats, because the answer is stored with the job.
 const maxEcho = 1 << 10
 
 // echoed is the answer to a delivery.

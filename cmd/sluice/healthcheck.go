@@ -12,7 +12,7 @@ import (
 
 type healthcheckCmd struct {
 	Admin   string        `default:"${admin}" env:"SLUICE_ADMIN_LISTEN" placeholder:"ADDR" help:"Admin address of the process [${admin}]."`
-	Timeout time.Duration `default:"3s" help:"How long to wait for the answer [3s]."`
+	Timeout time.Duration `default:"3s" help:"Timeout of the answer [3s]."`
 	JSON    bool          `help:"Print JSON."`
 }
 
@@ -29,7 +29,7 @@ func (c *healthcheckCmd) Run(a *console.App) error {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, access.BaseURL(c.Admin)+"/readyz", nil)
 	if err != nil {
-		return console.Usagef("--admin: must be an address such as %s", access.DefaultAdmin)
+		return console.Usagef("--admin: %q: must be an address such as %s", c.Admin, access.DefaultAdmin)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 // What a newcomer mistypes is answered with the flag, the value and the rule.
 func TestMistakes(t *testing.T) {
 	for args, want := range map[string]string{
-		"tenant set acme --rate":             "--rate: a value must follow",
-		"tenant set acme --rates":            "--rates: a value must follow",
-		"job list --state":                   "--state: a value must follow",
+		"tenant set acme --rate":             "--rate: the value is missing",
+		"tenant set acme --rates":            "--rates: the value is missing",
+		"job list --state":                   "--state: the value is missing",
 		"tenant set acme --capacity 10k":     `--capacity: "10k": must be a whole number, such as 100`,
 		"tenant set acme --max-wait 10":      `--max-wait: "10": must have a unit, such as 10s`,
 		"tenant set acme --max-wait soon":    `--max-wait: "soon": must be a duration, such as 250ms, 10s or 1h30m`,

@@ -11,8 +11,8 @@ import (
 
 type serveCmd struct {
 	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML)."`
-	Roles  string `default:"api,worker" placeholder:"LIST" env:"SLUICE_ROLES" help:"What this process does: api, worker or both [api,worker]."`
-	Dev    bool   `help:"Accept the embedded engine where there is neither redis.url nor a redis-server on PATH: jobs are lost on exit."`
+	Roles  string `default:"api,worker" placeholder:"LIST" env:"SLUICE_ROLES" help:"Roles of this process: api, worker or both [api,worker]."`
+	Dev    bool   `help:"Store jobs in memory if redis.url is not set and no redis-server is on PATH. They are lost on exit."`
 
 	sourceFlags
 }

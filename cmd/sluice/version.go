@@ -9,14 +9,14 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// Set at build time by -ldflags "-X main.version=… -X main.commit=…"; without that the module's
-// build information serves.
+// Set at build time by -ldflags "-X main.version=… -X main.commit=…". If empty, the module's build
+// information is used.
 var (
 	version string
 	commit  string
 )
 
-// build is what this program is.
+// build returns the version of this program.
 func build() api.VersionInfo {
 	v := api.VersionInfo{Version: version, Commit: commit, Go: runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -122,8 +122,8 @@ func (r *reader) unknown(path string, values map[string]any, known []string) {
 	}
 }
 
-// fieldOf returns a pointer to the field of a struct that has the name of the key: redis.data_dir is
-// Redis.DataDir.
+// fieldOf returns a pointer to the field of a struct that has the name of the key: redis.data_dir
+// is Redis.DataDir.
 func fieldOf(of any, key string) any {
 	at := reflect.ValueOf(of).Elem()
 	for step := range strings.SplitSeq(key, ".") {

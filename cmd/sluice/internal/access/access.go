@@ -13,14 +13,14 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// Where the listeners of dev are, and where the client commands look by default.
+// Default addresses of the listeners, for the server and for client commands.
 const (
 	DefaultAPI   = "127.0.0.1:8080"
 	DefaultAdmin = "127.0.0.1:8081"
 )
 
-// BaseURL makes a URL of an address or a URL; an address that stands for every interface is reached
-// on loopback.
+// BaseURL returns the URL of an address or a URL. For an address of all interfaces it is that of
+// loopback.
 func BaseURL(address string) string {
 	if strings.Contains(address, "://") {
 		return strings.TrimRight(address, "/")
@@ -31,17 +31,17 @@ func BaseURL(address string) string {
 	return "http://" + address
 }
 
-// APIFlags say where the API is and who asks. The flag is not called --key, which names a job in
-// submit.
+// APIFlags are the address of the API and the credentials. The flag of the key is not --key,
+// because that is the idempotency key in submit.
 type APIFlags struct {
-	API    string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"Where the API is [http://${api}]."`
-	APIKey string `name:"api-key" env:"SLUICE_KEY" placeholder:"TEXT" help:"API key or token, if clients must have one; the variable keeps it out of the list of processes."`
+	API    string `name:"api" default:"http://${api}" env:"SLUICE_API" placeholder:"URL" help:"URL of the API [http://${api}]."`
+	APIKey string `name:"api-key" env:"SLUICE_KEY" placeholder:"TEXT" help:"API key or token, if the server requires one. The variable keeps it out of the process list."`
 }
 
-// AdminFlags say where the admin listener is.
+// AdminFlags are the address of the admin listener and its token.
 type AdminFlags struct {
-	Admin      string `name:"admin" default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"Where the admin listener is [http://${admin}]."`
-	AdminToken string `name:"admin-token" env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Its token, if it has one; the variable keeps it out of the list of processes."`
+	Admin      string `name:"admin" default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"URL of the admin listener [http://${admin}]."`
+	AdminToken string `name:"admin-token" env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Its token, if it has one. The variable keeps it out of the process list."`
 }
 
 // Connect returns a client of the API that keeps a connection for each of calls concurrent calls.
@@ -63,15 +63,15 @@ func connect(flag, address, token string, calls int) (*client.Client, error) {
 	return c, nil
 }
 
-// HTTPClient keeps a connection for each call at once; a held answer comes well within its bound.
+// HTTPClient returns a client that keeps a connection for each of calls concurrent calls. Its
+// timeout is longer than the longest answer that the server delays.
 func HTTPClient(calls int) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = calls
 	return &http.Client{Transport: transport, Timeout: 2 * wire.MaxWaitSeconds * time.Second}
 }
 
-// Transient reports whether the call may go well when it is made again: the server was not reached,
-// or does not work now.
+// Transient reports whether a retry may succeed: the server was unreachable, or fails at present.
 func Transient(err error) bool {
 	var answer *client.Error
 	if !errors.As(err, &answer) {
@@ -84,8 +84,8 @@ func Transient(err error) bool {
 	return false
 }
 
-// TooOften is how long the server asks to wait because its tenant reads too often, 0 if that is not
-// what it says.
+// TooOften returns the wait that the server asks for because the tenant reads too often, 0 for any
+// other error.
 func TooOften(err error) time.Duration {
 	var answer *client.Error
 	if errors.As(err, &answer) && answer.Kind() == "rate-limited" {

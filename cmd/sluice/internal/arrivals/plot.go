@@ -11,14 +11,14 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// Size of a plot in text, beside its labels.
+// Size of a plot in text, without its labels.
 const (
 	plotWidth  = 96
 	plotHeight = 7
 )
 
-// plotRuns draws the arrivals of the runs' trace, then the departures of each run, what it refused,
-// and what waited in the shaper.
+// plotRuns plots the arrivals of the trace, then the departures, the refusals and the depth of each
+// run.
 func plotRuns(w io.Writer, runs []*simulate.Run) error {
 	end := runs[0].End()
 	for _, r := range runs {
@@ -37,7 +37,7 @@ func plotRuns(w io.Writer, runs []*simulate.Run) error {
 			for i, n := range s.Depth {
 				depth[i] = float64(n)
 			}
-			text += plotted(depth, fmt.Sprintf("depth, of %d places", r.Capacity), s.Step)
+			text += plotted(depth, fmt.Sprintf("depth, of a capacity of %d", r.Capacity), s.Step)
 		}
 	}
 	if _, err := io.WriteString(w, text); err != nil {
@@ -46,18 +46,18 @@ func plotRuns(w io.Writer, runs []*simulate.Run) error {
 	return nil
 }
 
-// plotted is one plot, each column a step of time.
+// plotted returns a plot with one column for each step of time.
 func plotted(values []float64, caption string, step time.Duration) string {
 	return plotWith(values, fmt.Sprintf("%s, over %v, a column is %v", caption, roundWait(time.Duration(len(values))*step), step))
 }
 
-// plotWith is a plot of values from zero up.
+// plotWith returns a plot of values from zero up.
 func plotWith(values []float64, caption string) string {
 	return "\n" + asciigraph.Plot(values, asciigraph.Height(plotHeight), asciigraph.LowerBound(0),
 		asciigraph.Precision(0), asciigraph.Caption(caption)) + "\n"
 }
 
-// perSecond is counts of steps as rates.
+// perSecond converts counts of steps to rates.
 func perSecond(counts []int64, step time.Duration) []float64 {
 	rates := make([]float64, len(counts))
 	for i, n := range counts {

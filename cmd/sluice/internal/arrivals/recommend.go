@@ -17,11 +17,11 @@ import (
 type RecommendCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`
-	MaxRefused   string        `default:"0.1%" placeholder:"SHARE" help:"Share of the arrivals that may be refused, such as 0.1% [0.1%]."`
-	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"How long 99 of 100 of those admitted may wait at most."`
-	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"What the upstream takes at most."`
-	Burst        int64         `default:"1" placeholder:"N" help:"Jobs that may leave at once after an idle stretch [1]."`
-	Tenant       string        `filled:"" default:"TENANT" placeholder:"NAME" help:"Name of the tenant in the command that is printed."`
+	MaxRefused   string        `default:"0.1%" placeholder:"SHARE" help:"Maximum share of refused arrivals, such as 0.1% [0.1%]."`
+	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"Maximum wait of 99 of 100 admitted arrivals."`
+	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"Maximum rate of the upstream."`
+	Burst        int64         `default:"1" placeholder:"N" help:"Jobs that may leave at once after an idle period [1]."`
+	Tenant       string        `filled:"" default:"TENANT" placeholder:"NAME" help:"Tenant of the printed command."`
 }
 
 func (RecommendCmd) Help() string {
@@ -90,7 +90,7 @@ func parseShare(text string) (float64, error) {
 	return share, nil
 }
 
-// recommendation is what recommend prints as JSON.
+// recommendation is the JSON output of recommend.
 type recommendation struct {
 	pointJSON
 	Burst   int64       `json:"burst"`
@@ -98,7 +98,7 @@ type recommendation struct {
 	Command string      `json:"command,omitempty"`
 }
 
-// pointJSON is a rate and what it needs.
+// pointJSON is a rate with the capacity that it needs.
 type pointJSON struct {
 	Rate      shaper.Rate `json:"rate"`
 	Capacity  int64       `json:"capacity"`
@@ -124,7 +124,7 @@ func (c *RecommendCmd) recommendation(r simulate.Recommendation) recommendation 
 	return out
 }
 
-// command is what applies the recommendation.
+// command returns the command that applies the recommendation.
 func (c *RecommendCmd) command(r simulate.Recommendation) string {
 	text := fmt.Sprintf("sluice tenant set %s --rate %v --capacity %d", console.ShellWord(c.Tenant), r.Rate, r.Capacity)
 	if c.Burst != 1 {
@@ -152,7 +152,7 @@ func (c *RecommendCmd) print(a *console.App, t simulate.Trace, r simulate.Recomm
 		return err
 	}
 	if !r.Reached {
-		fmt.Fprintf(a.Err, "sluice: no rate up to %v reaches the goals: let the upstream take more, or more be refused, or waits be longer\n", r.Rate)
+		fmt.Fprintf(a.Err, "sluice: no rate up to %v reaches the goals: raise --upstream, --max-refused or --wait-p99\n", r.Rate)
 		return nil
 	}
 	if _, err := fmt.Fprintf(a.Out, "\n%s\n", c.command(r)); err != nil {
@@ -161,7 +161,7 @@ func (c *RecommendCmd) print(a *console.App, t simulate.Trace, r simulate.Recomm
 	return nil
 }
 
-// plotCurve draws the capacity that each rate of the curve needs.
+// plotCurve plots the capacity of each rate of the curve.
 func plotCurve(w io.Writer, r simulate.Recommendation) error {
 	if len(r.Curve) < 2 {
 		return nil

@@ -23,11 +23,11 @@ import (
 
 type RecordCmd struct {
 	Tenant     string        `arg:"" help:"Name of the tenant."`
-	Out        string        `required:"" placeholder:"FILE" help:"Write the arrivals there as CSV, - for standard output."`
-	For        time.Duration `default:"10m" placeholder:"DURATION" help:"How long to record; 0s is until it is interrupted [10m]."`
+	Out        string        `required:"" placeholder:"FILE" help:"Write the arrivals to FILE as CSV; - is standard output."`
+	For        time.Duration `default:"10m" placeholder:"DURATION" help:"Time to record; 0s is until an interrupt [10m]."`
 	Route      string        `filled:"" placeholder:"NAME" help:"Record only arrivals for this route."`
-	Admin      []string      `default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"Where the admin listener is, or those of all processes that take jobs, separated by commas or given again [http://${admin}]."`
-	AdminToken string        `env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Their token, if they have one; the variable keeps it out of the list of processes."`
+	Admin      []string      `default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"URL of the admin listener of each process that admits jobs, separated by commas or repeated [http://${admin}]."`
+	AdminToken string        `env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Their token, if they have one. The variable keeps it out of the process list."`
 	JSON       bool          `help:"Print the summary as JSON."`
 }
 
@@ -48,20 +48,20 @@ Next: sluice simulate --trace acme.csv --rate 20/s --capacity 500`
 
 // Times of a recording.
 const (
-	recordIdle   = 40 * time.Second // without a sign from a server it counts as gone
-	recordRetry  = time.Second      // until a stream that broke is opened again
+	recordIdle   = 40 * time.Second // timeout of a silent stream
+	recordRetry  = time.Second      // until a broken stream is opened again
 	recordWrite  = time.Second      // between two writes
-	recordLate   = 2 * time.Second  // how late arrivals of another process may come and still be put in order
+	recordLate   = 2 * time.Second  // how late arrivals of another process may be and still be sorted
 	recordLinger = 300 * time.Millisecond
 )
 
 func (c *RecordCmd) Run(a *console.App) error {
 	if c.For < 0 {
-		return console.Usagef("--for must not be negative")
+		return console.Usagef("--for: %v: must not be negative", c.For)
 	}
 	var servers []server
 	for _, address := range c.Admin {
-		// Without a bound on the time of an answer, which a stream has no use for.
+		// Without a timeout, because a stream is one long answer.
 		s, err := client.New(access.BaseURL(address), c.AdminToken, &http.Client{Transport: access.HTTPClient(1).Transport})
 		if err != nil {
 			return console.Usagef("--admin: %v", err)
@@ -73,7 +73,7 @@ func (c *RecordCmd) Run(a *console.App) error {
 	defer cancel()
 	streams, err := r.connect(ctx, servers)
 	if err != nil {
-		return err // and a file of that name is as it was
+		return err // before the file is created
 	}
 	out := a.Out
 	if c.Out != "-" {
@@ -115,13 +115,13 @@ func (c *RecordCmd) Run(a *console.App) error {
 	return err
 }
 
-// server is a process that tells of arrivals.
+// server is a process that reports arrivals.
 type server struct {
 	*client.Client
 	address string
 }
 
-// recorded sums a recording up.
+// recorded is the summary of a recording.
 type recorded struct {
 	Tenant   string  `json:"tenant"`
 	File     string  `json:"file"`
@@ -129,15 +129,15 @@ type recorded struct {
 	Arrivals int64   `json:"arrivals"`
 	Admitted int64   `json:"admitted"`
 	Refused  int64   `json:"refused"`
-	Lost     int64   `json:"lost"`   // arrivals that a server could not tell
-	Breaks   int64   `json:"breaks"` // times that a server was away, and nobody knows what came
+	Lost     int64   `json:"lost"`   // arrivals that a server dropped
+	Breaks   int64   `json:"breaks"` // broken streams; the arrivals until they were reopened are unknown
 }
 
 func (s recorded) print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s of %s in %v, %d admitted, %d refused: %s\n", console.Plural(int(s.Arrivals), "arrival", "arrivals"), s.Tenant,
 		time.Duration(s.Seconds*float64(time.Second)).Round(time.Second/10), s.Admitted, s.Refused, s.File)
 	if err == nil && (s.Lost > 0 || s.Breaks > 0) {
-		_, err = fmt.Fprintf(w, "arrivals are missing: %d that were not told in time, and those of %s\n", s.Lost, console.Plural(int(s.Breaks), "break", "breaks"))
+		_, err = fmt.Fprintf(w, "arrivals are missing: %d that the server dropped, and those during %s\n", s.Lost, console.Plural(int(s.Breaks), "broken stream", "broken streams"))
 	}
 	return err
 }
@@ -145,9 +145,9 @@ func (s recorded) print(w io.Writer) error {
 // recording follows a tenant on several servers at once.
 type recording struct {
 	tenant, route string
-	trouble       io.Writer // is told of breaks
+	trouble       io.Writer // for messages about broken streams
 	came          chan wire.Arrivals
-	retry         time.Duration // until a stream that broke is opened again
+	retry         time.Duration // until a broken stream is opened again
 
 	mu     sync.Mutex
 	breaks int64
@@ -168,8 +168,7 @@ func (r *recording) connect(ctx context.Context, servers []server) ([]*client.St
 	return streams, nil
 }
 
-// run records what the streams of the servers tell until the time is over or ctx ends, which is no
-// error.
+// run records the streams of the servers until the time is over or ctx ends, which is no error.
 func (r *recording) run(
 	ctx context.Context, servers []server, streams []*client.Stream, file *traceFile, length time.Duration, watch func(seconds int),
 ) (recorded, error) {
@@ -183,7 +182,7 @@ func (r *recording) run(
 	}
 	var over <-chan time.Time
 	if length > 0 {
-		timer := time.NewTimer(length + recordLinger) // the last ones are told a moment after they came
+		timer := time.NewTimer(length + recordLinger) // arrivals are reported with a delay
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -234,10 +233,10 @@ func (s *recorded) take(came wire.Arrivals) {
 	}
 }
 
-// follow reads the stream, and opens it anew whenever it breaks, until ctx ends.
+// follow reads the stream and reopens it after each break, until ctx ends.
 func (r *recording) follow(ctx context.Context, s server, stream *client.Stream) {
 	for {
-		// A read that waits for the server ends with ctx.
+		// A blocked read ends with ctx.
 		unhang := context.AfterFunc(ctx, func() { _ = stream.Close() })
 		err := r.read(ctx, stream)
 		if unhang() {
@@ -248,7 +247,7 @@ func (r *recording) follow(ctx context.Context, s server, stream *client.Stream)
 		}
 		r.mu.Lock()
 		r.breaks++
-		fmt.Fprintf(r.trouble, "%s: the stream broke, what comes there now is missing: %v\n", s.address, err)
+		fmt.Fprintf(r.trouble, "%s: the stream is broken; arrivals are missing until it is reopened: %v\n", s.address, err)
 		r.mu.Unlock()
 		for {
 			if console.Sleep(ctx, r.retry) != nil {
@@ -259,17 +258,17 @@ func (r *recording) follow(ctx context.Context, s server, stream *client.Stream)
 			}
 		}
 		r.mu.Lock()
-		fmt.Fprintf(r.trouble, "%s: it is back\n", s.address)
+		fmt.Fprintf(r.trouble, "%s: the stream is reopened\n", s.address)
 		r.mu.Unlock()
 	}
 }
 
-// read hands on what the stream tells until it ends.
+// read passes on the events of the stream until it ends.
 func (r *recording) read(ctx context.Context, stream *client.Stream) error {
 	for {
 		e, err := stream.Next()
 		if errors.Is(err, io.EOF) {
-			return errors.New("the server has ended it")
+			return errors.New("the server has ended the stream")
 		}
 		if err != nil {
 			return err
@@ -279,7 +278,7 @@ func (r *recording) read(ctx context.Context, stream *client.Stream) error {
 		}
 		var came wire.Arrivals
 		if err := json.Unmarshal(e.Data, &came); err != nil {
-			return fmt.Errorf("what it tells is not Sluice's: %w", err)
+			return fmt.Errorf("an event of the stream is not valid: %w", err)
 		}
 		select {
 		case r.came <- came:
@@ -289,7 +288,7 @@ func (r *recording) read(ctx context.Context, stream *client.Stream) error {
 	}
 }
 
-// traceFile writes arrivals as CSV, in order but for what came too late for that.
+// traceFile writes arrivals as CSV, sorted by time except those later than recordLate.
 type traceFile struct {
 	w       *csv.Writer
 	waiting []wire.Arrival
@@ -297,13 +296,13 @@ type traceFile struct {
 
 func newTraceFile(w io.Writer) *traceFile {
 	f := &traceFile{w: csv.NewWriter(w)}
-	_ = f.w.Write([]string{simulate.ColumnAt, simulate.ColumnCost, "outcome", "route"}) // a failure is kept for write
+	_ = f.w.Write([]string{simulate.ColumnAt, simulate.ColumnCost, "outcome", "route"}) // write returns a failure
 	return f
 }
 
 func (f *traceFile) add(came []wire.Arrival) { f.waiting = append(f.waiting, came...) }
 
-// write writes what nothing earlier can come before any more, or all.
+// write writes the arrivals older than recordLate, or all.
 func (f *traceFile) write(all bool) error {
 	slices.SortStableFunc(f.waiting, func(a, b wire.Arrival) int { return a.At.Compare(b.At) })
 	n := len(f.waiting)

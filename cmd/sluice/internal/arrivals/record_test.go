@@ -120,7 +120,7 @@ func TestRecordingOverABreak(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if text := trouble.String(); r.breaks != 2 || strings.Count(text, "it is back") != 2 || !strings.Contains(text, "has ended it") || !strings.Contains(text, "not Sluice's") {
+	if text := trouble.String(); r.breaks != 2 || strings.Count(text, "is reopened\n") != 2 || !strings.Contains(text, "has ended the stream") || !strings.Contains(text, "is not valid") {
 		t.Errorf("%d breaks: %s", r.breaks, text)
 	}
 }

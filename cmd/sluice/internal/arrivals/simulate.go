@@ -16,16 +16,16 @@ import (
 type SimulateCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`
-	Through      []string      `enum:"shaper,fixed-window,sliding-log,sliding-counter,token-bucket,leaky-meter,all" default:"shaper" placeholder:"NAME" help:"What they go through: shaper, fixed-window, sliding-log, sliding-counter, token-bucket, leaky-meter, several of them separated by commas, or all [shaper]."`
+	Through      []string      `enum:"shaper,fixed-window,sliding-log,sliding-counter,token-bucket,leaky-meter,all" default:"shaper" placeholder:"NAME" help:"What the arrivals pass through: shaper, fixed-window, sliding-log, sliding-counter, token-bucket, leaky-meter, several separated by commas, or all [shaper]."`
 	Rate         shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Departures per period, or the limit [10/s by default]."`
-	Burst        int64         `default:"0" placeholder:"N" help:"Jobs that may leave the shaper at once after an idle stretch [1]; size of the bucket of token-bucket and leaky-meter [the limit]."`
-	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000'; separated by commas."`
-	Capacity     int64         `default:"1000" placeholder:"N" help:"Jobs that may wait in the shaper [1000]."`
+	Burst        int64         `default:"0" placeholder:"N" help:"Jobs that may leave the shaper at once after an idle period [1]; bucket size of token-bucket and leaky-meter [the limit]."`
+	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000', separated by commas."`
+	Capacity     int64         `default:"1000" placeholder:"N" help:"Maximum number of jobs waiting in the shaper [1000]."`
 	MaxWait      time.Duration `default:"0s" placeholder:"DURATION" help:"Longest wait in the shaper; 0s is no limit [0s]."`
-	Concurrency  int64         `default:"0" placeholder:"N" help:"Jobs that the shaper's workers have at once at most, each for the time of --service; 0 is no cap [0]."`
-	Service      time.Duration `default:"0s" placeholder:"DURATION" help:"How long a delivery takes; it counts with --concurrency [0s]."`
-	Horizon      time.Duration `default:"20ms" placeholder:"DURATION" help:"How far ahead the shaper's workers take jobs out of the queue: the setting worker.horizon [20ms]."`
-	Block        time.Duration `default:"0s" placeholder:"DURATION" help:"How long sliding-log refuses everything after an overflow [0s]."`
+	Concurrency  int64         `default:"0" placeholder:"N" help:"Concurrent deliveries of the shaper's workers, each for the time of --service; 0 is no bound [0]."`
+	Service      time.Duration `default:"0s" placeholder:"DURATION" help:"Duration of a delivery; requires --concurrency [0s]."`
+	Horizon      time.Duration `default:"20ms" placeholder:"DURATION" help:"How far ahead of its departure a job is leased: the setting worker.horizon [20ms]."`
+	Block        time.Duration `default:"0s" placeholder:"DURATION" help:"How long sliding-log refuses all requests after an overflow [0s]."`
 	Save         string        `placeholder:"FILE" help:"Write the arrivals as CSV." group:"Output:"`
 }
 
@@ -47,10 +47,10 @@ func (c *SimulateCmd) Run(a *console.App) error { return a.Interruptible(c.run) 
 
 func (c *SimulateCmd) run(a *console.App) error {
 	if (c.Concurrency != 0) != (c.Service != 0) {
-		return console.Usagef("--concurrency and --service belong together: so many jobs at once, each for so long")
+		return console.Usagef("--concurrency and --service require each other")
 	}
 	if c.Burst < 0 {
-		return console.Usagef("--burst must not be negative; 0 is the default")
+		return console.Usagef("--burst: %d: must not be negative; 0 is the default", c.Burst)
 	}
 	t, err := c.load(a)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *SimulateCmd) run(a *console.App) error {
 	})
 }
 
-// names are what the trace goes through, in the order they are shown.
+// names returns the shaper and limiters of --through, in the order of the output.
 func (c *SimulateCmd) names() []string {
 	var names []string
 	wanted := map[string]bool{}
@@ -134,14 +134,14 @@ func (c *SimulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 	return simulate.Shaper(t, p, simulate.Workers{Horizon: c.Horizon, Service: c.Service})
 }
 
-// simulation is what simulate prints as JSON.
+// simulation is the JSON output of simulate.
 type simulation struct {
 	Arrived int                 `json:"arrived"`
 	SpanS   float64             `json:"span_s"`
 	Runs    []simulationFigures `json:"runs"`
 }
 
-// simulationFigures is one run.
+// simulationFigures are the figures of one run.
 type simulationFigures struct {
 	Through       string  `json:"through"`
 	Admitted      int64   `json:"admitted"`
@@ -181,14 +181,13 @@ func (c *SimulateCmd) print(a *console.App, t simulate.Trace, figures []simulati
 			depth, count(f.FullestWindow),
 		})
 		if f.Expired > 0 {
-			fmt.Fprintf(a.Err, "%s: %d of those admitted expired before they could leave\n", f.Through, f.Expired)
+			fmt.Fprintf(a.Err, "%s: %d admitted jobs expired before their departure\n", f.Through, f.Expired)
 		}
 	}
 	return console.PrintTable(a.Out, rows)
 }
 
-// meanRate is how many arrivals a second there are on average, as part of a sentence; nothing if
-// they are all at once.
+// meanRate returns the mean rate of arrivals as part of a sentence, empty if all arrive at once.
 func meanRate(t simulate.Trace) string {
 	if t.Span() <= 0 {
 		return ""
@@ -196,7 +195,7 @@ func meanRate(t simulate.Trace) string {
 	return fmt.Sprintf(" (%.4g/s on average)", float64(len(t))/t.Span().Seconds())
 }
 
-// roundWait is a time with as many digits as a person reads.
+// roundWait rounds a time to a readable number of digits.
 func roundWait(d time.Duration) time.Duration {
 	switch {
 	case d >= 10*time.Minute:

@@ -17,30 +17,30 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate/picture"
 )
 
-// traceFlags say where a trace of arrivals comes from.
+// traceFlags select a file of arrivals, or generate arrivals.
 type traceFlags struct {
-	Trace    string        `placeholder:"FILE" help:"Read the arrivals from a file, - for standard input."`
+	Trace    string        `placeholder:"FILE" help:"Read the arrivals from FILE; - is standard input."`
 	Format   string        `enum:"auto,csv,log" default:"auto" placeholder:"FORMAT" help:"Format of the file: csv, log (common or combined access log) or auto [auto]."`
-	Generate *string       `enum:"steady,poisson,flash-sale,daily-wave" placeholder:"SHAPE" help:"Make the arrivals up: steady, poisson, flash-sale or daily-wave."`
-	Arrivals shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Rate of made-up arrivals, outside the peak [10/s by default]."`
-	Peak     shaper.Rate   `default:"200/s" placeholder:"LIMIT/PERIOD" help:"Rate of made-up arrivals at the peak of flash-sale and daily-wave [200/s by default]."`
-	For      time.Duration `default:"0s" placeholder:"DURATION" help:"How long arrivals are made up [1m, daily-wave 24h]."`
-	Seed     uint64        `default:"1" placeholder:"N" help:"Chance of made-up arrivals: the same number makes the same [1]."`
+	Generate *string       `enum:"steady,poisson,flash-sale,daily-wave" placeholder:"SHAPE" help:"Generate the arrivals: steady, poisson, flash-sale or daily-wave."`
+	Arrivals shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Rate of generated arrivals outside the peak [10/s by default]."`
+	Peak     shaper.Rate   `default:"200/s" placeholder:"LIMIT/PERIOD" help:"Rate of generated arrivals at the peak of flash-sale and daily-wave [200/s by default]."`
+	For      time.Duration `default:"0s" placeholder:"DURATION" help:"Time span of generated arrivals [1m, daily-wave 24h]."`
+	Seed     uint64        `default:"1" placeholder:"N" help:"Seed of generated arrivals [1]."`
 }
 
-// pictureFlags say where pictures go.
+// pictureFlags name the files of pictures.
 type pictureFlags struct {
 	SVG  string `name:"svg" placeholder:"FILE" help:"Write a picture as SVG."`
 	PNG  string `name:"png" placeholder:"FILE" help:"Write a picture as PNG."`
-	Plot *bool  `negatable:"" help:"Draw plots in text as well, or none [on a terminal]."`
+	Plot *bool  `negatable:"" help:"Print plots as text [on a terminal]."`
 	JSON bool   `help:"Print the figures as JSON."`
 }
 
-// load reads or makes the trace. What is remarkable about it is told on standard error.
+// load reads or generates the trace. It reports skipped lines on standard error.
 func (f *traceFlags) load(a *console.App) (simulate.Trace, error) {
 	switch {
 	case (f.Trace == "") == (f.Generate == nil):
-		return nil, console.Usagef("give either --trace FILE or --generate SHAPE")
+		return nil, console.Usagef("either --trace FILE or --generate SHAPE is required")
 	case f.Generate != nil:
 		return f.generate()
 	}
@@ -65,12 +65,12 @@ func (f *traceFlags) load(a *console.App) (simulate.Trace, error) {
 		return nil, fmt.Errorf("%s: %w: it has no arrivals", name, simulate.ErrTrace)
 	}
 	if skipped.Lines > 0 {
-		fmt.Fprintf(a.Err, "%s skipped that no access log has, the first is line %d\n", console.Plural(skipped.Lines, "line", "lines"), skipped.First)
+		fmt.Fprintf(a.Err, "%s skipped that are not in the format of an access log; the first is line %d\n", console.Plural(skipped.Lines, "line", "lines"), skipped.First)
 	}
 	return t, nil
 }
 
-// readTrace shows on a terminal how much of a file is read.
+// readTrace reads a trace and shows the progress of a large file on a terminal.
 func readTrace(a *console.App, in io.Reader, size int64, f simulate.Format) (simulate.Trace, simulate.Skipped, error) {
 	if size < 10<<20 || !console.Terminal(a.Err) {
 		return simulate.Read(in, f)
@@ -81,7 +81,7 @@ func readTrace(a *console.App, in io.Reader, size int64, f simulate.Format) (sim
 	return simulate.Read(io.TeeReader(in, bar), f)
 }
 
-// longTrace is from how many arrivals on work on a trace takes long enough to be watched.
+// longTrace is the number of arrivals from which work on a trace shows its progress.
 const longTrace = 200_000
 
 func (f *traceFlags) generate() (simulate.Trace, error) {
@@ -100,13 +100,13 @@ func (f *traceFlags) generate() (simulate.Trace, error) {
 		return nil, flagError(err, map[string]string{"shape": "generate", "rate": "arrivals"})
 	}
 	if len(t) == 0 {
-		return nil, console.Usagef("--for is so short that nothing arrives")
+		return nil, console.Usagef("--for: no arrivals within this time: give a longer one")
 	}
 	return t, nil
 }
 
-// flagError tells problems with values by the flags that they were given with; names are those that
-// differ.
+// flagError turns problems with fields into problems with flags. names maps fields to flags of
+// another name.
 func flagError(err error, names map[string]string) error {
 	var problems shaper.Problems
 	if !errors.As(err, &problems) {
@@ -123,7 +123,7 @@ func flagError(err error, names map[string]string) error {
 	return console.UsageError(strings.Join(lines, "; "))
 }
 
-// draw writes the pictures that were asked for.
+// draw writes the pictures.
 func (f *pictureFlags) draw(draw func(w io.Writer, format picture.Format) error) error {
 	for _, p := range []struct {
 		file   string
@@ -139,7 +139,7 @@ func (f *pictureFlags) draw(draw func(w io.Writer, format picture.Format) error)
 	return nil
 }
 
-// plots reports whether plots in text are wanted.
+// plots reports whether to print plots.
 func (f *pictureFlags) plots(a *console.App) bool {
 	if f.Plot != nil {
 		return *f.Plot
@@ -147,7 +147,7 @@ func (f *pictureFlags) plots(a *console.App) bool {
 	return !f.JSON && console.Terminal(a.Out)
 }
 
-// writeFile makes a file of what write writes.
+// writeFile creates a file with the output of write.
 func writeFile(name string, write func(io.Writer) error) error {
 	file, err := os.Create(name)
 	if err != nil {

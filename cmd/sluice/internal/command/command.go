@@ -21,12 +21,11 @@ const (
 	ExitUsage  = 2 // bad usage or bad configuration
 )
 
-// exited carries the exit code out of kong, which asks to exit from the midst of parsing, after it
-// printed the help.
+// exited carries the exit code out of kong, which exits while it parses, after printing the help.
 type exited int
 
-// Run parses args by the grammar, a pointer to a struct for kong, and runs the command that
-// they name. It prints what went wrong and returns the exit code.
+// Run parses args with the grammar, a pointer to a struct for kong, and runs their command. It
+// prints failures and returns the exit code.
 func Run(ctx context.Context, grammar any, args []string, std console.Stdio, environ []string) (code int) {
 	defer func() {
 		switch e := recover().(type) {
@@ -64,18 +63,18 @@ func Run(ctx context.Context, grammar any, args []string, std console.Stdio, env
 	return code
 }
 
-// filled refuses a flag with the tag filled that was given empty, as by a variable that is not set:
-// it would count as not given, and what it was to choose would be everything, or another tenant's.
+// filled refuses an empty value of a flag with the tag filled, such as that of an unset variable.
+// The flag would count as not given and select everything, or another tenant.
 func filled(parsed *kong.Context) error {
 	for _, at := range parsed.Path {
 		if f := at.Flag; f != nil && f.Tag.Has("filled") && f.Target.Len() == 0 {
-			return fmt.Errorf("--%s must not be empty: give a value or leave it out", f.Name)
+			return fmt.Errorf("--%s must not be empty: give a value or omit the flag", f.Name)
 		}
 	}
 	return nil
 }
 
-// hasFlag reports whether the command that was given has this flag.
+// hasFlag reports whether the parsed command has this flag.
 func hasFlag(parsed *kong.Context, name string) bool {
 	for _, flag := range parsed.Flags() {
 		if flag.Name == name {
@@ -85,7 +84,7 @@ func hasFlag(parsed *kong.Context, name string) bool {
 	return false
 }
 
-// report prints why a command failed and gives the exit code.
+// report prints the failure of a command and returns the exit code.
 func report(w io.Writer, err error) int {
 	var problems shaper.Problems
 	var usage console.UsageError
@@ -113,7 +112,7 @@ func report(w io.Writer, err error) int {
 	}
 }
 
-// NewParser builds the parser of a grammar.
+// NewParser returns the parser of a grammar.
 func NewParser(grammar any, std console.Stdio) (*kong.Kong, error) {
 	parser, err := kong.New(grammar,
 		kong.Name("sluice"),
@@ -132,7 +131,7 @@ func NewParser(grammar any, std console.Stdio) (*kong.Kong, error) {
 	return parser, nil
 }
 
-// commandOf is the command that args begin with, for the hint after a mistake.
+// commandOf returns the command at the beginning of args, for the hint after a mistake.
 func commandOf(parser *kong.Kong, args []string) string {
 	path := ""
 	node := parser.Model.Node

@@ -27,7 +27,7 @@ func TestHints(t *testing.T) {
 		{"nothing listens", refused, []string{"api", "api-key"}, "--api (SLUICE_API)"},
 		{"no admin listener", refused, []string{"admin", "admin-token"}, "--admin (SLUICE_ADMIN)"},
 		{"Redis is no server of a client", syscall.ECONNREFUSED, nil, ""},
-		{"another server", fmt.Errorf("client: %w", client.ErrNotSluice), []string{"api"}, "Something else listens there"},
+		{"another server", fmt.Errorf("client: %w", client.ErrNotSluice), []string{"api"}, "Another program listens"},
 		{"no key", answer(401, "unauthorized"), []string{"api", "api-key"}, "SLUICE_KEY"},
 		{"no token", answer(401, "unauthorized"), []string{"admin", "admin-token"}, "SLUICE_ADMIN_TOKEN"},
 		{"another tenant's job", answer(404, "unknown-job"), []string{"api", "tenant"}, "--tenant"},

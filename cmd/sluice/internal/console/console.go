@@ -37,11 +37,12 @@ func (a *App) Env(name, fallback string) string {
 	return fallback
 }
 
-// UsageError is a mistake on the command line that kong could not see.
+// UsageError is a mistake on the command line that kong cannot detect.
 type UsageError string
 
 func (e UsageError) Error() string { return string(e) }
 
+// Usagef returns a formatted UsageError.
 func Usagef(format string, args ...any) error { return UsageError(fmt.Sprintf(format, args...)) }
 
 // ErrReported is a failure that was printed already: it only decides the exit code.
@@ -53,11 +54,11 @@ func Terminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Confirm asks on the terminal. Anything but yes is errReported.
+// Confirm asks for confirmation on the terminal. Any answer but yes is ErrReported.
 func (a *App) Confirm(question string) error {
 	fmt.Fprint(a.Err, question)
 	answers := make(chan string, 1)
-	go func() { // left behind when the process is told to end before there is an answer
+	go func() { // ends with the process if there is no answer
 		line, _ := bufio.NewReader(a.In).ReadString('\n')
 		answers <- strings.ToLower(strings.TrimSpace(line))
 	}()
@@ -72,8 +73,8 @@ func (a *App) Confirm(question string) error {
 	return ErrReported
 }
 
-// Interruptible runs work that looks at no context. If the process is asked to end meanwhile, the
-// work is left behind, and ends with it.
+// Interruptible runs work that has no context. If the process is asked to end, it returns without
+// waiting for the work, which ends with the process.
 func (a *App) Interruptible(work func(*App) error) error {
 	done := make(chan error, 1)
 	go func() { done <- work(a) }()
@@ -85,7 +86,7 @@ func (a *App) Interruptible(work func(*App) error) error {
 	}
 }
 
-// Sleep passes the time, unless ctx ends.
+// Sleep waits for d or the end of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// ListFlags say how much of a list is wanted.
+// ListFlags bound a list and choose its form.
 type ListFlags struct {
-	Limit int  `default:"100" placeholder:"N" help:"How many at the most [100]."`
-	All   bool `help:"All of them, however many."`
-	JSON  bool `help:"Print JSON: {\"items\": […]}, and next_cursor where there are more."`
+	Limit int  `default:"100" placeholder:"N" help:"Maximum number of items [100]."`
+	All   bool `help:"All items."`
+	JSON  bool `help:"Print JSON: {\"items\": […]}, and next_cursor if there are more."`
 }
 
 // Listed is one kind of list: how a page is read and an item shown.
@@ -24,11 +24,11 @@ type Listed[T any] struct {
 	Row   func(T) string
 }
 
-// Print reads the list page by page and prints each item as it comes, so that long lists need no
-// memory. If there are more than were wanted it says so on notes.
+// Print reads the list page by page and prints each page as it arrives, so that long lists need
+// little memory. It writes to notes that there are more items than the limit.
 func (l Listed[T]) Print(w, notes io.Writer, f ListFlags) error {
 	if f.Limit < 1 {
-		return Usagef("--limit must be at least 1")
+		return Usagef("--limit: %d: must be at least 1", f.Limit)
 	}
 	out := &listing{w: bufio.NewWriter(w), json: f.JSON, head: l.Head}
 	next := ""
@@ -39,7 +39,7 @@ func (l Listed[T]) Print(w, notes io.Writer, f ListFlags) error {
 		}
 		items, more, err := l.Fetch(next, size)
 		if err != nil {
-			_ = out.w.Flush() // what was read is shown
+			_ = out.w.Flush() // prints what was read
 			return err
 		}
 		for _, item := range items {
@@ -56,7 +56,7 @@ func (l Listed[T]) Print(w, notes io.Writer, f ListFlags) error {
 		}
 	}
 	if next != "" && !f.JSON {
-		fmt.Fprintln(notes, "There are more: raise --limit, or give --all.")
+		fmt.Fprintln(notes, "There are more items: raise --limit or give --all.")
 	}
 	return out.close(next)
 }

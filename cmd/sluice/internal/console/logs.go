@@ -11,9 +11,9 @@ import (
 	"github.com/lmittmann/tint"
 )
 
-// NewLogger writes for a person when w is a terminal, in colours unless NO_COLOR is set, else one
-// JSON object a line. level is one of the setting log.level. What the standard library says of its
-// own accord comes to the same place at debug.
+// NewLogger returns a logger that writes readable lines if w is a terminal, in colours unless
+// NO_COLOR is set, and otherwise one JSON object a line. level is a value of the setting log.level.
+// Lines that the standard library logs go to the same logger at level debug.
 func NewLogger(w io.Writer, level string) *slog.Logger {
 	logger := slog.New(newHandler(w, level))
 	log.SetFlags(0) // a line has its time already
@@ -40,12 +40,12 @@ func inUnits(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// overheard is where package log writes. net/http tells there of what an upstream sends unasked,
-// and quotes it: that may be a payload.
+// overheard receives the lines of package log. net/http logs unsolicited responses of an upstream
+// there and quotes them; overheard cuts the quote, which may be a payload.
 type overheard struct{ to *slog.Logger }
 
 func (o overheard) Write(line []byte) (int, error) {
-	said, _, _ := bytes.Cut(line, []byte("starting with"))
-	o.to.Debug("the standard library says", "text", string(bytes.TrimSpace(said)))
+	text, _, _ := bytes.Cut(line, []byte("starting with"))
+	o.to.Debug("line of the standard library", "text", string(bytes.TrimSpace(text)))
 	return len(line), nil
 }

@@ -34,7 +34,8 @@ func PrintTable(w io.Writer, rows [][]string) error {
 	return nil
 }
 
-// Printable keeps what an upstream answered from steering the terminal.
+// Printable replaces control characters of an upstream's response, which could control the
+// terminal.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || (r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f)) {
@@ -44,10 +45,10 @@ func Printable(s string) string {
 	}, s)
 }
 
-// OneLine is printable text for a cell of a table.
+// OneLine returns printable text on one line, for a cell of a table.
 func OneLine(s string) string { return strings.Join(strings.Fields(Printable(s)), " ") }
 
-// InstantText is the instant to the millisecond.
+// InstantText returns the instant to the millisecond.
 func InstantText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 func Plural(n int, one, many string) string {
@@ -59,7 +60,7 @@ func Plural(n int, one, many string) string {
 
 func OrDash(text string) string { return cmp.Or(text, "-") }
 
-// Plain is text of somebody else that can neither steer the terminal nor turn its line around.
+// Plain replaces all characters that could control the terminal or change the direction of text.
 func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {

@@ -8,8 +8,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Progress shows work on many jobs while it goes on: a bar on a terminal, a line a second
-// elsewhere. A total below 0 is not known.
+// Progress shows running work on many jobs: a bar on a terminal, a line a second elsewhere. A total
+// below 0 is unknown.
 type Progress interface {
 	Show(phase string, done, total int, c Counts, since time.Duration)
 	Close()
@@ -17,7 +17,7 @@ type Progress interface {
 
 func NewProgress(w io.Writer) (Progress, time.Duration) { return NewProgressOf(w, "jobs") }
 
-// NewProgressOf is newProgress of work on other things than jobs.
+// NewProgressOf is NewProgress for work on other things than jobs.
 func NewProgressOf(w io.Writer, things string) (Progress, time.Duration) {
 	if Terminal(w) {
 		return &bar{w: w, things: things}, 100 * time.Millisecond
@@ -25,7 +25,7 @@ func NewProgressOf(w io.Writer, things string) (Progress, time.Duration) {
 	return lines{w}, time.Second
 }
 
-// Watched runs do and shows the progress meanwhile, and once more at its end.
+// Watched runs do, shows its progress every so often, and once more at the end.
 func Watched(view Progress, every time.Duration, phase string, total int, t *Tally, figure func(Counts) int, do func()) {
 	began := time.Now()
 	show := func() {
@@ -52,10 +52,10 @@ func Watched(view Progress, every time.Duration, phase string, total int, t *Tal
 	show()
 }
 
-// bar is the progress for a person; each phase has one of its own.
+// bar shows progress on a terminal. Each phase has a bar of its own.
 type bar struct {
 	w      io.Writer
-	things string // what is worked on
+	things string // such as jobs
 	phase  string
 	bar    *progressbar.ProgressBar
 }
@@ -73,7 +73,7 @@ func (b *bar) Show(phase string, done, total int, c Counts, _ time.Duration) {
 		text = fmt.Sprintf("%s (%d refused)", phase, n)
 	}
 	if c.Waiting {
-		text += " (no places, waiting)"
+		text += " (queue full, waiting)"
 	}
 	b.bar.Describe(text)
 	_ = b.bar.Set(done)
@@ -87,7 +87,7 @@ func (b *bar) Close() {
 	}
 }
 
-// lines is the progress for a log.
+// lines shows progress in a log.
 type lines struct{ w io.Writer }
 
 func (l lines) Show(phase string, done, total int, c Counts, since time.Duration) {
@@ -104,15 +104,15 @@ func (l lines) Show(phase string, done, total int, c Counts, since time.Duration
 		verdicts = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.Accepted, Sum(c.Refused), Sum(c.Failed))
 	}
 	if c.Waiting {
-		state = "; no places, waiting"
+		state = "; queue full, waiting"
 	}
 	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s%s%s\n", phase, done, of, rate, left, verdicts, state)
 }
 
 func (lines) Close() {}
 
-// WatchSteps shows how many steps of long work are done, of a total that may be -1 for unknown: as
-// a bar on a terminal, as lines elsewhere.
+// WatchSteps shows the completed steps of long work, as a bar on a terminal and as lines elsewhere.
+// A total of -1 is unknown. If long is false it shows nothing.
 func (a *App) WatchSteps(what string, total int, long bool) (watch func(done int), end func()) {
 	switch {
 	case !long:
@@ -129,6 +129,6 @@ func (a *App) WatchSteps(what string, total int, long bool) (watch func(done int
 	}
 	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(), progressbar.OptionSetDescription(what),
 		progressbar.OptionSetTheme(progressbar.ThemeASCII), progressbar.OptionSetPredictTime(total > 1))
-	_ = bar.RenderBlank() // the first step may be the only one, and take long
+	_ = bar.RenderBlank() // before the first step, which may be slow
 	return func(done int) { _ = bar.Set(done) }, func() { fmt.Fprintln(a.Err) }
 }

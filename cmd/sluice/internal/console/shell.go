@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Invoked is how the program was called, for commands to paste: by its name, its path, or out of
-// the sources.
+// Invoked returns how the program was called, for commands to paste: by its name, its path, or with
+// go run.
 func Invoked(arg0 string) string {
 	switch {
 	case strings.Contains(arg0, "go-build"): // where go run puts it
@@ -18,7 +18,7 @@ func Invoked(arg0 string) string {
 	return "sluice"
 }
 
-// ShellWord is the text as one word of a POSIX shell, for commands to paste.
+// ShellWord quotes the text as one word of a POSIX shell, for commands to paste.
 func ShellWord(text string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:@/+-"
 	if text != "" && strings.Trim(text, plain) == "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Tally counts what becomes of many jobs. Safe for concurrent use.
+// Tally counts the outcomes of many jobs. It is safe for concurrent use.
 type Tally struct {
 	mu      sync.Mutex
 	Began   time.Time
@@ -21,13 +21,13 @@ type Tally struct {
 	last    time.Time
 }
 
-// Counts is a tally at one instant.
+// Counts are the figures of a tally at one instant.
 type Counts struct {
 	Accepted int
-	Refused  map[string]int // by the kind of refusal: the queue said no
-	Failed   map[string]int // by reason: there was no verdict
+	Refused  map[string]int // by the kind of refusal
+	Failed   map[string]int // by reason: the outcome is unknown
 	Ended    map[string]int // by the state in which jobs ended
-	Waiting  bool           // for places in the queue
+	Waiting  bool           // for capacity of the queue
 }
 
 func NewTally(now time.Time) *Tally {
@@ -46,7 +46,7 @@ func (t *Tally) With(change func(*Counts)) {
 	change(&t.counts)
 }
 
-// End notes a job that is done, with how long it waited for its last departure.
+// End counts a job that has ended, with its wait for the last departure.
 func (t *Tally) End(job wire.Job, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,21 +64,21 @@ func (t *Tally) End(job wire.Job, now time.Time) {
 	}
 }
 
-// Start makes quiet count from now.
+// Start lets Quiet count from now.
 func (t *Tally) Start(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changed = now
 }
 
-// Quiet is how long no job has ended.
+// Quiet returns the time since the last end of a job.
 func (t *Tally) Quiet(now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return now.Sub(t.changed)
 }
 
-// Now is the counts as they are.
+// Now returns a copy of the counts.
 func (t *Tally) Now() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,8 +91,8 @@ func (c Counts) Answered() int { return c.Accepted + Sum(c.Refused) + Sum(c.Fail
 
 func (c Counts) Done() int { return Sum(c.Ended) }
 
-// Pace is the rate of departures between the first and the last, and percentiles of the waits; zero
-// without departures.
+// Pace returns the rate from the first to the last departure and percentiles of the waits. All are
+// zero without departures.
 func (t *Tally) Pace() (perSecond float64, p50, p99 time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *Tally) Pace() (perSecond float64, p50, p99 time.Duration) {
 	return perSecond, Percentile(t.waits, 0.50), Percentile(t.waits, 0.99)
 }
 
-// Percentile is the value that the share q of the sorted values does not exceed.
+// Percentile returns the value that the share q of the sorted values does not exceed.
 func Percentile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

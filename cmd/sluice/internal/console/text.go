@@ -12,7 +12,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Count is a whole number with its thousands apart.
+// Count returns a whole number with separated thousands.
 func Count(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -21,7 +21,7 @@ func Count(n int64) string {
 	return text
 }
 
-// Short is a figure in at most six cells: 0, 0.25, 12.5, 999, 1.2k, 340M.
+// Short returns a figure in at most six cells: 0, 0.25, 12.5, 999, 1.2k, 340M.
 func Short(v float64) string {
 	switch abs := math.Abs(v); {
 	case abs < 0.005:
@@ -46,7 +46,7 @@ func Short(v float64) string {
 
 func trimZeros(text string) string { return strings.TrimRight(strings.TrimRight(text, "0"), ".") }
 
-// BytesText is a size in memory.
+// BytesText returns a size, such as 1.5 MiB.
 func BytesText(n int64) string {
 	v, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0
@@ -56,7 +56,7 @@ func BytesText(n int64) string {
 	return Short(v) + " " + units[i]
 }
 
-// SpanText is a time in at most six cells: 850ms, 2.05s, 3m12s, 5h02m, 12d.
+// SpanText returns a time in at most six cells: 850ms, 2.05s, 3m12s, 5h02m, 12d.
 func SpanText(seconds float64) string {
 	d := time.Duration(min(seconds, 1e9) * float64(time.Second))
 	switch {
@@ -76,7 +76,7 @@ func SpanText(seconds float64) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-// MillisText is spanText of milliseconds.
+// MillisText is SpanText of milliseconds.
 func MillisText(ms int64) string { return SpanText(float64(ms) / 1000) }
 
 func RateText(r wire.Rate) string {
@@ -112,7 +112,7 @@ func ParsePace(text string) (wire.Pace, error) {
 	return pace, nil
 }
 
-// HeldText says until when a flow is held and why, empty if it is not.
+// HeldText returns until when a flow is held and why, empty if it is not held.
 func HeldText(f wire.Figures) string {
 	if f.HeldUntil.IsZero() {
 		return ""
@@ -120,7 +120,7 @@ func HeldText(f wire.Figures) string {
 	return "until " + f.HeldUntil.UTC().Format(time.RFC3339) + ", " + heldBy(f.HeldBy, f.HeldStatus)
 }
 
-// heldBy says why a flow is held.
+// heldBy returns why a flow is held.
 func heldBy(by string, status int) string {
 	answered := ""
 	if status != 0 {
@@ -135,7 +135,7 @@ func heldBy(by string, status int) string {
 		}
 		return "by the circuit breaker" + answered
 	case "hand_off":
-		return "because asynq does not take its jobs"
+		return "because asynq does not accept its jobs"
 	}
-	return "for a reason that is not known"
+	return "for an unknown reason"
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// queueFull is the kind of the refusal that means that a tenant's queue is full.
+// queueFull is the kind of a refusal because the queue is full.
 const queueFull = "queue-full"
 
-// neverFits is the type of the refusal of what is larger than the queue.
+// neverFits is the type of a refusal because the jobs exceed the capacity.
 const neverFits = "urn:sluice:problem:never-fits"
 
 // refusedError is a refusal of a submission by the server.
@@ -37,8 +37,8 @@ func submitJob(ctx context.Context, c *client.Client, s client.Submission) (clie
 	return got, err
 }
 
-// awaitJob reads the job until it is done or ctx ends; then it returns the job as it was last read,
-// with ctx's error. A server that is away may come back, for the job was there before.
+// awaitJob reads the job until it has ended or ctx ends. Then it returns the job as last read, with
+// the error of ctx. It retries while the server is unreachable.
 func awaitJob(ctx context.Context, c *client.Client, tenant string, job wire.Job) (wire.Job, error) {
 	for {
 		now, err := c.Job(ctx, tenant, job.ID, wire.MaxWaitSeconds*time.Second)

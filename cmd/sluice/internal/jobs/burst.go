@@ -21,14 +21,14 @@ import (
 
 type BurstCmd struct {
 	access.APIFlags
-	Tenant      string        `filled:"" placeholder:"NAME" help:"Whose jobs they are [default, or that of the key]."`
-	N           int           `short:"n" default:"100" placeholder:"N" help:"How many jobs [100]."`
-	Concurrency int           `default:"16" placeholder:"N" help:"Submissions at once [16]."`
+	Tenant      string        `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
+	N           int           `short:"n" default:"100" placeholder:"N" help:"Number of jobs [100]."`
+	Concurrency int           `default:"16" placeholder:"N" help:"Concurrent submissions [16]."`
 	Type        string        `default:"burst" placeholder:"TEXT" help:"Type of the jobs [burst]."`
-	Route       string        `filled:"" placeholder:"NAME" help:"Where they go [the route default]."`
-	Cost        int64         `placeholder:"N" help:"Departure intervals that each takes [1]."`
-	Follow      bool          `default:"true" negatable:"" help:"Wait until all accepted jobs are done; --no-follow stops after the submission."`
-	Patience    time.Duration `default:"1m" help:"Stop following when no job ends for so long [1m]."`
+	Route       string        `filled:"" placeholder:"NAME" help:"Route of the jobs [default]."`
+	Cost        int64         `placeholder:"N" help:"Cost of each job in departure intervals [1]."`
+	Follow      bool          `default:"true" negatable:"" help:"Wait until all accepted jobs have ended; --no-follow stops after the submission."`
+	Patience    time.Duration `default:"1m" help:"Stop if no job ends within this time [1m]."`
 	JSON        bool          `help:"Print the summary as JSON."`
 }
 
@@ -46,13 +46,13 @@ Next, in another terminal: sluice top.`
 
 func (c *BurstCmd) Run(a *console.App) error {
 	if c.N < 1 || c.Concurrency < 1 {
-		return console.Usagef("-n and --concurrency must be at least 1")
+		return console.Usagef("-n: %d, --concurrency: %d: must be at least 1", c.N, c.Concurrency)
 	}
 	remote, err := c.Connect(c.Concurrency)
 	if err != nil {
 		return err
 	}
-	var tenant atomic.Value // as the server says: without --tenant it may be that of the key
+	var tenant atomic.Value // of the server's answer; without --tenant it may be that of the key
 	b := &burst{
 		n: c.N, concurrency: min(c.Concurrency, c.N), follow: c.Follow, patience: c.Patience,
 		submit: func(ctx context.Context, i int) (wire.Job, error) {
@@ -72,8 +72,8 @@ func (c *BurstCmd) Run(a *console.App) error {
 	}
 	summary := b.run(a.Ctx, a.Err)
 	summary.Tenant = c.Tenant
-	if said, ok := tenant.Load().(string); ok {
-		summary.Tenant = said
+	if name, ok := tenant.Load().(string); ok {
+		summary.Tenant = name
 	}
 	if c.JSON {
 		err = console.PrintJSON(a.Out, summary)
@@ -86,16 +86,16 @@ func (c *BurstCmd) Run(a *console.App) error {
 	return err
 }
 
-// burst is many submissions and what becomes of them.
+// burst submits many jobs and follows them.
 type burst struct {
 	n, concurrency int
 	follow         bool
 	patience       time.Duration
 	submit         func(ctx context.Context, i int) (wire.Job, error)
-	await          func(ctx context.Context, id string) (wire.Job, error) // holds until the job is done, or for a while
+	await          func(ctx context.Context, id string) (wire.Job, error) // blocks until the job has ended, for a bounded time
 }
 
-// burstSummary is the end of a burst.
+// burstSummary is the outcome of a burst.
 type burstSummary struct {
 	Tenant     string         `json:"tenant"`
 	Requested  int            `json:"requested"`
@@ -103,22 +103,22 @@ type burstSummary struct {
 	Refused    map[string]int `json:"refused"`
 	Failed     map[string]int `json:"failed"`
 	Ended      map[string]int `json:"ended"`
-	Followed   bool           `json:"followed"` // whether all accepted jobs were seen to end
+	Followed   bool           `json:"followed"` // whether the end of all accepted jobs was read
 	SubmitS    float64        `json:"submit_s"`
 	TotalS     float64        `json:"total_s"`
 	DepartureS float64        `json:"departures_per_s"`
 	WaitP50MS  int64          `json:"wait_p50_ms"`
 	WaitP99MS  int64          `json:"wait_p99_ms"`
 	follow     bool
-	failure    error // of a submission that failed otherwise than by a full queue, for the hint
+	failure    error // of a submission, other than a full queue, for the hint
 }
 
-// run submits, follows and sums up; when ctx ends it sums up what it has.
+// run submits and follows the jobs until they have ended or ctx ends, and returns the summary.
 func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	t := console.NewTally(time.Now())
 	view, every := console.NewProgress(w)
 	ids := make([]string, 0, b.n)
-	var failure error // of one submission, if any failed otherwise than by a full queue
+	var failure error // of one submission, other than a full queue
 	var mu sync.Mutex
 	console.Watched(view, every, "submitted", b.n, t, console.Counts.Answered, func() {
 		each(ctx, b.n, b.concurrency, func(i int) {
@@ -161,9 +161,8 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	}
 }
 
-// followAll waits for the jobs in their order, a few at a time: they leave in that order too, so
-// those behind are not done before. It ends when ctx does, and when no job ends for as long as the
-// patience lasts.
+// followAll waits for the jobs in order, a few at a time, because they leave in that order. It ends
+// with ctx, and if no job ends within the patience.
 func (b *burst) followAll(ctx context.Context, view console.Progress, every time.Duration, t *console.Tally, ids []string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -198,7 +197,7 @@ func (b *burst) followAll(ctx context.Context, view console.Progress, every time
 	})
 }
 
-// ok reports whether all went as it should; a full queue is part of that.
+// ok reports success. Refusals because of a full queue are no failure.
 func (s burstSummary) ok() bool {
 	for kind := range s.Refused {
 		if kind != queueFull {
@@ -225,7 +224,7 @@ func (s burstSummary) print(w io.Writer) error {
 	add("ended", s.Ended)
 	if s.follow {
 		if left := s.Accepted - console.Sum(s.Ended); left > 0 {
-			rows = append(rows, []string{"not seen to end", strconv.Itoa(left)})
+			rows = append(rows, []string{"end unknown", strconv.Itoa(left)})
 		}
 		rows = append(rows,
 			[]string{"departures", fmt.Sprintf("%.2f/s", s.DepartureS)},
@@ -235,7 +234,7 @@ func (s burstSummary) print(w io.Writer) error {
 	return console.PrintTable(w, rows)
 }
 
-// each runs f(0) to f(n-1) on k goroutines; once ctx has ended it starts no more.
+// each runs f(0) to f(n-1) on k goroutines. After the end of ctx it starts no more.
 func each(ctx context.Context, n, k int, f func(i int)) {
 	var wg sync.WaitGroup
 	next := make(chan int)

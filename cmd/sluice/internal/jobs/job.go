@@ -14,12 +14,12 @@ import (
 
 type Cmd struct {
 	Get    jobGetCmd    `cmd:"" help:"Print a job."`
-	Find   jobFindCmd   `cmd:"" help:"Find a job of any tenant by its id alone."`
-	Show   jobShowCmd   `cmd:"" help:"Tell the story of a job."`
-	Wait   jobWaitCmd   `cmd:"" help:"Wait for the end of a job."`
-	List   jobListCmd   `cmd:"" help:"List jobs by state, type, time or key."`
-	Cancel jobCancelCmd `cmd:"" help:"Cancel a job that has not left yet."`
-	Replay jobReplayCmd `cmd:"" help:"Send a dead job through its queue again."`
+	Find   jobFindCmd   `cmd:"" help:"Find a job of any tenant by its id."`
+	Show   jobShowCmd   `cmd:"" help:"Print a job as a timeline."`
+	Wait   jobWaitCmd   `cmd:"" help:"Wait until a job has ended."`
+	List   jobListCmd   `cmd:"" help:"List the jobs of a tenant."`
+	Cancel jobCancelCmd `cmd:"" help:"Cancel a waiting job."`
+	Replay jobReplayCmd `cmd:"" help:"Queue a dead job again."`
 }
 
 func (Cmd) Help() string {
@@ -32,13 +32,13 @@ func (Cmd) Help() string {
 type jobFlags struct {
 	access.APIFlags
 	ID     string `arg:"" help:"Id of the job."`
-	Tenant string `filled:"" placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
+	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the job [default, or the tenant of the key]."`
 	JSON   bool   `help:"Print the job as JSON."`
 }
 
 type jobGetCmd struct {
 	jobFlags
-	Wait time.Duration `help:"Wait up to this time, at most 30s, for its end."`
+	Wait time.Duration `help:"Wait at most this time for its end; up to 30s."`
 }
 
 func (jobGetCmd) Help() string {
@@ -136,7 +136,7 @@ func (c *jobReplayCmd) Run(a *console.App) error {
 	return printJob(a.Out, job, c.JSON)
 }
 
-// printJob prints what applies to the job as it is.
+// printJob prints the fields of the job that are set.
 func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	if asJSON {
 		return console.PrintJSON(w, job)
@@ -168,7 +168,7 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	return printAttempts(w, job.AttemptLog)
 }
 
-// printAttempts prints, after an empty line, how each delivery ended; nothing if none has failed.
+// printAttempts prints an empty line and the outcome of each delivery, nothing if none has failed.
 func printAttempts(w io.Writer, log []wire.Attempt) error {
 	if len(log) == 0 {
 		return nil

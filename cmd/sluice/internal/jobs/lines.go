@@ -16,7 +16,7 @@ type line struct {
 	long   bool   // it was longer than allowed: text is missing
 }
 
-// lineReader reads lines of at most most bytes; longer ones are skipped and reported.
+// lineReader reads lines of at most most bytes. It skips and reports longer ones.
 type lineReader struct {
 	r      *bufio.Reader
 	most   int
@@ -27,7 +27,7 @@ func newLineReader(r io.Reader, most int) *lineReader {
 	return &lineReader{r: bufio.NewReaderSize(r, 64<<10), most: most}
 }
 
-// next is the next line; the error at the end is io.EOF.
+// next returns the next line that is not blank; the error at the end is io.EOF.
 func (l *lineReader) next() (line, error) {
 	for {
 		l.number++
@@ -47,7 +47,7 @@ func (l *lineReader) next() (line, error) {
 			return line{}, err
 		}
 		if now.long || len(now.text) > 0 {
-			return now, nil // an end without a newline comes again with the next call
+			return now, nil // after an end without a newline, the next call returns io.EOF
 		}
 		if err != nil {
 			return line{}, err
@@ -55,7 +55,7 @@ func (l *lineReader) next() (line, error) {
 	}
 }
 
-// countLines is how many lines next would give, or the error that it would end with.
+// countLines counts the lines that next would return.
 func countLines(r io.Reader) (n int, err error) {
 	for lines := newLineReader(r, 0); ; n++ {
 		if _, err := lines.next(); err != nil {
@@ -67,17 +67,16 @@ func countLines(r io.Reader) (n int, err error) {
 	}
 }
 
-// lingering is how long a line that was read waits for company.
+// lingering is how long a line waits for further lines to share its batch.
 const lingering = 20 * time.Millisecond
 
-// lineFeed hands out lines as they come, so that those of a slow writer are not kept until there
-// are many.
+// lineFeed delivers lines as they arrive, so that the lines of a slow writer are not delayed.
 type lineFeed struct {
 	lines chan line
 	err   error // why it ended, nil at the end of the file; set before lines is closed
 }
 
-// feedLines reads until the end or until ctx ends; a read that blocks then is left behind.
+// feedLines reads until the end or until ctx ends. A read that blocks at that time is abandoned.
 func feedLines(ctx context.Context, l *lineReader) *lineFeed {
 	f := &lineFeed{lines: make(chan line)}
 	go func() {
@@ -100,8 +99,8 @@ func feedLines(ctx context.Context, l *lineReader) *lineFeed {
 	return f
 }
 
-// next is the next line. It waits for one as long as patient says so, otherwise just a moment; more
-// is false once there will be no further one.
+// next returns the next line. If patient, it waits without limit, otherwise for lingering. more is
+// false after the last line.
 func (f *lineFeed) next(ctx context.Context, patient bool) (next line, got, more bool) {
 	var moment <-chan time.Time
 	if !patient {

@@ -17,10 +17,10 @@ type jobListCmd struct {
 	Route  string `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
 	Type   string `filled:"" placeholder:"TEXT" help:"Only jobs of this type."`
 	Key    string `filled:"" placeholder:"TEXT" help:"Only the job with this idempotency key."`
-	Tenant string `filled:"" placeholder:"NAME" help:"Whose jobs [default, or that of the key]."`
+	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
 
-	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created then or later, such as 2026-01-02T15:04:05Z."`
-	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before."`
+	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created at this time or later, such as 2026-01-02T15:04:05Z."`
+	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before this time."`
 
 	console.ListFlags
 }
@@ -47,8 +47,8 @@ func (c *jobListCmd) Run(a *console.App) error {
 		if at.from == nil {
 			continue
 		}
-		if *at.to = *at.from; at.from.Unix() <= 0 { // the zero time would mean any
-			return console.Usagef("%s must be after 1970", at.flag)
+		if *at.to = *at.from; at.from.Unix() <= 0 { // the zero time means any
+			return console.Usagef("%s: %s: must be after 1970", at.flag, at.from.Format(time.RFC3339))
 		}
 	}
 	remote, err := c.Connect(1)

@@ -40,13 +40,13 @@ func (c *jobShowCmd) Run(a *console.App) error {
 	return showJob(a.Out, job)
 }
 
-// moment is one line of the story of a job.
+// moment is one line of the timeline of a job.
 type moment struct {
 	at   time.Time
 	what string
 }
 
-// storyOf is what is known of the job's past and planned future, in order.
+// storyOf returns the past and planned events of a job in order.
 func storyOf(job wire.Job) []moment {
 	var story []moment
 	add := func(at time.Time, format string, args ...any) {
@@ -62,11 +62,11 @@ func storyOf(job wire.Job) []moment {
 	add(job.Finished, "finished: %s", job.State)
 	switch job.State {
 	case "scheduled":
-		add(job.Scheduled, "to be queued")
+		add(job.Scheduled, "will be queued")
 	case "retrying":
-		add(job.Scheduled, "to be queued again, attempt %d of %d", job.Attempts+1, job.MaxAttempts)
+		add(job.Scheduled, "will be queued again, attempt %d of %d", job.Attempts+1, job.MaxAttempts)
 	}
-	add(job.EstimatedStart, "to be started, if nothing changes")
+	add(job.EstimatedStart, "estimated start")
 	slices.SortStableFunc(story, func(a, b moment) int { return a.at.Compare(b.at) })
 	return story
 }
@@ -79,7 +79,7 @@ func errorText(e wire.JobError) string {
 	return fmt.Sprintf("%s (status %d)", message, e.Status)
 }
 
-// messageOf is the message, with the detail where an operator asks.
+// messageOf returns the message, with the detail if the server included it.
 func messageOf(e wire.JobError) string {
 	if e.Detail == "" {
 		return console.OneLine(e.Message)
@@ -88,8 +88,8 @@ func messageOf(e wire.JobError) string {
 }
 
 func showJob(out io.Writer, job wire.Job) error {
-	w := bufio.NewWriter(out) // keeps the error of any write for its Flush
-	fmt.Fprintf(w, "job %s of %s: %s by the route %s\n%s", job.ID, job.Tenant, job.Type, job.Route, cmp.Or(job.State, "past retention"))
+	w := bufio.NewWriter(out) // Flush returns the error of any write
+	fmt.Fprintf(w, "job %s of %s: %s on route %s\n%s", job.ID, job.Tenant, job.Type, job.Route, cmp.Or(job.State, "past retention"))
 	if job.Position > 0 {
 		fmt.Fprintf(w, ", position %d", job.Position)
 	}

@@ -16,12 +16,12 @@ func TestShowJob(t *testing.T) {
 		want []string // in this order
 	}{
 		{"queued", wire.Job{State: "queued", Position: 3, Created: at(0), EstimatedStart: at(9), MaxAttempts: 5},
-			[]string{"queued, position 3, attempts 0 of 5", "03:04:00.000Z", "created", "+9.000s", "to be started, if nothing changes"}},
+			[]string{"queued, position 3, attempts 0 of 5", "03:04:00.000Z", "created", "+9.000s", "estimated start"}},
 		{"scheduled", wire.Job{State: "scheduled", Created: at(0), Scheduled: at(5), EstimatedStart: at(6)},
-			[]string{"created", "+5.000s", "to be queued", "+6.000s", "to be started"}},
+			[]string{"created", "+5.000s", "will be queued", "+6.000s", "estimated start"}},
 		{"retrying", wire.Job{State: "retrying", Created: at(0), Started: at(1), Scheduled: at(4), Attempts: 1, MaxAttempts: 5,
 			LastError: &wire.JobError{Message: "upstream failed", Status: 500, At: at(2)}},
-			[]string{"created", "started, attempt 1 of 5", "failed: upstream failed (status 500)", "to be queued again, attempt 2 of 5"}},
+			[]string{"created", "started, attempt 1 of 5", "failed: upstream failed (status 500)", "will be queued again, attempt 2 of 5"}},
 		{"succeeded", wire.Job{State: "succeeded", Created: at(0), Started: at(4), Finished: at(5), Attempts: 2, MaxAttempts: 5,
 			LastError: &wire.JobError{Message: "timeout", At: at(2)},
 			Response:  &wire.Response{Status: 200, Headers: map[string]string{"B": "2\u009b31m", "A": "1"}, Body: "one\ntwo\x1b[2J\n", BodyTruncated: true}},

@@ -15,22 +15,22 @@ import (
 
 type SubmitCmd struct {
 	access.APIFlags
-	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value; - or nothing reads it from standard input."`
-	Type        string        `placeholder:"TEXT" help:"What kind of job it is, for the upstream; required without --file."`
-	Tenant      string        `filled:"" placeholder:"NAME" help:"Whose job it is [default, or that of the key]."`
-	Route       string        `filled:"" placeholder:"NAME" help:"Where it goes [the route default]."`
-	Key         string        `filled:"" placeholder:"TEXT" help:"Idempotency key: sent again with it, the job stays one."`
-	Delay       time.Duration `help:"Do not deliver earlier than after this time."`
-	MaxWait     time.Duration `help:"Let it expire when it could not leave within this time."`
-	Cost        int64         `placeholder:"N" help:"Departure intervals that it takes [1]."`
-	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when it is done."`
-	Wait        bool          `help:"Wait until it is done."`
-	Timeout     time.Duration `default:"5m" help:"How long to wait for the end; with --file, for a server that does not work [5m]."`
+	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value. Without it, or with -, it is read from standard input."`
+	Type        string        `placeholder:"TEXT" help:"Type of the job, for the upstream, such as order.create. Required without --file."`
+	Tenant      string        `filled:"" placeholder:"NAME" help:"Tenant of the job [default, or the tenant of the key]."`
+	Route       string        `filled:"" placeholder:"NAME" help:"Route of the job [default]."`
+	Key         string        `filled:"" placeholder:"TEXT" help:"Idempotency key: a repeated submission with the same key creates no second job."`
+	Delay       time.Duration `help:"Queue the job after this time."`
+	MaxWait     time.Duration `help:"Expire the job if it has not left within this time."`
+	Cost        int64         `placeholder:"N" help:"Cost of the job in departure intervals [1]."`
+	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when the job has ended."`
+	Wait        bool          `help:"Wait until the job has ended."`
+	Timeout     time.Duration `default:"5m" help:"Maximum time to wait for the end; with --file, for a server that fails [5m]."`
 	JSON        bool          `help:"Print the job, or the summary, as JSON."`
 
-	File      string `short:"f" placeholder:"FILE" help:"Submit each line of the file, one JSON object; - is standard input."`
-	KeyPrefix string `filled:"" placeholder:"TEXT" help:"With --file: lines without a key get this and their number as one."`
-	NoWait    bool   `help:"With --file: refuse what finds the queue full instead of waiting for places."`
+	File      string `short:"f" placeholder:"FILE" help:"Submit one job for each line, a JSON object; - is standard input."`
+	KeyPrefix string `filled:"" placeholder:"TEXT" help:"With --file: lines without a key get the key TEXT and their number."`
+	NoWait    bool   `help:"With --file: report a full queue as a refusal instead of waiting."`
 }
 
 func (SubmitCmd) Help() string {
@@ -46,7 +46,7 @@ With --file the command submits one job for each line, in order, all of one tena
 Next: sluice job wait ID, or sluice job list.`
 }
 
-// maxPayload bounds what is read; the server's own bound is lower.
+// maxPayload bounds the payload in memory; the server's own bound is lower.
 const maxPayload = 16 << 20
 
 func (c *SubmitCmd) Run(a *console.App) error {
@@ -100,27 +100,27 @@ func (c *SubmitCmd) Run(a *console.App) error {
 	if !c.Wait {
 		return nil
 	}
-	return verdictOn(job, waited, c.Timeout)
+	return outcome(job, waited, c.Timeout)
 }
 
-// check finds flags that do not go together.
+// check finds flags that exclude each other.
 func (c *SubmitCmd) check() error {
 	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
 		if d < 0 || d%time.Millisecond != 0 {
-			return console.Usagef("%s must be in whole milliseconds, not negative", name)
+			return console.Usagef("%s: %v: must be in whole milliseconds and not negative", name, d)
 		}
 	}
 	if c.File == "" {
 		switch {
 		case c.Type == "":
-			return console.Usagef("--type is required without --file: what kind of job it is, such as order.create")
+			return console.Usagef("--type: must be set without --file, such as order.create")
 		case c.KeyPrefix != "" || c.NoWait:
-			return console.Usagef("--key-prefix and --no-wait need --file")
+			return console.Usagef("--key-prefix and --no-wait require --file")
 		}
 		return nil
 	}
 	if c.Wait {
-		return console.Usagef("--wait does not go with --file; see sluice job wait")
+		return console.Usagef("--wait and --file exclude each other; see sluice job wait")
 	}
 	for _, own := range []struct {
 		name  string
@@ -130,7 +130,7 @@ func (c *SubmitCmd) check() error {
 		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
 	} {
 		if own.given {
-			return console.Usagef("%s does not go with --file, whose lines say it themselves", own.name)
+			return console.Usagef("%s and --file exclude each other: set it in the lines of the file", own.name)
 		}
 	}
 	return nil

@@ -25,38 +25,38 @@ import (
 
 const (
 	maxBatchBytes = 8 << 20                // of one request, the server's bound
-	leastPause    = 250 * time.Millisecond // between two tries at a full queue: places that free meanwhile are taken together
-	pausedPause   = 30 * time.Second       // where the server cannot say when a place frees
-	leastWindow   = 8                      // lines that are tried at a full queue at least
-	namedLines    = 10                     // refused lines that are named
+	leastPause    = 250 * time.Millisecond // between two attempts at a full queue
+	pausedPause   = 30 * time.Second       // if the server cannot estimate when capacity is free
+	leastWindow   = 8                      // minimum batch at a full queue
+	namedLines    = 10                     // refused lines in the summary
 )
 
-// feed submits the lines of a file in order, in batches, and counts what becomes of them.
+// feed submits the lines of a file in order, in batches, and counts their outcomes.
 type feed struct {
 	lines    *lineFeed
 	prefix   string        // of the idempotency keys of lines without one; empty: none
-	wait     bool          // for places, when the queue is full
-	patience time.Duration // with a server that does not work
+	wait     bool          // for capacity while the queue is full
+	patience time.Duration // with a server that fails
 	send     func(ctx context.Context, jobs []json.RawMessage) ([]wire.BatchVerdict, error)
 	tally    *console.Tally
 
-	pending  []submission // read and without a verdict, in order
+	pending  []submission // read and without an outcome, in order
 	ended    bool         // there are no further lines
-	window   int          // lines of the next batch at the most
-	progress time.Time    // when a line last got a verdict
+	window   int          // maximum lines of the next batch
+	progress time.Time    // of the last outcome
 	summary  feedSummary
 }
 
-// submission is a line that is ready to be sent.
+// submission is a line that can be sent.
 type submission struct {
 	line  int
 	keyed bool
 	body  json.RawMessage
 }
 
-// feedSummary is the end of a feed.
+// feedSummary is the outcome of a feed.
 type feedSummary struct {
-	Lines    int            `json:"lines"` // that were read, blank ones aside
+	Lines    int            `json:"lines"` // read, without blank ones
 	Admitted int            `json:"admitted"`
 	Replayed int            `json:"replayed"`
 	Refused  map[string]int `json:"refused"` // for good, by kind
@@ -74,7 +74,7 @@ type refusedLine struct {
 
 func (s feedSummary) ok() bool { return len(s.Refused) == 0 && s.Error == "" }
 
-// run sends everything; when ctx ends it sums up what it has.
+// run sends all lines until ctx ends, and returns the summary.
 func (f *feed) run(ctx context.Context) feedSummary {
 	began := time.Now()
 	f.window, f.progress, f.summary.Refused = wire.MaxBatch, began, map[string]int{}
@@ -112,12 +112,12 @@ func (f *feed) sendAll(ctx context.Context) error {
 		verdicts, err := f.send(ctx, jobs)
 		var pause time.Duration
 		if err == nil {
-			pause = f.judge(batch, verdicts)
+			pause = f.settle(batch, verdicts)
 		} else if pause, err = f.failed(batch, err); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("no verdict on line %d and those after it: %w", f.pending[0].line, err)
+			return fmt.Errorf("line %d and the lines after it have an unknown outcome: %w", f.pending[0].line, err)
 		}
 		if pause > 0 {
 			f.tally.With(func(c *console.Counts) { c.Waiting = true })
@@ -129,7 +129,7 @@ func (f *feed) sendAll(ctx context.Context) error {
 	}
 }
 
-// fill reads lines until a batch is full, or none comes for a moment; it waits for the first.
+// fill reads lines until a batch is full or no line arrives for lingering. It waits for the first.
 func (f *feed) fill(ctx context.Context) error {
 	for !f.ended && len(f.pending) < wire.MaxBatch && f.size() < maxBatchBytes {
 		next, got, more := f.lines.next(ctx, len(f.pending) == 0)
@@ -155,7 +155,7 @@ func (f *feed) size() (n int) {
 	return n
 }
 
-// fitting is how many of the pending lines the next request takes.
+// fitting returns how many pending lines fit into the next request.
 func (f *feed) fitting() (n int) {
 	size := client.BatchFrame
 	for n < len(f.pending) && n < f.window {
@@ -167,8 +167,8 @@ func (f *feed) fitting() (n int) {
 	return max(n, 1)
 }
 
-// readSubmission makes a line ready, or says why it cannot be one. What a submission must have is
-// left to the server.
+// readSubmission parses a line and adds an idempotency key, or returns why it is invalid. The
+// server checks the fields.
 func readSubmission(l line, prefix string) (s submission, reason string) {
 	s = submission{line: l.number, body: l.text}
 	var known struct {
@@ -182,7 +182,7 @@ func readSubmission(l line, prefix string) (s submission, reason string) {
 	case !json.Valid(l.text) || l.text[0] != '{':
 		return s, "is not a JSON object"
 	}
-	_ = json.Unmarshal(l.text, &known) // a member of another kind is the server's to refuse
+	_ = json.Unmarshal(l.text, &known) // the server refuses a key of another type
 	s.keyed = known.Key != nil
 	if s.keyed || prefix == "" {
 		return s, ""
@@ -200,11 +200,12 @@ func readSubmission(l line, prefix string) (s submission, reason string) {
 	return s, ""
 }
 
-// maxLine leaves room for the key that a line is given.
+// maxLine leaves room in a request for an added key.
 const maxLine = maxBatchBytes - 4<<10
 
-// judge counts the verdicts; it returns how long to wait for places, 0 if none are wanting.
-func (f *feed) judge(batch []submission, verdicts []wire.BatchVerdict) (pause time.Duration) {
+// settle counts the outcomes of a batch. It returns how long to wait for capacity, 0 if all lines
+// have an outcome.
+func (f *feed) settle(batch []submission, verdicts []wire.BatchVerdict) (pause time.Duration) {
 	var kept []submission
 	for i, v := range verdicts {
 		s := batch[i]
@@ -238,13 +239,13 @@ func (f *feed) judge(batch []submission, verdicts []wire.BatchVerdict) (pause ti
 	return pause
 }
 
-// mayPass reports whether the line may be taken later as it is: there was no place for it, and
-// there can be one.
+// mayPass reports whether the line may be admitted later: the queue was full, and the line fits
+// into its capacity.
 func mayPass(p wire.Problem) bool {
 	return p.Status == http.StatusTooManyRequests && p.Type != neverFits && (p.Capacity == nil || *p.Capacity > 0) || p.Status == http.StatusServiceUnavailable
 }
 
-// reasonOf is why the line was refused.
+// reasonOf returns why the line was refused.
 func reasonOf(p wire.Problem) string {
 	var reasons []string
 	for _, e := range p.Errors {
@@ -257,8 +258,8 @@ func reasonOf(p wire.Problem) string {
 	return cmp.Or(strings.Join(reasons, "; "), p.Detail, p.Title)
 }
 
-// failed deals with a request that was refused as a whole or got no answer: it says when to send
-// the same again. The error is one that nothing can be done about.
+// failed handles a request that was refused as a whole or got no answer. It returns when to send it
+// again, or the error if a retry cannot help.
 func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal error) {
 	var answer *client.Error
 	errors.As(err, &answer)
@@ -266,9 +267,9 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 	if answer != nil {
 		switch {
 		case answer.Status == http.StatusTooManyRequests && f.wait:
-			f.progress = time.Now() // it works, it is just busy
+			f.progress = time.Now() // the server works
 			return max(answer.RetryAfter, leastPause), nil
-		case answer.Status == http.StatusRequestEntityTooLarge && len(batch) > 1: // something before the server takes less
+		case answer.Status == http.StatusRequestEntityTooLarge && len(batch) > 1: // a proxy has a lower bound
 			f.window = len(batch) / 2
 			return 0, nil
 		case answer.Status == http.StatusRequestEntityTooLarge:
@@ -280,7 +281,7 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 	safe := answer != nil && slices.Contains([]string{"shutting-down", "starting", "draining"}, answer.Kind()) // nothing was admitted
 	if !safe && slices.ContainsFunc(batch, func(s submission) bool { return !s.keyed }) {
 		if again {
-			err = fmt.Errorf("%w; what has no idempotency key may have been taken (--key-prefix gives every line one)", err)
+			err = fmt.Errorf("%w; lines without an idempotency key may have been admitted (--key-prefix gives every line a key)", err)
 		}
 		again = false
 	}
@@ -361,12 +362,12 @@ func (s feedSummary) print(w io.Writer) error {
 		rows = append(rows, []string{"refused", fmt.Sprintf("%d: %s", s.Refused[kind], kind)})
 	}
 	if s.Unsent > 0 {
-		rows = append(rows, []string{"without verdict", strconv.Itoa(s.Unsent)})
+		rows = append(rows, []string{"unknown outcome", strconv.Itoa(s.Unsent)})
 	}
 	return console.PrintTable(w, append(rows, []string{"time", fmt.Sprintf("%.2f s", s.Seconds)}))
 }
 
-// explain names the first refused lines and why it ended early.
+// explain prints the first refused lines and why the run ended early.
 func (s feedSummary) explain(w io.Writer) {
 	for _, r := range s.First {
 		fmt.Fprintf(w, "line %d: %s: %s\n", r.Line, r.Kind, r.Reason)

@@ -12,7 +12,7 @@ import (
 
 type jobWaitCmd struct {
 	jobFlags
-	Timeout time.Duration `default:"5m" help:"How long to wait at the most [5m]."`
+	Timeout time.Duration `default:"5m" help:"Maximum time to wait [5m]."`
 }
 
 func (jobWaitCmd) Help() string {
@@ -24,7 +24,7 @@ The command retries while the server is unreachable. Exit codes: 0 the job succe
 
 func (c *jobWaitCmd) Run(a *console.App) error {
 	if c.Timeout <= 0 {
-		return console.Usagef("--timeout must be more than 0s")
+		return console.Usagef("--timeout: %v: must be more than 0s", c.Timeout)
 	}
 	remote, err := c.Connect(1)
 	if err != nil {
@@ -43,14 +43,14 @@ func (c *jobWaitCmd) Run(a *console.App) error {
 	if err := printJob(a.Out, job, c.JSON); err != nil {
 		return err
 	}
-	return verdictOn(job, waited, c.Timeout)
+	return outcome(job, waited, c.Timeout)
 }
 
-// verdictOn is the error of a command that waited for a job: nil only if that succeeded.
-func verdictOn(job wire.Job, waited error, timeout time.Duration) error {
+// outcome returns the error of a command that waited for a job: nil only if the job succeeded.
+func outcome(job wire.Job, waited error, timeout time.Duration) error {
 	switch {
 	case errors.Is(waited, context.DeadlineExceeded):
-		return fmt.Errorf("the job was not done within %s", timeout)
+		return fmt.Errorf("the job has not ended within %s", timeout)
 	case waited != nil:
 		return fmt.Errorf("wait for the job: %w", waited)
 	case job.State != "succeeded":

@@ -11,7 +11,7 @@ import (
 
 type tenantDiffCmd struct {
 	planFlags
-	ExitCode bool `help:"Exit with 1 if something differs."`
+	ExitCode bool `help:"Exit with 1 if a setting differs."`
 }
 
 func (tenantDiffCmd) Help() string {
@@ -40,9 +40,9 @@ func (c *tenantDiffCmd) Run(a *console.App) error {
 
 type tenantApplyCmd struct {
 	planFlags
-	Reason string `placeholder:"TEXT" help:"Kept with each change."`
-	DryRun bool   `help:"Change nothing: as sluice tenant diff."`
-	Yes    bool   `short:"y" help:"Do not ask before --prune drops anything."`
+	Reason string `placeholder:"TEXT" help:"Reason of the changes, for the history."`
+	DryRun bool   `help:"Change nothing, like sluice tenant diff."`
+	Yes    bool   `short:"y" help:"Do not ask for confirmation of --prune."`
 }
 
 func (tenantApplyCmd) Help() string {
@@ -60,7 +60,7 @@ Next: sluice tenant history NAME.`
 func (c *tenantApplyCmd) Run(a *console.App) error {
 	asks := c.Prune && !c.Yes && !c.DryRun
 	if asks && (!console.Terminal(a.In) || !console.Terminal(a.Err)) {
-		return console.Usagef("--prune drops settings: --yes is required where nobody can be asked")
+		return console.Usagef("--prune removes settings: --yes is required without a terminal")
 	}
 	d, err := c.differences(a)
 	if err != nil {
@@ -78,17 +78,17 @@ func (c *tenantApplyCmd) Run(a *console.App) error {
 		return nil
 	}
 	if n := d.pruned(); n > 0 {
-		text := console.Plural(n, "tenant that the file does not name loses", "tenants that the file does not name lose") + " what was said through the API."
+		text := console.Plural(n, "tenant that is not in the file loses", "tenants that are not in the file lose") + " all API overrides."
 		if !asks {
 			fmt.Fprintln(a.Err, text)
-		} else if err := a.Confirm(text + " Go on? [y/N] "); err != nil {
+		} else if err := a.Confirm(text + " Continue? [y/N] "); err != nil {
 			return err
 		}
 	}
 	return d.apply(a, c.Reason, c.JSON)
 }
 
-// differences are the plans for all tenants that differ.
+// differences hold the plans of all tenants that differ.
 type differences struct {
 	Tenants []tenantPlan `json:"tenants"`
 	Equal   int          `json:"equal"`           // tenants in which nothing differs
@@ -103,14 +103,14 @@ func (f *planFlags) differences(a *console.App) (*differences, error) {
 		return nil, err
 	}
 	d := &differences{planner: planner}
-	looked := 0
-	read := func(t *console.Tally) { d.Tenants, looked, err = planner.plans(a.Ctx, wanted, t) }
+	compared := 0
+	read := func(t *console.Tally) { d.Tenants, compared, err = planner.plans(a.Ctx, wanted, t) }
 	t := console.NewTally(time.Now())
-	if console.Terminal(a.Err) { // elsewhere it would only be in the way
+	if console.Terminal(a.Err) { // progress would clutter other output
 		view, every := console.NewProgressOf(a.Err, "tenants")
 		total := len(wanted)
 		if f.Prune {
-			total = -1 // who else there is is not known yet
+			total = -1 // the other tenants are not listed yet
 		}
 		console.Watched(view, every, "compare", total, t, console.Counts.Answered, func() { read(t) })
 		view.Close()
@@ -120,7 +120,7 @@ func (f *planFlags) differences(a *console.App) (*differences, error) {
 	if d.Tenants == nil {
 		d.Tenants = []tenantPlan{}
 	}
-	d.Equal = looked - len(d.Tenants)
+	d.Equal = compared - len(d.Tenants)
 	return d, err
 }
 
@@ -142,8 +142,7 @@ func (d *differences) pruned() (n int) {
 	return n
 }
 
-// print shows what differs on standard output, and on standard error what is refused and how many
-// differ.
+// print writes the differences to standard output, and refusals and counts to standard error.
 func (d *differences) print(a *console.App, asJSON bool) error {
 	if asJSON {
 		return console.PrintJSON(a.Out, d)
@@ -160,17 +159,17 @@ func (d *differences) print(a *console.App, asJSON bool) error {
 	return nil
 }
 
-// refusals prints those that were not printed before.
+// refusals prints the refusals that were not printed before.
 func (d *differences) refusals(a *console.App) {
 	for i := range d.Tenants {
-		if t := &d.Tenants[i]; t.Error != "" && !t.told {
+		if t := &d.Tenants[i]; t.Error != "" && !t.printed {
 			fmt.Fprintf(a.Err, "%s: refused: %s\n", console.OneLine(t.Tenant), console.OneLine(t.Error))
-			t.told = true
+			t.printed = true
 		}
 	}
 }
 
-// apply makes all changes that are not refused already.
+// apply makes all changes that the server has not refused.
 func (d *differences) apply(a *console.App, reason string, asJSON bool) error {
 	var todo []*tenantPlan
 	for i := range d.Tenants {
@@ -233,7 +232,7 @@ func (d *differences) summary(a *console.App) error {
 	return console.PrintTable(a.Out, rows)
 }
 
-// left are the tenants that were not come to, or of which it is not known.
+// left counts the tenants that were not reached, or whose outcome is unknown.
 func (d *differences) left() (n int) {
 	for _, t := range d.Tenants {
 		if d.Error != "" && !t.Applied && t.Error == "" {

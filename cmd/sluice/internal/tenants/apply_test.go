@@ -185,7 +185,7 @@ func TestUseOfDiffAndApply(t *testing.T) {
 		code       int
 		says       string
 	}{
-		{"apply", "tenants: {}", []string{"--prune"}, command.ExitUsage, "--yes is required where nobody can be asked"},
+		{"apply", "tenants: {}", []string{"--prune"}, command.ExitUsage, "--yes is required without a terminal"},
 		{"apply", "tenants: {}", []string{"--prune", "--dry-run"}, command.ExitOK, "0 tenants differ, 0 equal."},
 		{"apply", "tenants: { defaults: {}, a: { rat: 5 } }", nil, command.ExitUsage, "tenants.a.rat: unknown key"},
 		{"diff", "redis: {}", nil, command.ExitUsage, "redis: not read here"},
@@ -302,7 +302,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 		{[]string{"set", "--tier", "gold"}, command.ExitFailed, "tier (string) must be one of free, pro"},
 		{[]string{"set", "--route", "default", "--rate", "5/m"}, command.ExitOK, "route default rate 5/m api burst 9 tier:pro"},
 		{[]string{"set", "--route", "nowhere", "--rate", "5/m"}, command.ExitFailed, "routes.nowhere (object) must be a route of the configuration"},
-		{[]string{"set", "--route", "default", "--tier", "pro"}, command.ExitUsage, "--tier is no setting of a route"},
+		{[]string{"set", "--route", "default", "--tier", "pro"}, command.ExitUsage, "--tier and --route exclude each other: only a tenant has a tier"},
 		{[]string{"set", "--rates", "1000/24h burst 1000,5/m"}, command.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--rates", "1000/24h bust 5"}, command.ExitUsage, "must be like 1000/24h"},
 		{[]string{"set", "--rates", "1000/24h burst"}, command.ExitUsage, "must be like 1000/24h"},
@@ -310,7 +310,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 		{[]string{"get"}, command.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--route", "default", "--reset", "rate"}, command.ExitOK, "route default rate 50/s tier:pro burst 9 tier:pro"},
 		{[]string{"set", "--reset", "rates,tier"}, command.ExitOK, "tenant acme rate 10/s default"},
-		{[]string{"set", "--reset", "draining"}, command.ExitUsage, "is no setting of a tenant"},
+		{[]string{"set", "--reset", "draining"}, command.ExitUsage, "must be a setting of a tenant"},
 		{[]string{"get", "--json"}, command.ExitOK, `"revision": 5`},
 	} {
 		code, out, errs := c.run(s.args[0], s.args[1:]...)

@@ -14,22 +14,21 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// stance is the value of a setting and where it comes from.
+// stance is the value of a setting and its source.
 type stance struct {
 	Value  any    `json:"value"` // as in the API
 	Source string `json:"source"`
 	text   string
 }
 
-// settingChange is a setting that a change of the API overrides changes: its value, or that the API
-// says it.
+// settingChange is a setting whose value or source changes with the API overrides.
 type settingChange struct {
 	Setting string `json:"setting"` // such as "rate" or "routes.login.rate"
 	From    stance `json:"from"`
 	To      stance `json:"to"`
 }
 
-// String leaves out that the new value comes from the API: that is what the change is for.
+// String omits the source of the new value if it is the API, which is the usual one.
 func (c settingChange) String() string {
 	to := c.To.text
 	if c.To.Source != shaper.SourceAPI {
@@ -38,10 +37,10 @@ func (c settingChange) String() string {
 	return fmt.Sprintf("%s %s (%s) → %s", strings.Replace(c.Setting, "max_wait_ms", "max_wait", 1), c.From.text, c.From.Source, to)
 }
 
-// changesBetween lists the settings in which a tenant differs from what it would be with other API
-// overrides. What a route only takes over from the tenant is not said again for the route.
+// changesBetween returns the settings that differ between a tenant before and after a change. It
+// omits changes that a route inherits from the tenant.
 func changesBetween(before, after wire.Tenant) []settingChange {
-	was, willBe := saidTexts(before.Overrides), saidTexts(after.Overrides)
+	was, willBe := overridesByName(before.Overrides), overridesByName(after.Overrides)
 	var changes []settingChange
 	list := func(prefix string, from, to []namedStance, inherited []namedStance, heir []namedStance) {
 		for i, f := range from {
@@ -75,9 +74,9 @@ func routesOf(tenants ...wire.Tenant) []string {
 	return slices.Sorted(maps.Keys(routes))
 }
 
-// flowPolicy is what holds for the route; a route of which nothing is said has the tenant's.
+// flowPolicy returns the policy of a route; without settings of its own it is the tenant's.
 func flowPolicy(t wire.Tenant, route string) wire.Policy {
-	if f, said := t.Routes[route]; said {
+	if f, own := t.Routes[route]; own {
 		return f.Policy
 	}
 	return t.Policy
@@ -96,7 +95,7 @@ func tierStance(t wire.Tenant) namedStance {
 	return namedStance{"tier", stance{value, cmp.Or(t.Sources["tier"], shaper.SourceDefault), cmp.Or(t.Tier, "none")}}
 }
 
-// stances are the settings of a policy in the order in which a tenant is printed.
+// stances returns the settings of a policy in the order of printTenant.
 func stances(p wire.Policy) []namedStance {
 	of := func(name string, value any, text string) namedStance {
 		return namedStance{name, stance{value, p.Sources[name], text}}
@@ -113,38 +112,38 @@ func stances(p wire.Policy) []namedStance {
 	}
 }
 
-// saidTexts is all that overrides say, but for a drain, by the name of the setting.
-func saidTexts(o *wire.Overrides) map[string]string {
-	said := map[string]string{}
+// overridesByName returns the set overrides by the name of the setting, without a drain.
+func overridesByName(o *wire.Overrides) map[string]string {
+	set := map[string]string{}
 	if o == nil {
-		return said
+		return set
 	}
 	note := func(texts []overrideText) {
 		for _, t := range texts {
 			if t.value != "" {
-				said[t.name] = t.value
+				set[t.name] = t.value
 			}
 		}
 	}
 	note(overrideTexts(*o))
-	delete(said, "draining")
-	for route, says := range o.Routes {
-		note(routeTexts("routes."+route+".", says))
+	delete(set, "draining")
+	for route, own := range o.Routes {
+		note(routeTexts("routes."+route+".", own))
 	}
-	return said
+	return set
 }
 
-// settingsOf is the body of a PUT that makes the overrides these.
+// settingsOf returns the body of a PUT that sets the overrides.
 func settingsOf(o *wire.Overrides) wire.Settings {
 	out := wire.Settings{RouteSettings: routeSettingsOf(o.RouteOverrides)}
 	if o.Tier != "" {
 		out.Tier = &o.Tier
 	}
-	for route, says := range o.Routes {
+	for route, own := range o.Routes {
 		if out.Routes == nil {
 			out.Routes = map[string]*wire.RouteSettings{}
 		}
-		out.Routes[route] = new(routeSettingsOf(says))
+		out.Routes[route] = new(routeSettingsOf(own))
 	}
 	return out
 }

@@ -40,7 +40,7 @@ func (c *tenantHistoryCmd) Run(a *console.App) error {
 		return console.PrintJSON(a.Out, history)
 	}
 	if len(history.Items) == 0 {
-		fmt.Fprintln(a.Err, "Nothing was changed through the admin listener.")
+		fmt.Fprintln(a.Err, "No changes were made through the admin listener.")
 		return nil
 	}
 	rows := [][]string{{"AT", "REVISION", "BY", "REASON", "CHANGE"}}
@@ -52,7 +52,7 @@ func (c *tenantHistoryCmd) Run(a *console.App) error {
 	return console.PrintTable(a.Out, rows)
 }
 
-// entryText is what a change did.
+// entryText describes a change.
 func entryText(e wire.HistoryEntry) string {
 	if e.Action == "unhold" {
 		return "holds ended"
@@ -60,12 +60,12 @@ func entryText(e wire.HistoryEntry) string {
 	return changeText(e.Before, e.After)
 }
 
-// changeText lists the settings that differ.
+// changeText returns the settings that differ.
 func changeText(before, after wire.Overrides) string {
 	was, is := overrideTexts(before), overrideTexts(after)
 	routes := map[string]bool{}
-	for _, said := range []map[string]wire.RouteOverrides{before.Routes, after.Routes} {
-		for name := range said {
+	for _, set := range []map[string]wire.RouteOverrides{before.Routes, after.Routes} {
+		for name := range set {
 			routes[name] = true
 		}
 	}
@@ -84,13 +84,13 @@ func changeText(before, after wire.Overrides) string {
 
 type overrideText struct{ name, value string }
 
-// overrideTexts are all settings in general as a person reads them, in the order in which a tenant
-// is printed; empty is not set.
+// overrideTexts returns the settings of a tenant as readable text, in the order of printTenant.
+// Empty is not set.
 func overrideTexts(o wire.Overrides) []overrideText {
 	return append(routeTexts("", o.RouteOverrides), overrideText{"draining", pointed(o.Draining)}, overrideText{"tier", o.Tier})
 }
 
-// routeTexts are the settings that a route may have, too.
+// routeTexts returns the settings that a route can have.
 func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
 	rate, rates := "", ""
 	if o.Rate != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 type KeyCmd struct {
-	Create keyCreateCmd `cmd:"" help:"Make an API key of a tenant and print it, once."`
-	List   keyListCmd   `cmd:"" help:"List the API keys of a tenant, without what opens anything."`
+	Create keyCreateCmd `cmd:"" help:"Create an API key of a tenant and print it once."`
+	List   keyListCmd   `cmd:"" help:"List the API keys of a tenant, without the keys themselves."`
 	Revoke keyRevokeCmd `cmd:"" help:"Revoke an API key of a tenant."`
 }
 
@@ -26,9 +26,9 @@ The commands ask the admin listener. Clients send a key as Authorization: Bearer
 type keyCreateCmd struct {
 	access.AdminFlags
 	Tenant    string        `arg:"" help:"Name of the tenant."`
-	Name      string        `placeholder:"TEXT" help:"What the key is for, so that it is known again in the list."`
-	ExpiresIn time.Duration `placeholder:"DURATION" help:"How long it works, such as 720h [forever]."`
-	JSON      bool          `help:"Print the key with its id and times as JSON."`
+	Name      string        `placeholder:"TEXT" help:"Name of the key in the list."`
+	ExpiresIn time.Duration `placeholder:"DURATION" help:"Lifetime, such as 720h [no end]."`
+	JSON      bool          `help:"Print the key, its id and its times as JSON."`
 }
 
 func (keyCreateCmd) Help() string {
@@ -45,7 +45,7 @@ func (c *keyCreateCmd) Run(a *console.App) error {
 	wanted := wire.KeyRequest{Name: c.Name}
 	switch {
 	case c.ExpiresIn < 0:
-		return console.Usagef("--expires-in must not be negative")
+		return console.Usagef("--expires-in: %v: must not be negative", c.ExpiresIn)
 	case c.ExpiresIn > 0:
 		wanted.Expires = time.Now().Add(c.ExpiresIn).UTC()
 	}
@@ -55,7 +55,7 @@ func (c *keyCreateCmd) Run(a *console.App) error {
 	}
 	k, err := remote.CreateKey(a.Ctx, c.Tenant, wanted)
 	if err != nil {
-		return fmt.Errorf("make the key: %w", err)
+		return fmt.Errorf("create the key: %w", err)
 	}
 	if c.JSON {
 		return console.PrintJSON(a.Out, k)
@@ -63,7 +63,7 @@ func (c *keyCreateCmd) Run(a *console.App) error {
 	if _, err := fmt.Fprintln(a.Out, k.Secret); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	fmt.Fprintf(a.Err, "The id of the key is %s. It is shown only now: keep it where it is safe.\n", k.ID)
+	fmt.Fprintf(a.Err, "The id of the key is %s. Store the key in a safe place: it cannot be read again.\n", k.ID)
 	return nil
 }
 
@@ -113,8 +113,8 @@ func (c *keyListCmd) Run(a *console.App) error {
 type keyRevokeCmd struct {
 	access.AdminFlags
 	Tenant string `arg:"" help:"Name of the tenant."`
-	ID     string `arg:"" help:"Id of the key, as key list shows it; not the key itself."`
-	JSON   bool   `help:"Print what was done as JSON."`
+	ID     string `arg:"" help:"Id of the key from key list; not the key itself."`
+	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (keyRevokeCmd) Help() string {

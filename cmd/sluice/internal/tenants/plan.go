@@ -19,43 +19,43 @@ import (
 )
 
 const (
-	planCalls = 16 // requests at once
-	planTries = 5  // for a tenant that others change at the same time
+	planCalls = 16 // concurrent requests
+	planTries = 5  // for a tenant that somebody else changes meanwhile
 )
 
-// planFlags say what the API overrides of tenants shall be.
+// planFlags name the file with the wanted API overrides.
 type planFlags struct {
 	access.AdminFlags
-	File  string `short:"f" required:"" placeholder:"FILE" help:"YAML with the section tenants as in the configuration file, without defaults."`
-	Prune bool   `help:"Drop the API overrides of tenants that the file does not name, too."`
+	File  string `short:"f" required:"" placeholder:"FILE" help:"YAML file with a section tenants as in the configuration file, without defaults."`
+	Prune bool   `help:"Remove the API overrides of tenants that the file does not name."`
 	JSON  bool   `help:"Print JSON."`
 }
 
-// tenantPlan is what is to change of one tenant, and later what has become of that.
+// tenantPlan holds the changes of one tenant, and later their outcome.
 type tenantPlan struct {
 	Tenant  string          `json:"tenant"`
-	Pruned  bool            `json:"pruned,omitempty"` // the file does not name it
+	Pruned  bool            `json:"pruned,omitempty"` // it is not in the file
 	Changes []settingChange `json:"changes"`
 	Applied bool            `json:"applied,omitempty"`
 	Error   string          `json:"error,omitempty"` // why the server refuses it
 
 	wanted   *wire.Overrides
-	revision int64 // that the changes were worked out for
-	told     bool  // the refusal was printed
+	revision int64 // that the changes are based on
+	printed  bool  // the refusal was printed
 }
 
-// differs reports whether there is something to change, also if the server would not.
+// differs reports whether there are changes, including refused ones.
 func (p tenantPlan) differs() bool { return len(p.Changes) > 0 || p.Error != "" }
 
-// planner works out changes through the admin listener.
+// planner computes and makes changes through the admin listener.
 type planner struct {
 	remote *client.Client
 	prune  bool
 }
 
-// plans returns what is to change, by name, and how many tenants were looked at. Refusals are part
-// of the plans; the error is that of a server that does not work.
-func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, t *console.Tally) (plans []tenantPlan, looked int, err error) {
+// plans returns the tenants that differ, by name, and how many were compared. Refusals are part of
+// the plans; the error is a failure of the server.
+func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, t *console.Tally) (plans []tenantPlan, compared int, err error) {
 	all := make([]tenantPlan, 0, len(wanted))
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		all = append(all, tenantPlan{Tenant: name, wanted: new(wire.OverridesOf(wanted[name]))})
@@ -79,8 +79,7 @@ func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, 
 	return slices.DeleteFunc(slices.Clone(all), func(t tenantPlan) bool { return !t.differs() }), len(all), nil
 }
 
-// overridden names the tenants that are not among the named ones and of which something was said
-// through the API.
+// overridden returns the tenants with API overrides that are not named.
 func (p planner) overridden(ctx context.Context, named map[string]shaper.Overrides) ([]string, error) {
 	found := map[string]bool{}
 	for cursor, more := "", true; more; more = cursor != "" {
@@ -89,7 +88,7 @@ func (p planner) overridden(ctx context.Context, named map[string]shaper.Overrid
 			return nil, err
 		}
 		for _, t := range page.Items {
-			if _, isNamed := named[t.Tenant]; !isNamed && len(saidTexts(t.Overrides)) > 0 {
+			if _, isNamed := named[t.Tenant]; !isNamed && len(overridesByName(t.Overrides)) > 0 {
 				found[t.Tenant] = true
 			}
 		}
@@ -98,7 +97,8 @@ func (p planner) overridden(ctx context.Context, named map[string]shaper.Overrid
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// work reads the tenant and lets the server say what it would become. A refusal goes into the plan.
+// work reads the tenant and computes its changes by a dry run of the server. A refusal goes into
+// the plan.
 func (p planner) work(ctx context.Context, plan *tenantPlan) error {
 	for range planTries {
 		before, err := p.remote.Tenant(ctx, plan.Tenant)
@@ -106,7 +106,7 @@ func (p planner) work(ctx context.Context, plan *tenantPlan) error {
 			return plan.refused(err)
 		}
 		plan.Changes, plan.revision = []settingChange{}, before.Revision
-		if maps.Equal(saidTexts(before.Overrides), saidTexts(plan.wanted)) {
+		if maps.Equal(overridesByName(before.Overrides), overridesByName(plan.wanted)) {
 			return nil
 		}
 		after, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settingsOf(plan.wanted), Revision: before.Revision, DryRun: true})
@@ -123,9 +123,9 @@ func (p planner) work(ctx context.Context, plan *tenantPlan) error {
 	return nil
 }
 
-const changedAgain = "it was changed by others again and again"
+const changedAgain = "too many concurrent changes"
 
-// apply makes the change, for the reason. A tenant that was changed meanwhile is looked at anew.
+// apply makes the change with the reason. A tenant that was changed meanwhile is compared again.
 func (p planner) apply(ctx context.Context, plan *tenantPlan, reason string) error {
 	settings := settingsOf(plan.wanted)
 	settings.Reason = reason
@@ -136,14 +136,14 @@ func (p planner) apply(ctx context.Context, plan *tenantPlan, reason string) err
 			return plan.refused(err)
 		}
 		if err := p.work(ctx, plan); err != nil || !plan.differs() || plan.Error != "" {
-			return err // perhaps others have made the same change
+			return err // somebody else may have made the same change
 		}
 	}
 	plan.Error = changedAgain
 	return nil
 }
 
-// refused notes why the server refuses the tenant; any other error it gives back.
+// refused stores why the server refuses the tenant, and returns any other error.
 func (p *tenantPlan) refused(err error) error {
 	if err == nil || access.Transient(err) || statusOf(err) != http.StatusUnprocessableEntity {
 		return err
@@ -160,7 +160,7 @@ func (p *tenantPlan) refused(err error) error {
 	return nil
 }
 
-// statusOf is the status of the server's answer, 0 if the error is none.
+// statusOf returns the status of the server's answer, 0 for any other error.
 func statusOf(err error) int {
 	var answer *client.Error
 	if !errors.As(err, &answer) {
@@ -169,8 +169,8 @@ func statusOf(err error) int {
 	return answer.Status
 }
 
-// side does n things, a bounded number of them side by side. After the first error no other is
-// begun; those that are, come to their end.
+// side calls do for 0 to n-1, at most planCalls at once. After the first error it starts no more
+// and waits for the running calls.
 func side(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	begun, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -199,7 +199,7 @@ func side(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	return context.Cause(begun)
 }
 
-// load reads the file and connects.
+// load reads the file and returns its tenants and a planner.
 func (f *planFlags) load() (map[string]shaper.Overrides, planner, error) {
 	wanted, err := config.LoadTenants("--file", f.File)
 	if err != nil {

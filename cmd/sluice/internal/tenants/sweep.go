@@ -13,23 +13,23 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// sweepFlags choose jobs of one tenant.
+// sweepFlags select jobs of one tenant.
 type sweepFlags struct {
 	access.AdminFlags
 	Name          string     `arg:"" help:"Name of the tenant."`
-	ID            []string   `name:"id" filled:"" placeholder:"ID" help:"Only these jobs; may be given again."`
+	ID            []string   `name:"id" filled:"" placeholder:"ID" help:"Only these jobs; repeatable."`
 	Route         string     `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
 	Error         string     `filled:"" placeholder:"TEXT" help:"Only jobs whose last error contains this text."`
-	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before, such as 2026-01-02T15:04:05Z [now]."`
+	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before this time, such as 2026-01-02T15:04:05Z [now]."`
 	JSON          bool       `help:"Print the outcome as JSON."`
 }
 
 func (f *sweepFlags) filter(state string) (wire.Filter, error) {
 	filter := wire.Filter{IDs: f.ID, State: state, Route: f.Route, Error: f.Error}
 	if f.CreatedBefore != nil {
-		// The zero time would stand for the present.
+		// The zero time means now.
 		if filter.CreatedBefore = *f.CreatedBefore; filter.CreatedBefore.Unix() <= 0 {
-			return filter, console.Usagef("--created-before must be after 1970")
+			return filter, console.Usagef("--created-before: must be after 1970")
 		}
 	}
 	return filter, nil
@@ -39,7 +39,7 @@ type tenantPurgeCmd struct {
 	sweepFlags
 	State *string `enum:"queued,scheduled,retrying,dead" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying or dead."`
 	All   bool    `help:"Jobs in every state: queued, scheduled, retrying and dead."`
-	Yes   bool    `short:"y" help:"Do not ask."`
+	Yes   bool    `short:"y" help:"Do not ask for confirmation."`
 }
 
 func (tenantPurgeCmd) Help() string {
@@ -71,13 +71,13 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 	}
 	if !c.Yes {
 		if !console.Terminal(a.In) || !console.Terminal(a.Err) {
-			return console.Usagef("purge deletes jobs: --yes is required where nobody can be asked")
+			return console.Usagef("purge deletes jobs: --yes is required without a terminal")
 		}
 		t, err := remote.Tenant(a.Ctx, c.Name)
 		if err != nil {
 			return fmt.Errorf("read the tenant: %w", err)
 		}
-		question := fmt.Sprintf("Purge %s of the tenant %s, which has %d waiting and %d dead jobs? They are lost. [y/N] ", filterText(filter), c.Name, t.Depth, t.DeadLetters)
+		question := fmt.Sprintf("Purge %s of the tenant %s, which has %d waiting and %d dead jobs? They cannot be restored. [y/N] ", filterText(filter), c.Name, t.Depth, t.DeadLetters)
 		if err := a.Confirm(question); err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func (c *tenantReplayCmd) Run(a *console.App) error {
 	return s.run(a, filter, c.JSON)
 }
 
-// filterText says in words what a purge is about to take.
+// filterText describes the jobs of a purge.
 func filterText(f wire.Filter) string {
 	text := "all waiting and dead jobs"
 	if f.State != "" {
@@ -143,11 +143,11 @@ type sweep struct {
 	call       func(ctx context.Context, tenant string, f wire.Filter) (wire.Swept, error)
 }
 
-// run makes the steps and prints the summary. What was done before a failure is told too.
+// run makes the steps and prints the summary, after a failure too.
 func (s *sweep) run(a *console.App, filter wire.Filter, asJSON bool) error {
 	err := s.steps(a.Ctx, a.Err, filter)
 	switch {
-	case err != nil && s.CreatedBefore.IsZero(): // not even the first step was answered
+	case err != nil && s.CreatedBefore.IsZero(): // the first step failed
 		return fmt.Errorf("%s the jobs: %w", s.verb, err)
 	case errors.Is(err, context.Canceled):
 		s.Error = "interrupted"
@@ -169,7 +169,7 @@ func (s *sweep) steps(ctx context.Context, w io.Writer, filter wire.Filter) erro
 	view, _ := console.NewProgress(w)
 	defer view.Close()
 	began := time.Now()
-	if console.Terminal(w) { // a step may take some seconds, and a person should see that it does
+	if console.Terminal(w) { // a step may take some seconds
 		view.Show(s.done, 0, -1, console.Counts{}, 0)
 	}
 	for {
@@ -192,7 +192,7 @@ func (s *sweep) print(w io.Writer) error {
 	if s.Stopped != "" {
 		why := s.Stopped
 		if s.RetryAfterMS > 0 {
-			why += fmt.Sprintf("; there is a place again in %v", time.Duration(s.RetryAfterMS)*time.Millisecond)
+			why += fmt.Sprintf("; capacity is free again in %v", time.Duration(s.RetryAfterMS)*time.Millisecond)
 		}
 		rows = append(rows, []string{"stopped", why})
 	}

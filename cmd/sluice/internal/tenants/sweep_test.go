@@ -97,7 +97,7 @@ func TestSweepCommands(t *testing.T) {
 		{"purge of all time", []string{"purge", "--all", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3, command.ExitUsage, "", "after 1970", 3, 0},
 		{"purge unasked", []string{"purge", "--state=dead"}, 3, command.ExitUsage, "", "--yes is required", 3, 0},
 		{"purge of no state", []string{"purge", "--state=leased", "--yes"}, 3, command.ExitUsage, "", "--state", 3, 0},
-		{"purge of no route", []string{"purge", "--route", "", "--yes"}, 3, command.ExitUsage, "", "--route must not be empty: give a value or leave it out\nTry: sluice tenant purge --help", 3, 0},
+		{"purge of no route", []string{"purge", "--route", "", "--yes"}, 3, command.ExitUsage, "", "--route must not be empty: give a value or omit the flag\nTry: sluice tenant purge --help", 3, 0},
 		{"purge of no error", []string{"purge", "--state=dead", "--error=", "--yes"}, 3, command.ExitUsage, "", "--error must not be empty", 3, 0},
 		{"purge of no id", []string{"purge", "--id=", "--yes"}, 3, command.ExitUsage, "", "--id must not be empty", 3, 0},
 		{"purge without a selection", []string{"purge", "--yes"}, 3, command.ExitUsage, "", "one of --state, --id or --all", 3, 0},
@@ -109,7 +109,7 @@ func TestSweepCommands(t *testing.T) {
 		{"purge of a bad id", []string{"purge", "--id=a/b", "--yes"}, 3, command.ExitFailed, "", "ids[0] (string) must be the id of a job", 3, 0},
 		{"replay", []string{"replay"}, 5, command.ExitOK, "replayed  5", "replayed 4, ", 0, 5},
 		{"replay as JSON", []string{"replay", "--json"}, 1, command.ExitOK, `"tenant": "acme"`, "", 0, 1},
-		{"replay into a full queue", []string{"replay"}, 9, command.ExitFailed, "stopped   queue-full; there is a place again in ", "replayed 6, ", 2, 7},
+		{"replay into a full queue", []string{"replay"}, 9, command.ExitFailed, "stopped   queue-full; capacity is free again in ", "replayed 6, ", 2, 7},
 		{"replay into a full queue as JSON", []string{"replay", "--json"}, 9, command.ExitFailed, `"stopped": "queue-full"`, "", 2, 7},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestConfirm(t *testing.T) {
 
 func TestHistoryCommand(t *testing.T) {
 	c := newControl(t, 0)
-	if code, out, errs := c.run("history"); code != command.ExitOK || out != "" || !strings.Contains(errs, "Nothing was changed") {
+	if code, out, errs := c.run("history"); code != command.ExitOK || out != "" || !strings.Contains(errs, "No changes were made") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	for _, change := range [][]string{

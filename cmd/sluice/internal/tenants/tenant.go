@@ -22,14 +22,14 @@ type Cmd struct {
 	List    tenantListCmd    `cmd:"" help:"List tenants with their settings and figures."`
 	Get     tenantGetCmd     `cmd:"" help:"Print the settings and figures of a tenant."`
 	Set     tenantSetCmd     `cmd:"" help:"Change settings of a tenant."`
-	Pause   tenantPauseCmd   `cmd:"" help:"Let no job of a tenant leave; admission goes on."`
-	Drain   tenantDrainCmd   `cmd:"" help:"Admit no job of a tenant; what waits leaves."`
+	Pause   tenantPauseCmd   `cmd:"" help:"Stop the departures of a tenant; jobs are still admitted."`
+	Drain   tenantDrainCmd   `cmd:"" help:"Stop the admission for a tenant; waiting jobs still leave."`
 	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
-	Unhold  tenantUnholdCmd  `cmd:"" help:"End the holds of a tenant, after its upstream was mended."`
+	Unhold  tenantUnholdCmd  `cmd:"" help:"End the holds of a tenant after its upstream has recovered."`
 	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
-	Replay  tenantReplayCmd  `cmd:"" help:"Send dead jobs of a tenant through its queue again."`
-	Diff    tenantDiffCmd    `cmd:"" help:"Show what applying a file of tenants would change."`
-	Apply   tenantApplyCmd   `cmd:"" help:"Make the settings of tenants what a file says."`
+	Replay  tenantReplayCmd  `cmd:"" help:"Queue dead jobs of a tenant again."`
+	Diff    tenantDiffCmd    `cmd:"" help:"Show the changes that tenant apply would make."`
+	Apply   tenantApplyCmd   `cmd:"" help:"Apply the settings of tenants in a file."`
 	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
 }
 
@@ -48,14 +48,14 @@ type tenantFlags struct {
 	JSON bool   `help:"Print the tenant as JSON."`
 }
 
-// changeFlags name one tenant that is changed.
+// changeFlags name one tenant to change.
 type changeFlags struct {
 	tenantFlags
-	Create bool `help:"Make the tenant if nobody has heard of it: its settings then stand before its first job."`
+	Create bool `help:"Create the tenant if it is unknown, so that its settings apply to its first job."`
 }
 
-// tune makes the change. Of a tenant that nobody has heard of it asks first, or wants --create: its
-// name may be misspelt.
+// tune makes the change. For an unknown tenant, whose name may be misspelt, it asks for
+// confirmation or requires --create.
 func (f *changeFlags) tune(a *console.App, change func(*client.Client) (wire.Tenant, error)) (wire.Tenant, error) {
 	remote, err := f.Connect(1)
 	if err != nil {
@@ -67,7 +67,7 @@ func (f *changeFlags) tune(a *console.App, change func(*client.Client) (wire.Ten
 	t, err := change(remote.Known())
 	var answer *client.Error
 	if errors.As(err, &answer) && answer.Kind() == "unknown-tenant" && console.Terminal(a.In) && console.Terminal(a.Err) {
-		if err := a.Confirm(fmt.Sprintf("Nobody has heard of the tenant %s. Make it? [y/N] ", console.Printable(f.Name))); err != nil {
+		if err := a.Confirm(fmt.Sprintf("The tenant %s is unknown. Create it? [y/N] ", console.Printable(f.Name))); err != nil {
 			return wire.Tenant{}, err
 		}
 		return change(remote)
@@ -154,16 +154,16 @@ func (c *tenantGetCmd) Run(a *console.App) error {
 type tenantSetCmd struct {
 	changeFlags
 	Rate          *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
-	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle stretch."`
-	Capacity      *int64         `placeholder:"N" help:"Jobs that may wait."`
-	CapacityBytes *int64         `placeholder:"N" help:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
-	Concurrency   *int64         `placeholder:"N" help:"Deliveries at once over all workers; 0 is no cap."`
+	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle period."`
+	Capacity      *int64         `placeholder:"N" help:"Maximum number of waiting jobs."`
+	CapacityBytes *int64         `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
+	Concurrency   *int64         `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
 	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, the strictest wins, such as '1000/24h burst 1000'; separated by commas."`
-	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the configuration that the tenant is in."`
-	Route         string         `filled:"" placeholder:"NAME" help:"Change what holds for this route alone."`
-	Reset         []string       `filled:"" placeholder:"SETTING" help:"Give settings back to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
-	Reason        string         `placeholder:"TEXT" help:"Kept with the change."`
+	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000', separated by commas. The strictest wins."`
+	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
+	Route         string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
+	Reset         []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
+	Reason        string         `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
 func (tenantSetCmd) Help() string {
@@ -191,7 +191,7 @@ func (c *tenantSetCmd) Run(a *console.App) error {
 	return printTenant(a.Out, t, c.JSON)
 }
 
-// patch is the JSON merge patch that the flags mean; nil resets a setting.
+// patch returns the flags as a JSON merge patch; null resets a setting.
 func (c *tenantSetCmd) patch() (map[string]any, error) {
 	patch := map[string]any{}
 	for _, name := range c.Reset {
@@ -199,7 +199,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 			name = "max_wait_ms"
 		}
 		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
-			return nil, console.Usagef("--reset: %q is no setting of a tenant", name)
+			return nil, console.Usagef("--reset: %q: must be a setting of a tenant", name)
 		}
 		patch[name] = nil
 	}
@@ -213,7 +213,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 	}
 	if c.MaxWait != nil {
 		if *c.MaxWait%time.Millisecond != 0 {
-			return nil, console.Usagef("--max-wait must be in whole milliseconds")
+			return nil, console.Usagef("--max-wait: %v: must be in whole milliseconds", *c.MaxWait)
 		}
 		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
 	}
@@ -232,11 +232,11 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		patch["tier"] = c.Tier
 	}
 	if len(patch) == 0 {
-		return nil, console.Usagef("nothing to change: give at least one setting, such as --rate 200/s")
+		return nil, console.Usagef("at least one setting is required, such as --rate 200/s")
 	}
 	if c.Route != "" {
 		if _, tier := patch["tier"]; tier {
-			return nil, console.Usagef("--tier is no setting of a route")
+			return nil, console.Usagef("--tier and --route exclude each other: only a tenant has a tier")
 		}
 		patch = map[string]any{"routes": map[string]any{c.Route: patch}}
 	}
@@ -249,14 +249,14 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 // switchFlags name a tenant that is paused, drained or resumed.
 type switchFlags struct {
 	changeFlags
-	Reason string `placeholder:"TEXT" help:"Kept with the change."`
+	Reason string `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
-// change makes the change, which is called so in an error, and prints the tenant.
-func (f *switchFlags) change(a *console.App, called string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error)) error {
+// change makes the change and prints the tenant. verb names the change in an error.
+func (f *switchFlags) change(a *console.App, verb string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error)) error {
 	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) { return change(remote, a.Ctx, f.Name, f.Reason) })
 	if err != nil {
-		return fmt.Errorf("%s the tenant: %w", called, err)
+		return fmt.Errorf("%s the tenant: %w", verb, err)
 	}
 	return printTenant(a.Out, t, f.JSON)
 }
@@ -341,7 +341,7 @@ func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
 		f := t.Routes[route]
 		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) {
-			break // it would say everything again
+			break // it would repeat every row
 		}
 		rows = append(rows, []string{"", "", ""}, []string{"route", route, ""})
 		rows = append(rows, policyRows(f.Policy)...)
@@ -354,7 +354,7 @@ func samePolicy(a, b wire.Policy) bool {
 	return slices.EqualFunc(policyRows(a), policyRows(b), func(x, y []string) bool { return slices.Equal(x[:2], y[:2]) })
 }
 
-// policyRows are settings with their sources.
+// policyRows returns the settings with their sources.
 func policyRows(p wire.Policy) [][]string {
 	rows := [][]string{
 		{"rate", console.RateText(p.Rate), p.Sources["rate"]},

@@ -7,19 +7,19 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// left is text in exactly so many cells, cut where it is too long.
+// left returns the text in exactly cells cells, at the left, cut if it is too long.
 func left(s string, cells int) string {
 	s = ansi.Truncate(s, cells, "…")
 	return s + strings.Repeat(" ", max(0, cells-ansi.StringWidth(s)))
 }
 
-// right is left, moved to the other side.
+// right returns the text in exactly cells cells, at the right, cut if it is too long.
 func right(s string, cells int) string {
 	s = ansi.Truncate(s, cells, "…")
 	return strings.Repeat(" ", max(0, cells-ansi.StringWidth(s))) + s
 }
 
-// gauge shows how full something is in so many cells, by eighths; whatever is not empty shows.
+// gauge draws a share as a bar of cells cells, in eighths. A share above zero is never invisible.
 func gauge(share float64, cells int) string {
 	eighths := int(math.Round(min(max(share, 0), 1) * float64(8*cells)))
 	if share > 0 {
@@ -35,8 +35,8 @@ func gauge(share float64, cells int) string {
 	return left(text, cells)
 }
 
-// spark draws values from zero up to most in so many cells, the newest at the right. Whatever is
-// not zero stands out from the ground.
+// spark draws values from zero to most in cells cells, the newest at the right. A value above zero
+// is always above the base line.
 func spark(values []float64, cells int, most float64) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
 	values = values[max(0, len(values)-cells):]

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	feedIdle     = 15 * time.Second // four figures a second come; a stream that is silent for so long is dead
+	feedIdle     = 15 * time.Second // timeout of a silent stream; it has four events a second
 	feedPause    = 250 * time.Millisecond
 	feedMaxPause = 5 * time.Second
 )
 
-// What a feed sends: the events of the stream and the state of the connection.
+// The messages of a feed: the events of the stream and the state of the connection.
 type (
 	overviewNews wire.Overview
 	historyNews  wire.FigureHistory
 	tenantsNews  wire.TenantLines
 	tenantNews   wire.TenantNow
-	linkNews     struct{ err error } // nil: the stream is open; else why it is not, and it is tried again
+	linkNews     struct{ err error } // nil: the stream is open; otherwise why it is not; it is retried
 )
 
 // eventStream is an open stream, a *client.Stream.
@@ -34,13 +34,13 @@ type eventStream interface {
 	Close() error
 }
 
-// liveFeed follows the live figures of one server: it opens the stream, opens it again when it
-// breaks or something else is asked for, and sends what comes.
+// liveFeed follows the live figures of one server. It opens the stream, reopens it when it breaks
+// or another view is requested, and sends its events.
 type liveFeed struct {
 	open     func(ctx context.Context, look client.Look) (eventStream, error)
 	send     func(news any)
-	patience time.Duration    // how long the server may be away; 0 for ever
-	asked    chan client.Look // holds the latest look that was asked for
+	patience time.Duration    // how long the server may be unreachable; 0: without limit
+	asked    chan client.Look // holds the latest requested view
 }
 
 func newLiveFeed(c *client.Client, patience time.Duration) *liveFeed {
@@ -56,7 +56,7 @@ func newLiveFeed(c *client.Client, patience time.Duration) *liveFeed {
 	}
 }
 
-// ask makes the feed show something else. It is called by one goroutine.
+// ask requests another view. It is called by one goroutine.
 func (f *liveFeed) ask(look client.Look) {
 	select {
 	case <-f.asked:
@@ -65,8 +65,8 @@ func (f *liveFeed) ask(look client.Look) {
 	f.asked <- look
 }
 
-// run follows the figures until ctx ends, which is no error, or until trying again is in vain: the
-// server refuses, was not there in the first place, or is away for longer than the patience lasts.
+// run follows the figures until ctx ends, which is no error, or until a retry cannot help: the
+// server refuses, did not answer at the start, or is unreachable for longer than the patience.
 func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 	pause, met := feedPause, false
 	var lost time.Time
@@ -79,7 +79,7 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 		case err == nil:
 			look = next
 			continue
-		case errors.Is(err, io.EOF) && time.Since(began) > time.Second: // a stream lives for some minutes only
+		case errors.Is(err, io.EOF) && time.Since(began) > time.Second: // the server ends streams after some minutes
 			continue
 		case !access.Transient(err), !met && !answered(err):
 			return fmt.Errorf("follow the figures: %w", err)
@@ -91,7 +91,7 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 			}
 		}
 		if f.patience > 0 && time.Since(lost) >= f.patience {
-			return fmt.Errorf("follow the figures: the server is away for %v: %w", f.patience, err)
+			return fmt.Errorf("follow the figures: the server has been unreachable for %v: %w", f.patience, err)
 		}
 		f.send(linkNews{err: err})
 		timer := time.NewTimer(pause)
@@ -105,14 +105,14 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 	}
 }
 
-// answered reports whether there was a server that said something, if only that it cannot now.
+// answered reports whether the error is an answer of a server.
 func answered(err error) bool {
 	var answer *client.Error
 	return errors.As(err, &answer)
 }
 
-// follow opens the stream once and sends what comes, until it breaks, or returns the look that is
-// asked for next. came is called with each event.
+// follow opens the stream once and sends its events until it breaks or another view is requested,
+// which it returns. came is called with each event.
 func (f *liveFeed) follow(ctx context.Context, look client.Look, came func()) (next client.Look, err error) {
 	stream, err := f.open(ctx, look)
 	if err != nil {
@@ -140,7 +140,7 @@ func (f *liveFeed) follow(ctx context.Context, look client.Look, came func()) (n
 	}
 }
 
-// read sends the events of a stream until it ends. Events of other names are for newer clients.
+// read sends the events of a stream until it ends. It ignores unknown events of newer servers.
 func (f *liveFeed) read(stream eventStream, came func()) error {
 	for first := true; ; {
 		e, err := stream.Next()
@@ -162,7 +162,7 @@ func (f *liveFeed) read(stream eventStream, came func()) error {
 	}
 }
 
-// newsOf reads an event; nil for one that says nothing to this program.
+// newsOf decodes an event, nil for an unknown one.
 func newsOf(e client.Event) (news any, err error) {
 	switch e.Name {
 	case "overview":
@@ -183,7 +183,7 @@ func newsOf(e client.Event) (news any, err error) {
 		news = n
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the event %q of the stream is not Sluice's: %w", e.Name, err)
+		return nil, fmt.Errorf("the event %q of the stream is not valid: %w", e.Name, err)
 	}
 	return news, nil
 }

@@ -197,7 +197,7 @@ func TestTopCommand(t *testing.T) {
 	if code, out, problems = run("--admin-token", "wrong"); code != command.ExitFailed || out != "" || !strings.Contains(problems, "401") {
 		t.Errorf("exit code %d\n%s%s", code, out, problems)
 	}
-	if code, _, problems = run("--limit", "501"); code != command.ExitUsage || !strings.Contains(problems, "--limit must be") {
+	if code, _, problems = run("--limit", "501"); code != command.ExitUsage || !strings.Contains(problems, "--limit: 501: must be") {
 		t.Errorf("exit code %d, %s", code, problems)
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// topLook is one look as JSON: what the server said, and the rates of the second before.
-type topLook struct {
+// sample is one sample as JSON: the figures of the server, and the rates of the last second.
+type sample struct {
 	Overview overviewFigures `json:"overview"`
-	Matching int             `json:"matching"` // tenants, of which the first are listed
+	Matching int             `json:"matching"` // number of matching tenants; the first ones are listed
 	Tenants  []tenantFigures `json:"tenants"`
-	Tenant   *shownTenant    `json:"tenant,omitempty"` // the one that was asked for
+	Tenant   *shownTenant    `json:"tenant,omitempty"` // the requested one
 }
 
 type overviewFigures struct {
@@ -38,7 +38,7 @@ type shownTenant struct {
 	rateFigures
 }
 
-// rateFigures are absent of what was not seen for two looks.
+// rateFigures are absent before there are two samples.
 type rateFigures struct {
 	Arrivals   *float64 `json:"arrivals_per_s,omitempty"`
 	Departures *float64 `json:"departures_per_s,omitempty"`
@@ -53,24 +53,24 @@ func ratesOf(k *track) rateFigures {
 	return rateFigures{Arrivals: &p.arrived, Departures: &p.departed, Refusals: &p.refused}
 }
 
-// looks gathers the news of a feed into looks.
-type looks struct {
-	model *topModel // keeps the figures, as for a screen
-	first bool      // the first table has come
+// samples gathers the messages of a feed into samples.
+type samples struct {
+	model *topModel // holds the figures, as for the screen
+	first bool      // the first table was received
 }
 
-// take takes the news in; a look is complete with each table but the first.
-func (l *looks) take(news any) (look topLook, complete bool) {
+// take adds a message. A sample is complete with each table but the first.
+func (l *samples) take(news any) (look sample, complete bool) {
 	m := l.model
 	_, _ = m.Update(news)
 	if _, is := news.(tenantsNews); !is || m.overview == nil {
-		return topLook{}, false
+		return sample{}, false
 	}
-	if _, known := m.all.now(); !l.first || !known { // there are no rates before a second look
+	if _, known := m.all.now(); !l.first || !known { // rates need two samples
 		l.first = true
-		return topLook{}, false
+		return sample{}, false
 	}
-	look = topLook{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching, Tenants: []tenantFigures{}}
+	look = sample{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching, Tenants: []tenantFigures{}}
 	for _, row := range m.table.Items {
 		look.Tenants = append(look.Tenants, tenantFigures{row, ratesOf(m.tracks[row.Tenant])})
 	}
@@ -80,22 +80,22 @@ func (l *looks) take(news any) (look topLook, complete bool) {
 	return look, true
 }
 
-// print writes looks until there were enough, or the command is interrupted.
+// print writes samples until there are enough or the command is interrupted.
 func (c *Cmd) print(a *console.App, f *liveFeed, look client.Look) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
-	l := &looks{model: newTopModel(ctx, "", look, topPorts{})}
+	l := &samples{model: newTopModel(ctx, "", look, topPorts{})}
 	var failed error
 	left := c.Count
 	f.send = func(news any) {
 		if link, is := news.(linkNews); is && link.err != nil {
-			fmt.Fprintf(a.Err, "no connection, trying again: %s\n", linkText(link.err))
+			fmt.Fprintf(a.Err, "no connection; retrying: %s\n", linkText(link.err))
 		}
 		look, complete := l.take(news)
 		if !complete || ctx.Err() != nil {
 			return
 		}
-		failed = c.printLook(a.Out, look)
+		failed = c.printSample(a.Out, look)
 		if left--; left == 0 || failed != nil {
 			cancel()
 		}
@@ -112,8 +112,8 @@ func (c *Cmd) print(a *console.App, f *liveFeed, look client.Look) error {
 	return nil
 }
 
-func (c *Cmd) printLook(w io.Writer, l topLook) error {
-	var buf bytes.Buffer // one write a look, so that a reader never sees half of one
+func (c *Cmd) printSample(w io.Writer, l sample) error {
+	var buf bytes.Buffer // one write a sample, so that a reader never sees half of one
 	if c.JSON {
 		e := json.NewEncoder(&buf)
 		e.SetEscapeHTML(false)
@@ -121,20 +121,20 @@ func (c *Cmd) printLook(w io.Writer, l topLook) error {
 			return err
 		}
 	} else {
-		printLookLines(&buf, l)
+		printSampleLines(&buf, l)
 	}
 	_, err := w.Write(buf.Bytes())
 	return err
 }
 
-// printLookLines writes a line of all, then one of each tenant; each begins with the instant and
-// reads by itself.
-func printLookLines(w io.Writer, l topLook) {
+// printSampleLines writes a line of all tenants, then one of each. Each line begins with the
+// instant.
+func printSampleLines(w io.Writer, l sample) {
 	o := l.Overview
 	at := o.At.UTC().Format("15:04:05")
 	store := "ok"
 	if !o.Store.OK {
-		store = "AWAY"
+		store = "UNREACHABLE"
 	}
 	late := ""
 	if o.Lateness != nil {
@@ -152,7 +152,7 @@ func printLookLines(w io.Writer, l topLook) {
 	}
 }
 
-// deadPart counts the dead letters that there are now, if there are any.
+// deadPart returns the number of dead letters, empty for none.
 func deadPart(n int64) string {
 	if n == 0 {
 		return ""
@@ -160,7 +160,7 @@ func deadPart(n int64) string {
 	return " dead " + strconv.FormatInt(n, 10)
 }
 
-// heldPart is until when a tenant is held, and by what.
+// heldPart returns until when a tenant is held and by what, empty if it is not.
 func heldPart(until time.Time, by string, status int) string {
 	if until.IsZero() {
 		return ""

@@ -15,40 +15,40 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// topReason is kept with every change that top makes.
+// topReason is the reason of every change of top.
 const topReason = "sluice top"
 
-// topSorts are the orders of the table, as the server calls them.
+// topSorts are the orders of the table, with the names of the API.
 var topSorts = []string{"depth", "oldest_wait", "refused", "name"}
 
-// topRows is how many tenants are asked for.
+// topRows is the number of requested tenants.
 const topRows = 200
 
-// topPorts is what the live view does to the world.
+// topPorts are the effects of the live view.
 type topPorts struct {
-	look   func(client.Look)                                  // shows something else; returns at once
+	look   func(client.Look)                                  // requests another view; returns at once
 	change func(context.Context, change) (wire.Tenant, error) // of a tenant
 }
 
-// change is a change of a tenant that waits for a yes.
+// change is a change of a tenant, before its confirmation.
 type change struct {
 	tenant string
 	action string // pause, resume or rate
 	rate   wire.Rate
 	before wire.Rate
 	depth  int64
-	varied bool // the rate alone does not tell how long what waits takes to leave
+	varied bool // other rates apply too, so the rate alone does not determine the time to drain
 }
 
-// changedNews is the end of a change.
+// changedNews is the outcome of a change.
 type changedNews struct {
 	change
 	after wire.Tenant
 	err   error
 }
 
-// topModel is the live view: a message in, a screen out. It touches nothing of the world but
-// through its ports, in commands.
+// topModel is the state of the live view, changed by messages. Its effects are commands that use
+// its ports.
 type topModel struct {
 	ctx    context.Context
 	server string
@@ -60,13 +60,13 @@ type topModel struct {
 	overview      *wire.Overview
 	all           track
 	table         wire.TenantLines
-	tracks        map[string]*track // of the tenants that were seen lately
+	tracks        map[string]*track // of recently received tenants
 	chosen        string            // tenant under the cursor
-	row           int               // where it was
+	row           int               // its last row
 	first         int               // first row of the screen
-	tenant        *wire.TenantNow   // of look.Tenant, once it came
+	tenant        *wire.TenantNow   // of look.Tenant, once received
 	figures       track             // of look.Tenant
-	typing        bool              // a search is typed
+	typing        bool              // the user types a search
 	typed         string
 	plan          *change
 	notice        string
@@ -90,7 +90,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.width, m.height = msg.Width, msg.Height
 	case linkNews:
 		m.link = msg
-	case historyNews: // of the minutes before, as far as they were not seen here
+	case historyNews: // figures from before the connection
 		for _, o := range msg.Overviews {
 			if o.At.After(m.all.at) {
 				m.all.see(o.At, totals{o.Admitted, o.Rejected, o.Departed}, o.Depth)
@@ -103,7 +103,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tenantsNews:
 		m.seeTenants(wire.TenantLines(msg))
 	case tenantNews:
-		if msg.Tenant.Tenant == m.look.Tenant { // what was asked for before may still come
+		if msg.Tenant.Tenant == m.look.Tenant { // figures of the previous view may still arrive
 			t := wire.TenantNow(msg)
 			m.tenant = &t
 			m.figures.see(t.At, totals{t.Admitted, t.Rejected, t.Departed}, t.Depth)
@@ -133,7 +133,8 @@ func (m *topModel) seeTenants(t wire.TenantLines) {
 			delete(m.tracks, name)
 		}
 	}
-	// The cursor stays on its tenant wherever the order takes it; when it is gone, where it was.
+	// The cursor stays on its tenant when the order changes, and on its row when the tenant is
+	// gone.
 	if at := m.rowOf(m.chosen); at >= 0 {
 		m.row = at
 	} else if m.look.Tenant == "" {
@@ -142,12 +143,12 @@ func (m *topModel) seeTenants(t wire.TenantLines) {
 	m.scroll()
 }
 
-// rowOf is where the tenant is in the table, -1 if it is not.
+// rowOf returns the row of the tenant in the table, -1 if it is not there.
 func (m *topModel) rowOf(tenant string) int {
 	return slices.IndexFunc(m.table.Items, func(r wire.TenantLine) bool { return r.Tenant == tenant })
 }
 
-// move puts the cursor on a row, or the nearest there is.
+// move puts the cursor on the row, or on the nearest one.
 func (m *topModel) move(row int) {
 	m.row, m.chosen = 0, ""
 	if n := len(m.table.Items); n > 0 {
@@ -164,7 +165,7 @@ func (m *topModel) scroll() {
 	m.first = max(m.first, m.row-rows+1, 0)
 }
 
-// press acts on a key.
+// press handles a key.
 func (m *topModel) press(key tea.KeyPressMsg) tea.Cmd {
 	name := key.String()
 	if name == "ctrl+c" {
@@ -227,7 +228,7 @@ func (m *topModel) press(key tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// back leaves what is shown: the tenant, then the search.
+// back leaves the chart of a tenant, then the search.
 func (m *topModel) back() tea.Cmd {
 	switch {
 	case m.look.Tenant != "":
@@ -243,7 +244,7 @@ func (m *topModel) back() tea.Cmd {
 	return m.ask()
 }
 
-// show shows one tenant, whose chart begins with what the table has seen of it.
+// show shows one tenant. Its chart begins with the figures of the table.
 func (m *topModel) show(tenant string) tea.Cmd {
 	m.look.Tenant, m.tenant, m.figures = tenant, nil, track{}
 	if k := m.tracks[tenant]; k != nil {
@@ -253,7 +254,7 @@ func (m *topModel) show(tenant string) tea.Cmd {
 	return m.ask()
 }
 
-// ask asks the server for what is to be shown.
+// ask requests the current view from the server.
 func (m *topModel) ask() tea.Cmd {
 	look := m.look
 	return func() tea.Msg {
@@ -262,7 +263,7 @@ func (m *topModel) ask() tea.Cmd {
 	}
 }
 
-// edit changes the search.
+// edit handles a key while the user types a search.
 func (m *topModel) edit(key tea.KeyPressMsg) tea.Cmd {
 	switch key.String() {
 	case "enter":
@@ -285,10 +286,10 @@ func (m *topModel) edit(key tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// searchText is as much of a text as a search may have.
+// searchText cuts a text to the longest search.
 func searchText(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255)], "") }
 
-// subject is the tenant that a change would be of, as it was last seen.
+// subject returns the tenant that a change applies to, with its last figures.
 func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	if t := m.tenant; m.look.Tenant != "" && t != nil {
 		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Rates: t.Rates, Depth: t.Depth, Capacity: t.Capacity, Paused: t.Paused}, true
@@ -303,8 +304,8 @@ func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	return row, false
 }
 
-// routesVary reports whether a route of the tenant that is shown has rates of its own; the table
-// does not tell.
+// routesVary reports whether a route of the shown tenant has rates of its own. The table has no
+// routes.
 func (m *topModel) routesVary() bool {
 	if m.look.Tenant == "" || m.tenant == nil {
 		return false
@@ -317,11 +318,11 @@ func (m *topModel) routesVary() bool {
 	return false
 }
 
-// propose prepares a change; nothing is done before a yes.
+// propose prepares a change and asks for its confirmation.
 func (m *topModel) propose(action string) {
 	row, found := m.subject()
 	if !found {
-		m.notice, m.failed = "there is no tenant to change", true
+		m.notice, m.failed = "no tenant is chosen", true
 		return
 	}
 	c := change{tenant: row.Tenant, action: action, rate: row.Rate, before: row.Rate, depth: row.Depth, varied: len(row.Rates) > 0 || m.routesVary()}
@@ -332,14 +333,14 @@ func (m *topModel) propose(action string) {
 		c.action, c.rate = "rate", slower(row.Rate)
 	}
 	if c.action == "rate" && c.rate == c.before {
-		m.notice, m.failed = "no rate is beyond "+console.RateText(c.rate), true
+		m.notice, m.failed = "the limit of rates is "+console.RateText(c.rate), true
 		return
 	}
 	m.plan = &c
 }
 
-// decide is the answer to a proposed change. Further steps of a rate may be taken before it;
-// whatever is not a yes is a no.
+// decide handles the answer to a proposed change. + and - change a proposed rate further; any key
+// but y cancels.
 func (m *topModel) decide(key string) tea.Cmd {
 	c := *m.plan
 	switch {
@@ -354,32 +355,32 @@ func (m *topModel) decide(key string) tea.Cmd {
 	case c.action == "rate" && (key == "-" || key == "_"):
 		c.rate = slower(c.rate)
 	default:
-		m.plan, m.notice, m.failed = nil, "nothing was changed", false
+		m.plan, m.notice, m.failed = nil, "cancelled: nothing was changed", false
 		return nil
 	}
 	m.plan = &c
 	return nil
 }
 
-// question says what the proposed change changes.
+// question describes the proposed change.
 func (c change) question() string {
 	name := console.Plain(c.tenant)
 	switch c.action {
 	case "pause":
-		return fmt.Sprintf("Pause %s? None of its jobs leaves (%s wait); new ones are admitted while there are places.", name, console.Count(c.depth))
+		return fmt.Sprintf("Pause %s? Its jobs stop leaving (%s wait). New jobs are admitted until the queue is full.", name, console.Count(c.depth))
 	case "resume":
 		if c.varied {
-			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at the rates that are set. A drain ends, too.", name, console.Count(c.depth))
+			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at their rates. A drain ends too.", name, console.Count(c.depth))
 		}
-		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends, too.", name, console.RateText(c.rate), drainText(c.depth, c.rate))
+		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends too.", name, console.RateText(c.rate), drainText(c.depth, c.rate))
 	}
 	if c.varied {
-		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and those of single routes, stay as they are.", name, console.RateText(c.before), console.RateText(c.rate))
+		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and rates of routes, stay as they are.", name, console.RateText(c.before), console.RateText(c.rate))
 	}
-	return fmt.Sprintf("Change the rate of %s from %s to %s? At that, %s.", name, console.RateText(c.before), console.RateText(c.rate), drainText(c.depth, c.rate))
+	return fmt.Sprintf("Change the rate of %s from %s to %s? Then %s.", name, console.RateText(c.before), console.RateText(c.rate), drainText(c.depth, c.rate))
 }
 
-// tell notes how a change ended.
+// tell shows the outcome of a change.
 func (m *topModel) tell(n changedNews) {
 	name := console.Plain(n.tenant)
 	if m.failed = n.err != nil; m.failed {

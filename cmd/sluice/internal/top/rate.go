@@ -10,8 +10,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// faster is the next rate above, about a quarter more, in figures that a person would choose; the
-// same at the bound.
+// faster returns the next higher rate, about a quarter more, in round figures. At the maximum it
+// returns r.
 func faster(r wire.Rate) wire.Rate {
 	next := r
 	if half := r.PeriodMS / 2; r.Limit == 1 && r.PeriodMS%2 == 0 && half >= 1000 {
@@ -22,7 +22,7 @@ func faster(r wire.Rate) wire.Rate {
 	return legal(next, r)
 }
 
-// slower is the next rate below, about a fifth less; below 1 the period grows.
+// slower returns the next lower rate, about a fifth less. Below a limit of 1 the period grows.
 func slower(r wire.Rate) wire.Rate {
 	next := r
 	if r.Limit == 1 {
@@ -33,7 +33,7 @@ func slower(r wire.Rate) wire.Rate {
 	return legal(next, r)
 }
 
-// legal is the rate, or the other one if it may not be.
+// legal returns the rate if it is valid, otherwise the other one.
 func legal(r, other wire.Rate) wire.Rate {
 	if (shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}).Validate() != nil {
 		return other
@@ -47,11 +47,11 @@ func twoDigits(v float64) int64 {
 	return int64(math.Round(v/unit) * unit)
 }
 
-// drainText says how long so many jobs take at the rate.
+// drainText returns how long the waiting jobs take to leave at the rate.
 func drainText(jobs int64, r wire.Rate) string {
 	if jobs == 0 {
-		return "nothing waits"
+		return "no jobs wait"
 	}
 	seconds := float64(jobs) * float64(r.PeriodMS) / 1000 / float64(r.Limit)
-	return fmt.Sprintf("what waits (%s) leaves in %s", console.Count(jobs), console.SpanText(seconds))
+	return fmt.Sprintf("the waiting jobs (%s) leave in %s", console.Count(jobs), console.SpanText(seconds))
 }

@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +15,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// tenantLines are the tenant that is shown, in so many lines: its settings, how it is, and its
-// charts.
+// tenantLines returns height lines about the shown tenant: its settings, its state and its charts.
 func (m *topModel) tenantLines(height int) []string {
 	name := styleTitle.Render(console.Plain(m.look.Tenant))
 	t := m.tenant
@@ -45,31 +45,26 @@ func (m *topModel) tenantLines(height int) []string {
 	return append(lines, m.charts(height-len(lines))...)
 }
 
-// joined is the parts that are not empty, cut to the width.
+// joined returns the parts that are not empty, cut to the width.
 func (m *topModel) joined(parts ...string) string {
-	var said []string
-	for _, p := range parts {
-		if p != "" {
-			said = append(said, p)
-		}
-	}
-	return ansi.Truncate(strings.Join(said, ", "), m.width, "…")
+	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "" })
+	return ansi.Truncate(strings.Join(parts, ", "), m.width, "…")
 }
 
-// limitOf says in words what the tenant does.
+// limitOf describes what limits the next departure.
 func limitOf(t *wire.TenantNow) string {
 	text, style := "", lipgloss.NewStyle()
 	switch t.LimitedBy {
 	case "rate":
 		text = "its jobs leave at the rate"
 	case "concurrency":
-		text, style = "as many deliveries run as may at once", styleWarn
+		text, style = "all deliveries of its concurrency are running", styleWarn
 	case "upstream":
-		text, style = "the upstream is slow: its deliveries hold all the places that a worker keeps for them", styleWarn
+		text, style = "the upstream is slow: its deliveries use all slots that a worker allows them", styleWarn
 	case "late":
-		text, style = "its jobs come too late from Redis to leave at their instants", styleWarn
+		text, style = "its jobs arrive too late from Redis to leave on time", styleWarn
 	case "workers":
-		text, style = "no worker takes its jobs: all places are taken, or none is live", styleWarn
+		text, style = "no worker has a free slot, or no worker is live", styleWarn
 	case "held":
 		text, style = "held", styleWarn
 		if held := console.HeldText(t.Figures); held != "" {
@@ -122,11 +117,11 @@ func maxWaitPart(ms int64) string {
 
 const (
 	chartAxis  = 9 // cells of the labels and the axis
-	chartLeast = 3 // lines of the smallest chart worth drawing
+	chartLeast = 3 // lines of the smallest chart
 )
 
-// charts draw arrivals above departures, each on its own scale, and the depth below where there is
-// place.
+// charts plot arrivals, departures and the depth below each other, each on its own scale, as many
+// as fit.
 func (m *topModel) charts(height int) []string {
 	type chart struct {
 		caption string
@@ -162,7 +157,7 @@ func (m *topModel) charts(height int) []string {
 	return lines
 }
 
-// plotLines is a chart from zero up in exactly so many lines; the newest value is at the right.
+// plotLines returns a chart from zero up in exactly height lines. The newest value is at the right.
 func plotLines(values []float64, cells, height int, style lipgloss.Style) []string {
 	most := highest(values)
 	if most == 0 {

@@ -17,14 +17,14 @@ import (
 
 type Cmd struct {
 	access.AdminFlags
-	Name     string        `arg:"" optional:"" help:"Show this tenant and its chart at once."`
+	Name     string        `arg:"" optional:"" help:"Show the chart of this tenant."`
 	Search   string        `placeholder:"TEXT" help:"Only tenants whose name contains this."`
 	Sort     string        `enum:"depth,oldest_wait,refused,name" default:"depth" placeholder:"ORDER" help:"Order of the tenants: depth, oldest_wait, refused or name [depth]."`
-	Limit    int           `default:"20" placeholder:"N" help:"Tenants in each look of lines and JSON, up to 500 [20]."`
-	Count    int           `short:"n" placeholder:"N" help:"Print lines and end after so many looks."`
-	Lines    bool          `help:"Print lines on a terminal as well."`
-	JSON     bool          `help:"Print each look as JSON, one object a line."`
-	Patience time.Duration `default:"1m" help:"With lines and JSON, give up when the server is away for so long; 0s is never [1m]."`
+	Limit    int           `default:"20" placeholder:"N" help:"Maximum number of tenants in lines and JSON, up to 500 [20]."`
+	Count    int           `short:"n" placeholder:"N" help:"Print N samples as lines, then end."`
+	Lines    bool          `help:"Print lines, on a terminal too."`
+	JSON     bool          `help:"Print each sample as a JSON object on one line."`
+	Patience time.Duration `default:"1m" help:"With lines and JSON, give up if the server is unreachable for this time; 0s is never [1m]."`
 }
 
 func (Cmd) Help() string {
@@ -46,9 +46,9 @@ Exit codes: 0 after q, -n samples or an interrupt; 1 if the server refuses, does
 func (c *Cmd) Run(a *console.App) error {
 	switch {
 	case c.Count < 0:
-		return console.Usagef("-n must be at least 1")
+		return console.Usagef("-n: %d: must be at least 1", c.Count)
 	case c.Limit < 1 || c.Limit > 500:
-		return console.Usagef("--limit must be from 1 to 500")
+		return console.Usagef("--limit: %d: must be from 1 to 500", c.Limit)
 	}
 	stream, err := client.New(access.BaseURL(c.Admin), c.AdminToken, streamClient())
 	if err != nil {
@@ -66,24 +66,24 @@ func (c *Cmd) Run(a *console.App) error {
 	return c.live(a, newLiveFeed(stream, 0), look, remote)
 }
 
-// streamClient is for answers that never end: only their beginning is bounded.
+// streamClient returns a client for endless answers: only the response header has a timeout.
 func streamClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.ResponseHeaderTimeout = 10 * time.Second
 	return &http.Client{Transport: transport}
 }
 
-// live is the full screen. Nothing of it is shown when there is no server in the first place.
+// live runs the full screen. It opens the screen only after the server has answered.
 func (c *Cmd) live(a *console.App, f *liveFeed, look client.Look, remote *client.Client) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
 	model := newTopModel(ctx, access.BaseURL(c.Admin), look, topPorts{look: f.ask, change: applyChange(remote)})
 	environ := a.Environ
 	if a.Env("NO_COLOR", "") != "" {
-		environ = append(slices.Clone(environ), "NO_COLOR=1") // any value means it; the library wants a truth
+		environ = append(slices.Clone(environ), "NO_COLOR=1") // any value counts; the library requires a boolean
 	}
 	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out), tea.WithEnvironment(environ), tea.WithoutSignalHandler(), tea.WithFPS(20))
-	met := make(chan struct{}) // closed with the first news
+	met := make(chan struct{}) // closed with the first event
 	first := true
 	f.send = func(news any) {
 		if first {
@@ -109,7 +109,7 @@ func (c *Cmd) live(a *console.App, f *liveFeed, look client.Look, remote *client
 		return failed
 	}
 	if errors.Is(err, tea.ErrProgramKilled) {
-		return nil // told to end
+		return nil // ctx ended
 	}
 	return err
 }

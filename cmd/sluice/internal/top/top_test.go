@@ -29,7 +29,7 @@ type topWorld struct {
 	t       *testing.T
 	m       *topModel
 	now     time.Time
-	looks   []client.Look
+	samples []client.Look
 	changes []change
 	err     error // of the next change
 }
@@ -37,7 +37,7 @@ type topWorld struct {
 func newTopWorld(t *testing.T, width, height int) *topWorld {
 	w := &topWorld{t: t, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	w.m = newTopModel(t.Context(), "http://127.0.0.1:8081", client.Look{Sort: "depth", Limit: topRows}, topPorts{
-		look: func(l client.Look) { w.looks = append(w.looks, l) },
+		look: func(l client.Look) { w.samples = append(w.samples, l) },
 		change: func(_ context.Context, c change) (wire.Tenant, error) {
 			w.changes = append(w.changes, c)
 			return wire.Tenant{Tenant: c.tenant, Policy: wire.Policy{Rate: c.rate}, Revision: 8}, w.err
@@ -227,17 +227,17 @@ func TestTopFitsEveryScreen(t *testing.T) {
 func TestTopChanges(t *testing.T) {
 	w := newTopWorld(t, 100, 24)
 	w.keys("+")
-	if !strings.Contains(w.foot(), "no tenant to change") {
+	if !strings.Contains(w.foot(), "no tenant is chosen") {
 		t.Error(w.foot())
 	}
 	w.pass(3, 5)
 
 	w.keys("p")
-	if got := w.foot(); len(w.changes) != 0 || !strings.Contains(got, "Pause acme? None of its jobs leaves (4,883 wait)") {
+	if got := w.foot(); len(w.changes) != 0 || !strings.Contains(got, "Pause acme? Its jobs stop leaving (4,883 wait)") {
 		t.Error(got, w.changes)
 	}
 	w.keys("n")
-	if len(w.changes) != 0 || !strings.Contains(w.foot(), "nothing was changed") {
+	if len(w.changes) != 0 || !strings.Contains(w.foot(), "cancelled: nothing was changed") {
 		t.Error(w.foot(), w.changes)
 	}
 	w.keys("p", "enter") // a key that is hit by habit is no yes
@@ -249,13 +249,13 @@ func TestTopChanges(t *testing.T) {
 		t.Error(w.foot(), w.changes)
 	}
 	w.keys("r")
-	if got := w.foot(); !strings.Contains(got, "Resume acme? Its jobs leave at 200/s: what waits (4,883) leaves in 24.4s. A drain ends, too.") {
+	if got := w.foot(); !strings.Contains(got, "Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.") {
 		t.Error(got)
 	}
 	w.keys("y")
 
 	w.keys("++-")
-	if got := w.foot(); !strings.Contains(got, "from 200/s to 250/s? At that, what waits (4,883) leaves in 19.5s.") {
+	if got := w.foot(); !strings.Contains(got, "from 200/s to 250/s? Then the waiting jobs (4,883) leave in 19.5s.") {
 		t.Error(got)
 	}
 	// Meanwhile the order of the table changes; the question stays what it was.
@@ -311,9 +311,9 @@ func TestTopFurtherRates(t *testing.T) {
 	show()
 	says(w.frame(), "10/s+ 100%")
 	w.keys("r")
-	says(w.foot(), "Resume partner? Its jobs (600 wait) leave at the rates that are set.")
+	says(w.foot(), "Resume partner? Its jobs (600 wait) leave at their rates.")
 	w.keys("n", "+")
-	says(w.foot(), "from 10/s to 13/s? Further rates, and those of single routes, stay as they are.")
+	says(w.foot(), "from 10/s to 13/s? Further rates, and rates of routes, stay as they are.")
 	w.keys("n", "enter")
 	row.EffectiveRate /= 2
 	show()
@@ -322,7 +322,7 @@ func TestTopFurtherRates(t *testing.T) {
 	row.Rates, row.EffectiveRate = nil, 10
 	show()
 	w.keys("r")
-	says(w.foot(), "Its jobs (600 wait) leave at the rates that are set.") // a route has one of its own
+	says(w.foot(), "Its jobs (600 wait) leave at their rates.") // a route has one of its own
 }
 
 func TestTopLooks(t *testing.T) {
@@ -341,7 +341,7 @@ func TestTopLooks(t *testing.T) {
 		with(func(l *client.Look) { l.Sort = "oldest_wait" }), with(func(l *client.Look) { l.Sort = "refused" }), with(func(l *client.Look) { l.Sort = "name" }), look,
 		with(func(l *client.Look) { l.Search = "acm" }), look,
 	}
-	if diff := cmp.Diff(want, w.looks); diff != "" {
+	if diff := cmp.Diff(want, w.samples); diff != "" {
 		t.Error(diff)
 	}
 	// Keys that mean something elsewhere are text of a search.
@@ -351,8 +351,8 @@ func TestTopLooks(t *testing.T) {
 		t.Errorf("%q", w.m.typed)
 	}
 	w.keys("esc")
-	if w.m.look.Search != "" || len(w.looks) != len(want) {
-		t.Error(w.looks)
+	if w.m.look.Search != "" || len(w.samples) != len(want) {
+		t.Error(w.samples)
 	}
 	if w.keys("esc") || !w.keys("q") || !w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}) {
 		t.Error("q and ctrl+c end it, esc does not")
@@ -481,11 +481,11 @@ func TestTopLines(t *testing.T) {
 		"12:00:02 日本商店 with a long name.example: rate 10/s by paused depth 720/1000 running 2 in 10/s out 0/s refused 0/s oldest 84.0s\n"
 	cmd := Cmd{}
 	w := newTopWorld(t, 80, 24)
-	l := &looks{model: w.m}
+	l := &samples{model: w.m}
 	var out bytes.Buffer
 	feed := func(news any) {
 		if look, complete := l.take(news); complete {
-			if err := cmd.printLook(&out, look); err != nil {
+			if err := cmd.printSample(&out, look); err != nil {
 				t.Fatal(err)
 			}
 		}

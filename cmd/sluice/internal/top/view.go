@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// Colours of the sixteen that every terminal has, so that its own theme decides. Nothing is told by
-// colour alone.
+// Colours of the 16 of every terminal, so that its theme applies. No information is in colour
+// alone.
 var (
 	styleTitle = lipgloss.NewStyle().Bold(true)
 	styleFaint = lipgloss.NewStyle().Faint(true)
@@ -30,7 +30,7 @@ var (
 
 const (
 	topFoot  = 2  // lines below the rows of the table
-	topLabel = 22 // cells before the lines that draw arrivals and departures
+	topLabel = 22 // cells before the sparklines
 )
 
 // View implements tea.Model.
@@ -41,20 +41,19 @@ func (m *topModel) View() tea.View {
 	return v
 }
 
-// low reports whether the screen is so low that the table needs the place of what is drawn above
-// it.
+// low reports whether the screen is so low that only the table fits.
 func (m *topModel) low() bool { return m.height < 14 }
 
-// rows is how many tenants the screen has place for.
+// rows returns how many tenants fit on the screen.
 func (m *topModel) rows() int {
-	head := 7 // with that of the table
+	head := 7 // with the header of the table
 	if m.low() {
 		head = 3
 	}
 	return m.height - head - topFoot
 }
 
-// frame is the screen: exactly its lines, none longer than it is wide.
+// frame returns the screen: exactly height lines of at most width cells.
 func (m *topModel) frame() string {
 	foot := m.foot()
 	var lines []string
@@ -83,7 +82,7 @@ func (m *topModel) frame() string {
 	return strings.Join(lines[:min(len(lines), m.height)], "\n")
 }
 
-// titleLines say which server it is, how it is, and since when the figures are.
+// titleLines show the server, its state and the instant of the figures.
 func (m *topModel) titleLines() []string {
 	at := ""
 	if m.overview != nil {
@@ -95,9 +94,9 @@ func (m *topModel) titleLines() []string {
 	switch {
 	case m.link.err != nil:
 		why := linkText(m.link.err)
-		text := "no connection, trying again: " + why
+		text := "no connection; retrying: " + why
 		if o != nil {
-			text = "no connection, trying again; the figures are old: " + why
+			text = "no connection; retrying; the figures are old: " + why
 		}
 		lines = append(lines, styleBad.Render(ansi.Truncate(text, m.width, "…")))
 	case o == nil:
@@ -127,7 +126,7 @@ func (m *topModel) titleLines() []string {
 	return append(lines, m.storeLine())
 }
 
-// linkText is why there is no stream, without the address, which is on the screen.
+// linkText returns why there is no stream, without the address, which is on the screen.
 func linkText(err error) string {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -136,7 +135,7 @@ func linkText(err error) string {
 	return strings.TrimPrefix(console.Plain(console.OneLine(err.Error())), "client: ")
 }
 
-// storeLine tells how Redis is.
+// storeLine shows the state of Redis.
 func (m *topModel) storeLine() string {
 	if m.overview == nil {
 		return ""
@@ -148,7 +147,7 @@ func (m *topModel) storeLine() string {
 		name = console.Plain(s.Engine)
 	}
 	if !s.OK {
-		return styleBad.Render(ansi.Truncate("store is AWAY ("+name+"): "+console.Plain(console.OneLine(s.Error)), m.width, "…"))
+		return styleBad.Render(ansi.Truncate("store is UNREACHABLE ("+name+"): "+console.Plain(console.OneLine(s.Error)), m.width, "…"))
 	}
 	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)), console.Short(s.PingMS) + " ms"}
 	switch {
@@ -158,12 +157,12 @@ func (m *topModel) storeLine() string {
 		parts = append(parts, console.BytesText(s.UsedMemory))
 	}
 	if s.Differing > 0 {
-		parts = append(parts, styleBad.Render(fmt.Sprintf("%d with another configuration file", s.Differing)))
+		parts = append(parts, styleBad.Render(fmt.Sprintf("%d processes with another configuration file", s.Differing)))
 	}
 	return m.joined(parts...)
 }
 
-// overviewLines draw what came and what left, on one scale, and what was refused.
+// overviewLines plot arrivals and departures on one scale, and refusals.
 func (m *topModel) overviewLines() []string {
 	cells := max(0, m.width-topLabel)
 	arrived, departed := m.all.last(cells, arrivedOf), m.all.last(cells, departedOf)
@@ -189,17 +188,17 @@ func highest(values []float64) float64 {
 	return most
 }
 
-// column is one of the table.
+// column is a column of the table.
 type column struct {
 	title  string
 	cells  int
 	toLeft bool
-	least  int // width of the screen from which on it is shown
+	least  int // minimum width of the screen
 	text   func(wire.TenantLine, *track) string
 	style  func(wire.TenantLine, *track) lipgloss.Style // nil for none
 }
 
-// columns of the table for the width of the screen; the names and the trends get what is left.
+// columns returns the columns that fit the screen. Names and trends share the remaining width.
 func (m *topModel) columns() []column {
 	rate := func(figure func(point) float64) func(wire.TenantLine, *track) string {
 		return func(_ wire.TenantLine, k *track) string {
@@ -250,7 +249,7 @@ func (m *topModel) columns() []column {
 	return shown
 }
 
-// limitText is what keeps the next job from leaving, in six cells.
+// limitText returns what limits the next departure, in six cells.
 func limitText(r wire.TenantLine) string {
 	switch r.LimitedBy {
 	case "concurrency":
@@ -299,7 +298,7 @@ func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	return lipgloss.NewStyle()
 }
 
-// beside marks a rate that others hold beside.
+// beside marks a rate with further rates.
 func beside(further []wire.Pace) string {
 	if len(further) == 0 {
 		return ""
@@ -307,12 +306,12 @@ func beside(further []wire.Pace) string {
 	return "+"
 }
 
-// effectiveText is what is left of the rates.
+// effectiveText returns the effective rate in percent of the strictest rate.
 func effectiveText(r wire.Rate, further []wire.Pace, perSecond float64) string {
 	return fmt.Sprintf("%.0f%%", 100*effective(r, further, perSecond))
 }
 
-// effective is what an effective rate is of the strictest of the rates, which it is told of.
+// effective returns the effective rate as a share of the strictest rate.
 func effective(r wire.Rate, further []wire.Pace, perSecond float64) float64 {
 	left := perSecond * interval(r)
 	for _, p := range further {
@@ -321,7 +320,7 @@ func effective(r wire.Rate, further []wire.Pace, perSecond float64) float64 {
 	return left
 }
 
-// interval is the time between two departures at the rate, in seconds.
+// interval returns the time between two departures at the rate, in seconds.
 func interval(r wire.Rate) float64 { return float64(r.PeriodMS) / 1000 / float64(max(r.Limit, 1)) }
 
 func slowedStyle(r wire.TenantLine, _ *track) lipgloss.Style {
@@ -338,7 +337,7 @@ func refusedStyle(_ wire.TenantLine, k *track) lipgloss.Style {
 	return lipgloss.NewStyle()
 }
 
-// tableLines are the header and the rows that the screen has place for.
+// tableLines returns the header and the rows that fit on the screen.
 func (m *topModel) tableLines() []string {
 	columns := m.columns()
 	head := "  "
@@ -351,12 +350,12 @@ func (m *topModel) tableLines() []string {
 	lines := []string{styleHead.Render(left(head, m.width))}
 	items := m.table.Items
 	if len(items) == 0 {
-		text := "no tenant has jobs, or had any in the last ten minutes"
+		text := "no tenant has jobs or had jobs in the last ten minutes"
 		switch {
 		case m.table.At.IsZero():
 			text = ""
 		case m.look.Search != "":
-			text = "no tenant's name contains " + console.Plain(m.look.Search)
+			text = "no name of a tenant contains " + console.Plain(m.look.Search)
 		}
 		return append(lines, "", "  "+text)
 	}
@@ -396,7 +395,7 @@ func (m *topModel) rowLine(columns []column, r wire.TenantLine) string {
 	return line
 }
 
-// foot is what the program has to say, and the keys.
+// foot returns a message or a question, and the keys.
 func (m *topModel) foot() []string {
 	keys := "enter chart  / search  s sort  p pause  r resume  + - rate  ? help  q quit"
 	if m.look.Tenant != "" {
@@ -405,16 +404,16 @@ func (m *topModel) foot() []string {
 	if ansi.StringWidth(keys) > m.width {
 		keys = "? help  q quit  enter chart  esc back  / s p r + -"
 	}
-	said := ""
+	text := ""
 	switch {
 	case m.keys:
-		return []string{"", "any key goes back"}
+		return []string{"", "any key: back"}
 	case m.typing:
-		return []string{"search: " + console.Plain(m.typed) + "█", "enter search  esc leave it as it was"}
+		return []string{"search: " + console.Plain(m.typed) + "█", "enter search  esc cancel"}
 	case m.plan != nil:
-		answer := "y yes  any other key no"
+		answer := "y yes  any other key cancels"
 		if m.plan.action == "rate" {
-			answer = "y yes  + - further  any other key no"
+			answer = "y yes  + - change the rate  any other key cancels"
 		}
 		var lines []string
 		for line := range strings.Lines(ansi.Wordwrap(m.plan.question(), max(20, m.width), "")) {
@@ -422,38 +421,38 @@ func (m *topModel) foot() []string {
 		}
 		return append(lines, answer)
 	case m.notice != "":
-		said = ansi.Truncate(m.notice, m.width, "…")
+		text = ansi.Truncate(m.notice, m.width, "…")
 		if m.failed {
-			said = styleBad.Render(said)
+			text = styleBad.Render(text)
 		}
 	case m.look.Tenant == "" && len(m.table.Items) > 0:
-		said = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())), console.Count(int64(m.table.Matching)))
-		said += ", by " + strings.ReplaceAll(m.look.Sort, "_", " ")
+		text = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())), console.Count(int64(m.table.Matching)))
+		text += ", by " + strings.ReplaceAll(m.look.Sort, "_", " ")
 		if m.look.Search != "" {
-			said += ", with " + console.Plain(m.look.Search) + " in the name (esc: all)"
+			text += ", with " + console.Plain(m.look.Search) + " in the name (esc: all)"
 		}
-		said = styleFaint.Render(ansi.Truncate(said, m.width, "…"))
+		text = styleFaint.Render(ansi.Truncate(text, m.width, "…"))
 	}
-	return []string{said, styleFaint.Render(ansi.Truncate(keys, m.width, "…"))}
+	return []string{text, styleFaint.Render(ansi.Truncate(keys, m.width, "…"))}
 }
 
 func (m *topModel) helpLines() []string {
 	rows := [][2]string{
 		{"up down pgup pgdn", "choose a tenant"},
-		{"enter, esc", "its chart, and back"},
+		{"enter, esc", "show its chart, go back"},
 		{"/", "search by a part of the name"},
 		{"s", "sort by depth, oldest wait, refused, name"},
-		{"p, r", "pause and resume the tenant; asks first"},
-		{"+ -", "raise and lower its rate; asks first"},
+		{"p, r", "pause and resume the tenant, after a confirmation"},
+		{"+ -", "raise and lower its rate, after a confirmation"},
 		{"q", "quit"},
 		{"", ""},
-		{"RATE, EFF", "what is set, + with further rates beside it; what is left of them after the upstream asked for peace"},
-		{"BY", "what keeps the next job from leaving: rate, concur(rency), held (the upstream asked for peace, or is not there), paused, idle"},
-		{"FILL, CAP", "how much of the capacity is taken; the capacity"},
+		{"RATE, EFF", "the rate, + with further rates; the effective rate in percent, lower after a hold"},
+		{"BY", "what limits the next departure: rate, concur(rency), upstr(eam slow), late, worker, held (by Retry-After or the circuit breaker), paused, idle"},
+		{"FILL, CAP", "the used share of the capacity; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
-		{"OLDEST", "how long the oldest job waits"},
-		{"TREND", "depth, a second a column, each tenant on its own scale"},
-		{"lateness", "from the instant a job was to leave until it did"},
+		{"OLDEST", "the wait of the oldest job"},
+		{"TREND", "depth, one column a second, each tenant on its own scale"},
+		{"lateness", "the delay of departures after their planned instants"},
 	}
 	lines := []string{styleTitle.Render("sluice top: keys and words"), ""}
 	const indent = 21
