@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/worker/callback"
 )
 
-// config reads the merged sources, section by section, then checks the rules between settings.
+// config reads the merged sources section by section and checks the rules between settings.
 func (r *reader) config(values map[string]any) Config {
 	c := Config{
 		Routes:  map[string]Route{},
@@ -32,8 +32,8 @@ func (r *reader) config(values map[string]any) Config {
 	return c
 }
 
-// between checks the rules that hold between settings. A setting that could not be read is zero and
-// was reported.
+// between checks the rules between scalar settings. A setting that could not be read is zero and
+// already reported.
 func (r *reader) between(c Config) {
 	quarter := c.Worker.Lease / 4
 	for _, s := range []struct {
@@ -46,7 +46,7 @@ func (r *reader) between(c Config) {
 	}
 	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic && c.Auth.Mode == string(auth.None) {
 		r.problem(r.at("api.listen"), show(c.API.Listen),
-			"must be a loopback address, because clients are not authenticated, unless api.allow_public is true or auth.mode is another than none")
+			"must be a loopback address without authentication: set auth.mode, or set api.allow_public to true")
 	}
 	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must be a loopback address unless admin.token is set")
@@ -98,15 +98,15 @@ func (r *reader) route(path string, values map[string]any) Route {
 	_, breaks := values["breaker"]
 	switch {
 	case handsOff && hasURL:
-		r.problem(path+".url", "set", "must not stand beside asynq: a job goes one way")
+		r.problem(path+".url", "set", "must not be set together with asynq: a route has one destination")
 	case handsOff && signs:
-		r.problem(path+".secrets", hidden, "must not stand beside asynq: they sign deliveries to a url")
+		r.problem(path+".secrets", hidden, "must not be set together with asynq: secrets sign deliveries to a url")
 	case handsOff && breaks:
-		r.problem(path+".breaker", kindOf(values["breaker"]), "must not stand beside asynq: it guards deliveries to a url")
+		r.problem(path+".breaker", kindOf(values["breaker"]), "must not be set together with asynq: a breaker guards deliveries to a url")
 	case handsOff && route.Asynq.Queue == "" && sectionOf(values, "asynq")["queue"] == nil:
 		r.problem(path+".asynq.queue", "nothing", "must be set")
 	case !handsOff && !hasURL:
-		r.problem(path+".url", "nothing", "must be set, or asynq")
+		r.problem(path+".url", "nothing", "must be set, unless asynq is set")
 	}
 	if handsOff {
 		route.Breaker = Breaker{}
@@ -187,12 +187,10 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 	}
 }
 
-// tenants reads the defaults and the named tenants, then checks every policy that results. What is
-// wrong with the defaults is not said again for each tier, and what is wrong with a tier not for
-// each tenant.
+// tenants reads the defaults and the named tenants, then checks every resulting policy. A problem
+// of the defaults is not repeated for each tier, and a problem of a tier not for each tenant.
 func (r *reader) tenants(c *Config, values map[string]any) {
-	// The scalars of the defaults were read with the other settings: the lists are left, and what
-	// should not be there.
+	// The scalars of the defaults are already read. The lists and unknown keys remain.
 	defaults := sectionOf(values, "defaults")
 	r.unknown("tenants.defaults", defaults, append(keysOf(TenantSettings()), "rates", "routes"))
 	if raw, present := defaults["rates"]; present {
@@ -226,17 +224,17 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 			continue
 		}
 		o := r.overrides(path, section, c.Routes, "tier")
-		said := shaper.Statements{File: o}
-		tier, _ := said.Tier()
-		r.resulting(path, baseline, said, slices.Concat(known, wrong[tier]))
+		statements := shaper.Statements{File: o}
+		tier, _ := statements.Tier()
+		r.resulting(path, baseline, statements, slices.Concat(known, wrong[tier]))
 		c.Tenants.Named[name] = o
 	}
 }
 
-// resulting reports what is wrong with the policies of a tenant of which this is said, but for what
-// is known already.
-func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statements, known shaper.Problems) shaper.Problems {
-	problems := problemsOf(b.Validate(said))
+// resulting reports the problems of the policies of a tenant with these statements, without the
+// known ones.
+func (r *reader) resulting(path string, b shaper.Baseline, statements shaper.Statements, known shaper.Problems) shaper.Problems {
+	problems := problemsOf(b.Validate(statements))
 	for _, p := range problems {
 		if !slices.Contains(known, p) {
 			r.problems = append(r.problems, shaper.Problems{p}.Under(path)...)
@@ -245,8 +243,8 @@ func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statement
 	return problems
 }
 
-// overrides reads what the section at path says of a tenant, a tier or, without routes, of a route.
-// tier is the key of the tier, empty where there can be none.
+// overrides reads the section at path of a tenant, a tier or, without routes, a route. tier is the
+// key of the tier, empty if the section cannot have one.
 func (r *reader) overrides(path string, values map[string]any, routes map[string]Route, tier string) shaper.Overrides {
 	var o struct {
 		shaper.Overrides
@@ -285,13 +283,13 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 	return o.Overrides
 }
 
-// routeOverrides reads what is said of single routes, which must be among the routes.
+// routeOverrides reads the sections of single routes. Each must be one of routes.
 func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) map[string]shaper.Overrides {
 	section, ok := raw.(map[string]any)
 	if !ok && raw != nil {
 		r.problem(path, kindOf(raw), "must be a section")
 	}
-	var said map[string]shaper.Overrides
+	var overrides map[string]shaper.Overrides
 	for _, name := range slices.Sorted(maps.Keys(section)) {
 		at := path + "." + quoteName(name)
 		_, known := routes[name]
@@ -309,13 +307,13 @@ func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) m
 			continue
 		}
 		if o := r.overrides(at, values, nil, ""); !o.Empty() {
-			if said == nil {
-				said = map[string]shaper.Overrides{}
+			if overrides == nil {
+				overrides = map[string]shaper.Overrides{}
 			}
-			said[name] = o
+			overrides[name] = o
 		}
 	}
-	return said
+	return overrides
 }
 
 // rates reads the list of further rates, each with its own burst.
@@ -332,7 +330,7 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 		at := fmt.Sprintf("%s[%d]", path, i)
 		section, isSection := raw.(map[string]any)
 		if !isSection {
-			r.problem(at, kindOf(raw), "must be a section with a rate and perhaps a burst")
+			r.problem(at, kindOf(raw), "must be a section with a rate and optionally a burst")
 			continue
 		}
 		pace := shaper.Pace{Burst: 1}
@@ -341,16 +339,16 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 		case !present:
 			r.problem(at+".rate", "nothing", "must be set")
 		case pace.Burst < 1:
-			// Caught here, because the form of the API takes 0 for "not said".
+			// In the form of the API, 0 means not set.
 			r.problem(at+".burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1")
-		case pace.Rate.Limit > 0: // else it could not be read
+		case pace.Rate.Limit > 0: // otherwise it is already reported
 			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
 		}
 	}
 	return paces, len(r.problems) == before
 }
 
-// problemsOf is what shaper.Policy.Validate found.
+// problemsOf returns the problems of an error of shaper.
 func problemsOf(err error) shaper.Problems {
 	problems, ok := err.(shaper.Problems)
 	if !ok && err != nil {

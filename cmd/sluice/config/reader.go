@@ -12,22 +12,21 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// reader turns the merged sources into a Config and collects what is wrong with them.
+// reader converts the merged sources to a Config and collects their problems.
 type reader struct {
 	problems shaper.Problems
 	origin   map[string]string // key → the variable or flag that gave its value
 	given    string            // the flag that named the file
-	written  map[string]any    // what the file says
-	anyRoute bool              // which routes there are is not known here
-	unread   bool              // the file could not be read, and what is missing may be in it
+	written  map[string]any    // the content of the file
+	anyRoute bool              // the routes are unknown, so any name is valid
+	unread   bool              // the file could not be read, so missing settings may be in it
 }
 
 func (r *reader) problem(path, value, rule string) {
 	r.problems = append(r.problems, shaper.Problem{Field: path, Value: value, Rule: rule})
 }
 
-// at is the path of a setting as a problem names it: with the variable or flag that its value is
-// from.
+// at returns the path of a setting for a problem, with the variable or flag that gave its value.
 func (r *reader) at(path string) string {
 	if origin, ok := r.origin[path]; ok {
 		return path + " (" + origin + ")"
@@ -35,8 +34,7 @@ func (r *reader) at(path string) string {
 	return path
 }
 
-// kindOf names what a value is without showing it: what stands where a section should may be a
-// secret.
+// kindOf names the type of a value without showing it, because a misplaced value may be a secret.
 func kindOf(raw any) string {
 	switch raw.(type) {
 	case nil:
@@ -54,7 +52,7 @@ func kindOf(raw any) string {
 	}
 }
 
-// sectionOf is the section at path of the tree; nil, which reads as empty, if there is none.
+// sectionOf returns the section at path of the tree, nil if there is none.
 func sectionOf(tree map[string]any, path string) map[string]any {
 	for step := range strings.SplitSeq(path, ".") {
 		tree, _ = tree[step].(map[string]any)
@@ -93,8 +91,8 @@ func keysOf(settings []Setting) []string {
 	return keys
 }
 
-// unknown reports the keys of a section, and of the sections in it, that are not known. A known key
-// covers all below it.
+// unknown reports unknown keys of a section and of the sections in it. A known key covers all keys
+// below it.
 func (r *reader) unknown(path string, values map[string]any, known []string) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if slices.Contains(known, key) {
@@ -109,7 +107,7 @@ func (r *reader) unknown(path string, values map[string]any, known []string) {
 		section, isSection := values[key].(map[string]any)
 		switch {
 		case below == nil:
-			rule := "no such setting here"
+			rule := "must be a setting of this section"
 			if near := nearest(key, known); near != "" {
 				rule += "; is " + join(path, near) + " meant?"
 			}
@@ -164,7 +162,7 @@ func assign(field, value any) {
 	}
 }
 
-// join is the path of key below path.
+// join returns the path of key below path.
 func join(path, key string) string {
 	if path == "" {
 		return key
@@ -172,7 +170,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// quoteName makes names that would blur a path stand out in it.
+// quoteName quotes names that would be ambiguous in a path.
 func quoteName(name string) string {
 	if isRoute(name) {
 		return name
@@ -180,9 +178,10 @@ func quoteName(name string) string {
 	return show(name)
 }
 
-// nearest is the first step of the known key that is at most two edits away from key, or empty.
+// nearest returns the first step of the known key that is at most two edits away from key, or
+// empty.
 func nearest(key string, known []string) string {
-	best, least := "", min(3, (len(key)+1)/2) // of a short key little is left to go by
+	best, least := "", min(3, (len(key)+1)/2) // a short key must be nearer
 	for _, k := range known {
 		k, _, _ = strings.Cut(k, ".")
 		if d := distance(strings.ToLower(key), k); d < least && d < len(k) {
@@ -192,7 +191,7 @@ func nearest(key string, known []string) string {
 	return best
 }
 
-// distance is the number of letters to insert, drop or change that lead from a to b (Levenshtein).
+// distance returns the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

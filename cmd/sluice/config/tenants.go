@@ -12,8 +12,8 @@ import (
 // what is said of each, by name. given is the flag that the path was given with, for the problems.
 // The error is of type shaper.Problems and lists all that is wrong.
 //
-// Which tiers and routes there are is not known here, nor what else holds for the tenants: a value
-// is refused only if it is wrong whatever that is.
+// The tiers, routes and defaults are unknown here, so only values that are always wrong are
+// refused.
 func LoadTenants(given, path string) (map[string]shaper.Overrides, error) {
 	content, err := readFile(path)
 	if err != nil {
