@@ -20,9 +20,9 @@ func TestMistakes(t *testing.T) {
 		"tenant set acme --max-wait soon":    `--max-wait: "soon": must be a duration, such as 250ms, 10s or 1h30m`,
 		"job list --created-after yesterday": `--created-after: "yesterday": must be a time, such as 2026-01-02T15:04:05Z`,
 		"job list --limit x":                 `--limit: "x": must be a whole number, such as 100`,
-		"job get":                            "an argument is missing: id",
+		"job get":                            "the argument <id> is missing",
 		"tenant set acme --rate 5":           "--rate: not a rate: want LIMIT/PERIOD, such as 10/s or 5/24h",
-		"job list --state done":              "--state must be one of",
+		"job list --state done":              `--state: "done": must be one of "all","queued"`,
 		"serv":                               `unexpected argument serv, did you mean one of "serve"`,
 		"submit --typ t 1":                   `unknown flag --typ, did you mean "--type"?`,
 	} {

@@ -151,7 +151,7 @@ func TestMeant(t *testing.T) {
 		"tenants: { a: { rate: 10 per minute } }":     "is 10/m meant?",
 		"tenants: { a: { rate: 5 / hours } }":         "is 5/h meant?",
 		"tenants: { a: { paused: on } }":              "is true meant?",
-		"redis: { url: \"127.0.0.1:6379\" }":          "the scheme is missing",
+		"redis: { url: \"127.0.0.1:6379\" }":          "the scheme redis:// is missing",
 		"admin: { token: short }":                     "",
 		"headers: [both]":                             "",
 		"tenants: { defaults: { capacity: 1.5 } }":    "",

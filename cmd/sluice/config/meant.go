@@ -17,7 +17,7 @@ func (s Setting) meant(raw any) string {
 	}
 	text := strings.TrimSpace(fmt.Sprint(raw))
 	if s.Key == "redis.url" && !strings.Contains(text, "://") {
-		return "; the scheme is missing" // the text may be a password, so it is not shown
+		return "; the scheme redis:// is missing" // the text may be a password, so it is not shown
 	}
 	if s.Secret || strings.Contains(text, "@") || text == "" || len(text) > 80 {
 		return ""

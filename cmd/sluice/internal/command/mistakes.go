@@ -16,7 +16,8 @@ var mistakes = []struct {
 	{regexp.MustCompile(`^(--[\w-]+): expected duration but got (".*"): `), "%s: %s: must be a duration, such as 250ms, 10s or 1h30m"},
 	{regexp.MustCompile(`^(--[\w-]+): parsing time (".*?") as `), "%s: %s: must be a time, such as 2026-01-02T15:04:05Z"},
 	{regexp.MustCompile(`^(--[\w-]+): (?:expected .* value but got "EOL"|missing value)`), "%s: the value is missing"},
-	{regexp.MustCompile(`^expected "<([\w-]+)>`), "an argument is missing: %s"},
+	{regexp.MustCompile(`^(--[\w-]+|<[\w-]+>) must be one of (".*") but got (".*")$`), "%[1]s: %[3]s: must be one of %[2]s"},
+	{regexp.MustCompile(`^expected "<([\w-]+)>`), "the argument <%s> is missing"},
 }
 
 // mistakeOf returns the message of an error of the parser.

@@ -201,9 +201,14 @@ func (m *topModel) press(key tea.KeyPressMsg) tea.Cmd {
 	case "-", "_":
 		m.propose("slower")
 	}
-	if m.look.Tenant != "" {
-		return nil
+	if m.look.Tenant == "" {
+		return m.pressInTable(name)
 	}
+	return nil
+}
+
+// pressInTable handles the keys of the table.
+func (m *topModel) pressInTable(name string) tea.Cmd {
 	switch name {
 	case "up", "k":
 		m.move(m.row - 1)
