@@ -52,7 +52,8 @@ func (c *checkCmd) Run(a *console.App) (err error) {
 		return err
 	}
 	log := console.NewLogger(a.Err, "error")
-	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir, AllowUnsafe: true, Logger: log})
+	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
+		AllowUnsafe: true, Logger: log})
 	if err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
@@ -62,7 +63,8 @@ func (c *checkCmd) Run(a *console.App) (err error) {
 		return fmt.Errorf("read the store: %w", err)
 	}
 	if shards == 0 {
-		return shaper.Problems{{Field: "redis.url", Value: engine.String(), Rule: "must be a store of Sluice: the key sluice:meta is missing"}}
+		return shaper.Problems{{Field: "redis.url", Value: engine.String(),
+			Rule: "must be a store of Sluice: the key sluice:meta is missing"}}
 	}
 	q, err := queue.Open(a.Ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
 	if err != nil {
@@ -94,11 +96,13 @@ func (c *checkCmd) print(a *console.App, r checkReport) error {
 			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], queue.FindingKinds[kind])
 			for _, f := range r.Examples {
 				if f.Kind == kind {
-					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, console.OneLine(f.Name), console.OneLine(f.Detail))
+					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, console.OneLine(f.Name),
+						console.OneLine(f.Detail))
 				}
 			}
 		}
-		fmt.Fprintf(a.Out, "Checked %d shards, %d tenants, %d flows and %d jobs.\n", r.Checked.Shards, r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
+		fmt.Fprintf(a.Out, "Checked %d shards, %d tenants, %d flows and %d jobs.\n", r.Checked.Shards,
+			r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
 	}
 	switch {
 	case len(r.Counts) == 0:

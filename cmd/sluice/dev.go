@@ -55,7 +55,8 @@ func (c *devCmd) Run(a *console.App) error {
 		return c.inFlags(err)
 	}
 	p := &process.Process{
-		Config: cfg, Version: build(), Roles: process.Roles{API: true, Worker: true}, Embedded: true, Log: log,
+		Config: cfg, Version: build(), Roles: process.Roles{API: true,
+			Worker: true}, Embedded: true, Log: log,
 		Ready: func(r process.Running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
 	}
 	return p.Run(a.Ctx)
@@ -65,7 +66,8 @@ func (c *devCmd) Run(a *console.App) error {
 func (c *devCmd) inFlags(err error) error {
 	var problems shaper.Problems
 	if errors.As(err, &problems) {
-		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate", "tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
+		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate",
+			"tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
 			"routes.default.url (--route)", "--upstream")
 		for i := range problems {
 			problems[i].Field = names.Replace(problems[i].Field)

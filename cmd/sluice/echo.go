@@ -114,7 +114,8 @@ func echoHandler(log *slog.Logger) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(got)
 		if got.ID != "" {
-			log.Info("delivered", "job", got.ID, "tenant", queue.EncodeName(got.Tenant), "attempt", got.Attempt, "bytes", got.Bytes)
+			log.Info("delivered", "job", got.ID, "tenant", queue.EncodeName(got.Tenant), "attempt",
+				got.Attempt, "bytes", got.Bytes)
 		}
 	})
 }

@@ -66,7 +66,8 @@ func (c *serveCmd) Run(a *console.App) error {
 		p.Log.Warn(note)
 	}
 	if c.Config != "" {
-		p.Reloader = process.NewReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.Log)
+		load := func() (config.Config, error) { return config.Load(sources) }
+		p.Reloader = process.NewReloader(c.Config, cfg, load, p.Log)
 	}
 	return p.Run(a.Ctx)
 }

@@ -53,7 +53,8 @@ The output has the version, its commit and the version of Go.`
 func (c versionCmd) Run(a *console.App) error {
 	v := build()
 	if c.JSON {
-		return console.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit, "go": v.Go})
+		return console.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit,
+			"go": v.Go})
 	}
 	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s\n", v.Version, v.Commit, v.Go)
 	return err

@@ -60,11 +60,16 @@ func authSettings() []Setting {
 			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the accepted kinds of credentials; guest accepts clients without credentials. In the file it may be a list.", isModes),
 		text("auth.jwt.issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
 		text("auth.jwt.audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
-		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute, "Maximum difference to the clock of the issuer."),
-		text("auth.jwt.tenant_claim", "sub", name, "Claim that names the tenant: the tenant is member: followed by its value.", isName),
-		text("auth.jwt.tier_claim", "", name, "Claim with the tier of the tenant. Not set: tokens set no tier.", unsetOr(isName)),
-		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL", "JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
-		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -", "Tier of guests. Not set: they have no tier.", unsetOr(isRoute)),
+		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute,
+			"Maximum difference to the clock of the issuer."),
+		text("auth.jwt.tenant_claim", "sub", name,
+			"Claim that names the tenant: the tenant is member: followed by its value.", isName),
+		text("auth.jwt.tier_claim", "", name,
+			"Claim with the tier of the tenant. Not set: tokens set no tier.", unsetOr(isName)),
+		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL",
+			"JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
+		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+			"Tier of guests. Not set: they have no tier.", unsetOr(isRoute)),
 	}
 }
 
@@ -75,9 +80,12 @@ func tokenKeySettings() []Setting {
 		{Key: "kid", Kind: Text, check: isName, Rule: "must be 1 to 255 bytes without control characters",
 			Help: "Key id. The key verifies only tokens with this id or without an id. Not set: it verifies any token."},
 		choice("algorithm", "", "Algorithm of the key. Required.", auth.Algorithms()...),
-		{Key: "secret", Kind: Text, Secret: true, Rule: "must be at least 32 bytes", Help: "Shared secret; for HS256 only."},
-		{Key: "public_key", Kind: Text, Secret: true, Rule: "must be one public key or certificate in PEM", Help: "Public key. Either this or public_key_file."},
-		{Key: "public_key_file", Kind: Text, check: notEmpty, Rule: "must be the path of a file", Help: "File with the public key."},
+		{Key: "secret", Kind: Text, Secret: true, Rule: "must be at least 32 bytes",
+			Help: "Shared secret; for HS256 only."},
+		{Key: "public_key", Kind: Text, Secret: true, Rule: "must be one public key or certificate in PEM",
+			Help: "Public key. Either this or public_key_file."},
+		{Key: "public_key_file", Kind: Text, check: notEmpty, Rule: "must be the path of a file",
+			Help: "File with the public key."},
 	}
 }
 
@@ -90,12 +98,15 @@ func (r *reader) auth(c *Config, values map[string]any) {
 	if !slices.Contains(c.Auth.Modes(), auth.JWT) {
 		return
 	}
-	for _, s := range []struct{ key, value string }{{"issuer", c.Auth.JWT.Issuer}, {"audience", c.Auth.JWT.Audience}} {
-		if given, isText := jwt[s.key].(string); s.value == "" && (jwt[s.key] == nil || isText && given == "") { // other values were refused already
+	for _, s := range []struct{ key, value string }{{"issuer", c.Auth.JWT.Issuer},
+		{"audience", c.Auth.JWT.Audience}} {
+		if given, isText := jwt[s.key].(string); s.value == "" &&
+			(jwt[s.key] == nil || isText && given == "") { // other values were refused already
 			r.problem(r.at("auth.jwt."+s.key), "nothing", "must be set if auth.mode has jwt")
 		}
 	}
-	if keys, isList := jwt["keys"].([]any); c.Auth.JWT.JWKS == "" && (jwt["keys"] == nil || isList && len(keys) == 0) {
+	if keys, isList := jwt["keys"].([]any); c.Auth.JWT.JWKS == "" &&
+		(jwt["keys"] == nil || isList && len(keys) == 0) {
 		r.problem("auth.jwt", "no keys", "must have keys or jwks if auth.mode has jwt")
 	}
 	if path := c.Auth.JWT.JWKS; path != "" && !auth.IsURL(path) {
@@ -134,7 +145,8 @@ func (r *reader) tokenKeys(path string, values map[string]any) []auth.TokenKey {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		section, ok := raw.(map[string]any)
 		if !ok {
-			r.problem(at, kindOf(raw), "must be a section with algorithm, and secret, public_key or public_key_file")
+			r.problem(at, kindOf(raw),
+				"must be a section with algorithm, and secret, public_key or public_key_file")
 			continue
 		}
 		if key, ok := r.tokenKey(at, section); ok {
@@ -165,7 +177,8 @@ func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool
 	case read.Algorithm == auth.HS256:
 		key, err = auth.NewSecretKey(read.Kid, read.Secret)
 	case given("secret") || given("public_key") == given("public_key_file"):
-		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s", read.Algorithm)
+		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s",
+			read.Algorithm)
 		field, shown = "", "a key"
 	case given("public_key"):
 		field = "public_key"
@@ -226,7 +239,8 @@ func isModes(text string) bool {
 
 // isName accepts names in tokens.
 func isName(text string) bool {
-	return text != "" && len(text) <= 255 && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+	return text != "" && len(text) <= 255 && utf8.ValidString(text) &&
+		!strings.ContainsFunc(text, unicode.IsControl)
 }
 
 // isKeySet accepts a path, or a URL of a web server.

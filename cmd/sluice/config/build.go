@@ -16,12 +16,14 @@ import (
 // config reads the merged sources section by section and checks the rules between settings.
 func (r *reader) config(values map[string]any) Config {
 	c := Config{
-		Routes:  map[string]Route{},
-		Guards:  map[string]Guard{},
-		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
+		Routes: map[string]Route{},
+		Guards: map[string]Guard{},
+		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{},
+			Named: map[string]shaper.Overrides{}},
 	}
 	listModes(values)
-	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants", "guards")
+	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
+		"callbacks.secrets", "routes", "tiers", "tenants", "guards")
 	r.between(c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
@@ -41,15 +43,18 @@ func (r *reader) between(c Config) {
 		value time.Duration
 	}{{"worker.sweep", c.Worker.Sweep}, {"worker.horizon", c.Worker.Horizon}} {
 		if quarter > 0 && s.value > quarter {
-			r.problem(r.at(s.key), Short(s.value), "must be at most a quarter of worker.lease, here "+Short(quarter))
+			r.problem(r.at(s.key), Short(s.value),
+				"must be at most a quarter of worker.lease, here "+Short(quarter))
 		}
 	}
-	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic && c.Auth.Mode == string(auth.None) {
+	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic &&
+		c.Auth.Mode == string(auth.None) {
 		r.problem(r.at("api.listen"), show(c.API.Listen),
 			"must be a loopback address without authentication: set auth.mode, or set api.allow_public to true")
 	}
 	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
-		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must be a loopback address unless admin.token is set")
+		r.problem(r.at("admin.listen"), show(c.Admin.Listen),
+			"must be a loopback address unless admin.token is set")
 	}
 	for _, other := range []string{c.API.Listen, c.Admin.Listen} {
 		if c.Metrics.Listen == other && other != "" && !strings.HasSuffix(other, ":0") {
@@ -63,7 +68,8 @@ func (r *reader) between(c Config) {
 
 func (r *reader) routes(c *Config, values map[string]any) {
 	if len(values) == 0 && !r.unread {
-		r.problem("routes", "nothing", "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or --route default=http://127.0.0.1:9000/")
+		r.problem("routes", "nothing",
+			"must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or --route default=http://127.0.0.1:9000/")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "routes." + quoteName(name)
@@ -77,7 +83,8 @@ func (r *reader) routes(c *Config, values map[string]any) {
 		}
 		route := r.route(path, section)
 		if within := route.Asynq.ReportWithin; route.Asynq.Reports && within < c.Worker.Lease {
-			r.problem(path+".asynq.report_within", Short(within), "must be at least worker.lease, here "+Short(c.Worker.Lease))
+			r.problem(path+".asynq.report_within", Short(within),
+				"must be at least worker.lease, here "+Short(c.Worker.Lease))
 		}
 		c.Routes[name] = route
 	}
@@ -100,9 +107,11 @@ func (r *reader) route(path string, values map[string]any) Route {
 	case handsOff && hasURL:
 		r.problem(path+".url", "set", "must not be set together with asynq: a route has one destination")
 	case handsOff && signs:
-		r.problem(path+".secrets", hidden, "must not be set together with asynq: secrets sign deliveries to a url")
+		r.problem(path+".secrets", hidden,
+			"must not be set together with asynq: secrets sign deliveries to a url")
 	case handsOff && breaks:
-		r.problem(path+".breaker", kindOf(values["breaker"]), "must not be set together with asynq: a breaker guards deliveries to a url")
+		r.problem(path+".breaker", kindOf(values["breaker"]),
+			"must not be set together with asynq: a breaker guards deliveries to a url")
 	case handsOff && route.Asynq.Queue == "" && sectionOf(values, "asynq")["queue"] == nil:
 		r.problem(path+".asynq.queue", "nothing", "must be set")
 	case !handsOff && !hasURL:
@@ -182,8 +191,10 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 		c.Tenants.Tiers[name] = r.overrides(path, section, c.Routes, "")
 	}
 	guest := c.Auth.Guest.Tier
-	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known && slices.Contains(c.Auth.Modes(), auth.Guest) {
-		r.problem(r.at("auth.guest.tier"), show(guest), "must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
+	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known &&
+		slices.Contains(c.Auth.Modes(), auth.Guest) {
+		r.problem(r.at("auth.guest.tier"), show(guest),
+			"must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
 	}
 }
 
@@ -233,7 +244,8 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 
 // resulting reports the problems of the policies of a tenant with these statements, without the
 // known ones.
-func (r *reader) resulting(path string, b shaper.Baseline, statements shaper.Statements, known shaper.Problems) shaper.Problems {
+func (r *reader) resulting(path string, b shaper.Baseline, statements shaper.Statements,
+	known shaper.Problems) shaper.Problems {
 	problems := problemsOf(b.Validate(statements))
 	for _, p := range problems {
 		if !slices.Contains(known, p) {
@@ -245,7 +257,8 @@ func (r *reader) resulting(path string, b shaper.Baseline, statements shaper.Sta
 
 // overrides reads the section at path of a tenant, a tier or, without routes, a route. tier is the
 // key of the tier, empty if the section cannot have one.
-func (r *reader) overrides(path string, values map[string]any, routes map[string]Route, tier string) shaper.Overrides {
+func (r *reader) overrides(path string, values map[string]any, routes map[string]Route,
+	tier string) shaper.Overrides {
 	var o struct {
 		shaper.Overrides
 		MaxWait time.Duration
@@ -342,7 +355,8 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 			// In the form of the API, 0 means not set.
 			r.problem(at+".burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1")
 		case pace.Rate.Limit > 0: // otherwise it is already reported
-			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit,
+				PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
 		}
 	}
 	return paces, len(r.problems) == before

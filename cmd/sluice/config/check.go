@@ -167,7 +167,8 @@ func listText(steps []string, list []any) string {
 // withoutPassword returns the URL without its password. A URL with credentials elsewhere is hidden.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
-	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil && strings.Contains(text, "@") {
+	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil &&
+		strings.Contains(text, "@") {
 		return hidden
 	}
 	return u.Redacted()

@@ -35,11 +35,15 @@ func GuardSettings() []Setting {
 	rate.Default, rate.Help = "", "Requests of one key per period, such as 20/m. Required."
 	return []Setting{
 		rate,
-		choice("algorithm", string(limiter.TokenBucket), "Algorithm of the limiter ([limiters](limiters.md)).", names...),
-		{Key: "burst", Kind: Whole, Default: "0", min: 0, max: 1_000_000_000_000, Rule: "must be a whole number from 0; burst × period at most 200 years",
+		choice("algorithm", string(limiter.TokenBucket),
+			"Algorithm of the limiter ([limiters](limiters.md)).", names...),
+		{Key: "burst", Kind: Whole, Default: "0", min: 0, max: 1_000_000_000_000,
+			Rule: "must be a whole number from 0; burst × period at most 200 years",
 			Help: "Bucket size of token-bucket and leaky-meter; 0 is the limit of the rate."},
-		duration("block", "0s", 0, shaper.MaxPeriod, "How long a key is refused after an overflow; for sliding-log only."),
-		choice("on_error", "open", "Whether requests pass (open) or get 503 (closed) while Redis is unreachable.", "open", "closed"),
+		duration("block", "0s", 0, shaper.MaxPeriod,
+			"How long a key is refused after an overflow; for sliding-log only."),
+		choice("on_error", "open",
+			"Whether requests pass (open) or get 503 (closed) while Redis is unreachable.", "open", "closed"),
 		toggle("shadow", "Refuse nothing, and count in sluice_guard_decisions_total what would be refused."),
 	}
 }

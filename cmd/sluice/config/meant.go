@@ -36,7 +36,8 @@ func (s Setting) candidates(text string) []string {
 	case Rate:
 		short := lower
 		for _, unit := range []struct{ long, short string }{
-			{"milliseconds", "ms"}, {"second", "s"}, {"sec", "s"}, {"minute", "m"}, {"min", "m"}, {"hour", "h"}, {"hr", "h"}, {"day", "d"},
+			{"milliseconds", "ms"}, {"second", "s"}, {"sec", "s"}, {"minute", "m"}, {"min", "m"}, {"hour",
+				"h"}, {"hr", "h"}, {"day", "d"},
 		} {
 			short = strings.Replace(short, unit.long, unit.short, 1)
 		}

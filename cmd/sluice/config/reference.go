@@ -13,7 +13,8 @@ func Reference() string {
 	var b strings.Builder
 	b.WriteString("| key | default | rule | what it does | variable, flag |\n|---|---|---|---|---|\n")
 	for _, s := range Settings() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` `--%s` |\n", s.Key, shownDefault(s), s.Rule, s.Help, s.Env(), s.Flag())
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` `--%s` |\n", s.Key, shownDefault(s), s.Rule, s.Help,
+			s.Env(), s.Flag())
 	}
 	table := func(title string, settings []Setting) {
 		fmt.Fprintf(&b, "\n%s\n\n| key | default | rule | what it does |\n|---|---|---|---|\n", title)
@@ -29,7 +30,8 @@ func Reference() string {
 	table("### A key: each of `auth.jwt.keys`", tokenKeySettings())
 	table("### A route: `routes.NAME`", RouteSettings())
 	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be rotated. |\n")
-	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)", GuardSettings())
+	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)",
+		GuardSettings())
 	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, route, type | Parts of the key that requests are counted by, such as `[tenant, endpoint]`. Required. |\n"+
 		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations that it limits. Not set: all. |\n"+
 		"| `routes` | not set | must be a list of names of routes | Count only jobs for these routes, each job of a batch as one. |\n"+

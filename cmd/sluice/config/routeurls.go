@@ -12,7 +12,8 @@ const routeVariablePrefix, routeVariableSuffix = "SLUICE_ROUTE_", "_URL"
 
 // RouteVariable returns the environment variable that sets the url of the route.
 func RouteVariable(route string) string {
-	return routeVariablePrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(route)) + routeVariableSuffix
+	return routeVariablePrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-",
+		"_").Replace(route)) + routeVariableSuffix
 }
 
 // routeVariables reads the variables that set urls. A variable sets the url of the route in names
@@ -37,7 +38,8 @@ func (r *reader) routeVariables(environ []string, names []string) map[string]any
 			meant = []string{strings.ToLower(name)}
 		case 1:
 		default:
-			r.problem(variable, "set", "must match one route, but matches "+strings.Join(meant, " and ")+": use --route NAME=URL")
+			r.problem(variable, "set", "must match one route, but matches "+strings.Join(meant,
+				" and ")+": use --route NAME=URL")
 			continue
 		}
 		urls[meant[0]] = url
@@ -54,8 +56,9 @@ func (r *reader) routeFlags(flags []string) map[string]any {
 		_, repeated := urls[name]
 		switch {
 		case !found || !isRoute(name):
-			r.problem("--route", Setting{}.show(flag), "must be NAME=URL, such as default=http://127.0.0.1:9000/orders; "+
-				"a name has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+			r.problem("--route", Setting{}.show(flag),
+				"must be NAME=URL, such as default=http://127.0.0.1:9000/orders; "+
+					"a name has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 			r.unread = true // so that no missing route is reported
 		case repeated:
 			r.problem("--route", show(name), "must name each route once")
@@ -91,11 +94,13 @@ func Strays(environ []string) []string {
 	strays := map[string]string{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if value == "" || !strings.HasPrefix(name, "SLUICE_") || slices.Contains(known, strings.ToLower(name)) {
+		if value == "" || !strings.HasPrefix(name, "SLUICE_") ||
+			slices.Contains(known, strings.ToLower(name)) {
 			continue
 		}
 		near := strings.ToUpper(nearest(name, known))
-		if route := strings.HasSuffix(name, routeVariableSuffix) && strings.HasPrefix(name, "SLUICE_ROUTES_"); route || name == "SLUICE_ROUTE_URL" {
+		if route := strings.HasSuffix(name, routeVariableSuffix) &&
+			strings.HasPrefix(name, "SLUICE_ROUTES_"); route || name == "SLUICE_ROUTE_URL" {
 			near = RouteVariable("NAME")
 		}
 		if near != "" {

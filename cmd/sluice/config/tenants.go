@@ -31,7 +31,8 @@ func loadTenants(given string, content []byte) (map[string]shaper.Overrides, err
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if key != "tenants" {
-			r.problem(quoteName(key), "not read here", "must not be in this file, which has tenants alone: it belongs to the configuration file of the server")
+			r.problem(quoteName(key), "not read here",
+				"must not be in this file, which has tenants alone: it belongs to the configuration file of the server")
 		}
 	}
 	raw, present := values["tenants"]
@@ -56,7 +57,8 @@ func (r *reader) namedTenant(name string, raw any) (o shaper.Overrides, ok bool)
 	section, isSection := raw.(map[string]any)
 	switch {
 	case name == "defaults":
-		r.problem(path, "not read here", "must not be in this file: the defaults belong to the configuration file of the server")
+		r.problem(path, "not read here",
+			"must not be in this file: the defaults belong to the configuration file of the server")
 		return o, false
 	case !isTenant(name):
 		r.problem(path, "the name", "must be 1 to 255 bytes without control characters")

@@ -30,11 +30,13 @@ type watched struct {
 
 // watch returns a watched exporter and registers its metrics, unless registerer is nil. The error
 // is that of the registration.
-func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, log *slog.Logger) (*watched, error) {
+func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, log *slog.Logger) (*watched,
+	error) {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_trace_spans_total", Help: "Spans that were sent to the collector, or could not be.",
 	}, []string{"result"})
-	w := &watched{next: next, to: to, log: log, exported: total.WithLabelValues("exported"), failed: total.WithLabelValues("failed")}
+	w := &watched{next: next, to: to, log: log, exported: total.WithLabelValues("exported"),
+		failed: total.WithLabelValues("failed")}
 	w.stop, w.cut = context.WithCancel(context.Background())
 	if registerer == nil {
 		return w, nil

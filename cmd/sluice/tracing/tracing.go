@@ -65,7 +65,10 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	}
 	// The SDK has global loggers, which write to standard error by default.
 	otel.SetLogger(logr.FromSlogHandler(cfg.Logger.Handler()))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { cfg.Logger.Warn("traces", "error", short(err)) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		cfg.Logger.Warn("traces", "error",
+			short(err))
+	}))
 	if p := cfg.protocol(); strings.HasPrefix(p, "grpc") {
 		cfg.Logger.Warn("OTLP over gRPC is not supported: traces are sent over HTTP, so the endpoint must accept HTTP, usually on port 4318")
 	}
@@ -82,7 +85,8 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 		return nil, fmt.Errorf("traces: metrics: %w", err)
 	}
 	who, err := resource.New(ctx,
-		resource.WithAttributes(semconv.ServiceName("sluice"), semconv.ServiceVersion(cfg.Version), semconv.ServiceInstanceID(uuid.NewString())),
+		resource.WithAttributes(semconv.ServiceName("sluice"), semconv.ServiceVersion(cfg.Version),
+			semconv.ServiceInstanceID(uuid.NewString())),
 		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		cfg.Logger.Warn("traces: the resource attributes of this process are incomplete", "error", short(err))
@@ -105,7 +109,8 @@ const (
 // endpoint returns the URL for spans without secrets, empty if traces are off. The error is of type
 // shaper.Problems. It reports an invalid URL in a variable, which the SDK replaces by its default.
 func (c Config) endpoint() (string, error) {
-	if strings.EqualFold(strings.TrimSpace(c.Getenv("OTEL_SDK_DISABLED")), "true") || c.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+	if strings.EqualFold(strings.TrimSpace(c.Getenv("OTEL_SDK_DISABLED")), "true") ||
+		c.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return "", nil
 	}
 	field, given := "traces.endpoint", c.Endpoint
@@ -119,7 +124,8 @@ func (c Config) endpoint() (string, error) {
 	}
 	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", shaper.Problems{{Field: field, Value: "(hidden)", Rule: "must be an http:// or https:// URL, such as http://127.0.0.1:4318"}}
+		return "", shaper.Problems{{Field: field, Value: "(hidden)",
+			Rule: "must be an http:// or https:// URL, such as http://127.0.0.1:4318"}}
 	}
 	if field == baseEndpoint || field != tracesEndpoint && strings.Trim(u.Path, "/") == "" {
 		u = u.JoinPath("v1/traces")

@@ -25,7 +25,8 @@ func BaseURL(address string) string {
 	if strings.Contains(address, "://") {
 		return strings.TrimRight(address, "/")
 	}
-	if host, port, err := net.SplitHostPort(address); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
+	if host, port, err := net.SplitHostPort(address); err == nil &&
+		(host == "" || net.ParseIP(host).IsUnspecified()) {
 		address = net.JoinHostPort("127.0.0.1", port)
 	}
 	return "http://" + address

@@ -48,7 +48,8 @@ func plotRuns(w io.Writer, runs []*simulate.Run) error {
 
 // plotted returns a plot with one column for each step of time.
 func plotted(values []float64, caption string, step time.Duration) string {
-	return plotWith(values, fmt.Sprintf("%s, over %v, a column is %v", caption, roundWait(time.Duration(len(values))*step), step))
+	return plotWith(values, fmt.Sprintf("%s, over %v, a column is %v", caption,
+		roundWait(time.Duration(len(values))*step), step))
 }
 
 // plotWith returns a plot of values from zero up.

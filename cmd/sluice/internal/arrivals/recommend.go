@@ -110,7 +110,8 @@ type pointJSON struct {
 
 func pointOf(p simulate.Point) pointJSON {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return pointJSON{Rate: p.Rate, Capacity: p.Capacity, Refused: p.Refused, WaitP99MS: ms(p.WaitP99), WaitMaxMS: ms(p.WaitMax), Reached: p.Reached}
+	return pointJSON{Rate: p.Rate, Capacity: p.Capacity, Refused: p.Refused, WaitP99MS: ms(p.WaitP99),
+		WaitMaxMS: ms(p.WaitMax), Reached: p.Reached}
 }
 
 func (c *RecommendCmd) recommendation(r simulate.Recommendation) recommendation {
@@ -126,7 +127,8 @@ func (c *RecommendCmd) recommendation(r simulate.Recommendation) recommendation 
 
 // command returns the command that applies the recommendation.
 func (c *RecommendCmd) command(r simulate.Recommendation) string {
-	text := fmt.Sprintf("sluice tenant set %s --rate %v --capacity %d", console.ShellWord(c.Tenant), r.Rate, r.Capacity)
+	text := fmt.Sprintf("sluice tenant set %s --rate %v --capacity %d", console.ShellWord(c.Tenant), r.Rate,
+		r.Capacity)
 	if c.Burst != 1 {
 		text += fmt.Sprintf(" --burst %d", c.Burst)
 	}
@@ -134,7 +136,8 @@ func (c *RecommendCmd) command(r simulate.Recommendation) string {
 }
 
 func (c *RecommendCmd) print(a *console.App, t simulate.Trace, r simulate.Recommendation) error {
-	fmt.Fprintf(a.Out, "%s in %v%s\n\n", console.Plural(len(t), "arrival", "arrivals"), roundWait(t.Span()), meanRate(t))
+	fmt.Fprintf(a.Out, "%s in %v%s\n\n", console.Plural(len(t), "arrival", "arrivals"), roundWait(t.Span()),
+		meanRate(t))
 	rows := [][]string{{"RATE", "CAPACITY", "REFUSED", "WAIT P99", "MAX", "GOALS"}}
 	for _, p := range r.Curve {
 		goals := "reached"
@@ -145,7 +148,8 @@ func (c *RecommendCmd) print(a *console.App, t simulate.Trace, r simulate.Recomm
 			goals = "reached, recommended"
 		}
 		rows = append(rows, []string{
-			p.Rate.String(), strconv.FormatInt(p.Capacity, 10), fmt.Sprintf("%.3g%%", 100*p.Refused), roundWait(p.WaitP99).String(), roundWait(p.WaitMax).String(), goals,
+			p.Rate.String(), strconv.FormatInt(p.Capacity, 10), fmt.Sprintf("%.3g%%",
+				100*p.Refused), roundWait(p.WaitP99).String(), roundWait(p.WaitMax).String(), goals,
 		})
 	}
 	if err := console.PrintTable(a.Out, rows); err != nil {
@@ -172,7 +176,8 @@ func plotCurve(w io.Writer, r simulate.Recommendation) error {
 		values = append(values, slices.Repeat([]float64{float64(p.Capacity)}, columns)...)
 	}
 	first, last := r.Curve[0].Rate, r.Curve[len(r.Curve)-1].Rate
-	_, err := io.WriteString(w, plotWith(values, fmt.Sprintf("capacity needed at the rates of the table, from %v to %v", first, last)))
+	_, err := io.WriteString(w, plotWith(values,
+		fmt.Sprintf("capacity needed at the rates of the table, from %v to %v", first, last)))
 	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}

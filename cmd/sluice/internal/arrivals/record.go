@@ -59,16 +59,12 @@ func (c *RecordCmd) Run(a *console.App) error {
 	if c.For < 0 {
 		return console.Usagef("--for: %v: must not be negative", c.For)
 	}
-	var servers []server
-	for _, address := range c.Admin {
-		// Without a timeout, because a stream is one long answer.
-		s, err := client.New(access.BaseURL(address), c.AdminToken, &http.Client{Transport: access.HTTPClient(1).Transport})
-		if err != nil {
-			return console.Usagef("--admin: %v", err)
-		}
-		servers = append(servers, server{s, address})
+	servers, err := c.servers()
+	if err != nil {
+		return err
 	}
-	r := &recording{tenant: c.Tenant, route: c.Route, trouble: a.Err, came: make(chan wire.Arrivals, 64), retry: recordRetry}
+	r := &recording{tenant: c.Tenant, route: c.Route, trouble: a.Err, came: make(chan wire.Arrivals, 64),
+		retry: recordRetry}
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
 	streams, err := r.connect(ctx, servers)
@@ -115,6 +111,21 @@ func (c *RecordCmd) Run(a *console.App) error {
 	return err
 }
 
+// servers returns a client of each admin listener.
+func (c *RecordCmd) servers() ([]server, error) {
+	var servers []server
+	for _, address := range c.Admin {
+		// Without a timeout, because a stream is one long answer.
+		s, err := client.New(access.BaseURL(address), c.AdminToken,
+			&http.Client{Transport: access.HTTPClient(1).Transport})
+		if err != nil {
+			return nil, console.Usagef("--admin: %v", err)
+		}
+		servers = append(servers, server{s, address})
+	}
+	return servers, nil
+}
+
 // server is a process that reports arrivals.
 type server struct {
 	*client.Client
@@ -134,10 +145,12 @@ type recorded struct {
 }
 
 func (s recorded) print(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "%s of %s in %v, %d admitted, %d refused: %s\n", console.Plural(int(s.Arrivals), "arrival", "arrivals"), s.Tenant,
+	_, err := fmt.Fprintf(w, "%s of %s in %v, %d admitted, %d refused: %s\n",
+		console.Plural(int(s.Arrivals), "arrival", "arrivals"), s.Tenant,
 		time.Duration(s.Seconds*float64(time.Second)).Round(time.Second/10), s.Admitted, s.Refused, s.File)
 	if err == nil && (s.Lost > 0 || s.Breaks > 0) {
-		_, err = fmt.Fprintf(w, "arrivals are missing: %d that the server dropped, and those during %s\n", s.Lost, console.Plural(int(s.Breaks), "broken stream", "broken streams"))
+		_, err = fmt.Fprintf(w, "arrivals are missing: %d that the server dropped, and those during %s\n",
+			s.Lost, console.Plural(int(s.Breaks), "broken stream", "broken streams"))
 	}
 	return err
 }
@@ -247,7 +260,8 @@ func (r *recording) follow(ctx context.Context, s server, stream *client.Stream)
 		}
 		r.mu.Lock()
 		r.breaks++
-		fmt.Fprintf(r.trouble, "%s: the stream is broken; arrivals are missing until it is reopened: %v\n", s.address, err)
+		fmt.Fprintf(r.trouble, "%s: the stream is broken; arrivals are missing until it is reopened: %v\n",
+			s.address, err)
 		r.mu.Unlock()
 		for {
 			if console.Sleep(ctx, r.retry) != nil {
@@ -296,7 +310,8 @@ type traceFile struct {
 
 func newTraceFile(w io.Writer) *traceFile {
 	f := &traceFile{w: csv.NewWriter(w)}
-	_ = f.w.Write([]string{simulate.ColumnAt, simulate.ColumnCost, "outcome", "route"}) // write returns a failure
+	_ = f.w.Write([]string{simulate.ColumnAt, simulate.ColumnCost, "outcome",
+		"route"}) // write returns a failure
 	return f
 }
 
@@ -308,10 +323,12 @@ func (f *traceFile) write(all bool) error {
 	n := len(f.waiting)
 	if n > 0 && !all {
 		settled := f.waiting[n-1].At.Add(-recordLate)
-		n, _ = slices.BinarySearchFunc(f.waiting, settled, func(a wire.Arrival, t time.Time) int { return a.At.Compare(t) })
+		compare := func(a wire.Arrival, t time.Time) int { return a.At.Compare(t) }
+		n, _ = slices.BinarySearchFunc(f.waiting, settled, compare)
 	}
 	for _, a := range f.waiting[:n] {
-		_ = f.w.Write([]string{a.At.UTC().Format(time.RFC3339Nano), strconv.FormatInt(a.Cost, 10), a.Outcome, a.Route})
+		_ = f.w.Write([]string{a.At.UTC().Format(time.RFC3339Nano), strconv.FormatInt(a.Cost, 10), a.Outcome,
+			a.Route})
 	}
 	f.waiting = append(f.waiting[:0], f.waiting[n:]...)
 	f.w.Flush()

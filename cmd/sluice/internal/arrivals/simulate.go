@@ -123,13 +123,15 @@ func (c *SimulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 		}
 		return simulate.Limiter(t, p)
 	}
-	p := shaper.Policy{Rate: c.Rate, Burst: max(1, c.Burst), Capacity: c.Capacity, Concurrency: c.Concurrency, MaxWait: c.MaxWait}
+	p := shaper.Policy{Rate: c.Rate, Burst: max(1, c.Burst), Capacity: c.Capacity, Concurrency: c.Concurrency,
+		MaxWait: c.MaxWait}
 	for _, text := range c.Rates {
 		pace, err := console.ParsePace(text)
 		if err != nil {
 			return nil, console.Usagef("--rates: %q: %v", text, err)
 		}
-		p.Rates = append(p.Rates, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.PeriodMS, Burst: pace.Burst}.Pace())
+		p.Rates = append(p.Rates, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.PeriodMS,
+			Burst: pace.Burst}.Pace())
 	}
 	return simulate.Shaper(t, p, simulate.Workers{Horizon: c.Horizon, Service: c.Service})
 }
@@ -167,8 +169,10 @@ func figuresOf(r simulate.Report) simulationFigures {
 }
 
 func (c *SimulateCmd) print(a *console.App, t simulate.Trace, figures []simulationFigures) error {
-	fmt.Fprintf(a.Out, "%s in %v%s, through at %v\n\n", console.Plural(len(t), "arrival", "arrivals"), roundWait(t.Span()), meanRate(t), c.Rate)
-	rows := [][]string{{"THROUGH", "ADMITTED", "REFUSED", "DELAYED", "WAIT P50", "P95", "P99", "MAX", "PEAK DEPTH", "FULLEST"}}
+	fmt.Fprintf(a.Out, "%s in %v%s, through at %v\n\n", console.Plural(len(t), "arrival", "arrivals"),
+		roundWait(t.Span()), meanRate(t), c.Rate)
+	rows := [][]string{{"THROUGH", "ADMITTED", "REFUSED", "DELAYED", "WAIT P50", "P95", "P99", "MAX",
+		"PEAK DEPTH", "FULLEST"}}
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	wait := func(ms float64) string { return roundWait(time.Duration(ms * float64(time.Millisecond))).String() }
 	for _, f := range figures {

@@ -65,17 +65,20 @@ func (f *traceFlags) load(a *console.App) (simulate.Trace, error) {
 		return nil, fmt.Errorf("%s: %w: it has no arrivals", name, simulate.ErrTrace)
 	}
 	if skipped.Lines > 0 {
-		fmt.Fprintf(a.Err, "%s skipped that are not in the format of an access log; the first is line %d\n", console.Plural(skipped.Lines, "line", "lines"), skipped.First)
+		fmt.Fprintf(a.Err, "%s skipped that are not in the format of an access log; the first is line %d\n",
+			console.Plural(skipped.Lines, "line", "lines"), skipped.First)
 	}
 	return t, nil
 }
 
 // readTrace reads a trace and shows the progress of a large file on a terminal.
-func readTrace(a *console.App, in io.Reader, size int64, f simulate.Format) (simulate.Trace, simulate.Skipped, error) {
+func readTrace(a *console.App, in io.Reader, size int64, f simulate.Format) (simulate.Trace, simulate.Skipped,
+	error) {
 	if size < 10<<20 || !console.Terminal(a.Err) {
 		return simulate.Read(in, f)
 	}
-	bar := progressbar.NewOptions64(size, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowBytes(true), progressbar.OptionFullWidth(),
+	bar := progressbar.NewOptions64(size, progressbar.OptionSetWriter(a.Err),
+		progressbar.OptionShowBytes(true), progressbar.OptionFullWidth(),
 		progressbar.OptionSetDescription("read"), progressbar.OptionSetTheme(progressbar.ThemeASCII))
 	defer fmt.Fprintln(a.Err)
 	return simulate.Read(io.TeeReader(in, bar), f)
@@ -85,7 +88,8 @@ func readTrace(a *console.App, in io.Reader, size int64, f simulate.Format) (sim
 const longTrace = 200_000
 
 func (f *traceFlags) generate() (simulate.Trace, error) {
-	g := simulate.Generator{Shape: simulate.Shape(*f.Generate), Rate: f.Arrivals, Peak: f.Peak, For: f.For, Seed: f.Seed}
+	g := simulate.Generator{Shape: simulate.Shape(*f.Generate), Rate: f.Arrivals, Peak: f.Peak, For: f.For,
+		Seed: f.Seed}
 	switch {
 	case g.Shape == simulate.Steady || g.Shape == simulate.Poisson:
 		g.Peak = shaper.Rate{}

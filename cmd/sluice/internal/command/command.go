@@ -123,7 +123,8 @@ func NewParser(grammar any, std console.Stdio) (*kong.Kong, error) {
 		kong.Writers(std.Out, std.Err),
 		kong.Exit(func(code int) { panic(exited(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100, NoExpandSubcommands: true}),
-		kong.ExplicitGroups([]kong.Group{{Key: "settings", Title: "Settings (each with its key in the file, its environment variable and its default):"}}),
+		kong.ExplicitGroups([]kong.Group{{Key: "settings",
+			Title: "Settings (each with its key in the file, its environment variable and its default):"}}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("command line: %w", err)

@@ -27,7 +27,8 @@ func newHandler(w io.Writer, level string) slog.Handler {
 		least = slog.LevelInfo
 	}
 	if Terminal(w) {
-		return tint.NewHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""})
+		return tint.NewHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly,
+			NoColor: os.Getenv("NO_COLOR") != ""})
 	}
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least, ReplaceAttr: inUnits})
 }

@@ -26,7 +26,8 @@ func NewProgressOf(w io.Writer, things string) (Progress, time.Duration) {
 }
 
 // Watched runs do, shows its progress every so often, and once more at the end.
-func Watched(view Progress, every time.Duration, phase string, total int, t *Tally, figure func(Counts) int, do func()) {
+func Watched(view Progress, every time.Duration, phase string, total int, t *Tally, figure func(Counts) int,
+	do func()) {
 	began := time.Now()
 	show := func() {
 		c := t.Now()
@@ -64,7 +65,8 @@ func (b *bar) Show(phase string, done, total int, c Counts, _ time.Duration) {
 	if phase != b.phase {
 		b.Close()
 		b.phase = phase
-		b.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(b.w), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
+		b.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(b.w), progressbar.OptionShowCount(),
+			progressbar.OptionShowIts(),
 			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
 			progressbar.OptionSetTheme(progressbar.ThemeASCII))
 	}
@@ -96,12 +98,14 @@ func (l lines) Show(phase string, done, total int, c Counts, since time.Duration
 	if total >= 0 {
 		of, left = fmt.Sprintf("/%d", total), ", ? left"
 		if rate > 0 {
-			left = fmt.Sprintf(", %v left", time.Duration(float64(total-done)/rate*float64(time.Second)).Round(time.Second))
+			left = fmt.Sprintf(", %v left",
+				time.Duration(float64(total-done)/rate*float64(time.Second)).Round(time.Second))
 		}
 	}
 	verdicts, state := "", ""
 	if c.Answered() > 0 {
-		verdicts = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.Accepted, Sum(c.Refused), Sum(c.Failed))
+		verdicts = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.Accepted, Sum(c.Refused),
+			Sum(c.Failed))
 	}
 	if c.Waiting {
 		state = "; queue full, waiting"
@@ -127,7 +131,8 @@ func (a *App) WatchSteps(what string, total int, long bool) (watch func(done int
 			}
 		}, func() {}
 	}
-	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(), progressbar.OptionSetDescription(what),
+	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(),
+		progressbar.OptionSetDescription(what),
 		progressbar.OptionSetTheme(progressbar.ThemeASCII), progressbar.OptionSetPredictTime(total > 1))
 	_ = bar.RenderBlank() // before the first step, which may be slow
 	return func(done int) { _ = bar.Set(done) }, func() { fmt.Fprintln(a.Err) }

@@ -31,7 +31,8 @@ type Counts struct {
 }
 
 func NewTally(now time.Time) *Tally {
-	return &Tally{Began: now, changed: now, counts: Counts{Refused: map[string]int{}, Failed: map[string]int{}, Ended: map[string]int{}}}
+	return &Tally{Began: now, changed: now, counts: Counts{Refused: map[string]int{},
+		Failed: map[string]int{}, Ended: map[string]int{}}}
 }
 
 func (t *Tally) Accept() { t.With(func(c *Counts) { c.Accepted++ }) }

@@ -92,7 +92,8 @@ type burst struct {
 	follow         bool
 	patience       time.Duration
 	submit         func(ctx context.Context, i int) (wire.Job, error)
-	await          func(ctx context.Context, id string) (wire.Job, error) // blocks until the job has ended, for a bounded time
+	// await blocks until the job has ended, for a bounded time.
+	await func(ctx context.Context, id string) (wire.Job, error)
 }
 
 // burstSummary is the outcome of a burst.
@@ -163,7 +164,8 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 
 // followAll waits for the jobs in order, a few at a time, because they leave in that order. It ends
 // with ctx, and if no job ends within the patience.
-func (b *burst) followAll(ctx context.Context, view console.Progress, every time.Duration, t *console.Tally, ids []string) {
+func (b *burst) followAll(ctx context.Context, view console.Progress, every time.Duration, t *console.Tally,
+	ids []string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.Start(time.Now())

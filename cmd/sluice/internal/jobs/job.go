@@ -141,7 +141,8 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	if asJSON {
 		return console.PrintJSON(w, job)
 	}
-	rows := [][]string{{"id", job.ID}, {"tenant", job.Tenant}, {"route", job.Route}, {"type", job.Type}, {"state", job.State}}
+	rows := [][]string{{"id", job.ID}, {"tenant", job.Tenant}, {"route", job.Route}, {"type", job.Type},
+		{"state", job.State}}
 	add := func(label, value string, applies bool) {
 		if applies {
 			rows = append(rows, []string{label, value})
@@ -179,7 +180,8 @@ func printAttempts(w io.Writer, log []wire.Attempt) error {
 		if a.Status > 0 {
 			status = strconv.Itoa(a.Status)
 		}
-		rows = append(rows, []string{strconv.Itoa(a.Attempt), a.Outcome, console.InstantText(a.At), status, console.OneLine(a.Message)})
+		rows = append(rows, []string{strconv.Itoa(a.Attempt), a.Outcome, console.InstantText(a.At), status,
+			console.OneLine(a.Message)})
 	}
 	fmt.Fprintln(w)
 	return console.PrintTable(w, rows)

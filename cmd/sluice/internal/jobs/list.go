@@ -43,7 +43,8 @@ func (c *jobListCmd) Run(a *console.App) error {
 		flag string
 		from *time.Time
 		to   *time.Time
-	}{{"--created-after", c.CreatedAfter, &asked.CreatedAfter}, {"--created-before", c.CreatedBefore, &asked.CreatedBefore}} {
+	}{{"--created-after", c.CreatedAfter, &asked.CreatedAfter}, {"--created-before", c.CreatedBefore,
+		&asked.CreatedBefore}} {
 		if at.from == nil {
 			continue
 		}
@@ -63,7 +64,8 @@ func (c *jobListCmd) Run(a *console.App) error {
 			if j.Position > 0 {
 				position = strconv.FormatInt(j.Position, 10)
 			}
-			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts), j.Created.UTC().Format(time.RFC3339), j.Route, j.Type)
+			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts),
+				j.Created.UTC().Format(time.RFC3339), j.Route, j.Type)
 		},
 		Fetch: func(cursor string, limit int) ([]wire.Job, string, error) {
 			asked.Limit, asked.Cursor = limit, cursor
@@ -78,5 +80,6 @@ func (c *jobListCmd) Run(a *console.App) error {
 }
 
 func jobLine(id, state, position, attempts, created, route, kind string) string {
-	return fmt.Sprintf("%-28s  %-9s  %8s  %-9s  %-20s  %-12s  %s", id, state, position, attempts, created, route, kind)
+	return fmt.Sprintf("%-28s  %-9s  %8s  %-9s  %-20s  %-12s  %s", id, state, position, attempts, created,
+		route, kind)
 }

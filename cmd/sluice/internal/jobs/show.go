@@ -89,7 +89,8 @@ func messageOf(e wire.JobError) string {
 
 func showJob(out io.Writer, job wire.Job) error {
 	w := bufio.NewWriter(out) // Flush returns the error of any write
-	fmt.Fprintf(w, "job %s of %s: %s on route %s\n%s", job.ID, job.Tenant, job.Type, job.Route, cmp.Or(job.State, "past retention"))
+	fmt.Fprintf(w, "job %s of %s: %s on route %s\n%s", job.ID, job.Tenant, job.Type, job.Route,
+		cmp.Or(job.State, "past retention"))
 	if job.Position > 0 {
 		fmt.Fprintf(w, ", position %d", job.Position)
 	}
@@ -133,5 +134,6 @@ func showResponse(w *bufio.Writer, r wire.Response) {
 	if r.BodyTruncated {
 		cut = "  (cut off)\n"
 	}
-	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(console.Printable(strings.TrimRight(r.Body, "\n")), "\n", "\n  "), cut)
+	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(console.Printable(strings.TrimRight(r.Body,
+		"\n")), "\n", "\n  "), cut)
 }

@@ -126,11 +126,13 @@ func (c *SubmitCmd) check() error {
 		name  string
 		given bool
 	}{
-		{"a payload", c.Payload != ""}, {"--type", c.Type != ""}, {"--route", c.Route != ""}, {"--key", c.Key != ""}, {"--delay", c.Delay != 0},
+		{"a payload", c.Payload != ""}, {"--type", c.Type != ""}, {"--route", c.Route != ""}, {"--key",
+			c.Key != ""}, {"--delay", c.Delay != 0},
 		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
 	} {
 		if own.given {
-			return console.Usagef("%s and --file exclude each other: set it in the lines of the file", own.name)
+			return console.Usagef("%s and --file exclude each other: set it in the lines of the file",
+				own.name)
 		}
 	}
 	return nil

@@ -117,7 +117,8 @@ func (f *feed) sendAll(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("line %d and the lines after it have an unknown outcome: %w", f.pending[0].line, err)
+			return fmt.Errorf("line %d and the lines after it have an unknown outcome: %w",
+				f.pending[0].line, err)
 		}
 		if pause > 0 {
 			f.tally.With(func(c *console.Counts) { c.Waiting = true })
@@ -242,7 +243,8 @@ func (f *feed) settle(batch []submission, verdicts []wire.BatchVerdict) (pause t
 // mayPass reports whether the line may be admitted later: the queue was full, and the line fits
 // into its capacity.
 func mayPass(p wire.Problem) bool {
-	return p.Status == http.StatusTooManyRequests && p.Type != neverFits && (p.Capacity == nil || *p.Capacity > 0) || p.Status == http.StatusServiceUnavailable
+	return p.Status == http.StatusTooManyRequests && p.Type != neverFits &&
+		(p.Capacity == nil || *p.Capacity > 0) || p.Status == http.StatusServiceUnavailable
 }
 
 // reasonOf returns why the line was refused.
@@ -278,7 +280,8 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 			return 0, nil
 		}
 	}
-	safe := answer != nil && slices.Contains([]string{"shutting-down", "starting", "draining"}, answer.Kind()) // nothing was admitted
+	safe := answer != nil && slices.Contains([]string{"shutting-down", "starting", "draining"},
+		answer.Kind()) // nothing was admitted
 	if !safe && slices.ContainsFunc(batch, func(s submission) bool { return !s.keyed }) {
 		if again {
 			err = fmt.Errorf("%w; lines without an idempotency key may have been admitted (--key-prefix gives every line a key)", err)
@@ -330,7 +333,8 @@ func (c *SubmitCmd) submitFile(a *console.App) error {
 	defer cancel()
 	t := console.NewTally(time.Now())
 	f := &feed{
-		lines: feedLines(ctx, newLineReader(in, maxLine)), prefix: c.KeyPrefix, wait: !c.NoWait, patience: c.Timeout, tally: t,
+		lines:  feedLines(ctx, newLineReader(in, maxLine)),
+		prefix: c.KeyPrefix, wait: !c.NoWait, patience: c.Timeout, tally: t,
 		send: func(ctx context.Context, jobs []json.RawMessage) ([]wire.BatchVerdict, error) {
 			return remote.SubmitRaw(ctx, c.Tenant, jobs, false)
 		},
@@ -356,7 +360,8 @@ func (c *SubmitCmd) submitFile(a *console.App) error {
 
 func (s feedSummary) print(w io.Writer) error {
 	rows := [][]string{
-		{"lines", strconv.Itoa(s.Lines)}, {"admitted", strconv.Itoa(s.Admitted)}, {"replayed", strconv.Itoa(s.Replayed)},
+		{"lines", strconv.Itoa(s.Lines)}, {"admitted", strconv.Itoa(s.Admitted)}, {"replayed",
+			strconv.Itoa(s.Replayed)},
 	}
 	for _, kind := range slices.Sorted(maps.Keys(s.Refused)) {
 		rows = append(rows, []string{"refused", fmt.Sprintf("%d: %s", s.Refused[kind], kind)})

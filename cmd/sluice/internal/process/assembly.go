@@ -20,7 +20,8 @@ import (
 
 // authenticator finds the tenants of requests. It is nil without authentication and without the API
 // role. It may wait a few seconds for the keys of an issuer.
-func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore, guesses *auth.Guesses) (*auth.Authenticator, error) {
+func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
+	guesses *auth.Guesses) (*auth.Authenticator, error) {
 	modes := p.Config.Auth.Modes()
 	if len(modes) == 0 || !p.Roles.API {
 		return nil, nil
@@ -45,7 +46,8 @@ func (p *Process) apiConfig(shared parts) api.Config {
 	pages := map[string]http.Handler{}
 	if p.Config.Admin.Asynqmon {
 		// It is never closed, because the engine owns the connections.
-		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath, RedisConnOpt: client{shared.engine.Client()}})
+		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath,
+			RedisConnOpt: client{shared.engine.Client()}})
 	}
 	if p.Config.Admin.Profiles {
 		pages[profilesPath] = profiles()
@@ -84,7 +86,8 @@ func (p *Process) guards() []api.IntakeGuard {
 	for _, name := range slices.Sorted(maps.Keys(p.Config.Guards)) {
 		g := p.Config.Guards[name]
 		guards = append(guards, api.IntakeGuard{
-			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
+			Rule: limiter.Rule{Name: name,
+				Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}
 	return guards
@@ -125,12 +128,15 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	for name, r := range p.Config.Routes {
 		var fleet *worker.AsynqRoute
 		if r.Asynq.Queue != "" {
-			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports, ReportWithin: r.Asynq.ReportWithin}
+			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports,
+				ReportWithin: r.Asynq.ReportWithin}
 		}
 		routes[name] = worker.Route{
 			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
-			Retry:   worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff, MaxBackoff: r.Retry.MaxBackoff},
-			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay, SlowAfter: r.Breaker.SlowAfter},
+			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
+				MaxBackoff: r.Retry.MaxBackoff},
+			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay,
+				SlowAfter: r.Breaker.SlowAfter},
 		}
 	}
 	return worker.Config{

@@ -44,7 +44,8 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 		}
 	}
 	if p.Config.Metrics.Listen != "" {
-		l.metrics, err = p.listen("metrics", "--metrics-listen", p.Config.Metrics.Listen, scrapeConnections, fail)
+		l.metrics, err = p.listen("metrics", "--metrics-listen", p.Config.Metrics.Listen,
+			scrapeConnections, fail)
 	}
 	return l, err
 }
@@ -106,7 +107,8 @@ func (p *Process) listen(
 	key := section + ".listen"
 	socket, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot listen on %s: %w (choose another address with %s)", key, address, rootOf(err), flag)
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w (choose another address with %s)", key, address,
+			rootOf(err), flag)
 	}
 	l := &listener{gate: newGate(), log: p.Log}
 	l.socket = api.Limit(socket, section, api.Limits{
@@ -140,7 +142,8 @@ func (l *listener) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
 	defer cancel()
 	if err := l.server.Shutdown(ctx); err != nil {
-		l.log.Warn("requests were still running at the end and were cut off", "address", l.addr().String(), "error", err)
+		l.log.Warn("requests were still running at the end and were cut off", "address", l.addr().String(),
+			"error", err)
 	}
 }
 

@@ -96,7 +96,8 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 	defer listeners.close()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	listeners.register(registry)
 	traces, err := tracing.Open(ctx, tracing.Config{
 		Endpoint: p.Config.Traces.Endpoint, Sample: p.Config.Traces.Sample, Version: p.Version.Version,
@@ -244,7 +245,8 @@ func (p *Process) reportReady(now Running, engine *queue.Engine) {
 }
 
 // reload runs the reloader until ctx ends. The returned function waits for its end.
-func (p *Process) reload(ctx context.Context, shared parts, server *api.Server, reread <-chan os.Signal) func() {
+func (p *Process) reload(ctx context.Context, shared parts, server *api.Server,
+	reread <-chan os.Signal) func() {
 	if p.Reloader == nil {
 		return func() {}
 	}
@@ -268,7 +270,8 @@ func cause(ctx context.Context) error {
 
 // open connects to the engine and opens the queue. It retries while Redis is unreachable, so that
 // both can be started at once. Any other error ends it.
-func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue, error) {
+func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue,
+	error) {
 	var logged time.Time
 	pause := 100 * time.Millisecond
 	for {
@@ -289,7 +292,8 @@ func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*que
 	}
 }
 
-func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue, error) {
+func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue,
+	error) {
 	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{
 		URL:         p.Config.Redis.URL,
 		DataDir:     p.Config.Redis.DataDir,
@@ -313,7 +317,8 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead, Idempotency: p.Config.Retention.Idempotency,
 			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,
 		},
-		Store:        queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants, FlowShare: p.Config.Store.FlowShare},
+		Store: queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,
+			FlowShare: p.Config.Store.FlowShare},
 		CompressOver: int(p.Config.Store.CompressOver),
 		Horizon:      p.Config.Worker.Horizon,
 		Registerer:   attempt,
@@ -323,7 +328,8 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())
 	}
 	if err := registry.Register(attempt); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(), engine.Close())
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(),
+			engine.Close())
 	}
 	return engine, q, nil
 }

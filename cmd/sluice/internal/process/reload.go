@@ -42,14 +42,18 @@ type Reloader struct {
 }
 
 // NewReloader returns a reloader of the file at path, whose settings are in force.
-func NewReloader(path string, inForce config.Config, load func() (config.Config, error), log *slog.Logger) *Reloader {
+func NewReloader(
+	path string, inForce config.Config, load func() (config.Config, error), log *slog.Logger,
+) *Reloader {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	r := &Reloader{
 		path: path, inForce: inForce, load: load, log: log,
-		good: gauge("sluice_config_last_reload_successful", "1 if the policies of the configuration file are in force, 0 if the file was refused since."),
-		at:   gauge("sluice_config_last_reload_success_timestamp_seconds", "When policies of the configuration file last came into force."),
+		good: gauge("sluice_config_last_reload_successful",
+			"1 if the policies of the configuration file are in force, 0 if the file was refused since."),
+		at: gauge("sluice_config_last_reload_success_timestamp_seconds",
+			"When policies of the configuration file last came into force."),
 	}
 	r.good.Set(1)
 	r.at.SetToCurrentTime()
@@ -115,7 +119,8 @@ func (r *Reloader) reload(ctx context.Context) {
 			problems = shaper.Problems{{Field: "--config", Value: r.path, Rule: err.Error()}}
 		}
 		for _, p := range problems {
-			r.log.Error("the configuration file is refused; the former policies stay in force", "problem", p.String())
+			r.log.Error("the configuration file is refused; the former policies stay in force", "problem",
+				p.String())
 		}
 		return
 	}
@@ -138,14 +143,16 @@ func (r *Reloader) enforce(ctx context.Context) {
 	err := r.set(ctx, tenants.Baseline(), tenants.Named)
 	switch {
 	case err == nil:
-		r.log.Info("the policies of the configuration file are in force", "tenants", len(tenants.Named), "tiers", len(tenants.Tiers))
+		r.log.Info("the policies of the configuration file are in force", "tenants", len(tenants.Named),
+			"tiers", len(tenants.Tiers))
 		r.inForce.Tenants, r.wanted, r.asked = tenants, nil, false
 		r.good.Set(1)
 		r.at.SetToCurrentTime()
 	case errors.Is(err, queue.ErrUnavailable):
 		r.good.Set(0)
 		if ctx.Err() == nil {
-			r.log.Warn("redis does not answer; the policies of the configuration file are applied later", "error", err)
+			r.log.Warn("redis does not answer; the policies of the configuration file are applied later",
+				"error", err)
 		}
 	default:
 		r.wanted = nil

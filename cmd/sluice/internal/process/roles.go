@@ -25,11 +25,13 @@ func ParseRoles(text string) (Roles, shaper.Problems) {
 		case "worker":
 			r.Worker = true
 		default:
-			return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must be api, worker or api,worker"}}
+			return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text),
+				Rule: "must be api, worker or api,worker"}}
 		}
 	}
 	if len(names) != len(slices.Compact(slices.Sorted(slices.Values(names)))) {
-		return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must name each role once"}}
+		return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text),
+			Rule: "must name each role once"}}
 	}
 	return r, nil
 }

@@ -78,7 +78,8 @@ func (c *tenantApplyCmd) Run(a *console.App) error {
 		return nil
 	}
 	if n := d.pruned(); n > 0 {
-		text := console.Plural(n, "tenant that is not in the file loses", "tenants that are not in the file lose") + " all API overrides."
+		text := console.Plural(n, "tenant that is not in the file loses",
+			"tenants that are not in the file lose") + " all API overrides."
 		if !asks {
 			fmt.Fprintln(a.Err, text)
 		} else if err := a.Confirm(text + " Continue? [y/N] "); err != nil {
@@ -155,7 +156,8 @@ func (d *differences) print(a *console.App, asJSON bool) error {
 		}
 	}
 	d.refusals(a)
-	fmt.Fprintf(a.Err, "%s, %d equal.\n", console.Plural(len(d.Tenants), "tenant differs", "tenants differ"), d.Equal)
+	fmt.Fprintf(a.Err, "%s, %d equal.\n", console.Plural(len(d.Tenants), "tenant differs", "tenants differ"),
+		d.Equal)
 	return nil
 }
 
@@ -222,7 +224,8 @@ func (d *differences) summary(a *console.App) error {
 			applied++
 		}
 	}
-	rows := [][]string{{"changed", fmt.Sprint(applied)}, {"equal", fmt.Sprint(d.Equal + len(d.Tenants) - applied - d.failed() - d.left())}}
+	rows := [][]string{{"changed", fmt.Sprint(applied)}, {"equal",
+		fmt.Sprint(d.Equal + len(d.Tenants) - applied - d.failed() - d.left())}}
 	if n := d.failed(); n > 0 {
 		rows = append(rows, []string{"refused", fmt.Sprint(n)})
 	}

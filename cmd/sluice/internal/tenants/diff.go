@@ -34,7 +34,8 @@ func (c settingChange) String() string {
 	if c.To.Source != shaper.SourceAPI {
 		to += " (" + c.To.Source + ")"
 	}
-	return fmt.Sprintf("%s %s (%s) → %s", strings.Replace(c.Setting, "max_wait_ms", "max_wait", 1), c.From.text, c.From.Source, to)
+	return fmt.Sprintf("%s %s (%s) → %s", strings.Replace(c.Setting, "max_wait_ms", "max_wait", 1),
+		c.From.text, c.From.Source, to)
 }
 
 // changesBetween returns the settings that differ between a tenant before and after a change. It
@@ -58,7 +59,8 @@ func changesBetween(before, after wire.Tenant) []settingChange {
 	from, to := stances(before.Policy), stances(after.Policy)
 	list("", from, to, nil, nil)
 	for _, route := range routesOf(before, after) {
-		list("routes."+route+".", stances(flowPolicy(before, route)), stances(flowPolicy(after, route)), from, to)
+		list("routes."+route+".", stances(flowPolicy(before, route)), stances(flowPolicy(after, route)),
+			from, to)
 	}
 	return changes
 }
@@ -92,7 +94,8 @@ func tierStance(t wire.Tenant) namedStance {
 	if t.Tier != "" {
 		value = t.Tier
 	}
-	return namedStance{"tier", stance{value, cmp.Or(t.Sources["tier"], shaper.SourceDefault), cmp.Or(t.Tier, "none")}}
+	return namedStance{"tier", stance{value, cmp.Or(t.Sources["tier"], shaper.SourceDefault),
+		cmp.Or(t.Tier, "none")}}
 }
 
 // stances returns the settings of a policy in the order of printTenant.
@@ -106,9 +109,12 @@ func stances(p wire.Policy) []namedStance {
 		rates = []wire.Pace{}
 	}
 	return []namedStance{
-		of("rate", p.Rate, console.RateText(p.Rate)), number("burst", p.Burst), of("rates", rates, cmp.Or(console.RatesText(rates), "none")),
-		number("capacity", p.Capacity), number("capacity_bytes", p.CapacityBytes), number("concurrency", p.Concurrency),
-		of("max_wait_ms", p.MaxWaitMS, (time.Duration(p.MaxWaitMS) * time.Millisecond).String()), of("paused", p.Paused, strconv.FormatBool(p.Paused)),
+		of("rate", p.Rate, console.RateText(p.Rate)), number("burst", p.Burst), of("rates", rates,
+			cmp.Or(console.RatesText(rates), "none")),
+		number("capacity", p.Capacity), number("capacity_bytes", p.CapacityBytes), number("concurrency",
+			p.Concurrency),
+		of("max_wait_ms", p.MaxWaitMS, (time.Duration(p.MaxWaitMS) * time.Millisecond).String()), of("paused",
+			p.Paused, strconv.FormatBool(p.Paused)),
 	}
 }
 

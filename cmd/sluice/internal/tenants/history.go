@@ -46,7 +46,8 @@ func (c *tenantHistoryCmd) Run(a *console.App) error {
 	rows := [][]string{{"AT", "REVISION", "BY", "REASON", "CHANGE"}}
 	for _, e := range history.Items {
 		rows = append(rows, []string{
-			e.At.UTC().Format(time.RFC3339), strconv.FormatInt(e.Revision, 10), e.Actor, console.OrDash(e.Reason), entryText(e),
+			e.At.UTC().Format(time.RFC3339), strconv.FormatInt(e.Revision,
+				10), e.Actor, console.OrDash(e.Reason), entryText(e),
 		})
 	}
 	return console.PrintTable(a.Out, rows)
@@ -76,7 +77,8 @@ func changeText(before, after wire.Overrides) string {
 	var changes []string
 	for i := range was {
 		if was[i].value != is[i].value {
-			changes = append(changes, fmt.Sprintf("%s %s → %s", was[i].name, console.OrDash(was[i].value), console.OrDash(is[i].value)))
+			changes = append(changes, fmt.Sprintf("%s %s → %s", was[i].name, console.OrDash(was[i].value),
+				console.OrDash(is[i].value)))
 		}
 	}
 	return console.OrDash(strings.Join(changes, ", "))
@@ -87,7 +89,8 @@ type overrideText struct{ name, value string }
 // overrideTexts returns the settings of a tenant as readable text, in the order of printTenant.
 // Empty is not set.
 func overrideTexts(o wire.Overrides) []overrideText {
-	return append(routeTexts("", o.RouteOverrides), overrideText{"draining", pointed(o.Draining)}, overrideText{"tier", o.Tier})
+	return append(routeTexts("", o.RouteOverrides), overrideText{"draining", pointed(o.Draining)},
+		overrideText{"tier", o.Tier})
 }
 
 // routeTexts returns the settings that a route can have.
@@ -100,7 +103,8 @@ func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
 		rates = cmp.Or(console.RatesText(*o.Rates), "none")
 	}
 	texts := []overrideText{
-		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity", pointed(o.Capacity)}, {"capacity_bytes", pointed(o.CapacityBytes)},
+		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity",
+			pointed(o.Capacity)}, {"capacity_bytes", pointed(o.CapacityBytes)},
 		{"concurrency", pointed(o.Concurrency)},
 		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)},
 	}

@@ -105,7 +105,8 @@ func (c *keyListCmd) Run(a *console.App) error {
 				expires += " (expired)"
 			}
 		}
-		rows = append(rows, []string{k.ID, console.InstantText(k.Created), expires, console.OrDash(console.OneLine(k.Name))})
+		rows = append(rows, []string{k.ID, console.InstantText(k.Created), expires,
+			console.OrDash(console.OneLine(k.Name))})
 	}
 	return console.PrintTable(a.Out, rows)
 }

@@ -55,7 +55,8 @@ type planner struct {
 
 // plans returns the tenants that differ, by name, and how many were compared. Refusals are part of
 // the plans; the error is a failure of the server.
-func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, t *console.Tally) (plans []tenantPlan, compared int, err error) {
+func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides,
+	t *console.Tally) (plans []tenantPlan, compared int, err error) {
 	all := make([]tenantPlan, 0, len(wanted))
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		all = append(all, tenantPlan{Tenant: name, wanted: new(wire.OverridesOf(wanted[name]))})
@@ -76,7 +77,8 @@ func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides, 
 	if err != nil {
 		return nil, 0, fmt.Errorf("compare the tenants: %w", err)
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(t tenantPlan) bool { return !t.differs() }), len(all), nil
+	return slices.DeleteFunc(slices.Clone(all), func(t tenantPlan) bool { return !t.differs() }),
+		len(all), nil
 }
 
 // overridden returns the tenants with API overrides that are not named.
@@ -109,7 +111,8 @@ func (p planner) work(ctx context.Context, plan *tenantPlan) error {
 		if maps.Equal(overridesByName(before.Overrides), overridesByName(plan.wanted)) {
 			return nil
 		}
-		after, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settingsOf(plan.wanted), Revision: before.Revision, DryRun: true})
+		after, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settingsOf(plan.wanted),
+			Revision: before.Revision, DryRun: true})
 		switch {
 		case statusOf(err) == http.StatusPreconditionFailed:
 			continue
@@ -130,7 +133,8 @@ func (p planner) apply(ctx context.Context, plan *tenantPlan, reason string) err
 	settings := settingsOf(plan.wanted)
 	settings.Reason = reason
 	for range planTries {
-		_, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settings, Revision: plan.revision})
+		_, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settings,
+			Revision: plan.revision})
 		if statusOf(err) != http.StatusPreconditionFailed {
 			plan.Applied = err == nil
 			return plan.refused(err)

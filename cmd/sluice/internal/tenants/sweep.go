@@ -192,7 +192,8 @@ func (s *sweep) print(w io.Writer) error {
 	if s.Stopped != "" {
 		why := s.Stopped
 		if s.RetryAfterMS > 0 {
-			why += fmt.Sprintf("; capacity is free again in %v", time.Duration(s.RetryAfterMS)*time.Millisecond)
+			why += fmt.Sprintf("; capacity is free again in %v",
+				time.Duration(s.RetryAfterMS)*time.Millisecond)
 		}
 		rows = append(rows, []string{"stopped", why})
 	}

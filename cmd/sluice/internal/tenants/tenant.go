@@ -56,7 +56,9 @@ type changeFlags struct {
 
 // tune makes the change. For an unknown tenant, whose name may be misspelt, it asks for
 // confirmation or requires --create.
-func (f *changeFlags) tune(a *console.App, change func(*client.Client) (wire.Tenant, error)) (wire.Tenant, error) {
+func (f *changeFlags) tune(
+	a *console.App, change func(*client.Client) (wire.Tenant, error),
+) (wire.Tenant, error) {
 	remote, err := f.Connect(1)
 	if err != nil {
 		return wire.Tenant{}, err
@@ -66,8 +68,10 @@ func (f *changeFlags) tune(a *console.App, change func(*client.Client) (wire.Ten
 	}
 	t, err := change(remote.Known())
 	var answer *client.Error
-	if errors.As(err, &answer) && answer.Kind() == "unknown-tenant" && console.Terminal(a.In) && console.Terminal(a.Err) {
-		if err := a.Confirm(fmt.Sprintf("The tenant %s is unknown. Create it? [y/N] ", console.Printable(f.Name))); err != nil {
+	if errors.As(err, &answer) && answer.Kind() == "unknown-tenant" && console.Terminal(a.In) &&
+		console.Terminal(a.Err) {
+		if err := a.Confirm(fmt.Sprintf("The tenant %s is unknown. Create it? [y/N] ",
+			console.Printable(f.Name))); err != nil {
 			return wire.Tenant{}, err
 		}
 		return change(remote)
@@ -110,7 +114,8 @@ func (c *tenantListCmd) Run(a *console.App) error {
 			if t.Draining {
 				limitedBy += ", draining"
 			}
-			return tenantLine(t.Tenant, console.RateText(t.Rate), figure(t.Capacity), figure(t.Depth), figure(t.Running), figure(t.DeadLetters), limitedBy)
+			return tenantLine(t.Tenant, console.RateText(t.Rate), figure(t.Capacity), figure(t.Depth),
+				figure(t.Running), figure(t.DeadLetters), limitedBy)
 		},
 		Fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
 			page, err := remote.Tenants(a.Ctx, cursor, limit)
@@ -124,7 +129,8 @@ func (c *tenantListCmd) Run(a *console.App) error {
 }
 
 func tenantLine(name, rate, capacity, depth, running, dead, limitedBy string) string {
-	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %8s  %s", name, rate, capacity, depth, running, dead, limitedBy)
+	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %8s  %s", name, rate, capacity, depth, running, dead,
+		limitedBy)
 }
 
 type tenantGetCmd struct{ tenantFlags }
@@ -184,7 +190,9 @@ func (c *tenantSetCmd) Run(a *console.App) error {
 	if err != nil {
 		return err
 	}
-	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) { return remote.Patch(a.Ctx, c.Name, patch) })
+	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) {
+		return remote.Patch(a.Ctx, c.Name, patch)
+	})
 	if err != nil {
 		return fmt.Errorf("change the tenant: %w", err)
 	}
@@ -198,7 +206,8 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 		if name == "max_wait" {
 			name = "max_wait_ms"
 		}
-		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_wait_ms", "paused", "tier"}, name) {
+		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency",
+			"max_wait_ms", "paused", "tier"}, name) {
 			return nil, console.Usagef("--reset: %q: must be a setting of a tenant", name)
 		}
 		patch[name] = nil
@@ -206,7 +215,8 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 	if c.Rate != nil {
 		patch["rate"] = *c.Rate
 	}
-	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity, "capacity_bytes": c.CapacityBytes, "concurrency": c.Concurrency} {
+	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity,
+		"capacity_bytes": c.CapacityBytes, "concurrency": c.Concurrency} {
 		if value != nil {
 			patch[name] = *value
 		}
@@ -253,8 +263,13 @@ type switchFlags struct {
 }
 
 // change makes the change and prints the tenant. verb names the change in an error.
-func (f *switchFlags) change(a *console.App, verb string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error)) error {
-	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) { return change(remote, a.Ctx, f.Name, f.Reason) })
+func (f *switchFlags) change(
+	a *console.App, verb string,
+	change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error),
+) error {
+	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) {
+		return change(remote, a.Ctx, f.Name, f.Reason)
+	})
 	if err != nil {
 		return fmt.Errorf("%s the tenant: %w", verb, err)
 	}
@@ -336,7 +351,8 @@ func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 	}
 	rows = append(rows, figureRows(t.Figures)...)
 	if t.DeadBytes > 0 {
-		rows = append(rows, []string{"bytes stored", console.BytesText(t.StoredBytes), ""}, []string{"of dead letters", console.BytesText(t.DeadBytes), ""})
+		rows = append(rows, []string{"bytes stored", console.BytesText(t.StoredBytes), ""},
+			[]string{"of dead letters", console.BytesText(t.DeadBytes), ""})
 	}
 	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
 		f := t.Routes[route]
@@ -351,7 +367,8 @@ func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 }
 
 func samePolicy(a, b wire.Policy) bool {
-	return slices.EqualFunc(policyRows(a), policyRows(b), func(x, y []string) bool { return slices.Equal(x[:2], y[:2]) })
+	same := func(x, y []string) bool { return slices.Equal(x[:2], y[:2]) }
+	return slices.EqualFunc(policyRows(a), policyRows(b), same)
 }
 
 // policyRows returns the settings with their sources.
@@ -365,11 +382,13 @@ func policyRows(p wire.Policy) [][]string {
 	}
 	rows = append(rows, []string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]})
 	if p.CapacityBytes > 0 {
-		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10), p.Sources["capacity_bytes"]})
+		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10),
+			p.Sources["capacity_bytes"]})
 	}
 	return append(rows,
 		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
-		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(), p.Sources["max_wait_ms"]},
+		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(),
+			p.Sources["max_wait_ms"]},
 		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
 }
 

@@ -79,7 +79,8 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 		case err == nil:
 			look = next
 			continue
-		case errors.Is(err, io.EOF) && time.Since(began) > time.Second: // the server ends streams after some minutes
+		case errors.Is(err, io.EOF) &&
+			time.Since(began) > time.Second: // the server ends streams after some minutes
 			continue
 		case !access.Transient(err), !met && !answered(err):
 			return fmt.Errorf("follow the figures: %w", err)
@@ -91,7 +92,8 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 			}
 		}
 		if f.patience > 0 && time.Since(lost) >= f.patience {
-			return fmt.Errorf("follow the figures: the server has been unreachable for %v: %w", f.patience, err)
+			return fmt.Errorf("follow the figures: the server has been unreachable for %v: %w",
+				f.patience, err)
 		}
 		f.send(linkNews{err: err})
 		timer := time.NewTimer(pause)

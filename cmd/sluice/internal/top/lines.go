@@ -70,7 +70,8 @@ func (l *samples) take(news any) (look sample, complete bool) {
 		l.first = true
 		return sample{}, false
 	}
-	look = sample{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching, Tenants: []tenantFigures{}}
+	look = sample{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching,
+		Tenants: []tenantFigures{}}
 	for _, row := range m.table.Items {
 		look.Tenants = append(look.Tenants, tenantFigures{row, ratesOf(m.tracks[row.Tenant])})
 	}
@@ -140,15 +141,19 @@ func printSampleLines(w io.Writer, l sample) {
 	if o.Lateness != nil {
 		late = fmt.Sprintf(" lateness_p99 %sms", console.Short(*o.Lateness))
 	}
-	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth, o.Running, o.rateFigures.text(), o.Workers, late, store)
+	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth,
+		o.Running, o.rateFigures.text(), o.Workers, late, store)
 	if t := l.Tenant; t != nil {
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s p99 %s\n", at, console.Plain(t.Tenant.Tenant), console.RateText(t.Rate), t.LimitedBy,
-			heldPart(t.HeldUntil, t.HeldBy, t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS), console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
+			heldPart(t.HeldUntil, t.HeldBy,
+				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS), console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
 		return
 	}
 	for _, t := range l.Tenants {
-		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at, console.Plain(t.Tenant), console.RateText(t.Rate), t.LimitedBy,
-			heldPart(t.HeldUntil, t.HeldBy, t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS))
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at,
+			console.Plain(t.Tenant), console.RateText(t.Rate), t.LimitedBy,
+			heldPart(t.HeldUntil, t.HeldBy,
+				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS))
 	}
 }
 
@@ -179,5 +184,6 @@ func (r rateFigures) text() string {
 	if r.Arrivals == nil {
 		return ""
 	}
-	return fmt.Sprintf(" in %s/s out %s/s refused %s/s", console.Short(*r.Arrivals), console.Short(*r.Departures), console.Short(*r.Refusals))
+	return fmt.Sprintf(" in %s/s out %s/s refused %s/s", console.Short(*r.Arrivals),
+		console.Short(*r.Departures), console.Short(*r.Refusals))
 }

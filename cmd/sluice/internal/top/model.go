@@ -297,7 +297,8 @@ func searchText(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255
 // subject returns the tenant that a change applies to, with its last figures.
 func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	if t := m.tenant; m.look.Tenant != "" && t != nil {
-		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Rates: t.Rates, Depth: t.Depth, Capacity: t.Capacity, Paused: t.Paused}, true
+		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Rates: t.Rates, Depth: t.Depth,
+			Capacity: t.Capacity, Paused: t.Paused}, true
 	}
 	name := m.chosen
 	if m.look.Tenant != "" {
@@ -330,7 +331,8 @@ func (m *topModel) propose(action string) {
 		m.notice, m.failed = "no tenant is chosen", true
 		return
 	}
-	c := change{tenant: row.Tenant, action: action, rate: row.Rate, before: row.Rate, depth: row.Depth, varied: len(row.Rates) > 0 || m.routesVary()}
+	c := change{tenant: row.Tenant, action: action, rate: row.Rate, before: row.Rate, depth: row.Depth,
+		varied: len(row.Rates) > 0 || m.routesVary()}
 	switch action {
 	case "faster":
 		c.action, c.rate = "rate", faster(row.Rate)
@@ -375,21 +377,25 @@ func (c change) question() string {
 		return fmt.Sprintf("Pause %s? Its jobs stop leaving (%s wait). New jobs are admitted until the queue is full.", name, console.Count(c.depth))
 	case "resume":
 		if c.varied {
-			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at their rates. A drain ends too.", name, console.Count(c.depth))
+			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at their rates. A drain ends too.", name,
+				console.Count(c.depth))
 		}
-		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends too.", name, console.RateText(c.rate), drainText(c.depth, c.rate))
+		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends too.", name,
+			console.RateText(c.rate), drainText(c.depth, c.rate))
 	}
 	if c.varied {
 		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and rates of routes, stay as they are.", name, console.RateText(c.before), console.RateText(c.rate))
 	}
-	return fmt.Sprintf("Change the rate of %s from %s to %s? Then %s.", name, console.RateText(c.before), console.RateText(c.rate), drainText(c.depth, c.rate))
+	return fmt.Sprintf("Change the rate of %s from %s to %s? Then %s.", name, console.RateText(c.before),
+		console.RateText(c.rate), drainText(c.depth, c.rate))
 }
 
 // tell shows the outcome of a change.
 func (m *topModel) tell(n changedNews) {
 	name := console.Plain(n.tenant)
 	if m.failed = n.err != nil; m.failed {
-		m.notice = fmt.Sprintf("%s was not changed: %s", name, strings.TrimPrefix(console.OneLine(n.err.Error()), "client: "))
+		m.notice = fmt.Sprintf("%s was not changed: %s", name,
+			strings.TrimPrefix(console.OneLine(n.err.Error()), "client: "))
 		return
 	}
 	switch n.action {

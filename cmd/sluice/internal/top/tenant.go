@@ -29,17 +29,23 @@ func (m *topModel) tenantLines(height int) []string {
 	lines := []string{
 		name + ": " + state,
 		m.joined(
-			"rate "+console.RateText(t.Rate)+from(t.Sources["rate"]), "effective "+effectiveText(t.Rate, t.Rates, t.EffectiveRate), fmt.Sprintf("burst %s", console.Count(t.Burst)),
+			"rate "+console.RateText(t.Rate)+from(t.Sources["rate"]), "effective "+effectiveText(t.Rate,
+				t.Rates, t.EffectiveRate), fmt.Sprintf("burst %s", console.Count(t.Burst)),
 			ratesPart(t.Rates), boundPart("concurrency", t.Concurrency), maxWaitPart(t.MaxWaitMS),
 		),
 	}
 	share := fillOf(wire.TenantLine{Depth: t.Depth, Capacity: t.Capacity})
 	cells := min(40, max(8, m.width/4))
 	lines = append(lines,
-		m.joined("depth ["+shareStyle(share).Render(gauge(share, cells))+fmt.Sprintf("] %s of %s", console.Count(t.Depth), console.Count(t.Capacity)), console.Count(t.Running)+" running",
-			"oldest wait "+oldestText(t.OldestWaitMS)),
-		m.joined("waits p50 "+console.MillisText(t.WaitP50MS)+"  p95 "+console.MillisText(t.WaitP95MS)+"  p99 "+console.MillisText(t.WaitP99MS)),
-		m.joined(fmt.Sprintf("admitted %s", console.Count(t.Admitted)), fmt.Sprintf("refused %s", console.Count(t.Rejected)), fmt.Sprintf("succeeded %s", console.Count(t.Succeeded)),
+		m.joined(
+			fmt.Sprintf("depth [%s] %s of %s", shareStyle(share).Render(gauge(share, cells)),
+				console.Count(t.Depth), console.Count(t.Capacity)),
+			console.Count(t.Running)+" running", "oldest wait "+oldestText(t.OldestWaitMS)),
+		m.joined(fmt.Sprintf("waits p50 %s  p95 %s  p99 %s", console.MillisText(t.WaitP50MS),
+			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))),
+		m.joined(fmt.Sprintf("admitted %s", console.Count(t.Admitted)),
+			fmt.Sprintf("refused %s", console.Count(t.Rejected)), fmt.Sprintf("succeeded %s",
+				console.Count(t.Succeeded)),
 			fmt.Sprintf("dead %s now, %s in all", console.Count(t.DeadLetters), console.Count(t.Dead))),
 	)
 	return append(lines, m.charts(height-len(lines))...)
@@ -128,7 +134,8 @@ func (m *topModel) charts(height int) []string {
 		figure  func(point) float64
 		style   lipgloss.Style
 	}
-	wanted := []chart{{"arrivals a second", arrivedOf, styleIn}, {"departures a second", departedOf, styleGood}, {"depth", depthOf, styleWarn}}
+	wanted := []chart{{"arrivals a second", arrivedOf, styleIn},
+		{"departures a second", departedOf, styleGood}, {"depth", depthOf, styleWarn}}
 	n := len(wanted)
 	for n > 1 && height/n < chartLeast+2 { // a caption and an empty line for each
 		n--
@@ -171,8 +178,12 @@ func plotLines(values []float64, cells, height int, style lipgloss.Style) []stri
 			padded[i] = math.NaN()
 		}
 	}
-	text := asciigraph.Plot(padded, asciigraph.Height(height-1), asciigraph.LowerBound(0), asciigraph.UpperBound(most), asciigraph.Offset(3),
-		asciigraph.YAxisValueFormatter(func(v float64) string { return right(console.Short(v), chartAxis-3) }))
+	text := asciigraph.Plot(padded, asciigraph.Height(height-1), asciigraph.LowerBound(0),
+		asciigraph.UpperBound(most), asciigraph.Offset(3),
+		asciigraph.YAxisValueFormatter(func(v float64) string {
+			return right(console.Short(v),
+				chartAxis-3)
+		}))
 	lines := strings.Split(text, "\n")
 	for len(lines) < height {
 		lines = append(lines, "")

@@ -77,12 +77,15 @@ func streamClient() *http.Client {
 func (c *Cmd) live(a *console.App, f *liveFeed, look client.Look, remote *client.Client) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
-	model := newTopModel(ctx, access.BaseURL(c.Admin), look, topPorts{look: f.ask, change: applyChange(remote)})
+	model := newTopModel(ctx, access.BaseURL(c.Admin), look,
+		topPorts{look: f.ask, change: applyChange(remote)})
 	environ := a.Environ
 	if a.Env("NO_COLOR", "") != "" {
-		environ = append(slices.Clone(environ), "NO_COLOR=1") // any value counts; the library requires a boolean
+		environ = append(slices.Clone(environ),
+			"NO_COLOR=1") // any value counts; the library requires a boolean
 	}
-	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out), tea.WithEnvironment(environ), tea.WithoutSignalHandler(), tea.WithFPS(20))
+	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out),
+		tea.WithEnvironment(environ), tea.WithoutSignalHandler(), tea.WithFPS(20))
 	met := make(chan struct{}) // closed with the first event
 	first := true
 	f.send = func(news any) {

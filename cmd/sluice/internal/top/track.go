@@ -39,7 +39,8 @@ func (k *track) see(at time.Time, now totals, depth int64) {
 	}
 	// Departures can decrease, because jobs that were given back unused are subtracted.
 	rate := func(now, before int64) float64 { return float64(max(0, now-before)) / passed.Seconds() }
-	p := point{departed: rate(now.departed, k.base.departed), refused: rate(now.rejected, k.base.rejected), depth: depth}
+	p := point{departed: rate(now.departed, k.base.departed), refused: rate(now.rejected, k.base.rejected),
+		depth: depth}
 	p.arrived = rate(now.admitted, k.base.admitted) + p.refused
 	for range max(1, int(passed.Round(time.Second)/time.Second)) { // a column of a chart is a second, even if figures are missing
 		k.points = append(k.points, p)

@@ -88,7 +88,8 @@ func (m *topModel) titleLines() []string {
 	if m.overview != nil {
 		at = m.overview.At.UTC().Format("15:04:05 UTC")
 	}
-	title := styleTitle.Render(ansi.Truncate("sluice top  "+console.Plain(m.server), max(0, m.width-len(at)-1), "…"))
+	title := styleTitle.Render(ansi.Truncate("sluice top  "+console.Plain(m.server),
+		max(0, m.width-len(at)-1), "…"))
 	lines := []string{title + strings.Repeat(" ", max(1, m.width-ansi.StringWidth(title)-len(at))) + at}
 	o := m.overview
 	switch {
@@ -107,8 +108,8 @@ func (m *topModel) titleLines() []string {
 			tenants = "1 tenant"
 		}
 		parts := []string{
-			tenants, fmt.Sprintf("depth %s (%s)", console.Count(o.Depth), console.BytesText(o.Bytes)), console.Count(o.Running) + " running",
-			console.Plural(o.Workers, "worker", "workers"),
+			tenants, fmt.Sprintf("depth %s (%s)", console.Count(o.Depth), console.BytesText(o.Bytes)),
+			console.Count(o.Running) + " running", console.Plural(o.Workers, "worker", "workers"),
 		}
 		if o.Dead != nil && *o.Dead > 0 {
 			parts = append(parts, console.Count(*o.Dead)+" dead")
@@ -141,7 +142,8 @@ func (m *topModel) storeLine() string {
 		return ""
 	}
 	s := m.overview.Store
-	names := map[string]string{"redis": "redis", "private": "private redis", "embedded": "in memory: jobs are lost on exit"}
+	names := map[string]string{"redis": "redis", "private": "private redis",
+		"embedded": "in memory: jobs are lost on exit"}
 	name, known := names[s.Engine]
 	if !known {
 		name = console.Plain(s.Engine)
@@ -149,15 +151,18 @@ func (m *topModel) storeLine() string {
 	if !s.OK {
 		return styleBad.Render(ansi.Truncate("store is UNREACHABLE ("+name+"): "+console.Plain(console.OneLine(s.Error)), m.width, "…"))
 	}
-	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)), console.Short(s.PingMS) + " ms"}
+	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)),
+		console.Short(s.PingMS) + " ms"}
 	switch {
 	case s.MaxMemory > 0:
-		parts = append(parts, fmt.Sprintf("%s of %s", console.BytesText(s.UsedMemory), console.BytesText(s.MaxMemory)))
+		parts = append(parts, fmt.Sprintf("%s of %s", console.BytesText(s.UsedMemory),
+			console.BytesText(s.MaxMemory)))
 	case s.UsedMemory > 0:
 		parts = append(parts, console.BytesText(s.UsedMemory))
 	}
 	if s.Differing > 0 {
-		parts = append(parts, styleBad.Render(fmt.Sprintf("%d processes with another configuration file", s.Differing)))
+		parts = append(parts, styleBad.Render(fmt.Sprintf("%d processes with another configuration file",
+			s.Differing)))
 	}
 	return m.joined(parts...)
 }
@@ -172,11 +177,14 @@ func (m *topModel) overviewLines() []string {
 		if p, known := m.all.now(); known {
 			text = console.Short(figure(p))
 		}
-		return left(label, 11) + right(text, 7) + "/s  " + style.Render(spark(m.all.last(cells, figure), cells, most))
+		return left(label, 11) + right(text, 7) + "/s  " + style.Render(spark(m.all.last(cells, figure),
+			cells, most))
 	}
 	refused := highest(m.all.last(cells, refusedOf))
 	return []string{
-		line("arrivals", arrivedOf, most, styleIn), line("departures", departedOf, most, styleGood), line("refused", refusedOf, max(most, refused), styleBad),
+		line("arrivals", arrivedOf, most, styleIn),
+		line("departures", departedOf, most, styleGood),
+		line("refused", refusedOf, max(most, refused), styleBad),
 	}
 }
 
@@ -198,8 +206,9 @@ type column struct {
 	style  func(wire.TenantLine, *track) lipgloss.Style // nil for none
 }
 
-// columns returns the columns that fit the screen. Names and trends share the remaining width.
-func (m *topModel) columns() []column {
+// allColumns is the table of columns. The width of TENANT and the text of TREND depend on the
+// screen.
+func allColumns() []column {
 	rate := func(figure func(point) float64) func(wire.TenantLine, *track) string {
 		return func(_ wire.TenantLine, k *track) string {
 			if p, known := k.now(); known {
@@ -208,25 +217,39 @@ func (m *topModel) columns() []column {
 			return "-"
 		}
 	}
-	trend := column{title: "TREND", cells: 8, toLeft: true, least: 80, text: func(_ wire.TenantLine, k *track) string { return "" }}
-	all := []column{
-		{title: "TENANT", cells: 0, toLeft: true, text: func(r wire.TenantLine, _ *track) string { return console.Plain(r.Tenant) }},
-		{title: "RATE", cells: 8, text: func(r wire.TenantLine, _ *track) string { return console.RateText(r.Rate) + beside(r.Rates) }},
-		{title: "EFF", cells: 4, least: 120, text: func(r wire.TenantLine, _ *track) string { return effectiveText(r.Rate, r.Rates, r.EffectiveRate) }, style: slowedStyle},
-		{title: "BY", cells: 6, toLeft: true, least: 64, text: func(r wire.TenantLine, _ *track) string { return limitText(r) }, style: limitStyle},
-		{title: "FILL", cells: 8, toLeft: true, least: 72, text: func(r wire.TenantLine, _ *track) string { return gauge(fillOf(r), 8) }, style: fillStyle},
-		{title: "DEPTH", cells: 6, text: func(r wire.TenantLine, _ *track) string { return console.Short(float64(r.Depth)) }},
-		{title: "CAP", cells: 6, least: 100, text: func(r wire.TenantLine, _ *track) string { return console.Short(float64(r.Capacity)) }},
-		{title: "RUN", cells: 5, least: 110, text: func(r wire.TenantLine, _ *track) string { return console.Short(float64(r.Running)) }},
+	row := func(text func(r wire.TenantLine) string) func(wire.TenantLine, *track) string {
+		return func(r wire.TenantLine, _ *track) string { return text(r) }
+	}
+	name := func(r wire.TenantLine) string { return console.Plain(r.Tenant) }
+	set := func(r wire.TenantLine) string { return console.RateText(r.Rate) + beside(r.Rates) }
+	left := func(r wire.TenantLine) string { return effectiveText(r.Rate, r.Rates, r.EffectiveRate) }
+	fill := func(r wire.TenantLine) string { return gauge(fillOf(r), 8) }
+	depth := func(r wire.TenantLine) string { return console.Short(float64(r.Depth)) }
+	capacity := func(r wire.TenantLine) string { return console.Short(float64(r.Capacity)) }
+	running := func(r wire.TenantLine) string { return console.Short(float64(r.Running)) }
+	oldest := func(r wire.TenantLine) string { return oldestText(r.OldestWaitMS) }
+	return []column{
+		{title: "TENANT", toLeft: true, text: row(name)},
+		{title: "RATE", cells: 8, text: row(set)},
+		{title: "EFF", cells: 4, least: 120, text: row(left), style: slowedStyle},
+		{title: "BY", cells: 6, toLeft: true, least: 64, text: row(limitText), style: limitStyle},
+		{title: "FILL", cells: 8, toLeft: true, least: 72, text: row(fill), style: fillStyle},
+		{title: "DEPTH", cells: 6, text: row(depth)},
+		{title: "CAP", cells: 6, least: 100, text: row(capacity)},
+		{title: "RUN", cells: 5, least: 110, text: row(running)},
 		{title: "IN/S", cells: 6, least: 90, text: rate(arrivedOf)},
 		{title: "OUT/S", cells: 6, text: rate(departedOf)},
 		{title: "REF/S", cells: 6, least: 44, text: rate(refusedOf), style: refusedStyle},
-		{title: "OLDEST", cells: 6, least: 52, text: func(r wire.TenantLine, _ *track) string { return oldestText(r.OldestWaitMS) }},
-		trend,
+		{title: "OLDEST", cells: 6, least: 52, text: row(oldest)},
+		{title: "TREND", cells: 8, toLeft: true, least: 80},
 	}
+}
+
+// columns returns the columns that fit the screen. Names and trends share the remaining width.
+func (m *topModel) columns() []column {
 	var shown []column
 	used := 2 // the cursor
-	for _, c := range all {
+	for _, c := range allColumns() {
 		if m.width >= c.least {
 			shown = append(shown, c)
 			used += c.cells + 1
@@ -426,7 +449,8 @@ func (m *topModel) foot() []string {
 			text = styleBad.Render(text)
 		}
 	case m.look.Tenant == "" && len(m.table.Items) > 0:
-		text = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())), console.Count(int64(m.table.Matching)))
+		text = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())),
+			console.Count(int64(m.table.Matching)))
 		text += ", by " + strings.ReplaceAll(m.look.Sort, "_", " ")
 		if m.look.Search != "" {
 			text += ", with " + console.Plain(m.look.Search) + " in the name (esc: all)"

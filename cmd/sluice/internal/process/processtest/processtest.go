@@ -15,11 +15,13 @@ import (
 // preset names a Redis.
 func Start(t *testing.T, preset map[string]any) process.Running {
 	t.Helper()
-	cfg, err := config.Load(config.Sources{Preset: preset, Flags: map[string]string{"api.listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0"}})
+	cfg, err := config.Load(config.Sources{Preset: preset,
+		Flags: map[string]string{"api.listen": "127.0.0.1:0", "admin.listen": "127.0.0.1:0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Launch(t, &process.Process{Config: cfg, Roles: process.Roles{API: true, Worker: true}, Embedded: cfg.Redis.URL == "", Log: slog.New(slog.DiscardHandler),
+	return Launch(t, &process.Process{Config: cfg, Roles: process.Roles{API: true, Worker: true},
+		Embedded: cfg.Redis.URL == "", Log: slog.New(slog.DiscardHandler),
 		Version: api.VersionInfo{Version: "(devel)", Commit: "unknown"}})
 }
 
