@@ -8,9 +8,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// LoadTenants reads a file that names tenants as the configuration file does, and nothing else:
-// what is said of each, by name. given is the flag that the path was given with, for the problems.
-// The error is of type shaper.Problems and lists all that is wrong.
+// LoadTenants reads a file with the section tenants of a configuration file alone. It returns the
+// overrides by name of the tenant. given is the flag of the path, for the problems. The error is of
+// type shaper.Problems and contains all problems.
 //
 // The tiers, routes and defaults are unknown here, so only values that are always wrong are
 // refused.

@@ -15,7 +15,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// hidden stands for the value of a secret.
+// hidden replaces the value of a secret.
 const hidden = "(hidden)"
 
 // read converts a value of the file, the environment or a flag to the setting's type: string,

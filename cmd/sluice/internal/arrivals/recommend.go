@@ -14,6 +14,7 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate/picture"
 )
 
+// RecommendCmd is the command recommend.
 type RecommendCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`

@@ -21,6 +21,7 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
+// RecordCmd is the command record.
 type RecordCmd struct {
 	Tenant     string        `arg:"" help:"Name of the tenant."`
 	Out        string        `required:"" placeholder:"FILE" help:"Write the arrivals to FILE as CSV; - is standard output."`

@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate/picture"
 )
 
+// SimulateCmd is the command simulate.
 type SimulateCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`

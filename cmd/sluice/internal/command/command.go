@@ -8,10 +8,11 @@ import (
 	"io"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/alecthomas/kong"
 )
 
 // Exit codes.
@@ -116,7 +117,7 @@ func report(w io.Writer, err error) int {
 func NewParser(grammar any, std console.Stdio) (*kong.Kong, error) {
 	parser, err := kong.New(grammar,
 		kong.Name("sluice"),
-		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive when they like and wait in a bounded "+
+		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive at any time and wait in a bounded "+
 			"queue; each tenant's jobs leave at that tenant's rate.\n\nStart with: sluice dev\n\n"+
 			"Exit codes: 0 done, 1 failed, 2 bad usage or bad configuration."),
 		kong.Vars{"api": access.DefaultAPI, "admin": access.DefaultAdmin},
@@ -129,6 +130,7 @@ func NewParser(grammar any, std console.Stdio) (*kong.Kong, error) {
 	if err != nil {
 		return nil, fmt.Errorf("command line: %w", err)
 	}
+	parser.Model.HelpFlag.Help = "Show this help."
 	return parser, nil
 }
 

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/term"
 )
 
-// Stdio is where a command reads and prints.
+// Stdio holds the standard streams of a command.
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
 
-// App is what every command gets.
+// App is the environment of a command.
 type App struct {
 	Stdio
-	Ctx     context.Context // ends when the process is asked to end
-	Environ []string
+	Ctx     context.Context // ends when the process is asked to stop
+	Environ []string        // KEY=VALUE
 }
 
-// Env reads a variable of the process, or the fallback.
+// Env returns a variable of the process, or the fallback if it is empty.
 func (a *App) Env(name, fallback string) string {
 	for _, entry := range a.Environ {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok && value != "" {
@@ -45,10 +45,10 @@ func (e UsageError) Error() string { return string(e) }
 // Usagef returns a formatted UsageError.
 func Usagef(format string, args ...any) error { return UsageError(fmt.Sprintf(format, args...)) }
 
-// ErrReported is a failure that was printed already: it only decides the exit code.
+// ErrReported is a failure that was already printed. It decides the exit code only.
 var ErrReported = errors.New("reported")
 
-// Terminal reports whether a person is at the other end.
+// Terminal reports whether the stream w is a terminal.
 func Terminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

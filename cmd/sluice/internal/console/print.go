@@ -51,6 +51,7 @@ func OneLine(s string) string { return strings.Join(strings.Fields(Printable(s))
 // InstantText returns the instant to the millisecond.
 func InstantText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
+// Plural returns n with the noun in the right number.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -58,6 +59,7 @@ func Plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
+// OrDash returns the text, or a dash if it is empty.
 func OrDash(text string) string { return cmp.Or(text, "-") }
 
 // Plain replaces all characters that could control the terminal or change the direction of text.

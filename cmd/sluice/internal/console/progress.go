@@ -15,6 +15,7 @@ type Progress interface {
 	Close()
 }
 
+// NewProgress returns the progress of jobs on w and the interval of its updates.
 func NewProgress(w io.Writer) (Progress, time.Duration) { return NewProgressOf(w, "jobs") }
 
 // NewProgressOf is NewProgress for work on other things than jobs.
@@ -102,15 +103,15 @@ func (l lines) Show(phase string, done, total int, c Counts, since time.Duration
 				time.Duration(float64(total-done)/rate*float64(time.Second)).Round(time.Second))
 		}
 	}
-	verdicts, state := "", ""
+	outcomes, state := "", ""
 	if c.Answered() > 0 {
-		verdicts = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.Accepted, Sum(c.Refused),
+		outcomes = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.Accepted, Sum(c.Refused),
 			Sum(c.Failed))
 	}
 	if c.Waiting {
 		state = "; queue full, waiting"
 	}
-	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s%s%s\n", phase, done, of, rate, left, verdicts, state)
+	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s%s%s\n", phase, done, of, rate, left, outcomes, state)
 }
 
 func (lines) Close() {}

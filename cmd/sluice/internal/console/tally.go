@@ -30,17 +30,22 @@ type Counts struct {
 	Waiting  bool           // for capacity of the queue
 }
 
+// NewTally returns an empty tally that starts at now.
 func NewTally(now time.Time) *Tally {
 	return &Tally{Began: now, changed: now, counts: Counts{Refused: map[string]int{},
 		Failed: map[string]int{}, Ended: map[string]int{}}}
 }
 
+// Accept counts an accepted job.
 func (t *Tally) Accept() { t.With(func(c *Counts) { c.Accepted++ }) }
 
+// Refuse counts a refused job by the kind of refusal.
 func (t *Tally) Refuse(why string) { t.With(func(c *Counts) { c.Refused[why]++ }) }
 
+// Fail counts a job with an unknown outcome by the reason.
 func (t *Tally) Fail(why string) { t.With(func(c *Counts) { c.Failed[why]++ }) }
 
+// With changes the counts.
 func (t *Tally) With(change func(*Counts)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,8 +93,10 @@ func (t *Tally) Now() Counts {
 	return c
 }
 
+// Answered returns the number of jobs with an answer or a failure.
 func (c Counts) Answered() int { return c.Accepted + Sum(c.Refused) + Sum(c.Failed) }
 
+// Done returns the number of ended jobs.
 func (c Counts) Done() int { return Sum(c.Ended) }
 
 // Pace returns the rate from the first to the last departure and percentiles of the waits. All are
@@ -112,6 +119,7 @@ func Percentile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
+// Sum returns the sum of the values.
 func Sum(m map[string]int) int {
 	n := 0
 	for _, v := range m {

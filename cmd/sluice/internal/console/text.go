@@ -79,10 +79,12 @@ func SpanText(seconds float64) string {
 // MillisText is SpanText of milliseconds.
 func MillisText(ms int64) string { return SpanText(float64(ms) / 1000) }
 
+// RateText returns a rate, such as 10/s.
 func RateText(r wire.Rate) string {
 	return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
 }
 
+// RatesText returns further rates, such as 1000/24h burst 1000.
 func RatesText(paces []wire.Pace) string {
 	texts := make([]string, len(paces))
 	for i, p := range paces {

@@ -19,6 +19,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
+// BurstCmd is the command burst.
 type BurstCmd struct {
 	access.APIFlags
 	Tenant      string        `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`

@@ -12,6 +12,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
+// Cmd is the command job with its subcommands.
 type Cmd struct {
 	Get    jobGetCmd    `cmd:"" help:"Print a job."`
 	Find   jobFindCmd   `cmd:"" help:"Find a job of any tenant by its id."`

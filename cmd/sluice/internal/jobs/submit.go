@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
+// SubmitCmd is the command submit.
 type SubmitCmd struct {
 	access.APIFlags
 	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value. Without it, or with -, it is read from standard input."`

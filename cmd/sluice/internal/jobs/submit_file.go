@@ -109,10 +109,10 @@ func (f *feed) sendAll(ctx context.Context) error {
 		for i, s := range batch {
 			jobs[i] = s.body
 		}
-		verdicts, err := f.send(ctx, jobs)
+		outcomes, err := f.send(ctx, jobs)
 		var pause time.Duration
 		if err == nil {
-			pause = f.settle(batch, verdicts)
+			pause = f.settle(batch, outcomes)
 		} else if pause, err = f.failed(batch, err); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -206,9 +206,9 @@ const maxLine = maxBatchBytes - 4<<10
 
 // settle counts the outcomes of a batch. It returns how long to wait for capacity, 0 if all lines
 // have an outcome.
-func (f *feed) settle(batch []submission, verdicts []wire.BatchVerdict) (pause time.Duration) {
+func (f *feed) settle(batch []submission, outcomes []wire.BatchVerdict) (pause time.Duration) {
 	var kept []submission
-	for i, v := range verdicts {
+	for i, v := range outcomes {
 		s := batch[i]
 		kind := (&client.Error{Problem: v.Problem}).Kind()
 		switch {

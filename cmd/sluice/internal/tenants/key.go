@@ -9,6 +9,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
+// KeyCmd is the command key with its subcommands.
 type KeyCmd struct {
 	Create keyCreateCmd `cmd:"" help:"Create an API key of a tenant and print it once."`
 	List   keyListCmd   `cmd:"" help:"List the API keys of a tenant, without the keys themselves."`

@@ -18,6 +18,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// Cmd is the command tenant with its subcommands.
 type Cmd struct {
 	List    tenantListCmd    `cmd:"" help:"List tenants with their settings and figures."`
 	Get     tenantGetCmd     `cmd:"" help:"Print the settings and figures of a tenant."`

@@ -109,7 +109,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.figures.see(t.At, totals{t.Admitted, t.Rejected, t.Departed}, t.Depth)
 		}
 	case changedNews:
-		m.tell(msg)
+		m.showOutcome(msg)
 	case tea.PasteMsg:
 		if m.typing {
 			m.typed = searchText(m.typed + console.OneLine(msg.Content))
@@ -390,8 +390,8 @@ func (c change) question() string {
 		console.RateText(c.rate), drainText(c.depth, c.rate))
 }
 
-// tell shows the outcome of a change.
-func (m *topModel) tell(n changedNews) {
+// showOutcome shows the outcome of a change.
+func (m *topModel) showOutcome(n changedNews) {
 	name := console.Plain(n.tenant)
 	if m.failed = n.err != nil; m.failed {
 		m.notice = fmt.Sprintf("%s was not changed: %s", name,

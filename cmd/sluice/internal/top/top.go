@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
+// Cmd is the command top.
 type Cmd struct {
 	access.AdminFlags
 	Name     string        `arg:"" optional:"" help:"Show the chart of this tenant."`

@@ -221,7 +221,7 @@ func allColumns() []column {
 		return func(r wire.TenantLine, _ *track) string { return text(r) }
 	}
 	name := func(r wire.TenantLine) string { return console.Plain(r.Tenant) }
-	set := func(r wire.TenantLine) string { return console.RateText(r.Rate) + beside(r.Rates) }
+	set := func(r wire.TenantLine) string { return console.RateText(r.Rate) + furtherMark(r.Rates) }
 	left := func(r wire.TenantLine) string { return effectiveText(r.Rate, r.Rates, r.EffectiveRate) }
 	fill := func(r wire.TenantLine) string { return gauge(fillOf(r), 8) }
 	depth := func(r wire.TenantLine) string { return console.Short(float64(r.Depth)) }
@@ -321,8 +321,8 @@ func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	return lipgloss.NewStyle()
 }
 
-// beside marks a rate with further rates.
-func beside(further []wire.Pace) string {
+// furtherMark marks a rate with further rates.
+func furtherMark(further []wire.Pace) string {
 	if len(further) == 0 {
 		return ""
 	}
