@@ -237,7 +237,7 @@ func isModes(text string) bool {
 	return true
 }
 
-// isName accepts names in tokens.
+// isName accepts names of tenants and in tokens: 1 to 255 bytes without control characters.
 func isName(text string) bool {
 	return text != "" && len(text) <= 255 && utf8.ValidString(text) &&
 		!strings.ContainsFunc(text, unicode.IsControl)

@@ -47,12 +47,12 @@ func (r *reader) between(c Config) {
 				"must be at most a quarter of worker.lease, here "+Short(quarter))
 		}
 	}
-	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic &&
+	if c.API.Listen != "" && !IsLoopback(c.API.Listen) && !c.API.AllowPublic &&
 		c.Auth.Mode == string(auth.None) {
 		r.problem(r.at("api.listen"), show(c.API.Listen),
 			"must be a loopback address without authentication: set auth.mode, or set api.allow_public to true")
 	}
-	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
+	if c.Admin.Listen != "" && !IsLoopback(c.Admin.Listen) && c.Admin.Token == "" {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen),
 			"must be a loopback address unless admin.token is set")
 	}
@@ -226,7 +226,7 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 			continue
 		}
 		path := "tenants." + quoteName(name)
-		if !isTenant(name) {
+		if !isName(name) {
 			r.problem(path, "the name", "must be 1 to 255 bytes without control characters")
 		}
 		section, ok := values[name].(map[string]any)

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,15 +64,8 @@ func toggle(key, help string) Setting {
 
 func choice(key, value, help string, choices ...string) Setting {
 	return Setting{Key: key, Kind: Text, Default: value, Help: help,
-		Rule: "must be one of " + strings.Join(choices, ", "),
-		check: func(v string) bool {
-			for _, c := range choices {
-				if v == c {
-					return true
-				}
-			}
-			return false
-		}}
+		Rule:  "must be one of " + strings.Join(choices, ", "),
+		check: func(v string) bool { return slices.Contains(choices, v) }}
 }
 
 func address(key, flag, value, help string) Setting {

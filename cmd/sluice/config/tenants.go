@@ -60,7 +60,7 @@ func (r *reader) namedTenant(name string, raw any) (o shaper.Overrides, ok bool)
 		r.problem(path, "not read here",
 			"must not be in this file: the defaults belong to the configuration file of the server")
 		return o, false
-	case !isTenant(name):
+	case !isName(name):
 		r.problem(path, "the name", "must be 1 to 255 bytes without control characters")
 		return o, false
 	case !isSection && raw != nil:

@@ -234,10 +234,7 @@ func isHosts(text string) bool {
 }
 
 // IsLoopback reports whether only this machine can reach the address of a listener.
-func IsLoopback(address string) bool { return loopback(address) }
-
-// loopback reports whether only this machine can reach the address.
-func loopback(text string) bool {
+func IsLoopback(text string) bool {
 	host, _, err := net.SplitHostPort(text)
 	if err != nil {
 		return false
@@ -251,19 +248,6 @@ func isSecret(text string) bool {
 	encoded, found := strings.CutPrefix(text, "whsec_")
 	raw, err := base64.StdEncoding.DecodeString(encoded)
 	return found && err == nil && len(raw) >= 24 && len(raw) <= 64
-}
-
-// isTenant accepts 1 to 255 bytes of UTF-8 without control characters.
-func isTenant(name string) bool {
-	if name == "" || len(name) > 255 || !utf8.ValidString(name) {
-		return false
-	}
-	for _, c := range name {
-		if c < ' ' || c >= 0x7f && c < 0xa0 {
-			return false
-		}
-	}
-	return true
 }
 
 // isRoute accepts names that are safe in a URL, a metric and a Redis key.

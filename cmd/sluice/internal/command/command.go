@@ -95,11 +95,7 @@ func report(w io.Writer, err error) int {
 	case errors.Is(err, console.ErrReported):
 		return ExitFailed
 	case errors.As(err, &problems):
-		noun := "problems"
-		if len(problems) == 1 {
-			noun = "problem"
-		}
-		fmt.Fprintf(w, "sluice: %d %s with the configuration:\n", len(problems), noun)
+		fmt.Fprintf(w, "sluice: %s with the configuration:\n", console.Plural(len(problems), "problem", "problems"))
 		for _, p := range problems {
 			fmt.Fprintf(w, "  %s\n", p)
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
@@ -37,6 +38,19 @@ type jobFlags struct {
 	JSON   bool   `help:"Print the job as JSON."`
 }
 
+// run calls the API and prints the job. verb names the call in an error.
+func (f *jobFlags) run(a *console.App, verb string, call func(*client.Client) (wire.Job, error)) error {
+	remote, err := f.Connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := call(remote)
+	if err != nil {
+		return fmt.Errorf("%s the job: %w", verb, err)
+	}
+	return printJob(a.Out, job, f.JSON)
+}
+
 type jobGetCmd struct {
 	jobFlags
 	Wait time.Duration `help:"Wait at most this time for its end; up to 30s."`
@@ -53,15 +67,9 @@ Next: sluice job show ID prints the same as a timeline.`
 }
 
 func (c *jobGetCmd) Run(a *console.App) error {
-	remote, err := c.Connect(1)
-	if err != nil {
-		return err
-	}
-	job, err := remote.Job(a.Ctx, c.Tenant, c.ID, c.Wait)
-	if err != nil {
-		return fmt.Errorf("read the job: %w", err)
-	}
-	return printJob(a.Out, job, c.JSON)
+	return c.run(a, "read", func(remote *client.Client) (wire.Job, error) {
+		return remote.Job(a.Ctx, c.Tenant, c.ID, c.Wait)
+	})
 }
 
 type jobFindCmd struct {
@@ -103,15 +111,9 @@ The job must be scheduled, queued or retrying. Its capacity is free at once. A l
 }
 
 func (c *jobCancelCmd) Run(a *console.App) error {
-	remote, err := c.Connect(1)
-	if err != nil {
-		return err
-	}
-	job, err := remote.Cancel(a.Ctx, c.Tenant, c.ID)
-	if err != nil {
-		return fmt.Errorf("cancel the job: %w", err)
-	}
-	return printJob(a.Out, job, c.JSON)
+	return c.run(a, "cancel", func(remote *client.Client) (wire.Job, error) {
+		return remote.Cancel(a.Ctx, c.Tenant, c.ID)
+	})
 }
 
 type jobReplayCmd struct{ jobFlags }
@@ -126,15 +128,9 @@ Next: sluice job wait ID.`
 }
 
 func (c *jobReplayCmd) Run(a *console.App) error {
-	remote, err := c.Connect(1)
-	if err != nil {
-		return err
-	}
-	job, err := remote.Replay(a.Ctx, c.Tenant, c.ID)
-	if err != nil {
-		return fmt.Errorf("replay the job: %w", err)
-	}
-	return printJob(a.Out, job, c.JSON)
+	return c.run(a, "replay", func(remote *client.Client) (wire.Job, error) {
+		return remote.Replay(a.Ctx, c.Tenant, c.ID)
+	})
 }
 
 // printJob prints the fields of the job that are set.

@@ -125,22 +125,22 @@ func (f *planFlags) differences(a *console.App) (*differences, error) {
 	return d, err
 }
 
-func (d *differences) failed() (n int) {
+// count returns the number of tenants that fit.
+func (d *differences) count(fits func(tenantPlan) bool) (n int) {
 	for _, t := range d.Tenants {
-		if t.Error != "" {
+		if fits(t) {
 			n++
 		}
 	}
 	return n
 }
 
-func (d *differences) pruned() (n int) {
-	for _, t := range d.Tenants {
-		if t.Pruned && t.Error == "" {
-			n++
-		}
-	}
-	return n
+func (d *differences) failed() int {
+	return d.count(func(t tenantPlan) bool { return t.Error != "" })
+}
+
+func (d *differences) pruned() int {
+	return d.count(func(t tenantPlan) bool { return t.Pruned && t.Error == "" })
 }
 
 // print writes the differences to standard output, and refusals and counts to standard error.
@@ -218,12 +218,7 @@ func (d *differences) apply(a *console.App, reason string, asJSON bool) error {
 
 func (d *differences) summary(a *console.App) error {
 	d.refusals(a)
-	applied := 0
-	for _, t := range d.Tenants {
-		if t.Applied {
-			applied++
-		}
-	}
+	applied := d.count(func(t tenantPlan) bool { return t.Applied })
 	rows := [][]string{{"changed", fmt.Sprint(applied)}, {"equal",
 		fmt.Sprint(d.Equal + len(d.Tenants) - applied - d.failed() - d.left())}}
 	if n := d.failed(); n > 0 {
@@ -236,11 +231,6 @@ func (d *differences) summary(a *console.App) error {
 }
 
 // left counts the tenants that were not reached, or whose outcome is unknown.
-func (d *differences) left() (n int) {
-	for _, t := range d.Tenants {
-		if d.Error != "" && !t.Applied && t.Error == "" {
-			n++
-		}
-	}
-	return n
+func (d *differences) left() int {
+	return d.count(func(t tenantPlan) bool { return d.Error != "" && !t.Applied && t.Error == "" })
 }

@@ -168,24 +168,21 @@ func (f *liveFeed) read(stream eventStream, came func()) error {
 func newsOf(e client.Event) (news any, err error) {
 	switch e.Name {
 	case "overview":
-		var n overviewNews
-		err = json.Unmarshal(e.Data, &n)
-		news = n
+		news, err = decode[overviewNews](e.Data)
 	case "history":
-		var n historyNews
-		err = json.Unmarshal(e.Data, &n)
-		news = n
+		news, err = decode[historyNews](e.Data)
 	case "tenants":
-		var n tenantsNews
-		err = json.Unmarshal(e.Data, &n)
-		news = n
+		news, err = decode[tenantsNews](e.Data)
 	case "tenant":
-		var n tenantNews
-		err = json.Unmarshal(e.Data, &n)
-		news = n
+		news, err = decode[tenantNews](e.Data)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the event %q of the stream is not valid: %w", e.Name, err)
 	}
 	return news, nil
+}
+
+func decode[T any](data []byte) (news T, err error) {
+	err = json.Unmarshal(data, &news)
+	return news, err
 }
