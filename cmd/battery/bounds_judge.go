@@ -119,11 +119,11 @@ func (b *judgement) judge(ctx context.Context, w *world) error {
 func (b *judgement) find(f *findings, w *world) {
 	requests, deliveries := w.ledger.entries()
 	e := ended{balance: reckon(requests, deliveries)}
-	f.told("calls", float64(b.calls), "")
-	f.told("departures", float64(b.departures), "")
-	f.told("429s", float64(b.full), "")
-	f.told("jobs given back by workers too late", float64(b.givenBack), "")
-	f.told("histories put aside for those", float64(b.aside), "")
+	f.info("calls", float64(b.calls), "")
+	f.info("departures", float64(b.departures), "")
+	f.info("429s", float64(b.full), "")
+	f.info("jobs given back by workers too late", float64(b.givenBack), "")
+	f.info("histories put aside for those", float64(b.aside), "")
 	f.atLeast("histories", float64(len(b.histories)), float64(w.scale.rounds*w.scale.tenants)/2, "")
 	f.timed()
 	f.atLeast("queues filled to their capacity", float64(b.filled), float64(w.scale.rounds*w.scale.tenants)/4, "") // else nothing was put to the test

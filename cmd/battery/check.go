@@ -22,7 +22,7 @@ type check struct {
 // scale is how large a check is. A check reads what it needs.
 type scale struct {
 	jobs, tenants, kills int
-	rounds               int           // of what is done again and again
+	rounds               int           // of repeated work
 	slow                 int           // connections to each listener that mean harm
 	window               time.Duration // of observation
 	limit                time.Duration // the check has failed by then; 0 is a minute and a half
@@ -38,7 +38,7 @@ type figure struct {
 	Name   string  `json:"name"`
 	Value  float64 `json:"value"`
 	Unit   string  `json:"unit,omitempty"`
-	Bound  string  `json:"bound,omitempty"` // "≤" or "≥"; empty: only told
+	Bound  string  `json:"bound,omitempty"` // "≤" or "≥"; empty: for information
 	Target float64 `json:"target,omitempty"`
 	OK     bool    `json:"ok"`
 	Timed  bool    `json:"timed,omitempty"` // a miss may be the machine's
@@ -65,8 +65,8 @@ type findings struct {
 	why     []string
 }
 
-// told is a figure without a bound.
-func (f *findings) told(name string, value float64, unit string) {
+// info adds a figure without a bound.
+func (f *findings) info(name string, value float64, unit string) {
 	f.figures = append(f.figures, figure{Name: name, Value: value, Unit: unit, OK: true})
 }
 

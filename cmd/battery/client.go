@@ -48,7 +48,7 @@ type load struct {
 	insist  bool // try again with the same key until there is a 202
 	clients int  // at once; 0 is 32
 
-	callback string // URL to be told of the ends of the jobs
+	callback string // URL that is called at the end of jobs
 	bare     bool   // without an Idempotency-Key: not to be tried again
 }
 

@@ -98,7 +98,7 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 	if err := pause(ctx, w.scale.window); err != nil {
 		return err
 	}
-	if err := pause(ctx, 2*w.settings.lease); err != nil { // leases that are not extended any more would be over
+	if err := pause(ctx, 2*w.settings.lease); err != nil { // leases that are no longer extended have expired
 		return err
 	}
 	hanging := w.sink.insideNow(long)
@@ -131,7 +131,7 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 			}
 		}
 	}
-	f.told("steps", float64(len(steps)), "")
+	f.info("steps", float64(len(steps)), "")
 	f.atMost("longest gap of a flow over a step", ms(worst), ms(2*T), "ms")
 	f.timed()
 	if worst > 2*T {

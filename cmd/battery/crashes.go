@@ -17,7 +17,7 @@ import (
 func crashes() []check {
 	return []check{
 		{
-			id: "R1", what: "worker kill -9 again and again under load",
+			id: "R1", what: "repeated kill -9 of workers under load",
 			target: "lost 0, unexpected 0, duplicates ≤ in flight at the kills, each of them one of those",
 			quick:  scale{jobs: 6000, tenants: 200, kills: 6, window: 10 * time.Second},
 			full:   scale{jobs: 20_000, tenants: 200, kills: 20, window: 45 * time.Second, limit: 3 * time.Minute},
@@ -92,7 +92,7 @@ func workersKilled(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	e.succeeded(f)
-	f.told("kills", float64(len(killed)), "")
+	f.info("kills", float64(len(killed)), "")
 	flying := inFlight(killed, e.deliveries)
 	f.atLeast("in flight at the kills", float64(flying), 1, "") // else nothing was put to the test
 	f.atMost("duplicates", float64(len(e.Duplicates)), float64(flying), "")
@@ -181,7 +181,7 @@ func redelivery(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	e.succeeded(f)
-	f.told("k", float64(k), "")
+	f.info("k", float64(k), "")
 	f.atMost("worst, another worker alive", ms(worst), ms(limit), "ms")
 	f.timed()
 	f.atMost("worst, another started", ms(worstAlone), ms(limit), "ms")
@@ -244,8 +244,8 @@ func intakeKilled(ctx context.Context, w *world, f *findings) error {
 	e.succeeded(f)
 	e.twice(f)
 	requests, _ := w.ledger.entries()
-	f.told("requests", float64(len(requests)), "")
-	f.told("keys", float64(e.Keys), "")
+	f.info("requests", float64(len(requests)), "")
+	f.info("keys", float64(e.Keys), "")
 	f.atMost("jobs beyond keys", float64(len(e.stored)-e.Keys), 0, "")
 	f.atLeast("acknowledged keys", float64(e.Acknowledged), float64(e.Keys), "")
 	return nil
@@ -314,9 +314,9 @@ func everythingKilled(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	e.succeeded(f)
-	f.told("positions", waiting, "")
+	f.info("positions", waiting, "")
 	f.none("positions or policies changed", moved)
-	f.told("duplicates", float64(len(e.Duplicates)), "")
+	f.info("duplicates", float64(len(e.Duplicates)), "")
 	return nil
 }
 

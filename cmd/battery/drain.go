@@ -49,7 +49,7 @@ func (w *world) settle(ctx context.Context, f *findings) (ended, error) {
 	}
 	for id := range owners {
 		if !e.stored[id] {
-			e.Lost = append(e.Lost, "job "+id+" is not in Redis any more")
+			e.Lost = append(e.Lost, "job "+id+" is missing in Redis")
 			delete(owners, id)
 		}
 	}
@@ -62,14 +62,14 @@ func (w *world) settle(ctx context.Context, f *findings) (ended, error) {
 			open = append(open, j.ID+" is "+j.State)
 		}
 	}
-	f.told("jobs", float64(len(e.stored)), "")
+	f.info("jobs", float64(len(e.stored)), "")
 	f.none("lost", e.Lost)
 	f.none("unexpected", e.Unexpected)
 	if len(open) > 0 {
 		f.none("not ended", open)
 	}
 	if e.Recovered > 0 {
-		f.told("recovered", float64(e.Recovered), "")
+		f.info("recovered", float64(e.Recovered), "")
 	}
 	w.rates.stamps(w, e.jobs)
 	w.rates.arrivals(w, deliveries)
@@ -79,7 +79,7 @@ func (w *world) settle(ctx context.Context, f *findings) (ended, error) {
 	return e, nil
 }
 
-// drain waits until nothing waits or runs any more.
+// drain waits until no job waits or runs.
 func (w *world) drain(ctx context.Context) error {
 	return until(ctx, "the queue is empty", 250*time.Millisecond, func() (bool, error) {
 		waiting, running, err := w.backlog(ctx)

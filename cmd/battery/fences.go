@@ -110,7 +110,7 @@ func stale(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	e.succeeded(f)
-	f.told("in flight at the stop", float64(flying), "")
+	f.info("in flight at the stop", float64(flying), "")
 	f.atLeast("stale settles refused", refusals, float64(flying), "")
 	f.atMost("settles of the stopped worker that counted", others, 0, "")
 	f.none("jobs changed after their end", changed)

@@ -115,7 +115,7 @@ func (w *world) listen(ctx context.Context, tenant string) (*client.Stream, erro
 	return c.Arrivals(ctx, tenant, "", time.Minute)
 }
 
-// record keeps what the stream tells until its end.
+// record stores the events of the stream until its end.
 func (s *sale) record(ctx context.Context, stream *client.Stream) {
 	defer context.AfterFunc(ctx, func() { _ = stream.Close() })()
 	for {
@@ -182,7 +182,7 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 			sum += d
 		}
 		workers.Service = sum / time.Duration(len(services))
-		f.told(s.tenant+" service", ms(workers.Service), "ms")
+		f.info(s.tenant+" service", ms(workers.Service), "ms")
 	}
 	run, err := simulate.Shaper(trace, s.policy, workers)
 	if err != nil {
@@ -191,9 +191,9 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 	report := run.Report()
 	slices.Sort(waits)
 	at := func(share float64) time.Duration { return waits[max(0, int(math.Ceil(share*float64(len(waits))))-1)] }
-	f.told(s.tenant+" arrivals", float64(len(trace)), "")
+	f.info(s.tenant+" arrivals", float64(len(trace)), "")
 	f.none(s.tenant+" recorded other than admitted", differ(admitted, len(waits)))
-	f.told(s.tenant+" admitted", float64(admitted), "")
+	f.info(s.tenant+" admitted", float64(admitted), "")
 	off := math.Abs(float64(report.Admitted - int64(admitted)))
 	if s.slow {
 		f.atMost(s.tenant+" admitted, off by", 100*off/float64(admitted), foretoldMost, "%")
@@ -206,7 +206,7 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 		name       string
 		real, told time.Duration
 	}{{"p50", at(0.5), report.WaitP50}, {"p95", at(0.95), report.WaitP95}, {"p99", at(0.99), report.WaitP99}} {
-		f.told(s.tenant+" wait "+q.name, ms(q.real), "ms")
+		f.info(s.tenant+" wait "+q.name, ms(q.real), "ms")
 		f.atMost("off by", percentOff(q.real, q.told), foretoldMost, "%")
 		f.timed()
 	}

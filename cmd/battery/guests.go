@@ -139,18 +139,18 @@ func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 			break
 		}
 	}
-	f.told("guests", float64(w.scale.jobs), "")
-	f.told("tenants live at the peak", float64(totals.Tenants), "")
-	f.told("memory before", before.used/(1<<20), "MiB")
-	f.told("at the peak", peak.used/(1<<20), "MiB")
-	f.told("after", after.used/(1<<20), "MiB")
+	f.info("guests", float64(w.scale.jobs), "")
+	f.info("tenants live at the peak", float64(totals.Tenants), "")
+	f.info("memory before", before.used/(1<<20), "MiB")
+	f.info("at the peak", peak.used/(1<<20), "MiB")
+	f.info("after", after.used/(1<<20), "MiB")
 	f.atMost("growth of the data", growth(before.data, after.data), guestsGrowth, "%")
 	if large {
 		f.atMost("growth of all", growth(before.used, after.used), guestsGrowth, "%")
 	}
 	f.atMost("keys left behind", float64(after.keys-before.keys), 0, "")
 	f.atMost("jobs of residents lost", float64(int64(len(residents)*residentJobs)-left.Depth), 0, "")
-	f.told("forgotten within", forgotten.Seconds(), "s")
+	f.info("forgotten within", forgotten.Seconds(), "s")
 	return ctx.Err()
 }
 

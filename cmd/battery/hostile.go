@@ -113,7 +113,7 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 	f.atLeast("slow connections", float64(siege.ended.Load()), float64(2*w.scale.slow), "")
 	f.none("slow connections that were left open", siege.open)
 	for kind, took := range siege.byKind() {
-		f.told(kind, took.Seconds(), "s")
+		f.info(kind, took.Seconds(), "s")
 	}
 	for i, g := range giants {
 		f.atMost("MB taken of 1 GB", float64(g.taken)/1e6, takenMost, "")
@@ -140,13 +140,13 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 		}
 	}
 	f.none("honest submissions that failed", failures)
-	f.told("honest submissions", float64(len(took)), "")
-	f.told("p99 of them", ms(quantile(took, 0.99)), "ms")
+	f.info("honest submissions", float64(len(took)), "")
+	f.info("p99 of them", ms(quantile(took, 0.99)), "ms")
 	f.none("probes that failed", probes.failed)
-	f.told("probes", float64(len(probes.took)), "")
-	f.told("p99 of them", ms(quantile(probes.took, 0.99)), "ms")
-	f.told("connections evicted", metrics[`sluice_connections_evicted_total{listener="admin"}`], "")
-	f.told("refused", metrics[`sluice_connections_refused_total{listener="admin"}`], "")
+	f.info("probes", float64(len(probes.took)), "")
+	f.info("p99 of them", ms(quantile(probes.took, 0.99)), "ms")
+	f.info("connections evicted", metrics[`sluice_connections_evicted_total{listener="admin"}`], "")
+	f.info("refused", metrics[`sluice_connections_refused_total{listener="admin"}`], "")
 	return w.honestDelivered(ctx, f)
 }
 
@@ -185,7 +185,7 @@ func resident(pid int, line string) (int64, error) {
 			return kb << 10, err
 		}
 	}
-	return 0, errors.Join(err, fmt.Errorf("/proc tells no %s", line))
+	return 0, errors.Join(err, fmt.Errorf("/proc contains no %s", line))
 }
 
 // siege is all slow connections.

@@ -169,11 +169,11 @@ func noisy(ctx context.Context, w *world, f *findings) error {
 		}
 	}
 	alone, beside := quantile(late["alone"], 0.99), quantile(late["beside"], 0.99)
-	f.told("quiet tenants", float64(n), "")
-	f.told("429s of the noisy one", float64(overflows), "")
-	f.told("p50 alone", ms(quantile(late["alone"], 0.5)), "ms")
-	f.told("p50 beside", ms(quantile(late["beside"], 0.5)), "ms")
-	f.told("p99 alone", ms(alone), "ms")
+	f.info("quiet tenants", float64(n), "")
+	f.info("429s of the noisy one", float64(overflows), "")
+	f.info("p50 alone", ms(quantile(late["alone"], 0.5)), "ms")
+	f.info("p50 beside", ms(quantile(late["beside"], 0.5)), "ms")
+	f.info("p99 alone", ms(alone), "ms")
 	f.atMost("p99 beside", ms(beside), max(2*ms(alone), 2), "ms")
 	f.timed()
 	return nil
@@ -239,8 +239,8 @@ func hanging(ctx context.Context, w *world, f *findings) error {
 	}
 	e.succeeded(f)
 	e.twice(f)
-	f.told("others before", before, "/s")
-	f.told("others during", during, "/s")
+	f.info("others before", before, "/s")
+	f.info("others during", during, "/s")
 	f.atMost("change", 100*math.Abs(during-before)/before, 1, "%")
 	f.timed()
 	f.atMost("in flight of the hung one", float64(w.sink.mostInside("hung")), limit, "")

@@ -165,16 +165,16 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 		}
 	}
 	f.atLeast("503s", refusals, 1, "")
-	f.told("429s", shares, "")
-	f.told("202s into what the drain has freed", admitted, "")
+	f.info("429s", shares, "")
+	f.info("202s into what the drain has freed", admitted, "")
 	f.atMost("other answers", other, 0, "")
 	f.atLeast("drain", 100*full/plain, 99, "%")
 	f.timed()
 	f.atLeast("heartbeats", 100*(fullBeats+2)/plainBeats, 99, "%") // a window may cut off a beat of each worker
 	f.timed()
-	f.told("beats before", plainBeats, "")
-	f.told("beats while full", fullBeats, "")
-	f.told("intake back after the flood", ms(recovered), "ms")
+	f.info("beats before", plainBeats, "")
+	f.info("beats while full", fullBeats, "")
+	f.info("intake back after the flood", ms(recovered), "ms")
 	return nil
 }
 
@@ -217,7 +217,7 @@ func (w *world) memory(ctx context.Context) (int, error) {
 			return strconv.Atoi(strings.TrimSpace(v))
 		}
 	}
-	return 0, fmt.Errorf("INFO tells no used_memory")
+	return 0, fmt.Errorf("INFO contains no used_memory")
 }
 
 // unfit starts Sluice on each Redis that it must not take.

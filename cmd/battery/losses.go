@@ -85,7 +85,7 @@ func repliesLost(ctx context.Context, w *world, f *findings) error {
 			again++
 		}
 	}
-	f.told("503s", float64(again), "")
+	f.info("503s", float64(again), "")
 	return nil
 }
 
@@ -96,7 +96,7 @@ func draw(salt uint64, text string) float64 {
 	return float64(h.Sum64()>>11) / (1 << 53)
 }
 
-// report tells what was lost, and finds that it was as much as it should be.
+// report adds the lost replies and checks their share.
 func (p *proxy) report(f *findings, share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,12 +104,12 @@ func (p *proxy) report(f *findings, share float64) {
 	for _, n := range p.lost {
 		lost += n
 	}
-	f.told("replies of scripts", float64(p.scripts), "")
-	f.told("lost", float64(lost), "")
-	f.told("lost behind them", float64(p.behind), "")
+	f.info("replies of scripts", float64(p.scripts), "")
+	f.info("lost", float64(lost), "")
+	f.info("lost behind them", float64(p.behind), "")
 	f.atLeast("share lost", 100*float64(lost)/float64(p.scripts), 100*share*0.8, "%")
 	for _, script := range slices.Sorted(maps.Keys(p.lost)) {
-		f.told("lost of "+script, float64(p.lost[script]), "")
+		f.info("lost of "+script, float64(p.lost[script]), "")
 	}
 }
 
@@ -173,8 +173,8 @@ func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 	// The last settle of a job is known for good. One before it, of a failure or of a job given
 	// back, may be repeated only when the job has been leased and settled again, and is then told
 	// to be stale.
-	f.told("workers: stale", total["stale"], "")
-	f.told("workers: released", total["released"], "")
+	f.info("workers: stale", total["stale"], "")
+	f.info("workers: released", total["released"], "")
 	uncounted := float64(len(e.deliveries)-len(e.jobs)) - total["retry"]
 	f.atLeast("workers: failures not counted", uncounted, 0, "")
 	f.atMost("workers: failures neither counted nor stale", max(0, uncounted-total["stale"]), 0, "")

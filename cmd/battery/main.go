@@ -6,8 +6,8 @@
 //	go run ./cmd/battery -full             every check as large as it is meant: at most 20 minutes
 //	go run ./cmd/battery -only R1,R3       some of them; S4 stands for all of its cases, S4-dead and so on
 //	go run ./cmd/battery -list             what there is
-//	go run ./cmd/battery -shared           on a machine with other work: figures of time are told, but do not fail it
-//	go run ./cmd/battery -json FILE        the figures as JSON, too
+//	go run ./cmd/battery -shared           on a machine with other work: timings are shown, but do not fail
+//	go run ./cmd/battery -json FILE        writes the figures as JSON as well
 //
 // It exits 0 when every target is met, 1 when one is missed or a check could not be carried out, 2
 // on bad usage. All is on loopback, in directories of its own, and everything it has started ends
@@ -93,7 +93,7 @@ func parse(args []string) (options, []check, error) {
 	flags.BoolVar(&o.list, "list", false, "list the checks and end")
 	flags.BoolVar(&o.keep, "keep", false, "keep the directory, with logs and ledger, of a check that is not ok")
 	flags.BoolVar(&o.shared, "shared", false, "this machine has other work: what fails is tried once more, and a missed figure of time alone does not fail the run")
-	flags.SetOutput(io.Discard) // main tells what is wrong
+	flags.SetOutput(io.Discard) // main prints the error
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(os.Stdout)

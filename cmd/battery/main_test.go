@@ -57,7 +57,7 @@ func TestEveryCheckIsWhole(t *testing.T) {
 
 func TestFindings(t *testing.T) {
 	var f findings
-	f.told("jobs", 20, "")
+	f.info("jobs", 20, "")
 	f.atMost("worst", 2.5, 3, "s")
 	f.atLeast("rate", 99, 99, "%")
 	f.none("lost", nil)

@@ -77,7 +77,7 @@ func mastersStruck(ctx context.Context, w *world, f *findings) error {
 	var losses []float64
 	for _, k := range strikes {
 		back := w.back(k.taken, k.over, of[k.master])
-		f.told(fmt.Sprintf("%s: median", k.how), quantile(back, 0.5).Seconds(), "s")
+		f.info(fmt.Sprintf("%s: median", k.how), quantile(back, 0.5).Seconds(), "s")
 		backs[k.how] = max(backs[k.how], slices.Max(back))
 		for i, others := range of {
 			if i != k.master {
@@ -107,9 +107,9 @@ func mastersStruck(ctx context.Context, w *world, f *findings) error {
 			others++
 		}
 	}
-	f.told("acknowledged jobs that TAKEOVER lost", gone, "")
-	f.told("503s", refusals, "")
-	f.told("answers other than 202 and 503", others, "")
+	f.info("acknowledged jobs that TAKEOVER lost", gone, "")
+	f.info("503s", refusals, "")
+	f.info("answers other than 202 and 503", others, "")
 	return nil
 }
 

@@ -96,13 +96,13 @@ func redisKilled(fsync string) func(context.Context, *world, *findings) error {
 			intake = max(intake, firstAck.since(o.back))
 			again = max(again, firstDelivery.since(o.back))
 		}
-		f.told("kills", float64(len(outages)), "")
+		f.info("kills", float64(len(outages)), "")
 		f.none("202 while down", while)
 		f.atMost("intake back", ms(intake), 1000, "ms")
 		f.timed()
 		f.atMost("deliveries back", ms(again), 2000, "ms")
 		f.timed()
-		f.told("duplicates", float64(len(e.Duplicates)), "")
+		f.info("duplicates", float64(len(e.Duplicates)), "")
 		return nil
 	}
 }

@@ -130,7 +130,7 @@ func failures(ctx context.Context, w *world, f *findings) error {
 	if err != nil {
 		return err
 	}
-	close(failed) // drained: nothing is delivered any more
+	close(failed) // drained: there are no more deliveries
 	<-asked
 	e.succeeded(f)
 	e.twice(f)
@@ -142,11 +142,11 @@ func failures(ctx context.Context, w *world, f *findings) error {
 	if err != nil {
 		return err
 	}
-	f.told("attempts", float64(attempts), "")
+	f.info("attempts", float64(attempts), "")
 	f.atLeast("attempts a job", float64(attempts)/float64(jobs), 1.5, "")
 	f.atLeast("stamps known", float64(len(stamps)), 0.9*float64(attempts), "")
 	f.atMost("stamps τ*", us(tau(r, slices.Collect(maps.Keys(stamps)))), 1, "µs")
 	f.atMost("attempts that were no departures", math.Abs(float64(attempts)-float64(t.Departed)), 0, "")
-	f.told("arrivals τ* with the noise of the way", ms(arrivals(w, e.deliveries)), "ms")
+	f.info("arrivals τ* with the noise of the way", ms(arrivals(w, e.deliveries)), "ms")
 	return nil
 }

@@ -156,12 +156,12 @@ func asynqKilled(ctx context.Context, w *world, f *findings) error {
 			}
 		}
 	}
-	f.told("jobs", float64(b.Keys), "")
-	f.told("lost", float64(len(b.Lost)), "")
-	f.told("unexpected", float64(len(b.Unexpected)), "")
-	f.told("in flight at the kills", float64(inFlight(killed, deliveries)), "")
-	f.told("duplicates", float64(len(b.Duplicates)), "")
-	f.told("kill → redelivery, worst", worst.Seconds(), "s")
+	f.info("jobs", float64(b.Keys), "")
+	f.info("lost", float64(len(b.Lost)), "")
+	f.info("unexpected", float64(len(b.Unexpected)), "")
+	f.info("in flight at the kills", float64(inFlight(killed, deliveries)), "")
+	f.info("duplicates", float64(len(b.Duplicates)), "")
+	f.info("kill → redelivery, worst", worst.Seconds(), "s")
 	return nil
 }
 

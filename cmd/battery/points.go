@@ -163,8 +163,8 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 	}
 	e.succeeded(f)
 	e.stamps(w, f)
-	f.told("points", float64(len(crashpoints.Points)), "")
-	f.told("crashes", float64(crashes), "")
+	f.info("points", float64(len(crashpoints.Points)), "")
+	f.info("crashes", float64(crashes), "")
 	f.none("points not reached", unreached)
 	f.atMost("jobs beyond keys", float64(len(e.stored)-e.Keys), 0, "")
 	f.atMost("duplicates", float64(len(e.Duplicates)), float64(ofWorkers), "")
@@ -177,7 +177,7 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 	if err != nil {
 		return err
 	}
-	f.told("callbacks asked for", float64(callbacks), "")
+	f.info("callbacks asked for", float64(callbacks), "")
 	f.none("callbacks wrong", wrongCallbacks(tasks, e))
 	return nil
 }

@@ -120,7 +120,7 @@ func (p *process) stop() {
 	}
 }
 
-// stopped reports whether every thread of a process has stopped, as /proc tells; true where there
+// stopped reports whether every thread of a process has stopped, by /proc; true where there
 // is none.
 func stopped(pid int) bool {
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))

@@ -35,7 +35,7 @@ func starvingCases() []starving {
 			memory: "64mb", prepare: refusingUpstream, attack: deadLetters,
 		},
 		{
-			name: "bodies", what: "16 connections send large bodies but for their last bytes and fall silent, again and again",
+			name: "bodies", what: "16 connections repeatedly send large bodies without their last bytes",
 			attack: silentBodies,
 		},
 		{
@@ -128,7 +128,7 @@ func (c starving) run(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// quietLoss tells what became of the jobs that the quiet tenants submitted in a phase.
+// quietLoss reports the outcomes of the jobs of the quiet tenants in a phase.
 func (w *world) quietLoss(f *findings, phase string) {
 	requests, deliveries := w.ledger.entries()
 	arrived := map[string]instant{}
@@ -202,7 +202,7 @@ func deadLetters(ctx context.Context, w *world, f *findings) error {
 		})
 	}
 	all.Wait()
-	f.told("MB admitted of the offender", float64(admitted.Load()*pad)/1e6, "")
+	f.info("MB admitted of the offender", float64(admitted.Load()*pad)/1e6, "")
 	f.atLeast("429s of the offender", float64(refused.Load()), 1, "")
 	f.atMost("other answers to the offender", float64(unavailable.Load()), 0, "")
 	return nil

@@ -77,7 +77,7 @@ func rolling(ctx context.Context, w *world, f *findings) error {
 	}
 	e.succeeded(f)
 	e.twice(f)
-	f.told("processes replaced", float64(w.scale.rounds+w.scale.rounds/2), "")
+	f.info("processes replaced", float64(w.scale.rounds+w.scale.rounds/2), "")
 	return w.tooNew(ctx, f)
 }
 
@@ -181,7 +181,7 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 		}
 		both := said == ""
 		if both {
-			f.told("both serve", 1, "")
+			f.info("both serve", 1, "")
 			w.say("both serve")
 			if err := pause(ctx, w.scale.window/6); err != nil {
 				return err
@@ -191,7 +191,7 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 				return err
 			}
 		} else {
-			f.told("refused", 1, "")
+			f.info("refused", 1, "")
 			if !strings.Contains(said, "schema") {
 				f.none("refusals that do not say why", []string{said})
 			}

@@ -22,7 +22,7 @@ const (
 	asynqPlaces = 500
 )
 
-// counter counts the jobs that were handled and tells when the last one was.
+// counter counts the handled jobs and reports when the last one was.
 type counter struct {
 	left atomic.Int64
 	all  chan time.Time
@@ -53,7 +53,7 @@ func (c *counter) perSecond(ctx context.Context, start time.Time, n int) (float6
 	}
 }
 
-// measured is perSecond, and tells what the jobs cost.
+// measured is perSecond, and reports the cost of the jobs.
 func (c *counter) measured(ctx context.Context, b *bench, name string, server *redisServer, n int) (float64, error) {
 	scripts, spent, used, start := server.scripts(ctx), server.cpu(), spentHere(), time.Now()
 	figure, err := c.perSecond(ctx, start, n)
@@ -114,7 +114,7 @@ func (s *store) whileWorking(ctx context.Context, cfg worker.Config, measure fun
 	return figure, err
 }
 
-// drainAsynq is the same with an asynq server and n tasks in so many queues.
+// drainAsynq is the same with an asynq server and n tasks in several queues.
 func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 	server, err := newRedis(ctx)
 	if err != nil {

@@ -239,7 +239,7 @@ func idleCommands(ctx context.Context, b *bench) ([]float64, error) {
 	return []float64{(after - before) / window.Seconds()}, err
 }
 
-// drained waits until nothing waits or runs any more.
+// drained waits until no job waits or runs.
 func (s *store) drained(ctx context.Context, b *bench) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

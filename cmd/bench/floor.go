@@ -107,7 +107,7 @@ func runFloor(orders string) error {
 	}
 }
 
-// awaitGo says that the child is ready and waits until it is told to begin.
+// awaitGo reports that the child is ready and waits for the signal to begin.
 func awaitGo() error {
 	fmt.Println("ready")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')

@@ -320,7 +320,7 @@ func (s seen) judge(r shaper.Rate, flows int) lateRun {
 	return run
 }
 
-// lateOf tells of lateness, which it sorts.
+// lateOf summarizes lateness, which it sorts.
 func lateOf(lateness []time.Duration) lateRun {
 	slices.Sort(lateness)
 	run := lateRun{
@@ -350,7 +350,7 @@ func (c crowd) table(runs []lateRun) []string {
 			r.What, r.Run, r.Count, r.P50, r.P99, r.P999, r.Max, slowest, r.Stalls, r.Longest))
 	}
 	if floors > 0 {
-		lines = append(lines, fmt.Sprintf("the floor itself kept the target in %d of %d runs: what it misses, too, is the machine's", kept, floors))
+		lines = append(lines, fmt.Sprintf("the floor itself reached the target in %d of %d runs; a miss of the floor is caused by the machine", kept, floors))
 	}
 	return lines
 }

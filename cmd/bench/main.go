@@ -5,8 +5,8 @@
 //	go run ./cmd/bench               every figure
 //	go run ./cmd/bench P5 P11        some of them
 //	go run ./cmd/bench -list         what there is
-//	go run ./cmd/bench -json FILE    the figures as JSON, too
-//	go run ./cmd/bench -plot DIR     pictures of those that have one, too
+//	go run ./cmd/bench -json FILE    writes the figures as JSON as well
+//	go run ./cmd/bench -plot DIR     draws pictures of figures that have one
 package main
 
 import (
@@ -33,7 +33,7 @@ type figure struct {
 	upTo    float64 // and an upper bound beside the lower one that the target is; 0: none
 	atMost  bool    // the target is an upper bound; else a lower one
 	worst   bool    // the worst sample counts, not the median
-	told    bool    // has no target: it is shown, and always passes
+	info    bool    // has no target, so it always passes
 	measure func(ctx context.Context, b *bench) (samples []float64, err error)
 }
 
@@ -220,8 +220,8 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 		if f.upTo != 0 {
 			target = fmt.Sprintf("%g–%g", f.target, f.upTo)
 		}
-		if f.told {
-			verdict, target = "told", "-"
+		if f.info {
+			verdict, target = "info", "-"
 		}
 		fmt.Printf("%-14s %10.4g %10.4g %10.4g %12s  %-7s %s (%s)\n", f.id, r.Value, r.Min, r.Max, target, verdict, f.what, f.unit)
 	}
@@ -238,7 +238,7 @@ func (f figure) judge(samples []float64) result {
 		r.Value = r.Min
 	}
 	switch {
-	case f.told:
+	case f.info:
 		r.Pass = true
 	case f.atMost:
 		r.Pass = r.Value <= f.target

@@ -60,7 +60,7 @@ func (n *notes) take(path string) []time.Duration {
 	return at
 }
 
-// await returns when so many requests have come to the path.
+// await returns when the path has received as many requests as there are jobs.
 func (n *notes) await(ctx context.Context, path string, jobs int) error {
 	for n.count(path) < jobs {
 		if err := pass(ctx, 20*time.Millisecond); err != nil {

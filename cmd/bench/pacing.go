@@ -223,12 +223,12 @@ func floorLine(runs []pacedRun) string {
 			tau++
 		}
 	}
-	return fmt.Sprintf("the floor itself kept the target of the gaps in %d of %d runs, those of τ* in %d: what it misses, too, is the machine's", gaps, all, tau)
+	return fmt.Sprintf("the floor itself reached the target of the gaps in %d of %d runs, those of τ* in %d; a miss of the floor is caused by the machine", gaps, all, tau)
 }
 
 var collectionsLine = regexp.MustCompile(`(?m)^go_gc_duration_seconds_count (\d+)`)
 
-// collections counts the collections of garbage of all workers so far; 0 where they do not tell.
+// collections counts the garbage collections of all workers; 0 if they do not report them.
 func (p *program) collections(ctx context.Context) (total int) {
 	for _, w := range p.workers {
 		found := collectionsLine.FindStringSubmatch(p.get(ctx, w.admin+"/metrics"))

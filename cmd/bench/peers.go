@@ -18,7 +18,7 @@ import (
 // peerFigures hold others against the same arrivals.
 func peerFigures() []figure {
 	return []figure{{
-		id: "P6-peers", what: "the same arrivals through Sluice (the figure: its greatest τ*), nginx, BullMQ and asynq; see the table", unit: "ms", told: true,
+		id: "P6-peers", what: "the same arrivals through Sluice (the figure: its greatest τ*), nginx, BullMQ and asynq; see the table", unit: "ms", info: true,
 		measure: measurePeers,
 	}}
 }

@@ -22,7 +22,7 @@ type picture struct {
 	width, height vg.Length
 }
 
-// The colours of Okabe and Ito, which people tell apart who do not see all colours.
+// The colours of Okabe and Ito, which colour-blind people can distinguish.
 var (
 	black      = color.RGBA{A: 255}
 	grey       = color.RGBA{R: 0x80, G: 0x80, B: 0x80, A: 255}
@@ -34,7 +34,7 @@ var (
 	purple     = color.RGBA{R: 0xcc, G: 0x79, B: 0xa7, A: 255}
 )
 
-// newPlot is an empty plot with what its axes tell.
+// newPlot returns an empty plot with labelled axes.
 func newPlot(title, x, y string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y

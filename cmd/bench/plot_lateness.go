@@ -65,7 +65,7 @@ func latenessPicture(spreads []spread) picture {
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("target of its p99: %g ms", s.target), line)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -2, math.Log10(histogram{}.edge(last+1)), 0, 1.4*highest // the legend stands above
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -2, math.Log10(histogram{}.edge(last+1)), 0, 1.4*highest // the legend is above
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, true, 10, -4
 	return picture{plots: [][]*plot.Plot{{p}}, width: 9 * vg.Inch, height: 4 * vg.Inch}
 }

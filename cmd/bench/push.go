@@ -191,7 +191,7 @@ func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
 		return nil
 	})
 	var out startDelays
-	// sample submits again and again, each time a while after the one before has ended.
+	// sample submits repeatedly, with a pause after each submission.
 	sample := func(n int, into *[]float64, submit func(i int) error) error {
 		for i := range n {
 			if err := pass(ctx, time.Duration(5+i%11)*time.Millisecond); err != nil {

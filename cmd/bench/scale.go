@@ -21,8 +21,8 @@ import (
 func scaleFigures() []figure {
 	const at = " a job with 100,000 tenants and 1,000,000 waiting jobs, in Redis"
 	return []figure{
-		{id: "SCALE-admit", what: "admit" + at, unit: "µs", told: true, measure: scaled(func(c scaleCell) float64 { return c.Admit })},
-		{id: "SCALE-drain", what: "tick and settle" + at, unit: "µs", told: true, measure: scaled(func(c scaleCell) float64 { return c.Drain })},
+		{id: "SCALE-admit", what: "admit" + at, unit: "µs", info: true, measure: scaled(func(c scaleCell) float64 { return c.Admit })},
+		{id: "SCALE-drain", what: "tick and settle" + at, unit: "µs", info: true, measure: scaled(func(c scaleCell) float64 { return c.Drain })},
 	}
 }
 
@@ -144,7 +144,7 @@ type ground struct {
 
 func (g *ground) name(i int) string { return "scale-" + strconv.Itoa(i) }
 
-// fill admits jobs of every tenant until so many wait of all.
+// fill admits jobs of every tenant until the total is reached.
 func (g *ground) fill(ctx context.Context, depth int) error {
 	err := g.fillMany(ctx, g.tenants, (depth-g.waiting)/g.tenants, g.name, 0, func(id string) {
 		if n := shardOf(id); g.shards[n] == nil {
@@ -190,7 +190,7 @@ func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) 
 	return failed
 }
 
-// fillOne admits so many jobs of the tenant and returns the id of one of them.
+// fillOne admits jobs of the tenant and returns the id of one of them.
 func (s *store) fillOne(ctx context.Context, tenant string, jobs int, ahead int64) (id string, err error) {
 	if ahead > 0 {
 		jobs++

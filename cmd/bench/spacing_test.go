@@ -77,7 +77,7 @@ func TestJudgeARange(t *testing.T) {
 			t.Errorf("%v: %+v", value, r)
 		}
 	}
-	if r := (figure{told: true}).judge([]float64{-1}); !r.Pass {
+	if r := (figure{info: true}).judge([]float64{-1}); !r.Pass {
 		t.Error("a figure without a target was missed")
 	}
 }

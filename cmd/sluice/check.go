@@ -6,34 +6,37 @@ import (
 	"slices"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// checkExamples is how many findings of a kind are printed.
+// checkExamples is the number of printed findings of a kind.
 const checkExamples = 5
 
 type checkCmd struct {
 	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML), for redis.url and redis.data_dir."`
-	Repair bool   `help:"Make right what is found; workers may run meanwhile."`
+	Repair bool   `help:"Repair the findings; workers may run meanwhile."`
 	JSON   bool   `help:"Print the findings as JSON."`
 
 	sourceFlags
 }
 
 func (checkCmd) Help() string {
-	return `Goes through the whole store in short steps and compares: the counts of each flow with its queue, its scheduled jobs and its leases; each job with the index that should name it; each index entry with its job; the type of each key. Without --repair it writes nothing. Processes may run meanwhile.
-
-It reads the store itself, by the settings of sluice serve (redis.url). Without redis.url it starts the private redis-server on redis.data_dir, so the sluice serve that uses it must be stopped.
-
-A deleted queue comes back from the jobs that are stored. What it cannot bring back: jobs, policies and API keys whose own keys are gone.
-
-Exit codes: 0 nothing was found, 1 something was (also if it is repaired now), 2 bad usage or bad configuration.
-
-Example:
+	return `Example:
   sluice check --config sluice.yaml
-  sluice check --config sluice.yaml --repair`
+  sluice check --config sluice.yaml --repair
+
+The command compares the counters of each flow with its queue, its scheduled jobs and its leases. It compares each job with its index entry, each entry with its job, and each key with its type. Without --repair it writes nothing. Processes may run meanwhile.
+
+It opens the store itself, with the settings of sluice serve (redis.url). Without redis.url it starts the private redis-server on redis.data_dir, so stop the sluice serve that uses it first.
+
+Repair rebuilds a deleted queue from the stored jobs. It cannot restore jobs, policies and API keys whose own keys are gone.
+
+Exit codes: 0 no findings, 1 findings (also if they are repaired), 2 bad usage or bad configuration.
+
+Next: after --repair, check again. A damaged key may hide others.`
 }
 
 // checkReport is what --json prints.
@@ -44,31 +47,33 @@ type checkReport struct {
 	Examples []repair.Finding `json:"examples"`
 }
 
-func (c *checkCmd) Run(a *app) (err error) {
+func (c *checkCmd) Run(a *console.App) (err error) {
 	cfg, err := config.Load(c.sources(a, c.Config))
 	if err != nil {
 		return err
 	}
-	log := newLogger(a.Err, "error")
-	engine, err := queue.OpenEngine(a.ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir, AllowUnsafe: true, Logger: log})
+	log := console.NewLogger(a.Err, "error")
+	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
+		AllowUnsafe: true, Logger: log})
 	if err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
 	defer func() { _ = engine.Close() }()
-	shards, err := queue.StoredShards(a.ctx, engine)
+	shards, err := queue.StoredShards(a.Ctx, engine)
 	if err != nil {
 		return fmt.Errorf("read the store: %w", err)
 	}
 	if shards == 0 {
-		return shaper.Problems{{Field: "redis.url", Value: engine.String(), Rule: "must be a store of Sluice: sluice:meta is missing there"}}
+		return shaper.Problems{{Field: "redis.url", Value: engine.String(),
+			Rule: "must be a store of Sluice: the key sluice:meta is missing"}}
 	}
-	q, err := queue.Open(a.ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
+	q, err := queue.Open(a.Ctx, engine, queue.Options{Shards: shards, Reporter: true, Logger: log})
 	if err != nil {
 		return fmt.Errorf("open the queue: %w", err)
 	}
 	defer func() { _ = q.Close() }()
 	report := checkReport{Repaired: c.Repair, Counts: map[string]int{}, Examples: []repair.Finding{}}
-	report.Checked, err = q.Check(a.ctx, c.Repair, func(found []repair.Finding) error {
+	report.Checked, err = q.Check(a.Ctx, c.Repair, func(found []repair.Finding) error {
 		for _, f := range found {
 			if report.Counts[f.Kind]++; report.Counts[f.Kind] <= checkExamples {
 				report.Examples = append(report.Examples, f)
@@ -82,9 +87,9 @@ func (c *checkCmd) Run(a *app) (err error) {
 	return c.print(a, report)
 }
 
-func (c *checkCmd) print(a *app, r checkReport) error {
+func (c *checkCmd) print(a *console.App, r checkReport) error {
 	if c.JSON {
-		if err := printJSON(a.Out, r); err != nil {
+		if err := console.PrintJSON(a.Out, r); err != nil {
 			return err
 		}
 	} else {
@@ -92,19 +97,21 @@ func (c *checkCmd) print(a *app, r checkReport) error {
 			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], repair.Kinds[kind])
 			for _, f := range r.Examples {
 				if f.Kind == kind {
-					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, oneLine(f.Name), oneLine(f.Detail))
+					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, console.OneLine(f.Name),
+						console.OneLine(f.Detail))
 				}
 			}
 		}
-		fmt.Fprintf(a.Out, "%d shards, %d tenants, %d flows and %d jobs were looked at.\n", r.Checked.Shards, r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
+		fmt.Fprintf(a.Out, "Checked %d shards, %d tenants, %d flows and %d jobs.\n", r.Checked.Shards,
+			r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
 	}
 	switch {
 	case len(r.Counts) == 0:
 		return nil
 	case c.Repair:
-		fmt.Fprintln(a.Err, "Repaired. Check again: a damaged key may hide others.")
+		fmt.Fprintln(a.Err, "Repaired. Check again, because a damaged key may hide others.")
 	default:
-		fmt.Fprintln(a.Err, "sluice check --repair makes that right.")
+		fmt.Fprintln(a.Err, "sluice check --repair repairs these findings.")
 	}
-	return errReported
+	return console.ErrReported
 }

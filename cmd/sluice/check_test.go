@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/redistest"
 )
@@ -19,12 +21,12 @@ func TestCheckCommand(t *testing.T) {
 		t.Helper()
 		var out, err bytes.Buffer
 		args = append([]string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()}, args...)
-		if code := run(t.Context(), args, stdio{Out: &out, Err: &err}, nil); code != want {
+		if code := Run(t.Context(), args, console.Stdio{Out: &out, Err: &err}, nil); code != want {
 			t.Fatalf("%v: exit code %d, want %d: %s%s", args, code, want, out.String(), err.String())
 		}
 		return out.String() + err.String()
 	}
-	if out := check(exitUsage); !strings.Contains(out, "sluice:meta is missing") {
+	if out := check(command.ExitUsage); !strings.Contains(out, "sluice:meta is missing") {
 		t.Errorf("of a Redis without a store: %s", out)
 	}
 	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: server.URL()})
@@ -40,20 +42,20 @@ func TestCheckCommand(t *testing.T) {
 	if _, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "t", MaxAttempts: 3}); err != nil {
 		t.Fatal(err)
 	}
-	if out := check(exitOK); !strings.Contains(out, "2 shards, 1 tenants, 1 flows and 1 jobs") {
+	if out := check(command.ExitOK); !strings.Contains(out, "2 shards, 1 tenants, 1 flows and 1 jobs") {
 		t.Errorf("of a sound store: %s", out)
 	}
 	keys := queue.NewKeyspace(2).ShardOf("acme")
 	if err := e.Client().Del(t.Context(), keys.Queue("acme/default")).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if out := check(exitFailed); !strings.Contains(out, "unindexed: 1 (") || !strings.Contains(out, "job:") || !strings.Contains(out, "sluice check --repair") {
+	if out := check(command.ExitFailed); !strings.Contains(out, "unindexed: 1 (") || !strings.Contains(out, "job:") || !strings.Contains(out, "sluice check --repair") {
 		t.Errorf("of a deleted queue: %s", out)
 	}
 	var report checkReport
-	text, _, _ := strings.Cut(check(exitFailed, "--repair", "--json"), "Repaired.")
+	text, _, _ := strings.Cut(check(command.ExitFailed, "--repair", "--json"), "Repaired.")
 	if err := json.Unmarshal([]byte(text), &report); err != nil || report.Counts["unindexed"] != 1 || !report.Repaired {
 		t.Errorf("the report: %+v, %v", report, err)
 	}
-	check(exitOK)
+	check(command.ExitOK)
 }

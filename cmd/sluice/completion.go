@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 type completionCmd struct {
@@ -13,16 +15,15 @@ type completionCmd struct {
 }
 
 func (completionCmd) Help() string {
-	return `Prints a script that makes the shell complete commands, flags and their values. It asks the program itself, so it never grows old.
-
-Example:
+	return `Example:
   source <(sluice completion bash)                                 # or in ~/.bashrc
   sluice completion zsh > "${fpath[1]}/_sluice"
-  sluice completion fish > ~/.config/fish/completions/sluice.fish`
+  sluice completion fish > ~/.config/fish/completions/sluice.fish
+
+The script completes commands, flags and their values. It calls sluice for the candidates, so it needs no update after an upgrade.`
 }
 
-// completionScripts ask sluice complete for what may follow: one candidate a line, a tab and its
-// meaning.
+// completionScripts call sluice complete, which prints one candidate a line, a tab and its meaning.
 var completionScripts = map[string]string{
 	"bash": `_sluice() {
   local line
@@ -51,7 +52,7 @@ else
   compdef _sluice sluice
 fi
 `,
-	// Without a candidate the condition fails, and fish completes files as it does by itself.
+	// Without a candidate the condition fails, and fish completes file names.
 	"fish": `function __sluice_finds
   set -l words (commandline -opc)
   set -l current (commandline -ct)
@@ -62,24 +63,24 @@ complete -c sluice -n __sluice_finds -f -a '(printf "%s\n" $__sluice_found)'
 `,
 }
 
-func (c *completionCmd) Run(a *app) error {
+func (c *completionCmd) Run(a *console.App) error {
 	_, err := fmt.Fprint(a.Out, completionScripts[c.Shell])
 	return err
 }
 
 // completeCmd answers the scripts.
 type completeCmd struct {
-	Words []string `arg:"" optional:"" help:"The words after the program's name, the one to complete last."`
+	Words []string `arg:"" optional:"" help:"The words after sluice; the last is the one to complete."`
 }
 
 func (completeCmd) Help() string {
-	return `Prints what may follow, for the scripts of sluice completion.
+	return `Example:
+  sluice complete -- job list --st
 
-Example:
-  sluice complete -- job list --st`
+The scripts of sluice completion call it.`
 }
 
-func (c *completeCmd) Run(a *app, parser *kong.Kong) error {
+func (c *completeCmd) Run(a *console.App, parser *kong.Kong) error {
 	for _, found := range candidates(parser.Model.Node, c.Words) {
 		if _, err := fmt.Fprintln(a.Out, found); err != nil {
 			return err
@@ -88,8 +89,8 @@ func (c *completeCmd) Run(a *app, parser *kong.Kong) error {
 	return nil
 }
 
-// candidates are the commands, flags or values that the last of the words may become, each with a
-// tab and what it means.
+// candidates returns the commands, flags or values that complete the last of the words, each with a
+// tab and its meaning.
 func candidates(root *kong.Node, words []string) []string {
 	if len(words) == 0 {
 		words = []string{""}
@@ -165,12 +166,10 @@ func childOf(node *kong.Node, name string) *kong.Node {
 	return nil
 }
 
-// flagsOf are the flags that may stand after the command: its own and those of the commands around
-// it.
+// flagsOf returns the flags of a command and of its parents.
 func flagsOf(node *kong.Node) []*kong.Flag { return slices.Concat(node.AllFlags(true)...) }
 
-// flagOf is the flag that the word begins; nil if there is none, or if its value stands in the same
-// word.
+// flagOf returns the flag that the word names, nil if there is none or the word contains its value.
 func flagOf(node *kong.Node, word string) *kong.Flag {
 	for _, flag := range flagsOf(node) {
 		if word == "--"+flag.Name || flag.Short != 0 && word == "-"+string(flag.Short) {

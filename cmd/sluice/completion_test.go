@@ -7,11 +7,14 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 func testParser(t testing.TB) *kong.Kong {
 	t.Helper()
-	parser, err := newParser(stdio{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+	parser, err := command.NewParser(newCommands(), console.Stdio{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
 	if err != nil {
 		t.Fatal(err)
 	}

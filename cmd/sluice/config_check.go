@@ -7,56 +7,57 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/shaper"
 )
 
 type configCmd struct {
-	Check configCheckCmd `cmd:"" help:"List what is wrong with a configuration, or what it puts in force."`
+	Check configCheckCmd `cmd:"" help:"Print the problems of a configuration, or its settings."`
 }
 
 func (configCmd) Help() string {
-	return `Looks at a configuration without running it.
-
-Example:
+	return `Example:
   sluice config check sluice.yaml`
 }
 
-// sourceFlags are the flags that settings come from.
+// sourceFlags are the flags of settings and routes.
 type sourceFlags struct {
-	Route []string `sep:"none" placeholder:"NAME=URL" help:"Deliver the jobs of this route to the URL, as routes.NAME.url in the file or the variable SLUICE_ROUTE_NAME_URL; may be given again."`
+	Route []string `sep:"none" placeholder:"NAME=URL" help:"Deliver the jobs of the route NAME to URL; repeatable. The same as routes.NAME.url in the file and the variable SLUICE_ROUTE_NAME_URL."`
 
 	kong.Plugins // the flags of the settings
 }
 
-func (f *sourceFlags) sources(a *app, file string) config.Sources {
-	return config.Sources{File: file, Environ: a.environ, Flags: settingValues(f.Plugins), Routes: f.Route}
+func (f *sourceFlags) sources(a *console.App, file string) config.Sources {
+	return config.Sources{File: file, Environ: a.Environ, Flags: settingValues(f.Plugins), Routes: f.Route}
 }
 
 type configCheckCmd struct {
-	File string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [that of SLUICE_CONFIG, or none]."`
+	File string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [none]."`
 	JSON bool   `help:"Print the settings as JSON."`
 
 	sourceFlags
 }
 
 func (configCheckCmd) Help() string {
-	return `Reads the file, the environment and the flags as sluice serve would, with the same arguments, and starts nothing. It lists everything that is wrong, each with its path, its value and the rule; the exit code is 2 then. Else it prints every setting in force with where it comes from, secrets hidden, and the exit code is 0.
-
-Settings of tenants that were changed through the API outrank these: sluice tenant get NAME shows them.
-
-Example:
+	return `Example:
   sluice config check sluice.yaml
-  sluice config check --route default=http://127.0.0.1:9000/orders`
+  sluice config check --route default=http://127.0.0.1:9000/orders
+
+The command reads the file, the environment and the flags like sluice serve with the same arguments, and starts nothing. It prints all problems, each with its path, value and rule. Without problems it prints every setting in force with its source; secrets are hidden.
+
+Exit codes: 0 no problems, 2 problems.
+
+Next: sluice serve --config FILE. Settings of tenants that were changed through the API outrank the file: sluice tenant get NAME prints them.`
 }
 
-func (c *configCheckCmd) Run(a *app) error {
-	for _, note := range config.Strays(a.environ) {
+func (c *configCheckCmd) Run(a *console.App) error {
+	for _, note := range config.Strays(a.Environ) {
 		fmt.Fprintln(a.Err, "sluice: note:", note)
 	}
 	settings, err := config.Check(c.sources(a, c.File))
 	var problems shaper.Problems
 	if errors.As(err, &problems) && c.File != "" {
-		// The file is the argument here, not --config.
+		// The file is an argument of this command, not the flag --config.
 		for i, p := range problems {
 			if p.Field == "--config" {
 				problems[i].Field = "FILE"
@@ -67,15 +68,15 @@ func (c *configCheckCmd) Run(a *app) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(a.Out, map[string]any{"settings": settings})
+		return console.PrintJSON(a.Out, map[string]any{"settings": settings})
 	}
 	rows := [][]string{{"KEY", "VALUE", "FROM"}}
 	for _, s := range settings {
-		rows = append(rows, []string{s.Key, oneLine(s.Value), s.From})
+		rows = append(rows, []string{s.Key, console.OneLine(s.Value), s.From})
 	}
-	if err := printTable(a.Out, rows); err != nil {
+	if err := console.PrintTable(a.Out, rows); err != nil {
 		return err
 	}
-	fmt.Fprintln(a.Err, "Nothing is wrong.")
+	fmt.Fprintln(a.Err, "No problems.")
 	return nil
 }

@@ -10,6 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
@@ -26,7 +29,7 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		}
 	}))
 	defer upstream.Close()
-	now := startProcess(t, map[string]any{
+	now := processtest.Start(t, map[string]any{
 		"redis":     map[string]any{"url": redistest.Start(t).URL()},
 		"retention": map[string]any{"dead_capacity": 2},
 		"tenants":   map[string]any{"defaults": map[string]any{"rate": "200/s"}},
@@ -37,12 +40,12 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 	// sluice runs a command against the process.
 	sluice := func(want int, words ...string) string {
 		t.Helper()
-		server := "--api=http://" + now.api.String()
+		server := "--api=http://" + now.API.String()
 		if words[0] == "tenant" {
-			server = "--admin=http://" + now.admin.String()
+			server = "--admin=http://" + now.Admin.String()
 		}
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), append(words, server), stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil); code != want {
+		if code := Run(t.Context(), append(words, server), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil); code != want {
 			t.Fatalf("sluice %s: exit code %d, want %d\n%s%s", strings.Join(words, " "), code, want, &out, &errs)
 		}
 		return out.String()
@@ -68,16 +71,16 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		return found[1]
 	}
 
-	failed := submit(exitFailed, `"fine"`, "--wait")
-	refused := submit(exitFailed, `"malformed"`, "--wait")
+	failed := submit(command.ExitFailed, `"fine"`, "--wait")
+	refused := submit(command.ExitFailed, `"malformed"`, "--wait")
 
 	// Two dead letters are as many as are kept: nothing leaves any more, and the tenant says why.
-	waiting := submit(exitOK, `"fine"`)
-	says(sluice(exitOK, "tenant", "get", "acme"), "limited by +paused", `reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
+	waiting := submit(command.ExitOK, `"fine"`)
+	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +paused", `reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
 		"effective rate +0/s", "depth +1", "paused +false +default", "dead +2")
-	says(sluice(exitOK, "job", "get", waiting, "--tenant", "acme"), "state +queued")
+	says(sluice(command.ExitOK, "job", "get", waiting, "--tenant", "acme"), "state +queued")
 
-	list := sluice(exitOK, "job", "list", "--tenant", "acme", "--state", "dead")
+	list := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead")
 	says(list, failed+" +dead +- +2 of 2 .*", refused+" +dead +- +1 of 2 .*")
 	if strings.Contains(list, waiting) {
 		t.Errorf("a job that waits is among the dead:\n%s", list)
@@ -87,21 +90,21 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		"ATTEMPT +OUTCOME +AT +STATUS +MESSAGE", "1 +retry +" + instant + " +502 +the upstream answered 502 Bad Gateway",
 		"2 +dead +" + instant + " +502 +the upstream answered 502 Bad Gateway",
 	}
-	says(sluice(exitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "last error +the upstream answered 502 Bad Gateway")...)
-	says(sluice(exitOK, "job", "show", refused, "--tenant", "acme"), "1 +dead +"+instant+" +422 +the upstream answered 422 Unprocessable Entity")
+	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "last error +the upstream answered 502 Bad Gateway")...)
+	says(sluice(command.ExitOK, "job", "show", refused, "--tenant", "acme"), "1 +dead +"+instant+" +422 +the upstream answered 422 Unprocessable Entity")
 
 	// The replay of one makes room, so the flow goes on with all that waits.
 	mended.Store(true)
-	says(sluice(exitOK, "tenant", "replay", "acme", "--error", "502"), "replayed +1")
+	says(sluice(command.ExitOK, "tenant", "replay", "acme", "--error", "502"), "replayed +1")
 	for _, id := range []string{failed, waiting} {
-		says(sluice(exitOK, "job", "wait", id, "--tenant", "acme"), "state +succeeded")
+		says(sluice(command.ExitOK, "job", "wait", id, "--tenant", "acme"), "state +succeeded")
 	}
-	says(sluice(exitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "1 +succeeded +"+instant+" +200")...)
-	says(sluice(exitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s", "depth +0", "dead +1", "dead in all +2", "succeeded +2")
+	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "1 +succeeded +"+instant+" +200")...)
+	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s", "depth +0", "dead +1", "dead in all +2", "succeeded +2")
 
-	says(sluice(exitOK, "tenant", "purge", "acme", "--state", "dead", "--yes"), "purged +1")
-	if text := sluice(exitOK, "job", "list", "--tenant", "acme", "--state", "dead"); text != "" {
+	says(sluice(command.ExitOK, "tenant", "purge", "acme", "--state", "dead", "--yes"), "purged +1")
+	if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); text != "" {
 		t.Errorf("dead letters after the purge:\n%s", text)
 	}
-	sluice(exitFailed, "job", "get", refused, "--tenant", "acme")
+	sluice(command.ExitFailed, "job", "get", refused, "--tenant", "acme")
 }

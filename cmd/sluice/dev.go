@@ -8,67 +8,66 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/shaper"
-)
-
-// Where the listeners of dev are, and where the client commands look by default.
-const (
-	defaultAPI   = "127.0.0.1:8080"
-	defaultAdmin = "127.0.0.1:8081"
 )
 
 type devCmd struct {
 	API      string `name:"api" default:"${api}" placeholder:"ADDR" help:"Address of the listener for clients [${api}]."`
 	Admin    string `name:"admin" default:"${admin}" placeholder:"ADDR" help:"Address of the listener for operators [${admin}]."`
-	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to be seen]."`
+	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to watch]."`
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
-	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the upstream that echoes."`
-	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Least level of what is logged: debug, info, warn or error [info]."`
+	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the built-in upstream."`
+	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Lowest level that is logged: debug, info, warn or error [info]."`
 }
 
 func (devCmd) Help() string {
-	return `Runs everything in one process, to try Sluice out: the API, a worker, jobs kept in memory, and an upstream that echoes each delivery and logs it, or yours with --upstream. There is no configuration and no authentication; the environment is not read. It prints commands to paste.
-
-Jobs are lost on exit. For anything but trying out use: sluice serve
-
-Example:
+	return `Example:
   sluice dev
   sluice dev --rate 10/s --api 127.0.0.1:9090
-  sluice dev --upstream http://127.0.0.1:9000/orders`
+  sluice dev --upstream http://127.0.0.1:9000/orders
+
+One process runs the API, a worker and an upstream. The upstream answers each delivery with its content, and logs it; --upstream replaces it. There is no configuration, no authentication, and the environment is not read. Jobs are in memory and are lost on exit.
+
+Next: paste the commands that it prints. For production use sluice serve.`
 }
 
-func (c *devCmd) Run(a *app) error {
-	log := newLogger(a.Err, c.LogLevel)
+func (c *devCmd) Run(a *console.App) error {
+	log := console.NewLogger(a.Err, c.LogLevel)
 	from := config.Sources{Flags: map[string]string{
 		"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
 		"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
 	}}
-	upstream, what := c.Upstream, "yours"
+	upstream, what := c.Upstream, "--upstream"
 	if upstream == "" {
 		echo, err := startEcho("127.0.0.1:0", log)
 		if err != nil {
 			return err
 		}
 		defer echo.close()
-		upstream, what = echo.url(), "built in, echoes what it gets"
+		upstream, what = echo.url(), "built in, echoes deliveries"
 	}
 	from.Routes = []string{"default=" + upstream}
 	cfg, err := config.Load(from)
 	if err != nil {
 		return c.inFlags(err)
 	}
-	p := &process{
-		cfg: cfg, roles: roles{api: true, worker: true}, embedded: true, apiFlag: "--api", adminFlag: "--admin", log: log,
-		ready: func(r running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
+	p := &process.Process{
+		Config: cfg, Version: build(), Roles: process.Roles{API: true,
+			Worker: true}, Embedded: true, Log: log,
+		Ready: func(r process.Running) { c.welcome(a.Out, r, upstream+" ("+what+")") },
 	}
-	return p.run(a.ctx)
+	return p.Run(a.Ctx)
 }
 
-// inFlags names the flags of dev where a problem names settings that it does not show.
+// inFlags replaces the names of settings in problems by the flags of dev.
 func (c *devCmd) inFlags(err error) error {
 	var problems shaper.Problems
 	if errors.As(err, &problems) {
-		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate", "tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
+		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate",
+			"tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
 			"routes.default.url (--route)", "--upstream")
 		for i := range problems {
 			problems[i].Field = names.Replace(problems[i].Field)
@@ -77,11 +76,11 @@ func (c *devCmd) inFlags(err error) error {
 	return err
 }
 
-// welcome prints where everything is, and what to paste.
-func (c *devCmd) welcome(w io.Writer, r running, upstream string) {
-	api, admin := "http://"+r.api.String(), "http://"+r.admin.String()
+// welcome prints the addresses and commands to paste.
+func (c *devCmd) welcome(w io.Writer, r process.Running, upstream string) {
+	api, admin := "http://"+r.API.String(), "http://"+r.Admin.String()
 	where := ""
-	if r.api.String() != defaultAPI {
+	if r.API.String() != access.DefaultAPI {
 		where += " --api " + api
 	}
 	fmt.Fprintf(w, `
@@ -97,10 +96,10 @@ Sluice is running.
 Submit a job:
   curl -s -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":1}}' %[1]s/v1/jobs
 
-The same, answered when it is done:
+Submit a job and wait for its end:
   curl -s -H 'Prefer: wait=10' -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":2}}' %[1]s/v1/jobs
 
-Read it again, with the id of the answer in the place of ID:
+Read a job; replace ID by the id of the answer:
   curl -s %[1]s/v1/jobs/ID
 
 Submit many, and watch them leave at the rate:
@@ -109,7 +108,7 @@ Submit many, and watch them leave at the rate:
 Meanwhile, in another terminal, change the rate:
   curl -s -X PATCH -H 'Content-Type: application/json' -d '{"rate":"20/s"}' %[2]s/v1/tenants/default
 
-Ctrl-C ends it.
+Ctrl-C stops it.
 
-`, api, admin, upstream, c.Rate, where, invoked(os.Args[0]))
+`, api, admin, upstream, c.Rate, where, console.Invoked(os.Args[0]))
 }

@@ -11,8 +11,10 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -21,41 +23,43 @@ type echoCmd struct {
 }
 
 func (echoCmd) Help() string {
-	return `Runs an upstream for trying Sluice out: it answers every delivery with 200 and a small JSON of what it got, and logs one line for it. sluice dev has one built in.
+	return `Example:
+  sluice echo --listen 127.0.0.1:9000
 
-Example:
-  sluice echo --listen 127.0.0.1:9000`
+The upstream answers every delivery with 200 and a small JSON object of its content, and logs one line. sluice dev contains the same upstream.
+
+Next, in another terminal: sluice serve --route default=http://127.0.0.1:9000/`
 }
 
-func (c *echoCmd) Run(a *app) error {
+func (c *echoCmd) Run(a *console.App) error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return usageError{fmt.Sprintf("--listen: %q must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)}
+		return console.Usagef("--listen: %q: must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
-	e, err := startEcho(c.Listen, newLogger(a.Err, "info"))
+	e, err := startEcho(c.Listen, console.NewLogger(a.Err, "info"))
 	if err != nil {
 		return err
 	}
 	defer e.close()
 	fmt.Fprintf(a.Out, "echo listens on %s\n", e.url())
 	select {
-	case <-a.ctx.Done():
+	case <-a.Ctx.Done():
 		return nil
 	case err := <-e.ended:
 		return err
 	}
 }
 
-// echo is an upstream that tells what it got.
+// echo is an upstream that answers with what it received.
 type echo struct {
 	socket net.Listener
 	server *http.Server
-	ended  chan error // receives why the serving ended, unless close did it
+	ended  chan error // receives why the server ended, unless close ended it
 }
 
 func startEcho(address string, log *slog.Logger) (*echo, error) {
 	socket, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("echo: cannot listen on %s: %w", address, rootOf(err))
+		return nil, fmt.Errorf("echo: %w", err)
 	}
 	e := &echo{socket: socket, ended: make(chan error, 1)}
 	e.server = api.HTTPServer(address, echoHandler(log), log)
@@ -70,13 +74,16 @@ func startEcho(address string, log *slog.Logger) (*echo, error) {
 func (e *echo) url() string { return "http://" + e.socket.Addr().String() + "/" }
 
 func (e *echo) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), echoGrace)
 	defer cancel()
 	_ = e.server.Shutdown(ctx)
 	_ = e.server.Close()
 }
 
-// maxEcho bounds the payload that an answer repeats; the answer as a whole is kept with the job.
+// echoGrace is how long running requests may take to end.
+const echoGrace = 3 * time.Second
+
+// maxEcho bounds the payload that an answer repeats, because the answer is stored with the job.
 const maxEcho = 1 << 10
 
 // echoed is the answer to a delivery.
@@ -107,7 +114,8 @@ func echoHandler(log *slog.Logger) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(got)
 		if got.ID != "" {
-			log.Info("delivered", "job", got.ID, "tenant", queue.EncodeName(got.Tenant), "attempt", got.Attempt, "bytes", got.Bytes)
+			log.Info("delivered", "job", got.ID, "tenant", queue.EncodeName(got.Tenant), "attempt",
+				got.Attempt, "bytes", got.Bytes)
 		}
 	})
 }

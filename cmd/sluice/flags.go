@@ -10,9 +10,8 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 )
 
-// settingFlags makes the flags of serve from the list of settings, so that none is missing and none
-// means something else than in the file: a pointer to a struct with one field per setting, as kong
-// wants it. The values stay text; package config reads them.
+// settingFlags returns the flags of serve: a pointer to a struct for kong, with a field for each
+// setting. The values stay text; package config reads them, so flag and file mean the same.
 func settingFlags() any {
 	var fields []reflect.StructField
 	for i, s := range config.Settings() {
@@ -59,7 +58,7 @@ func placeholder(s config.Setting) string {
 	}
 }
 
-// settingValues is what was given of the flags that settingFlags made, by the key of the setting.
+// settingValues returns the given flags of settingFlags by the key of the setting.
 func settingValues(plugins kong.Plugins) map[string]string {
 	values := map[string]string{}
 	for _, plugin := range plugins {

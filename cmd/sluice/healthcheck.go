@@ -3,32 +3,33 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"strings"
 	"time"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 type healthcheckCmd struct {
 	Admin   string        `default:"${admin}" env:"SLUICE_ADMIN_LISTEN" placeholder:"ADDR" help:"Admin address of the process [${admin}]."`
-	Timeout time.Duration `default:"3s" help:"How long to wait for the answer [3s]."`
+	Timeout time.Duration `default:"3s" help:"Timeout of the answer [3s]."`
 	JSON    bool          `help:"Print JSON."`
 }
 
 func (healthcheckCmd) Help() string {
-	return `Asks the admin listener of a running process whether it is ready: it reaches Redis, and is not about to stop. Made for the health checks of containers. Exit codes: 0 ready, 1 not.
-
-Example:
+	return `Example:
   sluice healthcheck
-  sluice healthcheck --admin 127.0.0.1:9091`
+  sluice healthcheck --admin 127.0.0.1:9091
+
+A process is ready if it reaches Redis and is not stopping. The command asks its admin listener and is made for health checks of containers. Exit codes: 0 ready, 1 not ready.`
 }
 
-func (c *healthcheckCmd) Run(a *app) error {
-	ctx, cancel := context.WithTimeout(a.ctx, c.Timeout)
+func (c *healthcheckCmd) Run(a *console.App) error {
+	ctx, cancel := context.WithTimeout(a.Ctx, c.Timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL(c.Admin)+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, access.BaseURL(c.Admin)+"/readyz", nil)
 	if err != nil {
-		return usageError{"--admin: must be an address such as " + defaultAdmin}
+		return console.Usagef("--admin: %q: must be an address such as %s", c.Admin, access.DefaultAdmin)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -39,20 +40,8 @@ func (c *healthcheckCmd) Run(a *app) error {
 		return fmt.Errorf("not ready: %s", response.Status)
 	}
 	if c.JSON {
-		return printJSON(a.Out, map[string]string{"status": "ready"})
+		return console.PrintJSON(a.Out, map[string]string{"status": "ready"})
 	}
 	_, err = fmt.Fprintln(a.Out, "ready")
 	return err
-}
-
-// baseURL makes a URL of an address or a URL; an address that stands for every interface is reached
-// on loopback.
-func baseURL(address string) string {
-	if strings.Contains(address, "://") {
-		return strings.TrimRight(address, "/")
-	}
-	if host, port, err := net.SplitHostPort(address); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
-		address = net.JoinHostPort("127.0.0.1", port)
-	}
-	return "http://" + address
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 func commandPaths(node *kong.Node, path []string, visit func(path []string, leaf bool)) {
@@ -27,7 +29,7 @@ func commandPaths(node *kong.Node, path []string, visit func(path []string, leaf
 func helpOf(t *testing.T, path ...string) string {
 	t.Helper()
 	var out, err bytes.Buffer
-	if code := run(t.Context(), append(path, "--help"), stdio{Out: &out, Err: &err}, nil); code != exitOK || err.Len() > 0 {
+	if code := Run(t.Context(), append(path, "--help"), console.Stdio{Out: &out, Err: &err}, nil); code != command.ExitOK || err.Len() > 0 {
 		t.Fatalf("%v --help: exit code %d, %s", path, code, err.String())
 	}
 	return out.String()

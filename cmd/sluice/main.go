@@ -11,20 +11,22 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// silence keeps the Redis client from writing to stderr by itself: what matters of it comes back as
-// an error and is logged once.
+// silence discards the log of the Redis client. Its failures are returned as errors and logged
+// once.
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// dropEmpty unsets variables of Sluice that are empty. They say nothing, to flags as to settings;
-// compose files and the like cannot leave one out.
+// dropEmpty unsets empty variables of Sluice, because compose files cannot omit a variable. An
+// empty variable is not set, for flags and for settings.
 func dropEmpty(environ []string) {
 	for _, entry := range environ {
 		if name, value, _ := strings.Cut(entry, "="); value == "" && strings.HasPrefix(name, "SLUICE_") {
-			_ = os.Unsetenv(name) // fails for bad names alone
+			_ = os.Unsetenv(name) // fails for invalid names alone
 		}
 	}
 }
@@ -33,7 +35,7 @@ func main() {
 	redis.SetLogger(silence{})
 	dropEmpty(os.Environ())
 	ctx, stop := signalContext()
-	code := run(ctx, os.Args[1:], stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
+	code := Run(ctx, os.Args[1:], console.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
 	stop()
 	os.Exit(code)
 }

@@ -1,50 +1,51 @@
 package main
 
 import (
-	"fmt"
 	"os/exec"
-	"slices"
-	"strings"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/shaper"
 )
 
 type serveCmd struct {
 	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML)."`
-	Roles  string `default:"api,worker" placeholder:"LIST" env:"SLUICE_ROLES" help:"What this process does: api, worker or both [api,worker]."`
-	Dev    bool   `help:"Accept the embedded engine where there is neither redis.url nor a redis-server on PATH: jobs are lost on exit."`
+	Roles  string `default:"api,worker" placeholder:"LIST" env:"SLUICE_ROLES" help:"Roles of this process: api, worker or both [api,worker]."`
+	Dev    bool   `help:"Store jobs in memory if redis.url is not set and no redis-server is on PATH. They are lost on exit."`
 
 	sourceFlags
 }
 
 func (serveCmd) Help() string {
-	return `Runs Sluice until SIGTERM or SIGINT. Settings come from the defaults, the file, the environment and the
-flags; each overrides the ones before it. At least one route is required: in the file, by --route or by a
-variable.
-
-Jobs are kept in the Redis of redis.url. Without one, a private redis-server is started with its data in redis.data_dir; that one cannot be shared, so processes with split roles need redis.url.
-
-Policies (tenants and tiers) of a file that changes are put into force within about a second, at once on SIGHUP, which also puts a file that has not changed into force; a file with a mistake is refused as a whole and the former policies stay. All other settings need a restart.
-
-SIGTERM or SIGINT ends it in order: readiness turns 503, new jobs are refused, running deliveries finish for up to 20 seconds. A second signal ends it at once. Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems listed.
-
-Example:
+	return `Example:
   sluice serve --config sluice.yaml
   sluice serve --config sluice.yaml --roles worker --admin 127.0.0.1:9091
-  sluice serve --route default=http://127.0.0.1:9000/orders`
+  sluice serve --route default=http://127.0.0.1:9000/orders
+
+Settings come from the defaults, the file, the environment and the flags; each overrides the ones before it. At least one route is required: in the file, by --route or by a variable.
+
+Jobs are stored in the Redis of redis.url. Without redis.url, sluice starts a private redis-server with its data in redis.data_dir. Processes cannot share that one, so split roles need redis.url.
+
+A changed file is read within a second, at once on SIGHUP. Its tenants and tiers take effect; all other settings need a restart. A file with a mistake changes nothing. SIGHUP applies an unchanged file too, if the file of another process is in force.
+
+SIGTERM or SIGINT stops the process in order: readiness returns 503, new jobs are refused, and running deliveries finish within 20 seconds. A second signal stops it at once.
+
+Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems listed.
+
+Next: sluice top shows the running server.`
 }
 
-func (c *serveCmd) Run(a *app) error {
+func (c *serveCmd) Run(a *console.App) error {
 	sources := c.sources(a, c.Config)
 	cfg, loadErr := config.Load(sources)
 	problems, _ := loadErr.(shaper.Problems)
 	if loadErr != nil && problems == nil {
 		return loadErr
 	}
-	r, rolesProblems := parseRoles(c.Roles)
+	r, rolesProblems := process.ParseRoles(c.Roles)
 	problems = append(problems, rolesProblems...)
-	if r.split() && cfg.Redis.URL == "" && len(problems) == 0 {
+	if r.Split() && cfg.Redis.URL == "" && len(problems) == 0 {
 		problems = append(problems, shaper.Problem{Field: "redis.url", Value: "not set",
 			Rule: "must be set when --roles is not api,worker: a private redis-server cannot be shared"})
 	}
@@ -56,40 +57,17 @@ func (c *serveCmd) Run(a *app) error {
 		_, err := exec.LookPath("redis-server")
 		embedded = err != nil
 	}
-	p := &process{
-		cfg: cfg, roles: r, embedded: embedded, apiFlag: "--api", adminFlag: "--admin",
-		log:    newLogger(a.Err, cfg.Log.Level),
-		getenv: func(name string) string { return a.env(name, "") },
+	p := &process.Process{
+		Config: cfg, Version: build(), Roles: r, Embedded: embedded,
+		Log:    console.NewLogger(a.Err, cfg.Log.Level),
+		Getenv: func(name string) string { return a.Env(name, "") },
 	}
-	for _, note := range config.Strays(a.environ) {
-		p.log.Warn(note)
+	for _, note := range config.Strays(a.Environ) {
+		p.Log.Warn(note)
 	}
 	if c.Config != "" {
-		p.reloader = newReloader(c.Config, cfg, func() (config.Config, error) { return config.Load(sources) }, p.log)
+		load := func() (config.Config, error) { return config.Load(sources) }
+		p.Reloader = process.NewReloader(c.Config, cfg, load, p.Log)
 	}
-	return p.run(a.ctx)
-}
-
-// roles is what a process does.
-type roles struct{ api, worker bool }
-
-func (r roles) split() bool { return !r.api || !r.worker }
-
-func parseRoles(text string) (roles, shaper.Problems) {
-	var r roles
-	names := strings.Split(text, ",")
-	for _, name := range names {
-		switch strings.TrimSpace(name) {
-		case "api":
-			r.api = true
-		case "worker":
-			r.worker = true
-		default:
-			return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must be api, worker or api,worker"}}
-		}
-	}
-	if len(names) != len(slices.Compact(slices.Sorted(slices.Values(names)))) {
-		return r, shaper.Problems{{Field: "--roles", Value: fmt.Sprintf("%q", text), Rule: "must name each role once"}}
-	}
-	return r, nil
+	return p.Run(a.Ctx)
 }

@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 )
 
-// signalContext ends with the first SIGTERM or SIGINT, which asks for an orderly end. A second one
-// ends the process at once, with exit code 1: whoever sends it is not willing to wait.
+// signalContext returns a context that ends with the first SIGTERM or SIGINT, so that the process
+// can stop in order. A second signal ends the process at once, with exit code 1.
 func signalContext() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -25,7 +27,7 @@ func signalContext() (ctx context.Context, stop func()) {
 		select {
 		case s := <-signals:
 			fmt.Fprintf(os.Stderr, "sluice: second signal (%v): ending at once\n", s)
-			os.Exit(exitFailed)
+			os.Exit(command.ExitFailed)
 		case <-done:
 		}
 	}()

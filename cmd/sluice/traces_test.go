@@ -23,6 +23,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
 // collector is an OpenTelemetry collector that keeps what it is sent.
@@ -190,12 +193,12 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 func TestTracesOfAProcess(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20") // ms
 	c, u := startCollector(t), startFlaky(t)
-	now := startProcess(t, map[string]any{
+	now := processtest.Start(t, map[string]any{
 		"routes":  map[string]any{"default": map[string]any{"url": u.URL, "retry": map[string]any{"min_backoff": "10ms"}}},
 		"tenants": map[string]any{"defaults": map[string]any{"rate": "100/s"}},
 		"traces":  map[string]any{"endpoint": c.URL},
 	})
-	job := submitTraced(t, now.api.String())
+	job := submitTraced(t, now.API.String())
 	deadline := time.After(20 * time.Second)
 	for len(c.got()) < 3 {
 		select {
@@ -232,7 +235,7 @@ routes: { default: { url: %q, retry: { min_backoff: 10ms } } }
 			log, writer := io.Pipe()
 			ended := make(chan int, 1)
 			go func() {
-				ended <- run(ctx, []string{"serve", "--config", file}, stdio{Out: io.Discard, Err: writer}, os.Environ())
+				ended <- Run(ctx, []string{"serve", "--config", file}, console.Stdio{Out: io.Discard, Err: writer}, os.Environ())
 				_ = writer.Close()
 			}()
 			address := ""
@@ -250,7 +253,7 @@ routes: { default: { url: %q, retry: { min_backoff: 10ms } } }
 			}()
 			job := submitTraced(t, address)
 			stop()
-			if code := <-ended; code != exitOK {
+			if code := <-ended; code != command.ExitOK {
 				t.Errorf("exit code %d", code)
 			}
 			<-rest

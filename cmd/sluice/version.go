@@ -6,16 +6,17 @@ import (
 	"runtime/debug"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// Set at build time by -ldflags "-X main.version=… -X main.commit=…"; without that the module's
-// build information serves.
+// Set at build time by -ldflags "-X main.version=… -X main.commit=…". If empty, the module's build
+// information is used.
 var (
 	version string
 	commit  string
 )
 
-// build is what this program is.
+// build returns the version of this program.
 func build() api.VersionInfo {
 	v := api.VersionInfo{Version: version, Commit: commit, Go: runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -42,16 +43,18 @@ type versionCmd struct {
 }
 
 func (versionCmd) Help() string {
-	return `Prints the version, the commit it was built from and the version of Go.
+	return `Example:
+  sluice version
+  sluice version --json
 
-Example:
-  sluice version --json`
+The output has the version, its commit and the version of Go.`
 }
 
-func (c versionCmd) Run(a *app) error {
+func (c versionCmd) Run(a *console.App) error {
 	v := build()
 	if c.JSON {
-		return printJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit, "go": v.Go})
+		return console.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit,
+			"go": v.Go})
 	}
 	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s\n", v.Version, v.Commit, v.Go)
 	return err

@@ -14,31 +14,31 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 )
 
-// Auth says how clients of the API are told apart.
+// Auth is the authentication of clients of the API.
 type Auth struct {
-	Mode  string // none: by the header Sluice-Tenant; or some of keys, jwt and guest, parted by commas
+	Mode  string // none: by the header Sluice-Tenant; or some of keys, jwt and guest, separated by commas
 	JWT   JWT
 	Guest Guest
 }
 
-// JWT says which tokens are believed.
+// JWT defines the accepted tokens.
 type JWT struct {
 	Issuer      string
 	Audience    string
-	Leeway      time.Duration // how far the issuer's clock may be off
-	TenantClaim string        // whose value names the tenant
-	TierClaim   string        // whose value is the tier; empty: none
+	Leeway      time.Duration // maximum difference to the issuer's clock
+	TenantClaim string        // its value names the tenant
+	TierClaim   string        // its value is the tier; empty: none
 	JWKS        string        // file or URL; empty: none
 	Keys        []auth.TokenKey
 }
 
-// Guest says how clients without credentials are told apart.
+// Guest defines the tenants of clients without credentials.
 type Guest struct {
-	TrustedProxies []netip.Prefix // whose X-Forwarded-For is believed
+	TrustedProxies []netip.Prefix // their X-Forwarded-For is accepted
 	Tier           string         // of every guest; empty: none
 }
 
-// Modes are the modes that are on; nil where clients are not authenticated.
+// Modes returns the modes of authentication, nil for none.
 func (a Auth) Modes() []auth.Mode {
 	var modes []auth.Mode
 	for mode := range strings.SplitSeq(a.Mode, ",") {
@@ -57,32 +57,40 @@ func authSettings() []Setting {
 	const name = "must be 1 to 255 bytes without control characters"
 	return []Setting{
 		text("auth.mode", "none", "must be none, or some of keys, jwt and guest, each once, such as keys,guest",
-			"How clients are told apart: none (by the header Sluice-Tenant, unchecked), or by the kinds of credential that are listed; guest is to have none. A list in the file, too.", isModes),
-		text("auth.jwt.issuer", "", name, "What tokens must name as their issuer (iss).", unsetOr(isName)),
-		text("auth.jwt.audience", "", name, "What tokens must name as their audience (aud).", unsetOr(isName)),
-		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute, "How far the clock of the issuer may be off."),
-		text("auth.jwt.tenant_claim", "sub", name, "Claim whose value names the tenant: the tenant is member: and that value.", isName),
-		text("auth.jwt.tier_claim", "", name, "Claim whose value is the tier of the tenant. Without it tokens claim none.", unsetOr(isName)),
-		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL", "JWK set with the public keys of the issuer; read again as it changes.", unsetOr(isKeySet)),
-		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -", "Tier of guests. Without it they have none.", unsetOr(isRoute)),
+			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the accepted kinds of credentials; guest accepts clients without credentials. In the file it may be a list.", isModes),
+		text("auth.jwt.issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
+		text("auth.jwt.audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
+		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute,
+			"Maximum difference to the clock of the issuer."),
+		text("auth.jwt.tenant_claim", "sub", name,
+			"Claim that names the tenant: the tenant is member: followed by its value.", isName),
+		text("auth.jwt.tier_claim", "", name,
+			"Claim with the tier of the tenant. Not set: tokens set no tier.", unsetOr(isName)),
+		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL",
+			"JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
+		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+			"Tier of guests. Not set: they have no tier.", unsetOr(isRoute)),
 	}
 }
 
-// tokenKeySettings are the settings of each of auth.jwt.keys. Of what may be a secret, or a private
-// key by mistake, nothing is shown.
+// tokenKeySettings returns the settings of each of auth.jwt.keys. A public key is secret too,
+// because it may be a private key by mistake.
 func tokenKeySettings() []Setting {
 	return []Setting{
 		{Key: "kid", Kind: Text, check: isName, Rule: "must be 1 to 255 bytes without control characters",
-			Help: "Key id: only tokens that name it, or none, are verified with the key. Without it any token is."},
-		choice("algorithm", "", "The one algorithm that the key is used with. Required.", auth.Algorithms()...),
-		{Key: "secret", Kind: Text, Secret: true, Rule: "must be at least 32 bytes", Help: "The shared secret, of HS256 alone."},
-		{Key: "public_key", Kind: Text, Secret: true, Rule: "must be one public key or certificate in PEM", Help: "The public key; or:"},
-		{Key: "public_key_file", Kind: Text, check: notEmpty, Rule: "must be the path of a file", Help: "The file that it is in."},
+			Help: "Key id. The key verifies only tokens with this id or without an id. Not set: it verifies any token."},
+		choice("algorithm", "", "Algorithm of the key. Required.", auth.Algorithms()...),
+		{Key: "secret", Kind: Text, Secret: true, Rule: "must be at least 32 bytes",
+			Help: "Shared secret; for HS256 only."},
+		{Key: "public_key", Kind: Text, Secret: true, Rule: "must be one public key or certificate in PEM",
+			Help: "Public key. Either this or public_key_file."},
+		{Key: "public_key_file", Kind: Text, check: notEmpty, Rule: "must be the path of a file",
+			Help: "File with the public key."},
 	}
 }
 
-// auth reads the lists of the section and checks what holds between its settings. The scalars were
-// read with all others.
+// auth reads the lists of the section and checks rules between its settings. The scalars are
+// already read.
 func (r *reader) auth(c *Config, values map[string]any) {
 	jwt, guest := sectionOf(values, "jwt"), sectionOf(values, "guest")
 	c.Auth.JWT.Keys = r.tokenKeys("auth.jwt.keys", jwt)
@@ -90,13 +98,16 @@ func (r *reader) auth(c *Config, values map[string]any) {
 	if !slices.Contains(c.Auth.Modes(), auth.JWT) {
 		return
 	}
-	for _, s := range []struct{ key, value string }{{"issuer", c.Auth.JWT.Issuer}, {"audience", c.Auth.JWT.Audience}} {
-		if given, isText := jwt[s.key].(string); s.value == "" && (jwt[s.key] == nil || isText && given == "") { // else it was refused already
-			r.problem(r.at("auth.jwt."+s.key), "nothing", "must be set where auth.mode has jwt")
+	for _, s := range []struct{ key, value string }{{"issuer", c.Auth.JWT.Issuer},
+		{"audience", c.Auth.JWT.Audience}} {
+		if given, isText := jwt[s.key].(string); s.value == "" &&
+			(jwt[s.key] == nil || isText && given == "") { // other values were refused already
+			r.problem(r.at("auth.jwt."+s.key), "nothing", "must be set if auth.mode has jwt")
 		}
 	}
-	if keys, isList := jwt["keys"].([]any); c.Auth.JWT.JWKS == "" && (jwt["keys"] == nil || isList && len(keys) == 0) {
-		r.problem("auth.jwt", "no keys", "must have keys, or jwks, where auth.mode has jwt")
+	if keys, isList := jwt["keys"].([]any); c.Auth.JWT.JWKS == "" &&
+		(jwt["keys"] == nil || isList && len(keys) == 0) {
+		r.problem("auth.jwt", "no keys", "must have keys or jwks if auth.mode has jwt")
 	}
 	if path := c.Auth.JWT.JWKS; path != "" && !auth.IsURL(path) {
 		if _, err := auth.ReadKeySet(path); err != nil {
@@ -105,8 +116,8 @@ func (r *reader) auth(c *Config, values map[string]any) {
 	}
 }
 
-// listModes turns a list of modes into the text that a variable or a flag gives. What is no list of
-// texts stays, to be refused.
+// listModes joins a list of modes to the text form of a variable or a flag. An invalid list stays
+// as it is and is refused later.
 func listModes(values map[string]any) {
 	section := sectionOf(values, "auth")
 	list, ok := section["mode"].([]any)
@@ -134,7 +145,8 @@ func (r *reader) tokenKeys(path string, values map[string]any) []auth.TokenKey {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		section, ok := raw.(map[string]any)
 		if !ok {
-			r.problem(at, kindOf(raw), "must be a section with algorithm, and secret, public_key or public_key_file")
+			r.problem(at, kindOf(raw),
+				"must be a section with algorithm, and secret, public_key or public_key_file")
 			continue
 		}
 		if key, ok := r.tokenKey(at, section); ok {
@@ -145,11 +157,9 @@ func (r *reader) tokenKeys(path string, values map[string]any) []auth.TokenKey {
 }
 
 func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool) {
-	var kid, algorithm, secret, public, file string
+	var read struct{ Kid, Algorithm, Secret, PublicKey, PublicKeyFile string }
 	before := len(r.problems)
-	r.scalars(at, values, tokenKeySettings(), map[string]any{
-		"kid": &kid, "algorithm": &algorithm, "secret": &secret, "public_key": &public, "public_key_file": &file,
-	})
+	r.scalars(at, values, tokenKeySettings(), &read)
 	if _, present := values["algorithm"]; !present {
 		r.problem(at+".algorithm", "nothing", "must be set")
 	}
@@ -161,22 +171,23 @@ func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool
 	var err error
 	field, shown := "secret", hidden
 	switch {
-	case algorithm == auth.HS256 && (given("public_key") || given("public_key_file")):
+	case read.Algorithm == auth.HS256 && (given("public_key") || given("public_key_file")):
 		err = errors.New("must have a secret and no public key: the algorithm is HS256")
 		field, shown = "", "a key"
-	case algorithm == auth.HS256:
-		key, err = auth.NewSecretKey(kid, secret)
+	case read.Algorithm == auth.HS256:
+		key, err = auth.NewSecretKey(read.Kid, read.Secret)
 	case given("secret") || given("public_key") == given("public_key_file"):
-		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s", algorithm)
+		err = fmt.Errorf("must have either public_key or public_key_file and no secret: the algorithm is %s",
+			read.Algorithm)
 		field, shown = "", "a key"
 	case given("public_key"):
 		field = "public_key"
-		key, err = auth.NewPublicKey(kid, algorithm, public)
+		key, err = auth.NewPublicKey(read.Kid, read.Algorithm, read.PublicKey)
 	default:
-		field, shown = "public_key_file", show(file)
+		field, shown = "public_key_file", show(read.PublicKeyFile)
 		var content []byte
-		if content, err = readFile(file); err == nil {
-			key, err = auth.NewPublicKey(kid, algorithm, string(content))
+		if content, err = readFile(read.PublicKeyFile); err == nil {
+			key, err = auth.NewPublicKey(read.Kid, read.Algorithm, string(content))
 		}
 	}
 	if err != nil {
@@ -190,7 +201,7 @@ func (r *reader) tokenKey(at string, values map[string]any) (auth.TokenKey, bool
 	return key, true
 }
 
-// prefixes reads the list of prefixes at path.
+// prefixes reads a list of IP prefixes.
 func (r *reader) prefixes(path string, values map[string]any) []netip.Prefix {
 	raw := values["trusted_proxies"]
 	list, ok := raw.([]any)
@@ -200,7 +211,7 @@ func (r *reader) prefixes(path string, values map[string]any) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for i, raw := range list {
 		text, _ := raw.(string)
-		p, _ := netip.ParsePrefix(text) // one that cannot be read is not valid, which is the first rule
+		p, _ := netip.ParsePrefix(text) // ProxyRule refuses the zero prefix
 		if rule := auth.ProxyRule(p); rule != "" {
 			r.problem(fmt.Sprintf("%s[%d]", path, i), show(raw), rule)
 			continue
@@ -226,9 +237,10 @@ func isModes(text string) bool {
 	return true
 }
 
-// isName accepts what names something in a token.
+// isName accepts names of tenants and in tokens: 1 to 255 bytes without control characters.
 func isName(text string) bool {
-	return text != "" && len(text) <= 255 && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+	return text != "" && len(text) <= 255 && utf8.ValidString(text) &&
+		!strings.ContainsFunc(text, unicode.IsControl)
 }
 
 // isKeySet accepts a path, or a URL of a web server.
@@ -240,7 +252,7 @@ func isKeySet(text string) bool {
 	return err == nil && auth.IsURL(text) && u.Hostname() != "" && u.Fragment == ""
 }
 
-// unsetOr accepts the empty text too, which is not set.
+// unsetOr accepts the empty text too, which means not set.
 func unsetOr(check func(string) bool) func(string) bool {
 	return func(text string) bool { return text == "" || check(text) }
 }

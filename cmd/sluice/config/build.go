@@ -13,15 +13,17 @@ import (
 	"github.com/7509e464/sluice/worker/callback"
 )
 
-// config reads the merged sources, section by section, then checks the rules between settings.
+// config reads the merged sources section by section and checks the rules between settings.
 func (r *reader) config(values map[string]any) Config {
 	c := Config{
-		Routes:  map[string]Route{},
-		Guards:  map[string]Guard{},
-		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{}, Named: map[string]shaper.Overrides{}},
+		Routes: map[string]Route{},
+		Guards: map[string]Guard{},
+		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{},
+			Named: map[string]shaper.Overrides{}},
 	}
 	listModes(values)
-	r.scalars("", values, Settings(), c.scalars(), "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow", "callbacks.secrets", "routes", "tiers", "tenants", "guards")
+	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
+		"callbacks.secrets", "routes", "tiers", "tenants", "guards")
 	r.between(c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
@@ -32,8 +34,8 @@ func (r *reader) config(values map[string]any) Config {
 	return c
 }
 
-// between checks the rules that hold between settings. A setting that could not be read is zero and
-// was reported.
+// between checks the rules between scalar settings. A setting that could not be read is zero and
+// already reported.
 func (r *reader) between(c Config) {
 	quarter := c.Worker.Lease / 4
 	for _, s := range []struct {
@@ -41,15 +43,18 @@ func (r *reader) between(c Config) {
 		value time.Duration
 	}{{"worker.sweep", c.Worker.Sweep}, {"worker.horizon", c.Worker.Horizon}} {
 		if quarter > 0 && s.value > quarter {
-			r.problem(r.at(s.key), Short(s.value), "must be at most a quarter of worker.lease, here "+Short(quarter))
+			r.problem(r.at(s.key), Short(s.value),
+				"must be at most a quarter of worker.lease, here "+Short(quarter))
 		}
 	}
-	if c.API.Listen != "" && !loopback(c.API.Listen) && !c.API.AllowPublic && c.Auth.Mode == string(auth.None) {
+	if c.API.Listen != "" && !IsLoopback(c.API.Listen) && !c.API.AllowPublic &&
+		c.Auth.Mode == string(auth.None) {
 		r.problem(r.at("api.listen"), show(c.API.Listen),
-			"must be a loopback address, because clients are not authenticated, unless api.allow_public is true or auth.mode is another than none")
+			"must be a loopback address without authentication: set auth.mode, or set api.allow_public to true")
 	}
-	if c.Admin.Listen != "" && !loopback(c.Admin.Listen) && c.Admin.Token == "" {
-		r.problem(r.at("admin.listen"), show(c.Admin.Listen), "must be a loopback address unless admin.token is set")
+	if c.Admin.Listen != "" && !IsLoopback(c.Admin.Listen) && c.Admin.Token == "" {
+		r.problem(r.at("admin.listen"), show(c.Admin.Listen),
+			"must be a loopback address unless admin.token is set")
 	}
 	for _, other := range []string{c.API.Listen, c.Admin.Listen} {
 		if c.Metrics.Listen == other && other != "" && !strings.HasSuffix(other, ":0") {
@@ -63,7 +68,8 @@ func (r *reader) between(c Config) {
 
 func (r *reader) routes(c *Config, values map[string]any) {
 	if len(values) == 0 && !r.unread {
-		r.problem("routes", "nothing", "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or --route default=http://127.0.0.1:9000/")
+		r.problem("routes", "nothing",
+			"must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or --route default=http://127.0.0.1:9000/")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "routes." + quoteName(name)
@@ -77,7 +83,8 @@ func (r *reader) routes(c *Config, values map[string]any) {
 		}
 		route := r.route(path, section)
 		if within := route.Asynq.ReportWithin; route.Asynq.Reports && within < c.Worker.Lease {
-			r.problem(path+".asynq.report_within", Short(within), "must be at least worker.lease, here "+Short(c.Worker.Lease))
+			r.problem(path+".asynq.report_within", Short(within),
+				"must be at least worker.lease, here "+Short(c.Worker.Lease))
 		}
 		c.Routes[name] = route
 	}
@@ -88,25 +95,27 @@ func (r *reader) route(path string, values map[string]any) Route {
 	settings := RouteSettings()
 	for _, s := range settings {
 		if value, rule := s.read(s.typed(s.Default)); rule == "" {
-			assign(route.scalars()[s.Key], value)
+			assign(fieldOf(&route, s.Key), value)
 		}
 	}
-	r.scalars(path, values, settings, route.scalars(), "secrets")
+	r.scalars(path, values, settings, &route, "secrets")
 	_, hasURL := values["url"]
 	_, handsOff := values["asynq"]
 	_, signs := values["secrets"]
 	_, breaks := values["breaker"]
 	switch {
 	case handsOff && hasURL:
-		r.problem(path+".url", "set", "must not stand beside asynq: a job goes one way")
+		r.problem(path+".url", "set", "must not be set together with asynq: a route has one destination")
 	case handsOff && signs:
-		r.problem(path+".secrets", hidden, "must not stand beside asynq: they sign deliveries to a url")
+		r.problem(path+".secrets", hidden,
+			"must not be set together with asynq: secrets sign deliveries to a url")
 	case handsOff && breaks:
-		r.problem(path+".breaker", kindOf(values["breaker"]), "must not stand beside asynq: it guards deliveries to a url")
+		r.problem(path+".breaker", kindOf(values["breaker"]),
+			"must not be set together with asynq: a breaker guards deliveries to a url")
 	case handsOff && route.Asynq.Queue == "" && sectionOf(values, "asynq")["queue"] == nil:
 		r.problem(path+".asynq.queue", "nothing", "must be set")
 	case !handsOff && !hasURL:
-		r.problem(path+".url", "nothing", "must be set, or asynq")
+		r.problem(path+".url", "nothing", "must be set, unless asynq is set")
 	}
 	if handsOff {
 		route.Breaker = Breaker{}
@@ -182,17 +191,17 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 		c.Tenants.Tiers[name] = r.overrides(path, section, c.Routes, "")
 	}
 	guest := c.Auth.Guest.Tier
-	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known && slices.Contains(c.Auth.Modes(), auth.Guest) {
-		r.problem(r.at("auth.guest.tier"), show(guest), "must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
+	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known &&
+		slices.Contains(c.Auth.Modes(), auth.Guest) {
+		r.problem(r.at("auth.guest.tier"), show(guest),
+			"must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
 	}
 }
 
-// tenants reads the defaults and the named tenants, then checks every policy that results. What is
-// wrong with the defaults is not said again for each tier, and what is wrong with a tier not for
-// each tenant.
+// tenants reads the defaults and the named tenants, then checks every resulting policy. A problem
+// of the defaults is not repeated for each tier, and a problem of a tier not for each tenant.
 func (r *reader) tenants(c *Config, values map[string]any) {
-	// The scalars of the defaults were read with the other settings: the lists are left, and what
-	// should not be there.
+	// The scalars of the defaults are already read. The lists and unknown keys remain.
 	defaults := sectionOf(values, "defaults")
 	r.unknown("tenants.defaults", defaults, append(keysOf(TenantSettings()), "rates", "routes"))
 	if raw, present := defaults["rates"]; present {
@@ -217,7 +226,7 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 			continue
 		}
 		path := "tenants." + quoteName(name)
-		if !isTenant(name) {
+		if !isName(name) {
 			r.problem(path, "the name", "must be 1 to 255 bytes without control characters")
 		}
 		section, ok := values[name].(map[string]any)
@@ -226,17 +235,18 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 			continue
 		}
 		o := r.overrides(path, section, c.Routes, "tier")
-		said := shaper.Statements{File: o}
-		tier, _ := said.Tier()
-		r.resulting(path, baseline, said, slices.Concat(known, wrong[tier]))
+		statements := shaper.Statements{File: o}
+		tier, _ := statements.Tier()
+		r.resulting(path, baseline, statements, slices.Concat(known, wrong[tier]))
 		c.Tenants.Named[name] = o
 	}
 }
 
-// resulting reports what is wrong with the policies of a tenant of which this is said, but for what
-// is known already.
-func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statements, known shaper.Problems) shaper.Problems {
-	problems := problemsOf(b.Validate(said))
+// resulting reports the problems of the policies of a tenant with these statements, without the
+// known ones.
+func (r *reader) resulting(path string, b shaper.Baseline, statements shaper.Statements,
+	known shaper.Problems) shaper.Problems {
+	problems := problemsOf(b.Validate(statements))
 	for _, p := range problems {
 		if !slices.Contains(known, p) {
 			r.problems = append(r.problems, shaper.Problems{p}.Under(path)...)
@@ -245,11 +255,14 @@ func (r *reader) resulting(path string, b shaper.Baseline, said shaper.Statement
 	return problems
 }
 
-// overrides reads what the section at path says of a tenant, a tier or, without routes, of a route.
-// tier is the key of the tier, empty where there can be none.
-func (r *reader) overrides(path string, values map[string]any, routes map[string]Route, tier string) shaper.Overrides {
-	var o shaper.Overrides
-	var maxWait time.Duration
+// overrides reads the section at path of a tenant, a tier or, without routes, a route. tier is the
+// key of the tier, empty if the section cannot have one.
+func (r *reader) overrides(path string, values map[string]any, routes map[string]Route,
+	tier string) shaper.Overrides {
+	var o struct {
+		shaper.Overrides
+		MaxWait time.Duration
+	}
 	more := []string{"rates"}
 	if routes != nil {
 		more = append(more, "routes")
@@ -257,15 +270,12 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 	if tier != "" {
 		more = append(more, tier)
 	}
-	r.scalars(path, values, TenantSettings(), map[string]any{
-		"rate": &o.Rate, "burst": &o.Burst, "capacity": &o.Capacity, "capacity_bytes": &o.CapacityBytes, "concurrency": &o.Concurrency, "paused": &o.Paused,
-		"max_wait": &maxWait,
-	}, more...)
+	r.scalars(path, values, TenantSettings(), &o, more...)
 	if _, present := values["max_wait"]; present {
-		if maxWait%time.Millisecond != 0 {
-			r.problem(path+".max_wait", maxWait.String(), "must be in whole milliseconds")
+		if o.MaxWait%time.Millisecond != 0 {
+			r.problem(path+".max_wait", o.MaxWait.String(), "must be in whole milliseconds")
 		}
-		o.MaxWaitMS = new(maxWait.Milliseconds())
+		o.MaxWaitMS = new(o.MaxWait.Milliseconds())
 	}
 	if raw, present := values["rates"]; present {
 		if paces, ok := r.rates(path+".rates", raw); ok {
@@ -283,16 +293,16 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 	if routes != nil {
 		o.Routes = r.routeOverrides(path+".routes", values["routes"], routes)
 	}
-	return o
+	return o.Overrides
 }
 
-// routeOverrides reads what is said of single routes, which must be among the routes.
+// routeOverrides reads the sections of single routes. Each must be one of routes.
 func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) map[string]shaper.Overrides {
 	section, ok := raw.(map[string]any)
 	if !ok && raw != nil {
 		r.problem(path, kindOf(raw), "must be a section")
 	}
-	var said map[string]shaper.Overrides
+	var overrides map[string]shaper.Overrides
 	for _, name := range slices.Sorted(maps.Keys(section)) {
 		at := path + "." + quoteName(name)
 		_, known := routes[name]
@@ -310,13 +320,13 @@ func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) m
 			continue
 		}
 		if o := r.overrides(at, values, nil, ""); !o.Empty() {
-			if said == nil {
-				said = map[string]shaper.Overrides{}
+			if overrides == nil {
+				overrides = map[string]shaper.Overrides{}
 			}
-			said[name] = o
+			overrides[name] = o
 		}
 	}
-	return said
+	return overrides
 }
 
 // rates reads the list of further rates, each with its own burst.
@@ -333,25 +343,26 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 		at := fmt.Sprintf("%s[%d]", path, i)
 		section, isSection := raw.(map[string]any)
 		if !isSection {
-			r.problem(at, kindOf(raw), "must be a section with a rate and perhaps a burst")
+			r.problem(at, kindOf(raw), "must be a section with a rate and optionally a burst")
 			continue
 		}
 		pace := shaper.Pace{Burst: 1}
-		r.scalars(at, section, settings, map[string]any{"rate": &pace.Rate, "burst": &pace.Burst})
+		r.scalars(at, section, settings, &pace)
 		switch _, present := section["rate"]; {
 		case !present:
 			r.problem(at+".rate", "nothing", "must be set")
 		case pace.Burst < 1:
-			// Caught here, because the form of the API takes 0 for "not said".
+			// In the form of the API, 0 means not set.
 			r.problem(at+".burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1")
-		case pace.Rate.Limit > 0: // else it could not be read
-			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+		case pace.Rate.Limit > 0: // otherwise it is already reported
+			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit,
+				PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
 		}
 	}
 	return paces, len(r.problems) == before
 }
 
-// problemsOf is what shaper.Policy.Validate found.
+// problemsOf returns the problems of an error of shaper.
 func problemsOf(err error) shaper.Problems {
 	problems, ok := err.(shaper.Problems)
 	if !ok && err != nil {

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// InForce is one setting as a process would have it.
+// InForce is one setting as it would apply.
 type InForce struct {
 	Key   string `json:"key"`
-	Value string `json:"value"` // as it may be shown
+	Value string `json:"value"` // without secrets
 	From  string `json:"from"`  // "default", "file", or the variable or flag
 }
 
-// Check is Load for people: it lists the settings that would be in force, those of routes, guards,
-// tiers and tenants too.
+// Check is like Load, but returns the settings as text, with those of routes, guards, tiers and
+// tenants.
 func Check(from Sources) ([]InForce, error) {
 	r, values := from.merge()
 	r.config(values)
@@ -34,7 +34,7 @@ func Check(from Sources) ([]InForce, error) {
 	return l.lines, nil
 }
 
-// take removes the value at the end of the steps from the tree and returns it.
+// take removes the value at the steps from the tree and returns it.
 func take(tree map[string]any, steps []string) any {
 	last := len(steps) - 1
 	section := sectionOf(tree, strings.Join(steps[:last], "."))
@@ -46,8 +46,7 @@ func take(tree map[string]any, steps []string) any {
 	return value
 }
 
-// fill gives each section the defaults that it does not override. A section that hands off to asynq
-// has no url and no breaker.
+// fill adds the defaults to each section. A route to asynq has no url and no breaker.
 func fill(sections map[string]any, settings func() []Setting) {
 	for _, section := range sections {
 		values, ok := section.(map[string]any)
@@ -77,13 +76,13 @@ func fill(sections map[string]any, settings func() []Setting) {
 	}
 }
 
-// lister makes the lines.
+// lister builds the lines.
 type lister struct {
 	r     *reader
 	lines []InForce
 }
 
-// rest lists what the settings with one place in the file leave of the tree.
+// rest lists the remaining tree, without the settings with a fixed key.
 func (l *lister) rest(steps []string, section map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(section)) {
 		at := append(slices.Clip(steps), name)
@@ -92,7 +91,7 @@ func (l *lister) rest(steps []string, section map[string]any) {
 			if len(value) > 0 {
 				l.rest(at, value)
 			} else if len(steps) == 1 && (steps[0] == "tiers" || steps[0] == "tenants") {
-				l.add(at, "nothing of its own")
+				l.add(at, "no settings of its own")
 			}
 		case []any:
 			l.add(at, listText(at, value))
@@ -136,7 +135,7 @@ func (l *lister) add(steps []string, text string) {
 	l.lines = append(l.lines, line)
 }
 
-// has reports whether the tree has a value at the end of the steps.
+// has reports whether the tree has a value at the steps.
 func has(tree map[string]any, steps []string) bool {
 	for _, step := range steps[:len(steps)-1] {
 		tree, _ = tree[step].(map[string]any)
@@ -145,7 +144,8 @@ func has(tree map[string]any, steps []string) bool {
 	return ok
 }
 
-// listText is a list on one line: rates, or names. What may hold a secret is only counted.
+// listText returns a list on one line: rates or names. Lists that may contain secrets are counted
+// only.
 func listText(steps []string, list []any) string {
 	last := steps[len(steps)-1]
 	if last == "secrets" || last == "keys" || last == "allow" && steps[0] == "callbacks" {
@@ -164,11 +164,11 @@ func listText(steps []string, list []any) string {
 	return strings.Join(texts, ", ")
 }
 
-// withoutPassword is the URL as it may be shown. One that carries credentials elsewhere than before
-// the host is hidden.
+// withoutPassword returns the URL without its password. A URL with credentials elsewhere is hidden.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
-	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil && strings.Contains(text, "@") {
+	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil &&
+		strings.Contains(text, "@") {
 		return hidden
 	}
 	return u.Redacted()

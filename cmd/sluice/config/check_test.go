@@ -64,7 +64,7 @@ guards: { logins: { algorithm: leaky-meter, rate: 5/s, by: [tenant, address] } }
 		"routes.extra.url":                  {"http://extra/", "SLUICE_ROUTE_EXTRA_URL"},
 		"routes.more.url":                   {"http://more/", "--route"},
 		"tiers.pro.rate":                    {"50/s", "file"},
-		"tiers.free":                        {"nothing of its own", "file"},
+		"tiers.free":                        {"no settings of its own", "file"},
 		"tenants.defaults.rates":            {"1000/24h burst 5", "file"},
 		`tenants."a b".routes.default.rate`: {"5/m", "file"},
 		"guards.logins.by":                  {"tenant, address", "file"},
@@ -121,8 +121,8 @@ func TestRouteURLProblems(t *testing.T) {
 		{"twice", config.Sources{Routes: []string{"a=http://x/", "a=http://y/"}}, `--route: "a": must name each route once`},
 		{"no scheme", config.Sources{Environ: []string{"SLUICE_ROUTE_A_URL=localhost:9000"}}, `routes.a.url (SLUICE_ROUTE_A_URL): "localhost:9000": must be an absolute http:// or https:// URL without a fragment; is http://localhost:9000 meant?`},
 		{"a name", config.Sources{Environ: []string{"SLUICE_ROUTE_A B_URL=http://x/"}}, `routes."a b": the name: must be 1 to 64`},
-		{"two routes", config.Sources{File: twins, Environ: []string{"SLUICE_ROUTE_A_B_URL=http://y/"}}, `SLUICE_ROUTE_A_B_URL: set: must stand for one route, not for a-b and a.b: use --route NAME=URL`},
-		{"beside asynq", config.Sources{File: fleet, Routes: []string{"fleet=http://x/"}}, `routes.fleet.url: set: must not stand beside asynq`},
+		{"two routes", config.Sources{File: twins, Environ: []string{"SLUICE_ROUTE_A_B_URL=http://y/"}}, `SLUICE_ROUTE_A_B_URL: set: must match one route, but matches a-b and a.b: use --route NAME=URL`},
+		{"beside asynq", config.Sources{File: fleet, Routes: []string{"fleet=http://x/"}}, `routes.fleet.url: set: must not be set together with asynq`},
 	} {
 		_, err := config.Load(c.from)
 		if ps := problems(t, err); len(ps) != 1 || !strings.Contains(ps[0].String(), c.want) || strings.Contains(ps.Error(), "hunter2") {
@@ -151,7 +151,7 @@ func TestMeant(t *testing.T) {
 		"tenants: { a: { rate: 10 per minute } }":     "is 10/m meant?",
 		"tenants: { a: { rate: 5 / hours } }":         "is 5/h meant?",
 		"tenants: { a: { paused: on } }":              "is true meant?",
-		"redis: { url: \"127.0.0.1:6379\" }":          "here it has no scheme",
+		"redis: { url: \"127.0.0.1:6379\" }":          "the scheme redis:// is missing",
 		"admin: { token: short }":                     "",
 		"headers: [both]":                             "",
 		"tenants: { defaults: { capacity: 1.5 } }":    "",
@@ -172,7 +172,7 @@ func TestMeant(t *testing.T) {
 			continue
 		}
 		ps := problems(t, err)
-		if got := ps[0].String(); !strings.Contains(got, want) || (want == "") != !strings.HasSuffix(got, "meant?") && !strings.HasSuffix(want, "scheme") {
+		if got := ps[0].String(); !strings.Contains(got, want) || (want == "") != !strings.HasSuffix(got, "meant?") && !strings.HasSuffix(want, "is missing") {
 			t.Errorf("%s: %s, want %q", setting, got, want)
 		}
 	}
@@ -189,10 +189,10 @@ func TestStrays(t *testing.T) {
 	}
 	got := strings.Join(config.Strays(environ), "\n")
 	want := strings.Join([]string{
-		"SLUICE_REDIS_URI is no setting and is ignored; is SLUICE_REDIS_URL meant?",
-		"SLUICE_ROUTES_DEFAULT_URL is no setting and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
-		"SLUICE_ROUTE_URL is no setting and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
-		"SLUICE_WORKER_LEESE is no setting and is ignored; is SLUICE_WORKER_LEASE meant?",
+		"SLUICE_REDIS_URI is unknown and is ignored; is SLUICE_REDIS_URL meant?",
+		"SLUICE_ROUTES_DEFAULT_URL is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
+		"SLUICE_ROUTE_URL is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
+		"SLUICE_WORKER_LEESE is unknown and is ignored; is SLUICE_WORKER_LEASE meant?",
 	}, "\n")
 	if got != want {
 		t.Errorf("notes:\n%s\nwant:\n%s", got, want)

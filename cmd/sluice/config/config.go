@@ -1,10 +1,9 @@
-// Package config reads the settings of the sluice program: defaults, then the file, then the
-// environment, then the command line, the later winning.
+// Package config reads the settings of the sluice program: defaults, file, environment and command
+// line. A later source overrides an earlier one.
 //
-// It promises that nothing is repaired in silence. Every unknown key, wrong type and broken rule of
-// all four sources is collected and reported at once, each with its path, its value and the rule,
-// as shaper.Problems. The values of secrets are never part of a report. What the settings mean is
-// left to the packages that use them.
+// It reports every unknown key, wrong type and broken rule of all four sources at once as
+// shaper.Problems, each with its path, value and rule. Nothing is repaired silently, and a report
+// never contains a secret. The packages that use the settings define their meaning.
 package config
 
 import (
@@ -21,152 +20,151 @@ type Config struct {
 	API       API
 	Admin     Admin
 	Auth      Auth
-	Headers   string // which rate limit headers answers carry: ietf, legacy, both or none
+	Headers   string // rate limit headers of answers: ietf, legacy, both or none
 	Worker    Worker
 	Retention Retention
 	Store     Store
 	Callbacks Callbacks
 	Routes    map[string]Route // at least one
 	Tenants   Tenants
-	Guards    map[string]Guard // in front of the intake; none: off
+	Guards    map[string]Guard // before the intake; none: off
 	Metrics   Metrics
 	Traces    Traces
 	Log       Log
 }
 
-// Redis says where jobs are kept.
+// Redis is where jobs are stored.
 type Redis struct {
-	URL         string // empty: a private redis-server, started by this process
+	URL         string // empty: this process starts a private redis-server
 	DataDir     string // of the private redis-server
-	AllowUnsafe bool   // accept a Redis that evicts or has no append-only file
+	AllowUnsafe bool   // accept a Redis that evicts keys or has no append-only file
 }
 
 // API is the listener that clients send jobs to.
 type API struct {
 	Listen      string
 	MaxBody     int64 // bytes of one submission
-	MaxStreams  int64 // event streams of this process at once
+	MaxStreams  int64 // concurrent event streams of this process
 	Hosts       string
-	AllowPublic bool // listen beyond loopback although there is no authentication
+	AllowPublic bool // listen beyond loopback without authentication
 
 	MaxConnections int64
-	TenantShare    int64       // percent of what all clients share
-	AddressShare   int64       // the same of one address
+	TenantShare    int64       // percent of the shared resources for one tenant
+	AddressShare   int64       // percent for one address
 	StatusRate     shaper.Rate // reads of jobs by one tenant; zero: no bound
 }
 
-// HostNames are the names that it answers to beside those of loopback.
+// HostNames returns the accepted host names besides those of loopback.
 func (a API) HostNames() []string {
 	return strings.FieldsFunc(a.Hosts, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// Admin is the listener of the operator.
+// Admin is the listener of operators.
 type Admin struct {
 	Listen string
 	Token  string // empty: loopback only
 
-	Asynqmon bool // serve asynq's own web page too
-	Profiles bool // and the runtime's profiles
-	Submit   bool // and take jobs
+	Asynqmon bool // serve asynq's own web page
+	Profiles bool // serve the runtime's profiles
+	Submit   bool // admit jobs
 
 	MaxConnections int64
 }
 
-// Worker is how leased jobs are handled.
+// Worker holds the settings of leases and deliveries.
 type Worker struct {
-	Lease       time.Duration // how long a worker may be silent before its jobs are given to another
-	Sweep       time.Duration // how often expired leases are looked for
+	Lease       time.Duration // how long a worker may be silent before other workers get its jobs
+	Sweep       time.Duration // interval of the search for expired leases
 	Horizon     time.Duration // how far ahead of its departure a job may be leased
-	Concurrency int64         // deliveries of this process at once
+	Concurrency int64         // concurrent deliveries of this process
 }
 
-// Retention is how long things are kept once a job is done.
+// Retention is how long ended jobs and idempotency keys are stored.
 type Retention struct {
 	Succeeded   time.Duration // succeeded, cancelled and expired jobs
 	Dead        time.Duration // dead letters
 	Idempotency time.Duration // idempotency keys
 
-	DeadCapacity int64 // dead letters of a flow; it pauses itself when it has so many
-	DeadBytes    int64 // bytes of them
+	DeadCapacity int64 // maximum dead letters of a flow; at the maximum the flow stops
+	DeadBytes    int64 // maximum bytes of them
 }
 
-// Store bounds what all tenants together may keep; 0 is no bound.
+// Store bounds the data of all tenants together; 0 is no bound.
 type Store struct {
-	MaxBytes   int64 // of jobs that wait, are leased or are dead
-	FlowShare  int64 // percent of the store that a flow may fill
-	MaxTenants int64 // with jobs, or active in the last ten minutes
-	// CompressOver is from how many bytes on a payload is stored compressed; 0: never.
-	CompressOver int64
+	MaxBytes     int64 // of waiting, leased and dead jobs
+	FlowShare    int64 // percent of the store that a flow may use
+	MaxTenants   int64 // with jobs, or active in the last ten minutes
+	CompressOver int64 // minimum bytes of a payload that is stored compressed; 0: no compression
 }
 
-// Callbacks tell clients that their jobs have ended.
+// Callbacks notify clients of the end of their jobs.
 type Callbacks struct {
-	Allow       []string      // URL prefixes that need not lead to public addresses
-	Secrets     []string      // that sign callbacks, newest first; none: not signed
+	Allow       []string      // URL prefixes that may lead to private addresses
+	Secrets     []string      // they sign callbacks, newest first; none: not signed
 	Timeout     time.Duration // of one attempt
 	MaxAttempts int64
 }
 
-// Route is where jobs go: an upstream they are delivered to by POST, or an asynq queue.
+// Route is the destination of jobs: an upstream that receives them by POST, or an asynq queue.
 type Route struct {
 	Asynq       Asynq
 	URL         string
 	Timeout     time.Duration
-	Connections int64    // of this process to the upstream, at the most
-	Secrets     []string // that sign deliveries, newest first; none: not signed
+	Connections int64    // maximum connections of this process to the upstream
+	Secrets     []string // they sign deliveries, newest first; none: not signed
 	Retry       Retry
 	Breaker     Breaker
 }
 
-// Asynq is a queue of an asynq fleet; without a name the route is none.
+// Asynq is a queue of an asynq fleet. Without a name the route has a URL.
 type Asynq struct {
 	Queue        string
 	Reports      bool
 	ReportWithin time.Duration
 }
 
-// Retry is what becomes of a failed delivery.
+// Retry holds the retries of failed deliveries.
 type Retry struct {
 	MaxAttempts int64
 	MinBackoff  time.Duration
 	MaxBackoff  time.Duration
 }
 
-// Breaker is when an upstream that is unavailable is left alone, and for how long.
+// Breaker is the circuit breaker of a route.
 type Breaker struct {
 	Failures  int64 // 0: never
 	Delay     time.Duration
 	SlowAfter time.Duration // 0: half of the timeout
 }
 
-// Tenants are the policies that the configuration gives.
+// Tenants are the policies of the configuration.
 type Tenants struct {
-	Defaults shaper.Policy               // of every tenant of which nothing else is said
-	Routes   map[string]shaper.Overrides // laid over the defaults for the flows of a route
-	Tiers    map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
-	Named    map[string]shaper.Overrides // laid over the defaults and the tier
+	Defaults shaper.Policy               // of tenants without overrides
+	Routes   map[string]shaper.Overrides // override the defaults for the flows of a route
+	Tiers    map[string]shaper.Overrides // override the defaults for the tenants of a tier
+	Named    map[string]shaper.Overrides // override the defaults and the tier
 }
 
-// Baseline is what holds for tenants that are not named.
+// Baseline returns the policies of tenants that are not named.
 func (t Tenants) Baseline() shaper.Baseline {
 	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers}
 }
 
-// Traces say where OpenTelemetry spans are sent.
+// Traces are the settings of OpenTelemetry spans.
 type Traces struct {
-	Endpoint string   // URL; empty: as OpenTelemetry's own variables say, which is nowhere without them
-	Sample   *float64 // share of the traces that begin here, 0 to 1; nil: as the variables say, else 1
+	Endpoint string   // URL of the collector; empty: OpenTelemetry's own variables decide
+	Sample   *float64 // share of sampled traces that begin here, 0 to 1; nil: the variables decide
 }
 
-// Log is what the process says on standard error.
+// Log is the log on standard error.
 type Log struct {
 	Level string // debug, info, warn or error
 }
 
-// Metrics are how the process is watched.
+// Metrics are the settings of Prometheus metrics.
 type Metrics struct {
-	Listen  string // of a listener that serves metrics alone; empty: none
-	Tenants string // which have gauges of their own: TenantsNamed, TenantsNone, or TenantsTop and their number
+	Listen  string // address of a listener for metrics alone; empty: none
+	Tenants string // with gauges of their own: TenantsNamed, TenantsNone, or TenantsTop and their number
 }
 
 // Values of Metrics.Tenants.
@@ -176,89 +174,12 @@ const (
 	TenantsTop   = "top:" // and a number from 1 to 100
 )
 
-// Top is how many of the deepest tenants have gauges of their own; 0 where others have.
+// Top returns how many of the deepest tenants have gauges of their own, 0 unless Tenants is
+// TenantsTop.
 func (m Metrics) Top() int {
 	n, err := strconv.Atoi(strings.TrimPrefix(m.Tenants, TenantsTop))
 	if err != nil {
 		return 0
 	}
 	return n
-}
-
-// scalars maps the key of every scalar setting to its place in the configuration.
-func (c *Config) scalars() map[string]any {
-	return map[string]any{
-		"redis.url":                       &c.Redis.URL,
-		"redis.data_dir":                  &c.Redis.DataDir,
-		"redis.allow_unsafe":              &c.Redis.AllowUnsafe,
-		"api.listen":                      &c.API.Listen,
-		"api.max_body":                    &c.API.MaxBody,
-		"api.hosts":                       &c.API.Hosts,
-		"api.allow_public":                &c.API.AllowPublic,
-		"api.max_streams":                 &c.API.MaxStreams,
-		"api.max_connections":             &c.API.MaxConnections,
-		"api.tenant_share":                &c.API.TenantShare,
-		"api.address_share":               &c.API.AddressShare,
-		"api.status_rate":                 &c.API.StatusRate,
-		"admin.listen":                    &c.Admin.Listen,
-		"admin.token":                     &c.Admin.Token,
-		"admin.asynqmon":                  &c.Admin.Asynqmon,
-		"admin.profiles":                  &c.Admin.Profiles,
-		"admin.submit":                    &c.Admin.Submit,
-		"admin.max_connections":           &c.Admin.MaxConnections,
-		"auth.mode":                       &c.Auth.Mode,
-		"auth.jwt.issuer":                 &c.Auth.JWT.Issuer,
-		"auth.jwt.audience":               &c.Auth.JWT.Audience,
-		"auth.jwt.leeway":                 &c.Auth.JWT.Leeway,
-		"auth.jwt.tenant_claim":           &c.Auth.JWT.TenantClaim,
-		"auth.jwt.tier_claim":             &c.Auth.JWT.TierClaim,
-		"auth.jwt.jwks":                   &c.Auth.JWT.JWKS,
-		"auth.guest.tier":                 &c.Auth.Guest.Tier,
-		"headers":                         &c.Headers,
-		"worker.lease":                    &c.Worker.Lease,
-		"worker.sweep":                    &c.Worker.Sweep,
-		"worker.horizon":                  &c.Worker.Horizon,
-		"worker.concurrency":              &c.Worker.Concurrency,
-		"retention.succeeded":             &c.Retention.Succeeded,
-		"retention.dead":                  &c.Retention.Dead,
-		"retention.idempotency":           &c.Retention.Idempotency,
-		"retention.dead_capacity":         &c.Retention.DeadCapacity,
-		"retention.dead_bytes":            &c.Retention.DeadBytes,
-		"store.flow_share":                &c.Store.FlowShare,
-		"store.max_bytes":                 &c.Store.MaxBytes,
-		"store.compress_over":             &c.Store.CompressOver,
-		"store.max_tenants":               &c.Store.MaxTenants,
-		"callbacks.timeout":               &c.Callbacks.Timeout,
-		"callbacks.max_attempts":          &c.Callbacks.MaxAttempts,
-		"tenants.defaults.rate":           &c.Tenants.Defaults.Rate,
-		"tenants.defaults.burst":          &c.Tenants.Defaults.Burst,
-		"tenants.defaults.capacity":       &c.Tenants.Defaults.Capacity,
-		"tenants.defaults.capacity_bytes": &c.Tenants.Defaults.CapacityBytes,
-		"tenants.defaults.concurrency":    &c.Tenants.Defaults.Concurrency,
-		"tenants.defaults.max_wait":       &c.Tenants.Defaults.MaxWait,
-		"tenants.defaults.paused":         &c.Tenants.Defaults.Paused,
-		"metrics.listen":                  &c.Metrics.Listen,
-		"metrics.tenants":                 &c.Metrics.Tenants,
-		"traces.endpoint":                 &c.Traces.Endpoint,
-		"traces.sample":                   &c.Traces.Sample,
-		"log.level":                       &c.Log.Level,
-	}
-}
-
-// scalars maps the key of every scalar setting of a route to its place.
-func (r *Route) scalars() map[string]any {
-	return map[string]any{
-		"url":                 &r.URL,
-		"asynq.queue":         &r.Asynq.Queue,
-		"asynq.reports":       &r.Asynq.Reports,
-		"asynq.report_within": &r.Asynq.ReportWithin,
-		"timeout":             &r.Timeout,
-		"connections":         &r.Connections,
-		"retry.max_attempts":  &r.Retry.MaxAttempts,
-		"retry.min_backoff":   &r.Retry.MinBackoff,
-		"retry.max_backoff":   &r.Retry.MaxBackoff,
-		"breaker.failures":    &r.Breaker.Failures,
-		"breaker.delay":       &r.Breaker.Delay,
-		"breaker.slow_after":  &r.Breaker.SlowAfter,
-	}
 }

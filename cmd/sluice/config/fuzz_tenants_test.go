@@ -32,7 +32,7 @@ func FuzzLoadTenants(f *testing.F) {
 			return
 		}
 		for name, o := range tenants {
-			if !isTenant(name) || o.Draining != nil || o.Tier != nil && *o.Tier == "" {
+			if !isName(name) || o.Draining != nil || o.Tier != nil && *o.Tier == "" {
 				t.Errorf("%q: %+v", name, o)
 			}
 			for route, says := range o.Routes {

@@ -14,18 +14,18 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Guard is a limiter in front of the intake.
+// Guard is a limiter before the intake.
 type Guard struct {
 	Policy     limiter.Policy
-	By         []api.GuardBy // what requests are counted by, together
-	Endpoints  []string      // operations that it stands before; none: all
-	Routes     []string      // of the jobs that it counts; none: all
-	Types      []string      // the same by their types
-	FailClosed bool          // refuse while Redis cannot be asked
-	Shadow     bool          // refuse nothing, and count what would have been refused
+	By         []api.GuardBy // the parts of the key that requests are counted by
+	Endpoints  []string      // operations that it limits; none: all
+	Routes     []string      // routes of the jobs that it counts; none: all
+	Types      []string      // types of the jobs that it counts; none: all
+	FailClosed bool          // refuse while Redis is unreachable
+	Shadow     bool          // refuse nothing, and count what would be refused
 }
 
-// GuardSettings are the scalar settings of a guard.
+// GuardSettings returns the scalar settings of a guard.
 func GuardSettings() []Setting {
 	names := make([]string, 0, len(limiter.Algorithms()))
 	for _, a := range limiter.Algorithms() {
@@ -35,16 +35,20 @@ func GuardSettings() []Setting {
 	rate.Default, rate.Help = "", "Requests of one key per period, such as 20/m. Required."
 	return []Setting{
 		rate,
-		choice("algorithm", string(limiter.TokenBucket), "Which limiter counts ([limiters](limiters.md)).", names...),
-		{Key: "burst", Kind: Whole, Default: "0", min: 0, max: 1_000_000_000_000, Rule: "must be a whole number from 0; burst × period at most 200 years",
-			Help: "Size of the bucket of token-bucket and leaky-meter; 0 is the limit of the rate."},
-		duration("block", "0s", 0, shaper.MaxPeriod, "How long a key is refused after an overflow, of sliding-log alone."),
-		choice("on_error", "open", "Whether requests pass (open) or are refused with 503 (closed) while Redis cannot be asked.", "open", "closed"),
-		toggle("shadow", "Refuse nothing, and count what would have been refused in sluice_guard_decisions_total."),
+		choice("algorithm", string(limiter.TokenBucket),
+			"Algorithm of the limiter ([limiters](limiters.md)).", names...),
+		{Key: "burst", Kind: Whole, Default: "0", min: 0, max: 1_000_000_000_000,
+			Rule: "must be a whole number from 0; burst × period at most 200 years",
+			Help: "Bucket size of token-bucket and leaky-meter; 0 is the limit of the rate."},
+		duration("block", "0s", 0, shaper.MaxPeriod,
+			"How long a key is refused after an overflow; for sliding-log only."),
+		choice("on_error", "open",
+			"Whether requests pass (open) or get 503 (closed) while Redis is unreachable.", "open", "closed"),
+		toggle("shadow", "Refuse nothing, and count in sluice_guard_decisions_total what would be refused."),
 	}
 }
 
-// guards reads the guards by name; authentication and routes must have been read.
+// guards reads the guards by name, after authentication and routes.
 func (r *reader) guards(c *Config, values map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "guards." + quoteName(name)
@@ -66,18 +70,19 @@ func (r *reader) guards(c *Config, values map[string]any) {
 
 func (r *reader) guard(path string, values map[string]any, routes []string) Guard {
 	var g Guard
-	var algorithm, onError string
-	places := map[string]any{
-		"rate": &g.Policy.Rate, "algorithm": &algorithm, "burst": &g.Policy.Burst, "block": &g.Policy.Block, "on_error": &onError, "shadow": &g.Shadow,
+	var read struct {
+		limiter.Policy
+		OnError string
+		Shadow  bool
 	}
 	for _, s := range GuardSettings() {
 		if value, rule := s.read(s.typed(s.Default)); rule == "" {
-			assign(places[s.Key], value)
+			assign(fieldOf(&read, s.Key), value)
 		}
 	}
 	before := len(r.problems)
-	r.scalars(path, values, GuardSettings(), places, "by", "endpoints", "routes", "types")
-	g.Policy.Algorithm, g.FailClosed = limiter.Algorithm(algorithm), onError == "closed"
+	r.scalars(path, values, GuardSettings(), &read, "by", "endpoints", "routes", "types")
+	g.Policy, g.FailClosed, g.Shadow = read.Policy, read.OnError == "closed", read.Shadow
 	var bys []string
 	for _, by := range api.GuardBys() {
 		bys = append(bys, string(by))
@@ -103,7 +108,7 @@ func (r *reader) guard(path string, values map[string]any, routes []string) Guar
 	return g
 }
 
-// types reads a list of types of jobs. nil reads as none.
+// types reads a list of job types; nil is an empty list.
 func (r *reader) types(path string, raw any) []string {
 	return r.list(path, raw, "must be a list of types of jobs", func(word string) string {
 		if len(word) < 1 || len(word) > wire.MaxTypeBytes || strings.ContainsFunc(word, unicode.IsControl) {
@@ -113,7 +118,7 @@ func (r *reader) types(path string, raw any) []string {
 	})
 }
 
-// words reads a list of words, each of those that are allowed and once. nil reads as none.
+// words reads a list of distinct allowed words; nil is an empty list.
 func (r *reader) words(path string, raw any, allowed []string) []string {
 	choices := strings.Join(allowed, ", ")
 	return r.list(path, raw, "must be a list of "+choices, func(word string) string {
@@ -124,8 +129,8 @@ func (r *reader) words(path string, raw any, allowed []string) []string {
 	})
 }
 
-// list reads a list of texts, each once; broken is the rule that one breaks, empty for none. nil
-// reads as none.
+// list reads a list of distinct texts; nil is an empty list. broken returns the rule that a text
+// breaks, empty for none.
 func (r *reader) list(path string, raw any, rule string, broken func(word string) (rule string)) []string {
 	list, isList := raw.([]any)
 	if raw == nil {

@@ -66,7 +66,7 @@ func TestGuardProblems(t *testing.T) {
 		"x: { rate: 1/s, by: [tenant], block: 60s }":                        "guards.x.block: 1m0s: must be 0: only sliding-log blocks",
 		"x: { rate: 1/s, by: [tenant], burst: 1000000000000 }":              "guards.x.burst: 1000000000000: burst × period",
 		"x: { rate: 1/s, by: [tenant], on_error: maybe }":                   `guards.x.on_error: "maybe": must be one of open, closed`,
-		"x: { rate: 1/s, by: [tenant], shadows: true }":                     "guards.x.shadows: unknown key: no such setting here; is guards.x.shadow meant?",
+		"x: { rate: 1/s, by: [tenant], shadows: true }":                     "guards.x.shadows: unknown key: must be a setting of this section; is guards.x.shadow meant?",
 		"x: { rate: 5/s, algorithm: fixed-window, burst: 2, by: [tenant] }": "guards.x.burst: 2: must be 0",
 	} {
 		_, err := config.Load(config.Sources{File: write(t, route+"guards:\n  "+text+"\n")})

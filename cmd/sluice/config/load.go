@@ -16,32 +16,32 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Sources are where settings come from, the later ones winning: the settings' defaults, Preset,
+// Sources are the sources of settings. A later one overrides an earlier one: the defaults, Preset,
 // File, Environ, Flags.
 type Sources struct {
-	Preset  map[string]any    // nested like the file; changes the defaults
+	Preset  map[string]any    // other defaults, nested like the file
 	File    string            // path of a YAML file; empty: none
 	Environ []string          // KEY=VALUE, as os.Environ gives them
 	Flags   map[string]string // by the key of the setting
 	Routes  []string          // NAME=URL: urls of routes, from flags
 }
 
-// maxFile bounds what is read of a configuration file.
+// maxFile bounds the size of a configuration file.
 const maxFile = 16 << 20
 
-// delimiter parts the steps of a path inside koanf. Names of tenants may hold dots, but no control
-// characters.
+// delimiter separates the steps of a path inside koanf. Names of tenants may contain dots, but no
+// control characters.
 const delimiter = "\x00"
 
-// Load reads and checks the settings of all sources. The error is of type shaper.Problems and lists
-// all that is wrong.
+// Load reads and checks the settings of all sources. The error is of type shaper.Problems and
+// contains all problems.
 func Load(from Sources) (Config, error) {
 	r, values := from.merge()
 	config := r.config(values)
 	return config, r.problems.Err()
 }
 
-// merge reads the file and lays the sources over one another.
+// merge reads the file and merges the sources.
 func (from Sources) merge() (r *reader, values map[string]any) {
 	r = &reader{origin: map[string]string{}, given: "--config"}
 	var content []byte
@@ -76,7 +76,7 @@ func readFile(path string) ([]byte, error) {
 	var cause *fs.PathError
 	switch {
 	case errors.As(err, &cause):
-		return nil, fmt.Errorf("cannot be read: %w", cause.Err) // the path is named beside it
+		return nil, fmt.Errorf("cannot be read: %w", cause.Err) // the problem names the path
 	case err != nil:
 		return nil, fmt.Errorf("cannot be read: %w", err)
 	case info.Size() > maxFile:
@@ -89,7 +89,7 @@ func readFile(path string) ([]byte, error) {
 	return content, err
 }
 
-// defaults is the default of every scalar setting that has one.
+// defaults returns the defaults of all scalar settings.
 func defaults() map[string]any {
 	values := map[string]any{}
 	for _, s := range Settings() {
@@ -98,7 +98,7 @@ func defaults() map[string]any {
 	return values
 }
 
-// nested turns values by path into sections.
+// nested converts values by path to nested sections.
 func nested(values map[string]any) map[string]any {
 	root := map[string]any{}
 	for path, value := range values {
@@ -117,13 +117,13 @@ func nested(values map[string]any) map[string]any {
 	return root
 }
 
-// file reads the configuration file. A section without content says nothing and is dropped, so that
-// it does not hide the defaults; a section that is none is a problem here, before a later source
-// may hide it.
+// file reads the configuration file. It drops empty sections, so that they do not hide the
+// defaults. It reports a section of a wrong type, before a later source can hide it.
 func (r *reader) file(content []byte) map[string]any {
 	values := r.yaml(content)
 	r.unread = r.unread || values == nil
-	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store", "callbacks", "routes", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
+	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store",
+		"callbacks", "routes", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {
 			at, _ = values[parent].(map[string]any)
@@ -141,7 +141,7 @@ func (r *reader) file(content []byte) map[string]any {
 	return values
 }
 
-// yaml parses one document; nil if it is none.
+// yaml parses one document. It returns nil if the content is not one.
 func (r *reader) yaml(content []byte) map[string]any {
 	if documents(content) > 1 {
 		r.problem(r.given, "more than one YAML document", "must be one document")
@@ -155,7 +155,7 @@ func (r *reader) yaml(content []byte) map[string]any {
 		err = document.Decode(&values)
 	}
 	if err != nil {
-		// Of a document that is no mapping the parser would quote the start.
+		// For a document that is not a mapping, the error quotes its content.
 		rule := "must be YAML: " + err.Error()
 		if strings.Contains(rule, "cannot unmarshal") {
 			rule = "must be YAML, a mapping of sections"
@@ -164,14 +164,14 @@ func (r *reader) yaml(content []byte) map[string]any {
 		return nil
 	}
 	if values == nil {
-		values = map[string]any{} // an empty document says nothing, but it was read
+		values = map[string]any{} // an empty document is valid
 	}
 	return values
 }
 
-// keysAsWritten makes the keys of all mappings below the node text: YAML reads 0042 as a number, 34
-// in decimal, and 2024-01-01 as an instant, but here they are names. A copy takes the place of each
-// key, for an alias elsewhere may mean the value.
+// keysAsWritten converts the keys of all mappings below the node to text, because they are names.
+// YAML reads 0042 as the number 34 and 2024-01-01 as an instant. Each key is replaced by a copy,
+// because an alias may use it as a value.
 func keysAsWritten(n *yaml.Node) {
 	for i, child := range n.Content {
 		keysAsWritten(child)
@@ -189,8 +189,7 @@ func keysAsWritten(n *yaml.Node) {
 	}
 }
 
-// documents counts the documents of a YAML stream. Of several the parser would read the first
-// alone.
+// documents counts the documents of a YAML stream. The parser reads only the first one.
 func documents(content []byte) int {
 	n, open := 0, false
 	for line := range bytes.Lines(content) {
@@ -207,9 +206,8 @@ func documents(content []byte) int {
 	return n
 }
 
-// environ provides the variables that belong to a setting; an empty one says nothing. Others that
-// start with SLUICE_ are left alone: an orchestrator makes some of its own for a service of that
-// name.
+// environ provides the variables of settings. It ignores empty ones, and others that start with
+// SLUICE_, because orchestrators create some for a service of that name.
 func (r *reader) environ(environ []string) *env.Env {
 	byName := map[string]Setting{}
 	for _, s := range Settings() {

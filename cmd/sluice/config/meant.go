@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// meant names the value that was probably meant where the rule is broken, as the end of the rule;
-// empty if there is none. It tries what people write first: a number without its unit, a URL
-// without its scheme, a unit in full.
+// meant returns a suggestion for a value that breaks the rule, as the end of the rule; empty if
+// there is none. It tries common mistakes: a number without a unit, a URL without a scheme, a unit
+// in full.
 func (s Setting) meant(raw any) string {
 	switch raw.(type) {
 	case string, int, int64, float64:
@@ -17,7 +17,7 @@ func (s Setting) meant(raw any) string {
 	}
 	text := strings.TrimSpace(fmt.Sprint(raw))
 	if s.Key == "redis.url" && !strings.Contains(text, "://") {
-		return "; here it has no scheme" // the text may be a password
+		return "; the scheme redis:// is missing" // the text may be a password, so it is not shown
 	}
 	if s.Secret || strings.Contains(text, "@") || text == "" || len(text) > 80 {
 		return ""
@@ -36,7 +36,8 @@ func (s Setting) candidates(text string) []string {
 	case Rate:
 		short := lower
 		for _, unit := range []struct{ long, short string }{
-			{"milliseconds", "ms"}, {"second", "s"}, {"sec", "s"}, {"minute", "m"}, {"min", "m"}, {"hour", "h"}, {"hr", "h"}, {"day", "d"},
+			{"milliseconds", "ms"}, {"second", "s"}, {"sec", "s"}, {"minute", "m"}, {"min", "m"}, {"hour",
+				"h"}, {"hr", "h"}, {"day", "d"},
 		} {
 			short = strings.Replace(short, unit.long, unit.short, 1)
 		}

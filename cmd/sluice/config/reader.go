@@ -3,29 +3,30 @@ package config
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// reader turns the merged sources into a Config and collects what is wrong with them.
+// reader converts the merged sources to a Config and collects their problems.
 type reader struct {
 	problems shaper.Problems
 	origin   map[string]string // key → the variable or flag that gave its value
 	given    string            // the flag that named the file
-	written  map[string]any    // what the file says
-	anyRoute bool              // which routes there are is not known here
-	unread   bool              // the file could not be read, and what is missing may be in it
+	written  map[string]any    // the content of the file
+	anyRoute bool              // the routes are unknown, so any name is valid
+	unread   bool              // the file could not be read, so missing settings may be in it
 }
 
 func (r *reader) problem(path, value, rule string) {
 	r.problems = append(r.problems, shaper.Problem{Field: path, Value: value, Rule: rule})
 }
 
-// at is the path of a setting as a problem names it: with the variable or flag that its value is
-// from.
+// at returns the path of a setting for a problem, with the variable or flag that gave its value.
 func (r *reader) at(path string) string {
 	if origin, ok := r.origin[path]; ok {
 		return path + " (" + origin + ")"
@@ -33,8 +34,7 @@ func (r *reader) at(path string) string {
 	return path
 }
 
-// kindOf names what a value is without showing it: what stands where a section should may be a
-// secret.
+// kindOf names the type of a value without showing it, because a misplaced value may be a secret.
 func kindOf(raw any) string {
 	switch raw.(type) {
 	case nil:
@@ -52,7 +52,7 @@ func kindOf(raw any) string {
 	}
 }
 
-// sectionOf is the section at path of the tree; nil, which reads as empty, if there is none.
+// sectionOf returns the section at path of the tree, nil if there is none.
 func sectionOf(tree map[string]any, path string) map[string]any {
 	for step := range strings.SplitSeq(path, ".") {
 		tree, _ = tree[step].(map[string]any)
@@ -60,9 +60,9 @@ func sectionOf(tree map[string]any, path string) map[string]any {
 	return tree
 }
 
-// scalars reads the settings from the section values, which stands at path in the file, into their
-// places. It reports every other key but those named in more, which the caller reads.
-func (r *reader) scalars(path string, values map[string]any, settings []Setting, places map[string]any, more ...string) {
+// scalars reads the settings from the section values, which is at path in the file, into the struct
+// that into points to. It reports every other key but those named in more, which the caller reads.
+func (r *reader) scalars(path string, values map[string]any, settings []Setting, into any, more ...string) {
 	known := append(slices.Clone(more), keysOf(settings)...)
 	r.unknown(path, values, known)
 	for _, s := range settings {
@@ -79,7 +79,7 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 			r.problem(r.at(join(path, s.Key)), s.show(raw), rule+s.meant(raw))
 			continue
 		}
-		assign(places[s.Key], value)
+		assign(fieldOf(into, s.Key), value)
 	}
 }
 
@@ -91,8 +91,8 @@ func keysOf(settings []Setting) []string {
 	return keys
 }
 
-// unknown reports the keys of a section, and of the sections in it, that are not known. A known key
-// covers all below it.
+// unknown reports unknown keys of a section and of the sections in it. A known key covers all keys
+// below it.
 func (r *reader) unknown(path string, values map[string]any, known []string) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if slices.Contains(known, key) {
@@ -107,7 +107,7 @@ func (r *reader) unknown(path string, values map[string]any, known []string) {
 		section, isSection := values[key].(map[string]any)
 		switch {
 		case below == nil:
-			rule := "no such setting here"
+			rule := "must be a setting of this section"
 			if near := nearest(key, known); near != "" {
 				rule += "; is " + join(path, near) + " meant?"
 			}
@@ -120,11 +120,24 @@ func (r *reader) unknown(path string, values map[string]any, known []string) {
 	}
 }
 
-// assign puts a value that Setting.read made into its place.
-func assign(place, value any) {
-	switch p := place.(type) {
+// fieldOf returns a pointer to the field of a struct that has the name of the key: redis.data_dir
+// is Redis.DataDir.
+func fieldOf(of any, key string) any {
+	at := reflect.ValueOf(of).Elem()
+	for step := range strings.SplitSeq(key, ".") {
+		name := strings.ReplaceAll(step, "_", "")
+		at = at.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+	}
+	return at.Addr().Interface()
+}
+
+// assign sets a field to a value that Setting.read returned.
+func assign(field, value any) {
+	switch p := field.(type) {
 	case *string:
 		*p = value.(string)
+	case *limiter.Algorithm:
+		*p = limiter.Algorithm(value.(string))
 	case *int64:
 		*p = value.(int64)
 	case *bool:
@@ -145,11 +158,11 @@ func assign(place, value any) {
 		rate := value.(shaper.Rate)
 		*p = &rate
 	default:
-		panic(fmt.Sprintf("config: no place of type %T", place))
+		panic(fmt.Sprintf("config: no setting has the type %T", field))
 	}
 }
 
-// join is the path of key below path.
+// join returns the path of key below path.
 func join(path, key string) string {
 	if path == "" {
 		return key
@@ -157,7 +170,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// quoteName makes names that would blur a path stand out in it.
+// quoteName quotes names that would be ambiguous in a path.
 func quoteName(name string) string {
 	if isRoute(name) {
 		return name
@@ -165,9 +178,10 @@ func quoteName(name string) string {
 	return show(name)
 }
 
-// nearest is the first step of the known key that is at most two edits away from key, or empty.
+// nearest returns the first step of the known key that is at most two edits away from key, or
+// empty.
 func nearest(key string, known []string) string {
-	best, least := "", min(3, (len(key)+1)/2) // of a short key little is left to go by
+	best, least := "", min(3, (len(key)+1)/2) // a short key must be nearer
 	for _, k := range known {
 		k, _, _ = strings.Cut(k, ".")
 		if d := distance(strings.ToLower(key), k); d < least && d < len(k) {
@@ -177,7 +191,7 @@ func nearest(key string, known []string) string {
 	return best
 }
 
-// distance is the number of letters to insert, drop or change that lead from a to b (Levenshtein).
+// distance returns the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

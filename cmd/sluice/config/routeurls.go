@@ -10,13 +10,14 @@ import (
 // A variable of this form sets the url of one route.
 const routeVariablePrefix, routeVariableSuffix = "SLUICE_ROUTE_", "_URL"
 
-// RouteVariable is the environment variable that sets the url of the route.
+// RouteVariable returns the environment variable that sets the url of the route.
 func RouteVariable(route string) string {
-	return routeVariablePrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(route)) + routeVariableSuffix
+	return routeVariablePrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-",
+		"_").Replace(route)) + routeVariableSuffix
 }
 
-// routeVariables reads the variables that set urls. A variable belongs to the route among names
-// that it stands for. If there is none it makes one, whose name is in lower case.
+// routeVariables reads the variables that set urls. A variable sets the url of the route in names
+// that it matches. Without a match it adds a route whose name is in lower case.
 func (r *reader) routeVariables(environ []string, names []string) map[string]any {
 	urls := map[string]string{}
 	for _, entry := range environ {
@@ -37,7 +38,8 @@ func (r *reader) routeVariables(environ []string, names []string) map[string]any
 			meant = []string{strings.ToLower(name)}
 		case 1:
 		default:
-			r.problem(variable, "set", "must stand for one route, not for "+strings.Join(meant, " and ")+": use --route NAME=URL")
+			r.problem(variable, "set", "must match one route, but matches "+strings.Join(meant,
+				" and ")+": use --route NAME=URL")
 			continue
 		}
 		urls[meant[0]] = url
@@ -54,9 +56,10 @@ func (r *reader) routeFlags(flags []string) map[string]any {
 		_, repeated := urls[name]
 		switch {
 		case !found || !isRoute(name):
-			r.problem("--route", Setting{}.show(flag), "must be NAME=URL, such as default=http://127.0.0.1:9000/orders; "+
-				"a name has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
-			r.unread = true // no route may be missing
+			r.problem("--route", Setting{}.show(flag),
+				"must be NAME=URL, such as default=http://127.0.0.1:9000/orders; "+
+					"a name has 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+			r.unread = true // so that no missing route is reported
 		case repeated:
 			r.problem("--route", show(name), "must name each route once")
 		default:
@@ -69,7 +72,7 @@ func (r *reader) routeFlags(flags []string) map[string]any {
 
 func routeURLPath(route string) string { return "routes." + quoteName(route) + ".url" }
 
-// routeSections are routes as the file has them.
+// routeSections returns routes in the form of the file.
 func routeSections(urls map[string]string) map[string]any {
 	if len(urls) == 0 {
 		return nil
@@ -81,9 +84,8 @@ func routeSections(urls map[string]string) map[string]any {
 	return map[string]any{"routes": sections}
 }
 
-// Strays are notes on variables that look like a misspelt setting, each with the one that may be
-// meant. They are ignored, as are all variables that belong to no setting: an orchestrator makes
-// some of its own.
+// Strays returns notes on variables that look like a misspelt setting, each with a suggestion. They
+// are ignored like all other unknown variables, because orchestrators create some of their own.
 func Strays(environ []string) []string {
 	known := []string{"sluice_config", "sluice_roles", "sluice_api", "sluice_admin", "sluice_key"}
 	for _, s := range Settings() {
@@ -92,11 +94,13 @@ func Strays(environ []string) []string {
 	strays := map[string]string{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if value == "" || !strings.HasPrefix(name, "SLUICE_") || slices.Contains(known, strings.ToLower(name)) {
+		if value == "" || !strings.HasPrefix(name, "SLUICE_") ||
+			slices.Contains(known, strings.ToLower(name)) {
 			continue
 		}
 		near := strings.ToUpper(nearest(name, known))
-		if route := strings.HasSuffix(name, routeVariableSuffix) && strings.HasPrefix(name, "SLUICE_ROUTES_"); route || name == "SLUICE_ROUTE_URL" {
+		if route := strings.HasSuffix(name, routeVariableSuffix) &&
+			strings.HasPrefix(name, "SLUICE_ROUTES_"); route || name == "SLUICE_ROUTE_URL" {
 			near = RouteVariable("NAME")
 		}
 		if near != "" {
@@ -105,7 +109,7 @@ func Strays(environ []string) []string {
 	}
 	var notes []string
 	for _, name := range slices.Sorted(maps.Keys(strays)) {
-		notes = append(notes, fmt.Sprintf("%s is no setting and is ignored; is %s meant?", name, strays[name]))
+		notes = append(notes, fmt.Sprintf("%s is unknown and is ignored; is %s meant?", name, strays[name]))
 	}
 	return notes
 }

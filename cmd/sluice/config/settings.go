@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,8 +21,7 @@ const (
 	Share    Kind = "number from 0 to 1"
 )
 
-// Setting is one value that can be set: what the reader, the flags, the help texts and the
-// reference page know of it.
+// Setting describes one setting for the reader, the flags, the help and the reference page.
 type Setting struct {
 	Key     string // path in the file, such as "worker.lease"
 	Kind    Kind
@@ -63,15 +63,9 @@ func toggle(key, help string) Setting {
 }
 
 func choice(key, value, help string, choices ...string) Setting {
-	return Setting{Key: key, Kind: Text, Default: value, Help: help, Rule: "must be one of " + strings.Join(choices, ", "),
-		check: func(v string) bool {
-			for _, c := range choices {
-				if v == c {
-					return true
-				}
-			}
-			return false
-		}}
+	return Setting{Key: key, Kind: Text, Default: value, Help: help,
+		Rule:  "must be one of " + strings.Join(choices, ", "),
+		check: func(v string) bool { return slices.Contains(choices, v) }}
 }
 
 func address(key, flag, value, help string) Setting {
@@ -84,58 +78,85 @@ const (
 	year = 366 * day
 )
 
-// Settings are all scalar settings that have one place in the file, in the order of the reference
-// page.
+// Settings returns all scalar settings with a fixed key, in the order of the reference page.
 func Settings() []Setting {
 	settings := []Setting{
-		{Key: "redis.url", Kind: Text, check: isRedisURL, Help: "Redis that keeps the jobs. Without it a private redis-server is started.",
+		{Key: "redis.url", Kind: Text, check: isRedisURL,
+			Help: "Redis that stores the jobs. If not set, a private redis-server is started.",
 			Rule: "must be redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://, such as redis://127.0.0.1:6379/0", Secret: true},
-		{Key: "redis.data_dir", Kind: Text, Default: "./data", check: notEmpty, Help: "Directory of the private redis-server.",
+		{Key: "redis.data_dir", Kind: Text, Default: "./data", check: notEmpty,
+			Help: "Directory of the private redis-server.",
 			Rule: "must be the path of a directory"},
-		toggle("redis.allow_unsafe", "Accept a Redis that evicts keys or has no append-only file, and may therefore lose jobs."),
+		toggle("redis.allow_unsafe",
+			"Accept a Redis that may lose jobs, because it evicts keys or has no append-only file."),
 		address("api.listen", "api", "127.0.0.1:8080", "Address of the listener for clients."),
-		whole("api.max_body", "262144", 1024, 8<<20, "Bytes of one submission."),
-		whole("api.max_streams", "1000", 1, 100_000, "Event streams of this process at once; more are answered with 503."),
-		whole("api.max_connections", "10000", 1, 1_000_000, "Connections to this listener at once. When they are reached, idle ones make room for new ones, and where none is idle the new one is closed."),
-		whole("api.tenant_share", "25", 1, 100, "Percent of api.max_connections (requests under way), of api.max_streams and of the memory of large bodies that one tenant may hold at once."),
-		whole("api.address_share", "50", 1, 100, "The same for one address: connections, event streams, memory. Proxies of auth.guest.trusted_proxies may hold all connections."),
-		{Key: "api.status_rate", Kind: Rate, Help: "How often one tenant may read jobs and lists and open event streams, in this process, such as 100/s; a second's worth may come at once. More are answered with 429. Not set: no bound.",
+		whole("api.max_body", "262144", 1024, 8<<20, "Maximum bytes of one submission."),
+		whole("api.max_streams", "1000", 1, 100_000,
+			"Maximum concurrent event streams of this process; more get 503."),
+		whole("api.max_connections", "10000", 1, 1_000_000,
+			"Maximum concurrent connections to this listener. At the maximum, a new connection replaces an idle one; if none is idle, the new one is closed."),
+		whole("api.tenant_share", "25", 1, 100,
+			"Percent of api.max_connections (running requests), of api.max_streams and of the memory for large bodies that one tenant may use at once."),
+		whole("api.address_share", "50", 1, 100,
+			"The same for one address: connections, event streams, memory. Proxies of auth.guest.trusted_proxies may use all connections."),
+		{Key: "api.status_rate", Kind: Rate,
+			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this process, such as 100/s, with a burst of one second. More get 429. Not set: no bound.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
-		{Key: "api.hosts", Kind: Text, check: isHosts, Help: "Names, beside those of loopback, that the API answers to while it listens on loopback and does not authenticate; pages of theirs may ask it, too. For a proxy on this machine that passes its own name on.",
-			Rule: "must be names of hosts, perhaps with a port, separated by commas, such as jobs.example,jobs.example:8443"},
-		toggle("api.allow_public", "Let the API listen beyond loopback although clients are not authenticated."),
-		address("admin.listen", "admin", "127.0.0.1:8081", "Address of the listener for operators: tenants, health, metrics."),
-		{Key: "admin.token", Kind: Text, check: isToken, Secret: true, Help: "Bearer token of the admin listener. Without it that listens on loopback only.",
+		{Key: "api.hosts", Kind: Text, check: isHosts,
+			Help: "Host names, besides those of loopback, that the API accepts while it listens on loopback without authentication, also as origins of web pages. For a proxy on this machine that forwards its own host name.",
+			Rule: "must be host names, optionally with a port, separated by commas, such as jobs.example,jobs.example:8443"},
+		toggle("api.allow_public", "Allow the API to listen beyond loopback without authentication."),
+		address("admin.listen", "admin", "127.0.0.1:8081",
+			"Address of the listener for operators: tenants, health, metrics."),
+		{Key: "admin.token", Kind: Text, check: isToken, Secret: true,
+			Help: "Bearer token of the admin listener. Without a token the admin listener must listen on loopback.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
-		whole("admin.max_connections", "1000", 1, 1_000_000, "Connections to this listener at once, as api.max_connections; one address may hold api.address_share of them."),
+		whole("admin.max_connections", "1000", 1, 1_000_000,
+			"Maximum concurrent connections to this listener, as api.max_connections; one address may use api.address_share of them."),
 		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
-		toggle("admin.submit", "Take jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), to try things out; sluice dev has it on."),
+		toggle("admin.submit", "Admit jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), for experiments. It is on in sluice dev."),
 		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at /debug/pprof/, for go tool pprof."),
 	}
 	settings = append(settings, authSettings()...)
 	settings = append(settings, []Setting{
-		choice("headers", "both", "Rate limit headers of answers: those of the IETF draft, the legacy X- ones, both or none.",
+		choice("headers", "both", "Rate limit headers of answers: of the IETF draft, the legacy X- headers, both or none.",
 			"ietf", "legacy", "both", "none"),
-		duration("worker.lease", "30s", time.Second, time.Hour, "How long a worker may be silent before its jobs go to another."),
-		duration("worker.sweep", "1s", 10*time.Millisecond, 15*time.Minute, "How often expired leases are looked for; at most a quarter of the lease."),
-		duration("worker.horizon", "20ms", time.Millisecond, time.Second, "How far ahead of its departure a job is leased where Redis is near; at most a quarter of the lease. Workers lease earlier by themselves where Redis answers late."),
-		whole("worker.concurrency", "256", 1, 100_000, "Deliveries of this process at once."),
-		duration("retention.succeeded", "1h", time.Second, year, "How long succeeded, cancelled and expired jobs can be read."),
+		duration("worker.lease", "30s", time.Second, time.Hour,
+			"How long a worker may be silent before other workers get its jobs."),
+		duration("worker.sweep", "1s", 10*time.Millisecond, 15*time.Minute,
+			"Interval of the search for expired leases; at most a quarter of the lease."),
+		duration("worker.horizon", "20ms", time.Millisecond, time.Second,
+			"How far ahead of its departure a job is leased; at most a quarter of the lease. Workers lease earlier if Redis answers slowly."),
+		whole("worker.concurrency", "256", 1, 100_000, "Maximum concurrent deliveries of this process."),
+		duration("retention.succeeded", "1h", time.Second, year,
+			"How long succeeded, cancelled and expired jobs can be read."),
 		duration("retention.dead", "168h", time.Second, year, "How long dead letters are kept."),
-		duration("retention.idempotency", "24h", time.Second, year, "How long an idempotency key outlives its job."),
-		whole("retention.dead_capacity", "10000", 1, 1_000_000, "Dead letters that a flow keeps; when it has so many, nothing leaves it until they are replayed or purged."),
-		whole("retention.dead_bytes", "67108864", 1, 1<<50, "Bytes of dead letters that a flow keeps; when it has so many, nothing leaves it until some are replayed or purged."),
-		whole("store.flow_share", "50", 1, 100, "Percent of the store that one flow, a route of a tenant, may fill while the others keep little; more is refused with 429. The more is stored, the less it may have. 100 is no bound."),
-		whole("store.max_bytes", "0", 0, 1<<50, "Bytes of all jobs that wait, are delivered or are dead, beyond which jobs are refused with 503; 0: what the memory of Redis allows."),
-		whole("store.compress_over", "0", 0, 8<<20, "Payloads of so many bytes or more are stored compressed, and count with the bytes they then have; 0: none. From 1024 on JSON shrinks by half. Workers of all processes must know it: set it after an upgrade."),
-		whole("store.max_tenants", "1000000", 0, 1_000_000_000, "Tenants with jobs or activity in the last ten minutes, beyond which jobs of others are refused with 503; 0 is no bound."),
-		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute, "How long one attempt of a callback may take."),
-		whole("callbacks.max_attempts", "15", 2, 100, "Attempts before a callback is given up; 15 take about a day."),
+		duration("retention.idempotency", "24h", time.Second, year,
+			"How long an idempotency key outlives its job."),
+		whole("retention.dead_capacity", "10000", 1, 1_000_000,
+			"Maximum dead letters of a flow. At the maximum no job leaves the flow until some are replayed or purged."),
+		whole("retention.dead_bytes", "67108864", 1, 1<<50,
+			"Maximum bytes of the dead letters of a flow. At the maximum no job leaves the flow until some are replayed or purged."),
+		whole("store.flow_share", "50", 1, 100,
+			"Percent of the store that one flow may use while other flows store little; more is refused with 429. The share shrinks as the store fills. 100 is no bound."),
+		whole("store.max_bytes", "0", 0, 1<<50,
+			"Maximum bytes of all waiting, leased and dead jobs; more are refused with 503. 0: bounded by the memory of Redis."),
+		whole("store.compress_over", "0", 0, 8<<20,
+			"Minimum bytes of a payload that is stored compressed; bounds count the compressed bytes. 0: no compression. From 1024 bytes JSON shrinks by half. After an upgrade set it only when all workers are upgraded."),
+		whole("store.max_tenants", "1000000", 0, 1_000_000_000,
+			"Maximum tenants with jobs or activity in the last ten minutes; jobs of further tenants are refused with 503. 0 is no bound."),
+		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute,
+			"Timeout of one attempt of a callback."),
+		whole("callbacks.max_attempts", "15", 2, 100, "Maximum attempts of a callback; 15 take about a day."),
 	}...)
 	settings = append(settings, []Setting{
-		{Key: "metrics.listen", Kind: Text, check: func(text string) bool { return text == "" || isAddress(text) }, Help: "Address of a listener that serves /metrics alone, without a token, for a collector that must not be an operator. Not set: /metrics is on the admin listener only.",
+		{Key: "metrics.listen", Kind: Text, check: func(text string) bool {
+			return text == "" ||
+				isAddress(text)
+		}, Help: "Address of a listener for /metrics alone, without a token, for a collector without operator rights. Not set: /metrics is on the admin listener only.",
 			Rule: "must be HOST:PORT, such as 127.0.0.1:9464, HOST an IP address or localhost"},
-		{Key: "metrics.tenants", Kind: Text, Default: TenantsNamed, check: isTenantChoice, Help: "Which tenants have gauges of their own, the others sharing the label other: the first 100 that the file names, the N with the deepest queues, or none at all.",
+		{Key: "metrics.tenants", Kind: Text, Default: TenantsNamed, check: isTenantChoice,
+			Help: "Tenants with gauges of their own: named (the first 100 of the file), top:N (the N with the deepest queues) or none. The others share the label other.",
 			Rule: "must be named, none or top:N, N from 1 to 100"},
 	}...)
 	for _, s := range TenantSettings() {
@@ -144,50 +165,66 @@ func Settings() []Setting {
 		settings = append(settings, s)
 	}
 	settings = append(settings,
-		Setting{Key: "traces.endpoint", Kind: Text, check: isCollector, Help: "OpenTelemetry collector that spans are sent to, by OTLP over HTTP. Not set: the one of OTEL_EXPORTER_OTLP_ENDPOINT, and none without that.",
-			Rule: "must be an http:// or https:// URL without user, query and fragment, such as http://127.0.0.1:4318; /v1/traces is added where it has no path"},
-		Setting{Key: "traces.sample", Kind: Share, Help: "Share of the traces that are kept, where the client's traceparent does not decide. Not set: what OTEL_TRACES_SAMPLER says, and all without that.",
+		Setting{Key: "traces.endpoint", Kind: Text, check: isCollector,
+			Help: "OpenTelemetry collector that receives spans by OTLP over HTTP. Not set: OTEL_EXPORTER_OTLP_ENDPOINT decides; without it there are no traces.",
+			Rule: "must be an http:// or https:// URL without user, query and fragment, such as http://127.0.0.1:4318; without a path, /v1/traces is added"},
+		Setting{Key: "traces.sample", Kind: Share,
+			Help: "Share of sampled traces, unless the client's traceparent decides. Not set: OTEL_TRACES_SAMPLER decides; without it all traces are sampled.",
 			Rule: "must be a number from 0 to 1, such as 0.1"})
-	return append(settings, choice("log.level", "info", "Least level of what is logged.", "debug", "info", "warn", "error"))
+	return append(settings, choice("log.level", "info", "Lowest level that is logged.", "debug", "info",
+		"warn", "error"))
 }
 
-// TenantSettings are the scalar settings of tenants.defaults and of each named tenant, which has no
-// defaults of its own. Their bounds are those of shaper.Policy, which checks them together.
+// TenantSettings returns the scalar settings of tenants.defaults and of each tenant and tier, which
+// have no defaults of their own. shaper.Policy checks their bounds together.
 func TenantSettings() []Setting {
 	return []Setting{
 		{Key: "rate", Kind: Rate, Default: "10/s", Help: "Departures per period, such as 10/s or 5/24h.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
-		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs that may leave at once after an idle stretch.",
+		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs that may leave at once after an idle period.",
 			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
-		{Key: "capacity", Kind: Whole, Default: "1000", Help: "Jobs that may wait; more are refused with 429.",
+		{Key: "capacity", Kind: Whole, Default: "1000",
+			Help: "Maximum waiting jobs; more are refused with 429.",
 			Rule: "must be a whole number from 0 to 1000000000"},
-		{Key: "capacity_bytes", Kind: Whole, Default: "0", Help: "Bytes that the payloads of waiting jobs may have; more are refused with 429. 0 is no bound.",
+		{Key: "capacity_bytes", Kind: Whole, Default: "0",
+			Help: "Maximum bytes of the payloads of waiting jobs; more are refused with 429. 0 is no bound.",
 			Rule: "must be a whole number from 0 to 1125899906842624"},
-		{Key: "concurrency", Kind: Whole, Default: "64", Help: "Deliveries at once over all workers; 0 is no cap.",
+		{Key: "concurrency", Kind: Whole, Default: "64",
+			Help: "Maximum concurrent deliveries of all workers; 0 is no bound.",
 			Rule: "must be a whole number from 0 to 1000000"},
-		{Key: "max_wait", Kind: Duration, Default: "0s", Help: "Longest wait before a job expires instead; 0s is no limit.",
+		{Key: "max_wait", Kind: Duration, Default: "0s",
+			Help: "Longest wait before a job expires; 0s is no bound.",
 			Rule: "must be a duration in whole milliseconds from 0s to 8784h"},
-		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but let none leave.", Rule: "must be true or false"},
+		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop their departures.",
+			Rule: "must be true or false"},
 	}
 }
 
-// RouteSettings are the scalar settings of each route.
+// RouteSettings returns the scalar settings of each route.
 func RouteSettings() []Setting {
 	return []Setting{
-		{Key: "url", Kind: Text, check: isUpstream, Help: "Where jobs are delivered by POST. Required unless asynq.queue is set. User and password in it become basic authentication.",
+		{Key: "url", Kind: Text, check: isUpstream,
+			Help: "URL that receives jobs by POST. Required unless asynq.queue is set. A user and password in it become basic authentication.",
 			Rule: "must be an absolute http:// or https:// URL without a fragment"},
-		duration("timeout", "10s", time.Millisecond, time.Hour, "How long one delivery may take."),
-		whole("connections", "256", 1, 100_000, "Connections of this process to the upstream at the most."),
-		whole("retry.max_attempts", "10", 1, 1000, "Deliveries before a job is dead. With the default backoff ten of them outlast an outage of eight minutes."),
-		duration("retry.min_backoff", "1s", time.Millisecond, day, "Wait after the first failure; doubled after each further one."),
+		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
+		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
+		whole("retry.max_attempts", "10", 1, 1000,
+			"Deliveries before a job is dead. With the default backoff, ten deliveries outlast an outage of eight minutes."),
+		duration("retry.min_backoff", "1s", time.Millisecond, day,
+			"Wait after the first failure; it doubles with each further failure."),
 		duration("retry.max_backoff", "1h", time.Millisecond, year, "Longest wait between two deliveries."),
-		whole("breaker.failures", "10", 0, 1000, "Deliveries in a row that must find the upstream unavailable (no answer, 502, 504, 503 without Retry-After) for jobs to be held instead of sent; 0: never."),
-		duration("breaker.delay", "10s", 100*time.Millisecond, time.Hour, "How long they are held before one of them tries the upstream; doubled up to a minute while that fails."),
-		duration("breaker.slow_after", "0s", 0, time.Hour, "How long a delivery may be under way before it counts as one that found the upstream unavailable; at most the timeout. 0: half of the timeout."),
-		{Key: "asynq.queue", Kind: Text, check: isQueue, Help: "Queue of an asynq fleet on the same Redis: at its departure a job becomes a task there, in the place of a delivery to url.",
+		whole("breaker.failures", "10", 0, 1000,
+			"Consecutive deliveries without an available upstream (no answer, 502, 504, 503 without Retry-After) that open the circuit breaker; 0: never. An open breaker holds the jobs of the route."),
+		duration("breaker.delay", "10s", 100*time.Millisecond, time.Hour,
+			"How long an open breaker holds jobs before one of them probes the upstream; it doubles up to a minute while probes fail."),
+		duration("breaker.slow_after", "0s", 0, time.Hour,
+			"Duration after which a running delivery counts as a failure of the breaker; at most the timeout. 0: half of the timeout."),
+		{Key: "asynq.queue", Kind: Text, check: isQueue,
+			Help: "Queue of an asynq fleet on the same Redis. At its departure a job becomes a task there, instead of a delivery to url.",
 			Rule: "must be 1 to 255 bytes, not blank"},
-		toggle("asynq.reports", "Keep the job until the fleet's middleware reports its end; else it has succeeded once it is a task."),
-		duration("asynq.report_within", "1h", time.Second, year, "With asynq.reports: how long to wait for a sign of the task before the job is handed off again. At least worker.lease."),
+		toggle("asynq.reports", "Keep the job until the fleet's middleware reports its end. Otherwise the job has succeeded when it becomes a task."),
+		duration("asynq.report_within", "1h", time.Second, year,
+			"With asynq.reports: how long to wait for a report of the task before the job is handed off again. At least worker.lease."),
 	}
 }
 

@@ -8,12 +8,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// LoadTenants reads a file that names tenants as the configuration file does, and nothing else:
-// what is said of each, by name. given is the flag that the path was given with, for the problems.
-// The error is of type shaper.Problems and lists all that is wrong.
+// LoadTenants reads a file with the section tenants of a configuration file alone. It returns the
+// overrides by name of the tenant. given is the flag of the path, for the problems. The error is of
+// type shaper.Problems and contains all problems.
 //
-// Which tiers and routes there are is not known here, nor what else holds for the tenants: a value
-// is refused only if it is wrong whatever that is.
+// The tiers, routes and defaults are unknown here, so only values that are always wrong are
+// refused.
 func LoadTenants(given, path string) (map[string]shaper.Overrides, error) {
 	content, err := readFile(path)
 	if err != nil {
@@ -31,7 +31,8 @@ func loadTenants(given string, content []byte) (map[string]shaper.Overrides, err
 	}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if key != "tenants" {
-			r.problem(quoteName(key), "not read here", "must not be in this file, which has tenants alone: it belongs to the configuration file of the server")
+			r.problem(quoteName(key), "not read here",
+				"must not be in this file, which has tenants alone: it belongs to the configuration file of the server")
 		}
 	}
 	raw, present := values["tenants"]
@@ -56,9 +57,10 @@ func (r *reader) namedTenant(name string, raw any) (o shaper.Overrides, ok bool)
 	section, isSection := raw.(map[string]any)
 	switch {
 	case name == "defaults":
-		r.problem(path, "not read here", "must not be in this file: the defaults belong to the configuration file of the server")
+		r.problem(path, "not read here",
+			"must not be in this file: the defaults belong to the configuration file of the server")
 		return o, false
-	case !isTenant(name):
+	case !isName(name):
 		r.problem(path, "the name", "must be 1 to 255 bytes without control characters")
 		return o, false
 	case !isSection && raw != nil:

@@ -15,12 +15,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// hidden stands for the value of a secret.
+// hidden replaces the value of a secret.
 const hidden = "(hidden)"
 
-// read turns a value as the file, the environment or a flag gives it into the setting's type:
-// string, int64, bool, time.Duration, shaper.Rate or *float64. The rule is empty if the value is
-// good, else what it breaks.
+// read converts a value of the file, the environment or a flag to the setting's type: string,
+// int64, bool, time.Duration, shaper.Rate or *float64. It returns the rule that the value breaks,
+// empty for a valid one.
 func (s Setting) read(raw any) (value any, rule string) {
 	switch s.Kind {
 	case Whole:
@@ -71,8 +71,8 @@ func (s Setting) read(raw any) (value any, rule string) {
 	}
 }
 
-// typed gives text from the environment or the command line the type that the file would give it.
-// What cannot be read stays text, for read to refuse.
+// typed converts text of the environment or the command line to the type that YAML would give it.
+// Invalid text stays text; read refuses it.
 func (s Setting) typed(text string) any {
 	switch s.Kind {
 	case Whole:
@@ -94,23 +94,23 @@ func (s Setting) typed(text string) any {
 	return text
 }
 
-// show is the value as a problem may name it.
+// show returns the value for a problem, without secrets.
 func (s Setting) show(raw any) string {
 	if s.Secret {
 		if text, ok := raw.(string); ok && !strings.ContainsAny(text, ":@/?=") && s.Key == "redis.url" {
-			return show(raw) // too little to hold a password: what it is helps to find the mistake
+			return show(raw) // it cannot contain a password
 		}
 		return hidden
 	}
-	// A URL that is refused may be refused because of the password in it.
+	// A refused URL may contain a password.
 	if text, ok := raw.(string); ok && strings.Contains(text, "@") {
 		return hidden
 	}
 	return show(raw)
 }
 
-// show writes a value of any type as a person would, in bounded length; sections by their kind
-// alone, for they may hold anything.
+// show returns readable text of a value in bounded length. Sections and lists are named by their
+// kind alone, because they may contain secrets.
 func show(raw any) string {
 	switch v := raw.(type) {
 	case nil:
@@ -127,7 +127,7 @@ func show(raw any) string {
 	case float64:
 		text := strconv.FormatFloat(v, 'g', -1, 64)
 		if !strings.ContainsAny(text, ".eIN") {
-			text += ".0" // or it would look like the whole number it is not
+			text += ".0" // to differ from a whole number
 		}
 		return text
 	default:
@@ -135,8 +135,8 @@ func show(raw any) string {
 	}
 }
 
-// wholeOf is the whole number that a YAML value is. Floats are refused, even 2.0: a fraction must
-// not vanish in silence.
+// wholeOf returns a YAML value as a whole number. It refuses floats, even 2.0, so that no fraction
+// is dropped silently.
 func wholeOf(raw any) (int64, bool) {
 	switch v := raw.(type) {
 	case int:
@@ -148,7 +148,7 @@ func wholeOf(raw any) (int64, bool) {
 	}
 }
 
-// shareOf is the number from 0 to 1 that a YAML value is.
+// shareOf returns a YAML value as a number from 0 to 1.
 func shareOf(raw any) (float64, bool) {
 	f, ok := raw.(float64)
 	if n, whole := wholeOf(raw); whole {
@@ -172,11 +172,11 @@ func durationOf(raw any) (time.Duration, bool) {
 
 func notEmpty(text string) bool { return strings.TrimSpace(text) != "" }
 
-// isRedisURL accepts what the engine accepts: one server, a cluster, Sentinel. Empty is not set.
+// isRedisURL accepts URLs of the engine: one server, a cluster, Sentinel. Empty is not set.
 func isRedisURL(text string) bool { return text == "" || queue.ParseURL(text) == nil }
 
-// isToken accepts what fits into an Authorization header and is not guessed in an afternoon. Empty
-// is not set.
+// isToken accepts text that fits into an Authorization header and is long enough against guessing.
+// Empty is not set.
 func isToken(text string) bool {
 	if text == "" {
 		return true
@@ -194,7 +194,7 @@ func isUpstream(text string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Fragment == ""
 }
 
-// isCollector accepts where OTLP over HTTP can be sent. Empty is not set.
+// isCollector accepts URLs of a collector of OTLP over HTTP. Empty is not set.
 func isCollector(text string) bool {
 	u, err := url.Parse(text)
 	return text == "" || isUpstream(text) && err == nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery
@@ -228,16 +228,13 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
-// isHosts accepts names of hosts, perhaps with ports, separated by commas; none at all, too.
+// isHosts accepts host names, optionally with ports, separated by commas. Empty is not set.
 func isHosts(text string) bool {
 	return strings.Trim(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.:[], ") == ""
 }
 
 // IsLoopback reports whether only this machine can reach the address of a listener.
-func IsLoopback(address string) bool { return loopback(address) }
-
-// loopback reports whether only this machine can reach the address.
-func loopback(text string) bool {
+func IsLoopback(text string) bool {
 	host, _, err := net.SplitHostPort(text)
 	if err != nil {
 		return false
@@ -253,20 +250,7 @@ func isSecret(text string) bool {
 	return found && err == nil && len(raw) >= 24 && len(raw) <= 64
 }
 
-// isTenant accepts 1 to 255 bytes of UTF-8 without control characters.
-func isTenant(name string) bool {
-	if name == "" || len(name) > 255 || !utf8.ValidString(name) {
-		return false
-	}
-	for _, c := range name {
-		if c < ' ' || c >= 0x7f && c < 0xa0 {
-			return false
-		}
-	}
-	return true
-}
-
-// isRoute accepts names that are at ease in a URL, a metric and a Redis key.
+// isRoute accepts names that are safe in a URL, a metric and a Redis key.
 func isRoute(name string) bool {
 	for _, c := range []byte(name) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'

@@ -10,11 +10,10 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// maxError bounds what is logged of an error, in bytes: it may hold an answer of the collector.
+// maxError bounds a logged error in bytes, because it may contain an answer of the collector.
 const maxError = 300
 
-// watched is an exporter that logs when it begins to fail and when it works again, instead of every
-// failure.
+// watched is an exporter that logs the first failure and the recovery, not every failure.
 type watched struct {
 	next sdk.SpanExporter
 	to   string
@@ -26,16 +25,18 @@ type watched struct {
 
 	mu      sync.Mutex
 	failing bool
-	lost    int // spans since it fails
+	lost    int // spans since the first failure
 }
 
-// watch watches an exporter. The error is that of registering the metrics, which are not registered
-// where there is no registerer.
-func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, log *slog.Logger) (*watched, error) {
+// watch returns a watched exporter and registers its metrics, unless registerer is nil. The error
+// is that of the registration.
+func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, log *slog.Logger) (*watched,
+	error) {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_trace_spans_total", Help: "Spans that were sent to the collector, or could not be.",
 	}, []string{"result"})
-	w := &watched{next: next, to: to, log: log, exported: total.WithLabelValues("exported"), failed: total.WithLabelValues("failed")}
+	w := &watched{next: next, to: to, log: log, exported: total.WithLabelValues("exported"),
+		failed: total.WithLabelValues("failed")}
 	w.stop, w.cut = context.WithCancel(context.Background())
 	if registerer == nil {
 		return w, nil
@@ -43,8 +44,8 @@ func watch(next sdk.SpanExporter, to string, registerer prometheus.Registerer, l
 	return w, registerer.Register(total)
 }
 
-// ExportSpans implements sdktrace.SpanExporter. The error stays here, because the SDK would log it
-// each time.
+// ExportSpans implements sdktrace.SpanExporter. It returns no error, because the SDK would log
+// each.
 func (w *watched) ExportSpans(ctx context.Context, batch []sdk.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -72,7 +73,7 @@ func (w *watched) ExportSpans(ctx context.Context, batch []sdk.ReadOnlySpan) err
 // Shutdown implements sdktrace.SpanExporter.
 func (w *watched) Shutdown(ctx context.Context) error { return w.next.Shutdown(ctx) }
 
-// closed takes note of the end of the export, which err has cut short.
+// closed logs spans that were lost at the end of the export. err is why it ended early.
 func (w *watched) closed(err error) {
 	w.cut()
 	w.mu.Lock()
@@ -85,7 +86,7 @@ func (w *watched) closed(err error) {
 	}
 }
 
-// short is an error on one line of bounded length.
+// short returns an error on one line of bounded length.
 func short(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	return strings.ToValidUTF8(text[:min(len(text), maxError)], "")

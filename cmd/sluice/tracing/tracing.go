@@ -1,13 +1,13 @@
 // Package tracing sends the spans of a process to an OpenTelemetry collector, by OTLP over HTTP.
 //
-// It is off unless an endpoint is set, by the configuration or by the standard variables. What
-// OpenTelemetry's own variables say of headers, certificates, compression, time limits, batches and
-// the resource is left to its SDK.
+// It is off unless the configuration or a standard variable sets an endpoint. OpenTelemetry's SDK
+// reads its own variables for headers, certificates, compression, timeouts, batches and the
+// resource.
 //
-// What it promises: a collector that is away, slow or refuses everything costs spans and nothing
-// else. Spans wait in a queue of bounded size (OTEL_BSP_MAX_QUEUE_SIZE, 2,048) and are dropped
-// where it is full; one log line tells that they are lost, and one that they are not any more.
-// Close sends what is left, for a bounded time.
+// A collector that is unreachable, slow or refusing loses spans and affects nothing else. Spans
+// wait in a bounded queue (OTEL_BSP_MAX_QUEUE_SIZE, 2,048) and are dropped while it is full. One
+// log line reports the first loss, and one the recovery. Close sends the remaining spans, for a
+// bounded time.
 package tracing
 
 import (
@@ -32,29 +32,29 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// closeGrace is how long Close may take.
+// closeGrace bounds the duration of Close.
 const closeGrace = 3 * time.Second
 
-// Config is what the program knows of its traces.
+// Config holds the settings of traces.
 type Config struct {
-	Endpoint   string              // http or https URL; spans go to /v1/traces there, unless it has a path. Empty: as the variables say
-	Sample     *float64            // share of the traces begun here, 0 to 1, where the client does not decide; nil: as the variables say, else 1
+	Endpoint   string              // http or https URL; without a path, /v1/traces is added. Empty: the variables decide
+	Sample     *float64            // share of sampled traces that begin here, 0 to 1; nil: the variables decide
 	Version    string              // of the program
 	Getenv     func(string) string // nil: there are no variables
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
 }
 
-// Tracing is the way of the spans out of the process. Nil is off.
+// Tracing exports spans. Nil is off.
 type Tracing struct {
 	provider *sdk.TracerProvider
 	exporter *watched
 	close    sync.Once
 }
 
-// Open prepares the export, without a look at the collector. It returns nil where traces are off,
-// and fails where the settings cannot work together, such as a client certificate for an endpoint
-// without TLS.
+// Open prepares the export without contacting the collector. It returns nil if traces are off. It
+// fails if settings contradict each other, such as a client certificate for an endpoint without
+// TLS.
 func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	if cfg.Getenv == nil {
 		cfg.Getenv = func(string) string { return "" }
@@ -63,11 +63,14 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	if at == "" || err != nil {
 		return nil, err
 	}
-	// The SDK has one place for what it has to say, and writes to standard error by itself.
+	// The SDK has global loggers, which write to standard error by default.
 	otel.SetLogger(logr.FromSlogHandler(cfg.Logger.Handler()))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { cfg.Logger.Warn("traces", "error", short(err)) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		cfg.Logger.Warn("traces", "error",
+			short(err))
+	}))
 	if p := cfg.protocol(); strings.HasPrefix(p, "grpc") {
-		cfg.Logger.Warn("traces are sent by OTLP over HTTP, although the environment asks for grpc: the endpoint must be one for HTTP, usually port 4318")
+		cfg.Logger.Warn("OTLP over gRPC is not supported: traces are sent over HTTP, so the endpoint must accept HTTP, usually on port 4318")
 	}
 	var options []otlptracehttp.Option
 	if cfg.Endpoint != "" {
@@ -82,10 +85,11 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 		return nil, fmt.Errorf("traces: metrics: %w", err)
 	}
 	who, err := resource.New(ctx,
-		resource.WithAttributes(semconv.ServiceName("sluice"), semconv.ServiceVersion(cfg.Version), semconv.ServiceInstanceID(uuid.NewString())),
+		resource.WithAttributes(semconv.ServiceName("sluice"), semconv.ServiceVersion(cfg.Version),
+			semconv.ServiceInstanceID(uuid.NewString())),
 		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
-		cfg.Logger.Warn("traces: not all is known of this process", "error", short(err))
+		cfg.Logger.Warn("traces: the resource attributes of this process are incomplete", "error", short(err))
 	}
 	trace := []sdk.TracerProviderOption{sdk.WithBatcher(exporter), sdk.WithResource(who)}
 	if cfg.Sample != nil {
@@ -95,18 +99,18 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	return &Tracing{provider: sdk.NewTracerProvider(trace...), exporter: exporter}, nil
 }
 
-// The variables that say where spans are sent: the first for traces alone, as it stands, the second
-// for all there is to send.
+// The variables of the endpoint. The first one is for traces alone and used unchanged; the second
+// one is the base for all signals.
 const (
 	tracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	baseEndpoint   = "OTEL_EXPORTER_OTLP_ENDPOINT"
 )
 
-// endpoint is where spans are sent, without what may be secret in a URL. It is empty where traces
-// are off. The error is of type shaper.Problems: the SDK would take its default instead of a
-// variable that is no URL.
+// endpoint returns the URL for spans without secrets, empty if traces are off. The error is of type
+// shaper.Problems. It reports an invalid URL in a variable, which the SDK replaces by its default.
 func (c Config) endpoint() (string, error) {
-	if strings.EqualFold(strings.TrimSpace(c.Getenv("OTEL_SDK_DISABLED")), "true") || c.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+	if strings.EqualFold(strings.TrimSpace(c.Getenv("OTEL_SDK_DISABLED")), "true") ||
+		c.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return "", nil
 	}
 	field, given := "traces.endpoint", c.Endpoint
@@ -120,7 +124,8 @@ func (c Config) endpoint() (string, error) {
 	}
 	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", shaper.Problems{{Field: field, Value: "(hidden)", Rule: "must be an http:// or https:// URL, such as http://127.0.0.1:4318"}}
+		return "", shaper.Problems{{Field: field, Value: "(hidden)",
+			Rule: "must be an http:// or https:// URL, such as http://127.0.0.1:4318"}}
 	}
 	if field == baseEndpoint || field != tracesEndpoint && strings.Trim(u.Path, "/") == "" {
 		u = u.JoinPath("v1/traces")
@@ -135,7 +140,7 @@ func (c Config) protocol() string {
 	return c.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
 }
 
-// Tracer makes the spans that are sent; nil where traces are off.
+// Tracer returns the tracer, nil if traces are off.
 func (t *Tracing) Tracer() *spans.Tracer {
 	if t == nil {
 		return nil
@@ -143,7 +148,7 @@ func (t *Tracing) Tracer() *spans.Tracer {
 	return spans.New(t.provider)
 }
 
-// Close sends what is left, within closeGrace, and ends the export. It may be called again.
+// Close sends the remaining spans within closeGrace and ends the export. It may be called again.
 func (t *Tracing) Close() {
 	if t == nil {
 		return

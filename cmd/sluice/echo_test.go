@@ -1,0 +1,35 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue"
+)
+
+func TestEcho(t *testing.T) {
+	for _, c := range []struct{ body, want string }{
+		{`{"sku":1}`, `{"id":"j1","tenant":"a b","type":"t","attempt":2,"bytes":9,"payload":{"sku":1}}`},
+		{"not json", `{"id":"j1","tenant":"a b","type":"t","attempt":2,"bytes":8}`},
+		{`"` + strings.Repeat("x", 2000) + `"`, `{"id":"j1","tenant":"a b","type":"t","attempt":2,"bytes":2002}`},
+	} {
+		var log strings.Builder
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(c.body))
+		for name, value := range map[string]string{"webhook-id": "j1", "Sluice-Tenant": "a%20b", "Sluice-Job-Type": "t", "Sluice-Attempt": "2"} {
+			r.Header.Set(name, value)
+		}
+		w := httptest.NewRecorder()
+		echoHandler(console.NewLogger(&log, "info")).ServeHTTP(w, r)
+		got, err := io.ReadAll(w.Result().Body)
+		if err != nil || w.Code != http.StatusOK || strings.TrimSpace(string(got)) != c.want {
+			t.Errorf("%d %s, want %s", w.Code, got, c.want)
+		}
+		if !strings.Contains(log.String(), `"tenant":"`+queue.EncodeName("a b")+`"`) {
+			t.Errorf("logged %s", log.String())
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+)
+
+// PrintJSON writes v as indented JSON.
+func PrintJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// PrintTable writes rows in aligned columns.
+func PrintTable(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// Printable replaces control characters of an upstream's response, which could control the
+// terminal.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || (r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f)) {
+			return r
+		}
+		return '\ufffd'
+	}, s)
+}
+
+// OneLine returns printable text on one line, for a cell of a table.
+func OneLine(s string) string { return strings.Join(strings.Fields(Printable(s)), " ") }
+
+// InstantText returns the instant to the millisecond.
+func InstantText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// Plural returns n with the noun in the right number.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// OrDash returns the text, or a dash if it is empty.
+func OrDash(text string) string { return cmp.Or(text, "-") }
+
+// Plain replaces all characters that could control the terminal or change the direction of text.
+func Plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,107 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// upTo accepts the first n submissions and refuses the others.
+func upTo(n int64) func(context.Context, int) (wire.Job, error) {
+	var taken atomic.Int64
+	return func(_ context.Context, i int) (wire.Job, error) {
+		if taken.Add(1) > n {
+			return wire.Job{}, &refusedError{kind: queueFull, err: errors.New("full")}
+		}
+		return wire.Job{ID: strconv.Itoa(i)}, nil
+	}
+}
+
+// endedAs ends each job in the state, the n-th n·100 ms after the others.
+func endedAs(state string) func(context.Context, string) (wire.Job, error) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return func(_ context.Context, id string) (wire.Job, error) {
+		n, err := strconv.Atoi(id)
+		return wire.Job{ID: id, Done: true, State: state, Created: began, Started: began.Add(time.Duration(n+1) * 100 * time.Millisecond)}, err
+	}
+}
+
+func TestBurst(t *testing.T) {
+	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(10), await: endedAs("succeeded")}
+	s := b.run(t.Context(), io.Discard)
+	if !s.ok() || s.Accepted != 10 || s.Ended["succeeded"] != 10 || !s.Followed {
+		t.Errorf("summary %+v", s)
+	}
+	if s.DepartureS != 10 || s.WaitP50MS != 500 || s.WaitP99MS != 1000 {
+		t.Errorf("departures %v/s, waits %d and %d ms; want 10/s, 500 and 1000 ms", s.DepartureS, s.WaitP50MS, s.WaitP99MS)
+	}
+	var text strings.Builder
+	if err := s.print(&text); err != nil || !strings.Contains(text.String(), "10.00/s") {
+		t.Errorf("printed %q, %v", text.String(), err)
+	}
+}
+
+func TestBurstFullQueueIsNoFailure(t *testing.T) {
+	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(4), await: endedAs("succeeded")}
+	if s := b.run(t.Context(), io.Discard); !s.ok() || s.Accepted != 4 || s.Refused[queueFull] != 6 {
+		t.Errorf("summary %+v", s)
+	}
+}
+
+func TestBurstFailures(t *testing.T) {
+	fail := func(err error) func(context.Context, int) (wire.Job, error) {
+		return func(context.Context, int) (wire.Job, error) { return wire.Job{}, err }
+	}
+	never := func(ctx context.Context, _ string) (wire.Job, error) { <-ctx.Done(); return wire.Job{}, ctx.Err() }
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		b    burst
+	}{
+		{"no verdict", t.Context(), burst{submit: fail(errors.New("connection refused"))}},
+		{"another refusal", t.Context(), burst{submit: fail(&refusedError{kind: "draining", err: errors.New("x")})}},
+		{"dead jobs", t.Context(), burst{submit: upTo(2), follow: true, await: endedAs("dead")}},
+		{"no job ends", t.Context(), burst{submit: upTo(2), follow: true, patience: time.Millisecond, await: never}},
+		{"interrupted", ended, burst{submit: upTo(2)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.b.n, c.b.concurrency = 2, 2
+			if c.b.patience == 0 {
+				c.b.patience = time.Minute
+			}
+			s := c.b.run(c.ctx, io.Discard)
+			if s.ok() {
+				t.Errorf("ok in spite of all: %+v", s)
+			}
+			// Else the user gets no hint, such as that the URL is that of the admin listener.
+			if refused := len(s.Failed) > 0 || len(s.Refused) > 0; refused != (s.failure != nil) {
+				t.Errorf("the failure to explain is %v: %+v", s.failure, s)
+			}
+		})
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	var sorted []time.Duration
+	if got := console.Percentile(sorted, 0.99); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+	for i := range 200 {
+		sorted = append(sorted, time.Duration(i+1))
+	}
+	for q, want := range map[float64]time.Duration{0: 1, 0.5: 100, 0.99: 198, 1: 200} {
+		if got := console.Percentile(sorted, q); got != want {
+			t.Errorf("percentile %v: %d, want %d", q, got, want)
+		}
+	}
+}

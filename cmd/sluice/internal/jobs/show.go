@@ -1,0 +1,139 @@
+package jobs
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+type jobShowCmd struct{ jobFlags }
+
+func (jobShowCmd) Help() string {
+	return `Example:
+  sluice job show --tenant acme ID
+
+The output has the events of the job in order, its failed deliveries (the last 20), and the response of the upstream.
+
+Next: sluice job replay ID queues a dead job again.`
+}
+
+func (c *jobShowCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	job, err := remote.Job(a.Ctx, c.Tenant, c.ID, 0)
+	if err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	if c.JSON {
+		return console.PrintJSON(a.Out, job)
+	}
+	return showJob(a.Out, job)
+}
+
+// moment is one line of the timeline of a job.
+type moment struct {
+	at   time.Time
+	what string
+}
+
+// storyOf returns the past and planned events of a job in order.
+func storyOf(job wire.Job) []moment {
+	var story []moment
+	add := func(at time.Time, format string, args ...any) {
+		if !at.IsZero() {
+			story = append(story, moment{at, fmt.Sprintf(format, args...)})
+		}
+	}
+	add(job.Created, "created")
+	add(job.Started, "started, attempt %d of %d", max(job.Attempts, 1), job.MaxAttempts)
+	if e := job.LastError; e != nil {
+		add(e.At, "failed: %s", errorText(*e))
+	}
+	add(job.Finished, "finished: %s", job.State)
+	switch job.State {
+	case "scheduled":
+		add(job.Scheduled, "will be queued")
+	case "retrying":
+		add(job.Scheduled, "will be queued again, attempt %d of %d", job.Attempts+1, job.MaxAttempts)
+	}
+	add(job.EstimatedStart, "estimated start")
+	slices.SortStableFunc(story, func(a, b moment) int { return a.at.Compare(b.at) })
+	return story
+}
+
+func errorText(e wire.JobError) string {
+	message := messageOf(e)
+	if e.Status == 0 {
+		return message
+	}
+	return fmt.Sprintf("%s (status %d)", message, e.Status)
+}
+
+// messageOf returns the message, with the detail if the server included it.
+func messageOf(e wire.JobError) string {
+	if e.Detail == "" {
+		return console.OneLine(e.Message)
+	}
+	return console.OneLine(e.Message + ": " + e.Detail)
+}
+
+func showJob(out io.Writer, job wire.Job) error {
+	w := bufio.NewWriter(out) // Flush returns the error of any write
+	fmt.Fprintf(w, "job %s of %s: %s on route %s\n%s", job.ID, job.Tenant, job.Type, job.Route,
+		cmp.Or(job.State, "past retention"))
+	if job.Position > 0 {
+		fmt.Fprintf(w, ", position %d", job.Position)
+	}
+	fmt.Fprintf(w, ", attempts %d of %d\n\n", job.Attempts, job.MaxAttempts)
+	var rows [][]string
+	for _, m := range storyOf(job) {
+		after := ""
+		if !job.Created.IsZero() && !m.at.Equal(job.Created) {
+			after = fmt.Sprintf("%+.3fs", m.at.Sub(job.Created).Seconds())
+		}
+		rows = append(rows, []string{console.InstantText(m.at), after, m.what})
+	}
+	if err := console.PrintTable(w, rows); err != nil {
+		return err
+	}
+	if err := printAttempts(w, job.AttemptLog); err != nil {
+		return err
+	}
+	if r := job.Response; r != nil {
+		showResponse(w, *r)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+func showResponse(w *bufio.Writer, r wire.Response) {
+	fmt.Fprintf(w, "\nresponse %d\n", r.Status)
+	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
+		fmt.Fprintf(w, "  %s: %s\n", console.OneLine(name), console.OneLine(r.Headers[name]))
+	}
+	if r.Body == "" {
+		return
+	}
+	note := ""
+	if r.BodyEncoding != "" {
+		note = "  (" + r.BodyEncoding + ")\n"
+	}
+	cut := ""
+	if r.BodyTruncated {
+		cut = "  (cut off)\n"
+	}
+	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(console.Printable(strings.TrimRight(r.Body,
+		"\n")), "\n", "\n  "), cut)
+}

@@ -1,0 +1,54 @@
+package jobs
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+)
+
+func TestShowJob(t *testing.T) {
+	at := func(s int) time.Time { return time.Date(2026, 1, 2, 3, 4, s, 0, time.UTC) }
+	for _, c := range []struct {
+		name string
+		job  wire.Job
+		want []string // in this order
+	}{
+		{"queued", wire.Job{State: "queued", Position: 3, Created: at(0), EstimatedStart: at(9), MaxAttempts: 5},
+			[]string{"queued, position 3, attempts 0 of 5", "03:04:00.000Z", "created", "+9.000s", "estimated start"}},
+		{"scheduled", wire.Job{State: "scheduled", Created: at(0), Scheduled: at(5), EstimatedStart: at(6)},
+			[]string{"created", "+5.000s", "will be queued", "+6.000s", "estimated start"}},
+		{"retrying", wire.Job{State: "retrying", Created: at(0), Started: at(1), Scheduled: at(4), Attempts: 1, MaxAttempts: 5,
+			LastError: &wire.JobError{Message: "upstream failed", Status: 500, At: at(2)}},
+			[]string{"created", "started, attempt 1 of 5", "failed: upstream failed (status 500)", "will be queued again, attempt 2 of 5"}},
+		{"succeeded", wire.Job{State: "succeeded", Created: at(0), Started: at(4), Finished: at(5), Attempts: 2, MaxAttempts: 5,
+			LastError: &wire.JobError{Message: "timeout", At: at(2)},
+			Response:  &wire.Response{Status: 200, Headers: map[string]string{"B": "2\u009b31m", "A": "1"}, Body: "one\ntwo\x1b[2J\n", BodyTruncated: true}},
+			[]string{"created", "failed: timeout\n", "started, attempt 2 of 5", "finished: succeeded", "response 200", "A: 1", "B: 2\ufffd31m\n", "  one\n  two\ufffd[2J\n", "(cut off)"}},
+		{"failed more than once", wire.Job{State: "dead", Created: at(0), Started: at(4), Finished: at(5), Attempts: 2, MaxAttempts: 2,
+			LastError: &wire.JobError{Message: "no\nanswer\x1b[2J", At: at(5)},
+			AttemptLog: []wire.Attempt{
+				{Attempt: 1, Outcome: "retry", At: at(2), Status: 502, Message: "Bad Gateway"}, {Attempt: 2, Outcome: "dead", At: at(5), Message: "no\nanswer\x1b[2J"},
+			}},
+			[]string{"failed: no answer\ufffd[2J\n", "finished: dead", "\n\nATTEMPT  OUTCOME  AT                        STATUS  MESSAGE\n",
+				"1        retry    2026-01-02T03:04:02.000Z  502     Bad Gateway\n", "2        dead     2026-01-02T03:04:05.000Z  -       no answer\ufffd[2J\n"}},
+		{"binary", wire.Job{State: "dead", Finished: at(5), Response: &wire.Response{Status: 400, Body: "/wA=", BodyEncoding: "base64"}},
+			[]string{"finished: dead", "response 400", "(base64)", "/wA="}},
+		{"past retention", wire.Job{Done: true}, []string{"past retention"}},
+	} {
+		var out strings.Builder
+		if err := showJob(&out, c.job); err != nil {
+			t.Fatal(err)
+		}
+		rest := out.String()
+		for _, want := range c.want {
+			_, after, found := strings.Cut(rest, want)
+			if !found {
+				t.Errorf("%s: no %q in its place in\n%s", c.name, want, out.String())
+				break
+			}
+			rest = after
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// SubmitCmd is the command submit.
+type SubmitCmd struct {
+	access.APIFlags
+	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value. Without it, or with -, it is read from standard input."`
+	Type        string        `placeholder:"TEXT" help:"Type of the job, for the upstream, such as order.create. Required without --file."`
+	Tenant      string        `filled:"" placeholder:"NAME" help:"Tenant of the job [default, or the tenant of the key]."`
+	Route       string        `filled:"" placeholder:"NAME" help:"Route of the job [default]."`
+	Key         string        `filled:"" placeholder:"TEXT" help:"Idempotency key: a repeated submission with the same key creates no second job."`
+	Delay       time.Duration `help:"Queue the job after this time."`
+	MaxWait     time.Duration `help:"Expire the job if it has not left within this time."`
+	Cost        int64         `placeholder:"N" help:"Cost of the job in departure intervals [1]."`
+	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when the job has ended."`
+	Wait        bool          `help:"Wait until the job has ended."`
+	Timeout     time.Duration `default:"5m" help:"Maximum time to wait for the end; with --file, for a server that fails [5m]."`
+	JSON        bool          `help:"Print the job, or the summary, as JSON."`
+
+	File      string `short:"f" placeholder:"FILE" help:"Submit one job for each line, a JSON object; - is standard input."`
+	KeyPrefix string `filled:"" placeholder:"TEXT" help:"With --file: lines without a key get the key TEXT and their number."`
+	NoWait    bool   `help:"With --file: report a full queue as a refusal instead of waiting."`
+}
+
+func (SubmitCmd) Help() string {
+	return `Example:
+  sluice submit --type order.create '{"sku":1}'
+  sluice submit --type order.create --tenant acme --key order-17 --wait < order.json
+  sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-
+
+The payload is an argument or is read from standard input. It is delivered byte for byte. With --wait the command ends when the job has ended; the exit code is 0 only if the job succeeded.
+
+With --file the command submits one job for each line, in order, all of one tenant. A line is a JSON object as in the API: type, payload, and optionally route, delay_ms, max_wait_ms, cost, callback_url, idempotency_key. While the queue is full the command waits and submits those lines again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run can be repeated without duplicates. The exit code is 1 if a line was refused for good or has an unknown outcome; the first ones are printed.
+
+Next: sluice job wait ID, or sluice job list.`
+}
+
+// maxPayload bounds the payload in memory; the server's own bound is lower.
+const maxPayload = 16 << 20
+
+func (c *SubmitCmd) Run(a *console.App) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.File != "" {
+		return c.submitFile(a)
+	}
+	payload := []byte(c.Payload)
+	if c.Payload == "" || c.Payload == "-" {
+		err := a.Interruptible(func(*console.App) (err error) {
+			payload, err = io.ReadAll(io.LimitReader(a.In, maxPayload+1))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read the payload: %w", err)
+		}
+	}
+	if len(payload) > maxPayload {
+		return console.Usagef("the payload must have at most %d MiB", maxPayload>>20)
+	}
+	if !json.Valid(payload) {
+		return console.Usagef("the payload must be one JSON value")
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(a.Ctx, c.Timeout)
+	defer cancel()
+	s := client.Submission{
+		Submission: wire.Submission{
+			Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost,
+			DelayMS: c.Delay.Milliseconds(), MaxWaitMS: c.MaxWait.Milliseconds(), CallbackURL: c.CallbackURL,
+		},
+		Tenant: c.Tenant, IdempotencyKey: c.Key,
+	}
+	got, err := submitJob(ctx, remote, s)
+	if err != nil {
+		return fmt.Errorf("submit: %w", err)
+	}
+	job := got.Job
+	var waited error
+	if c.Wait && !job.Done {
+		job, waited = awaitJob(ctx, remote, c.Tenant, job)
+	}
+	if err := printJob(a.Out, job, c.JSON); err != nil {
+		return err
+	}
+	if !c.Wait {
+		return nil
+	}
+	return outcome(job, waited, c.Timeout)
+}
+
+// check finds flags that exclude each other.
+func (c *SubmitCmd) check() error {
+	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
+		if d < 0 || d%time.Millisecond != 0 {
+			return console.Usagef("%s: %v: must be in whole milliseconds and not negative", name, d)
+		}
+	}
+	if c.File == "" {
+		switch {
+		case c.Type == "":
+			return console.Usagef("--type: must be set without --file, such as order.create")
+		case c.KeyPrefix != "" || c.NoWait:
+			return console.Usagef("--key-prefix and --no-wait require --file")
+		}
+		return nil
+	}
+	if c.Wait {
+		return console.Usagef("--wait and --file exclude each other; see sluice job wait")
+	}
+	for _, own := range []struct {
+		name  string
+		given bool
+	}{
+		{"a payload", c.Payload != ""}, {"--type", c.Type != ""}, {"--route", c.Route != ""}, {"--key",
+			c.Key != ""}, {"--delay", c.Delay != 0},
+		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
+	} {
+		if own.given {
+			return console.Usagef("%s and --file exclude each other: set it in the lines of the file",
+				own.name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+type jobWaitCmd struct {
+	jobFlags
+	Timeout time.Duration `default:"5m" help:"Maximum time to wait [5m]."`
+}
+
+func (jobWaitCmd) Help() string {
+	return `Example:
+  sluice job wait --tenant acme --timeout 30s ID
+
+The command retries while the server is unreachable. Exit codes: 0 the job succeeded; 1 it ended in another way, did not end in time, or could not be read.`
+}
+
+func (c *jobWaitCmd) Run(a *console.App) error {
+	if c.Timeout <= 0 {
+		return console.Usagef("--timeout: %v: must be more than 0s", c.Timeout)
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(a.Ctx, c.Timeout)
+	defer cancel()
+	job, err := remote.Job(ctx, c.Tenant, c.ID, 0)
+	if err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	var waited error
+	if !job.Done {
+		job, waited = awaitJob(ctx, remote, c.Tenant, job)
+	}
+	if err := printJob(a.Out, job, c.JSON); err != nil {
+		return err
+	}
+	return outcome(job, waited, c.Timeout)
+}
+
+// outcome returns the error of a command that waited for a job: nil only if the job succeeded.
+func outcome(job wire.Job, waited error, timeout time.Duration) error {
+	switch {
+	case errors.Is(waited, context.DeadlineExceeded):
+		return fmt.Errorf("the job has not ended within %s", timeout)
+	case waited != nil:
+		return fmt.Errorf("wait for the job: %w", waited)
+	case job.State != "succeeded":
+		return fmt.Errorf("the job ended as %s", job.State)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package process
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/hibiken/asynqmon"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue/limits"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/worker"
+	"github.com/7509e464/sluice/worker/callback"
+)
+
+// authenticator finds the tenants of requests. It is nil without authentication and without the API
+// role. It may wait a few seconds for the keys of an issuer.
+func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
+	guesses *auth.Guesses) (*auth.Authenticator, error) {
+	modes := p.Config.Auth.Modes()
+	if len(modes) == 0 || !p.Roles.API {
+		return nil, nil
+	}
+	jwt, guest := p.Config.Auth.JWT, p.Config.Auth.Guest
+	return auth.New(ctx, auth.Config{
+		Modes: modes, Keys: keys, Logger: p.Log, Guesses: guesses,
+		JWT: auth.JWTConfig{
+			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim, TierClaim: jwt.TierClaim,
+			Keys: jwt.Keys, JWKS: jwt.JWKS,
+		},
+		Guest: auth.GuestConfig{TrustedProxies: guest.TrustedProxies, Tier: guest.Tier},
+	})
+}
+
+// apiConfig holds all but the authentication.
+func (p *Process) apiConfig(shared parts) api.Config {
+	routes := map[string]api.RouteInfo{}
+	for name, r := range p.Config.Routes {
+		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
+	}
+	pages := map[string]http.Handler{}
+	if p.Config.Admin.Asynqmon {
+		// It is never closed, because the engine owns the connections.
+		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath,
+			RedisConnOpt: client{shared.engine.Client()}})
+	}
+	if p.Config.Admin.Profiles {
+		pages[profilesPath] = profiles()
+	}
+	return api.Config{
+		Routes:        routes,
+		MaxBody:       p.Config.API.MaxBody,
+		Headers:       api.HeaderMode(p.Config.Headers),
+		AdminToken:    p.Config.Admin.Token,
+		AdminSubmit:   p.Config.Admin.Submit,
+		Version:       p.Version,
+		Registerer:    shared.registry,
+		Gatherer:      shared.registry,
+		Logger:        p.Log,
+		StatusTenants: p.gaugedTenants(),
+		TopTenants:    p.Config.Metrics.Top(),
+		MaxStreams:    int(p.Config.API.MaxStreams),
+		LocalOnly:     config.IsLoopback(p.Config.API.Listen),
+		Hosts:         p.Config.API.HostNames(),
+		MaxRequests:   int(p.Config.API.MaxConnections),
+		TenantShare:   api.Percent(p.Config.API.TenantShare),
+		AddressShare:  api.Percent(p.Config.API.AddressShare),
+		StatusRate:    p.Config.API.StatusRate,
+		Horizon:       p.Config.Worker.Horizon,
+		AdminPages:    pages,
+		CheckCallback: shared.guard.Check,
+
+		Guards: p.guards(), Traces: shared.traces.Tracer(), Limits: limits.New(shared.queue.Store()), TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
+	}
+}
+
+// guards returns the guards of the configuration by name, so that every process asks them in the
+// same order. Without the API role they apply to the admin listener alone.
+func (p *Process) guards() []api.IntakeGuard {
+	var guards []api.IntakeGuard
+	for _, name := range slices.Sorted(maps.Keys(p.Config.Guards)) {
+		g := p.Config.Guards[name]
+		guards = append(guards, api.IntakeGuard{
+			Rule: limiter.Rule{Name: name,
+				Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
+		})
+	}
+	return guards
+}
+
+// gaugedTenants returns the named tenants that have gauges of their own at the start. It is nil if
+// tenants have no gauges.
+func (p *Process) gaugedTenants() []string {
+	if p.Config.Metrics.Tenants == config.TenantsNone {
+		return nil
+	}
+	return append([]string{}, statusTenants(p.Config.Tenants.Named)...)
+}
+
+// statusTenants returns the first maxTenants tenants of the file, by name.
+func statusTenants(named map[string]shaper.Overrides) []string {
+	names := slices.Sorted(maps.Keys(named))
+	return names[:min(len(names), maxTenants)]
+}
+
+const asynqmonPath = "/asynqmon"
+
+// client passes the engine's client to asynq's tools.
+type client struct{ redis redis.UniversalClient }
+
+// MakeRedisClient implements asynq.RedisConnOpt.
+func (c client) MakeRedisClient() any { return c.redis }
+
+func (p *Process) workerConfig(shared parts) (worker.Config, error) {
+	callbacks, err := callback.New(callback.Config{
+		Redis: shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets, Job: api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
+		MaxAttempts: int(p.Config.Callbacks.MaxAttempts), Registerer: shared.registry, Logger: p.Log,
+	})
+	if err != nil {
+		return worker.Config{}, err
+	}
+	routes := map[string]worker.Route{}
+	for name, r := range p.Config.Routes {
+		var fleet *worker.AsynqRoute
+		if r.Asynq.Queue != "" {
+			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports,
+				ReportWithin: r.Asynq.ReportWithin}
+		}
+		routes[name] = worker.Route{
+			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
+			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
+				MaxBackoff: r.Retry.MaxBackoff},
+			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay,
+				SlowAfter: r.Breaker.SlowAfter},
+		}
+	}
+	return worker.Config{
+		Routes: routes, AsynqClient: shared.engine.Client(), Lease: p.Config.Worker.Lease, Sweep: p.Config.Worker.Sweep, Horizon: p.Config.Worker.Horizon,
+		Concurrency: int(p.Config.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks, Traces: shared.traces.Tracer(), Registerer: shared.registry, Logger: p.Log,
+	}, nil
+}

@@ -1,0 +1,53 @@
+package process
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/wire"
+)
+
+func TestGate(t *testing.T) {
+	g := newGate()
+	ask := func(path string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w
+	}
+	if w := ask("/livez"); w.Code != http.StatusOK {
+		t.Errorf("/livez before: %d", w.Code)
+	}
+	for _, path := range []string{"/readyz", "/v1/jobs/x"} {
+		if w := ask(path); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" ||
+			w.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s before: %d %v", path, w.Code, w.Header())
+		}
+	}
+	// Clients find the problem in the document.
+	var said wire.Problem
+	if err := json.Unmarshal(ask("/v1/jobs/x").Body.Bytes(), &said); err != nil {
+		t.Fatal(err)
+	}
+	s, err := api.New(apitest.New(), api.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, h := range map[string]http.Handler{"intake": s.Intake(), "admin": s.Admin()} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/openapi.json", nil))
+		if !strings.Contains(w.Body.String(), said.Type+": "+said.Title) {
+			t.Errorf("%s: %s is not documented as %q", name, said.Type, said.Title)
+		}
+	}
+	g.open(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	for _, path := range []string{"/livez", "/readyz"} {
+		if w := ask(path); w.Code != http.StatusTeapot {
+			t.Errorf("%s after: %d", path, w.Code)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/api"
+)
+
+const (
+	listenerGrace     = 3 * time.Second // for running requests, after the end of the worker
+	scrapeConnections = 100             // to the listener of metrics
+)
+
+// listeners are the listeners of a process. They answer 503 until serve is called.
+type listeners struct {
+	admin   *listener
+	intake  *listener // nil without the role
+	metrics *listener // nil without metrics.listen
+}
+
+// listenAll opens the listeners of the configuration.
+func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err error) {
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	admin, intake := p.Config.Admin, p.Config.API
+	if l.admin, err = p.listen("admin", "--admin", admin.Listen, admin.MaxConnections, fail); err != nil {
+		return l, err
+	}
+	if p.Roles.API {
+		l.intake, err = p.listen("api", "--api", intake.Listen, intake.MaxConnections, fail)
+		if err != nil {
+			return l, err
+		}
+	}
+	if p.Config.Metrics.Listen != "" {
+		l.metrics, err = p.listen("metrics", "--metrics-listen", p.Config.Metrics.Listen,
+			scrapeConnections, fail)
+	}
+	return l, err
+}
+
+func (l listeners) each(do func(*listener)) {
+	for _, one := range []*listener{l.admin, l.intake, l.metrics} {
+		if one != nil {
+			do(one)
+		}
+	}
+}
+
+func (l listeners) register(registry *prometheus.Registry) {
+	l.each(func(one *listener) { registry.MustRegister(one.socket) })
+}
+
+func (l listeners) close() { l.each((*listener).close) }
+
+// serve opens the gates to the server's handlers.
+func (l listeners) serve(server *api.Server) Running {
+	l.admin.gate.open(server.Admin())
+	now := Running{Admin: l.admin.addr()}
+	if l.metrics != nil {
+		l.metrics.gate.open(server.Metrics())
+		now.Metrics = l.metrics.addr()
+	}
+	if l.intake != nil {
+		l.intake.gate.open(server.Intake())
+		now.API = l.intake.addr()
+	}
+	return now
+}
+
+// shutdown ends the intake, then the event streams, then the listeners of operators.
+func (l listeners) shutdown(server *api.Server) {
+	if l.intake != nil {
+		l.intake.shutdown()
+	}
+	server.End()
+	l.admin.shutdown()
+	if l.metrics != nil {
+		l.metrics.shutdown()
+	}
+}
+
+// listener is one address with its server. Its gate is closed until the process is ready.
+type listener struct {
+	gate   *gate
+	socket *api.Listener
+	server *http.Server
+	log    *slog.Logger
+}
+
+// listen opens the address of a section of the configuration and serves on it at once. A failure
+// of the server ends the process through fail.
+func (p *Process) listen(
+	section, flag, address string, most int64, fail context.CancelCauseFunc,
+) (*listener, error) {
+	key := section + ".listen"
+	socket, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w (choose another address with %s)", key, address,
+			rootOf(err), flag)
+	}
+	l := &listener{gate: newGate(), log: p.Log}
+	l.socket = api.Limit(socket, section, api.Limits{
+		Connections: int(most), PerAddress: int(api.Percent(p.Config.API.AddressShare).Of(most)), Proxies: p.Config.Auth.Guest.TrustedProxies,
+	})
+	l.server = api.HTTPServer(address, l.gate, p.Log)
+	l.socket.Attend(l.server)
+	p.Log.Info("listening", "for", key, "address", socket.Addr().String())
+	go func() {
+		if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+			fail(fmt.Errorf("%s: %w", key, err))
+		}
+	}()
+	return l, nil
+}
+
+// rootOf returns the reason without the layers of package net, which repeat the address.
+func rootOf(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+func (l *listener) addr() net.Addr { return l.socket.Addr() }
+
+// shutdown accepts no more connections, lets running requests end within listenerGrace, and closes
+// the other connections.
+func (l *listener) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), listenerGrace)
+	defer cancel()
+	if err := l.server.Shutdown(ctx); err != nil {
+		l.log.Warn("requests were still running at the end and were cut off", "address", l.addr().String(),
+			"error", err)
+	}
+}
+
+func (l *listener) close() { _ = l.server.Close() }

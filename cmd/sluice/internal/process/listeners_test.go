@@ -1,0 +1,66 @@
+package process_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+)
+
+// The bounds of the listeners reach them: how often a tenant may read, and how many connections
+// there may be.
+func TestBoundsOfAProcess(t *testing.T) {
+	now := processtest.Start(t, map[string]any{
+		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
+		"api":    map[string]any{"status_rate": "1/h", "max_connections": 2, "address_share": 100},
+	})
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	api, err := client.New("http://"+now.API.String(), "", hc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	submitted, err := api.Submit(t.Context(), client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Job(t.Context(), "", submitted.Job.ID, 0); err != nil {
+		t.Error(err)
+	}
+	_, err = api.Job(t.Context(), "", submitted.Job.ID, 0)
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" || access.TooOften(err) < refused.RetryAfter || access.TooOften(err) == 0 || access.Transient(err) {
+		t.Errorf("the second read: %v", err)
+	}
+	for range 5 { // the idle ones make room
+		alone := &http.Client{Transport: &http.Transport{}}
+		defer alone.CloseIdleConnections()
+		resp, err := alone.Get("http://" + now.API.String() + "/livez")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+	resp, err := hc.Get("http://" + now.Admin.String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	for _, want := range []string{
+		`sluice_connections{listener="api"} 2`, `sluice_connections{listener="admin"} 1`, "sluice_reads_refused_total 1",
+		`sluice_connections_refused_total{listener="admin"} 0`, `sluice_connections_evicted_total{listener="api"} `,
+	} {
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("the metrics do not say %q (%v): %s", want, err, text)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package process_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/queue/redistest"
+)
+
+var update = flag.Bool("update", false, "write the table of docs/metrics.md anew")
+
+const (
+	metricsPage  = "../../../../docs/metrics.md"
+	metricsBegin = "<!-- metrics: written by go test ./cmd/sluice/internal/process -run TestMetricsPage -update -->\n"
+	metricsEnd   = "<!-- end of metrics -->\n"
+)
+
+// families is a scrape: what the two roles export, together, by name.
+type families map[string]*dto.MetricFamily
+
+// scrapeProcesses runs one process of each role, with everything that has metrics, on one Redis,
+// lets a job succeed, one die and one wait, and scrapes both.
+func scrapeProcesses(t *testing.T) families {
+	t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Sluice-Job-Type") == "dies" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	redis := redistest.Start(t)
+	var started []process.Running
+	for _, r := range []process.Roles{{API: true}, {Worker: true}} {
+		file := filepath.Join(t.TempDir(), "sluice.yaml")
+		text := fmt.Sprintf(`
+redis: { url: %q }
+api: { listen: "127.0.0.1:0" }
+admin: { listen: "127.0.0.1:0" }
+metrics: { listen: "127.0.0.1:0", tenants: top:5 }
+auth: { mode: guest }
+routes: { default: { url: %q } }
+guards: { all: { rate: 1000/s, by: [tenant] } }
+traces: { endpoint: %q }
+`, redis.URL(), upstream.URL, upstream.URL)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		load := func() (config.Config, error) { return config.Load(config.Sources{File: file}) }
+		cfg, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := slog.New(slog.DiscardHandler)
+		started = append(started, processtest.Launch(t, &process.Process{Config: cfg, Roles: r, Log: log, Reloader: process.NewReloader(file, cfg, load, log)}))
+	}
+	hc := &http.Client{}
+	t.Cleanup(hc.CloseIdleConnections)
+	jobs, err := client.New("http://"+started[0].API.String(), "", hc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[string]string{"lives": "succeeded", "dies": "dead"} {
+		got, err := jobs.Submit(t.Context(), client.Submission{
+			Submission: wire.Submission{Type: kind, Payload: json.RawMessage("1")}, Wait: 20 * time.Second,
+		})
+		if err != nil || got.Job.State != want {
+			t.Fatalf("%s: %+v, %v", kind, got.Job, err)
+		}
+	}
+	later := client.Submission{Submission: wire.Submission{Type: "lives", Payload: json.RawMessage("1"), DelayMS: 3_600_000}}
+	if _, err := jobs.Submit(t.Context(), later); err != nil { // a queue that is not empty, so that its tenant is shown
+		t.Fatal(err)
+	}
+	all := families{}
+	for _, r := range started {
+		if r.Metrics == nil {
+			t.Fatal("no listener of metrics")
+		}
+		resp, err := hc.Get("http://" + r.Metrics.String() + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		got, err := parser.TextToMetricFamilies(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			rest, _ := io.ReadAll(resp.Body)
+			t.Fatalf("%d, %v: %s", resp.StatusCode, err, rest)
+		}
+		for name, f := range got {
+			if !strings.HasPrefix(name, "sluice_") {
+				continue
+			}
+			if all[name] == nil {
+				all[name] = f
+				continue
+			}
+			if all[name].GetHelp() != f.GetHelp() || all[name].GetType() != f.GetType() {
+				t.Errorf("%s is another thing in the other role", name)
+			}
+			all[name].Metric = append(all[name].Metric, f.Metric...)
+		}
+	}
+	return all
+}
+
+// labels are the values of each label of a family.
+func (f families) labels(name string) map[string][]string {
+	out := map[string][]string{}
+	for _, m := range f[name].GetMetric() {
+		for _, l := range m.GetLabel() {
+			out[l.GetName()] = append(out[l.GetName()], l.GetValue())
+		}
+	}
+	return out
+}
+
+// table is the reference of all metrics, in Markdown.
+func (f families) table() string {
+	var b strings.Builder
+	b.WriteString("\n| name | type | labels | what it is |\n|---|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		var labels []string
+		for _, label := range slices.Sorted(maps.Keys(f.labels(name))) {
+			labels = append(labels, "`"+label+"`")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(f[name].GetType().String()), strings.Join(labels, ", "), f[name].GetHelp())
+	}
+	return b.String() + "\n"
+}
+
+// family is the one that a name in an expression is of: that of a histogram has three more names.
+func (f families) family(name string) *dto.MetricFamily {
+	if f[name] != nil {
+		return f[name]
+	}
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		if base, is := strings.CutSuffix(name, suffix); is && f[base].GetType() == dto.MetricType_HISTOGRAM {
+			return f[base]
+		}
+	}
+	return nil
+}
+
+var (
+	metricName = regexp.MustCompile(`\bsluice_[a-z0-9_]*[a-z0-9]`)
+	selector   = regexp.MustCompile(`\b(sluice_[a-z0-9_]+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`(\w+)\s*(=~|!=|!~|=)\s*\\?"([^"\\]*)\\?"`)
+	// What else begins like a metric: API keys, in examples.
+	noMetrics = []string{"sluice_wrong"}
+	// Labels whose values are not known beforehand.
+	openLabels = []string{"tenant", "route", "instance", "le", "script", "listener"}
+)
+
+// TestMetricsPage holds the page, the program, and everything that names metrics together.
+func TestMetricsPage(t *testing.T) {
+	all := scrapeProcesses(t)
+	content, err := os.ReadFile(metricsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(content), metricsBegin)
+	got, after, foundEnd := strings.Cut(rest, metricsEnd)
+	if !found || !foundEnd {
+		t.Fatalf("%s does not hold the lines\n%s%s", metricsPage, metricsBegin, metricsEnd)
+	}
+	if *update {
+		if err := os.WriteFile(metricsPage, []byte(before+metricsBegin+all.table()+metricsEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(all.table(), got); diff != "" {
+		t.Errorf("%s is not what is exported (go test ./cmd/sluice/internal/process -run TestMetricsPage -update):\n%s", metricsPage, diff)
+	}
+	for name, f := range all {
+		help := f.GetHelp()
+		if !strings.HasSuffix(help, ".") || strings.Count(help, ". ") > 0 {
+			t.Errorf("%s: %q is not one sentence", name, help)
+		}
+		if counts := f.GetType() == dto.MetricType_COUNTER; counts != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %v", name, f.GetType())
+		}
+		if f.GetType() == dto.MetricType_HISTOGRAM && !strings.HasSuffix(name, "_seconds") {
+			t.Errorf("%s has no unit", name)
+		}
+		if n := len(f.GetMetric()); n > 200 {
+			t.Errorf("%s has %d series", name, n)
+		}
+	}
+
+	docs, err := filepath.Glob("../../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, file := range append(docs, "../../../../README.md", "../../../../CHANGELOG.md", "../../../../deploy/prometheus/rules.yml", "../../../../deploy/prometheus/rules_test.yml",
+		"../../../../deploy/grafana/dashboards/sluice.json") {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(raw), -1) {
+			named++
+			if all.family(name) == nil && !slices.Contains(noMetrics, name) {
+				t.Errorf("%s names %s, which is not exported", filepath.Base(file), name)
+			}
+		}
+		for _, found := range selector.FindAllStringSubmatch(string(raw), -1) {
+			f := all.family(found[1])
+			if f == nil {
+				continue // was told above
+			}
+			for _, m := range matcher.FindAllStringSubmatch(found[2], -1) {
+				label, values := m[1], strings.Split(m[3], "|")
+				known := all.labels(f.GetName())[label]
+				for _, value := range values {
+					if len(known) == 0 && label != "instance" && label != "le" && f.GetName() != "sluice_route_breaker_held_total" ||
+						!slices.Contains(openLabels, label) && !slices.Contains(known, value) {
+						t.Errorf("%s asks %s for %s=%q; there are %q", filepath.Base(file), f.GetName(), label, value, slices.Compact(slices.Sorted(slices.Values(known))))
+					}
+				}
+			}
+		}
+	}
+	if named < 200 {
+		t.Errorf("%d names of metrics were found", named)
+	}
+}

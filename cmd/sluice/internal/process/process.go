@@ -1,0 +1,336 @@
+// Package process runs Sluice: it wires listeners, queue and worker, and starts and stops them.
+package process
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/cmd/sluice/tracing"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker"
+	"github.com/7509e464/sluice/worker/callback"
+)
+
+const (
+	deliveryGrace = 20 * time.Second // for running deliveries, after the stop
+	// storeGrace is when the connections to Redis are closed under calls that still wait. go-redis
+	// ends a read with its context only where the context has a deadline, so a frozen Redis would
+	// delay the end by seconds.
+	storeGrace = deliveryGrace + 750*time.Millisecond
+	logPause   = 5 * time.Second // between two log lines while Redis is unreachable at the start
+	maxTenants = 100             // of the file that get gauges of their own, to bound the metrics
+)
+
+// Process is one running sluice: listeners, queue, worker.
+//
+// It starts in this order. The listeners come first and answer 503 until all is ready, so a port in
+// use ends the process before anything else happens. The engine and the queue follow; the process
+// waits for Redis without limit. Then the worker starts, and the listeners get their handlers.
+//
+// It stops in this order, each step because of the next:
+//
+//  1. Intake: readiness returns 503 and new jobs are refused.
+//  2. The worker releases jobs that have not departed and finishes the others, while clients still
+//     read their jobs.
+//  3. The event streams, which have shown the worker's last results, and then the listeners.
+//  4. Traces: the remaining spans are exported, for a bounded time.
+//  5. The queue, then its engine: everything above needs them.
+type Process struct {
+	Config   config.Config
+	Roles    Roles
+	Version  api.VersionInfo
+	Embedded bool // keep jobs in memory
+	Log      *slog.Logger
+	Ready    func(Running)       // called once, when the process admits jobs; nil: not called
+	Reloader *Reloader           // nil: there is no file
+	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
+}
+
+// Running holds the addresses of a ready process.
+type Running struct {
+	Admin   net.Addr
+	API     net.Addr // nil without the role
+	Metrics net.Addr // nil without metrics.listen
+}
+
+// parts are what the intake and the worker of a process share.
+type parts struct {
+	registry *prometheus.Registry
+	traces   *tracing.Tracing
+	engine   *queue.Engine
+	queue    *queue.Queue
+	guard    *callback.Guard
+}
+
+// Run blocks until ctx ends and the process has stopped in order, which is no error, or until
+// something fails.
+func (p *Process) Run(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	loadBallast()
+	worker.ShortenTurns()
+	reread := make(chan os.Signal, 1)
+	if p.Reloader != nil { // before Redis is there: unhandled, SIGHUP would end the process
+		signal.Notify(reread, syscall.SIGHUP)
+		defer signal.Stop(reread)
+	}
+	listeners, err := p.listenAll(fail)
+	if err != nil {
+		return err
+	}
+	defer listeners.close()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	listeners.register(registry)
+	traces, err := tracing.Open(ctx, tracing.Config{
+		Endpoint: p.Config.Traces.Endpoint, Sample: p.Config.Traces.Sample, Version: p.Version.Version,
+		Getenv: p.Getenv, Registerer: registry, Logger: p.Log,
+	})
+	if err != nil {
+		return err
+	}
+	defer traces.Close() // for the failures below
+	engine, q, err := p.open(ctx, registry)
+	if err != nil {
+		if ctx.Err() != nil {
+			return cause(ctx)
+		}
+		return err
+	}
+	defer p.closeStore(engine, q)
+	go p.watch(ctx, engine, fail)
+	guard, err := callback.NewGuard(p.Config.Callbacks.Allow)
+	if err != nil {
+		return err
+	}
+	shared := parts{registry: registry, traces: traces, engine: engine, queue: q, guard: guard}
+	return p.serve(ctx, fail, listeners, shared, reread)
+}
+
+// serve starts the handlers and the worker, waits for the end of ctx and stops them.
+func (p *Process) serve(
+	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts, reread <-chan os.Signal,
+) error {
+	server, err := p.server(ctx, shared)
+	if err != nil {
+		return err
+	}
+	work, err := p.startWorker(shared, fail)
+	if err != nil {
+		return err
+	}
+	defer work.stop()
+	server.Remember()
+	p.reportReady(listeners.serve(server), shared.engine)
+	defer p.reload(ctx, shared, server, reread)()
+
+	<-ctx.Done()
+	p.Log.Info("stopping")
+	server.Drain()
+	err = work.end(shared.engine)
+	listeners.shutdown(server)
+	shared.traces.Close()
+	if failed := cause(ctx); failed != nil {
+		return failed
+	}
+	if err != nil {
+		return fmt.Errorf("stop the worker: %w", err)
+	}
+	p.Log.Info("stopped")
+	return nil
+}
+
+func (p *Process) closeStore(engine *queue.Engine, q *queue.Queue) {
+	if err := errors.Join(q.Close(), engine.Close()); err != nil {
+		p.Log.Warn("the store was not closed cleanly", "error", err)
+	}
+}
+
+// watch ends the process if its engine fails.
+func (p *Process) watch(ctx context.Context, engine *queue.Engine, fail context.CancelCauseFunc) {
+	select {
+	case err := <-engine.Failed():
+		fail(fmt.Errorf("the store: %w: see redis.log in %s", err, p.Config.Redis.DataDir))
+	case <-ctx.Done():
+	}
+}
+
+func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error) {
+	guesses := auth.NewGuesses()
+	authenticator, err := p.authenticator(ctx, keystore.New(shared.queue.Store()), guesses)
+	if err != nil {
+		return nil, err
+	}
+	cfg := p.apiConfig(shared)
+	cfg.Auth, cfg.Guesses = authenticator, guesses
+	return api.New(api.BackendOf(shared.queue), cfg)
+}
+
+// work is a running worker.
+type work struct {
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// startWorker starts the worker. Without the role it returns one that has ended.
+func (p *Process) startWorker(shared parts, fail context.CancelCauseFunc) (*work, error) {
+	ctx, stop := context.WithCancel(context.Background())
+	out := &work{stop: stop, ended: make(chan error, 1)}
+	if !p.Roles.Worker {
+		out.ended <- nil
+		return out, nil
+	}
+	cfg, err := p.workerConfig(shared)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	worker.ReserveProcessor()
+	w, err := worker.New(shared.queue, cfg)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	go func() {
+		err := w.Run(ctx)
+		if ctx.Err() == nil {
+			fail(fmt.Errorf("the worker ended before the process: %w", cmp.Or(err, errEnded)))
+		}
+		out.ended <- err
+	}()
+	return out, nil
+}
+
+// errEnded replaces a missing reason.
+var errEnded = errors.New("no reason given")
+
+// end stops the worker and waits for its end. It closes the engine after storeGrace.
+func (w *work) end(engine *queue.Engine) error {
+	w.stop()
+	hangUp := time.AfterFunc(storeGrace, func() { _ = engine.Close() })
+	defer hangUp.Stop()
+	return <-w.ended
+}
+
+// reportReady logs that the process admits jobs, and calls Ready.
+func (p *Process) reportReady(now Running, engine *queue.Engine) {
+	attributes := []any{"admin", now.Admin.String(), "store", engine.String(), "worker", p.Roles.Worker}
+	if now.Metrics != nil {
+		attributes = append(attributes, "metrics", now.Metrics.String())
+	}
+	if now.API != nil {
+		attributes = append(attributes, "api", now.API.String())
+	}
+	p.Log.Info("ready", attributes...)
+	if p.Ready != nil {
+		p.Ready(now)
+	}
+}
+
+// reload runs the reloader until ctx ends. The returned function waits for its end.
+func (p *Process) reload(ctx context.Context, shared parts, server *api.Server,
+	reread <-chan os.Signal) func() {
+	if p.Reloader == nil {
+		return func() {}
+	}
+	p.Reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
+		server.SetStatusTenants(statusTenants(tenants))
+		return shared.queue.SetPolicies(ctx, b, tenants)
+	}
+	shared.registry.MustRegister(p.Reloader.good, p.Reloader.at)
+	var reloading sync.WaitGroup
+	reloading.Go(func() { p.Reloader.run(ctx, reread) })
+	return reloading.Wait
+}
+
+// cause returns why ctx ended, nil if the process was asked to stop.
+func cause(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// open connects to the engine and opens the queue. It retries while Redis is unreachable, so that
+// both can be started at once. Any other error ends it.
+func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue,
+	error) {
+	var logged time.Time
+	pause := 100 * time.Millisecond
+	for {
+		engine, q, err := p.tryOpen(ctx, registry)
+		if err == nil || !errors.Is(err, queue.ErrUnavailable) || ctx.Err() != nil {
+			return engine, q, err
+		}
+		if now := time.Now(); now.Sub(logged) >= logPause {
+			p.Log.Warn("redis does not answer; retrying", "error", err)
+			logged = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(pause):
+			pause = min(2*pause, time.Second)
+		}
+	}
+}
+
+func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue,
+	error) {
+	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{
+		URL:         p.Config.Redis.URL,
+		DataDir:     p.Config.Redis.DataDir,
+		Embedded:    p.Embedded,
+		NoChild:     p.Roles.Split(),
+		AllowUnsafe: p.Config.Redis.AllowUnsafe,
+		Logger:      p.Log,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the store: %w", err)
+	}
+	// Metrics go into a registry of their own first: an attempt that fails must leave nothing
+	// behind in the real one.
+	attempt := prometheus.NewRegistry()
+	q, err := queue.Open(ctx, engine, queue.Options{
+		Defaults: p.Config.Tenants.Defaults,
+		Routes:   p.Config.Tenants.Routes,
+		Tiers:    p.Config.Tenants.Tiers,
+		Tenants:  p.Config.Tenants.Named,
+		Retention: queue.Retention{
+			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead, Idempotency: p.Config.Retention.Idempotency,
+			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,
+		},
+		Store: queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,
+			FlowShare: p.Config.Store.FlowShare},
+		CompressOver: int(p.Config.Store.CompressOver),
+		Horizon:      p.Config.Worker.Horizon,
+		Registerer:   attempt,
+		Logger:       p.Log,
+	})
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())
+	}
+	if err := registry.Register(attempt); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(),
+			engine.Close())
+	}
+	return engine, q, nil
+}

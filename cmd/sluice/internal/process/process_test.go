@@ -1,0 +1,158 @@
+package process_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+)
+
+// Who watches the figures sees the rest of a process that is stopped, and its end: the stream is
+// ended, not cut off.
+func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	var stream *bufio.Reader
+	var body io.Closer
+	t.Run("process", func(t *testing.T) { // its end stops the process
+		now := processtest.Start(t, map[string]any{"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}})
+		resp, err := hc.Get("http://" + now.Admin.String() + "/v1/stream?tenant=acme")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, stream = resp.Body, bufio.NewReader(resp.Body)
+		for {
+			line, err := stream.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, `data: {"at":`) && strings.Contains(line, `"ok":true`) {
+				break
+			}
+		}
+	})
+	if stream == nil {
+		return
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		t.Errorf("the end of the stream: %v", err)
+	}
+	_ = body.Close()
+}
+
+// The whole way of a callback: submission, delivery, and the signed request to a target that is
+// listed.
+func TestCallbacksOfAProcess(t *testing.T) {
+	const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+	type received struct {
+		header http.Header
+		body   []byte
+	}
+	calls := make(chan received, 1)
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		calls <- received{r.Header, body}
+	}))
+	defer target.Close()
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	now := processtest.Start(t, map[string]any{
+		"routes":    map[string]any{"default": map[string]any{"url": upstream.URL}},
+		"callbacks": map[string]any{"allow": []any{target.URL + "/hooks/"}, "secrets": []any{secret}},
+	})
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	jobs, err := client.New("http://"+now.API.String(), "", hc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	submission := client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1"), CallbackURL: target.URL + "/other/hunter2"}}
+	if _, err := jobs.Submit(t.Context(), submission); err == nil || strings.Contains(err.Error(), "hunter2") ||
+		!strings.Contains(err.Error(), "callback_url (string) must lead to a public address") {
+		t.Errorf("a target that is not listed: %v", err)
+	}
+	submission.CallbackURL = target.URL + "/hooks/1"
+	got, err := jobs.Submit(t.Context(), submission)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var call received
+	select {
+	case call = <-calls:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody was called")
+	}
+	verifier, err := webhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verifier.Verify(call.body, call.header); err != nil {
+		t.Error(err)
+	}
+	var event struct {
+		Type      string
+		Timestamp time.Time
+		Data      wire.Job
+	}
+	if err := json.Unmarshal(call.body, &event); err != nil || event.Type != "job.succeeded" || event.Data.ID != got.Job.ID || event.Data.State != "succeeded" ||
+		!event.Timestamp.Equal(event.Data.Finished) {
+		t.Errorf("%v: %s", err, call.body)
+	}
+	if id := call.header.Get("webhook-id"); !strings.HasPrefix(id, got.Job.ID+":") {
+		t.Errorf("webhook-id %q", id)
+	}
+}
+
+// TestAdminPages: asynqmon and the profiles are there when they are asked for, and only behind the
+// token.
+func TestAdminPages(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		now := processtest.Start(t, map[string]any{
+			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}, "admin": map[string]any{"asynqmon": on, "profiles": on, "token": "0123456789abcdef"},
+		})
+		hc := &http.Client{}
+		defer hc.CloseIdleConnections()
+		ask := func(path, token string) (status int, format, body string) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+now.Admin.String()+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+token)
+			resp, err := hc.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var buf bytes.Buffer
+			_, _ = buf.ReadFrom(resp.Body)
+			return resp.StatusCode, resp.Header.Get("Content-Type"), buf.String()
+		}
+		for _, c := range []struct{ path, format, says string }{
+			{"/asynqmon", "text/html; charset=utf-8", "Asynq"}, {"/asynqmon/", "text/html; charset=utf-8", "/asynqmon/static/js/"},
+			{"/asynqmon/static/js/runtime-main.9fea6c1a.js", "application/javascript; charset=utf-8", "webpackJsonp"},
+			{"/asynqmon/api/queues", "", `"queues"`}, {"/asynqmon/api/redis_info", "", `"`},
+			{"/debug/pprof/", "text/html; charset=utf-8", "goroutine"}, {"/debug/pprof/heap?debug=1", "", "heap profile"},
+		} {
+			if status, _, _ := ask(c.path, "wrong"); status != http.StatusUnauthorized {
+				t.Errorf("%s without the token: %d", c.path, status)
+			}
+			switch status, format, body := ask(c.path, "0123456789abcdef"); {
+			case !on && status != http.StatusNotFound:
+				t.Errorf("%s although it is off: %d", c.path, status)
+			case on && (status != http.StatusOK || !strings.Contains(body, c.says) || c.format != "" && format != c.format):
+				t.Errorf("%s: %d %s %.300s", c.path, status, format, body)
+			}
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// pollInterval is the time between two polls of the configuration file. Unlike notifications, polls
+// work on every file system and with the symbolic links that orchestrators swap. One is one system
+// call.
+const pollInterval = 500 * time.Millisecond
+
+// Reloader applies the policies of a changed configuration file: defaults, tiers, tenants. A file
+// with a mistake is refused as a whole, and the policies stay as they are. All other settings are
+// read at the start alone; the reloader warns if they differ.
+type Reloader struct {
+	path    string
+	load    func() (config.Config, error) // reads all sources again
+	set     func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error
+	inForce config.Config
+	log     *slog.Logger
+
+	good prometheus.Gauge // 1 while the policies of the file are in force
+	at   prometheus.Gauge // when they last came into force, in Unix seconds
+
+	seen, read fs.FileInfo    // at the last poll, and when it was last read; nil if there was no file
+	wanted     *config.Config // read, but not in force yet, because Redis was unreachable
+	asked      bool           // by SIGHUP, which replaces the file of another process too
+}
+
+// NewReloader returns a reloader of the file at path, whose settings are in force.
+func NewReloader(
+	path string, inForce config.Config, load func() (config.Config, error), log *slog.Logger,
+) *Reloader {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	r := &Reloader{
+		path: path, inForce: inForce, load: load, log: log,
+		good: gauge("sluice_config_last_reload_successful",
+			"1 if the policies of the configuration file are in force, 0 if the file was refused since."),
+		at: gauge("sluice_config_last_reload_success_timestamp_seconds",
+			"When policies of the configuration file last came into force."),
+	}
+	r.good.Set(1)
+	r.at.SetToCurrentTime()
+	r.seen = r.stat()
+	r.read = r.seen
+	return r
+}
+
+// run polls the file until ctx ends, and reads it at once on a signal.
+func (r *Reloader) run(ctx context.Context, now <-chan os.Signal) {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			r.poll(ctx)
+		case <-now:
+			r.asked = true
+			r.reload(ctx)
+		}
+	}
+}
+
+// poll reads the file if it has changed since it was read, and not since the last poll: a file that
+// still changes may be half written.
+func (r *Reloader) poll(ctx context.Context) {
+	before := r.seen
+	r.seen = r.stat()
+	switch {
+	case r.wanted != nil:
+		r.enforce(ctx)
+	case r.seen != nil && sameFile(before, r.seen) && !sameFile(r.read, r.seen):
+		r.reload(ctx)
+	}
+}
+
+func (r *Reloader) stat() fs.FileInfo {
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
+func sameFile(a, b fs.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// reload reads the file and applies its policies.
+func (r *Reloader) reload(ctx context.Context) {
+	r.read = r.stat()
+	cfg, err := r.load()
+	if err != nil {
+		r.wanted = nil // the file has changed since
+		r.good.Set(0)
+		var problems shaper.Problems
+		if !errors.As(err, &problems) {
+			problems = shaper.Problems{{Field: "--config", Value: r.path, Rule: err.Error()}}
+		}
+		for _, p := range problems {
+			r.log.Error("the configuration file is refused; the former policies stay in force", "problem",
+				p.String())
+		}
+		return
+	}
+	if differ := startOnly(r.inForce, cfg); len(differ) > 0 {
+		r.log.Warn("these sections have changed and are read at the start alone; restart to apply them",
+			"sections", strings.Join(differ, ", "))
+	}
+	r.wanted = &cfg
+	r.enforce(ctx)
+}
+
+// enforce applies what was read. While Redis is unreachable, every poll tries again.
+func (r *Reloader) enforce(ctx context.Context) {
+	tenants := r.wanted.Tenants
+	if !r.asked && reflect.DeepEqual(tenants, r.inForce.Tenants) {
+		r.wanted = nil
+		r.good.Set(1)
+		return
+	}
+	err := r.set(ctx, tenants.Baseline(), tenants.Named)
+	switch {
+	case err == nil:
+		r.log.Info("the policies of the configuration file are in force", "tenants", len(tenants.Named),
+			"tiers", len(tenants.Tiers))
+		r.inForce.Tenants, r.wanted, r.asked = tenants, nil, false
+		r.good.Set(1)
+		r.at.SetToCurrentTime()
+	case errors.Is(err, queue.ErrUnavailable):
+		r.good.Set(0)
+		if ctx.Err() == nil {
+			r.log.Warn("redis does not answer; the policies of the configuration file are applied later",
+				"error", err)
+		}
+	default:
+		r.wanted = nil
+		r.good.Set(0)
+		r.log.Error("the policies of the configuration file cannot be applied", "error", err)
+	}
+}
+
+// startOnly returns the sections other than tenants and tiers whose settings differ.
+func startOnly(before, after config.Config) []string {
+	var differ []string
+	a, b := reflect.ValueOf(before), reflect.ValueOf(after)
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		if name != "Tenants" && !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			differ = append(differ, strings.ToLower(name))
+		}
+	}
+	slices.Sort(differ)
+	return differ
+}

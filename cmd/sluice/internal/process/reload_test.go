@@ -1,0 +1,182 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const reloadedFile = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n%s\n"
+
+// reloading is a Reloader over a file that a test writes, and what it has put into force.
+type reloading struct {
+	*Reloader
+	t     *testing.T
+	log   bytes.Buffer
+	set   []string // the rate of acme, each time
+	fails error
+	at    time.Time
+}
+
+func startReloading(t *testing.T, file string) *reloading {
+	t.Helper()
+	r := &reloading{t: t, at: time.Now()}
+	path := filepath.Join(t.TempDir(), "sluice.yaml")
+	r.Reloader = &Reloader{path: path}
+	r.write(file)
+	load := func() (config.Config, error) { return config.Load(config.Sources{File: path}) }
+	cfg, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Reloader = NewReloader(path, cfg, load, slog.New(slog.NewTextHandler(&r.log, nil)))
+	r.Reloader.set = func(_ context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
+		if r.fails != nil {
+			return r.fails
+		}
+		p, _ := b.Resolve(shaper.Statements{File: tenants["acme"]}, "")
+		r.set = append(r.set, p.Rate.String())
+		return nil
+	}
+	return r
+}
+
+// write gives the file another time of change, however fast the test is.
+func (r *reloading) write(file string) {
+	r.t.Helper()
+	r.at = r.at.Add(time.Second)
+	if err := errors.Join(os.WriteFile(r.path, fmt.Appendf(nil, reloadedFile, file), 0o600), os.Chtimes(r.path, r.at, r.at)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *reloading) looks(n int) {
+	for range n {
+		r.poll(r.t.Context())
+	}
+}
+
+func (r *reloading) want(set string, good float64, logged ...string) {
+	r.t.Helper()
+	if got := strings.Join(r.set, " "); got != set {
+		r.t.Errorf("put into force: %q, want %q", got, set)
+	}
+	if got := testutil.ToFloat64(r.good); got != good {
+		r.t.Errorf("successful: %v, want %v", got, good)
+	}
+	for _, text := range logged {
+		if !strings.Contains(r.log.String(), text) {
+			r.t.Errorf("%q is not logged:\n%s", text, r.log.String())
+		}
+	}
+	r.log.Reset()
+}
+
+func TestChangedFileIsPutIntoForce(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	r.looks(3)
+	r.want("", 1)
+	r.write("tiers: { pro: { rate: 50/s } }\ntenants: { acme: { tier: pro } }")
+	r.looks(1)
+	r.want("", 1) // it may be half written
+	r.looks(1)
+	r.want("50/s", 1, "are in force")
+	r.looks(3)
+	r.want("50/s", 1)
+}
+
+// TestSignalPutsTheFileIntoForce: also one that has not changed, for another process's file may be
+// in force.
+func TestSignalPutsTheFileIntoForce(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	ctx, cancel := context.WithCancel(t.Context())
+	r.Reloader.set = func(context.Context, shaper.Baseline, map[string]shaper.Overrides) error {
+		r.set = append(r.set, "set")
+		cancel()
+		return nil
+	}
+	signals := make(chan os.Signal, 1)
+	signals <- os.Interrupt
+	r.run(ctx, signals)
+	r.want("set", 1, "are in force")
+	r.looks(3)
+	r.want("set", 1)
+}
+
+func TestFileWithAMistakeIsRefusedWhole(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	r.write("tenants: { acme: { rate: 7/s }, shop: { rate: fast, capacity: -1 } }")
+	r.looks(4)
+	r.want("", 0, "tenants.shop.rate", "tenants.shop.capacity", "stay in force")
+	if n := strings.Count(r.log.String(), "refused"); n != 0 {
+		t.Errorf("said again: %d times", n)
+	}
+	r.write("tenants: { acme: { rate: 9/s } }")
+	r.looks(2)
+	r.want("9/s", 1)
+	r.write("tenants: { acme: { rate: } ")
+	r.looks(2)
+	r.want("9/s", 0, "must be YAML")
+	r.write("tenants: { acme: { rate: 9/s } }")
+	r.looks(2)
+	r.want("9/s", 1) // as before the mistake: nothing to do
+}
+
+func TestFileThatIsGoneChangesNothing(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	if err := os.Remove(r.path); err != nil {
+		t.Fatal(err)
+	}
+	r.looks(3)
+	r.want("", 1)
+	r.write("tenants: { acme: { rate: 6/s } }")
+	r.looks(2)
+	r.want("6/s", 1)
+}
+
+func TestPoliciesWaitForRedis(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
+	r.write("tenants: { acme: { rate: 6/s } }")
+	r.looks(4)
+	r.want("", 0, "redis does not answer")
+	r.fails = nil
+	r.looks(1)
+	r.want("6/s", 1)
+}
+
+func TestPoliciesThatWaitGiveWayToAMistake(t *testing.T) {
+	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
+	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
+	r.write("tenants: { acme: { rate: 6/s } }")
+	r.looks(2)
+	r.want("", 0, "redis does not answer")
+	r.write("tenants: { acme: { rate: fast } }")
+	r.reload(t.Context()) // as on SIGHUP
+	r.fails = nil
+	r.looks(3)
+	r.want("", 0, "stay in force")
+	r.write("tenants: { acme: { rate: 6/s } }")
+	r.looks(2)
+	r.want("6/s", 1)
+}
+
+func TestSettingsOfTheStartAreNamed(t *testing.T) {
+	r := startReloading(t, "worker: { lease: 30s }")
+	r.write("worker: { lease: 40s }\nlog: { level: warn }\ntenants: { acme: { rate: 6/s } }")
+	r.reload(t.Context()) // as on SIGHUP, at once
+	r.want("6/s", 1, "restart to apply them", "log, worker")
+}

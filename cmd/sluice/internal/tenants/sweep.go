@@ -1,0 +1,204 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// sweepFlags select jobs of one tenant.
+type sweepFlags struct {
+	access.AdminFlags
+	Name          string     `arg:"" help:"Name of the tenant."`
+	ID            []string   `name:"id" filled:"" placeholder:"ID" help:"Only these jobs; repeatable."`
+	Route         string     `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
+	Error         string     `filled:"" placeholder:"TEXT" help:"Only jobs whose last error contains this text."`
+	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before this time, such as 2026-01-02T15:04:05Z [now]."`
+	JSON          bool       `help:"Print the outcome as JSON."`
+}
+
+func (f *sweepFlags) filter(state string) (wire.Filter, error) {
+	filter := wire.Filter{IDs: f.ID, State: state, Route: f.Route, Error: f.Error}
+	if f.CreatedBefore != nil {
+		// The zero time means now.
+		if filter.CreatedBefore = *f.CreatedBefore; filter.CreatedBefore.Unix() <= 0 {
+			return filter, console.Usagef("--created-before: must be after 1970")
+		}
+	}
+	return filter, nil
+}
+
+type tenantPurgeCmd struct {
+	sweepFlags
+	State *string `enum:"queued,scheduled,retrying,dead" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying or dead."`
+	All   bool    `help:"Jobs in every state: queued, scheduled, retrying and dead."`
+	Yes   bool    `short:"y" help:"Do not ask for confirmation."`
+}
+
+func (tenantPurgeCmd) Help() string {
+	return `Example:
+  sluice tenant purge acme --state dead --error "404" --yes
+  sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json
+
+One of --state, --id or --all (every state) is required; other flags narrow the selection. Leased jobs are skipped. On a terminal the command asks for confirmation; elsewhere it requires --yes. After a failure it can be repeated.`
+}
+
+func (c *tenantPurgeCmd) Run(a *console.App) error {
+	state := ""
+	if c.State != nil {
+		state = *c.State
+	}
+	switch {
+	case c.All && state != "":
+		return console.Usagef("--all and --state exclude each other")
+	case !c.All && state == "" && len(c.ID) == 0:
+		return console.Usagef("one of --state, --id or --all is required; --state is queued, scheduled, retrying or dead")
+	}
+	filter, err := c.filter(state)
+	if err != nil {
+		return err
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	if !c.Yes {
+		if !console.Terminal(a.In) || !console.Terminal(a.Err) {
+			return console.Usagef("purge deletes jobs: --yes is required without a terminal")
+		}
+		t, err := remote.Tenant(a.Ctx, c.Name)
+		if err != nil {
+			return fmt.Errorf("read the tenant: %w", err)
+		}
+		question := fmt.Sprintf("Purge %s of the tenant %s, which has %d waiting and %d dead jobs? They cannot be restored. [y/N] ", filterText(filter), c.Name, t.Depth, t.DeadLetters)
+		if err := a.Confirm(question); err != nil {
+			return err
+		}
+	}
+	s := sweep{Tenant: c.Name, verb: "purge", done: "purged", call: remote.Purge}
+	return s.run(a, filter, c.JSON)
+}
+
+type tenantReplayCmd struct{ sweepFlags }
+
+func (tenantReplayCmd) Help() string {
+	return `Example:
+  sluice tenant replay acme --error "502"
+  sluice tenant replay acme --route default --json
+
+The jobs get all their attempts again and leave at the tenant's rate. Without flags all dead jobs are replayed. The command stops when the queue is full, with exit code 1, and can be repeated.`
+}
+
+func (c *tenantReplayCmd) Run(a *console.App) error {
+	filter, err := c.filter("")
+	if err != nil {
+		return err
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	s := sweep{Tenant: c.Name, verb: "replay", done: "replayed", call: remote.ReplayAll}
+	return s.run(a, filter, c.JSON)
+}
+
+// filterText describes the jobs of a purge.
+func filterText(f wire.Filter) string {
+	text := "all waiting and dead jobs"
+	if f.State != "" {
+		text = "the " + f.State + " jobs"
+	}
+	if len(f.IDs) > 0 {
+		text += fmt.Sprintf(" among %d ids", len(f.IDs))
+	}
+	if f.Route != "" {
+		text += " for the route " + f.Route
+	}
+	if f.Error != "" {
+		text += fmt.Sprintf(" with %q in their last error", f.Error)
+	}
+	if !f.CreatedBefore.IsZero() {
+		text += " created before " + f.CreatedBefore.Format(time.RFC3339)
+	}
+	return text
+}
+
+// sweep is one change of many jobs, made in steps, and its summary.
+type sweep struct {
+	Tenant        string    `json:"tenant"`
+	Count         int64     `json:"count"`
+	CreatedBefore time.Time `json:"created_before,omitzero"`
+	Stopped       string    `json:"stopped,omitempty"`
+	RetryAfterMS  int64     `json:"retry_after_ms,omitempty"`
+	Error         string    `json:"error,omitempty"` // why it ended early
+
+	verb, done string
+	call       func(ctx context.Context, tenant string, f wire.Filter) (wire.Swept, error)
+}
+
+// run makes the steps and prints the summary, after a failure too.
+func (s *sweep) run(a *console.App, filter wire.Filter, asJSON bool) error {
+	err := s.steps(a.Ctx, a.Err, filter)
+	switch {
+	case err != nil && s.CreatedBefore.IsZero(): // the first step failed
+		return fmt.Errorf("%s the jobs: %w", s.verb, err)
+	case errors.Is(err, context.Canceled):
+		s.Error = "interrupted"
+	case err != nil:
+		s.Error = err.Error()
+	}
+	if asJSON {
+		err = console.PrintJSON(a.Out, s)
+	} else {
+		err = s.print(a.Out)
+	}
+	if err == nil && (s.Error != "" || s.Stopped != "") {
+		return console.ErrReported
+	}
+	return err
+}
+
+func (s *sweep) steps(ctx context.Context, w io.Writer, filter wire.Filter) error {
+	view, _ := console.NewProgress(w)
+	defer view.Close()
+	began := time.Now()
+	if console.Terminal(w) { // a step may take some seconds
+		view.Show(s.done, 0, -1, console.Counts{}, 0)
+	}
+	for {
+		got, err := s.call(ctx, s.Tenant, filter)
+		if err != nil {
+			return err
+		}
+		s.Count += got.Count
+		s.CreatedBefore, s.Stopped, s.RetryAfterMS = got.CreatedBefore, got.Stopped, got.RetryAfterMS
+		if !got.More {
+			return nil
+		}
+		filter.CreatedBefore = got.CreatedBefore
+		view.Show(s.done, int(s.Count), -1, console.Counts{}, time.Since(began))
+	}
+}
+
+func (s *sweep) print(w io.Writer) error {
+	rows := [][]string{{s.done, strconv.FormatInt(s.Count, 10)}}
+	if s.Stopped != "" {
+		why := s.Stopped
+		if s.RetryAfterMS > 0 {
+			why += fmt.Sprintf("; capacity is free again in %v",
+				time.Duration(s.RetryAfterMS)*time.Millisecond)
+		}
+		rows = append(rows, []string{"stopped", why})
+	}
+	if s.Error != "" {
+		rows = append(rows, []string{"ended early", s.Error})
+	}
+	return console.PrintTable(w, rows)
+}

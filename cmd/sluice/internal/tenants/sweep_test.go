@@ -1,0 +1,239 @@
+package tenants
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// control is the admin listener over a fake queue, with n dead jobs of the tenant acme.
+type control struct {
+	t     *testing.T
+	queue *apitest.Fake
+	url   string
+	fail  func(r *http.Request) bool // answer 503 instead
+}
+
+func newControl(t *testing.T, n int) *control {
+	t.Helper()
+	c := &control{t: t, queue: apitest.New(), fail: func(*http.Request) bool { return false }}
+	s, err := api.New(c.queue, api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.fail(r) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		s.Admin().ServeHTTP(w, r)
+	}))
+	t.Cleanup(admin.Close)
+	c.url = admin.URL
+	intake := httptest.NewServer(s.Intake())
+	defer intake.Close()
+	jobs, err := client.New(intake.URL, "", intake.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		got, err := jobs.Submit(t.Context(), client.Submission{Tenant: "acme", Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.queue.Finish(got.Job.ID, shaper.Dead, nil, &queue.JobError{Message: "502 from upstream"})
+	}
+	return c
+}
+
+// run runs a command about the tenant acme.
+func (c *control) run(verb string, flags ...string) (code int, out, errs string) {
+	c.t.Helper()
+	var stdout, stderr bytes.Buffer
+	args := append([]string{"tenant", verb, "acme", "--admin", c.url}, flags...)
+	switch verb {
+	case "set", "pause", "drain", "resume":
+		args = append(args, "--create") // nobody has heard of acme yet
+	}
+	code = run(c.t.Context(), args, console.Stdio{In: strings.NewReader(""), Out: &stdout, Err: &stderr}, nil)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestSweepCommands(t *testing.T) {
+	const all = "--created-before=2100-01-01T00:00:00Z"
+	for _, c := range []struct {
+		what  string
+		args  []string
+		dead  int
+		code  int
+		out   string
+		errs  string
+		left  int // dead jobs
+		alive int
+	}{
+		{"purge", []string{"purge", "--all", "--yes"}, 5, command.ExitOK, "purged  5", "purged 2, ", 0, 0},
+		{"purge of nothing", []string{"purge", "--all", "-y"}, 0, command.ExitOK, "purged  0", "", 0, 0},
+		{"purge by error", []string{"purge", "--error", "502", "--state", "dead", "--route", "default", all, "--yes"}, 3, command.ExitOK, "purged  3", "purged 2, ", 0, 0},
+		{"purge by another error", []string{"purge", "--all", "--error", "404", "--yes"}, 3, command.ExitOK, "purged  0", "", 3, 0},
+		{"purge of old jobs", []string{"purge", "--all", "--created-before=2020-01-01T00:00:00Z", "--yes"}, 3, command.ExitOK, "purged  0", "", 3, 0},
+		{"purge of some ids", []string{"purge", "--id=0000000000000000000000000001,abc", "--id=0000000000000000000000000002", "--yes", "--json"}, 3, command.ExitOK, `"count": 2`, "", 1, 0},
+		{"purge of all time", []string{"purge", "--all", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3, command.ExitUsage, "", "after 1970", 3, 0},
+		{"purge unasked", []string{"purge", "--state=dead"}, 3, command.ExitUsage, "", "--yes is required", 3, 0},
+		{"purge of no state", []string{"purge", "--state=leased", "--yes"}, 3, command.ExitUsage, "", "--state", 3, 0},
+		{"purge of no route", []string{"purge", "--route", "", "--yes"}, 3, command.ExitUsage, "", "--route must not be empty: give a value or omit the flag\nTry: sluice tenant purge --help", 3, 0},
+		{"purge of no error", []string{"purge", "--state=dead", "--error=", "--yes"}, 3, command.ExitUsage, "", "--error must not be empty", 3, 0},
+		{"purge of no id", []string{"purge", "--id=", "--yes"}, 3, command.ExitUsage, "", "--id must not be empty", 3, 0},
+		{"purge without a selection", []string{"purge", "--yes"}, 3, command.ExitUsage, "", "one of --state, --id or --all", 3, 0},
+		{"purge by error alone", []string{"purge", "--error=502", "--yes"}, 3, command.ExitUsage, "", "one of --state, --id or --all", 3, 0},
+		{"purge of all of a state", []string{"purge", "--all", "--state=dead", "--yes"}, 3, command.ExitUsage, "", "exclude each other", 3, 0},
+		{"replay of no route", []string{"replay", "--route="}, 3, command.ExitUsage, "", "--route must not be empty", 3, 0},
+		{"replay of no error", []string{"replay", "--error", ""}, 3, command.ExitUsage, "", "--error must not be empty", 3, 0},
+		{"change of no route", []string{"set", "--route", "", "--burst", "7"}, 3, command.ExitUsage, "", "--route must not be empty", 3, 0},
+		{"purge of a bad id", []string{"purge", "--id=a/b", "--yes"}, 3, command.ExitFailed, "", "ids[0] (string) must be the id of a job", 3, 0},
+		{"replay", []string{"replay"}, 5, command.ExitOK, "replayed  5", "replayed 4, ", 0, 5},
+		{"replay as JSON", []string{"replay", "--json"}, 1, command.ExitOK, `"tenant": "acme"`, "", 0, 1},
+		{"replay into a full queue", []string{"replay"}, 9, command.ExitFailed, "stopped   queue-full; capacity is free again in ", "replayed 6, ", 2, 7},
+		{"replay into a full queue as JSON", []string{"replay", "--json"}, 9, command.ExitFailed, `"stopped": "queue-full"`, "", 2, 7},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			with := newControl(t, c.dead)
+			with.queue.SweptMost = 2
+			limit := int64(7)
+			if _, err := with.queue.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				o.Capacity = &limit
+				return o, nil
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			code, out, errs := with.run(c.args[0], c.args[1:]...)
+			if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
+				t.Errorf("exit code %d, want %d\n%s\nwant %q\n%s\nwant %q", code, c.code, out, c.out, errs, c.errs)
+			}
+			for state, want := range map[queue.ListState]int{queue.ListDead: c.left, queue.ListQueued: c.alive} {
+				page, err := with.queue.List(t.Context(), queue.List{Tenant: "acme", State: state, Limit: 100})
+				if err != nil || len(page.Jobs) != want {
+					t.Errorf("%d jobs are %s, want %d (%v)", len(page.Jobs), state, want, err)
+				}
+			}
+		})
+	}
+}
+
+// What was done before a failure is told, and the same command does the rest.
+func TestSweepThatBreaks(t *testing.T) {
+	c := newControl(t, 5)
+	c.queue.SweptMost = 2
+	calls := 0
+	c.fail = func(*http.Request) bool { calls++; return calls > 2 }
+	code, out, errs := c.run("purge", "--all", "--yes")
+	if code != command.ExitFailed || !strings.Contains(out, "purged       4") || !strings.Contains(out, "ended early  Service Unavailable (503)") {
+		t.Errorf("exit code %d\n%s\n%s", code, out, errs)
+	}
+	if code, _, errs := c.run("purge", "--all", "--yes"); code != command.ExitFailed || !strings.Contains(errs, "purge the jobs: Service Unavailable (503)") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+	calls = 0
+	if code, out, errs := c.run("purge", "--all", "--yes", "--json"); code != command.ExitOK || !strings.Contains(out, `"count": 1`) {
+		t.Errorf("exit code %d\n%s\n%s", code, out, errs)
+	}
+}
+
+func TestFilterText(t *testing.T) {
+	for _, c := range []struct {
+		filter wire.Filter
+		want   string
+	}{
+		{wire.Filter{}, "all waiting and dead jobs"},
+		{wire.Filter{State: "dead", IDs: []string{"a", "b"}, Route: "r", Error: "50\n2", CreatedBefore: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+			`the dead jobs among 2 ids for the route r with "50\n2" in their last error created before 2026-01-02T03:04:05Z`},
+	} {
+		if got := filterText(c.filter); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	for answer, want := range map[string]error{"y\n": nil, "YES\n": nil, " y": nil, "n\n": console.ErrReported, "\n": console.ErrReported, "": console.ErrReported, "yessir\n": console.ErrReported} {
+		var errs bytes.Buffer
+		a := &console.App{Ctx: t.Context(), Stdio: console.Stdio{In: strings.NewReader(answer), Err: &errs}}
+		if err := a.Confirm("Sure? "); err != want || !strings.HasPrefix(errs.String(), "Sure? ") {
+			t.Errorf("%q: %v, %s", answer, err, errs.String())
+		}
+	}
+	var errs bytes.Buffer
+	in, out := io.Pipe()
+	defer out.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := &console.App{Ctx: ctx, Stdio: console.Stdio{In: in, Err: &errs}}
+	if err := a.Confirm("Sure? "); err != console.ErrReported || !strings.Contains(errs.String(), "Nothing was changed.") {
+		t.Errorf("%v, %s", err, errs.String())
+	}
+}
+
+func TestHistoryCommand(t *testing.T) {
+	c := newControl(t, 0)
+	if code, out, errs := c.run("history"); code != command.ExitOK || out != "" || !strings.Contains(errs, "No changes were made") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	for _, change := range [][]string{
+		{"set", "--rate", "200/s", "--capacity", "5", "--reason", "black friday"}, {"set", "--reset", "rate", "--max-wait", "5s"}, {"pause"}, {"drain", "--reason", "moves"}, {"resume"},
+	} {
+		if code, _, errs := c.run(change[0], change[1:]...); code != command.ExitOK {
+			t.Fatalf("%v: %s", change, errs)
+		}
+	}
+	code, out, errs := c.run("history")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if code != command.ExitOK || len(lines) != 6 {
+		t.Fatalf("%d %s %s", code, out, errs)
+	}
+	for i, want := range [][]string{
+		{"AT", "REVISION", "BY", "REASON", "CHANGE"}, {" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining true → -"},
+		{" 4 ", "moves", "draining - → true"}, {" 3 ", "paused - → true"}, {" 2 ", "rate 200/s → -, max_wait_ms - → 5000"},
+		{" 1 ", "black friday", "rate - → 200/s, capacity - → 5"},
+	} {
+		for _, text := range want {
+			if !strings.Contains(lines[i]+" ", text) {
+				t.Errorf("%q is not in %s", text, lines[i])
+			}
+		}
+	}
+	if code, out, _ := c.run("history", "--json"); code != command.ExitOK || !strings.Contains(out, `"reason": "black friday"`) {
+		t.Errorf("%d %s", code, out)
+	}
+}
+
+func TestRatesInTheHistory(t *testing.T) {
+	paces := []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 100}}
+	for _, c := range []struct {
+		before, after wire.Overrides
+		want          string
+	}{
+		{wire.Overrides{}, wire.Overrides{}, "-"},
+		{wire.Overrides{}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}}, "rates - → 1000/d burst 100"},
+		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &[]wire.Pace{}}}, "rates 1000/d burst 100 → none"},
+		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Burst: new(int64(0))}}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Concurrency: new(int64(0))}}, "burst 0 → -, concurrency - → 0"},
+	} {
+		if got := changeText(c.before, c.after); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,416 @@
+// Package tenants holds the commands that read and change tenants and their API keys.
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Cmd is the command tenant with its subcommands.
+type Cmd struct {
+	List    tenantListCmd    `cmd:"" help:"List tenants with their settings and figures."`
+	Get     tenantGetCmd     `cmd:"" help:"Print the settings and figures of a tenant."`
+	Set     tenantSetCmd     `cmd:"" help:"Change settings of a tenant."`
+	Pause   tenantPauseCmd   `cmd:"" help:"Stop the departures of a tenant; jobs are still admitted."`
+	Drain   tenantDrainCmd   `cmd:"" help:"Stop the admission for a tenant; waiting jobs still leave."`
+	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
+	Unhold  tenantUnholdCmd  `cmd:"" help:"End the holds of a tenant after its upstream has recovered."`
+	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
+	Replay  tenantReplayCmd  `cmd:"" help:"Queue dead jobs of a tenant again."`
+	Diff    tenantDiffCmd    `cmd:"" help:"Show the changes that tenant apply would make."`
+	Apply   tenantApplyCmd   `cmd:"" help:"Apply the settings of tenants in a file."`
+	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
+}
+
+func (Cmd) Help() string {
+	return `Example:
+  sluice tenant get acme
+  sluice tenant set acme --rate 200/s --capacity 5000
+
+The commands ask the admin listener. Changes are stored in Redis, outrank the configuration file, and apply to waiting jobs at once.`
+}
+
+// tenantFlags name one tenant.
+type tenantFlags struct {
+	access.AdminFlags
+	Name string `arg:"" help:"Name of the tenant."`
+	JSON bool   `help:"Print the tenant as JSON."`
+}
+
+// changeFlags name one tenant to change.
+type changeFlags struct {
+	tenantFlags
+	Create bool `help:"Create the tenant if it is unknown, so that its settings apply to its first job."`
+}
+
+// tune makes the change. For an unknown tenant, whose name may be misspelt, it asks for
+// confirmation or requires --create.
+func (f *changeFlags) tune(
+	a *console.App, change func(*client.Client) (wire.Tenant, error),
+) (wire.Tenant, error) {
+	remote, err := f.Connect(1)
+	if err != nil {
+		return wire.Tenant{}, err
+	}
+	if f.Create {
+		return change(remote)
+	}
+	t, err := change(remote.Known())
+	var answer *client.Error
+	if errors.As(err, &answer) && answer.Kind() == "unknown-tenant" && console.Terminal(a.In) &&
+		console.Terminal(a.Err) {
+		if err := a.Confirm(fmt.Sprintf("The tenant %s is unknown. Create it? [y/N] ",
+			console.Printable(f.Name))); err != nil {
+			return wire.Tenant{}, err
+		}
+		return change(remote)
+	}
+	return t, err
+}
+
+type tenantListCmd struct {
+	access.AdminFlags
+	console.ListFlags
+}
+
+func (tenantListCmd) Help() string {
+	return `Example:
+  sluice tenant list
+  sluice tenant list --all --json
+
+The list has the tenants with jobs, figures or settings of their own: rate, capacity, waiting and running jobs, dead letters, and what limits the next departure.
+
+Next: sluice tenant get NAME.`
+}
+
+// tenantPage is the largest page of tenants.
+const tenantPage = 200
+
+func (c *tenantListCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	list := console.Listed[wire.Tenant]{
+		Most: tenantPage,
+		Head: tenantLine("TENANT", "RATE", "CAPACITY", "DEPTH", "RUNNING", "DEAD", "LIMITED BY"),
+		Row: func(t wire.Tenant) string {
+			figure := func(n int64) string { return strconv.FormatInt(n, 10) }
+			limitedBy := t.LimitedBy
+			if held := console.HeldText(t.Figures); held != "" && t.LimitedBy == "held" {
+				limitedBy += " " + held
+			}
+			if t.Draining {
+				limitedBy += ", draining"
+			}
+			return tenantLine(t.Tenant, console.RateText(t.Rate), figure(t.Capacity), figure(t.Depth),
+				figure(t.Running), figure(t.DeadLetters), limitedBy)
+		},
+		Fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
+			page, err := remote.Tenants(a.Ctx, cursor, limit)
+			if err != nil {
+				return nil, "", fmt.Errorf("list the tenants: %w", err)
+			}
+			return page.Items, page.NextCursor, nil
+		},
+	}
+	return list.Print(a.Out, a.Err, c.ListFlags)
+}
+
+func tenantLine(name, rate, capacity, depth, running, dead, limitedBy string) string {
+	return fmt.Sprintf("%-24s  %-12s  %10s  %10s  %8s  %8s  %s", name, rate, capacity, depth, running, dead,
+		limitedBy)
+}
+
+type tenantGetCmd struct{ tenantFlags }
+
+func (tenantGetCmd) Help() string {
+	return `Example:
+  sluice tenant get acme
+  sluice tenant get acme --json
+
+The output has each setting with its source, the waiting and running jobs, what limits the next departure, and the totals. An unknown tenant has the defaults.
+
+Next: sluice tenant set NAME changes a setting; sluice tenant history NAME lists the changes.`
+}
+
+func (c *tenantGetCmd) Run(a *console.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	t, err := remote.Tenant(a.Ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("read the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+type tenantSetCmd struct {
+	changeFlags
+	Rate          *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
+	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle period."`
+	Capacity      *int64         `placeholder:"N" help:"Maximum number of waiting jobs."`
+	CapacityBytes *int64         `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
+	Concurrency   *int64         `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
+	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
+	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000', separated by commas. The strictest wins."`
+	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
+	Route         string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
+	Reset         []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
+	Reason        string         `placeholder:"TEXT" help:"Reason of the change, for the history."`
+}
+
+func (tenantSetCmd) Help() string {
+	return `Example:
+  sluice tenant set acme --rate 200/s --capacity 5000 --reason "black friday"
+  sluice tenant set newcomer --rate 10/s --create
+  sluice tenant set acme --route login --rate 5/m
+  sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
+  sluice tenant set acme --reset rate,capacity
+
+Settings without a flag stay as they are. A change applies to waiting jobs at once, without a burst. For an unknown tenant the command asks for confirmation on a terminal; elsewhere it requires --create.
+
+Next: sluice tenant get NAME.`
+}
+
+func (c *tenantSetCmd) Run(a *console.App) error {
+	patch, err := c.patch()
+	if err != nil {
+		return err
+	}
+	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) {
+		return remote.Patch(a.Ctx, c.Name, patch)
+	})
+	if err != nil {
+		return fmt.Errorf("change the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
+}
+
+// patch returns the flags as a JSON merge patch; null resets a setting.
+func (c *tenantSetCmd) patch() (map[string]any, error) {
+	patch := map[string]any{}
+	for _, name := range c.Reset {
+		if name == "max_wait" {
+			name = "max_wait_ms"
+		}
+		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency",
+			"max_wait_ms", "paused", "tier"}, name) {
+			return nil, console.Usagef("--reset: %q: must be a setting of a tenant", name)
+		}
+		patch[name] = nil
+	}
+	if c.Rate != nil {
+		patch["rate"] = *c.Rate
+	}
+	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity,
+		"capacity_bytes": c.CapacityBytes, "concurrency": c.Concurrency} {
+		if value != nil {
+			patch[name] = *value
+		}
+	}
+	if c.MaxWait != nil {
+		if *c.MaxWait%time.Millisecond != 0 {
+			return nil, console.Usagef("--max-wait: %v: must be in whole milliseconds", *c.MaxWait)
+		}
+		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
+	}
+	if len(c.Rates) > 0 {
+		paces := make([]wire.Pace, len(c.Rates))
+		for i, text := range c.Rates {
+			pace, err := console.ParsePace(text)
+			if err != nil {
+				return nil, console.Usagef("--rates: %q: %v", text, err)
+			}
+			paces[i] = pace
+		}
+		patch["rates"] = paces
+	}
+	if c.Tier != "" {
+		patch["tier"] = c.Tier
+	}
+	if len(patch) == 0 {
+		return nil, console.Usagef("at least one setting is required, such as --rate 200/s")
+	}
+	if c.Route != "" {
+		if _, tier := patch["tier"]; tier {
+			return nil, console.Usagef("--tier and --route exclude each other: only a tenant has a tier")
+		}
+		patch = map[string]any{"routes": map[string]any{c.Route: patch}}
+	}
+	if c.Reason != "" {
+		patch["reason"] = c.Reason
+	}
+	return patch, nil
+}
+
+// switchFlags name a tenant that is paused, drained or resumed.
+type switchFlags struct {
+	changeFlags
+	Reason string `placeholder:"TEXT" help:"Reason of the change, for the history."`
+}
+
+// change makes the change and prints the tenant. verb names the change in an error.
+func (f *switchFlags) change(
+	a *console.App, verb string,
+	change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error),
+) error {
+	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) {
+		return change(remote, a.Ctx, f.Name, f.Reason)
+	})
+	if err != nil {
+		return fmt.Errorf("%s the tenant: %w", verb, err)
+	}
+	return printTenant(a.Out, t, f.JSON)
+}
+
+type tenantPauseCmd struct{ switchFlags }
+
+func (tenantPauseCmd) Help() string {
+	return `Example:
+  sluice tenant pause acme --reason "upstream maintenance"
+
+Jobs are still admitted until the queue is full. Running deliveries finish.
+
+Next: sluice tenant resume NAME.`
+}
+
+func (c *tenantPauseCmd) Run(a *console.App) error {
+	return c.change(a, "pause", (*client.Client).Pause)
+}
+
+type tenantDrainCmd struct{ switchFlags }
+
+func (tenantDrainCmd) Help() string {
+	return `Example:
+  sluice tenant drain acme --reason "moves to another installation"
+
+Waiting jobs leave at the tenant's rate. New jobs and replays are refused; clients get a Retry-After. The drain lasts until sluice tenant resume.
+
+Next: sluice top NAME shows the depth.`
+}
+
+func (c *tenantDrainCmd) Run(a *console.App) error {
+	return c.change(a, "drain", (*client.Client).Drain)
+}
+
+type tenantResumeCmd struct{ switchFlags }
+
+func (tenantResumeCmd) Help() string {
+	return `Example:
+  sluice tenant resume acme
+
+The waiting jobs leave at the tenant's rate, not at once.`
+}
+
+func (c *tenantResumeCmd) Run(a *console.App) error {
+	return c.change(a, "resume", (*client.Client).Resume)
+}
+
+type tenantUnholdCmd struct{ switchFlags }
+
+func (tenantUnholdCmd) Help() string {
+	return `Example:
+  sluice tenant unhold acme --reason "upstream is back"
+
+An upstream can hold a flow for up to an hour with Retry-After. Use this command if it has recovered earlier. The jobs then leave at a reduced rate, which grows by a twentieth of the full rate each second. An open circuit breaker holds them again. The change is in the history.
+
+Next: sluice tenant get NAME shows the effective rate.`
+}
+
+func (c *tenantUnholdCmd) Run(a *console.App) error {
+	return c.change(a, "unhold", (*client.Client).Unhold)
+}
+
+func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
+	if asJSON {
+		return console.PrintJSON(w, t)
+	}
+	rows := [][]string{{"tenant", t.Tenant, ""}}
+	if t.Tier != "" {
+		rows = append(rows, []string{"tier", t.Tier, t.Sources["tier"]})
+	}
+	rows = append(rows, policyRows(t.Policy)...)
+	if t.Draining {
+		rows = append(rows, []string{"draining", "true", t.Sources["draining"]})
+	}
+	if t.Reason != "" {
+		rows = append(rows, []string{"reason", t.Reason, ""})
+	}
+	rows = append(rows, figureRows(t.Figures)...)
+	if t.DeadBytes > 0 {
+		rows = append(rows, []string{"bytes stored", console.BytesText(t.StoredBytes), ""},
+			[]string{"of dead letters", console.BytesText(t.DeadBytes), ""})
+	}
+	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
+		f := t.Routes[route]
+		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) {
+			break // it would repeat every row
+		}
+		rows = append(rows, []string{"", "", ""}, []string{"route", route, ""})
+		rows = append(rows, policyRows(f.Policy)...)
+		rows = append(rows, figureRows(f.Figures)...)
+	}
+	return console.PrintTable(w, rows)
+}
+
+func samePolicy(a, b wire.Policy) bool {
+	same := func(x, y []string) bool { return slices.Equal(x[:2], y[:2]) }
+	return slices.EqualFunc(policyRows(a), policyRows(b), same)
+}
+
+// policyRows returns the settings with their sources.
+func policyRows(p wire.Policy) [][]string {
+	rows := [][]string{
+		{"rate", console.RateText(p.Rate), p.Sources["rate"]},
+		{"burst", strconv.FormatInt(p.Burst, 10), p.Sources["burst"]},
+	}
+	if len(p.Rates) > 0 {
+		rows = append(rows, []string{"rates", console.RatesText(p.Rates), p.Sources["rates"]})
+	}
+	rows = append(rows, []string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]})
+	if p.CapacityBytes > 0 {
+		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10),
+			p.Sources["capacity_bytes"]})
+	}
+	return append(rows,
+		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
+		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(),
+			p.Sources["max_wait_ms"]},
+		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
+}
+
+func figureRows(f wire.Figures) [][]string {
+	figure := func(label, value string) []string { return []string{label, value, ""} }
+	rows := [][]string{
+		figure("depth", strconv.FormatInt(f.Depth, 10)),
+		figure("running", strconv.FormatInt(f.Running, 10)),
+		figure("limited by", f.LimitedBy),
+	}
+	if held := console.HeldText(f); held != "" {
+		rows = append(rows, figure("held", held))
+	}
+	return append(rows,
+		figure("effective rate", fmt.Sprintf("%.4g/s", f.EffectiveRate)),
+		figure("oldest wait", (time.Duration(f.OldestWaitMS)*time.Millisecond).String()),
+		figure("admitted", strconv.FormatInt(f.Admitted, 10)),
+		figure("rejected", strconv.FormatInt(f.Rejected, 10)),
+		figure("departed", strconv.FormatInt(f.Departed, 10)),
+		figure("succeeded", strconv.FormatInt(f.Succeeded, 10)),
+		figure("dead", strconv.FormatInt(f.DeadLetters, 10)),
+		figure("dead in all", strconv.FormatInt(f.Dead, 10)),
+	)
+}

@@ -1,0 +1,189 @@
+package top
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// sample is one sample as JSON: the figures of the server, and the rates of the last second.
+type sample struct {
+	Overview overviewFigures `json:"overview"`
+	Matching int             `json:"matching"` // number of matching tenants; the first ones are listed
+	Tenants  []tenantFigures `json:"tenants"`
+	Tenant   *shownTenant    `json:"tenant,omitempty"` // the requested one
+}
+
+type overviewFigures struct {
+	wire.Overview
+	rateFigures
+}
+
+type tenantFigures struct {
+	wire.TenantLine
+	rateFigures
+}
+
+type shownTenant struct {
+	wire.TenantNow
+	rateFigures
+}
+
+// rateFigures are absent before there are two samples.
+type rateFigures struct {
+	Arrivals   *float64 `json:"arrivals_per_s,omitempty"`
+	Departures *float64 `json:"departures_per_s,omitempty"`
+	Refusals   *float64 `json:"refusals_per_s,omitempty"`
+}
+
+func ratesOf(k *track) rateFigures {
+	p, known := k.now()
+	if !known {
+		return rateFigures{}
+	}
+	return rateFigures{Arrivals: &p.arrived, Departures: &p.departed, Refusals: &p.refused}
+}
+
+// samples gathers the messages of a feed into samples.
+type samples struct {
+	model *topModel // holds the figures, as for the screen
+	first bool      // the first table was received
+}
+
+// take adds a message. A sample is complete with each table but the first.
+func (l *samples) take(news any) (look sample, complete bool) {
+	m := l.model
+	_, _ = m.Update(news)
+	if _, is := news.(tenantsNews); !is || m.overview == nil {
+		return sample{}, false
+	}
+	if _, known := m.all.now(); !l.first || !known { // rates need two samples
+		l.first = true
+		return sample{}, false
+	}
+	look = sample{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching,
+		Tenants: []tenantFigures{}}
+	for _, row := range m.table.Items {
+		look.Tenants = append(look.Tenants, tenantFigures{row, ratesOf(m.tracks[row.Tenant])})
+	}
+	if m.tenant != nil {
+		look.Tenant = &shownTenant{*m.tenant, ratesOf(&m.figures)}
+	}
+	return look, true
+}
+
+// print writes samples until there are enough or the command is interrupted.
+func (c *Cmd) print(a *console.App, f *liveFeed, look client.Look) error {
+	ctx, cancel := context.WithCancel(a.Ctx)
+	defer cancel()
+	l := &samples{model: newTopModel(ctx, "", look, topPorts{})}
+	var failed error
+	left := c.Count
+	f.send = func(news any) {
+		if link, is := news.(linkNews); is && link.err != nil {
+			fmt.Fprintf(a.Err, "no connection; retrying: %s\n", linkText(link.err))
+		}
+		look, complete := l.take(news)
+		if !complete || ctx.Err() != nil {
+			return
+		}
+		failed = c.printSample(a.Out, look)
+		if left--; left == 0 || failed != nil {
+			cancel()
+		}
+	}
+	err := f.run(ctx, look)
+	switch {
+	case err != nil:
+		return err
+	case failed != nil:
+		return fmt.Errorf("print: %w", failed)
+	case left > 0:
+		return errors.New("interrupted")
+	}
+	return nil
+}
+
+func (c *Cmd) printSample(w io.Writer, l sample) error {
+	var buf bytes.Buffer // one write a sample, so that a reader never sees half of one
+	if c.JSON {
+		e := json.NewEncoder(&buf)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(l); err != nil {
+			return err
+		}
+	} else {
+		printSampleLines(&buf, l)
+	}
+	_, err := w.Write(buf.Bytes())
+	return err
+}
+
+// printSampleLines writes a line of all tenants, then one of each. Each line begins with the
+// instant.
+func printSampleLines(w io.Writer, l sample) {
+	o := l.Overview
+	at := o.At.UTC().Format("15:04:05")
+	store := "ok"
+	if !o.Store.OK {
+		store = "UNREACHABLE"
+	}
+	late := ""
+	if o.Lateness != nil {
+		late = fmt.Sprintf(" lateness_p99 %sms", console.Short(*o.Lateness))
+	}
+	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth,
+		o.Running, o.rateFigures.text(), o.Workers, late, store)
+	if t := l.Tenant; t != nil {
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s p99 %s\n", at, console.Plain(t.Tenant.Tenant), console.RateText(t.Rate), t.LimitedBy,
+			heldPart(t.HeldUntil, t.HeldBy,
+				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS), console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
+		return
+	}
+	for _, t := range l.Tenants {
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at,
+			console.Plain(t.Tenant), console.RateText(t.Rate), t.LimitedBy,
+			heldPart(t.HeldUntil, t.HeldBy,
+				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS))
+	}
+}
+
+// deadPart returns the number of dead letters, empty for none.
+func deadPart(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return " dead " + strconv.FormatInt(n, 10)
+}
+
+// heldPart returns until when a tenant is held and by what, empty if it is not.
+func heldPart(until time.Time, by string, status int) string {
+	if until.IsZero() {
+		return ""
+	}
+	part := " until " + until.UTC().Format("15:04:05")
+	if by != "" {
+		part += " " + by
+	}
+	if status != 0 {
+		part += " " + strconv.Itoa(status)
+	}
+	return part
+}
+
+func (r rateFigures) text() string {
+	if r.Arrivals == nil {
+		return ""
+	}
+	return fmt.Sprintf(" in %s/s out %s/s refused %s/s", console.Short(*r.Arrivals),
+		console.Short(*r.Departures), console.Short(*r.Refusals))
+}

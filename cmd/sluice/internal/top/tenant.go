@@ -1,0 +1,200 @@
+package top
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/guptarohit/asciigraph"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// tenantLines returns height lines about the shown tenant: its settings, its state and its charts.
+func (m *topModel) tenantLines(height int) []string {
+	name := styleTitle.Render(console.Plain(m.look.Tenant))
+	t := m.tenant
+	if t == nil {
+		return []string{"", name, "", "waiting for its figures …"}
+	}
+	if t.Tier != "" {
+		name += ", tier " + console.Plain(t.Tier)
+	}
+	state := limitOf(t)
+	lines := []string{
+		name + ": " + state,
+		m.joined(
+			"rate "+console.RateText(t.Rate)+from(t.Sources["rate"]), "effective "+effectiveText(t.Rate,
+				t.Rates, t.EffectiveRate), fmt.Sprintf("burst %s", console.Count(t.Burst)),
+			ratesPart(t.Rates), boundPart("concurrency", t.Concurrency), maxWaitPart(t.MaxWaitMS),
+		),
+	}
+	share := fillOf(wire.TenantLine{Depth: t.Depth, Capacity: t.Capacity})
+	cells := min(40, max(8, m.width/4))
+	lines = append(lines,
+		m.joined(
+			fmt.Sprintf("depth [%s] %s of %s", shareStyle(share).Render(gauge(share, cells)),
+				console.Count(t.Depth), console.Count(t.Capacity)),
+			console.Count(t.Running)+" running", "oldest wait "+oldestText(t.OldestWaitMS)),
+		m.joined(fmt.Sprintf("waits p50 %s  p95 %s  p99 %s", console.MillisText(t.WaitP50MS),
+			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))),
+		m.joined(fmt.Sprintf("admitted %s", console.Count(t.Admitted)),
+			fmt.Sprintf("refused %s", console.Count(t.Rejected)), fmt.Sprintf("succeeded %s",
+				console.Count(t.Succeeded)),
+			fmt.Sprintf("dead %s now, %s in all", console.Count(t.DeadLetters), console.Count(t.Dead))),
+	)
+	return append(lines, m.charts(height-len(lines))...)
+}
+
+// joined returns the parts that are not empty, cut to the width.
+func (m *topModel) joined(parts ...string) string {
+	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "" })
+	return ansi.Truncate(strings.Join(parts, ", "), m.width, "…")
+}
+
+// limitOf describes what limits the next departure.
+func limitOf(t *wire.TenantNow) string {
+	text, style := "", lipgloss.NewStyle()
+	switch t.LimitedBy {
+	case "rate":
+		text = "its jobs leave at the rate"
+	case "concurrency":
+		text, style = "all deliveries of its concurrency are running", styleWarn
+	case "upstream":
+		text, style = "the upstream is slow: its deliveries use all slots that a worker allows them", styleWarn
+	case "late":
+		text, style = "its jobs arrive too late from Redis to leave on time", styleWarn
+	case "workers":
+		text, style = "no worker has a free slot, or no worker is live", styleWarn
+	case "held":
+		text, style = "held", styleWarn
+		if held := console.HeldText(t.Figures); held != "" {
+			text += " " + held
+		}
+	case "paused":
+		text, style = "paused", styleWarn
+	default:
+		text = "idle"
+	}
+	if t.Paused && t.LimitedBy != "paused" {
+		text, style = "paused", styleWarn
+	}
+	if t.Draining {
+		text, style = text+", draining: no job is admitted", styleWarn
+	}
+	if t.Reason != "" {
+		text += " (reason: " + console.Plain(t.Reason) + ")"
+	}
+	return style.Render(text)
+}
+
+func from(source string) string {
+	if source == "" {
+		return ""
+	}
+	return " (" + console.Plain(source) + ")"
+}
+
+func ratesPart(paces []wire.Pace) string {
+	if len(paces) == 0 {
+		return ""
+	}
+	return "and " + console.RatesText(paces)
+}
+
+func boundPart(label string, n int64) string {
+	if n == 0 {
+		return "no " + label + " cap"
+	}
+	return label + " " + console.Count(n)
+}
+
+func maxWaitPart(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return "max wait " + console.MillisText(ms)
+}
+
+const (
+	chartAxis  = 9 // cells of the labels and the axis
+	chartLeast = 3 // lines of the smallest chart
+)
+
+// charts plot arrivals, departures and the depth below each other, each on its own scale, as many
+// as fit.
+func (m *topModel) charts(height int) []string {
+	type chart struct {
+		caption string
+		figure  func(point) float64
+		style   lipgloss.Style
+	}
+	wanted := []chart{{"arrivals a second", arrivedOf, styleIn},
+		{"departures a second", departedOf, styleGood}, {"depth", depthOf, styleWarn}}
+	n := len(wanted)
+	for n > 1 && height/n < chartLeast+2 { // a caption and an empty line for each
+		n--
+	}
+	if height < chartLeast+2 {
+		return nil
+	}
+	cells := max(8, min(m.width-chartAxis, trackLength))
+	var lines []string
+	for i, c := range wanted[:n] {
+		share := height / n
+		if i < height%n {
+			share++
+		}
+		values := m.figures.last(cells, c.figure)
+		caption := c.caption
+		if p, known := m.figures.now(); known {
+			caption += ": " + console.Short(c.figure(p))
+		}
+		if i == 0 {
+			caption += fmt.Sprintf("  (the last %v, a second a column)", time.Duration(cells)*time.Second)
+		}
+		lines = append(lines, "", caption)
+		lines = append(lines, plotLines(values, cells, share-2, c.style)...)
+	}
+	return lines
+}
+
+// plotLines returns a chart from zero up in exactly height lines. The newest value is at the right.
+func plotLines(values []float64, cells, height int, style lipgloss.Style) []string {
+	most := highest(values)
+	if most == 0 {
+		most = 1
+	}
+	padded := make([]float64, cells)
+	for i := range padded {
+		if at := i - (cells - len(values)); at >= 0 {
+			padded[i] = values[at]
+		} else {
+			padded[i] = math.NaN()
+		}
+	}
+	text := asciigraph.Plot(padded, asciigraph.Height(height-1), asciigraph.LowerBound(0),
+		asciigraph.UpperBound(most), asciigraph.Offset(3),
+		asciigraph.YAxisValueFormatter(func(v float64) string {
+			return right(console.Short(v),
+				chartAxis-3)
+		}))
+	lines := strings.Split(text, "\n")
+	for len(lines) < height {
+		lines = append(lines, "")
+	}
+	for i, line := range lines {
+		line = strings.TrimPrefix(line, " ")
+		if axis := strings.IndexAny(line, "┤┼"); axis >= 0 {
+			axis += len("┤")
+			line = line[:axis] + style.Render(line[axis:])
+		}
+		lines[i] = line
+	}
+	return lines[:height]
+}

@@ -1,0 +1,545 @@
+package top
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// topWorld is a server as the model sees it: figures by the second, and what was asked of it.
+type topWorld struct {
+	t       *testing.T
+	m       *topModel
+	now     time.Time
+	samples []client.Look
+	changes []change
+	err     error // of the next change
+}
+
+func newTopWorld(t *testing.T, width, height int) *topWorld {
+	w := &topWorld{t: t, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	w.m = newTopModel(t.Context(), "http://127.0.0.1:8081", client.Look{Sort: "depth", Limit: topRows}, topPorts{
+		look: func(l client.Look) { w.samples = append(w.samples, l) },
+		change: func(_ context.Context, c change) (wire.Tenant, error) {
+			w.changes = append(w.changes, c)
+			return wire.Tenant{Tenant: c.tenant, Policy: wire.Policy{Rate: c.rate}, Revision: 8}, w.err
+		},
+	})
+	w.send(tea.WindowSizeMsg{Width: width, Height: height})
+	return w
+}
+
+// send updates the model, and carries out what it commands.
+func (w *topWorld) send(msg tea.Msg) (quit bool) {
+	_, cmd := w.m.Update(msg)
+	for cmd != nil {
+		answer := cmd()
+		if _, quit = answer.(tea.QuitMsg); quit || answer == nil {
+			return quit
+		}
+		_, cmd = w.m.Update(answer)
+	}
+	return false
+}
+
+// keys presses keys by their names, text letter by letter.
+func (w *topWorld) keys(names ...string) (quit bool) {
+	special := map[string]rune{
+		"enter": tea.KeyEnter, "esc": tea.KeyEsc, "up": tea.KeyUp, "down": tea.KeyDown, "pgup": tea.KeyPgUp, "pgdown": tea.KeyPgDown, "home": tea.KeyHome,
+		"end": tea.KeyEnd, "backspace": tea.KeyBackspace,
+	}
+	for _, name := range names {
+		if code, is := special[name]; is {
+			quit = w.send(tea.KeyPressMsg{Code: code})
+			continue
+		}
+		for _, r := range name {
+			quit = w.send(tea.KeyPressMsg{Code: r, Text: string(r)})
+		}
+	}
+	return quit
+}
+
+// tenantAt is the n-th tenant after so many seconds: the first is full and refuses, the second is
+// paused, others have less and less.
+func tenantAt(n int, seconds int) wire.TenantLine {
+	s := int64(seconds)
+	r := wire.TenantLine{
+		Tenant: fmt.Sprintf("tenant-%02d", n), Rate: wire.Rate{Limit: 10, PeriodMS: 1000}, EffectiveRate: 10, Capacity: 1000, Depth: max(0, int64(900-60*n)),
+		Running: 2, LimitedBy: "rate", OldestWaitMS: int64(90_000 - 6000*n), Admitted: 1000 + 10*s, Departed: 100 + 10*s, Succeeded: 99 + 10*s, Dead: 1,
+	}
+	switch n {
+	case 0:
+		wave := int64(300 + 200*math.Sin(float64(seconds)/3))
+		r.Tenant, r.Rate, r.EffectiveRate = "acme", wire.Rate{Limit: 200, PeriodMS: 1000}, 200
+		r.Capacity, r.Depth, r.Admitted, r.Departed, r.Rejected = 5000, 5000-wave/4, 270*s+wave, 200*s, 70*s+max(0, wave-350)
+		r.OldestWaitMS = 24_870
+	case 1:
+		r.Tenant, r.Paused, r.LimitedBy, r.Departed, r.Depth = "日本商店 with a long name.example", true, "paused", 100, min(1000, 700+10*s)
+	case 2:
+		r.Rate, r.EffectiveRate, r.LimitedBy = wire.Rate{Limit: 5, PeriodMS: 86_400_000}, 2.5/86400, "held"
+	case 3:
+		r.LimitedBy = "concurrency"
+	case 15:
+		r.LimitedBy, r.Depth, r.OldestWaitMS = "idle", 0, 0
+	}
+	return r
+}
+
+// pass lets seconds pass: the figures of each come.
+func (w *topWorld) pass(seconds, tenants int) {
+	for range seconds {
+		w.now = w.now.Add(time.Second)
+		s := int(w.now.Sub(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)) / time.Second)
+		var rows []wire.TenantLine
+		o := overviewNews{At: w.now, Tenants: int64(tenants), Running: 24, Bytes: 5 << 20, Workers: 2, Lateness: new(1.234), Store: wire.StoreState{
+			OK: true, Engine: "redis", Version: "7.0.15", PingMS: 0.21, UsedMemory: 12 << 20, MaxMemory: 1 << 30,
+		}}
+		for n := range tenants {
+			r := tenantAt(n, s)
+			rows = append(rows, r)
+			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted, o.Rejected+r.Rejected, o.Departed+r.Departed
+		}
+		w.send(linkNews{})
+		w.send(o)
+		w.send(tenantsNews{At: w.now, Matching: tenants, Items: rows})
+		if at := slices.IndexFunc(rows, func(r wire.TenantLine) bool { return r.Tenant == w.m.look.Tenant }); at >= 0 {
+			r := rows[at]
+			n := tenantNews{At: w.now, WaitP50MS: 120, WaitP95MS: 2345, WaitP99MS: 24_870}
+			n.Tenant.Tenant, n.Tier, n.Revision, n.Reason = r.Tenant, "pro", 7, "black friday"
+			n.Policy = wire.Policy{Rate: r.Rate, Burst: 1, Capacity: r.Capacity, Concurrency: 64, Paused: r.Paused, Sources: map[string]string{"rate": "api"}}
+			n.Figures = wire.Figures{
+				Depth: r.Depth, Running: r.Running, LimitedBy: r.LimitedBy, EffectiveRate: r.EffectiveRate, OldestWaitMS: r.OldestWaitMS,
+				Admitted: r.Admitted, Rejected: r.Rejected, Departed: r.Departed, Succeeded: r.Succeeded, Dead: r.Dead,
+			}
+			w.send(n)
+		}
+	}
+}
+
+// frame is the screen, with the colours left out, after a look at its size.
+func (w *topWorld) frame() string {
+	w.t.Helper()
+	text := w.m.View().Content
+	lines := strings.Split(text, "\n")
+	if len(lines) != max(w.m.height, 1) {
+		w.t.Errorf("%d lines on a screen of %d", len(lines), w.m.height)
+	}
+	for _, line := range lines {
+		if cells := ansi.StringWidth(line); cells > w.m.width {
+			w.t.Errorf("%d cells in a line of %d: %s", cells, w.m.width, line)
+		}
+	}
+	return ansi.Strip(text)
+}
+
+// foot is the last lines of the screen.
+func (w *topWorld) foot() string {
+	lines := strings.Split(w.frame(), "\n")
+	return strings.Join(lines[max(0, len(lines)-4):], "\n")
+}
+
+// Frames as they are looked at by a person; -update writes them anew.
+var update = flag.Bool("update", false, "write the frames of testdata anew")
+
+func TestTopFrames(t *testing.T) {
+	for name, c := range map[string]struct {
+		width, height int
+		do            func(w *topWorld)
+	}{
+		"list-80x24":   {80, 24, func(w *topWorld) { w.pass(40, 30); w.keys("down") }},
+		"list-140x30":  {140, 30, func(w *topWorld) { w.pass(70, 30) }},
+		"list-60x10":   {60, 10, func(w *topWorld) { w.pass(10, 30); w.keys("end") }},
+		"tenant-80x24": {80, 24, func(w *topWorld) { w.pass(40, 30); w.keys("enter"); w.pass(5, 30) }},
+		"tenant-140x45": {140, 45, func(w *topWorld) {
+			w.pass(70, 30)
+			w.keys("enter")
+			w.pass(60, 30)
+		}},
+		"change-80x24": {80, 24, func(w *topWorld) { w.pass(40, 30); w.keys("++") }},
+		"away-80x24": {80, 24, func(w *topWorld) {
+			w.pass(40, 3)
+			w.send(linkNews{err: errors.New("connection refused")})
+		}},
+		"empty-80x24": {80, 24, func(w *topWorld) { w.pass(3, 0) }},
+		"start-80x24": {80, 24, func(w *topWorld) {}},
+		"help-80x24":  {80, 24, func(w *topWorld) { w.keys("?") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTopWorld(t, c.width, c.height)
+			c.do(w)
+			file := filepath.Join("testdata", name+".txt")
+			got := w.frame() + "\n"
+			if *update {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(got), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// No size, state or text breaks the screen.
+func TestTopFitsEveryScreen(t *testing.T) {
+	for _, size := range [][2]int{{1, 1}, {5, 2}, {20, 5}, {40, 12}, {79, 13}, {80, 14}, {100, 20}, {119, 24}, {120, 24}, {400, 120}} {
+		w := newTopWorld(t, size[0], size[1])
+		w.frame()
+		w.pass(3, 50)
+		w.frame()
+		for _, keys := range [][]string{{"down", "+"}, {"y"}, {"/", "x"}, {"esc"}, {"?"}, {"esc"}, {"p"}, {"n"}, {"enter"}, {"-"}, {"y"}} {
+			w.keys(keys...)
+			w.frame()
+		}
+		w.pass(2, 50)
+		w.frame()
+		w.send(linkNews{err: errors.New(strings.Repeat("long ", 100))})
+		w.frame()
+	}
+}
+
+// Every change is asked for, says what it changes, and is made once, of the tenant that was asked
+// about.
+func TestTopChanges(t *testing.T) {
+	w := newTopWorld(t, 100, 24)
+	w.keys("+")
+	if !strings.Contains(w.foot(), "no tenant is chosen") {
+		t.Error(w.foot())
+	}
+	w.pass(3, 5)
+
+	w.keys("p")
+	if got := w.foot(); len(w.changes) != 0 || !strings.Contains(got, "Pause acme? Its jobs stop leaving (4,883 wait)") {
+		t.Error(got, w.changes)
+	}
+	w.keys("n")
+	if len(w.changes) != 0 || !strings.Contains(w.foot(), "cancelled: nothing was changed") {
+		t.Error(w.foot(), w.changes)
+	}
+	w.keys("p", "enter") // a key that is hit by habit is no yes
+	if len(w.changes) != 0 {
+		t.Error(w.changes)
+	}
+	w.keys("py")
+	if len(w.changes) != 1 || w.changes[0].tenant != "acme" || w.changes[0].action != "pause" || !strings.Contains(w.foot(), "acme is paused (revision 8)") {
+		t.Error(w.foot(), w.changes)
+	}
+	w.keys("r")
+	if got := w.foot(); !strings.Contains(got, "Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.") {
+		t.Error(got)
+	}
+	w.keys("y")
+
+	w.keys("++-")
+	if got := w.foot(); !strings.Contains(got, "from 200/s to 250/s? Then the waiting jobs (4,883) leave in 19.5s.") {
+		t.Error(got)
+	}
+	// Meanwhile the order of the table changes; the question stays what it was.
+	rows := slices.Clone(w.m.table.Items)
+	slices.Reverse(rows)
+	w.send(tenantsNews{At: w.now.Add(time.Second), Matching: 5, Items: rows})
+	w.keys("y")
+	want := change{tenant: "acme", action: "rate", rate: wire.Rate{Limit: 250, PeriodMS: 1000}, before: wire.Rate{Limit: 200, PeriodMS: 1000}, depth: 4883}
+	if len(w.changes) != 3 || w.changes[2] != want || !strings.Contains(w.foot(), "the rate of acme is 250/s (revision 8)") {
+		t.Errorf("%s\n%+v", w.foot(), w.changes)
+	}
+	w.err = &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: 401}}
+	w.keys("+y")
+	if got := w.foot(); !strings.Contains(got, "acme was not changed: Credentials are missing or wrong (401)") {
+		t.Error(got)
+	}
+	// In the view of one tenant it is that one which is changed.
+	w.keys("down", "enter")
+	w.err = nil
+	w.keys("-y")
+	if got := w.changes[len(w.changes)-1].tenant; got != w.m.look.Tenant {
+		t.Errorf("%s was changed", got)
+	}
+}
+
+// Further rates are part of what an effective rate is compared with, and what waits is not foretold
+// by the first rate alone.
+func TestTopFurtherRates(t *testing.T) {
+	w := newTopWorld(t, 140, 30)
+	day := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
+	row := tenantAt(5, 1)
+	row.Tenant, row.Rates, row.EffectiveRate = "partner", []wire.Pace{day}, 1000.0/86_400
+	show := func() {
+		w.now = w.now.Add(time.Second)
+		w.send(linkNews{})
+		w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{row}})
+		n := tenantNews{At: w.now}
+		n.Tenant.Tenant, n.Rate, n.Rates, n.EffectiveRate, n.Depth = row.Tenant, row.Rate, row.Rates, row.EffectiveRate, row.Depth
+		n.Routes = map[string]wire.Flow{"default": {Policy: n.Policy}}
+		if len(row.Rates) == 0 {
+			n.Routes["login"] = wire.Flow{Policy: wire.Policy{Rate: wire.Rate{Limit: 5, PeriodMS: 60_000}}}
+		}
+		w.send(n)
+	}
+	says := func(frame string, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(frame, part) {
+				t.Errorf("%q is missing:\n%s", part, frame)
+			}
+		}
+	}
+	show()
+	says(w.frame(), "10/s+ 100%")
+	w.keys("r")
+	says(w.foot(), "Resume partner? Its jobs (600 wait) leave at their rates.")
+	w.keys("n", "+")
+	says(w.foot(), "from 10/s to 13/s? Further rates, and rates of routes, stay as they are.")
+	w.keys("n", "enter")
+	row.EffectiveRate /= 2
+	show()
+	says(w.frame(), "rate 10/s, effective 50%", "and 1000/d burst 1000")
+
+	row.Rates, row.EffectiveRate = nil, 10
+	show()
+	w.keys("r")
+	says(w.foot(), "Its jobs (600 wait) leave at their rates.") // a route has one of its own
+}
+
+func TestTopLooks(t *testing.T) {
+	w := newTopWorld(t, 80, 24)
+	w.pass(2, 30)
+	w.keys("down", "enter", "esc", "s", "s", "s", "s", "/", "acme", "backspace", "enter", "esc")
+	chosen := w.m.table.Items[1].Tenant
+	look := client.Look{Sort: "depth", Limit: topRows}
+	with := func(change func(*client.Look)) client.Look {
+		l := look
+		change(&l)
+		return l
+	}
+	want := []client.Look{
+		with(func(l *client.Look) { l.Tenant = chosen }), look,
+		with(func(l *client.Look) { l.Sort = "oldest_wait" }), with(func(l *client.Look) { l.Sort = "refused" }), with(func(l *client.Look) { l.Sort = "name" }), look,
+		with(func(l *client.Look) { l.Search = "acm" }), look,
+	}
+	if diff := cmp.Diff(want, w.samples); diff != "" {
+		t.Error(diff)
+	}
+	// Keys that mean something elsewhere are text of a search.
+	w.keys("/", "q?+p")
+	w.send(tea.PasteMsg{Content: "x\n\x1b[31my"})
+	if w.m.typed != "q?+px \ufffd[31my" || w.m.plan != nil {
+		t.Errorf("%q", w.m.typed)
+	}
+	w.keys("esc")
+	if w.m.look.Search != "" || len(w.samples) != len(want) {
+		t.Error(w.samples)
+	}
+	if w.keys("esc") || !w.keys("q") || !w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}) {
+		t.Error("q and ctrl+c end it, esc does not")
+	}
+}
+
+// The cursor stays on its tenant while the order changes, and near its place when the tenant is
+// gone.
+func TestTopCursor(t *testing.T) {
+	w := newTopWorld(t, 80, 24)
+	w.pass(2, 40)
+	w.keys("end")
+	if w.m.chosen != "tenant-39" || w.m.first != 40-w.m.rows() {
+		t.Errorf("%s, from %d", w.m.chosen, w.m.first)
+	}
+	rows := slices.Clone(w.m.table.Items)
+	slices.Reverse(rows)
+	w.send(tenantsNews{At: w.now.Add(time.Second), Items: rows})
+	if w.m.chosen != "tenant-39" || w.m.first != 0 || !strings.Contains(w.frame(), "> tenant-39") {
+		t.Errorf("%s, from %d\n%s", w.m.chosen, w.m.first, w.frame())
+	}
+	w.send(tenantsNews{At: w.now.Add(2 * time.Second), Items: rows[1:]})
+	if w.m.chosen != "tenant-38" {
+		t.Error(w.m.chosen)
+	}
+	w.send(tenantsNews{At: w.now.Add(3 * time.Second)})
+	if w.m.chosen != "" || w.keys("enter", "down", "pgup", "end") || w.m.look.Tenant != "" {
+		t.Error(w.m.chosen)
+	}
+	// Tenants out of sight are forgotten.
+	if w.pass(70, 1); len(w.m.tracks) != 1 {
+		t.Errorf("%d tracks", len(w.m.tracks))
+	}
+}
+
+// Text of others can neither steer the terminal nor break the line.
+func TestTopPlainText(t *testing.T) {
+	w := newTopWorld(t, 80, 24)
+	evil := "a\x1b[2J\u202eb\u2028c"
+	w.send(overviewNews{At: w.now, Store: wire.StoreState{Engine: "redis\x1b[1m", Error: "line\x1b]0;t\x07"}})
+	w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{{Tenant: evil, LimitedBy: "rate", Rate: wire.Rate{Limit: 1, PeriodMS: 1000}}}})
+	w.send(linkNews{err: errors.New(evil)})
+	for _, key := range []string{"p", "y", "enter"} {
+		if w.keys(key); strings.ContainsAny(w.frame(), "\x1b\u202e\u2028\a") || strings.Contains(w.m.View().Content, "\x1b[2J") {
+			t.Errorf("after %s: %q", key, w.m.View().Content)
+		}
+	}
+}
+
+func TestTrack(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		at   []float64 // seconds
+		now  []totals
+		want []point
+	}{
+		"a second":      {[]float64{0, 1, 2}, []totals{{10, 0, 5}, {20, 5, 7}, {20, 5, 7}}, []point{{15, 2, 5, 0}, {}}},
+		"four a second": {[]float64{0, .25, .5, .75, 1, 1.25}, []totals{{}, {admitted: 1}, {admitted: 2}, {admitted: 3}, {admitted: 4}, {admitted: 5}}, []point{{arrived: 4}}},
+		"a slow scan":   {[]float64{0, 3}, []totals{{}, {admitted: 6}}, []point{{arrived: 2}, {arrived: 2}, {arrived: 2}}},
+		"a restart":     {[]float64{0, 1, 2, 3}, []totals{{admitted: 10}, {admitted: 20}, {admitted: 1}, {admitted: 2}}, []point{{arrived: 1}}},
+		"long away":     {[]float64{0, 1, 100, 101}, []totals{{}, {admitted: 1}, {admitted: 1}, {admitted: 3}}, []point{{arrived: 2}}},
+		"backwards":     {[]float64{5, 4, 5}, []totals{{}, {}, {departed: 3}}, []point{{departed: 3}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var k track
+			for i, now := range c.now {
+				k.see(start.Add(time.Duration(c.at[i]*float64(time.Second))), now, 0)
+			}
+			if diff := cmp.Diff(c.want, k.points, cmp.AllowUnexported(point{})); len(c.want)+len(k.points) > 0 && diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	var k track
+	for i := range 2 * trackLength {
+		k.see(start.Add(time.Duration(i)*time.Second), totals{}, 0)
+	}
+	if len(k.points) != trackLength {
+		t.Errorf("%d points", len(k.points))
+	}
+}
+
+func TestRateSteps(t *testing.T) {
+	second, minute, day := int64(1000), int64(60_000), int64(86_400_000)
+	for _, c := range []struct{ rate, faster, slower wire.Rate }{
+		{wire.Rate{Limit: 200, PeriodMS: second}, wire.Rate{Limit: 250, PeriodMS: second}, wire.Rate{Limit: 160, PeriodMS: second}},
+		{wire.Rate{Limit: 250, PeriodMS: second}, wire.Rate{Limit: 310, PeriodMS: second}, wire.Rate{Limit: 200, PeriodMS: second}},
+		{wire.Rate{Limit: 2, PeriodMS: second}, wire.Rate{Limit: 3, PeriodMS: second}, wire.Rate{Limit: 1, PeriodMS: second}},
+		{wire.Rate{Limit: 1, PeriodMS: second}, wire.Rate{Limit: 2, PeriodMS: second}, wire.Rate{Limit: 1, PeriodMS: 2 * second}},
+		{wire.Rate{Limit: 1, PeriodMS: 2 * second}, wire.Rate{Limit: 1, PeriodMS: second}, wire.Rate{Limit: 1, PeriodMS: 4 * second}},
+		{wire.Rate{Limit: 5, PeriodMS: minute}, wire.Rate{Limit: 6, PeriodMS: minute}, wire.Rate{Limit: 4, PeriodMS: minute}},
+		{wire.Rate{Limit: 1_000_000, PeriodMS: second}, wire.Rate{Limit: 1_000_000, PeriodMS: second}, wire.Rate{Limit: 800_000, PeriodMS: second}},
+		{wire.Rate{Limit: 1, PeriodMS: 366 * day}, wire.Rate{Limit: 1, PeriodMS: 183 * day}, wire.Rate{Limit: 1, PeriodMS: 366 * day}},
+	} {
+		if got := faster(c.rate); got != c.faster {
+			t.Errorf("faster than %s: %s", console.RateText(c.rate), console.RateText(got))
+		}
+		if got := slower(c.rate); got != c.slower {
+			t.Errorf("slower than %s: %s", console.RateText(c.rate), console.RateText(got))
+		}
+	}
+}
+
+func TestTopTexts(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{console.Count(0), "0"}, {console.Count(999), "999"}, {console.Count(1000), "1,000"}, {console.Count(-1234567), "-1,234,567"},
+		{console.Short(0), "0"}, {console.Short(0.004), "0"}, {console.Short(0.25), "0.25"}, {console.Short(12.34), "12.3"}, {console.Short(99.97), "100"}, {console.Short(9999), "9999"}, {console.Short(12345), "12.3k"},
+		{console.Short(345678), "346k"}, {console.Short(1.25e6), "1.2M"}, {console.Short(7e9), "7G"}, {console.Short(7e14), "7e+14"},
+		{console.BytesText(0), "0 B"}, {console.BytesText(1000), "0.98 KiB"}, {console.BytesText(5 << 30), "5 GiB"},
+		{console.SpanText(0), "0ms"}, {console.SpanText(0.9996), "1.00s"}, {console.SpanText(2.046), "2.05s"}, {console.SpanText(99.96), "1m40s"}, {console.SpanText(3599.4), "59m59s"}, {console.SpanText(7300), "2h02m"},
+		{console.SpanText(86400 * 12), "12d"}, {console.SpanText(math.Inf(1)), "11574d"},
+		{left("日本商店", 5), "日本…"}, {left("ab", 4), "ab  "}, {right("ab", 4), "  ab"}, {right("abcdef", 4), "abc…"},
+		{gauge(0, 4), "    "}, {gauge(0.001, 4), "▏   "}, {gauge(0.5, 4), "██  "}, {gauge(0.999, 4), "███▉"}, {gauge(1, 4), "████"}, {gauge(9, 4), "████"},
+		{spark([]float64{0, 1, 50, 100, 200}, 6, 100), " ▁▂▅██"}, {spark(nil, 3, 0), "   "}, {spark([]float64{1, 2, 3}, 2, 3), "▆█"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+}
+
+// A look is printed with each table but the first, which has no rates.
+func TestTopLines(t *testing.T) {
+	want := "12:00:02 all: tenants 2 depth 5615 running 24 in 466/s out 200/s refused 128/s workers 2 lateness_p99 1.2ms store ok\n" +
+		"12:00:02 acme: rate 200/s by rate depth 4895/5000 running 2 in 456/s out 200/s refused 128/s oldest 24.9s\n" +
+		"12:00:02 日本商店 with a long name.example: rate 10/s by paused depth 720/1000 running 2 in 10/s out 0/s refused 0/s oldest 84.0s\n"
+	cmd := Cmd{}
+	w := newTopWorld(t, 80, 24)
+	l := &samples{model: w.m}
+	var out bytes.Buffer
+	feed := func(news any) {
+		if look, complete := l.take(news); complete {
+			if err := cmd.printSample(&out, look); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for s := 1; s <= 2; s++ {
+		now := w.now.Add(time.Duration(s) * time.Second)
+		rows := []wire.TenantLine{tenantAt(0, s), tenantAt(1, s)}
+		o := overviewNews{At: now, Tenants: 2, Running: 24, Workers: 2, Lateness: new(1.234), Store: wire.StoreState{OK: true}}
+		for _, r := range rows {
+			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted, o.Rejected+r.Rejected, o.Departed+r.Departed
+		}
+		feed(o)
+		feed(tenantsNews{At: now, Matching: 2, Items: rows})
+	}
+	got := out.String()
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	out.Reset()
+	cmd.JSON = true
+	feed(tenantsNews{At: w.now.Add(3 * time.Second), Matching: 2, Items: []wire.TenantLine{tenantAt(0, 3)}})
+	var look struct {
+		Overview struct {
+			Depth    int64    `json:"depth"`
+			Arrivals *float64 `json:"arrivals_per_s"`
+		} `json:"overview"`
+		Tenants []struct {
+			Tenant   string   `json:"tenant"`
+			Capacity int64    `json:"capacity"`
+			Refusals *float64 `json:"refusals_per_s"`
+		} `json:"tenants"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &look); err != nil || strings.Count(out.String(), "\n") != 1 {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if look.Overview.Arrivals == nil || len(look.Tenants) != 1 || look.Tenants[0].Tenant != "acme" || look.Tenants[0].Capacity != 5000 || look.Tenants[0].Refusals == nil {
+		t.Errorf("%+v", look)
+	}
+}
+
+// What the stream tells of the minutes before is drawn at once, and what was seen already is not
+// drawn twice.
+func TestTopBeginsWithThePast(t *testing.T) {
+	w := newTopWorld(t, 80, 24)
+	var past historyNews
+	for i := range 7 {
+		past.Overviews = append(past.Overviews, wire.PastOverview{At: w.now.Add(time.Duration(i-7) * 5 * time.Second), Admitted: int64(100 * i), Departed: int64(50 * i)})
+	}
+	w.send(past)
+	if p, known := w.m.all.now(); !known || p.arrived != 20 || p.departed != 10 || len(w.m.all.points) != 30 {
+		t.Errorf("%+v of %d points", p, len(w.m.all.points))
+	}
+	w.send(past)
+	if len(w.m.all.points) != 30 {
+		t.Errorf("%d points after the same again", len(w.m.all.points))
+	}
+}
