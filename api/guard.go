@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
-	"github.com/dunglas/httpsfv"
-
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
@@ -108,7 +107,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				w.Header()[name] = values
 			}
 			if p != nil {
-				p.write(w)
+				p.Write(w)
 				return
 			}
 		}
@@ -119,7 +118,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // decide asks the store for so many requests of the key at once, at least one, and observes what
 // became of each. The problem is nil where they may pass; told are the headers of the answer,
 // whichever. Where the client is gone nothing was decided, and they pass.
-func (g *Guard) decide(ctx context.Context, key string, cost int64) (decision GuardDecision, refusal *problem, told http.Header) {
+func (g *Guard) decide(ctx context.Context, key string, cost int64) (decision GuardDecision, refusal *problem.Problem, told http.Header) {
 	d, err := g.ask(ctx, key, cost)
 	switch {
 	case err != nil && ctx.Err() != nil: // which says nothing of the store
@@ -129,22 +128,22 @@ func (g *Guard) decide(ctx context.Context, key string, cost int64) (decision Gu
 		if g.cfg.Shadow || !g.cfg.FailClosed {
 			return g.observe(GuardFailedOpen, cost), nil, nil
 		}
-		p := storageUnavailable.with("it cannot be told whether the request may pass; send the same one again").retry(retryAfterSeconds(time.Second))
+		p := problem.StorageUnavailable.With("it cannot be told whether the request may pass; send the same one again").RetryIn(time.Second)
 		return g.observe(GuardFailedClosed, cost), p, nil
 	case d.Allowed:
 		return g.observe(GuardAllowed, cost), nil, g.headers(d, 0)
 	case g.cfg.Shadow:
 		return g.observe(GuardWouldRefuse, cost), nil, nil
 	}
-	p := rateLimited.with(fmt.Sprintf("%s lets pass %s", g.cfg.Rule.Name, g.cfg.Rule.Policy.Rate))
+	p := problem.RateLimited.With(fmt.Sprintf("%s lets pass %s", g.cfg.Rule.Name, g.cfg.Rule.Policy.Rate))
 	p.Guard = g.cfg.Rule.Name
 	if cost > d.Limit {
 		p.Detail += fmt.Sprintf("; %d at once can never pass", cost)
 		return g.observe(GuardRefused, cost), p, g.headers(d, 0)
 	}
-	p.RetryAfterMS = max(1, wholeMillis(d.RetryAfter))
-	seconds := retryAfterSeconds(d.RetryAfter)
-	return g.observe(GuardRefused, cost), p.retry(seconds), g.headers(d, seconds)
+	p.RetryAfterMS = max(1, ratelimit.Millis(d.RetryAfter))
+	seconds := ratelimit.RetryAfter(d.RetryAfter)
+	return g.observe(GuardRefused, cost), p.Retry(seconds), g.headers(d, seconds)
 }
 
 // ask asks the store; cost 0 is only a question.
@@ -162,31 +161,20 @@ func (g *Guard) observe(d GuardDecision, times int64) GuardDecision {
 	return d
 }
 
-// headers tell where the key stands. retryAfter is the Retry-After of a refusal in seconds, 0
-// otherwise. In the shadow nothing is told.
+// headers are the rate limit headers of the answer; none in shadow mode. retryAfter is the
+// Retry-After of a refusal in seconds, 0 otherwise.
 func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 	h := http.Header{}
 	if g.cfg.Shadow {
 		return h
 	}
-	m, name := g.cfg.Headers, g.cfg.Rule.Name
-	if m == HeadersIETF || m == HeadersBoth {
-		quota, window := wholeWindow(g.cfg.Rule.Policy.Rate)
-		policy, left := quotaItem(name, "q", quota), quotaItem(name, "r", d.Remaining)
-		policy.Params.Add("w", structuredInt(window))
-		next := d.Reset
-		if d.RetryAfter > 0 { // not where it is refused for good: then there is only the limit to come back to
-			next = d.RetryAfter
-		}
-		left.Params.Add("t", structuredInt(max(1, ceilSeconds(next))))
-		setList(h, "RateLimit-Policy", httpsfv.List{policy})
-		setList(h, "RateLimit", httpsfv.List{left})
+	next := d.Reset
+	if d.RetryAfter > 0 { // 0 where it is refused for good
+		next = d.RetryAfter
 	}
-	if m == HeadersLegacy || m == HeadersBoth {
-		h.Set("X-Ratelimit-Limit", strconv.FormatInt(d.Limit, 10))
-		h.Set("X-Ratelimit-Remaining", strconv.FormatInt(d.Remaining, 10))
-		h.Set("X-Ratelimit-Retry-After", strconv.FormatInt(retryAfter, 10))
-	}
+	g.cfg.Headers.Limiter(h, ratelimit.Limit{
+		Name: g.cfg.Rule.Name, Rate: g.cfg.Rule.Policy.Rate, Limit: d.Limit, Remaining: d.Remaining, Next: next, RetryAfter: retryAfter,
+	})
 	return h
 }
 

@@ -9,10 +9,13 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -56,8 +59,8 @@ func GuardBys() []GuardBy {
 // Endpoints are the ids of the operations that guards may stand before.
 func Endpoints() []string {
 	var ids []string
-	for _, op := range (&Server{}).jobOperations() {
-		ids = append(ids, op.id)
+	for _, op := range contract.Jobs(0) {
+		ids = append(ids, op.Id)
 	}
 	return ids
 }
@@ -185,7 +188,7 @@ func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) e
 			continue
 		}
 		if _, p, told := g.decide(r.Context(), key, 1); p != nil {
-			maps.Copy(p.header, told)
+			maps.Copy(p.Header, told)
 			return p
 		}
 	}
@@ -193,34 +196,11 @@ func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) e
 }
 
 // guardRefusals are the problems that the operation may be answered with because of guards.
-func (s *Server) guardRefusals(operation string) []kind {
+func (s *Server) guardRefusals(operation string) []problem.Kind {
 	if slices.ContainsFunc(s.guards, func(g *intakeGuard) bool { return g.covers(operation) }) {
-		return []kind{rateLimited, storageUnavailable}
+		return []problem.Kind{problem.RateLimited, problem.StorageUnavailable}
 	}
 	return nil
-}
-
-// guardOperations are the part of the control plane that is about guards.
-func (s *Server) guardOperations() []operation {
-	const tag, path = "Guards", "/v1/guards"
-	unknown := append([]kind{unknownGuard, storageUnavailable}, operatorKinds...)
-	return []operation{{
-		id: "list-guards", method: http.MethodGet, path: path, tag: tag, summary: "List the guards",
-		description: "Limiters in front of the intake, as the configuration has them.",
-		answers:     map[int]answerDoc{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, refusals: operatorKinds, handle: s.listGuards,
-	}, {
-		id: "list-blocked", method: http.MethodGet, path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
-		description: "Keys that overflowed and are refused for a while, those that are free soonest first.",
-		params: []*huma.Param{
-			guardPathParam, {Name: "limit", In: "query", Description: "Keys at most; 50 if absent.", Schema: pageSchema(maxPage)},
-		},
-		answers: map[int]answerDoc{http.StatusOK: {"The keys.", wire.BlockedList{}, nil}}, refusals: unknown, handle: s.listBlocked,
-	}, {
-		id: "clear-blocked", method: http.MethodDelete, path: path + "/{guard}/blocked/{blocked}", tag: tag, summary: "Let a key of a guard pass again",
-		description: "Forgets the key, blocked or not: it is as if it had never been used.",
-		params:      []*huma.Param{guardPathParam, blockPathParam},
-		answers:     map[int]answerDoc{http.StatusNoContent: {"Forgotten.", nil, nil}}, refusals: unknown, handle: s.clearBlocked,
-	}}
 }
 
 // listGuards is GET /v1/guards.
@@ -251,12 +231,12 @@ func (s *Server) guardOf(c *call) (*intakeGuard, error) {
 			return g, nil
 		}
 	}
-	return nil, unknownGuard.with("see /v1/guards for those there are")
+	return nil, problem.UnknownGuard.With("see /v1/guards for those there are")
 }
 
 // listBlocked is GET /v1/guards/{guard}/blocked.
 func (s *Server) listBlocked(c *call) (*answer, error) {
-	limit, err := pageLimit(c.r.URL.Query(), defaultPage, maxPage)
+	limit, err := request.PageLimit(c.r.URL.Query(), contract.DefaultPage, contract.MaxPage)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +250,7 @@ func (s *Server) listBlocked(c *call) (*answer, error) {
 	}
 	out := wire.BlockedList{Items: make([]wire.BlockedKey, len(keys))}
 	for i, k := range keys {
-		out.Items[i] = wire.BlockedKey{Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, wholeMillis(k.Left))}
+		out.Items[i] = wire.BlockedKey{Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, ratelimit.Millis(k.Left))}
 	}
 	return ok(out), nil
 }
@@ -282,15 +262,15 @@ func (s *Server) clearBlocked(c *call) (*answer, error) {
 		return nil, err
 	}
 	key := c.param("blocked")
-	if !utf8.ValidString(key) || len(key) > maxSmallBody {
-		return nil, invalid("path.blocked", "string", "must be UTF-8")
+	if !utf8.ValidString(key) || len(key) > contract.MaxSmallBody {
+		return nil, problem.Invalid("path.blocked", "string", "must be UTF-8")
 	}
 	known, err := g.Clear(c.r.Context(), key)
 	if err != nil {
 		return nil, err
 	}
 	if !known {
-		return nil, unknownGuard.with("the guard knows nothing of this key")
+		return nil, problem.UnknownGuard.With("the guard knows nothing of this key")
 	}
 	return &answer{status: http.StatusNoContent}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -50,9 +51,9 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 	const yes, no = http.StatusAccepted, http.StatusTooManyRequests
 	t.Run("by tenant", func(t *testing.T) {
 		b := newBench(t, withGuards(t, memoryStore(t), guardBy("tenants", GuardByTenant)))
-		b.wantCodes("acme", headers{tenantHeader: "acme"}, yes, yes, no)
-		b.wantCodes("other", headers{tenantHeader: "other"}, yes)
-		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{tenantHeader: "acme"}, "")
+		b.wantCodes("acme", headers{request.TenantHeader: "acme"}, yes, yes, no)
+		b.wantCodes("other", headers{request.TenantHeader: "other"}, yes)
+		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{request.TenantHeader: "acme"}, "")
 		if r.Code != no || r.problem.Guard != "tenants" || !strings.HasSuffix(r.problem.Type, ":rate-limited") || r.problem.RetryAfterMS <= time.Hour.Milliseconds() ||
 			r.Header().Get("Retry-After") == "" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"tenants";r=0;t=`) || r.Header().Get("X-RateLimit-Remaining") != "0" {
 			t.Errorf("%d %v %s", r.Code, r.Header(), r.Body)
@@ -91,7 +92,7 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 	})
 	t.Run("nobody is a guest by name", func(t *testing.T) {
 		b := newBench(t, withGuards(t, memoryStore(t), guardBy("guests", GuardByGuest)))
-		b.wantCodes("named so", headers{tenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
+		b.wantCodes("named so", headers{request.TenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
 	})
 	t.Run("by address holds up who tries credentials", func(t *testing.T) {
 		b := newGuarded(t, []auth.Mode{auth.Keys}, withGuards(t, memoryStore(t), guardBy("tries", GuardByAddress)))
@@ -129,7 +130,7 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 func TestGuardsThroughTheAdminAPI(t *testing.T) {
 	b := newBench(t, withGuards(t, memoryStore(t), guardBy("one", GuardByTenant), guardBy("two", GuardByAddress)))
 	const tenant = "guest:2001:db8:1:2::/64"
-	of := headers{tenantHeader: tenant}
+	of := headers{request.TenantHeader: tenant}
 	for _, code := range codes(b, 2, of) {
 		if code != http.StatusAccepted {
 			t.Fatal(code)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -27,7 +28,7 @@ func (s *Server) guardJob(c *call, job queue.Submission) error {
 	if len(s.guards) == 0 { // most have none, and this is the way of every job
 		return nil
 	}
-	return s.guardJobs(c, []queue.Submission{job}, make([]*problem, 1), true)
+	return s.guardJobs(c, []queue.Submission{job}, make([]*problem.Problem, 1), true)
 }
 
 // guardJobs asks the guards that count jobs for those of a request, once it is known where they go
@@ -37,7 +38,7 @@ func (s *Server) guardJob(c *call, job queue.Submission) error {
 // the refusal; while a guard that then refuses cannot ask its store, so is it of every request.
 //
 // What came from the admin listener is not counted: its operations are others.
-func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem, together bool) error {
+func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem.Problem, together bool) error {
 	for _, g := range s.guards {
 		if !g.ofJobs || !slices.Contains(JobEndpoints(), c.op) || !g.covers(c.op) {
 			continue
@@ -62,7 +63,7 @@ func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem,
 
 // group finds the places of the jobs that the guard counts and no guard before has refused, by key;
 // keys are in the order of their first jobs.
-func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem) (keys []string, groups map[string][]int) {
+func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem.Problem) (keys []string, groups map[string][]int) {
 	groups = map[string][]int{}
 	for i, job := range jobs {
 		if refused[i] != nil || !g.counts(job) {
@@ -83,7 +84,7 @@ func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem
 // admit asks for n jobs of a key. Together it is one question. Else they are as n requests one
 // after the other, in fewer questions: those that there is room for at once, then one more, which
 // is refused and begins a block where there is one. refusal is that of the jobs after the passed.
-func (g *intakeGuard) admit(c *call, key string, n int, together bool) (passed int, refusal *problem) {
+func (g *intakeGuard) admit(c *call, key string, n int, together bool) (passed int, refusal *problem.Problem) {
 	for passed < n {
 		ask := n - passed
 		if !together && ask > 1 {
@@ -100,10 +101,10 @@ func (g *intakeGuard) admit(c *call, key string, n int, together bool) (passed i
 		if p == nil { // in the shadow, or the store cannot be asked
 			return n, nil
 		}
-		if p.header == nil {
-			p.header = http.Header{}
+		if p.Header == nil {
+			p.Header = http.Header{}
 		}
-		maps.Copy(p.header, told)
+		maps.Copy(p.Header, told)
 		return passed, p
 	}
 	return passed, nil

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/gauges"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -25,9 +27,9 @@ var outcomes = []string{
 }
 
 // alarming are the refusals whose series are there from the start.
-var alarming = []kind{
-	unauthorized, rateLimited, queueFull, queueBytesFull, deadlineFarAway, tenantDraining, storeFull, storageUnavailable, overloaded, shuttingDown, internalFault,
-	storedDamaged,
+var alarming = []problem.Kind{
+	problem.Unauthorized, problem.RateLimited, problem.QueueFull, problem.QueueBytesFull, problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable, problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
+	problem.StoredDamaged,
 }
 
 // metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns,
@@ -43,7 +45,7 @@ type metrics struct {
 
 	evictedBodies prometheus.Counter
 
-	figures *figures
+	figures *gauges.Gauges
 
 	series sync.Map // of requests and duration: requestSeries by requestLabels
 }
@@ -63,7 +65,7 @@ type requestSeries struct {
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	m := &metrics{
-		figures: newFigures(b, newShown(cfg.StatusTenants, cfg.TopTenants)),
+		figures: gauges.New(b, cfg.StatusTenants, cfg.TopTenants),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
 		}, []string{"outcome"}),
@@ -94,7 +96,7 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 		m.admissions.WithLabelValues(o)
 	}
 	for _, k := range alarming {
-		m.refusals.WithLabelValues(k.name)
+		m.refusals.WithLabelValues(k.Name)
 	}
 	if cfg.Auth != nil {
 		for _, class := range auth.Classes() {
@@ -128,8 +130,8 @@ func (m *metrics) admitted(outcome string, n int64) {
 func (m *metrics) refused(class string) { m.auth.WithLabelValues(class).Inc() }
 
 // refusal counts a problem of the intake. There are as many names as kinds.
-func (m *metrics) refusal(p *problem) {
-	m.refusals.WithLabelValues(strings.TrimPrefix(p.Type, problemURN)).Inc()
+func (m *metrics) refusal(p *problem.Problem) {
+	m.refusals.WithLabelValues(strings.TrimPrefix(p.Type, problem.URN)).Inc()
 }
 
 func (m *metrics) request(method, route string, status int, took time.Duration) {

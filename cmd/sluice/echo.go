@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -58,7 +58,7 @@ func startEcho(address string, log *slog.Logger) (*echo, error) {
 		return nil, fmt.Errorf("echo: cannot listen on %s: %w", address, rootOf(err))
 	}
 	e := &echo{socket: socket, ended: make(chan error, 1)}
-	e.server = api.HTTPServer(address, echoHandler(log), log)
+	e.server = listen.Server(address, echoHandler(log), log)
 	go func() {
 		if err := e.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			e.ended <- fmt.Errorf("echo: %w", err)

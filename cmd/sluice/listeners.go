@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/listen"
 )
 
 const (
@@ -93,7 +94,7 @@ func (l listeners) shutdown(server *api.Server) {
 // listener is one address with its server; its gate is shut until the process is ready.
 type listener struct {
 	gate   *gate
-	socket *api.Listener
+	socket *listen.Listener
 	server *http.Server
 	log    *slog.Logger
 }
@@ -109,10 +110,10 @@ func (p *process) listen(
 		return nil, fmt.Errorf("%s: cannot listen on %s: %w (change it with %s)", key, address, rootOf(err), flag)
 	}
 	l := &listener{gate: newGate(), log: p.log}
-	l.socket = api.Limit(socket, section, api.Limits{
+	l.socket = listen.Limit(socket, section, listen.Limits{
 		Connections: int(most), PerAddress: int(api.Percent(p.cfg.API.AddressShare).Of(most)), Proxies: p.cfg.Auth.Guest.TrustedProxies,
 	})
-	l.server = api.HTTPServer(address, l.gate, p.log)
+	l.server = listen.Server(address, l.gate, p.log)
 	l.socket.Attend(l.server)
 	p.log.Info("listening", "for", key, "address", socket.Addr().String())
 	go func() {
