@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/gauges"
@@ -51,7 +52,7 @@ type Config struct {
 	// path, such as "/asynqmon", and all below.
 	AdminPages map[string]http.Handler
 	// Guards stand before the operations of the intake and count in Limits, which they need.
-	Guards []IntakeGuard
+	Guards []guard.Intake
 	Limits limiter.Store
 	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default
 	// simulate.Horizon.

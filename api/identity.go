@@ -98,7 +98,7 @@ func (s *Server) guarded(operations []contract.Operation) []contract.Operation {
 	for i := range operations {
 		operations[i].Identifies = true
 		// A copy, because several operations share theirs.
-		refusals := slices.Concat(operations[i].Refusals, []problem.Kind{problem.RateLimited}, s.guardRefusals(operations[i].Id))
+		refusals := slices.Concat(operations[i].Refusals, []problem.Kind{problem.RateLimited}, s.guardRefusals(operations[i].ID))
 		if s.cfg.Auth != nil {
 			operations[i].Security = s.security()
 			refusals = append(refusals, problem.Unauthorized, problem.TenantMismatch)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
@@ -229,4 +231,56 @@ func JobJSON(j queue.Job) ([]byte, error) {
 		return nil, fmt.Errorf("api: job: %w", err)
 	}
 	return bytes.TrimSpace(buf.Bytes()), nil
+}
+
+// reading is nil, or the 429 for a tenant that reads too often; then the store is not asked.
+func (s *Server) reading(tenant string) error {
+	if s.reads == nil {
+		return nil
+	}
+	wait := s.reads.Take(tenant, time.Now())
+	if wait <= 0 {
+		return nil
+	}
+	s.metrics.tooOften.Inc()
+	p := problem.RateLimited.With("this process lets the tenant read jobs " + s.reads.Shown.String() + "; wait with Prefer: wait=N, or have a callback, instead of polling")
+	p.RetryAfterMS = max(1, ratelimit.Millis(wait))
+	seconds := ratelimit.RetryAfter(wait)
+	p.Retry(seconds)
+	s.cfg.Headers.Limiter(p.Header, ratelimit.Limit{
+		Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait, RetryAfter: seconds,
+	})
+	return p
+}
+
+// listJobs is GET /v1/jobs.
+func (s *Server) listJobs(c *call) (*answer, error) {
+	asked, err := request.List(c.r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
+		return nil, problem.UnknownRouteAt("query.route")
+	}
+	if err := s.reading(c.who.Tenant); err != nil {
+		return nil, err
+	}
+	asked.Tenant = c.who.Tenant
+	return s.page(c.r.Context(), asked, towire.Job)
+}
+
+// page answers with the page of a list, whose jobs show makes.
+func (s *Server) page(ctx context.Context, asked queue.List, show func(queue.Job) *wire.Job) (*answer, error) {
+	page, err := s.backend.List(ctx, asked)
+	if errors.Is(err, queue.ErrCursor) {
+		return nil, request.BadCursor()
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := wire.JobList{Items: make([]wire.Job, len(page.Jobs)), NextCursor: page.Next}
+	for i, job := range page.Jobs {
+		out.Items[i] = *show(job)
+	}
+	return ok(out), nil
 }

@@ -70,7 +70,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 	refuseWhenDraining := intake && op.Method == http.MethodPost
 	api.Adapter().Handle(doc, func(ctx huma.Context) {
 		r, w := humachi.Unwrap(ctx)
-		c := &call{op: op.Id, r: r, param: ctx.Param}
+		c := &call{op: op.ID, r: r, param: ctx.Param}
 		out, err := s.run(op, handle, w, c, known, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
 			defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
@@ -94,7 +94,7 @@ func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWrite
 		return nil, drainingProblem()
 	}
 	if op.Identifies {
-		err := s.guard(c.r, op.Id, nil)
+		err := s.guard(c.r, op.ID, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +105,7 @@ func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWrite
 			return nil, problem.RateLimited.With(full.Text("requests under way")).RetryIn(time.Second)
 		}
 		c.counted = true
-		if err = s.guard(c.r, op.Id, &c.who); err != nil {
+		if err = s.guard(c.r, op.ID, &c.who); err != nil {
 			return nil, err
 		}
 	}

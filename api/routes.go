@@ -25,7 +25,7 @@ func (s *Server) intakeRouter() (http.Handler, error) {
 	s.secure(api)
 	handlers := s.handlers()
 	for _, op := range append(s.guarded(contract.Jobs(s.cfg.MaxBody)), contract.Probes()...) {
-		s.mount(api, op, handlers[op.Id], true)
+		s.mount(api, op, handlers[op.ID], true)
 	}
 	if err := contract.Serve(r, api); err != nil {
 		return nil, fmt.Errorf("api: intake document: %w", err)
@@ -45,7 +45,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		contract.Guards(), contract.Probes())
 	handlers := s.handlers()
 	for _, op := range append(operations, contract.Version()) {
-		s.mount(api, op, handlers[op.Id], false)
+		s.mount(api, op, handlers[op.ID], false)
 	}
 	contract.AllowPatches(api)
 	page := deadline.Handler(s.board)

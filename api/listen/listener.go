@@ -1,3 +1,5 @@
+// Package listen bounds the connections of an HTTP server. A full listener closes idle connections
+// for new ones and keeps a few slots for probes and operators. Anybody may import it.
 package listen
 
 import (
@@ -83,13 +85,13 @@ func Limit(l net.Listener, name string, limits Limits) *Listener {
 	out := &Listener{
 		Listener: l, limits: limits, idle: list.New(), reserved: list.New(), addresses: map[string]*peers{},
 		refused: counter("sluice_connections_refused_total",
-			"Connections that were closed at once, because a listener or their address had as many as it may."),
-		evicted: counter("sluice_connections_evicted_total", "Idle connections that were closed to make room for new ones."),
+			"Connections closed at once because the listener or the client's address had reached its limit."),
+		evicted: counter("sluice_connections_evicted_total", "Idle connections closed in favour of new ones."),
 		spare: counter("sluice_connections_reserved_total",
-			"Connections that found no place but one of those for probes and operators."),
+			"Connections that took a slot reserved for probes and operators."),
 	}
 	out.gauge = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_connections", ConstLabels: labels,
-		Help: "Connections that are open, by listener."}, func() float64 { return float64(out.Open()) })
+		Help: "Open connections, by listener."}, func() float64 { return float64(out.Open()) })
 	return out
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/tracing"
 	"github.com/7509e464/sluice/queue"
@@ -395,11 +396,11 @@ func (p *process) apiConfig(
 
 // guards are those of the configuration by their names, so that every process asks them in the same
 // order. Where there is no intake they are for the admin listener alone.
-func (p *process) guards() []api.IntakeGuard {
-	var guards []api.IntakeGuard
+func (p *process) guards() []guard.Intake {
+	var guards []guard.Intake
 	for _, name := range slices.Sorted(maps.Keys(p.cfg.Guards)) {
 		g := p.cfg.Guards[name]
-		guards = append(guards, api.IntakeGuard{
+		guards = append(guards, guard.Intake{
 			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}

@@ -1,3 +1,6 @@
+// Package budget bounds what one tenant or one address may hold of what all clients share:
+// requests, event streams, reads of jobs and the memory of large bodies. Package api and its
+// internal packages import it.
 package budget
 
 import "sync"

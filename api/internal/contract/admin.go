@@ -33,77 +33,77 @@ func Tenants() []Operation {
 	trial := append(slices.Clip(making), dryRunParam)
 	filter, deadFilter := jsonBody(wire.Filter{}, maxFilterBody, true), jsonBody(wire.Filter{}, maxFilterBody, true)
 	deadFilter.narrower = &huma.Schema{Properties: map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}}}
-	swept := map[int]Answer{http.StatusOK: {"What was done.", wire.Swept{}, nil}}
+	swept := map[int]Answer{http.StatusOK: {"How many jobs were changed.", wire.Swept{}, nil}}
 	return []Operation{{
-		Id: "list-tenants", Method: http.MethodGet, Path: "/v1/tenants", tag: tag, summary: "List tenants",
+		ID: "list-tenants", Method: http.MethodGet, Path: "/v1/tenants", tag: tag, summary: "List tenants",
 		Params: []*huma.Param{
-			{Name: "limit", In: "query", Description: "Tenants a page; 50 if absent.", Schema: pageSchema(MaxPage)},
-			{Name: "cursor", In: "query", Description: "next_cursor of the page before.", Schema: textSchema(1, 0)},
+			{Name: "limit", In: "query", Description: "Tenants per page; 50 if absent.", Schema: pageSchema(MaxPage)},
+			{Name: "cursor", In: "query", Description: "next_cursor of the previous page.", Schema: textSchema(1, 0)},
 		},
 		answers:  map[int]Answer{http.StatusOK: {"One page.", wire.TenantList{}, nil}},
 		Refusals: guards,
 	}, {
-		Id: "get-tenant", Method: http.MethodGet, Path: path, tag: tag, summary: "Read a tenant's policy and figures",
-		description: "Also for a tenant never seen: it has the defaults.",
+		ID: "get-tenant", Method: http.MethodGet, Path: path, tag: tag, summary: "Read a tenant's policy and figures",
+		description: "A tenant that was never seen has the defaults.",
 		Params:      []*huma.Param{tenantPathParam}, answers: tenant, Refusals: guards,
 	}, {
-		Id: "put-tenant", Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a tenant's overrides",
-		description: "Settings that the body does not name are left to the configuration file and the defaults.",
+		ID: "put-tenant", Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a tenant's overrides",
+		description: "Settings that the body does not name come from the configuration file and the defaults.",
 		Params:      trial, Body: settings, answers: tenant, Refusals: makes,
 	}, {
-		Id: "patch-tenant", Method: http.MethodPatch, Path: path, tag: tag, summary: "Change some of a tenant's settings",
-		description: "A JSON merge patch (RFC 7396): null resets a setting. The backlog obeys at once.",
+		ID: "patch-tenant", Method: http.MethodPatch, Path: path, tag: tag, summary: "Change some of a tenant's settings",
+		description: "A JSON merge patch (RFC 7396): null resets a setting. The change applies at once, also to waiting jobs.",
 		Params:      trial, Body: patch, answers: tenant, Refusals: makes,
 	}, {
-		Id: "delete-tenant", Method: http.MethodDelete, Path: path, tag: tag, summary: "Drop a tenant's overrides",
-		description: "The jobs stay; the configuration file and the defaults hold again.",
-		Params:      change, answers: map[int]Answer{http.StatusNoContent: {"Dropped.", nil, nil}},
+		ID: "delete-tenant", Method: http.MethodDelete, Path: path, tag: tag, summary: "Delete a tenant's overrides",
+		description: "The jobs stay. The configuration file and the defaults apply again.",
+		Params:      change, answers: map[int]Answer{http.StatusNoContent: {"The overrides are deleted.", nil, nil}},
 		Refusals: changes,
 	}, {
-		Id: "pause-tenant", Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a tenant",
-		description: "Nothing leaves, admission goes on.",
+		ID: "pause-tenant", Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a tenant",
+		description: "No job leaves the queue; new jobs are still admitted.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		Id: "resume-tenant", Method: http.MethodPost, Path: path + "/resume", tag: tag, summary: "Resume a tenant",
-		description: "Ends a pause and a drain. The backlog leaves at the rate, without a burst.",
+		ID: "resume-tenant", Method: http.MethodPost, Path: path + "/resume", tag: tag, summary: "Resume a tenant",
+		description: "Ends a pause and a drain. Waiting jobs leave at the rate, without a burst.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		Id: "unhold-tenant", Method: http.MethodPost, Path: path + "/unhold", tag: tag, summary: "End the holds of a tenant",
-		description: "Its flows are held no longer. They go on at the part of their rate that the hold had left, and the rest comes back by a twentieth a second. A circuit breaker that is open still " +
-			"holds a flow again as soon as a job of it is due. The history tells of it.",
+		ID: "unhold-tenant", Method: http.MethodPost, Path: path + "/unhold", tag: tag, summary: "End the holds of a tenant",
+		description: "Ends the holds that upstreams requested. The flows continue at the reduced rate of the hold, which then grows by a twentieth of the full rate per second. A circuit breaker that is still open " +
+			"holds a flow again as soon as one of its jobs is due. The history records the change.",
 		Params: change, Body: reason, answers: tenant, Refusals: changes,
 	}, {
-		Id: "drain-tenant", Method: http.MethodPost, Path: path + "/drain", tag: tag, summary: "Drain a tenant",
-		description: "No job is admitted or replayed any more; what waits leaves at the rate.",
+		ID: "drain-tenant", Method: http.MethodPost, Path: path + "/drain", tag: tag, summary: "Drain a tenant",
+		description: "No job is admitted or replayed. Waiting jobs leave at the rate.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		Id: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag, summary: "Cancel waiting jobs and delete dead ones",
-		description: "Jobs that a worker has are let be.",
+		ID: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag, summary: "Cancel waiting jobs and delete dead ones",
+		description: "Jobs leased by a worker stay.",
 		Params:      []*huma.Param{tenantPathParam}, Body: filter, answers: swept, Refusals: known,
 	}, {
-		Id: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Bring dead jobs back",
-		description: "They go through their buckets again, with fresh attempts, until one finds no place.",
+		ID: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
+		description: "The jobs go through their buckets again, with all their attempts. Replay stops at the first job that does not fit.",
 		Params:      []*huma.Param{tenantPathParam}, Body: deadFilter, answers: swept, Refusals: known,
 	}, {
-		Id: "tenant-history", Method: http.MethodGet, Path: path + "/history", tag: tag, summary: "List the last changes of a tenant's settings",
-		description: "Those made through the API, at most 100.",
+		ID: "tenant-history", Method: http.MethodGet, Path: path + "/history", tag: tag, summary: "List the last changes of a tenant's settings",
+		description: "The last changes made through the API, at most 100.",
 		Params:      []*huma.Param{tenantPathParam}, answers: map[int]Answer{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
 		Refusals: guards,
 	}, {
-		Id: "create-key", Method: http.MethodPost, Path: path + "/keys", tag: keyTag, summary: "Make an API key",
-		description: "The key is shown once. A tenant may have 100 that have not expired.",
+		ID: "create-key", Method: http.MethodPost, Path: path + "/keys", tag: keyTag, summary: "Create an API key",
+		description: "The secret key is shown once. A tenant may have 100 keys that have not expired.",
 		Params:      []*huma.Param{tenantPathParam}, Body: jsonBody(wire.KeyRequest{}, MaxSmallBody, true),
 		answers:  map[int]Answer{http.StatusCreated: {"The key.", wire.NewKey{}, nil}},
 		Refusals: append([]problem.Kind{problem.TooManyKeys}, guards...),
 	}, {
-		Id: "list-keys", Method: http.MethodGet, Path: path + "/keys", tag: keyTag, summary: "List a tenant's API keys",
-		description: "Without what opens anything.",
+		ID: "list-keys", Method: http.MethodGet, Path: path + "/keys", tag: keyTag, summary: "List a tenant's API keys",
+		description: "The list does not contain the secret keys.",
 		Params:      []*huma.Param{tenantPathParam}, answers: map[int]Answer{http.StatusOK: {"The keys, the oldest first.", wire.KeyList{}, nil}},
 		Refusals: guards,
 	}, {
-		Id: "revoke-key", Method: http.MethodDelete, Path: path + "/keys/{key}", tag: keyTag, summary: "Revoke an API key",
-		description: "From a second later on it opens nothing.",
-		Params:      []*huma.Param{tenantPathParam, keyPathParam}, answers: map[int]Answer{http.StatusNoContent: {"Revoked.", nil, nil}},
+		ID: "revoke-key", Method: http.MethodDelete, Path: path + "/keys/{key}", tag: keyTag, summary: "Revoke an API key",
+		description: "Requests with the key are refused from one second later.",
+		Params:      []*huma.Param{tenantPathParam, keyPathParam}, answers: map[int]Answer{http.StatusNoContent: {"The key is revoked.", nil, nil}},
 		Refusals: append([]problem.Kind{problem.UnknownKey}, guards...),
 	}}
 }
@@ -122,30 +122,30 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	job := []*huma.Param{tenantPathParam, jobParam}
 	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
 	operations := []Operation{{
-		Id: "list-tenant-jobs", Method: http.MethodGet, Path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
+		ID: "list-tenant-jobs", Method: http.MethodGet, Path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
 		description: listDescription + " The route need not be configured.",
 		Params:      append([]*huma.Param{tenantPathParam}, list...), answers: map[int]Answer{http.StatusOK: {"One page.", wire.JobList{}, nil}},
 		Refusals: guards,
 	}, {
-		Id: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag, summary: "Find a job by its id alone",
-		description: "Finds the job of any tenant. The answer names the tenant.",
+		ID: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag, summary: "Find a job by its id alone",
+		description: "Finds a job of any tenant. The answer names the tenant.",
 		Params:      []*huma.Param{jobParam}, answers: map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
 		Refusals: unknown,
 	}, {
-		Id: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag, summary: "Read a job and its payload",
+		ID: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag, summary: "Read a job and its payload",
 		Params: job, answers: map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
 		Refusals: unknown,
 	}, {
-		Id: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag, summary: "Cancel a waiting job of a tenant",
-		description: "Cancelling it again is answered in the same way.",
+		ID: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag, summary: "Cancel a waiting job of a tenant",
+		description: "Cancelling a cancelled job again gives the same answer.",
 		Params:      job, answers: map[int]Answer{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
 		Refusals: conflicts,
 	}, {
-		Id: "replay-tenant-job", Method: http.MethodPost, Path: tenantJobs + "/{id}/replay", tag: tag, summary: "Bring a dead job of a tenant back",
-		description: "It goes through its bucket again, with fresh attempts.",
+		ID: "replay-tenant-job", Method: http.MethodPost, Path: tenantJobs + "/{id}/replay", tag: tag, summary: "Replay a dead job of a tenant",
+		description: "The job goes through its bucket again, with all its attempts.",
 		Params:      job, Body: jsonBody(wire.Empty{}, MaxSmallBody, true),
 		answers: map[int]Answer{
-			http.StatusAccepted: {"Queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
+			http.StatusAccepted: {"The job is queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
 		},
 		Refusals: slices.Concat(operatorKinds, replayKinds),
 	}}
@@ -154,13 +154,13 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	}
 	told := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
 	return append(operations, Operation{
-		Id: "submit-tenant-job", Method: http.MethodPost, Path: tenantJobs, tag: tag, summary: "Submit a test job for a tenant",
-		description: "As POST /v1/jobs on the intake. Only where admin.submit is on, as in sluice dev; elsewhere it is 405.",
+		ID: "submit-tenant-job", Method: http.MethodPost, Path: tenantJobs, tag: tag, summary: "Submit a test job for a tenant",
+		description: "Like POST /v1/jobs on the intake. Available only if admin.submit is on, as in sluice dev.",
 		Params:      []*huma.Param{tenantPathParam, keyParam, preferParam, traceParam},
 		Body:        jsonBody(wire.Submission{}, maxBody, false),
 		answers: map[int]Answer{
-			http.StatusAccepted: {"Stored, and will be delivered.", wire.Job{}, append(told, limitHeaderNames...)},
-			http.StatusOK:       {"Done within the preferred wait.", wire.Job{}, told},
+			http.StatusAccepted: {"The job is stored and will be delivered.", wire.Job{}, append(told, limitHeaderNames...)},
+			http.StatusOK:       {"The job was done within the preferred wait.", wire.Job{}, told},
 		},
 		Refusals: slices.Concat(operatorKinds, admissionKinds),
 	})
@@ -170,20 +170,20 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 func Arrivals() []Operation {
 	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
 	return []Operation{{
-		Id: "follow-arrivals", Method: http.MethodGet, Path: path + "/arrivals", tag: tag, summary: "Follow a tenant's arrivals",
-		description: "Server-sent events: submissions that this process has asked the store to admit, from now on, as soon as they are judged and at most ten events a " +
-			"second. One that is known by its idempotency key is none. The stream ends when the server stops; other processes have streams of their own.",
+		ID: "follow-arrivals", Method: http.MethodGet, Path: path + "/arrivals", tag: tag, summary: "Follow a tenant's arrivals",
+		description: "Server-sent events: new submissions at this process, admitted or refused, in at most ten events a second. Repeated submissions with a known " +
+			"idempotency key are left out. The stream ends when the server stops. Other processes have streams of their own.",
 		Params: []*huma.Param{
 			tenantPathParam, {Name: "route", In: "query", Description: "Only arrivals for this route.", Schema: textSchema(1, wire.MaxTenantBytes)},
 		},
 		answers:  map[int]Answer{http.StatusOK: {"The events.", eventStream{data: wire.Arrivals{}, event: ArrivalsEvent}, []string{"X-Accel-Buffering"}}},
 		Refusals: append([]problem.Kind{problem.TooManyStreams}, operatorKinds...),
 	}, {
-		Id: "predict-tenant", Method: http.MethodPost, Path: path + "/predict", tag: tag, summary: "Try settings on the last hour's arrivals",
-		description: "Replays what came to this process for the tenant in the last hour, at most a million arrivals, through the simulator: with the settings " +
-			"in force, and with the body, a JSON merge patch as PATCH takes it, laid over them. Nothing is changed.",
+		ID: "predict-tenant", Method: http.MethodPost, Path: path + "/predict", tag: tag, summary: "Simulate settings with the last hour's arrivals",
+		description: "Simulates the tenant's arrivals at this process in the last hour, at most a million. One run uses the settings in force, the other one applies the " +
+			"body to them: a JSON merge patch, as for PATCH. Changes nothing.",
 		Params: []*huma.Param{tenantPathParam}, Body: &Body{of: wire.Settings{}, Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody}},
-		answers: map[int]Answer{http.StatusOK: {"What would have become of them.", wire.Prediction{}, nil}}, Refusals: append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...),
+		answers: map[int]Answer{http.StatusOK: {"The results of both simulations.", wire.Prediction{}, nil}}, Refusals: append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...),
 	}}
 }
 
@@ -192,21 +192,21 @@ func Guards() []Operation {
 	const tag, path = "Guards", "/v1/guards"
 	unknown := append([]problem.Kind{problem.UnknownGuard, problem.StorageUnavailable}, operatorKinds...)
 	return []Operation{{
-		Id: "list-guards", Method: http.MethodGet, Path: path, tag: tag, summary: "List the guards",
-		description: "Limiters in front of the intake, as the configuration has them.",
+		ID: "list-guards", Method: http.MethodGet, Path: path, tag: tag, summary: "List the guards",
+		description: "The limiters in front of the intake that are configured.",
 		answers:     map[int]Answer{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, Refusals: operatorKinds,
 	}, {
-		Id: "list-blocked", Method: http.MethodGet, Path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
-		description: "Keys that overflowed and are refused for a while, those that are free soonest first.",
+		ID: "list-blocked", Method: http.MethodGet, Path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
+		description: "Keys that exceeded the limit and are blocked for a while, those that are free soonest first.",
 		Params: []*huma.Param{
-			guardPathParam, {Name: "limit", In: "query", Description: "Keys at most; 50 if absent.", Schema: pageSchema(MaxPage)},
+			guardPathParam, {Name: "limit", In: "query", Description: "Maximum number of keys; 50 if absent.", Schema: pageSchema(MaxPage)},
 		},
 		answers: map[int]Answer{http.StatusOK: {"The keys.", wire.BlockedList{}, nil}}, Refusals: unknown,
 	}, {
-		Id: "clear-blocked", Method: http.MethodDelete, Path: path + "/{guard}/blocked/{blocked}", tag: tag, summary: "Let a key of a guard pass again",
-		description: "Forgets the key, blocked or not: it is as if it had never been used.",
+		ID: "clear-blocked", Method: http.MethodDelete, Path: path + "/{guard}/blocked/{blocked}", tag: tag, summary: "Unblock a key of a guard",
+		description: "Deletes what is counted under the key, including a block.",
 		Params:      []*huma.Param{guardPathParam, blockPathParam},
-		answers:     map[int]Answer{http.StatusNoContent: {"Forgotten.", nil, nil}}, Refusals: unknown,
+		answers:     map[int]Answer{http.StatusNoContent: {"The key is deleted.", nil, nil}}, Refusals: unknown,
 	}}
 }
 
@@ -215,16 +215,16 @@ func Figures() []Operation {
 	const tag = "Figures"
 	low, most := 0.0, float64(MaxLines)
 	return []Operation{{
-		Id: "get-stats", Method: http.MethodGet, Path: "/v1/stats", tag: tag, summary: "Read the figures of all tenants together",
-		description: "Also while the store is away: it is not ok, then. They are at most a quarter of a second old.",
+		ID: "get-stats", Method: http.MethodGet, Path: "/v1/stats", tag: tag, summary: "Read the figures of all tenants together",
+		description: "The figures are at most 250 ms old. While the store is unavailable, store.ok is false.",
 		answers:     map[int]Answer{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, Refusals: operatorKinds,
 	}, {
-		Id: "list-routes", Method: http.MethodGet, Path: "/v1/routes", tag: tag, summary: "List the routes with their circuit breakers",
-		description: "Over all workers that were heard of in the last 3 seconds: the state of the circuit breaker, deliveries under way, and how many failed in the last minute. The routes of this " +
-			"process's configuration are always there. While the store is away they are as they were before.",
+		ID: "list-routes", Method: http.MethodGet, Path: "/v1/routes", tag: tag, summary: "List the routes with their circuit breakers",
+		description: "Sums over all workers that reported in the last 3 seconds: the state of the circuit breaker, running deliveries, and failures in the last minute. The routes of this " +
+			"process's configuration are always listed. While the store is unavailable, the last known state is returned.",
 		answers: map[int]Answer{http.StatusOK: {"The routes.", wire.RouteList{}, nil}}, Refusals: operatorKinds,
 	}, {
-		Id: "stream-figures", Method: http.MethodGet, Path: "/v1/stream", tag: tag, summary: "Follow the figures",
+		ID: "stream-figures", Method: http.MethodGet, Path: "/v1/stream", tag: tag, summary: "Follow the figures",
 		description: "Server-sent events. `history` comes once, before the first `overview`, and has the minutes " +
 			"before. `overview` comes four times a second. `tenants` comes once a second, less often where there " +
 			"are too many tenants to read at that rate. With the parameter tenant, `tenant_history` comes once, " +
@@ -235,10 +235,10 @@ func Figures() []Operation {
 			strconv.Itoa(LiveStreams) + " such streams at once.",
 		Params: []*huma.Param{
 			{Name: "tenant", In: "query", Description: "The tenant of the `tenant` events.", Schema: textSchema(1, 255)},
-			{Name: "q", In: "query", Description: "Only tenants whose name contains this, in upper or lower case.", Schema: textSchema(0, MaxSearch)},
-			{Name: "sort", In: "query", Description: "Which tenants come first: those with the most jobs waiting, the longest wait, the most refusals, or by name; depth if absent.",
+			{Name: "q", In: "query", Description: "Only tenants whose name contains this text, ignoring case.", Schema: textSchema(0, MaxSearch)},
+			{Name: "sort", In: "query", Description: "Order of the tenants: most waiting jobs, longest wait, most refusals, or by name; depth if absent.",
 				Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"depth", "oldest_wait", "refused", "name"}}},
-			{Name: "limit", In: "query", Description: "Tenants in an event; 50 if absent. With 0 there are no such events.",
+			{Name: "limit", In: "query", Description: "Tenants per event; 50 if absent. 0 turns `tenants` events off.",
 				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},
 		},
 		answers:  map[int]Answer{http.StatusOK: {"The events.", figureEvents{}, []string{"X-Accel-Buffering"}}},

@@ -1,3 +1,6 @@
+// Package contract declares every operation of the HTTP API as data: its parameters, bodies,
+// answers and problems. The OpenAPI documents are made of it, and package api enforces it. Package
+// api and its internal packages import it.
 package contract
 
 import (
@@ -37,15 +40,15 @@ func New(router chi.Router, title, version string) huma.API {
 	cfg := huma.DefaultConfig(title, cmp.Or(version, "unversioned"))
 	cfg.CreateHooks = nil // would add $schema members to the bodies
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "", "", ""
-	cfg.Info.Description = "Where there is no operation, the answer is a problem too. " + describeKinds(http.StatusNotFound, RouterKinds) + ". " +
+	cfg.Info.Description = "Requests to other paths or with other methods are also answered with a problem. " + describeKinds(http.StatusNotFound, RouterKinds) + ". " +
 		describeKinds(http.StatusMethodNotAllowed, RouterKinds) + "."
 	return humachi.New(router, cfg)
 }
 
-// Serve serves /openapi.json and /docs; call it once everything is mounted.
+// Serve serves /openapi.json and /docs. Call it once everything is mounted.
 func Serve(router chi.Router, api huma.API) error {
-	// Written when it is first asked for: a start need not wait for it. What is mounted is fixed,
-	// so a failure is a mistake that tests show.
+	// Marshalled at the first request, to keep the start fast. The operations are fixed, so tests
+	// find a failure.
 	written := sync.OnceValue(func() []byte {
 		document, err := json.Marshal(api.OpenAPI())
 		if err != nil {
@@ -89,7 +92,7 @@ func AllowPatches(api huma.API) {
 	}
 }
 
-// allowRateText documents that a rate may be a text, and a further rate have one.
+// allowRateText documents the text form of rates.
 func allowRateText(schemas huma.Registry, of any) {
 	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
 	low := 1.0
@@ -101,8 +104,7 @@ func allowRateText(schemas huma.Registry, of any) {
 	}}}
 }
 
-// allowNull documents that null resets each of the settings, and each member of those that are
-// maps.
+// allowNull documents that null resets a setting, or a member of a setting that is a map.
 func allowNull(schemas huma.Registry, of any) {
 	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
 	for name, p := range s.Properties {
@@ -116,18 +118,18 @@ func allowNull(schemas huma.Registry, of any) {
 // headerDocs describes the headers of answers once for all operations.
 var headerDocs = map[string]*huma.Param{
 	"Location":              header("string", "Path of the job."),
-	"Idempotent-Replayed":   header("string", "\"true\" when the idempotency key was known and the job is the one of then."),
+	"Idempotent-Replayed":   header("string", "\"true\" if the idempotency key was known; the job is that of the first submission."),
 	"Preference-Applied":    header("string", "The wait that was granted, such as wait=30."),
-	"RateLimit-Policy":      header("string", "The queue's bound and the drain rate: \"queue\";q=1000, \"drain\";q=10;w=1. Of a guard that refused, its limit: \"guests\";q=20;w=60."),
-	"RateLimit":             header("string", "Places left, and seconds until the next one frees: \"queue\";r=983;t=1. Of a guard that refused: \"guests\";r=0;t=42."),
+	"RateLimit-Policy":      header("string", "The queue's capacity and its drain rate: \"queue\";q=1000, \"drain\";q=10;w=1. If a guard refused the request, its limit: \"guests\";q=20;w=60."),
+	"RateLimit":             header("string", "Free slots, and seconds until the next slot frees: \"queue\";r=983;t=1. If a guard refused the request: \"guests\";r=0;t=42."),
 	"X-RateLimit-Limit":     header("integer", "Capacity of the queue."),
-	"X-RateLimit-Remaining": header("integer", "Places left."),
+	"X-RateLimit-Remaining": header("integer", "Free slots of the queue."),
 	"X-RateLimit-Retry-After": header("integer",
-		"Seconds until it is worth trying again; 0 while there are places."),
+		"Seconds until a retry can succeed; 0 while there are free slots."),
 	"ETag":              header("string", "The revision of the settings, quoted."),
-	"Retry-After":       header("integer", "Seconds."),
+	"Retry-After":       header("integer", "Seconds until the client should retry."),
 	"Allow":             header("string", "The methods that are allowed."),
-	"X-Accel-Buffering": header("string", "no: asks proxies to pass events on at once."),
+	"X-Accel-Buffering": header("string", "no: asks proxies to forward events without buffering."),
 	"WWW-Authenticate":  header("string", "How to authenticate."),
 }
 
@@ -171,33 +173,33 @@ func describeKinds(status int, of []problem.Kind) string {
 // Parameters that several operations share.
 var (
 	tenantParam = &huma.Param{Name: request.TenantHeader, In: "header", Schema: textSchema(1, 255),
-		Description: "Whose traffic it is, 1 to 255 bytes without control characters; \"default\" if absent. Where clients authenticate, it must be the credential's tenant or absent."}
+		Description: "The tenant, 1 to 255 bytes without control characters; \"default\" if absent. With authentication it must be the credential's tenant or absent."}
 	keyParam = &huma.Param{Name: request.KeyHeader, In: "header", Schema: textSchema(1, 257),
-		Description: "Makes the submission repeatable: at most 255 bytes without control characters. What starts with a double quote is a structured string, anything else its raw bytes."}
+		Description: "Identifies the submission, so that repeating it submits no second job: at most 255 bytes without control characters. A value that starts with a double quote is a structured string, any other value is taken as raw bytes."}
 	preferParam = &huma.Param{Name: "Prefer", In: "header", Schema: textSchema(0, 0), Example: "wait=10",
-		Description: "wait=N: hold the answer until the job is done, at most N seconds (more than 30 counts as 30)."}
+		Description: "wait=N: answer when the job is done, after at most N seconds. N above 30 counts as 30."}
 	traceParam = &huma.Param{Name: "traceparent", In: "header", Schema: textSchema(0, 0), Example: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-		Description: "Trace (W3C Trace Context) that the deliveries of what is submitted carry on; ignored if it is not valid."}
+		Description: "Trace context (W3C) that the deliveries of the jobs continue; ignored if invalid."}
 	lastEventParam = &huma.Param{Name: "Last-Event-ID", In: "header", Schema: textSchema(0, 0),
-		Description: "Id of the last event received. If that was the job's end, the answer is 204."}
+		Description: "ID of the last event received. If that was the job's end, the answer is 204."}
 	ifMatchParam = &huma.Param{Name: "If-Match", In: "header", Schema: textSchema(0, 0), Example: `"7"`,
-		Description: "Change only if the settings have one of these revisions."}
+		Description: "Change the settings only if they have one of these revisions."}
 	dryRunParam = &huma.Param{Name: "dry_run", In: "query", Schema: &huma.Schema{Type: "boolean"},
-		Description: "Change nothing: check the change, and answer with the tenant as it would be."}
+		Description: "Check the change without applying it. The answer is the tenant as it would be."}
 	createParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: true},
-		Description: "false: answer 404 unknown-tenant where nothing was said of the tenant and it has sent no jobs lately, as when the name is misspelt."}
-	jobParam        = pathParam("id", "Id of the job.")
+		Description: "false: answer 404 unknown-tenant if the tenant has no settings and no recent jobs, for example because the name is misspelt."}
+	jobParam        = pathParam("id", "ID of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
-	keyPathParam    = pathParam("key", "Id of the API key.")
+	keyPathParam    = pathParam("key", "ID of the API key.")
 	guardPathParam  = pathParam("guard", "Name of the guard.")
-	blockPathParam  = pathParam("blocked", "The key, as it is listed, percent-encoded.")
+	blockPathParam  = pathParam("blocked", "The key as listed, percent-encoded.")
 )
 
 func pathParam(name, text string) *huma.Param {
 	return &huma.Param{Name: name, In: "path", Required: true, Description: text, Schema: textSchema(1, 0)}
 }
 
-// textSchema is a string of these many characters; 0 is no bound.
+// textSchema is a string of least to most characters; 0 is no bound.
 func textSchema(least, most int) *huma.Schema {
 	s := &huma.Schema{Type: huma.TypeString}
 	if least > 0 {

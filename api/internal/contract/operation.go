@@ -16,7 +16,7 @@ import (
 // Operation is one method of one path: what the OpenAPI document says of it, which is also what is
 // enforced, and its handler.
 type Operation struct {
-	Id, Method, Path string
+	ID, Method, Path string
 	tag              string
 	summary          string
 	description      string
@@ -46,7 +46,7 @@ type Answer struct {
 // Document describes the operation as OpenAPI, and adds the schemas of its bodies to schemas.
 func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 	doc := &huma.Operation{
-		OperationID: op.Id, Method: op.Method, Path: op.Path, Tags: []string{op.tag}, Summary: op.summary,
+		OperationID: op.ID, Method: op.Method, Path: op.Path, Tags: []string{op.tag}, Summary: op.summary,
 		Description: op.description, Parameters: op.Params, Responses: map[string]*huma.Response{},
 	}
 	if op.Body != nil {
@@ -97,7 +97,7 @@ func (op Operation) Kinds() []problem.Kind {
 	if op.Body != nil {
 		all = append(all, problem.MalformedJSON, problem.UnsupportedMedia)
 	}
-	switch op.Id {
+	switch op.ID {
 	case "livez": // which the program answers from its start
 	case "readyz":
 		all = append(all, problem.Starting)

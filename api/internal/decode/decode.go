@@ -1,3 +1,5 @@
+// Package decode decodes the JSON bodies of requests. It is strict: its errors name every unknown,
+// repeated or invalid field. Package api and its internal packages import it.
 package decode
 
 import (

@@ -58,8 +58,8 @@ func newGauges(store Store, s *shown) *Gauges {
 		jobs    = "Jobs scheduled, queued and retrying"
 		oldest  = "Time since the oldest waiting job could first have left, retries and holds included"
 		some    = ", by tenant; \"other\" sums the tenants without gauges of their own."
-		resets  = " Starts from 0 when the tenant's idle flows are deleted."
-		byShown = ", by tenant."
+		resets  = "; starts from 0 when the tenant's idle flows are deleted."
+		byShown = ", by tenant"
 	)
 	f.totals.depth = f.Desc("queue_depth", jobs+", of all tenants.")
 	f.totals.bytes = f.Desc("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
@@ -74,11 +74,11 @@ func newGauges(store Store, s *shown) *Gauges {
 	f.tenant.running = one("running", "Jobs leased by a worker"+some)
 	f.tenant.oldest = one("oldest_wait_seconds", oldest+some)
 	f.tenant.dead = one("dead_letters", "Dead letters that can be replayed"+some)
-	f.tenant.capacity = one("capacity", "Jobs that may wait"+byShown)
+	f.tenant.capacity = one("capacity", "Jobs that may wait"+byShown+".")
 	f.tenant.rate = one("rate_per_second", "Departures per second that the tenant's settings allow: the strictest of its rates.")
 	f.tenant.effective = one("effective_rate_per_second",
 		"Departures per second that the tenant has now: below its rate for a while after a hold, 0 while paused.")
-	f.tenant.ratio = one("rate_ratio", "Effective rate divided by the rate of the settings"+byShown)
+	f.tenant.ratio = one("rate_ratio", "Effective rate divided by the rate of the settings"+byShown+".")
 	f.tenant.limitedBy = one("limited_by", "1 for the cause that keeps the tenant's next job from leaving now, 0 for the other causes.", "by")
 	f.tenant.admittedTotal = one("admitted_total", "Admitted jobs"+byShown+resets)
 	f.tenant.rejected = one("rejected_total", "Jobs refused because of the tenant's queue or settings"+byShown+resets)

@@ -1,3 +1,4 @@
+// Package request reads the headers and the query of a request. Package api imports it.
 package request
 
 import (

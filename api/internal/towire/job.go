@@ -1,3 +1,5 @@
+// Package towire converts values of the queue and of package live into the JSON forms of package
+// wire. Package api imports it.
 package towire
 
 import (

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -17,12 +17,12 @@ import (
 // Guard is a limiter in front of the intake.
 type Guard struct {
 	Policy     limiter.Policy
-	By         []api.GuardBy // what requests are counted by, together
-	Endpoints  []string      // operations that it stands before; none: all
-	Routes     []string      // of the jobs that it counts; none: all
-	Types      []string      // the same by their types
-	FailClosed bool          // refuse while Redis cannot be asked
-	Shadow     bool          // refuse nothing, and count what would have been refused
+	By         []guard.By // what requests are counted by, together
+	Endpoints  []string   // operations that it stands before; none: all
+	Routes     []string   // of the jobs that it counts; none: all
+	Types      []string   // the same by their types
+	FailClosed bool       // refuse while Redis cannot be asked
+	Shadow     bool       // refuse nothing, and count what would have been refused
 }
 
 // GuardSettings are the scalar settings of a guard.
@@ -57,7 +57,7 @@ func (r *reader) guards(c *Config, values map[string]any) {
 			continue
 		}
 		g := r.guard(path, section, slices.Sorted(maps.Keys(c.Routes)))
-		if slices.Contains(g.By, api.GuardByGuest) && !slices.Contains(c.Auth.Modes(), auth.Guest) {
+		if slices.Contains(g.By, guard.ByGuest) && !slices.Contains(c.Auth.Modes(), auth.Guest) {
 			r.problem(path+".by", "guest", "must not be guest unless auth.mode has guest")
 		}
 		c.Guards[name] = g
@@ -79,17 +79,17 @@ func (r *reader) guard(path string, values map[string]any, routes []string) Guar
 	r.scalars(path, values, GuardSettings(), places, "by", "endpoints", "routes", "types")
 	g.Policy.Algorithm, g.FailClosed = limiter.Algorithm(algorithm), onError == "closed"
 	var bys []string
-	for _, by := range api.GuardBys() {
+	for _, by := range guard.Bys() {
 		bys = append(bys, string(by))
 	}
 	for _, by := range r.words(path+".by", values["by"], bys) {
-		g.By = append(g.By, api.GuardBy(by))
+		g.By = append(g.By, guard.By(by))
 	}
 	g.Routes = r.words(path+".routes", values["routes"], routes)
 	g.Types = r.types(path+".types", values["types"])
-	endpoints := api.Endpoints()
-	if (api.IntakeGuard{By: g.By, Routes: g.Routes, Types: g.Types}).CountsJobs() {
-		endpoints = api.JobEndpoints()
+	endpoints := guard.Endpoints()
+	if (guard.Intake{By: g.By, Routes: g.Routes, Types: g.Types}).CountsJobs() {
+		endpoints = guard.JobEndpoints()
 	}
 	g.Endpoints = r.words(path+".endpoints", values["endpoints"], endpoints)
 	switch {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/guard"
 )
 
 // Reference is the tables of the reference page, in Markdown: every scalar setting, then those of a
@@ -34,7 +34,7 @@ func Reference() string {
 		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations that it stands before; all if not set. |\n"+
 		"| `routes` | not set | must be a list of names of routes | Counts jobs for these routes, one by one in batches too, and nothing else. |\n"+
 		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Counts jobs of these types, one by one in batches too, and nothing else. |\n",
-		strings.Join(api.Endpoints(), ", "), strings.Join(api.JobEndpoints(), ", "))
+		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""

@@ -1,4 +1,4 @@
-package api
+package guard
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -39,24 +40,24 @@ var twoAMinute = limiter.Rule{Name: "login", Policy: limiter.Policy{Algorithm: l
 // tally counts what a guard decides.
 type tally struct {
 	mu sync.Mutex
-	of map[GuardDecision]int
+	of map[Decision]int
 }
 
-func (c *tally) observe(d GuardDecision) {
+func (c *tally) observe(d Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {
-		c.of = map[GuardDecision]int{}
+		c.of = map[Decision]int{}
 	}
 	c.of[d]++
 }
 
-func guardOf(t testing.TB, store limiter.Store, change func(*GuardConfig)) (http.Handler, *Guard, *tally) {
+func guardOf(t testing.TB, store limiter.Store, change func(*Config)) (http.Handler, *Guard, *tally) {
 	t.Helper()
 	counted := &tally{}
-	cfg := GuardConfig{Rule: twoAMinute, Key: KeyByPath, Observe: counted.observe, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Rule: twoAMinute, Key: KeyByPath, Observe: counted.observe, Logger: slog.New(slog.DiscardHandler)}
 	change(&cfg)
-	g, err := NewGuard(store, cfg)
+	g, err := New(store, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func ask(h http.Handler, path string) *httptest.ResponseRecorder {
 
 func TestGuardRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, g, counted := guardOf(t, memoryStore(t), func(*GuardConfig) {})
+		h, g, counted := guardOf(t, memoryStore(t), func(*Config) {})
 		first := ask(h, "/login")
 		want := http.Header{
 			"Ratelimit-Policy": {`"login";q=2;w=60`}, "Ratelimit": {`"login";r=1;t=60`},
@@ -105,7 +106,7 @@ func TestGuardRefuses(t *testing.T) {
 		if known, err := g.Clear(t.Context(), "POST /login"); err != nil || !known || ask(h, "/login").Code != http.StatusNoContent {
 			t.Errorf("after it was cleared: %v, %v", known, err)
 		}
-		if diff := cmp.Diff(map[GuardDecision]int{GuardAllowed: 4, GuardRefused: 1}, counted.of); diff != "" {
+		if diff := cmp.Diff(map[Decision]int{Allowed: 4, Refused: 1}, counted.of); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -114,13 +115,13 @@ func TestGuardRefuses(t *testing.T) {
 // In the shadow everything passes, nothing is told to clients, and what would have been refused is
 // counted.
 func TestGuardInTheShadow(t *testing.T) {
-	h, _, counted := guardOf(t, memoryStore(t), func(c *GuardConfig) { c.Shadow, c.FailClosed = true, true })
+	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Shadow, c.FailClosed = true, true })
 	for range 5 {
 		if w := ask(h, "/login"); w.Code != http.StatusNoContent || len(w.Header()) != 0 {
 			t.Errorf("%d %v", w.Code, w.Header())
 		}
 	}
-	if diff := cmp.Diff(map[GuardDecision]int{GuardAllowed: 2, GuardWouldRefuse: 3}, counted.of); diff != "" {
+	if diff := cmp.Diff(map[Decision]int{Allowed: 2, WouldRefuse: 3}, counted.of); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -143,16 +144,16 @@ func TestGuardWithoutItsStore(t *testing.T) {
 	for name, store := range map[string]limiter.Store{"away": away{}, "stuck": stuck{}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				open, _, counted := guardOf(t, store, func(*GuardConfig) {})
-				if w := ask(open, "/login"); w.Code != http.StatusNoContent || counted.of[GuardFailedOpen] != 1 {
+				open, _, counted := guardOf(t, store, func(*Config) {})
+				if w := ask(open, "/login"); w.Code != http.StatusNoContent || counted.of[FailedOpen] != 1 {
 					t.Errorf("open: %d, %v", w.Code, counted.of)
 				}
-				closed, _, counted := guardOf(t, store, func(c *GuardConfig) { c.FailClosed = true })
-				if w := ask(closed, "/login"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || counted.of[GuardFailedClosed] != 1 {
+				closed, _, counted := guardOf(t, store, func(c *Config) { c.FailClosed = true })
+				if w := ask(closed, "/login"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || counted.of[FailedClosed] != 1 {
 					t.Errorf("closed: %d, %v", w.Code, counted.of)
 				}
-				shadow, _, counted := guardOf(t, store, func(c *GuardConfig) { c.FailClosed, c.Shadow = true, true })
-				if w := ask(shadow, "/login"); w.Code != http.StatusNoContent || counted.of[GuardFailedOpen] != 1 {
+				shadow, _, counted := guardOf(t, store, func(c *Config) { c.FailClosed, c.Shadow = true, true })
+				if w := ask(shadow, "/login"); w.Code != http.StatusNoContent || counted.of[FailedOpen] != 1 {
 					t.Errorf("shadow: %d, %v", w.Code, counted.of)
 				}
 			})
@@ -161,8 +162,8 @@ func TestGuardWithoutItsStore(t *testing.T) {
 }
 
 func TestGuardHeaderModes(t *testing.T) {
-	for mode, want := range map[HeaderMode]int{HeadersIETF: 2, HeadersLegacy: 3, HeadersBoth: 5, HeadersNone: 0} {
-		h, _, _ := guardOf(t, memoryStore(t), func(c *GuardConfig) { c.Headers = mode })
+	for mode, want := range map[ratelimit.Mode]int{ratelimit.IETF: 2, ratelimit.Legacy: 3, ratelimit.Both: 5, ratelimit.None: 0} {
+		h, _, _ := guardOf(t, memoryStore(t), func(c *Config) { c.Headers = mode })
 		if got := ask(h, "/x").Header(); len(got) != want {
 			t.Errorf("%s: %v", mode, got)
 		}
@@ -216,7 +217,7 @@ func TestGuardKeys(t *testing.T) {
 }
 
 func TestGuardRefusesBadSettings(t *testing.T) {
-	_, err := NewGuard(nil, GuardConfig{Rule: limiter.Rule{Name: "a b"}})
+	_, err := New(nil, Config{Rule: limiter.Rule{Name: "a b"}})
 	var ps shaper.Problems
 	if !errors.As(err, &ps) || !strings.Contains(err.Error(), "no store") || !strings.Contains(err.Error(), "no key") || !strings.Contains(err.Error(), "the name must") {
 		t.Errorf("%v", err)
@@ -225,7 +226,7 @@ func TestGuardRefusesBadSettings(t *testing.T) {
 
 // TestGuardUnderAThousandCallers: through the handler, too, no more than the limit passes.
 func TestGuardUnderAThousandCallers(t *testing.T) {
-	h, _, counted := guardOf(t, memoryStore(t), func(c *GuardConfig) { c.Rule.Policy.Rate.Limit = 50 })
+	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Rule.Policy.Rate.Limit = 50 })
 	var passed atomic.Int64
 	var wg sync.WaitGroup
 	for range 64 {
@@ -238,7 +239,7 @@ func TestGuardUnderAThousandCallers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if passed.Load() != 50 || counted.of[GuardRefused] != 64*16-50 {
+	if passed.Load() != 50 || counted.of[Refused] != 64*16-50 {
 		t.Errorf("%d passed, %v", passed.Load(), counted.of)
 	}
 }

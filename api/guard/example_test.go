@@ -1,4 +1,4 @@
-package api_test
+package guard_test
 
 import (
 	"fmt"
@@ -6,23 +6,23 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// A login that an address may try twice a minute, and not for an hour after a third time.
-// queue.Queue has a store that processes share.
+// An address may log in twice a minute. A third attempt blocks it for an hour. Method Limits of
+// queue.Queue returns a store that processes share.
 func ExampleGuard_Handler() {
 	store, err := limiter.NewMemoryStore(100_000)
 	if err != nil {
 		panic(err)
 	}
-	byAddress, err := api.KeyByAddress()
+	byAddress, err := guard.KeyByAddress()
 	if err != nil {
 		panic(err)
 	}
-	guard, err := api.NewGuard(store, api.GuardConfig{
+	g, err := guard.New(store, guard.Config{
 		Rule: limiter.Rule{Name: "login", Policy: limiter.Policy{
 			Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour,
 		}},
@@ -31,7 +31,7 @@ func ExampleGuard_Handler() {
 	if err != nil {
 		panic(err)
 	}
-	login := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	login := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	for range 3 {
 		w := httptest.NewRecorder()
 		login.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/login", nil))
