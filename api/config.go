@@ -26,32 +26,34 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// Config is the settings of a Server. The zero value of a field means its default.
+// Config is the settings of a Server, all that an embedder can set. The zero value of a field means
+// its default.
 type Config struct {
-	Routes        map[string]RouteInfo  // by name; a job for another one is refused
+	Routes        map[string]RouteInfo  // by name; jobs for other routes are refused
 	MaxBody       int64                 // bytes of a submission; default 262144
-	Auth          *auth.Authenticator   // whose requests are whose; nil: the header Sluice-Tenant says it, unchecked
+	Auth          *auth.Authenticator   // finds the tenant of a request; nil: the header Sluice-Tenant, unchecked
 	Headers       HeaderMode            // rate limit headers; default HeadersBoth
 	AdminToken    string                // empty: the admin listener answers to loopback names only
-	AdminSubmit   bool                  // take jobs on the admin listener too, to try things out
-	AdminHosts    []string              // further Host names it answers to without a token
-	Version       VersionInfo           // told at /version
+	AdminSubmit   bool                  // accept test jobs on the admin listener
+	AdminHosts    []string              // further Host names that it answers to without a token
+	Version       VersionInfo           // the answer of GET /version
 	Registerer    prometheus.Registerer // nil: metrics are not registered
 	Gatherer      prometheus.Gatherer   // nil: no /metrics
 	Logger        *slog.Logger          // default slog.Default()
 	Traces        *spans.Tracer         // one span per submission; nil: none, and jobs carry the client's traceparent
-	StatusTenants []string              // tenants that have gauges of their own, the others sharing one; nil: no gauges of tenants
-	TopTenants    int                   // instead: so many tenants with the deepest queues, 0 to 100
+	StatusTenants []string              // tenants with gauges of their own, the others share one; nil: no gauges by tenant
+	TopTenants    int                   // instead: how many tenants with the deepest queues have gauges, 0 to 100
 	MaxStreams    int                   // event streams at once; default 1000
-	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a second's worth at once; zero: no bound
-	// CheckCallback says whether a callback URL may be used. Its error is the rule that is broken,
-	// such as "must be an http or https URL with a host", and must not quote the URL. nil: no job
-	// may have one.
+	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a burst of one second; zero: unlimited
+	// CheckCallback checks a callback URL. Its error is the rule that the URL breaks, such as "must
+	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
+	// callbacks.
 	CheckCallback func(url string) error
-	// AdminPages are further handlers of the admin listener, behind its guard: each serves its
-	// path, such as "/asynqmon", and all below.
+	// AdminPages are further handlers of the admin listener, with the same access control. Each
+	// serves its path, such as "/asynqmon", and all paths below.
 	AdminPages map[string]http.Handler
-	// Guards stand before the operations of the intake and count in Limits, which they need.
+	// Guards are limiters in front of the operations of the intake. They count in Limits, which
+	// they need.
 	Guards []guard.Intake
 	Limits limiter.Store
 	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default
@@ -59,31 +61,31 @@ type Config struct {
 	Horizon time.Duration
 	// TrustedProxies are the proxies whose X-Forwarded-For is trusted for the address of a client.
 	TrustedProxies []netip.Prefix
-	// Guesses counts wrong credentials of both listeners; Auth should have the same. Default: one
-	// of its own.
+	// Guesses counts wrong credentials of both listeners; give Auth the same one. Default: a new
+	// one.
 	Guesses *auth.Guesses
-	// LocalOnly says that the intake listens on loopback. Without authentication it then answers to
-	// loopback names and to Hosts only, so that pages of other sites cannot reach it through a
+	// LocalOnly is set if the intake listens on loopback. Without authentication it then answers to
+	// loopback names and Hosts only, so that web pages of other sites cannot reach it through a
 	// browser.
 	LocalOnly bool
 	Hosts     []string
-	// MaxRequests are the requests of clients that the intake may have under way at once; default
-	// 10000.
+	// MaxRequests bounds the requests of clients that the intake handles at once; default 10000.
 	MaxRequests int
-	// TenantShare and AddressShare are what one tenant and one address may hold of requests, event
-	// streams and the memory of large bodies; 100 is no bound of their own.
+	// TenantShare and AddressShare bound what one tenant and one address may hold of requests,
+	// event streams and the memory of large bodies, in percent; defaults 25 and 50; 100 is no
+	// bound.
 	TenantShare, AddressShare Percent
 }
 
 // defaultRequests is the default of Config.MaxRequests.
 const defaultRequests = 10_000
 
-// RouteInfo is what the intake must know of a route.
+// RouteInfo is what the intake needs of a route.
 type RouteInfo struct {
 	MaxAttempts int // deliveries until a job is dead; at least 1
 }
 
-// VersionInfo says which program this is.
+// VersionInfo identifies the program.
 type VersionInfo struct {
 	Version, Commit, Go string
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Server answers the HTTP API.
+// Server answers the HTTP API. It holds the parts that all handlers share, hence its many fields.
 type Server struct {
 	backend  Backend
 	cfg      Config
