@@ -263,7 +263,7 @@ func TestListenersShareARegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const want = `# HELP sluice_connections Connections that are open, by listener.
+	const want = `# HELP sluice_connections Open connections, by listener.
 # TYPE sluice_connections gauge
 sluice_connections{listener="admin"} 0
 sluice_connections{listener="api"} 0
