@@ -79,7 +79,8 @@ soak: redis ## hold the scripts against their model over longer random histories
 .PHONY: docs
 docs: redis ## write what the docs take from the program: settings, metrics, OpenAPI
 	$(GO) test ./cmd/sluice/config -run TestReferencePage -update
-	$(GO) test ./cmd/sluice -run 'TestMetricsPage|TestOpenAPI' -update
+	$(GO) test ./cmd/sluice/internal/process -run TestMetricsPage -update
+	$(GO) test ./cmd/sluice -run TestOpenAPI -update
 
 # Not part of .ci: the database of vulnerabilities cannot be reached from every machine.
 .PHONY: vuln

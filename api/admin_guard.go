@@ -13,6 +13,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/dashboard"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/listen"
 )
 
 // openPaths tell nothing that needs a secret: probes must work from anywhere, and the documents are
@@ -27,17 +29,17 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	check := s.operator()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch open := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path); {
-		case isReserved(r.Context()) && !isProbe(r):
+		case listen.Reserved(r.Context()) && !isProbe(r):
 			w.Header().Set("Connection", "close")
 			if check(r) != nil {
-				noPlace().write(w)
+				noPlace().Write(w)
 				return
 			}
-		case isReserved(r.Context()):
+		case listen.Reserved(r.Context()):
 			w.Header().Set("Connection", "close")
 		case !open:
 			if p := check(r); p != nil {
-				p.write(w)
+				p.Write(w)
 				return
 			}
 		}
@@ -46,21 +48,21 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 }
 
 // operator makes the function that tells why a request is not an operator's; nil if it is.
-func (s *Server) operator() func(*http.Request) *problem {
+func (s *Server) operator() func(*http.Request) *problem.Problem {
 	if s.cfg.AdminToken == "" {
-		return func(r *http.Request) *problem { return sameSite(r, s.cfg.AdminHosts) }
+		return func(r *http.Request) *problem.Problem { return sameSite(r, s.cfg.AdminHosts) }
 	}
 	want := sha256.Sum256([]byte(s.cfg.AdminToken))
-	return func(r *http.Request) *problem { return s.credential(r, want) }
+	return func(r *http.Request) *problem.Problem { return s.credential(r, want) }
 }
 
 // keepPlaces answers probes alone on the reserved places of the intake.
 func keepPlaces(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isReserved(r.Context()) {
+		if listen.Reserved(r.Context()) {
 			w.Header().Set("Connection", "close")
 			if !isProbe(r) {
-				noPlace().write(w)
+				noPlace().Write(w)
 				return
 			}
 		}
@@ -71,8 +73,8 @@ func keepPlaces(next http.Handler) http.Handler {
 func isProbe(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
 // noPlace is the problem of a client that found no place but one that is reserved.
-func noPlace() *problem {
-	return overloaded.with("all connections, or those of the client's address, are in use").retry(retryAfterSeconds(time.Second))
+func noPlace() *problem.Problem {
+	return problem.Overloaded.With("all connections, or those of the client's address, are in use").RetryIn(time.Second)
 }
 
 // credential takes the token, or a session. A browser sends a session's cookie by itself, so it is
@@ -81,20 +83,20 @@ func noPlace() *problem {
 //
 // The right token is taken however many wrong ones came from its address: who guesses must not lock
 // operators out.
-func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem {
+func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	p := bearer(r, want)
 	switch {
 	case p == nil:
 		return nil
 	case r.Header.Get("Authorization") != "":
 		if many := s.cfg.Guesses.Wrong(auth.AddressOf(r.RemoteAddr)); many != nil {
-			return problemOf(many)
+			return problem.Of(many)
 		}
 		return p
 	case !s.board.SignedIn(r):
 		return p
 	case dashboard.CrossOrigin(r):
-		return forbidden.with("requests from pages of another origin are refused")
+		return problem.Forbidden.With("requests from pages of another origin are refused")
 	}
 	return nil
 }
@@ -111,7 +113,7 @@ func (s *Server) keepLocal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) {
 			if p := sameSite(r, s.cfg.Hosts); p != nil {
-				p.write(w)
+				p.Write(w)
 				return
 			}
 		}
@@ -120,26 +122,26 @@ func (s *Server) keepLocal(next http.Handler) http.Handler {
 }
 
 // bearer compares digests, so that the time taken tells neither content nor length of the token.
-func bearer(r *http.Request, want [sha256.Size]byte) *problem {
+func bearer(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1 {
 		return nil
 	}
-	return unauthorized.with("send the admin token as Authorization: Bearer").set("WWW-Authenticate", `Bearer realm="sluice admin"`)
+	return problem.Unauthorized.With("send the admin token as Authorization: Bearer").SetHeader("WWW-Authenticate", `Bearer realm="sluice admin"`)
 }
 
 // sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding) and
 // requests that a browser makes on behalf of a page of another origin. hosts are names beside those
 // of loopback; pages of theirs may ask, too.
-func sameSite(r *http.Request, hosts []string) *problem {
+func sameSite(r *http.Request, hosts []string) *problem.Problem {
 	listed := func(host string) bool {
 		return slices.ContainsFunc(hosts, func(name string) bool {
 			return strings.EqualFold(name, hostname(host)) || strings.EqualFold(name, host)
 		})
 	}
 	if !loopback(hostname(r.Host)) && !listed(r.Host) {
-		return forbidden.with("without authentication only loopback names and the configured hosts are answered")
+		return problem.Forbidden.With("without authentication only loopback names and the configured hosts are answered")
 	}
 	origin := r.Header.Get("Origin")
 	if origin != "" {
@@ -148,11 +150,11 @@ func sameSite(r *http.Request, hosts []string) *problem {
 		case err == nil && u.Host != "" && listed(u.Host):
 			return nil
 		case err != nil || !strings.EqualFold(u.Host, r.Host):
-			return forbidden.with("requests from pages of another origin are refused")
+			return problem.Forbidden.With("requests from pages of another origin are refused")
 		}
 	}
 	if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		return forbidden.with("requests from pages of another site are refused")
+		return problem.Forbidden.With("requests from pages of another site are refused")
 	}
 	return nil
 }

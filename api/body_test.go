@@ -13,8 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -80,8 +81,8 @@ func TestDrippersAreCut(t *testing.T) {
 				if took > longest || !strings.Contains(answer, c.answer) {
 					t.Errorf("closed after %v with %q, want %q", took, answer, c.answer)
 				}
-				if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 || b.s.bodies.count() != 0 {
-					t.Errorf("%d watches, %d streams and %d bytes are left", n, b.s.streams.count(), b.s.bodies.count())
+				if n := b.queue.Watching(); n != 0 || b.s.streams.Count() != 0 || b.s.bodies.Count() != 0 {
+					t.Errorf("%d watches, %d streams and %d bytes are left", n, b.s.streams.Count(), b.s.bodies.Count())
 				}
 			})
 		})
@@ -104,7 +105,7 @@ func TestEndlessHeaderIsRefused(t *testing.T) {
 		for line := "X-A: " + strings.Repeat("a", 1000) + "\r\n"; err == nil && sent < 1<<20; sent += len(line) {
 			_, err = io.WriteString(conn, line)
 		}
-		if got := <-answer; !strings.HasPrefix(got, "HTTP/1.1 431 ") || sent > 2*maxHeader {
+		if got := <-answer; !strings.HasPrefix(got, "HTTP/1.1 431 ") || sent > 2*deadline.MaxHeader {
 			t.Errorf("%d bytes were taken, then %q", sent, got)
 		}
 	})
@@ -113,17 +114,17 @@ func TestEndlessHeaderIsRefused(t *testing.T) {
 // TestSlowButHonest: a large batch over a thin line gets through, and its answer too.
 func TestSlowButHonest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.MaxBody = maxBatchBody })
+		b := newBench(t, func(c *Config) { c.MaxBody = contract.MaxBatchBody })
 		l, stop := b.serve()
 		defer stop()
 		conn := l.dial()
 		defer conn.Close()
-		body := `{"jobs":[{"type":"t","payload":"` + strings.Repeat("x", maxBatchBody-100) + `"}]}`
+		body := `{"jobs":[{"type":"t","payload":"` + strings.Repeat("x", contract.MaxBatchBody-100) + `"}]}`
 		start := time.Now()
 		go func() {
 			_, err := fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
 			for rest := body; err == nil && rest != ""; {
-				n := min(len(rest), bodyStep+bodyStep/8)
+				n := min(len(rest), deadline.BodyStep+deadline.BodyStep/8)
 				<-time.After(time.Second)
 				_, err = io.WriteString(conn, rest[:n])
 				rest = rest[n:]
@@ -138,7 +139,7 @@ func TestSlowButHonest(t *testing.T) {
 		if err != nil || r.StatusCode != http.StatusOK || time.Since(start) < 100*time.Second {
 			t.Errorf("%d after %v: %.200s %v", r.StatusCode, time.Since(start), text, err)
 		}
-		if held := b.s.bodies.count(); held != 0 {
+		if held := b.s.bodies.Count(); held != 0 {
 			t.Errorf("%d bytes are held", held)
 		}
 	})
@@ -167,67 +168,22 @@ func TestSlowReadersAreCut(t *testing.T) {
 	})
 }
 
-// The memory of a body follows what has arrived, not what was announced.
-func TestAnnouncedBodyCostsNothing(t *testing.T) {
-	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{}`))
-	r.ContentLength = maxBatchBody
-	r.Header.Set("Content-Type", "application/json")
-	budget := testBudget()
-	content, _, err := jsonBody(nil, maxBatchBody, false).read(httptest.NewRecorder(), r, budget, unowned)
-	if err != nil || cap(content) > 2*freeBody || budget.count() != 0 {
-		t.Errorf("%d bytes in memory, %d of the budget, %v", cap(content), budget.count(), err)
-	}
-}
-
-func testBudget() *bodyBudget {
-	return newBodyBudget(DefaultTenantShare, DefaultAddressShare, prometheus.NewCounter(prometheus.CounterOpts{}))
-}
-
-func unowned() owner { return owner{} }
-
 func TestBodiesShareABudget(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.MaxBody = maxBatchBody })
+	b := newBench(t, func(c *Config) { c.MaxBody = contract.MaxBatchBody })
 	large := `{"type":"t","payload":"` + strings.Repeat("x", 1<<20) + `"}`
-	const taken = bodies - 512<<10
-	b.s.bodies.give(owner{}, -taken)
+	const taken = budget.MaxBodies - 512<<10
+	b.s.bodies.Give(budget.Owner{}, -taken)
 	r := b.intake.do(t, "POST", "/v1/jobs", nil, large)
 	r.want(t, http.StatusServiceUnavailable, "overloaded")
 	if r.Header().Get("Retry-After") == "" || r.Header().Get("Connection") != "close" {
 		t.Errorf("%v", r.Header())
 	}
 	b.submit(plainJob, nil) // small ones need no room
-	b.submit(`{"type":"t","payload":"`+strings.Repeat("x", freeBody)+`"}`, nil)
-	b.s.bodies.give(owner{}, 1<<20)
+	b.submit(`{"type":"t","payload":"`+strings.Repeat("x", budget.FreeBody)+`"}`, nil)
+	b.s.bodies.Give(budget.Owner{}, 1<<20)
 	b.submit(large, nil)
-	if held := b.s.bodies.count(); held != taken-1<<20 {
+	if held := b.s.bodies.Count(); held != taken-1<<20 {
 		t.Errorf("%d bytes are held", held)
-	}
-}
-
-// Neither one tenant nor one address, whatever tenants it names, holds the memory of all.
-func TestBodiesAreShared(t *testing.T) {
-	budget := testBudget()
-	take := func(tenant, address string, n int64) bound { return budget.take(owner{tenant, address}, n) }
-	if full := take("loud", "a", bodies/4); full != unbound {
-		t.Fatalf("a tenant's share: %v", full)
-	}
-	if full := take("loud", "b", 1); full != ofTenant {
-		t.Errorf("more than a tenant's share: %v", full)
-	}
-	if full := take("loud too", "a", bodies/4); full != unbound {
-		t.Fatalf("an address's share: %v", full)
-	}
-	if full := take("third", "a", 1); full != ofAddress {
-		t.Errorf("more than an address's share: %v", full)
-	}
-	if full := take("quiet", "b", 8<<20); full != unbound {
-		t.Errorf("another one: %v", full)
-	}
-	budget.give(owner{"loud", "a"}, bodies/4)
-	budget.give(owner{"loud too", "a"}, bodies/4)
-	budget.give(owner{"quiet", "b"}, 8<<20)
-	if budget.count() != 0 || len(budget.tenants) != 0 || len(budget.addresses) != 0 {
-		t.Errorf("left: %d %v %v", budget.count(), budget.tenants, budget.addresses)
 	}
 }
 
@@ -251,21 +207,21 @@ func silent(t *testing.T, conn net.Conn, tenant string, size int) (answer chan s
 // seconds, whatever has come before, and until then takes nobody's place.
 func TestSilentBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.MaxBody, c.TenantShare = maxBatchBody, 100 })
+		b := newBench(t, func(c *Config) { c.MaxBody, c.TenantShare = contract.MaxBatchBody, 100 })
 		l, stop := b.serve()
 		defer stop()
 		var answers []chan string
 		for range 16 {
 			conn := l.dial()
 			defer conn.Close()
-			answers = append(answers, silent(t, conn, "loud", maxBatchBody))
+			answers = append(answers, silent(t, conn, "loud", contract.MaxBatchBody))
 		}
 		synctest.Wait()
-		if held := b.s.bodies.count(); held < bodies-16*bodyStep {
+		if held := b.s.bodies.Count(); held < budget.MaxBodies-16*deadline.BodyStep {
 			t.Fatalf("%d bytes are held", held)
 		}
 		start := time.Now()
-		<-time.After(bodyYield)
+		<-time.After(budget.BodyYield)
 		large := `{"type":"t","payload":"` + strings.Repeat("x", 7<<20) + `"}`
 		r := b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "quiet"}, large)
 		r.want(t, http.StatusAccepted, "")
@@ -281,50 +237,8 @@ func TestSilentBodies(t *testing.T) {
 		if took := time.Since(start); took > longest {
 			t.Errorf("closed after %v", took)
 		}
-		if evicted != 1 || b.s.bodies.count() != 0 || b.s.bodies.arriving.Len() != 0 {
-			t.Errorf("%d evicted, %d bytes held, %d arriving", evicted, b.s.bodies.count(), b.s.bodies.arriving.Len())
-		}
-	})
-}
-
-// The slowest body is evicted, of the same tenant where that has its share; one that goes on never
-// is.
-func TestSlowestBodyIsEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		budget := testBudget()
-		body := func(tenant string, size int64) *incoming {
-			in := &incoming{budget: budget, owner: owner{tenant: tenant}, control: http.NewResponseController(httptest.NewRecorder())}
-			for in.held < size {
-				if err := in.step(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			return in
-		}
-		other := body("other", bodies/4)
-		<-time.After(2 * bodyYield)
-		slowest := body("loud", bodies/8)
-		<-time.After(bodyYield / 2)
-		healthy := body("loud", bodies/8-bodyStep)
-		<-time.After(bodyYield / 2)
-		if err := healthy.step(); err != nil {
-			t.Error(err)
-		}
-		if err := healthy.step(); err != nil || !slowest.evicted || other.evicted {
-			t.Errorf("%v; of its own %v, of another %v", err, slowest.evicted, other.evicted)
-		}
-		if err := slowest.step(); !errors.Is(err, errEvicted) {
-			t.Errorf("an evicted body goes on: %v", err)
-		}
-		again := body("loud", bodies/8-bodyStep)
-		if err := again.step(); !errors.As(err, &errNoRoom{}) || healthy.evicted {
-			t.Errorf("%v; evicted one that goes on: %v", err, healthy.evicted)
-		}
-		for _, in := range []*incoming{other, slowest, healthy, again} {
-			in.done()
-		}
-		if budget.count() != 0 || budget.arriving.Len() != 0 {
-			t.Errorf("%d bytes held, %d arriving", budget.count(), budget.arriving.Len())
+		if evicted != 1 || b.s.bodies.Count() != 0 || b.s.bodies.Arriving.Len() != 0 {
+			t.Errorf("%d evicted, %d bytes held, %d arriving", evicted, b.s.bodies.Count(), b.s.bodies.Arriving.Len())
 		}
 	})
 }
@@ -335,7 +249,7 @@ func TestWaitHoldsNoBody(t *testing.T) {
 		b := newBench(t)
 		go b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=20"}, `{"type":"t","payload":"`+strings.Repeat("x", 100<<10)+`"}`)
 		synctest.Wait()
-		if n := b.s.bodies.count(); n != 0 || b.queue.Watching() != 1 {
+		if n := b.s.bodies.Count(); n != 0 || b.queue.Watching() != 1 {
 			t.Errorf("%d bytes held, %d wait", n, b.queue.Watching())
 		}
 		b.queue.Finish(b.queue.IDs()[0], shaper.Succeeded, nil, nil)
@@ -358,7 +272,7 @@ func TestRequestsAreShared(t *testing.T) {
 		}
 		synctest.Wait()
 		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "loud"}, plainJob).want(t, http.StatusAccepted, "")
-		if n := b.s.requests.count(); n != 0 {
+		if n := b.s.requests.Count(); n != 0 {
 			t.Errorf("%d requests are under way", n)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -57,7 +58,7 @@ func TestRefusedCallbackURL(t *testing.T) {
 	} {
 		r := b.intake.do(t, "POST", c.path, nil, c.body)
 		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
-		if strings.Contains(r.Body.String(), "hunter2") || len(r.problem.Errors) > maxFieldErrors {
+		if strings.Contains(r.Body.String(), "hunter2") || len(r.problem.Errors) > problem.MaxFieldErrors {
 			t.Errorf("%s", r.Body)
 		}
 		for i, field := range c.fields {

@@ -2,15 +2,16 @@ package api
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"strconv"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
+	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 )
@@ -26,41 +27,6 @@ const (
 	streamRetry    = time.Second            // how soon a client should open the stream again after its end
 )
 
-const (
-	streamFormat = "text/event-stream"
-	stateEvent   = "state"
-)
-
-// streamDoc documents an answer that is a stream of events.
-type streamDoc interface {
-	schema(schemas huma.Registry) *huma.Schema
-}
-
-// eventStream documents an answer that is a stream of events; data is a value of the type of their
-// data.
-type eventStream struct {
-	data  any
-	event string // empty: state, of a job, with an id
-}
-
-// schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one
-// event after the other.
-func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
-	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
-	one := &huma.Schema{
-		Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
-		Properties: map[string]*huma.Schema{
-			"event": {Type: huma.TypeString, Enum: []any{cmp.Or(e.event, stateEvent)}},
-			"data":  schemaOf(schemas, e.data),
-		},
-	}
-	if e.event == "" {
-		one.Required = append(one.Required, "id")
-		one.Properties["id"] = text("Names this state of the job; send the last one as Last-Event-ID.")
-	}
-	return &huma.Schema{Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.", Items: one}
-}
-
 // streamJob is GET /v1/jobs/{id}/events. Whatever can be refused is refused here, before the stream
 // begins.
 func (s *Server) streamJob(c *call) (*answer, error) {
@@ -71,11 +37,11 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err := s.reading(tenant); err != nil {
 		return nil, err
 	}
-	holder := owner{tenant, s.addressOf(c.r)}
-	if full := s.streams.take(holder, 1); full != unbound {
-		return nil, tooManyStreams.with(full.blame("event streams") + "; poll the job instead").retry(retryAfterSeconds(5 * time.Second))
+	holder := budget.Owner{Tenant: tenant, Address: s.addressOf(c.r)}
+	if full := s.streams.Take(holder, 1); full != budget.Unbound {
+		return nil, problem.TooManyStreams.With(full.Text("event streams") + "; poll the job instead").RetryIn(5 * time.Second)
 	}
-	release := func() { s.streams.give(holder, 1) }
+	release := func() { s.streams.Give(holder, 1) }
 	taken := false
 	defer func() {
 		if !taken {
@@ -96,10 +62,10 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if jobOf(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
+	if towire.Job(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
 		return &answer{status: http.StatusNoContent}, nil // which tells an EventSource to come back no more
 	}
-	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {streamFormat}, "X-Accel-Buffering": {"no"}}}
+	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}}}
 	if c.r.Method == http.MethodHead {
 		return a, nil
 	}
@@ -130,12 +96,12 @@ func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job
 	sent, over := "", false
 	for {
 		if id := eventID(job); id != sent {
-			if out.send(id, jobOf(job)) != nil {
+			if out.send(id, towire.Job(job)) != nil {
 				return
 			}
 			sent = id
 		}
-		if over || jobOf(job).Done {
+		if over || towire.Job(job).Done {
 			return
 		}
 		select {
@@ -212,8 +178,8 @@ func newEventWriter(w http.ResponseWriter) *eventWriter {
 
 // send writes the job as a state event.
 func (e *eventWriter) send(id string, job *wire.Job) error {
-	e.buf.WriteString("id: " + id + "\nevent: " + stateEvent + "\ndata: ")
-	if err := encodeJSON(&e.buf, job); err != nil {
+	e.buf.WriteString("id: " + id + "\nevent: " + contract.StateEvent + "\ndata: ")
+	if err := towire.Encode(&e.buf, job); err != nil {
 		return err
 	}
 	e.buf.WriteByte('\n')
@@ -223,7 +189,7 @@ func (e *eventWriter) send(id string, job *wire.Job) error {
 // add puts an event without an id beside what flush writes.
 func (e *eventWriter) add(name string, data any) error {
 	e.buf.WriteString("event: " + name + "\ndata: ")
-	if err := encodeJSON(&e.buf, data); err != nil {
+	if err := towire.Encode(&e.buf, data); err != nil {
 		return err
 	}
 	return e.buf.WriteByte('\n')

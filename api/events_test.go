@@ -123,8 +123,8 @@ func TestEventStreams(t *testing.T) {
 				if !slices.Equal(notes, tt.want) || took != tt.took {
 					t.Errorf("%q after %v, want %q after %v", notes, took, tt.want, tt.took)
 				}
-				if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 {
-					t.Errorf("%d watches and %d streams left", n, b.s.streams.count())
+				if n := b.queue.Watching(); n != 0 || b.s.streams.Count() != 0 {
+					t.Errorf("%d watches and %d streams left", n, b.s.streams.Count())
 				}
 				<-time.After(time.Minute) // whatever is still to happen
 			})
@@ -153,7 +153,7 @@ func TestEventStreamEndsWithTheClient(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1100*time.Millisecond)
 		defer cancel()
 		_, took, _ := b.follow(ctx, b.submit(plainJob, nil).job.ID, nil)
-		if took != 1100*time.Millisecond || b.queue.Watching() != 0 || b.s.streams.count() != 0 {
+		if took != 1100*time.Millisecond || b.queue.Watching() != 0 || b.s.streams.Count() != 0 {
 			t.Errorf("after %v, %d watches left", took, b.queue.Watching())
 		}
 	})
@@ -176,8 +176,8 @@ func TestEventStreamAfterTheEnd(t *testing.T) {
 	if r := b.intake.do(t, "HEAD", path, nil, ""); r.Code != http.StatusOK || r.Body.Len() != 0 || r.Header().Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: %d %v %s", r.Code, r.Header(), r.Body)
 	}
-	if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 {
-		t.Errorf("%d watches and %d streams left", n, b.s.streams.count())
+	if n := b.queue.Watching(); n != 0 || b.s.streams.Count() != 0 {
+		t.Errorf("%d watches and %d streams left", n, b.s.streams.Count())
 	}
 }
 
@@ -256,13 +256,13 @@ func TestEventStreamToADeafClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if b.s.streams.count() != 1 {
-			t.Fatalf("%d streams", b.s.streams.count())
+		if b.s.streams.Count() != 1 {
+			t.Fatalf("%d streams", b.s.streams.Count())
 		}
 		<-time.After(streamPatience)
 		synctest.Wait()
-		if n := b.queue.Watching(); n != 0 || b.s.streams.count() != 0 {
-			t.Errorf("%d watches and %d streams left", n, b.s.streams.count())
+		if n := b.queue.Watching(); n != 0 || b.s.streams.Count() != 0 {
+			t.Errorf("%d watches and %d streams left", n, b.s.streams.Count())
 		}
 	})
 }
@@ -298,7 +298,7 @@ func TestEventStreamsAreShared(t *testing.T) {
 			b.queue.Finish(id, shaper.Succeeded, nil, nil)
 		}
 		synctest.Wait()
-		if n := b.s.streams.count(); n != 0 {
+		if n := b.s.streams.Count(); n != 0 {
 			t.Errorf("%d streams left", n)
 		}
 	})

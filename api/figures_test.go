@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,7 +16,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/live"
+	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/reports"
@@ -234,7 +236,7 @@ func TestStreamOfFiguresWhileTheStoreIsAway(t *testing.T) {
 func TestStreamsOfFiguresAreBounded(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		var all []*live.Watch
-		for range liveStreams {
+		for range contract.LiveStreams {
 			w, err := b.s.live.Watch(live.View{})
 			if err != nil {
 				t.Fatal(err)
@@ -325,43 +327,13 @@ func TestOrdersOfTenants(t *testing.T) {
 // A line tells all rates: the effective one is the strictest of them.
 func TestLinesTellFurtherRates(t *testing.T) {
 	day := shaper.Pace{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}
-	line := lineOut(&queue.Brief{Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day}})
+	line := towire.Line(&queue.Brief{Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day}})
 	want := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
 	if len(line.Rates) != 1 || line.Rates[0] != want {
 		t.Errorf("%+v", line)
 	}
-	if line := lineOut(&queue.Brief{Name: "plain"}); line.Rates != nil {
+	if line := towire.Line(&queue.Brief{Name: "plain"}); line.Rates != nil {
 		t.Errorf("%+v", line)
-	}
-}
-
-// firsts is a sort that is cut.
-func TestFirsts(t *testing.T) {
-	for range 200 {
-		list := make([]int, rand.IntN(60))
-		for i := range list {
-			list[i] = rand.IntN(20)
-		}
-		n := rand.IntN(30)
-		want := slices.Sorted(slices.Values(list))
-		if got := firsts(list, n, cmp.Compare[int]); !slices.Equal(got, want[:min(n, len(want))]) {
-			t.Fatalf("the first %d of %v are %v", n, list, got)
-		}
-	}
-}
-
-func TestStoreErrors(t *testing.T) {
-	for text, want := range map[string]string{
-		"OOM command not allowed": "out of memory", "i/o timeout": "no answer in time", "BUSY Redis is busy": "busy with a script",
-		"WRONGPASS invalid username-password pair": "refuses the credentials", "CLUSTERDOWN": "part of the cluster is down",
-		"dial tcp 10.1.2.3:6379: connection refused": "cannot be reached",
-	} {
-		if got := storeError(fmt.Errorf("%w: %s", queue.ErrUnavailable, text)); got != want {
-			t.Errorf("%s is told as %q, want %q", text, got, want)
-		}
-	}
-	if got := storeError(fmt.Errorf("x: %w", context.DeadlineExceeded)); got != "no answer in time" {
-		t.Error(got)
 	}
 }
 
@@ -371,7 +343,7 @@ func TestStreamOfFiguresOverAConnection(t *testing.T) {
 	b := newBench(t)
 	b.submit(plainJob, nil)
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = HTTPServer("", b.s.Admin(), nil)
+	s.Config = listen.Server("", b.s.Admin(), nil)
 	s.Start()
 	defer s.Close()
 	resp, err := s.Client().Get(s.URL + "/v1/stream?tenant=default")

@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/arrivals"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 const (
-	arrivalsEvent = "arrivals"
-	followPause   = 100 * time.Millisecond // between two events, so that a busy tenant's arrivals go out together
+	followPause = 100 * time.Millisecond // between two events, so that a busy tenant's arrivals go out together
 )
 
 // followArrivals is GET /v1/tenants/{tenant}/arrivals. Unlike a job's stream it ends when the
@@ -27,16 +30,16 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	}
 	query := c.r.URL.Query()
 	route := query.Get("route")
-	if rule := textRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
-		return nil, invalid("query.route", "string", rule)
+	if rule := decode.TextRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
+		return nil, problem.Invalid("query.route", "string", rule)
 	}
-	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {streamFormat}, "X-Accel-Buffering": {"no"}}}
+	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}}}
 	if c.r.Method == http.MethodHead {
 		return a, nil
 	}
 	f, err := s.arrivals.Follow(name, route)
 	if errors.Is(err, arrivals.ErrTooMany) {
-		return nil, tooManyStreams.with("as many follow the arrivals of tenants as this process allows").retry(retryAfterSeconds(5 * time.Second))
+		return nil, problem.TooManyStreams.With("as many follow the arrivals of tenants as this process allows").RetryIn(5 * time.Second)
 	}
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals
 			continue
 		}
 		buf.Reset()
-		if err := encodeJSON(&buf, arrivalsOut(came, lost)); err != nil || out.event(arrivalsEvent, buf.Bytes()) != nil {
+		if err := towire.Encode(&buf, towire.Arrivals(came, lost)); err != nil || out.event(contract.ArrivalsEvent, buf.Bytes()) != nil {
 			return
 		}
 		s.rest(ctx, followPause)
@@ -92,17 +95,6 @@ func (e *eventWriter) event(name string, data []byte) error {
 	e.buf.Write(data)
 	e.buf.WriteByte('\n')
 	return e.flush()
-}
-
-func arrivalsOut(came []arrivals.Arrival, lost int64) wire.Arrivals {
-	out := wire.Arrivals{Items: make([]wire.Arrival, len(came)), Lost: lost}
-	for i, a := range came {
-		out.Items[i] = wire.Arrival{At: a.At.Time(), Cost: a.Cost, Route: a.Route, Outcome: "refused"}
-		if a.Admitted {
-			out.Items[i].Outcome = "admitted"
-		}
-	}
-	return out
 }
 
 // noteArrival remembers a submission that the queue has judged. One that is known by its key has

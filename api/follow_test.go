@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -132,7 +133,7 @@ func TestFollowingThatIsRefused(t *testing.T) {
 	} {
 		b.admin.do(t, http.MethodGet, target, nil, "").want(t, want, "invalid-request")
 	}
-	if r := b.admin.do(t, http.MethodHead, "/v1/tenants/acme/arrivals", nil, ""); r.Code != http.StatusOK || r.Header().Get("Content-Type") != streamFormat {
+	if r := b.admin.do(t, http.MethodHead, "/v1/tenants/acme/arrivals", nil, ""); r.Code != http.StatusOK || r.Header().Get("Content-Type") != contract.StreamFormat {
 		t.Errorf("%d %v", r.Code, r.Header())
 	}
 	for range 32 {

@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -108,7 +110,7 @@ func (d document) do(t testing.TB, method, target string, h headers, body string
 		}
 	}
 	out := d.send(t, r)
-	if out.Code < 300 && body != "" && !strings.Contains(out.Body.String(), problemURN) { // a batch is answered although jobs of it are malformed
+	if out.Code < 300 && body != "" && !strings.Contains(out.Body.String(), problem.URN) { // a batch is answered although jobs of it are malformed
 		d.checkTaken(t, r, body)
 	}
 	return out
@@ -165,7 +167,7 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 	if got.Code >= 400 && r.Method != http.MethodHead {
 		var p wire.Problem
 		if err := json.Unmarshal(body, &p); err != nil || p.Status != got.Code || p.Title == "" ||
-			!strings.HasPrefix(p.Type, problemURN) || got.Header().Get("Content-Type") != "application/problem+json" {
+			!strings.HasPrefix(p.Type, problem.URN) || got.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: %d is no problem: %s", r.Method, r.URL, got.Code, body)
 		}
 	}
@@ -200,7 +202,7 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 		return
 	}
 	schema := d.schema(t, r.Method, path, "responses/"+strconv.Itoa(got.Code), format)
-	if format == streamFormat {
+	if format == contract.StreamFormat {
 		body = must(json.Marshal(readEvents(t, string(body))))
 	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
@@ -305,7 +307,7 @@ func (b *bench) submit(body string, h headers) reply {
 // want checks the status and the last part of the problem's type.
 func (r reply) want(t testing.TB, status int, kind string) {
 	t.Helper()
-	if r.Code != status || (kind != "" && r.problem.Type != problemURN+kind) {
+	if r.Code != status || (kind != "" && r.problem.Type != problem.URN+kind) {
 		t.Errorf("%d %s, want %d %s: %s", r.Code, r.problem.Type, status, kind, r.Body)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -16,12 +17,12 @@ func (s *Server) livez(*call) (*answer, error) { return ok(wire.Health{Status: "
 // readyz is GET /readyz: work would be taken.
 func (s *Server) readyz(c *call) (*answer, error) {
 	if s.isDraining() {
-		return nil, shuttingDown.with("no new work is taken").retry(1)
+		return nil, problem.ShuttingDown.With("no new work is taken").Retry(1)
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), pingTimeout)
 	defer cancel()
 	if err := s.backend.Ping(ctx); err != nil {
-		p := storageUnavailable.with("the store does not answer, or its scripts are not loaded").retry(1)
+		p := problem.StorageUnavailable.With("the store does not answer, or its scripts are not loaded").Retry(1)
 		s.log.Debug("not ready", "error", err)
 		return nil, p
 	}

@@ -9,6 +9,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/request"
 )
 
 // tenantRefusal is the class, in the metric, of a request that names another tenant than its
@@ -20,7 +23,7 @@ const tenantRefusal = "tenant"
 // mistake.
 func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	if s.cfg.Auth == nil {
-		tenant, err := tenantOf(r.Header)
+		tenant, err := request.Tenant(r.Header)
 		return auth.Principal{Tenant: tenant}, err
 	}
 	who, err := s.cfg.Auth.Authenticate(r)
@@ -39,12 +42,12 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		s.log.LogAttrs(r.Context(), slog.LevelDebug, "identified", slog.String("key", who.KeyID))
 	}
-	switch values := r.Header[tenantHeader]; {
+	switch values := r.Header[request.TenantHeader]; {
 	case len(values) > 1:
-		return auth.Principal{}, invalid(tenantHeader, "array", "must not be repeated")
+		return auth.Principal{}, problem.Invalid(request.TenantHeader, "array", "must not be repeated")
 	case len(values) == 1 && values[0] != who.Tenant:
 		s.metrics.refused(tenantRefusal)
-		return auth.Principal{}, tenantMismatch.with(tenantHeader + " names another tenant than the credential's; leave it out")
+		return auth.Principal{}, problem.TenantMismatch.With(request.TenantHeader + " names another tenant than the credential's; leave it out")
 	}
 	return who, nil
 }
@@ -53,11 +56,6 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 func (s *Server) addressOf(r *http.Request) string {
 	address, _ := s.clientAddress(r)
 	return address
-}
-
-// unidentified is the 401 of a refused credential.
-func unidentified(refusal *auth.Refusal) *problem {
-	return unauthorized.with(refusal.Error()).set("WWW-Authenticate", refusal.Challenge())
 }
 
 // stillGood reports whether the request would be let in again.
@@ -96,22 +94,22 @@ func (s *Server) security() []map[string][]string {
 
 // guarded are the operations as they are when clients authenticate: what they may be refused with,
 // and what they require.
-func (s *Server) guarded(operations []operation) []operation {
+func (s *Server) guarded(operations []contract.Operation) []contract.Operation {
 	for i := range operations {
-		operations[i].identifies = true
+		operations[i].Identifies = true
 		// A copy, because several operations share theirs.
-		refusals := slices.Concat(operations[i].refusals, []kind{rateLimited}, s.guardRefusals(operations[i].id))
+		refusals := slices.Concat(operations[i].Refusals, []problem.Kind{problem.RateLimited}, s.guardRefusals(operations[i].ID))
 		if s.cfg.Auth != nil {
-			operations[i].security = s.security()
-			refusals = append(refusals, unauthorized, tenantMismatch)
+			operations[i].Security = s.security()
+			refusals = append(refusals, problem.Unauthorized, problem.TenantMismatch)
 			if s.cfg.Auth.Takes(auth.JWT) {
-				refusals = append(refusals, issuerUnavailable)
+				refusals = append(refusals, problem.IssuerUnavailable)
 			}
 		}
 		if s.localOnly() {
-			refusals = append(refusals, forbidden)
+			refusals = append(refusals, problem.Forbidden)
 		}
-		operations[i].refusals = refusals
+		operations[i].Refusals = refusals
 	}
 	return operations
 }

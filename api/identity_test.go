@@ -18,6 +18,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/keystore"
@@ -147,7 +148,7 @@ func TestTenantHeaderBesideACredential(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/jobs", strings.NewReader(plainJob))
 		r.Header.Set("Content-Type", "application/json")
 		if c.named != nil {
-			r.Header[tenantHeader] = c.named
+			r.Header[request.TenantHeader] = c.named
 		}
 		b.intake.send(t, r).want(t, c.status, c.kind)
 	}

@@ -3,72 +3,30 @@ package api
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// IntakeGuard is a guard in front of operations of the intake. A request is asked for by every
-// guard that covers it, in their order, until one refuses; what it was counted for before that
-// stays counted.
-//
-// A guard with routes or types, or one that counts by them, counts jobs in the place of requests:
-// see guardJobs.
-type IntakeGuard struct {
-	Rule       limiter.Rule
-	By         []GuardBy // what requests are counted by, together; at least one
-	Endpoints  []string  // ids of operations, see Endpoints and JobEndpoints; none: all
-	Routes     []string  // of the jobs that it counts; none: all
-	Types      []string  // the same by their types
-	FailClosed bool      // refuse with 503 while the store cannot be asked
-	Shadow     bool      // let everything pass, and count what would have been refused
-}
-
-// GuardBy is something that requests of the intake are counted by.
-type GuardBy string
-
-// What requests are counted by. Guards that need a tenant or a guest are asked once it is known
-// whose request it is, the others before that, so that they hold up who tries credentials.
-const (
-	GuardByTenant   GuardBy = "tenant"   // the tenant; of a guest that is its address
-	GuardByGuest    GuardBy = "guest"    // the same of guests alone: who shows a credential is not counted
-	GuardByEndpoint GuardBy = "endpoint" // the operation
-	GuardByAddress  GuardBy = "address"  // the client's address
-	GuardByRoute    GuardBy = "route"    // the job's route
-	GuardByType     GuardBy = "type"     // the job's type, which clients choose
-)
-
-// GuardBys are all of them.
-func GuardBys() []GuardBy {
-	return []GuardBy{GuardByTenant, GuardByGuest, GuardByEndpoint, GuardByAddress, GuardByRoute, GuardByType}
-}
-
-// Endpoints are the ids of the operations that guards may stand before.
-func Endpoints() []string {
-	var ids []string
-	for _, op := range (&Server{}).jobOperations() {
-		ids = append(ids, op.id)
-	}
-	return ids
-}
-
-// intakeGuard is one at work.
+// intakeGuard is a guard in front of the intake.
 type intakeGuard struct {
-	*Guard
-	of         IntakeGuard
-	ofJobs     bool // it counts jobs
-	identified bool // it needs to know whose request it is
-	guests     bool // there are some; without authentication nobody is known for one
+	*guard.Guard
+	of         guard.Intake
+	ofJobs     bool // counts jobs, not requests
+	identified bool // needs the tenant
+	guests     bool // there is authentication, so that guests are known
 	address    func(*http.Request) (string, bool)
 }
 
@@ -82,7 +40,8 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 		return nil, err
 	}
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_guard_decisions_total", Help: "Requests and jobs that guards decided on, by guard and decision; would_refuse is of guards in the shadow.",
+		Name: "sluice_guard_decisions_total",
+		Help: "Decisions of guards on requests and jobs, by guard and decision; would_refuse is a refusal in shadow mode.",
 	}, []string{"guard", "decision"})
 	var guards []*intakeGuard
 	var errs []error
@@ -90,91 +49,69 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 	for _, of := range cfg.Guards {
 		name := of.Rule.Name
 		if names[name] {
-			errs = append(errs, fmt.Errorf("api: guard %q is there twice", name))
+			errs = append(errs, fmt.Errorf("duplicate guard %q", name))
 		}
 		names[name] = true
-		counters := map[GuardDecision]prometheus.Counter{}
-		for _, d := range guardDecisions {
+		counters := map[guard.Decision]prometheus.Counter{}
+		for _, d := range guard.Decisions() {
 			counters[d] = decisions.WithLabelValues(name, string(d))
 		}
-		// The key is made by intakeGuard.key, which knows whose request it is.
-		g, err := NewGuard(cfg.Limits, GuardConfig{
-			Rule: of.Rule, Key: KeyByPath, FailClosed: of.FailClosed, Shadow: of.Shadow, Headers: cfg.Headers, Logger: cfg.Logger,
-			Observe: func(d GuardDecision) { counters[d].Inc() },
+		// The guard's own key is unused: intakeGuard.key knows the tenant and the job.
+		g, err := guard.New(cfg.Limits, guard.Config{
+			Rule: of.Rule, Key: guard.KeyByPath, FailClosed: of.FailClosed, Shadow: of.Shadow, Headers: cfg.Headers, Logger: cfg.Logger,
+			Observe: func(d guard.Decision) { counters[d].Inc() },
 		})
-		errs = append(errs, err, of.validate(cfg.Routes))
-		if slices.Contains(of.By, GuardByGuest) && cfg.Auth != nil && !cfg.Auth.Takes(auth.Guest) {
-			errs = append(errs, fmt.Errorf("api: guard %q counts guests, and none are taken", name))
+		errs = append(errs, err, of.Validate(func(route string) bool { _, known := cfg.Routes[route]; return known }))
+		if slices.Contains(of.By, guard.ByGuest) && cfg.Auth != nil && !cfg.Auth.Takes(auth.Guest) {
+			errs = append(errs, fmt.Errorf("guard %q: counts guests, but authentication accepts none", name))
 		}
 		guards = append(guards, &intakeGuard{
-			Guard: g, of: of, address: address, guests: cfg.Auth != nil, ofJobs: of.CountsJobs(), identified: slices.Contains(of.By, GuardByTenant) || slices.Contains(of.By, GuardByGuest),
+			Guard: g, of: of, address: address, guests: cfg.Auth != nil, ofJobs: of.CountsJobs(),
+			identified: slices.Contains(of.By, guard.ByTenant) || slices.Contains(of.By, guard.ByGuest),
 		})
 	}
 	if cfg.Registerer != nil && errors.Join(errs...) == nil {
 		errs = append(errs, cfg.Registerer.Register(decisions))
 	}
-	return guards, errors.Join(errs...)
-}
-
-func (of IntakeGuard) validate(routes map[string]RouteInfo) error {
-	var errs []error
-	if len(of.By) == 0 {
-		errs = append(errs, fmt.Errorf("api: guard %q: counts by nothing", of.Rule.Name))
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
 	}
-	for _, by := range of.By {
-		if !slices.Contains(GuardBys(), by) {
-			errs = append(errs, fmt.Errorf("api: guard %q: counts by %q, which is nothing", of.Rule.Name, by))
-		}
-	}
-	for _, id := range of.Endpoints {
-		switch {
-		case !slices.Contains(Endpoints(), id):
-			errs = append(errs, fmt.Errorf("api: guard %q: there is no operation %q", of.Rule.Name, id))
-		case of.CountsJobs() && !slices.Contains(JobEndpoints(), id):
-			errs = append(errs, fmt.Errorf("api: guard %q: counts jobs, and the operation %q brings none", of.Rule.Name, id))
-		}
-	}
-	for _, name := range of.Routes {
-		if _, known := routes[name]; !known {
-			errs = append(errs, fmt.Errorf("api: guard %q: there is no route %q", of.Rule.Name, name))
-		}
-	}
-	return errors.Join(errs...)
+	return guards, nil
 }
 
 func (g *intakeGuard) covers(operation string) bool {
 	return len(g.of.Endpoints) == 0 || slices.Contains(g.of.Endpoints, operation)
 }
 
-// key is what the request is counted under, or the job that it brings.
+// key is the key under which the request, or the job in it, is counted.
 func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal, job queue.Submission) (key string, counted bool) {
 	parts := make([]string, len(g.of.By))
 	for i, by := range g.of.By {
 		switch by {
-		case GuardByEndpoint:
+		case guard.ByEndpoint:
 			parts[i] = operation
-		case GuardByAddress:
+		case guard.ByAddress:
 			if parts[i], counted = g.address(r); !counted {
 				return "", false
 			}
-		case GuardByGuest:
+		case guard.ByGuest:
 			if !g.guests || !auth.IsGuest(*who) {
 				return "", false
 			}
 			parts[i] = who.Tenant
-		case GuardByTenant:
+		case guard.ByTenant:
 			parts[i] = who.Tenant
-		case GuardByRoute:
+		case guard.ByRoute:
 			parts[i] = job.Route
-		case GuardByType:
+		case guard.ByType:
 			parts[i] = job.Type
 		}
 	}
-	return joinKeys(parts), true
+	return guard.JoinKeys(parts), true
 }
 
-// guard asks the guards that cover the operation: while nobody knows whose request it is those that
-// need not, then the others. The error is the refusal.
+// guard returns the refusal of the guards that cover the operation, nil if the request passes. With
+// who nil it asks the guards that do not need the tenant, otherwise those that do.
 func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) error {
 	for _, g := range s.guards {
 		if g.ofJobs || g.identified != (who != nil) || !g.covers(operation) {
@@ -184,43 +121,31 @@ func (s *Server) guard(r *http.Request, operation string, who *auth.Principal) e
 		if !counted {
 			continue
 		}
-		if _, p, told := g.decide(r.Context(), key, 1); p != nil {
-			maps.Copy(p.header, told)
-			return p
+		if result := g.Take(r.Context(), key, 1); result.Refusal != nil {
+			return refusedBy(result)
 		}
 	}
 	return nil
 }
 
-// guardRefusals are the problems that the operation may be answered with because of guards.
-func (s *Server) guardRefusals(operation string) []kind {
-	if slices.ContainsFunc(s.guards, func(g *intakeGuard) bool { return g.covers(operation) }) {
-		return []kind{rateLimited, storageUnavailable}
+// refusedBy is the problem of a refusal, with the rate limit headers; nil if there is none.
+func refusedBy(result guard.Result) *problem.Problem {
+	if result.Refusal == nil {
+		return nil
 	}
-	return nil
+	p := problem.Of(result.Refusal)
+	for name, values := range result.Header {
+		p.SetHeader(name, values[0])
+	}
+	return p
 }
 
-// guardOperations are the part of the control plane that is about guards.
-func (s *Server) guardOperations() []operation {
-	const tag, path = "Guards", "/v1/guards"
-	unknown := append([]kind{unknownGuard, storageUnavailable}, operatorKinds...)
-	return []operation{{
-		id: "list-guards", method: http.MethodGet, path: path, tag: tag, summary: "List the guards",
-		description: "Limiters in front of the intake, as the configuration has them.",
-		answers:     map[int]answerDoc{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, refusals: operatorKinds, handle: s.listGuards,
-	}, {
-		id: "list-blocked", method: http.MethodGet, path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
-		description: "Keys that overflowed and are refused for a while, those that are free soonest first.",
-		params: []*huma.Param{
-			guardPathParam, {Name: "limit", In: "query", Description: "Keys at most; 50 if absent.", Schema: pageSchema(maxPage)},
-		},
-		answers: map[int]answerDoc{http.StatusOK: {"The keys.", wire.BlockedList{}, nil}}, refusals: unknown, handle: s.listBlocked,
-	}, {
-		id: "clear-blocked", method: http.MethodDelete, path: path + "/{guard}/blocked/{blocked}", tag: tag, summary: "Let a key of a guard pass again",
-		description: "Forgets the key, blocked or not: it is as if it had never been used.",
-		params:      []*huma.Param{guardPathParam, blockPathParam},
-		answers:     map[int]answerDoc{http.StatusNoContent: {"Forgotten.", nil, nil}}, refusals: unknown, handle: s.clearBlocked,
-	}}
+// guardRefusals are the kinds of problems that guards may answer for the operation.
+func (s *Server) guardRefusals(operation string) []problem.Kind {
+	if slices.ContainsFunc(s.guards, func(g *intakeGuard) bool { return g.covers(operation) }) {
+		return []problem.Kind{problem.RateLimited, problem.StorageUnavailable}
+	}
+	return nil
 }
 
 // listGuards is GET /v1/guards.
@@ -243,7 +168,7 @@ func (s *Server) listGuards(*call) (*answer, error) {
 	return ok(out), nil
 }
 
-// guardOf is the guard that the path names.
+// guardOf is the guard named in the path.
 func (s *Server) guardOf(c *call) (*intakeGuard, error) {
 	name := c.param("guard")
 	for _, g := range s.guards {
@@ -251,12 +176,12 @@ func (s *Server) guardOf(c *call) (*intakeGuard, error) {
 			return g, nil
 		}
 	}
-	return nil, unknownGuard.with("see /v1/guards for those there are")
+	return nil, problem.UnknownGuard.With("GET /v1/guards lists the guards")
 }
 
 // listBlocked is GET /v1/guards/{guard}/blocked.
 func (s *Server) listBlocked(c *call) (*answer, error) {
-	limit, err := pageLimit(c.r.URL.Query(), defaultPage, maxPage)
+	limit, err := request.PageLimit(c.r.URL.Query(), contract.DefaultPage, contract.MaxPage)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +195,7 @@ func (s *Server) listBlocked(c *call) (*answer, error) {
 	}
 	out := wire.BlockedList{Items: make([]wire.BlockedKey, len(keys))}
 	for i, k := range keys {
-		out.Items[i] = wire.BlockedKey{Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, wholeMillis(k.Left))}
+		out.Items[i] = wire.BlockedKey{Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, ratelimit.Millis(k.Left))}
 	}
 	return ok(out), nil
 }
@@ -282,15 +207,15 @@ func (s *Server) clearBlocked(c *call) (*answer, error) {
 		return nil, err
 	}
 	key := c.param("blocked")
-	if !utf8.ValidString(key) || len(key) > maxSmallBody {
-		return nil, invalid("path.blocked", "string", "must be UTF-8")
+	if !utf8.ValidString(key) || len(key) > contract.MaxSmallBody {
+		return nil, problem.Invalid("path.blocked", "string", "must be UTF-8")
 	}
 	known, err := g.Clear(c.r.Context(), key)
 	if err != nil {
 		return nil, err
 	}
 	if !known {
-		return nil, unknownGuard.with("the guard knows nothing of this key")
+		return nil, problem.UnknownGuard.With("the guard has counted nothing under this key")
 	}
 	return &answer{status: http.StatusNoContent}, nil
 }

@@ -1,20 +1,24 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 // withGuards puts guards that let pass twice an hour before the intake.
-func withGuards(t testing.TB, store limiter.Store, guards ...IntakeGuard) func(*Config) {
+func withGuards(t testing.TB, store limiter.Store, guards ...guard.Intake) func(*Config) {
 	for i := range guards {
 		if guards[i].Rule.Policy == (limiter.Policy{}) {
 			guards[i].Rule.Policy = limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Hour}, Block: 2 * time.Hour}
@@ -23,8 +27,8 @@ func withGuards(t testing.TB, store limiter.Store, guards ...IntakeGuard) func(*
 	return func(c *Config) { c.Guards, c.Limits = guards, store }
 }
 
-func guardBy(name string, by ...GuardBy) IntakeGuard {
-	return IntakeGuard{Rule: limiter.Rule{Name: name}, By: by}
+func guardBy(name string, by ...guard.By) guard.Intake {
+	return guard.Intake{Rule: limiter.Rule{Name: name}, By: by}
 }
 
 // codes are the statuses of that many submissions.
@@ -49,10 +53,10 @@ func (b *bench) wantCodes(what string, h headers, want ...int) {
 func TestGuardsBeforeTheIntake(t *testing.T) {
 	const yes, no = http.StatusAccepted, http.StatusTooManyRequests
 	t.Run("by tenant", func(t *testing.T) {
-		b := newBench(t, withGuards(t, memoryStore(t), guardBy("tenants", GuardByTenant)))
-		b.wantCodes("acme", headers{tenantHeader: "acme"}, yes, yes, no)
-		b.wantCodes("other", headers{tenantHeader: "other"}, yes)
-		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{tenantHeader: "acme"}, "")
+		b := newBench(t, withGuards(t, limitStore(t), guardBy("tenants", guard.ByTenant)))
+		b.wantCodes("acme", headers{request.TenantHeader: "acme"}, yes, yes, no)
+		b.wantCodes("other", headers{request.TenantHeader: "other"}, yes)
+		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{request.TenantHeader: "acme"}, "")
 		if r.Code != no || r.problem.Guard != "tenants" || !strings.HasSuffix(r.problem.Type, ":rate-limited") || r.problem.RetryAfterMS <= time.Hour.Milliseconds() ||
 			r.Header().Get("Retry-After") == "" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"tenants";r=0;t=`) || r.Header().Get("X-RateLimit-Remaining") != "0" {
 			t.Errorf("%d %v %s", r.Code, r.Header(), r.Body)
@@ -62,9 +66,9 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		}
 	})
 	t.Run("every operation answers as documented", func(t *testing.T) {
-		g := guardBy("all", GuardByTenant)
+		g := guardBy("all", guard.ByTenant)
 		g.Rule.Policy = limiter.Policy{Algorithm: limiter.FixedWindow, Rate: shaper.Rate{Limit: 1, Period: 366 * 24 * time.Hour}}
-		b := newBench(t, withGuards(t, memoryStore(t), g))
+		b := newBench(t, withGuards(t, limitStore(t), g))
 		id := b.submit(plainJob, nil).job.ID
 		for _, op := range dataPlane(id) {
 			if r := b.intake.do(t, op.method, op.target, nil, op.body); r.Code != no {
@@ -73,9 +77,9 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		}
 	})
 	t.Run("some endpoints", func(t *testing.T) {
-		g := guardBy("batches", GuardByTenant)
+		g := guardBy("batches", guard.ByTenant)
 		g.Endpoints = []string{"submit-batch"}
-		b := newBench(t, withGuards(t, memoryStore(t), g))
+		b := newBench(t, withGuards(t, limitStore(t), g))
 		b.wantCodes("single jobs", nil, yes, yes, yes)
 		for i, want := range []int{http.StatusOK, http.StatusOK, no} {
 			if r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+plainJob+`]}`); r.Code != want {
@@ -84,30 +88,30 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		}
 	})
 	t.Run("by guest", func(t *testing.T) {
-		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, withGuards(t, memoryStore(t), guardBy("guests", GuardByGuest)))
+		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, withGuards(t, limitStore(t), guardBy("guests", guard.ByGuest)))
 		b.wantCodes("with a key", bearing(b.key("acme", "").Secret), yes, yes, yes)
 		b.wantCodes("guests", nil, yes, yes, no)
 		b.wantCodes("with a key, after guests", bearing(b.key("acme", "").Secret), yes)
 	})
 	t.Run("nobody is a guest by name", func(t *testing.T) {
-		b := newBench(t, withGuards(t, memoryStore(t), guardBy("guests", GuardByGuest)))
-		b.wantCodes("named so", headers{tenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
+		b := newBench(t, withGuards(t, limitStore(t), guardBy("guests", guard.ByGuest)))
+		b.wantCodes("named so", headers{request.TenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
 	})
 	t.Run("by address holds up who tries credentials", func(t *testing.T) {
-		b := newGuarded(t, []auth.Mode{auth.Keys}, withGuards(t, memoryStore(t), guardBy("tries", GuardByAddress)))
+		b := newGuarded(t, []auth.Mode{auth.Keys}, withGuards(t, limitStore(t), guardBy("tries", guard.ByAddress)))
 		b.wantCodes("wrong keys", bearing("sluice_wrong"), http.StatusUnauthorized, http.StatusUnauthorized, no)
 	})
 	t.Run("by a combination", func(t *testing.T) {
-		b := newBench(t, withGuards(t, memoryStore(t), guardBy("both", GuardByTenant, GuardByEndpoint)))
+		b := newBench(t, withGuards(t, limitStore(t), guardBy("both", guard.ByTenant, guard.ByEndpoint)))
 		b.wantCodes("submissions", nil, yes, yes, no)
 		if r := b.intake.do(t, "GET", "/v1/jobs?state=queued", nil, ""); r.Code != http.StatusOK {
 			t.Errorf("another endpoint: %d", r.Code)
 		}
 	})
 	t.Run("in the shadow", func(t *testing.T) {
-		g := guardBy("trial", GuardByTenant)
+		g := guardBy("trial", guard.ByTenant)
 		g.Shadow = true
-		b := newBench(t, withGuards(t, memoryStore(t), g))
+		b := newBench(t, withGuards(t, limitStore(t), g))
 		b.wantCodes("all", nil, yes, yes, yes, yes)
 		text := b.admin.send(t, mustRequest(t, "GET", "/metrics")).Body.String()
 		for _, line := range []string{`sluice_guard_decisions_total{decision="would_refuse",guard="trial"} 2`, `sluice_guard_decisions_total{decision="refused",guard="trial"} 0`} {
@@ -117,19 +121,19 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		}
 	})
 	t.Run("without the store", func(t *testing.T) {
-		b := newBench(t, withGuards(t, away{}, guardBy("open", GuardByTenant)))
+		b := newBench(t, withGuards(t, awayStore{}, guardBy("open", guard.ByTenant)))
 		b.wantCodes("open", nil, yes, yes, yes)
-		closed := guardBy("closed", GuardByTenant)
+		closed := guardBy("closed", guard.ByTenant)
 		closed.FailClosed = true
-		b = newBench(t, withGuards(t, away{}, closed))
+		b = newBench(t, withGuards(t, awayStore{}, closed))
 		b.wantCodes("closed", nil, http.StatusServiceUnavailable)
 	})
 }
 
 func TestGuardsThroughTheAdminAPI(t *testing.T) {
-	b := newBench(t, withGuards(t, memoryStore(t), guardBy("one", GuardByTenant), guardBy("two", GuardByAddress)))
+	b := newBench(t, withGuards(t, limitStore(t), guardBy("one", guard.ByTenant), guardBy("two", guard.ByAddress)))
 	const tenant = "guest:2001:db8:1:2::/64"
-	of := headers{tenantHeader: tenant}
+	of := headers{request.TenantHeader: tenant}
 	for _, code := range codes(b, 2, of) {
 		if code != http.StatusAccepted {
 			t.Fatal(code)
@@ -178,13 +182,13 @@ func TestGuardsThroughTheAdminAPI(t *testing.T) {
 }
 
 func TestGuardsRefuseBadSettings(t *testing.T) {
-	bad := IntakeGuard{Rule: limiter.Rule{Name: "x", Policy: twoAMinute.Policy}, By: []GuardBy{"colour", GuardByGuest}, Endpoints: []string{"login"}}
+	bad := guard.Intake{Rule: limiter.Rule{Name: "x", Policy: twoPerMinute.Policy}, By: []guard.By{"colour", guard.ByGuest}, Endpoints: []string{"login"}}
 	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: &lateStore{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = newIntakeGuards(Config{Auth: a, Guards: []IntakeGuard{bad, bad, {}}, Limits: memoryStore(t)})
-	for _, part := range []string{"twice", "colour", `no operation "login"`, "counts guests", "by nothing"} {
+	_, err = newIntakeGuards(Config{Auth: a, Guards: []guard.Intake{bad, bad, {}}, Limits: limitStore(t)})
+	for _, part := range []string{"duplicate guard", "colour", `no operation "login"`, "counts guests", "no parts"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("no word of %q: %v", part, err)
 		}
@@ -199,3 +203,21 @@ func mustRequest(t testing.TB, method, target string) *http.Request {
 	}
 	return r
 }
+
+func limitStore(t testing.TB) limiter.Store {
+	t.Helper()
+	s, err := limiter.NewMemoryStore(10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// awayStore is a store that fails.
+type awayStore struct{ limiter.Store }
+
+func (awayStore) Take(context.Context, limiter.Rule, string, int64) (limiter.Decision, error) {
+	return limiter.Decision{}, errors.New("refused to connect")
+}
+
+var twoPerMinute = limiter.Rule{Name: "login", Policy: limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour}}

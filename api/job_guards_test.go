@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -28,7 +29,7 @@ const (
 )
 
 // withLogins adds a route for logins beside guards.
-func withLogins(t testing.TB, store limiter.Store, guards ...IntakeGuard) func(*Config) {
+func withLogins(t testing.TB, store limiter.Store, guards ...guard.Intake) func(*Config) {
 	return func(c *Config) {
 		c.Routes["login"] = RouteInfo{MaxAttempts: 1}
 		withGuards(t, store, guards...)(c)
@@ -79,7 +80,7 @@ func (b *bench) counted(guard string) map[string]string {
 
 func TestGuardsOfJobs(t *testing.T) {
 	const yes, no = http.StatusAccepted, http.StatusTooManyRequests
-	logins := func(by ...GuardBy) IntakeGuard {
+	logins := func(by ...guard.By) guard.Intake {
 		g := guardBy("logins", by...)
 		g.Routes = []string{"login"}
 		return g
@@ -93,7 +94,7 @@ func TestGuardsOfJobs(t *testing.T) {
 		}
 	}
 	t.Run("for a route", func(t *testing.T) {
-		b := newBench(t, withLogins(t, memoryStore(t), logins(GuardByAddress)))
+		b := newBench(t, withLogins(t, limitStore(t), logins(guard.ByAddress)))
 		post(t, b, "orders", plainJob, yes, yes, yes, yes)
 		post(t, b, "what is no job, or for no route", `{"type":"user.login","route":"login"}`, 422, 422, 422)
 		post(t, b, "logins of both types", loginJob, yes)
@@ -109,20 +110,20 @@ func TestGuardsOfJobs(t *testing.T) {
 		}
 	})
 	t.Run("for a type", func(t *testing.T) {
-		g := guardBy("logins", GuardByTenant)
+		g := guardBy("logins", guard.ByTenant)
 		g.Types = []string{"user.login", "user.reset"}
-		b := newBench(t, withLogins(t, memoryStore(t), g))
+		b := newBench(t, withLogins(t, limitStore(t), g))
 		post(t, b, "another type", logoutJob, yes, yes, yes)
 		post(t, b, "logins", loginJob, yes, yes, no)
 	})
 	t.Run("by route and type", func(t *testing.T) {
-		b := newBench(t, withLogins(t, memoryStore(t), guardBy("each", GuardByTenant, GuardByRoute, GuardByType)))
+		b := newBench(t, withLogins(t, limitStore(t), guardBy("each", guard.ByTenant, guard.ByRoute, guard.ByType)))
 		post(t, b, "logins", loginJob, yes, yes, no)
 		post(t, b, "another type", logoutJob, yes, yes, no)
 		post(t, b, "another route", plainJob, yes)
 	})
 	t.Run("jobs of a batch count one by one", func(t *testing.T) {
-		b := newBench(t, withLogins(t, memoryStore(t), logins(GuardByTenant)))
+		b := newBench(t, withLogins(t, limitStore(t), logins(guard.ByTenant)))
 		b.wantBatch("a batch", b.batch(false, plainJob, loginJob, loginJob, plainJob, loginJob, logoutJob, plainJob), yes, yes, yes, yes, no, no, yes)
 		b.wantBatch("another", b.batch(false, loginJob, plainJob), no, yes)
 		b.wantBatch("of refused ones alone", b.batch(false, loginJob), no)
@@ -134,9 +135,9 @@ func TestGuardsOfJobs(t *testing.T) {
 		}
 	})
 	t.Run("an atomic batch counts as a whole", func(t *testing.T) {
-		b := newBench(t, withLogins(t, memoryStore(t), logins(GuardByTenant)))
+		b := newBench(t, withLogins(t, limitStore(t), logins(guard.ByTenant)))
 		r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+strings.Join([]string{loginJob, plainJob, loginJob, loginJob}, ",")+`],"atomic":true}`)
-		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" || r.problem.RetryAfterMS != 0 || !strings.Contains(r.problem.Detail, "3 at once can never pass") {
+		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" || r.problem.RetryAfterMS != 0 || !strings.Contains(r.problem.Detail, "3 at once exceed the limit at any time") {
 			t.Errorf("%v %s", r.Header(), r.Body)
 		}
 		b.wantBatch("what fits", b.batch(true, loginJob, plainJob, loginJob), yes, yes, yes)
@@ -152,7 +153,7 @@ func TestGuardsOfJobs(t *testing.T) {
 		}
 	})
 	t.Run("replays", func(t *testing.T) {
-		b := newBench(t, withLogins(t, memoryStore(t), logins(GuardByTenant)))
+		b := newBench(t, withLogins(t, limitStore(t), logins(guard.ByTenant)))
 		order, login := b.dead(plainJob, "refused"), b.dead(loginJob, "refused")
 		again := func(id string, want int) {
 			t.Helper()
@@ -172,16 +173,16 @@ func TestGuardsOfJobs(t *testing.T) {
 		}
 	})
 	t.Run("the second guard is not asked for what the first refused", func(t *testing.T) {
-		first, second := logins(GuardByTenant), guardBy("types", GuardByType)
+		first, second := logins(guard.ByTenant), guardBy("types", guard.ByType)
 		second.Rule.Policy = limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 3, Period: time.Hour}}
-		b := newBench(t, withLogins(t, memoryStore(t), first, second))
+		b := newBench(t, withLogins(t, limitStore(t), first, second))
 		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob, plainJob, plainJob, plainJob, plainJob), yes, yes, no, yes, yes, yes, no)
 		if diff := cmp.Diff(map[string]string{"allowed": "5", "refused": "1"}, b.counted("types")); diff != "" {
 			t.Error(diff)
 		}
 	})
 	t.Run("guests", func(t *testing.T) {
-		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, withLogins(t, memoryStore(t), logins(GuardByGuest)))
+		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, withLogins(t, limitStore(t), logins(guard.ByGuest)))
 		for range 3 {
 			if r := b.intake.do(t, "POST", "/v1/jobs", bearing(b.key("acme", "").Secret), loginJob); r.Code != yes {
 				t.Errorf("with a key: %d", r.Code)
@@ -190,31 +191,31 @@ func TestGuardsOfJobs(t *testing.T) {
 		post(t, b, "guests", loginJob, yes, yes, no)
 	})
 	t.Run("in the shadow", func(t *testing.T) {
-		g := logins(GuardByTenant)
+		g := logins(guard.ByTenant)
 		g.Shadow = true
-		b := newBench(t, withLogins(t, memoryStore(t), g))
+		b := newBench(t, withLogins(t, limitStore(t), g))
 		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob, loginJob, loginJob), yes, yes, yes, yes, yes)
 		if diff := cmp.Diff(map[string]string{"allowed": "2", "would_refuse": "3"}, b.counted("logins")); diff != "" {
 			t.Error(diff)
 		}
 	})
 	t.Run("without the store", func(t *testing.T) {
-		b := newBench(t, withLogins(t, away{}, logins(GuardByTenant)))
+		b := newBench(t, withLogins(t, awayStore{}, logins(guard.ByTenant)))
 		b.wantBatch("open", b.batch(false, loginJob, plainJob, loginJob), yes, yes, yes)
 		if diff := cmp.Diff(map[string]string{"failed_open": "2"}, b.counted("logins")); diff != "" {
 			t.Error(diff)
 		}
-		closed := logins(GuardByTenant)
+		closed := logins(guard.ByTenant)
 		closed.FailClosed = true
-		b = newBench(t, withLogins(t, away{}, closed))
+		b = newBench(t, withLogins(t, awayStore{}, closed))
 		b.wantBatch("closed", b.batch(false, loginJob, plainJob), http.StatusServiceUnavailable)
 		b.wantBatch("closed, of others", b.batch(false, plainJob), yes)
 		post(t, b, "closed", loginJob, http.StatusServiceUnavailable)
 	})
 	t.Run("endpoints", func(t *testing.T) {
-		g := logins(GuardByTenant)
+		g := logins(guard.ByTenant)
 		g.Endpoints = []string{"submit-batch"}
-		b := newBench(t, withLogins(t, memoryStore(t), g), func(c *Config) { c.AdminSubmit = true })
+		b := newBench(t, withLogins(t, limitStore(t), g), func(c *Config) { c.AdminSubmit = true })
 		post(t, b, "single jobs", loginJob, yes, yes, yes)
 		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob), yes, yes, no)
 		for range 3 {
@@ -226,17 +227,17 @@ func TestGuardsOfJobs(t *testing.T) {
 }
 
 func TestGuardsOfJobsAreListed(t *testing.T) {
-	g := guardBy("logins", GuardByAddress, GuardByType)
+	g := guardBy("logins", guard.ByAddress, guard.ByType)
 	g.Routes, g.Types = []string{"login"}, []string{"user.login"}
-	b := newBench(t, withLogins(t, memoryStore(t), g))
+	b := newBench(t, withLogins(t, limitStore(t), g))
 	var got wire.GuardList
 	if r := b.admin.do(t, "GET", "/v1/guards", nil, ""); json.Unmarshal(r.Body.Bytes(), &got) != nil || len(got.Items) != 1 ||
 		!slices.Equal(got.Items[0].Routes, g.Routes) || !slices.Equal(got.Items[0].Types, g.Types) || !slices.Equal(got.Items[0].By, []string{"address", "type"}) {
 		t.Errorf("%s", r.Body)
 	}
 	g.Routes, g.Endpoints = []string{"nowhere"}, []string{"get-job"}
-	_, err := newIntakeGuards(Config{Guards: []IntakeGuard{g}, Limits: memoryStore(t)})
-	for _, part := range []string{`no route "nowhere"`, `"get-job" brings none`} {
+	_, err := newIntakeGuards(Config{Guards: []guard.Intake{g}, Limits: limitStore(t)})
+	for _, part := range []string{`no route "nowhere"`, `"get-job" submits none`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("no word of %q: %v", part, err)
 		}
@@ -265,7 +266,7 @@ func TestBatchIsAsGoodAsSingleJobs(t *testing.T) {
 		story := steps.Draw(rt, "steps")
 		var differs error
 		synctest.Test(t, func(t *testing.T) { // rapid's own T is not for the goroutine of a bubble
-			guard, err := NewGuard(memoryStore(t), GuardConfig{Rule: limiter.Rule{Name: "r", Policy: p}, Key: KeyByPath})
+			guard, err := guard.New(limitStore(t), guard.Config{Rule: limiter.Rule{Name: "r", Policy: p}, Key: guard.KeyByPath})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,8 +278,8 @@ func TestBatchIsAsGoodAsSingleJobs(t *testing.T) {
 					one, _ := g.admit(c, "singly", 1, false)
 					singly += one
 				}
-				a, errA := g.ask(t.Context(), "together", 0)
-				b, errB := g.ask(t.Context(), "singly", 0)
+				a, errA := g.Ask(t.Context(), "together", 0)
+				b, errB := g.Ask(t.Context(), "singly", 0)
 				if err := errors.Join(errA, errB); err != nil {
 					t.Fatal(err)
 				}

@@ -2,14 +2,18 @@ package api
 
 import (
 	"bytes"
-	"encoding/base64"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -19,19 +23,10 @@ import (
 // question to the store.
 func tenantAndID(c *call) (tenant, id string, err error) {
 	id = c.param("id")
-	if !plausibleID(id) {
+	if !decode.IsID(id) {
 		return "", "", queue.ErrNotFound
 	}
 	return c.who.Tenant, id, nil
-}
-
-func plausibleID(id string) bool {
-	for _, b := range []byte(id) {
-		if (b < '0' || b > '9') && (b < 'a' || b > 'z') {
-			return false
-		}
-	}
-	return id != "" && len(id) <= 64
 }
 
 // getJob is GET /v1/jobs/{id}.
@@ -43,19 +38,19 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if err := s.reading(tenant); err != nil {
 		return nil, err
 	}
-	prefer := preferOf(c.r.Header)
+	prefer := request.Prefer(c.r.Header)
 	var job queue.Job
-	if prefer.wait > 0 {
-		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.wait))
+	if prefer.Wait > 0 {
+		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.Wait))
 	} else {
 		job, err = s.backend.Job(c.r.Context(), tenant, id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	a := ok(jobOf(job))
-	if prefer.given {
-		a.set("Preference-Applied", prefer.applied())
+	a := ok(towire.Job(job))
+	if prefer.Given {
+		a.set("Preference-Applied", prefer.Applied())
 	}
 	return a, nil
 }
@@ -68,12 +63,12 @@ func (s *Server) deleteJob(c *call) (*answer, error) {
 	}
 	job, err := s.backend.Cancel(c.r.Context(), tenant, id)
 	if errors.Is(err, queue.ErrConflict) {
-		return nil, conflict(job, "only a scheduled, queued or retrying job can be cancelled")
+		return nil, problem.Conflict(job, "only a scheduled, queued or retrying job can be cancelled")
 	}
 	if err != nil {
 		return nil, err
 	}
-	return ok(jobOf(job)), nil
+	return ok(towire.Job(job)), nil
 }
 
 // replayJob is POST /v1/jobs/{id}/replay.
@@ -82,7 +77,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := decodeEmpty(c.body); err != nil {
+	if err := decode.Empty(c.body); err != nil {
 		return nil, err
 	}
 	job, err := s.backend.Job(c.r.Context(), tenant, id)
@@ -96,7 +91,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	}
 	v, err := s.backend.Replay(c.r.Context(), tenant, id, s.attempts(job))
 	if errors.Is(err, queue.ErrConflict) {
-		return nil, conflict(v.Job, "only a dead job can be replayed")
+		return nil, problem.Conflict(v.Job, "only a dead job can be replayed")
 	}
 	if err != nil {
 		return nil, err
@@ -105,9 +100,9 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err := s.refusal(v.Admission, flowName(tenant, job.Route), 1, 0); err != nil {
 		return nil, err
 	}
-	a := &answer{status: http.StatusAccepted, body: jobOf(v.Job)}
+	a := &answer{status: http.StatusAccepted, body: towire.Job(v.Job)}
 	a.set("Location", "/v1/jobs/"+v.Job.ID)
-	s.cfg.Headers.limitHeaders(a.header, v.Admission, 0)
+	s.cfg.Headers.Queue(a.header, v.Admission, 0)
 	return a, nil
 }
 
@@ -122,13 +117,13 @@ func (s *Server) attempts(job queue.Job) int {
 
 // postBatch is POST /v1/jobs/batch.
 func (s *Server) postBatch(c *call) (*answer, error) {
-	body, wrong, err := decodeBatch(c.body, s.cfg.MaxBody)
+	body, wrong, err := decode.Batch(c.body, s.cfg.MaxBody)
 	if err != nil {
 		return nil, err
 	}
 	batch, held := s.submissions(c.who, body.Jobs, wrong)
 	if body.Atomic {
-		if err := together(held); err != nil {
+		if err := decode.Together(held); err != nil {
 			return nil, err
 		}
 	}
@@ -162,11 +157,11 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		refused := s.refusal(v.Admission, flow, places, bytes)
 		switch {
 		case refused == nil:
-			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: jobOf(v.Job), Replayed: v.Outcome == shaper.Replayed}
+			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job), Replayed: v.Outcome == shaper.Replayed}
 		case body.Atomic:
 			return nil, refused // none was admitted, and every verdict says the same
 		default:
-			p := problemOf(refused)
+			p := problem.Of(refused)
 			s.metrics.refusal(p)
 			out.Items[i].Problem = p.Problem
 		}
@@ -177,9 +172,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 // submissions builds the jobs of a batch. held says why a job is not submitted: it is in wrong
 // already, or breaks a rule.
 func (s *Server) submissions(
-	who auth.Principal, jobs []wire.BatchJob, wrong []*problem,
-) (batch []queue.Submission, held []*problem) {
-	held = make([]*problem, len(jobs))
+	who auth.Principal, jobs []wire.BatchJob, wrong []*problem.Problem,
+) (batch []queue.Submission, held []*problem.Problem) {
+	held = make([]*problem.Problem, len(jobs))
 	copy(held, wrong)
 	batch = make([]queue.Submission, len(jobs))
 	for i, job := range jobs {
@@ -188,9 +183,9 @@ func (s *Server) submissions(
 		}
 		var known bool
 		if batch[i], known = s.submission(who, job.IdempotencyKey, job.Submission); !known {
-			held[i] = unknownRouteAt("route")
+			held[i] = problem.UnknownRouteAt("route")
 		} else if rule := s.callbackRule(job.CallbackURL); rule != "" {
-			held[i] = invalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
+			held[i] = problem.InvalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
 		}
 	}
 	return batch, held
@@ -198,7 +193,7 @@ func (s *Server) submissions(
 
 // submitPassed asks for admission of the jobs of a batch that are not held; the verdicts are theirs
 // alone, in order.
-func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem, atomic bool) ([]queue.Verdict, error) {
+func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem.Problem, atomic bool) ([]queue.Verdict, error) {
 	passed := make([]queue.Submission, 0, len(batch))
 	for i, job := range batch {
 		if held[i] == nil {
@@ -214,7 +209,7 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 			return nil, err
 		}
 	}
-	span := s.cfg.Traces.SendBatch(c.r.Context(), traceParentOf(c.r.Header), passed)
+	span := s.cfg.Traces.SendBatch(c.r.Context(), request.TraceParent(c.r.Header), passed)
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}
@@ -232,94 +227,60 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 // JobJSON is the job as the API shows it, for what is told of it elsewhere.
 func JobJSON(j queue.Job) ([]byte, error) {
 	var buf bytes.Buffer
-	if err := encodeJSON(&buf, jobOf(j)); err != nil {
+	if err := towire.Encode(&buf, towire.Job(j)); err != nil {
 		return nil, fmt.Errorf("api: job: %w", err)
 	}
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
-// jobOf is the job in its JSON form. A job of which only the key is known has no state; it has
-// ended long ago.
-func jobOf(j queue.Job) *wire.Job {
-	out := &wire.Job{
-		ID:             j.ID,
-		Tenant:         j.Tenant,
-		Route:          j.Route,
-		Type:           j.Type,
-		Done:           j.State.Done() || j.State == 0,
-		Position:       j.Position,
-		EstimatedStart: utc(j.EstimatedStart),
-		Attempts:       j.Attempts,
-		MaxAttempts:    j.MaxAttempts,
-		Created:        utc(j.Created),
-		Scheduled:      utc(j.Scheduled),
-		Started:        utc(j.Started),
-		Finished:       utc(j.Finished),
+// reading is nil, or the 429 for a tenant that reads too often; then the store is not asked.
+func (s *Server) reading(tenant string) error {
+	if s.reads == nil {
+		return nil
 	}
-	if j.State != 0 {
-		out.State = j.State.String()
+	wait := s.reads.Take(tenant, time.Now())
+	if wait <= 0 {
+		return nil
 	}
-	if j.State != shaper.Queued {
-		out.Position = 0
-	}
-	if e := j.LastError; e != nil {
-		out.LastError = &wire.JobError{Message: e.Message, Status: e.Status, At: utc(e.At)}
-	}
-	for i, a := range j.Log {
-		out.AttemptLog = append(out.AttemptLog, wire.Attempt{
-			Attempt: a.Number, Outcome: outcomeOf(j, i), At: utc(a.At), Status: a.Status, Message: a.Message,
-		})
-	}
-	if r := j.Response; r != nil {
-		out.Response = responseOf(r)
-	}
-	return out
+	s.metrics.tooOften.Inc()
+	p := problem.RateLimited.With("this process lets the tenant read jobs " + s.reads.Shown.String() + "; wait with Prefer: wait=N, or have a callback, instead of polling")
+	p.RetryAfterMS = max(1, ratelimit.Millis(wait))
+	seconds := ratelimit.RetryAfter(wait)
+	p.Retry(seconds)
+	s.cfg.Headers.Limiter(p.Header, ratelimit.Limit{
+		Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait, RetryAfter: seconds,
+	})
+	return p
 }
 
-// operatorJob is the job as operators see it: with what its upstream's clients must not learn.
-func operatorJob(j queue.Job) *wire.Job {
-	out := jobOf(j)
-	if j.LastError != nil {
-		out.LastError.Detail = j.LastError.Detail
+// listJobs is GET /v1/jobs.
+func (s *Server) listJobs(c *call) (*answer, error) {
+	asked, err := request.List(c.r.URL.Query())
+	if err != nil {
+		return nil, err
 	}
-	return out
+	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
+		return nil, problem.UnknownRouteAt("query.route")
+	}
+	if err := s.reading(c.who.Tenant); err != nil {
+		return nil, err
+	}
+	asked.Tenant = c.who.Tenant
+	return s.page(c.r.Context(), asked, towire.Job)
 }
 
-var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
-
-// outcomeOf names how the i-th delivery of the log ended. The log has what the worker asked for; a
-// hold that found no free one left may have made the job dead instead.
-func outcomeOf(j queue.Job, i int) string {
-	a := j.Log[i]
-	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
-		return outcomeNames[shaper.Die]
+// page answers with the page of a list, whose jobs show makes.
+func (s *Server) page(ctx context.Context, asked queue.List, show func(queue.Job) *wire.Job) (*answer, error) {
+	page, err := s.backend.List(ctx, asked)
+	if errors.Is(err, queue.ErrCursor) {
+		return nil, request.BadCursor()
 	}
-	return outcomeNames[a.Event]
-}
-
-// responseOf keeps text as it is; whatever JSON could not repeat byte for byte goes as base64.
-func responseOf(r *queue.Response) *wire.Response {
-	out := &wire.Response{Status: r.Status, Headers: r.Headers, Body: string(r.Body), BodyTruncated: r.Truncated}
-	if out.Headers == nil {
-		out.Headers = map[string]string{}
+	if err != nil {
+		return nil, err
 	}
-	if !utf8.Valid(r.Body) {
-		out.Body, out.BodyEncoding = base64.StdEncoding.EncodeToString(r.Body), "base64"
+	out := wire.JobList{Items: make([]wire.Job, len(page.Jobs)), NextCursor: page.Next}
+	for i, job := range page.Jobs {
+		out.Items[i] = *show(job)
 	}
-	return out
-}
-
-// lastTime is the last that RFC 3339 can write.
-var lastTime = time.Date(10000, 1, 1, 0, 0, 0, -1, time.UTC)
-
-// utc is the time in UTC; the zero time stays zero. What is stored may be later than lastTime, and
-// is shown as that.
-func utc(t time.Time) time.Time {
-	switch {
-	case t.IsZero():
-		return time.Time{}
-	case t.After(lastTime):
-		return lastTime
-	}
-	return t.UTC()
+	return ok(out), nil
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -100,7 +103,7 @@ func TestOddTenantsAreKeptApart(t *testing.T) {
 }
 
 func TestRepeatedTenantHeaderIsRefused(t *testing.T) {
-	if _, err := tenantOf(http.Header{"Sluice-Tenant": {"a", "b"}}); problemOf(err).Status != http.StatusUnprocessableEntity {
+	if _, err := request.Tenant(http.Header{"Sluice-Tenant": {"a", "b"}}); problem.Of(err).Status != http.StatusUnprocessableEntity {
 		t.Errorf("%v", err)
 	}
 }
@@ -180,7 +183,7 @@ func TestRetryAfterIsNotEarlierThanT(t *testing.T) {
 		{0, 0, 1, 30}, {0, time.Second, 11, 0},
 	} {
 		a := shaper.Admission{Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next}
-		h := problemOf(b.s.refusal(a, "flow", tt.size, 0)).header
+		h := problem.Of(b.s.refusal(a, "flow", tt.size, 0)).Header
 		got, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
 		if got < tt.least || (tt.least == 0 && got != 0) {
 			t.Errorf("%+v: %v", tt, h)
@@ -265,7 +268,7 @@ func TestAttemptLog(t *testing.T) {
 		{"cancelled meanwhile", queue.Job{State: shaper.Cancelled, Attempts: 1, Log: log(1, shaper.Retry)}, "1 retry"},
 	} {
 		var got []string
-		for _, a := range jobOf(c.job).AttemptLog {
+		for _, a := range towire.Job(c.job).AttemptLog {
 			got = append(got, strconv.Itoa(a.Attempt)+" "+a.Outcome)
 		}
 		if got := strings.Join(got, ", "); got != c.want {
@@ -371,7 +374,7 @@ func TestBatchWithMalformedJobs(t *testing.T) {
 		for _, e := range v.Errors {
 			fields = append(fields, e.Field)
 		}
-		if v.Status != want.status || strings.TrimPrefix(v.Type, problemURN) != want.kind || strings.Join(fields, " ") != want.fields || (v.Job != nil) != (v.Status == 202) {
+		if v.Status != want.status || strings.TrimPrefix(v.Type, problem.URN) != want.kind || strings.Join(fields, " ") != want.fields || (v.Job != nil) != (v.Status == 202) {
 			t.Errorf("job %d: %d %s %v, want %+v", i, v.Status, v.Type, fields, want)
 		}
 	}
@@ -426,5 +429,25 @@ func TestHead(t *testing.T) {
 	id := b.submit(plainJob, nil).job.ID
 	if r := b.intake.do(t, "HEAD", "/v1/jobs/"+id, nil, ""); r.Code != 200 {
 		t.Errorf("%d", r.Code)
+	}
+}
+
+// The jobs of a request carry its trace.
+func TestJobsCarryTheTrace(t *testing.T) {
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	b := newBench(t)
+	h := headers{"traceparent": trace}
+	b.submit(plainJob, h)
+	b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+plainJob+`,`+plainJob+`]}`)
+	ids := b.queue.IDs()
+	b.submit(plainJob, headers{"traceparent": "nonsense"})
+	for i, id := range b.queue.IDs() {
+		want := trace
+		if i >= len(ids) {
+			want = ""
+		}
+		if got := b.queue.Submission(id).TraceParent; got != want {
+			t.Errorf("job %d: %q, want %q", i, got, want)
+		}
 	}
 }

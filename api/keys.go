@@ -1,12 +1,12 @@
 package api
 
 import (
-	"encoding/json"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue/keystore"
 )
@@ -18,7 +18,7 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := decodeKey(c.body)
+	wanted, err := decode.Key(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	}
 	s.cfg.Guesses.Right(k.ID)
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key created", slog.String("key", k.ID))
-	return &answer{status: http.StatusCreated, body: wire.NewKey{Key: keyOut(k), Secret: secret.Key(k.ID)}}, nil
+	return &answer{status: http.StatusCreated, body: wire.NewKey{Key: towire.Key(k), Secret: secret.Key(k.ID)}}, nil
 }
 
 // listKeys is GET /v1/tenants/{tenant}/keys.
@@ -44,7 +44,7 @@ func (s *Server) listKeys(c *call) (*answer, error) {
 	}
 	out := wire.KeyList{Items: make([]wire.Key, len(keys))}
 	for i, k := range keys {
-		out.Items[i] = keyOut(k)
+		out.Items[i] = towire.Key(k)
 	}
 	return ok(out), nil
 }
@@ -56,7 +56,7 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 		return nil, err
 	}
 	id := c.param("key")
-	if !plausibleID(id) {
+	if !decode.IsID(id) {
 		return nil, keystore.ErrUnknownKey
 	}
 	if err := s.backend.RevokeKey(c.r.Context(), tenant, id); err != nil {
@@ -64,26 +64,4 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 	}
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key revoked", slog.String("key", id))
 	return &answer{status: http.StatusNoContent}, nil
-}
-
-func keyOut(k keystore.Key) wire.Key {
-	return wire.Key{ID: k.ID, Name: k.Name, Created: utc(k.Created), Expires: utc(k.Expires)}
-}
-
-// decodeKey reads the optional body of a new key.
-func decodeKey(body []byte) (k wire.KeyRequest, err error) {
-	return k, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
-		switch name {
-		case "name":
-			k.Name = rd.text(path, value, 0, wire.MaxKeyName)
-		case "expires_at":
-			before := len(rd.errs)
-			if k.Expires = rd.instant(path, value); len(rd.errs) == before && !k.Expires.After(time.Now()) {
-				rd.wrong(path, value, "must be in the future")
-			}
-		default:
-			return false
-		}
-		return true
-	})
 }

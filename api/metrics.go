@@ -11,27 +11,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/gauges"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// unavailableOutcome is that of submissions of which the store did not say what became of them.
+// unavailableOutcome labels submissions with unknown outcome: the store failed before it answered.
 const unavailableOutcome = "unavailable"
 
-// outcomes are what submissions are counted by. A series that is there before its first event is
-// not missed by whoever looks at its rise.
+// outcomes label submissions. Every series exists from the start, so that rate() sees its first
+// event.
 var outcomes = []string{
 	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes), string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
 	string(shaper.DeadlineUnreachable), string(shaper.KeyReused), unavailableOutcome,
 }
 
-// alarming are the refusals whose series are there from the start.
-var alarming = []kind{
-	unauthorized, rateLimited, queueFull, queueBytesFull, deadlineFarAway, tenantDraining, storeFull, storageUnavailable, overloaded, shuttingDown, internalFault,
-	storedDamaged,
+// alarming are the refusals whose series exist from the start.
+var alarming = []problem.Kind{
+	problem.Unauthorized, problem.RateLimited, problem.QueueFull, problem.QueueBytesFull, problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable, problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
+	problem.StoredDamaged,
 }
 
-// metrics are what the API counts. Their labels are bounded: outcomes, methods, route patterns,
-// classes of statuses.
+// metrics are the counters of the API. Their labels are bounded: outcomes, methods, route patterns,
+// status classes.
 type metrics struct {
 	admissions *prometheus.CounterVec
 	requests   *prometheus.CounterVec
@@ -43,19 +45,19 @@ type metrics struct {
 
 	evictedBodies prometheus.Counter
 
-	figures *figures
+	figures *gauges.Gauges
 
 	series sync.Map // of requests and duration: requestSeries by requestLabels
 }
 
-// requestLabels are what requests are told apart by; class is the first digit of the status.
+// requestLabels are the labels of a request; class is the first digit of the status.
 type requestLabels struct {
 	method, route string
 	class         int
 }
 
-// requestSeries are what requests of the same labels are counted in. To look for both of them each
-// time took as long as to count.
+// requestSeries caches the series of requests with equal labels: finding both took as long as
+// counting.
 type requestSeries struct {
 	count    prometheus.Counter
 	duration prometheus.Observer
@@ -63,7 +65,7 @@ type requestSeries struct {
 
 func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	m := &metrics{
-		figures: newFigures(b, newShown(cfg.StatusTenants, cfg.TopTenants)),
+		figures: gauges.New(b, cfg.StatusTenants, cfg.TopTenants),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
 		}, []string{"outcome"}),
@@ -71,30 +73,30 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 			Name: "sluice_http_requests_total", Help: "Requests by method, route pattern and class of status.",
 		}, []string{"method", "route", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sluice_http_request_duration_seconds", Help: "Time to answer, waits that the client asked for included.",
+			Name: "sluice_http_request_duration_seconds", Help: "Time to answer, including waits that the client requested.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"method", "route"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_event_streams", Help: "Event streams that are open.",
+			Name: "sluice_event_streams", Help: "Open event streams.",
 		}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_refusals_total", Help: "Requests of the intake, and jobs of batches, that were answered with a problem, by the name in its type.",
+			Name: "sluice_refusals_total", Help: "Requests to the intake, and jobs of batches, that were answered with a problem, by the name in its type.",
 		}, []string{"reason"}),
 		auth: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_auth_refusals_total", Help: "Requests whose credential was refused (401), or was another tenant's (403, class tenant), by class.",
+			Name: "sluice_auth_refusals_total", Help: "Requests whose credential was refused (401) or belongs to another tenant (403, class tenant), by class.",
 		}, []string{"class"}),
 		tooOften: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_reads_refused_total", Help: "Reads of jobs that were refused because their tenant reads too often.",
+			Name: "sluice_reads_refused_total", Help: "Reads of jobs refused because the tenant reads too often.",
 		}),
 	}
 	m.evictedBodies = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "sluice_bodies_evicted_total", Help: "Large bodies that came too slowly and made room for others.",
+		Name: "sluice_bodies_evicted_total", Help: "Large bodies that arrived too slowly and were cut off in favour of others.",
 	})
 	for _, o := range outcomes {
 		m.admissions.WithLabelValues(o)
 	}
 	for _, k := range alarming {
-		m.refusals.WithLabelValues(k.name)
+		m.refusals.WithLabelValues(k.Name)
 	}
 	if cfg.Auth != nil {
 		for _, class := range auth.Classes() {
@@ -124,12 +126,12 @@ func (m *metrics) admitted(outcome string, n int64) {
 	m.admissions.WithLabelValues(outcome).Add(float64(n))
 }
 
-// refused counts a credential that was refused.
+// refused counts a refused credential.
 func (m *metrics) refused(class string) { m.auth.WithLabelValues(class).Inc() }
 
-// refusal counts a problem of the intake. There are as many names as kinds.
-func (m *metrics) refusal(p *problem) {
-	m.refusals.WithLabelValues(strings.TrimPrefix(p.Type, problemURN)).Inc()
+// refusal counts a problem of the intake, by the name of its kind.
+func (m *metrics) refusal(p *problem.Problem) {
+	m.refusals.WithLabelValues(strings.TrimPrefix(p.Type, problem.URN)).Inc()
 }
 
 func (m *metrics) request(method, route string, status int, took time.Duration) {

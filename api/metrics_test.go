@@ -11,6 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 )
 
 func TestMetrics(t *testing.T) {
@@ -68,7 +69,7 @@ func TestMetrics(t *testing.T) {
 // The series are those of the values that a tenant's limited_by may have.
 func TestLimitsAreThoseOfATenant(t *testing.T) {
 	field, _ := reflect.TypeFor[wire.Tenant]().FieldByName("LimitedBy")
-	if got := strings.Join(limits, ","); got != field.Tag.Get("enum") {
+	if got := strings.Join(queue.LimitCauses, ","); got != field.Tag.Get("enum") {
 		t.Errorf("%s, a tenant has %s", got, field.Tag.Get("enum"))
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/7509e464/sluice/api/internal/problem"
 )
 
 // newRouter is a router whose every answer, errors included, is counted, safe to show and a problem
@@ -26,16 +28,16 @@ func (s *Server) newRouter(where string) *chi.Mux {
 			unserved(w, req)
 			return
 		}
-		p := methodNotAllowed.with("allowed: " + strings.Join(allowed, ", "))
+		p := problem.MethodNotAllowed.With("allowed: " + strings.Join(allowed, ", "))
 		p.AllowedMethods = allowed
-		p.set("Allow", strings.Join(allowed, ", ")).write(w)
+		p.SetHeader("Allow", strings.Join(allowed, ", ")).Write(w)
 	})
 	return r
 }
 
 // nothingAt answers where there is nothing.
 func nothingAt(where string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { notFound.with(where).write(w) }
+	return func(w http.ResponseWriter, _ *http.Request) { problem.NotFound.With(where).Write(w) }
 }
 
 // Details of a 404 by listener: the request may have been meant for the other one.
@@ -113,7 +115,7 @@ func (s *Server) survive(next http.Handler) http.Handler {
 			if ww, wraps := w.(middleware.WrapResponseWriter); wraps && ww.Status() != 0 {
 				panic(http.ErrAbortHandler)
 			}
-			internalFault.with("the cause is in the server's log").write(w)
+			problem.InternalFault.With("the server's log has the cause").Write(w)
 		}()
 		next.ServeHTTP(w, r)
 	})

@@ -16,6 +16,9 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
 )
 
@@ -48,13 +51,13 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 	}
 }
 
-// members are the JSON names of a struct's fields.
-func members(t reflect.Type) []string {
+// memberNames are the JSON names of a struct's fields.
+func memberNames(t reflect.Type) []string {
 	var names []string
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if f.Anonymous {
-			names = append(names, members(f.Type)...)
+			names = append(names, memberNames(f.Type)...)
 			continue
 		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -92,7 +95,7 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		for name := range doc.Components.Schemas[typ.Name()].Properties {
 			got = append(got, name)
 		}
-		want := members(typ)
+		want := memberNames(typ)
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
@@ -129,7 +132,7 @@ func TestSchemaBoundsAreTheDecoders(t *testing.T) {
 		high, _ := p.Maximum.Float64()
 		for value, legal := range map[int64]bool{low: true, low - 1: false, int64(high): true, int64(high) + 1: false} {
 			body, _ := json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})
-			if _, err := decodeSubmission(body); (err == nil) != legal {
+			if _, err := decode.Submission(body); (err == nil) != legal {
 				t.Errorf("%s = %d: %v, the schema says legal=%v", field, value, err, legal)
 			}
 		}
@@ -156,11 +159,11 @@ func TestSchemaLengthsAreTheDecoders(t *testing.T) {
 	read(b.intake)
 	read(b.admin)
 	submission := func(field string, value any) error {
-		_, err := decodeSubmission(must(json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})))
+		_, err := decode.Submission(must(json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})))
 		return err
 	}
 	filter := func(field string, value any) error {
-		_, err := decodeFilter(must(json.Marshal(map[string]any{field: value})), purgeable)
+		_, err := decode.Filter(must(json.Marshal(map[string]any{field: value})), decode.Purgeable)
 		return err
 	}
 	for _, c := range []struct {
@@ -208,7 +211,7 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.admin.schema(t, c.method, c.path, "requestBody", jsonFormat).Validate(value); (err == nil) != c.legal {
+		if err := b.admin.schema(t, c.method, c.path, "requestBody", contract.JSONFormat).Validate(value); (err == nil) != c.legal {
 			t.Errorf("%s %s %s: legal=%v, the schema says %v", c.method, c.path, c.body, c.legal, err)
 		}
 		status := http.StatusOK
@@ -247,28 +250,28 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 			for method, op := range item {
 				name := strings.ToUpper(method) + " " + path
 				for status, response := range op.(map[string]any)["responses"].(map[string]any) {
-					for _, k := range kinds {
-						if !names(response.(map[string]any), problemURN+k.name) || slices.Contains(by[k.name], name) { // probes are on both
+					for _, k := range problem.Kinds {
+						if !names(response.(map[string]any), problem.URN+k.Name) || slices.Contains(by[k.Name], name) { // probes are on both
 							continue
 						}
-						by[k.name], said[name] = append(by[k.name], name), append(said[name], k.name)
-						if strconv.Itoa(k.status) != status {
-							t.Errorf("%s: %s is documented under %s", name, k.name, status)
+						by[k.Name], said[name] = append(by[k.Name], name), append(said[name], k.Name)
+						if strconv.Itoa(k.Status) != status {
+							t.Errorf("%s: %s is documented under %s", name, k.Name, status)
 						}
 					}
 				}
 			}
 		}
 		text := d.do(t, http.MethodGet, "/openapi.json", nil, "").Body.String()
-		for _, k := range routerKinds {
-			if !strings.Contains(text, problemURN+k.name+": "+k.title) {
-				t.Errorf("the document does not name %s", k.name)
+		for _, k := range contract.RouterKinds {
+			if !strings.Contains(text, problem.URN+k.Name+": "+k.Title) {
+				t.Errorf("the document does not name %s", k.Name)
 			}
 		}
 	}
-	for _, k := range kinds {
-		if (len(by[k.name]) > 0) == slices.Contains(routerKinds, k) {
-			t.Errorf("%s is documented by the operations %v", k.name, by[k.name])
+	for _, k := range problem.Kinds {
+		if (len(by[k.Name]) > 0) == slices.Contains(contract.RouterKinds, k) {
+			t.Errorf("%s is documented by the operations %v", k.Name, by[k.Name])
 		}
 	}
 	for kind, want := range map[string][]string{
@@ -303,7 +306,7 @@ func TestProbesAnswerWhatTheyDocument(t *testing.T) {
 	for _, d := range []document{b.intake, b.admin} {
 		for _, path := range []string{"/livez", "/readyz"} {
 			d.do(t, http.MethodGet, path+"?x=1", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
-			d.do(t, http.MethodGet, path, nil, strings.Repeat("x", maxSmallBody+1)).want(t, http.StatusRequestEntityTooLarge, "too-large")
+			d.do(t, http.MethodGet, path, nil, strings.Repeat("x", contract.MaxSmallBody+1)).want(t, http.StatusRequestEntityTooLarge, "too-large")
 			r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, iotest.ErrReader(io.ErrUnexpectedEOF))
 			d.send(t, r).want(t, http.StatusBadRequest, "unreadable-body")
 		}
@@ -323,11 +326,11 @@ func TestDocsPageNeedsNothingFromElsewhere(t *testing.T) {
 			}
 		}
 	}
-	err := fs.WalkDir(pageFiles, "page", func(path string, e fs.DirEntry, err error) error {
+	err := fs.WalkDir(contract.PageFiles, "page", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(pageFiles, path)
+		text, err := fs.ReadFile(contract.PageFiles, path)
 		for _, foreign := range []string{"http://", "https://", "innerHTML", "style=", "onclick"} {
 			if strings.Contains(string(text), foreign) {
 				t.Errorf("%s contains %q", path, foreign)

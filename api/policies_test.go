@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -102,7 +103,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 
 // What the policy as a whole refuses is named as in the API, of a route too.
 func TestProblemsAreNamedAsInTheAPI(t *testing.T) {
-	got := problemOf(shaper.Problems{
+	got := problem.Of(shaper.Problems{
 		{Field: "max_wait", Rule: "r"}, {Field: "routes.login.max_wait", Rule: "r"}, {Field: "tier", Rule: "r"}, {Field: "routes.login.rate", Rule: "r"}, {Field: "rates", Rule: "r"},
 		{Field: "routes.login.capacity", Rule: "r"},
 	})

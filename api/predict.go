@@ -2,11 +2,9 @@ package api
 
 import (
 	"context"
-	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
+	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -16,27 +14,6 @@ import (
 // predictMost is how many arrivals a prediction replays: half a second's work, and some tens of
 // megabytes for as long.
 const predictMost = 1_000_000
-
-// arrivalOperations are the part of the control plane that is about what came.
-func (s *Server) arrivalOperations() []operation {
-	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
-	return []operation{{
-		id: "follow-arrivals", method: http.MethodGet, path: path + "/arrivals", tag: tag, summary: "Follow a tenant's arrivals",
-		description: "Server-sent events: submissions that this process has asked the store to admit, from now on, as soon as they are judged and at most ten events a " +
-			"second. One that is known by its idempotency key is none. The stream ends when the server stops; other processes have streams of their own.",
-		params: []*huma.Param{
-			tenantPathParam, {Name: "route", In: "query", Description: "Only arrivals for this route.", Schema: textSchema(1, wire.MaxTenantBytes)},
-		},
-		answers:  map[int]answerDoc{http.StatusOK: {"The events.", eventStream{data: wire.Arrivals{}, event: arrivalsEvent}, []string{"X-Accel-Buffering"}}},
-		refusals: append([]kind{tooManyStreams}, operatorKinds...), handle: s.followArrivals,
-	}, {
-		id: "predict-tenant", method: http.MethodPost, path: path + "/predict", tag: tag, summary: "Try settings on the last hour's arrivals",
-		description: "Replays what came to this process for the tenant in the last hour, at most a million arrivals, through the simulator: with the settings " +
-			"in force, and with the body, a JSON merge patch as PATCH takes it, laid over them. Nothing is changed.",
-		params: []*huma.Param{tenantPathParam}, body: &body{of: wire.Settings{}, formats: []string{jsonFormat, patchFormat}, limit: maxSmallBody},
-		answers: map[int]answerDoc{http.StatusOK: {"What would have become of them.", wire.Prediction{}, nil}}, refusals: append([]kind{storageUnavailable}, operatorKinds...), handle: s.predictTenant,
-	}}
-}
 
 // predictTenant is POST /v1/tenants/{tenant}/predict.
 func (s *Server) predictTenant(c *call) (*answer, error) {
@@ -53,7 +30,7 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	then, err := s.backend.Tune(ctx, name, queue.Change{Edit: patch.over(now), DryRun: true})
+	then, err := s.backend.Tune(ctx, name, queue.Change{Edit: patched(patch, now), DryRun: true})
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +57,7 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 		if service[route], err = s.serviceTime(ctx, name, route); err != nil {
 			return nil, err
 		}
-		out.ServiceTimeMS = max(out.ServiceTimeMS, wholeMillis(service[route]))
+		out.ServiceTimeMS = max(out.ServiceTimeMS, ratelimit.Millis(service[route]))
 	}
 	if out.Now, err = s.outlook(ctx, now, traces, service); err != nil {
 		return nil, err

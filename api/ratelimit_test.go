@@ -10,6 +10,8 @@ import (
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
 
+	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -57,7 +59,7 @@ func TestRefusalsSayOneThing(t *testing.T) {
 	s := newBench(t).s
 	rapid.Check(t, func(t *rapid.T) {
 		duration := rapid.OneOf(rapid.Just(time.Duration(0)), rapid.Map(rapid.Int64Range(1, int64(24*time.Hour)), func(n int64) time.Duration { return time.Duration(n) }))
-		var p *problem
+		var p *problem.Problem
 		var rate shaper.Rate
 		var exact time.Duration
 		switch rapid.SampledFrom([]string{"full", "reads"}).Draw(t, "refusal") {
@@ -68,19 +70,19 @@ func TestRefusalsSayOneThing(t *testing.T) {
 			}
 			a.Depth = max(0, a.Capacity+rapid.Int64Range(-3, 3).Draw(t, "over"))
 			a.Remaining = max(0, a.Capacity-a.Depth)
-			p = s.refusal(a, "flow", rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem)
+			p = s.refusal(a, "flow", rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem.Problem)
 			rate, exact = a.Rate, a.RetryAfter
 		case "reads":
-			s.reads = newReadBudget(anyRate(t))
-			s.reads.burst = 1
-			s.reads.take("a", time.Now())
+			s.reads = budget.NewReads(anyRate(t))
+			s.reads.Burst = 1
+			s.reads.Take("a", time.Now())
 			err := s.reading("a")
 			if err == nil {
 				return // the rate is so high that a place has freed meanwhile
 			}
-			p, rate = err.(*problem), s.reads.shown
+			p, rate = err.(*problem.Problem), s.reads.Shown
 		}
-		h := p.header
+		h := p.Header
 		policy, left := field(t, h, "RateLimit-Policy", "q"), field(t, h, "RateLimit", "r")
 		after, given := int64(0), h.Get("Retry-After") != ""
 		if given {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -262,7 +263,7 @@ func TestManyErrorsAreListedButBounded(t *testing.T) {
 		fmt.Fprintf(&many, `"x%d":1,`, i)
 	}
 	r = b.intake.do(t, http.MethodPost, "/v1/jobs", nil, `{`+many.String()+`"type":"t","payload":1}`)
-	if len(r.problem.Errors) != maxFieldErrors {
+	if len(r.problem.Errors) != problem.MaxFieldErrors {
 		t.Errorf("%d errors", len(r.problem.Errors))
 	}
 }
@@ -332,14 +333,14 @@ func TestPanicIsAnInternalFault(t *testing.T) {
 func TestOverShare(t *testing.T) {
 	s := &Server{}
 	err := s.refusal(shaper.Admission{Outcome: shaper.OverShare, Stored: 5000, Share: 4000, Capacity: 10, Rate: shaper.Rate{Limit: 1, Period: time.Second}}, "flow", 1, 100)
-	var p *problem
-	if !errors.As(err, &p) || p.Status != http.StatusTooManyRequests || p.Type != problemURN+"queue-bytes-full" || p.header.Get("Retry-After") == "" {
+	var p *problem.Problem
+	if !errors.As(err, &p) || p.Status != http.StatusTooManyRequests || p.Type != problem.URN+"queue-bytes-full" || p.Header.Get("Retry-After") == "" {
 		t.Fatalf("refused by %+v", err)
 	}
 	if p.StoredBytes == nil || *p.StoredBytes != 5000 || p.ShareBytes == nil || *p.ShareBytes != 4000 || p.Bytes != nil {
 		t.Errorf("the problem is %+v", p.Problem)
 	}
-	if refusalKinds[shaper.OverShare] != queueBytesFull {
+	if refusalKinds[shaper.OverShare] != problem.QueueBytesFull {
 		t.Error("such a refusal is not logged")
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -83,7 +85,7 @@ func (b *bench) serve() (*pipeListener, func()) { return b.serveAll(b.s.Intake()
 // serveAll is serve for any handler.
 func (b *bench) serveAll(h http.Handler) (*pipeListener, func()) {
 	l := newPipeListener()
-	srv := HTTPServer("", h, slog.New(slog.DiscardHandler))
+	srv := listen.Server("", h, slog.New(slog.DiscardHandler))
 	ended := make(chan error)
 	go func() { ended <- srv.Serve(l) }()
 	return l, func() {
@@ -146,9 +148,9 @@ func TestSlowClientsAreCut(t *testing.T) {
 		sent  string
 		bound time.Duration
 	}{
-		"header":  {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n", headerTimeout},
-		"body":    {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", readTimeout},
-		"nothing": {"", idleTimeout},
+		"header":  {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n", deadline.HeaderTimeout},
+		"body":    {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", deadline.ReadTimeout},
+		"nothing": {"", deadline.IdleTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,7 +205,7 @@ func TestDrainThenShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		l := newPipeListener()
-		srv := HTTPServer("", b.s.Intake(), nil)
+		srv := listen.Server("", b.s.Intake(), nil)
 		go func() { _ = srv.Serve(l) }()
 		conn := l.dial()
 		defer conn.Close()

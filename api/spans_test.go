@@ -11,16 +11,19 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/spans"
 )
+
+const traced = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
 
 // TestSpansOfSubmissions: a submission has one span, a child of the client's, and the jobs carry
 // the span's traceparent; what never came to an admission has none.
 func TestSpansOfSubmissions(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	b := newBench(t, func(c *Config) { c.Traces = spans.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))) })
-	h := headers{"traceparent": "00-" + traced + "-01", tenantHeader: "Åcme", "Idempotency-Key": "k"}
+	h := headers{"traceparent": "00-" + traced + "-01", request.TenantHeader: "Åcme", "Idempotency-Key": "k"}
 	last := func(n int, name string) sdk.ReadOnlySpan {
 		t.Helper()
 		ended := recorder.Ended()

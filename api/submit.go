@@ -7,6 +7,11 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
@@ -17,26 +22,26 @@ const defaultRoute = "default"
 
 // postJob is POST /v1/jobs.
 func (s *Server) postJob(c *call) (*answer, error) {
-	key, err := idempotencyKeyOf(c.r.Header)
+	key, err := request.IdempotencyKey(c.r.Header)
 	if err != nil {
 		return nil, err
 	}
-	body, err := decodeSubmission(c.body)
+	body, err := decode.Submission(c.body)
 	if err != nil {
 		return nil, err
 	}
 	submission, known := s.submission(c.who, key, body)
 	if !known {
-		return nil, unknownRouteAt("route")
+		return nil, problem.UnknownRouteAt("route")
 	}
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
-		return nil, invalid("callback_url", "string", rule)
+		return nil, problem.Invalid("callback_url", "string", rule)
 	}
 	if err := s.guardJob(c, submission); err != nil {
 		return nil, err
 	}
-	submission.TraceParent = traceParentOf(c.r.Header)
-	return s.submit(c, submission, preferOf(c.r.Header))
+	submission.TraceParent = request.TraceParent(c.r.Header)
+	return s.submit(c, submission, request.Prefer(c.r.Header))
 }
 
 // submission is what the queue is asked for, if the route is known.
@@ -74,15 +79,15 @@ func (s *Server) callbackRule(url string) string {
 
 // submit asks for admission and, if the client prefers, waits for the job's end. The watch begins
 // before the submission, so that no end can be missed however fast it comes.
-func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answer, error) {
+func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
 	ctx := c.r.Context()
 	var err error
 	if sub.ID, err = s.backend.NewID(sub.Tenant); err != nil {
 		return nil, err
 	}
 	ended, stop := (<-chan struct{})(nil), func() {}
-	end := time.Now().Add(prefer.wait)
-	if prefer.wait > 0 {
+	end := time.Now().Add(prefer.Wait)
+	if prefer.Wait > 0 {
 		if ended, stop, err = s.watch(ctx, sub.ID, end); err != nil {
 			return nil, err
 		}
@@ -107,7 +112,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answ
 	sub.Payload = nil
 	c.taken() // a wait must not hold the memory of a large body
 	switch {
-	case prefer.wait <= 0 || jobOf(job).Done:
+	case prefer.Wait <= 0 || towire.Job(job).Done:
 		stop()
 	case job.ID == sub.ID:
 		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
@@ -115,10 +120,10 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answ
 		stop()
 		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
 	}
-	out := jobOf(job)
+	out := towire.Job(job)
 	a := &answer{status: http.StatusAccepted, body: out}
-	if prefer.given {
-		a.set("Preference-Applied", prefer.applied())
+	if prefer.Given {
+		a.set("Preference-Applied", prefer.Applied())
 		if out.Done {
 			a.status = http.StatusOK
 		}
@@ -128,7 +133,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer preference) (*answ
 		a.set("Idempotent-Replayed", "true")
 	}
 	if a.status == http.StatusAccepted {
-		s.cfg.Headers.limitHeaders(a.header, v.Admission, 0)
+		s.cfg.Headers.Queue(a.header, v.Admission, 0)
 	}
 	crash.At("before-answer")
 	return a, nil
@@ -164,38 +169,38 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 	case shaper.Admitted, shaper.Replayed:
 		return nil
 	case shaper.Full:
-		p := queueFull.with("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
+		p := problem.QueueFull.With("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
 		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
 		switch {
 		case size <= a.Capacity:
-			return s.full(p, a, s.turns.take(flow, a, size))
+			return s.full(p, a, s.turns.Take(flow, a, size))
 		case size == 1: // a capacity of 0
 			p.Detail += "; the tenant takes none until its capacity is raised"
 			return s.full(p, a, never)
 		}
-		return s.full(p.never("a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a queue of "+strconv.FormatInt(a.Capacity, 10)+
+		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a queue of "+strconv.FormatInt(a.Capacity, 10)+
 			": send fewer at once, or raise the capacity"), a, never)
 	case shaper.FullOfBytes:
-		p := queueBytesFull.with("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
+		p := problem.QueueBytesFull.With("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
 		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
 		if bytes > a.CapacityBytes {
-			return s.full(p.never("payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can never fit into a queue of "+
+			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can never fit into a queue of "+
 				strconv.FormatInt(a.CapacityBytes, 10)+": send less at once, or raise capacity_bytes"), a, never)
 		}
-		return s.full(p, a, s.turns.take(flow, a, size))
+		return s.full(p, a, s.turns.Take(flow, a, size))
 	case shaper.OverShare:
-		p := queueBytesFull.with("what is stored of the route's jobs, dead letters and answers has " + strconv.FormatInt(a.Stored, 10) +
+		p := problem.QueueBytesFull.With("what is stored of the route's jobs, dead letters and answers has " + strconv.FormatInt(a.Stored, 10) +
 			" bytes, and may have " + strconv.FormatInt(a.Share, 10) + " now")
 		p.StoredBytes, p.ShareBytes = new(a.Stored), new(a.Share)
-		p.header = http.Header{}
-		seconds := retryAfterSeconds(storeRetryAfter)
-		p.retry(seconds)
-		s.cfg.Headers.limitHeaders(p.header, a, seconds)
+		p.Header = http.Header{}
+		seconds := ratelimit.RetryAfter(storeRetryAfter)
+		p.Retry(seconds)
+		s.cfg.Headers.Queue(p.Header, a, seconds)
 		return p
 	case shaper.StoreFull:
-		return storeFull.with("there is room again when jobs have left, or tenants have been idle for ten minutes").retry(retryAfterSeconds(storeRetryAfter))
+		return problem.StoreFull.With("there is room again when jobs have left, or tenants have been idle for ten minutes").RetryIn(storeRetryAfter)
 	case shaper.DeadlineUnreachable:
-		p := deadlineFarAway.with("no estimate: it would leave later than any calendar")
+		p := problem.DeadlineFarAway.With("no estimate: it would leave later than any calendar")
 		if a.Start != 0 {
 			p.EstimatedStart = a.Start.Time()
 			p.EstimatedWaitMS = max(0, a.Start.Sub(a.Now).Milliseconds())
@@ -203,12 +208,12 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		}
 		return p
 	case shaper.Draining:
-		return tenantDraining.with("it takes jobs again when it is resumed").retry(retryAfterSeconds(pausedRetryAfter))
+		return problem.TenantDraining.With("it takes jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
-		return keyReused.with("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
+		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
 	default:
-		p := internalFault.with("the cause is in the server's log")
-		p.cause = errUnknownOutcome(a.Outcome)
+		p := problem.InternalFault.With("the server's log has the cause")
+		p.Cause = errUnknownOutcome(a.Outcome)
 		return p
 	}
 }
@@ -217,14 +222,16 @@ type errUnknownOutcome shaper.Outcome
 
 func (e errUnknownOutcome) Error() string { return "api: no answer for the outcome " + string(e) }
 
-// storeRetryAfter is a guess: nobody knows which tenant's jobs leave next.
-const storeRetryAfter = 5 * time.Second
+const (
+	storeRetryAfter  = 5 * time.Second  // a guess: the store frees memory as jobs of any tenant leave
+	pausedRetryAfter = 30 * time.Second // a guess: operators end pauses
+)
 
-// never makes the refusal by a full queue a permanent one: there will never be as many places.
-func (p *problem) never(detail string) *problem {
-	kind := neverFits.with(detail)
-	kind.Depth, kind.Capacity, kind.Bytes, kind.CapacityBytes = p.Depth, p.Capacity, p.Bytes, p.CapacityBytes
-	return kind
+// neverFits makes the refusal by a full queue a permanent one.
+func neverFits(p *problem.Problem, detail string) *problem.Problem {
+	permanent := problem.NeverFits.With(detail)
+	permanent.Depth, permanent.Capacity, permanent.Bytes, permanent.CapacityBytes = p.Depth, p.Capacity, p.Bytes, p.CapacityBytes
+	return permanent
 }
 
 // never is the turn of a request that never fits: it has no Retry-After.
@@ -232,23 +239,20 @@ const never time.Duration = -1
 
 // full completes the 429 p. turn is how long the client should wait, 0 if unknown, as while paused.
 // Retry-After is never earlier than the t of RateLimit.
-func (s *Server) full(p *problem, a shaper.Admission, turn time.Duration) error {
-	p.header = http.Header{}
+func (s *Server) full(p *problem.Problem, a shaper.Admission, turn time.Duration) error {
+	p.Header = http.Header{}
 	var seconds int64
 	switch {
 	case turn == never:
 	case turn > 0:
-		seconds = ceilSeconds(turn)
+		seconds = ratelimit.Seconds(turn)
 	default:
-		seconds = retryAfterSeconds(max(a.NextSlot, pausedRetryAfter))
+		seconds = ratelimit.RetryAfter(max(a.NextSlot, pausedRetryAfter))
 	}
 	if turn != never {
-		p.RetryAfterMS = wholeMillis(a.RetryAfter)
-		p.retry(seconds)
+		p.RetryAfterMS = ratelimit.Millis(a.RetryAfter)
+		p.Retry(seconds)
 	}
-	s.cfg.Headers.limitHeaders(p.header, a, seconds)
+	s.cfg.Headers.Queue(p.Header, a, seconds)
 	return p
 }
-
-// wholeMillis is the duration in milliseconds, rounded up.
-func wholeMillis(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }

@@ -2,29 +2,26 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
-	"time"
 
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Bounds of a page of tenants.
-const (
-	defaultPage = 50
-	maxPage     = 200
-)
-
 // pathTenant is the tenant named in the path, percent-decoded exactly once.
 func pathTenant(c *call) (string, error) {
 	name := c.param("tenant")
-	return name, tenantRule("path.tenant", name)
+	return name, request.CheckTenant("path.tenant", name)
 }
 
 // getTenant is GET /v1/tenants/{tenant}.
@@ -46,11 +43,11 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if patch.partial {
-		return nil, invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
+	if patch.Partial {
+		return nil, problem.Invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
 	}
-	return s.tune(c, patch.reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		return patch.apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: resume ends it
+	return s.tune(c, patch.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+		return patch.Apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: resume ends it
 	})
 }
 
@@ -61,7 +58,7 @@ func (s *Server) patchTenant(c *call) (*answer, error) {
 		return nil, err
 	}
 	var inForce queue.Tenant
-	if patch.partial {
+	if patch.Partial {
 		name, err := pathTenant(c)
 		if err != nil {
 			return nil, err
@@ -70,7 +67,7 @@ func (s *Server) patchTenant(c *call) (*answer, error) {
 			return nil, err
 		}
 	}
-	return s.tune(c, patch.reason, patch.over(inForce))
+	return s.tune(c, patch.Reason, patched(patch, inForce))
 }
 
 // deleteTenant is DELETE /v1/tenants/{tenant}: the overrides go, the tenant's jobs stay.
@@ -98,7 +95,7 @@ func (s *Server) resumeTenant(c *call) (*answer, error) {
 
 // unholdTenant is POST /v1/tenants/{tenant}/unhold. It changes no setting.
 func (s *Server) unholdTenant(c *call) (*answer, error) {
-	reason, err := decodeReason(c.body)
+	reason, err := decode.Reason(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +104,7 @@ func (s *Server) unholdTenant(c *call) (*answer, error) {
 
 // switchTenant changes the tenant for the reason in the body.
 func (s *Server) switchTenant(c *call, edit func(*shaper.Overrides)) (*answer, error) {
-	reason, err := decodeReason(c.body)
+	reason, err := decode.Reason(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +125,7 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	match, err := ifMatchOf(c.r.Header)
+	match, err := request.IfMatch(c.r.Header)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +149,7 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 // mayCreate refuses the change of a tenant that nobody has heard of where create is false: its name
 // is misspelt.
 func (s *Server) mayCreate(c *call, name string) error {
-	create, err := truthParam(c.r.URL.Query(), "create", true)
+	create, err := request.Bool(c.r.URL.Query(), "create", true)
 	if err != nil || create {
 		return err
 	}
@@ -163,43 +160,30 @@ func (s *Server) mayCreate(c *call, name string) error {
 func (s *Server) mustKnow(ctx context.Context, name string) error {
 	t, err := s.backend.Tenant(ctx, name)
 	if err == nil && !t.Known {
-		err = unknownTenant.with("nothing was said of a tenant of this name, and it has sent no jobs lately")
+		err = problem.UnknownTenant.With("nothing was said of a tenant of this name, and it has sent no jobs lately")
 	}
 	return err
 }
 
 // dryRun reads the parameter of that name, which only some changes take.
-func dryRun(query url.Values) (bool, error) { return truthParam(query, "dry_run", false) }
-
-func truthParam(query url.Values, name string, otherwise bool) (bool, error) {
-	switch query.Get(name) {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
-	}
-	if query.Has(name) {
-		return false, invalid("query."+name, "string", "must be true or false")
-	}
-	return otherwise, nil
-}
+func dryRun(query url.Values) (bool, error) { return request.Bool(query, "dry_run", false) }
 
 // expected is the revision that the change is bound to, nil for any. Of several listed ones it is
 // the current one.
-func (s *Server) expected(ctx context.Context, name string, match ifMatch) (*int64, error) {
+func (s *Server) expected(ctx context.Context, name string, match request.Revisions) (*int64, error) {
 	switch {
-	case !match.listed:
+	case !match.Listed:
 		return nil, nil
-	case len(match.revisions) == 1:
-		return &match.revisions[0], nil
-	case len(match.revisions) == 0:
+	case len(match.Revisions) == 1:
+		return &match.Revisions[0], nil
+	case len(match.Revisions) == 0:
 		return nil, queue.ErrRevision
 	}
 	t, err := s.backend.Tenant(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(match.revisions, t.Revision) {
+	if !slices.Contains(match.Revisions, t.Revision) {
 		return nil, queue.ErrRevision
 	}
 	return &t.Revision, nil
@@ -217,92 +201,45 @@ func actor(r *http.Request) string {
 // listTenants is GET /v1/tenants.
 func (s *Server) listTenants(c *call) (*answer, error) {
 	query := c.r.URL.Query()
-	limit, err := pageLimit(query, defaultPage, maxPage)
+	limit, err := request.PageLimit(query, contract.DefaultPage, contract.MaxPage)
 	if err != nil {
 		return nil, err
 	}
-	cursor, err := openCursor(query.Get("cursor"))
+	cursor, err := request.OpenCursor(query.Get("cursor"))
 	if err != nil || (query.Has("cursor") && cursor == "") {
-		return nil, badCursor()
+		return nil, request.BadCursor()
 	}
 	names, next, err := s.backend.Tenants(c.r.Context(), cursor, limit)
 	if errors.Is(err, queue.ErrCursor) {
-		return nil, badCursor()
+		return nil, request.BadCursor()
 	}
 	if err != nil {
 		return nil, err
 	}
-	list := wire.TenantList{Items: make([]wire.Tenant, 0, len(names)), NextCursor: sealCursor(next)}
+	list := wire.TenantList{Items: make([]wire.Tenant, 0, len(names)), NextCursor: request.SealCursor(next)}
 	for _, name := range names {
 		t, err := s.backend.Tenant(c.r.Context(), name)
 		if err != nil {
 			return nil, err
 		}
-		list.Items = append(list.Items, tenantOut(t))
+		list.Items = append(list.Items, towire.Tenant(t))
 	}
 	return ok(list), nil
 }
 
-const cursorRule = "must be a next_cursor of an earlier page"
-
-func badCursor() error { return invalid("query.cursor", "string", cursorRule) }
-
-// sealCursor makes the queue's cursor opaque and safe in a query; the empty one stays empty.
-func sealCursor(cursor string) string { return base64.RawURLEncoding.EncodeToString([]byte(cursor)) }
-
-func openCursor(sealed string) (string, error) {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
-	if err == nil && sealCursor(string(raw)) != sealed { // the decoder skips line ends
-		err = base64.CorruptInputError(0)
-	}
-	return string(raw), err
-}
-
 func tenantAnswer(t queue.Tenant) *answer {
-	return ok(tenantOut(t)).set("Etag", etag(t.Revision))
+	return ok(towire.Tenant(t)).set("Etag", request.ETag(t.Revision))
 }
 
-// tenantOut is the tenant in its JSON form.
-func tenantOut(t queue.Tenant) wire.Tenant {
-	out := wire.Tenant{
-		Tenant: t.Name, Tier: t.Tier, Policy: policyOut(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
-		Figures: figuresOut(t.Figures), StoredBytes: t.Stored, DeadBytes: t.DeadBytes,
-	}
-	if !t.API.Empty() {
-		out.Overrides = new(wire.OverridesOf(t.API))
-	}
-	for route, f := range t.Routes {
-		if out.Routes == nil {
-			out.Routes = map[string]wire.Flow{}
-		}
-		out.Routes[route] = wire.Flow{Policy: policyOut(f.Policy, f.Sources), Figures: figuresOut(f.Figures)}
-	}
-	return out
+// decode.Settings reads a body with settings of a tenant.
+func (s *Server) decodeSettings(body []byte) (decode.SettingsPatch, error) {
+	return decode.Settings(body, func(route string) bool { _, known := s.cfg.Routes[route]; return known })
 }
 
-func policyOut(p shaper.Policy, sources map[string]string) wire.Policy {
-	out := wire.Policy{
-		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
-		Paused: p.Paused, Sources: sources,
-	}
-	if out.Sources == nil {
-		out.Sources = map[string]string{}
-	}
-	return out
-}
-
-// heldUntil is when the hold ends, zero where there is none.
-func heldUntil(f queue.Figures) time.Time {
-	if f.HeldUntil.IsZero() {
-		return time.Time{}
-	}
-	return f.HeldUntil.UTC()
-}
-
-func figuresOut(f queue.Figures) wire.Figures {
-	return wire.Figures{
-		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
-		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, DeadLetters: f.Dead, Dead: f.DeadTotal,
-		HeldUntil: heldUntil(f), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
+// patched applies the patch to the overrides of a tenant. A rate with one half takes the other half
+// from the rate in force.
+func patched(p decode.SettingsPatch, inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
+	return func(o shaper.Overrides) (shaper.Overrides, error) {
+		return p.Apply(o, func(route string) shaper.Rate { return policyOn(inForce, route).Rate })
 	}
 }

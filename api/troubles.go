@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
@@ -38,8 +39,8 @@ func newTroubles(log *slog.Logger) *troubles {
 
 // refusalKinds are the kinds of problems of refused jobs. A key that is used for another job is the
 // client's mistake, and nothing that an operator could mend.
-var refusalKinds = map[shaper.Outcome]kind{
-	shaper.Full: queueFull, shaper.FullOfBytes: queueBytesFull, shaper.OverShare: queueBytesFull, shaper.StoreFull: storeFull, shaper.DeadlineUnreachable: deadlineFarAway, shaper.Draining: tenantDraining,
+var refusalKinds = map[shaper.Outcome]problem.Kind{
+	shaper.Full: problem.QueueFull, shaper.FullOfBytes: problem.QueueBytesFull, shaper.OverShare: problem.QueueBytesFull, shaper.StoreFull: problem.StoreFull, shaper.DeadlineUnreachable: problem.DeadlineFarAway, shaper.Draining: problem.TenantDraining,
 }
 
 // judged notes what became of a submission.
@@ -48,21 +49,21 @@ func (t *troubles) judged(s queue.Submission, o shaper.Outcome) {
 		return
 	}
 	if k, refused := refusalKinds[o]; refused {
-		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.name}, 1)
+		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.Name}, 1)
 	}
 }
 
 // fault notes a request that failed for a reason that the client is not told.
-func (t *troubles) fault(p *problem) {
-	k := burstlog.Key{Kind: strings.TrimPrefix(p.Type, problemURN)}
-	if errors.Is(p.cause, queue.ErrUnavailable) {
-		if strings.Contains(p.cause.Error(), "OOM ") { // of Redis at its maxmemory
+func (t *troubles) fault(p *problem.Problem) {
+	k := burstlog.Key{Kind: strings.TrimPrefix(p.Type, problem.URN)}
+	if errors.Is(p.Cause, queue.ErrUnavailable) {
+		if strings.Contains(p.Cause.Error(), "OOM ") { // of Redis at its maxmemory
 			k.Kind = "out-of-memory"
 		} else {
 			t.lost()
 		}
 	}
-	t.failed.Add(k, 1, "error", p.cause)
+	t.failed.Add(k, 1, "error", p.Cause)
 }
 
 func (t *troubles) lost() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -37,7 +38,7 @@ func TestTroubles(t *testing.T) {
 		tr.judged(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
 		time.Sleep(10 * time.Second)
 		tr.worked() // nothing was away
-		away := problemOf(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused", queue.ErrUnavailable))
+		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused", queue.ErrUnavailable))
 		for range 40 {
 			tr.fault(away)
 			time.Sleep(99 * time.Millisecond)
@@ -46,11 +47,11 @@ func TestTroubles(t *testing.T) {
 		time.Sleep(time.Second)
 		tr.worked()
 		tr.worked()
-		if p := problemOf(fmt.Errorf("%w: WRONGTYPE", queue.ErrScript)); p.Status != 500 || p.Type != problemURN+"stored-data-damaged" || p.header != nil {
+		if p := problem.Of(fmt.Errorf("%w: WRONGTYPE", queue.ErrScript)); p.Status != 500 || p.Type != problem.URN+"stored-data-damaged" || p.Header != nil {
 			t.Errorf("damaged data is answered with %+v", p)
 		}
-		tr.fault(problemOf(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'", queue.ErrUnavailable)))
-		tr.fault(problemOf(errors.New("a fault")))
+		tr.fault(problem.Of(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'", queue.ErrUnavailable)))
+		tr.fault(problem.Of(errors.New("a fault")))
 		tr.end()
 		want := `t=1s level=WARN msg="jobs were refused" tenant=acme route=default kind=queue-full count=500 within=1s
 t=1s level=WARN msg="jobs were refused" tenant=ENCODED route=default kind=draining count=1 within=1s

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
@@ -100,7 +101,7 @@ func newWorld(t *testing.T) *world {
 		settings.Routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
 	}
 	for name, g := range c.Guards {
-		settings.Guards = append(settings.Guards, api.IntakeGuard{
+		settings.Guards = append(settings.Guards, guard.Intake{
 			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}

@@ -12,19 +12,19 @@ type Arrival struct {
 
 // Arrivals are the data of one event of GET /v1/tenants/{tenant}/arrivals.
 type Arrivals struct {
-	Items []Arrival `json:"items" nullable:"false" doc:"Nearly in order."`
-	Lost  int64     `json:"lost,omitempty" doc:"Arrivals before these of which nothing is told, because the client was too slow."`
+	Items []Arrival `json:"items" nullable:"false" doc:"The arrivals, nearly in order."`
+	Lost  int64     `json:"lost,omitempty" doc:"Earlier arrivals that were left out because the client was too slow."`
 }
 
 // Prediction is what the simulator makes of a tenant's latest arrivals with its settings and with
 // changed ones.
 type Prediction struct {
-	From          time.Time `json:"from" doc:"Since when arrivals count: an hour ago, the start of this process, or later where there are more than are replayed."`
+	From          time.Time `json:"from" doc:"Start of the simulated time: an hour ago, the start of this process, or later if there were more arrivals than are simulated."`
 	Until         time.Time `json:"until"`
-	Arrivals      int64     `json:"arrivals" doc:"Submissions that came to this process in that time, those refused included."`
-	ServiceTimeMS int64     `json:"service_time_ms,omitempty" doc:"How long a delivery takes, on average of the last 100 that went well; of several routes the longest. If absent there is no cap of concurrency, or it is left out because no job has ended lately."`
+	Arrivals      int64     `json:"arrivals" doc:"Submissions at this process in that time, refused ones included."`
+	ServiceTimeMS int64     `json:"service_time_ms,omitempty" doc:"Average time of the last 100 successful deliveries; the longest one of several routes. Absent if there is no limit of concurrency, or no recent job."`
 	Now           Outlook   `json:"now" doc:"With the settings in force."`
-	Then          Outlook   `json:"then" doc:"With those of the body laid over them."`
+	Then          Outlook   `json:"then" doc:"With the settings of the body."`
 }
 
 // Outlook is what would have become of arrivals whose queue was empty before them. The waits are of
@@ -32,9 +32,9 @@ type Prediction struct {
 type Outlook struct {
 	Admitted int64  `json:"admitted"`
 	Refused  int64  `json:"refused"`
-	WaitP50  *int64 `json:"wait_p50_ms,omitempty" doc:"From arrival to departure. Like the other waits absent if nothing would have left."`
+	WaitP50  *int64 `json:"wait_p50_ms,omitempty" doc:"Time from arrival to departure. Absent, like the other waits, if no job would have left."`
 	WaitP95  *int64 `json:"wait_p95_ms,omitempty"`
 	WaitP99  *int64 `json:"wait_p99_ms,omitempty"`
 	WaitMax  *int64 `json:"wait_max_ms,omitempty"`
-	DepthMax int64  `json:"depth_max" doc:"The most that would have waited at once in one flow."`
+	DepthMax int64  `json:"depth_max" doc:"Largest depth of one flow."`
 }

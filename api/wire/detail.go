@@ -8,8 +8,8 @@ const MaxPayload = 64 << 10
 // JobDetail is one job as its operator sees it.
 type JobDetail struct {
 	Job
-	Payload          json.RawMessage `json:"payload,omitempty" doc:"As submitted. Absent where it has more than 64 KiB, and where the job has ended and kept none: only dead jobs keep theirs."`
-	PayloadEncoding  string          `json:"payload_encoding,omitempty" enum:"base64" doc:"The payload, which a Go program submitted, is not JSON: it is base64 in a string."`
-	PayloadBytes     int             `json:"payload_bytes,omitempty" doc:"What the payload has; absent where there is none any more."`
+	Payload          json.RawMessage `json:"payload,omitempty" doc:"The payload as submitted. Absent if it has more than 64 KiB, or if the job has ended without becoming a dead letter."`
+	PayloadEncoding  string          `json:"payload_encoding,omitempty" enum:"base64" doc:"Set if a Go program submitted a payload that is not JSON: payload is a base64 string."`
+	PayloadBytes     int             `json:"payload_bytes,omitempty" doc:"Size of the payload; absent if it is no longer stored."`
 	PayloadTruncated bool            `json:"payload_truncated,omitempty" doc:"The payload has more than 64 KiB and is left out."`
 }

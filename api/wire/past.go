@@ -4,14 +4,14 @@ import "time"
 
 // FigureHistory is what is known of all tenants together when a stream of figures begins.
 type FigureHistory struct {
-	Overviews []PastOverview `json:"overviews" nullable:"false" doc:"Of at most five minutes, the earliest first: a second apart while somebody followed or jobs came or left, up to ten seconds else; none of times when the store was away or the process did not run."`
-	Arrivals  []PastArrivals `json:"arrivals" nullable:"false" doc:"Of the last minute, the earliest first."`
+	Overviews []PastOverview `json:"overviews" nullable:"false" doc:"At most five minutes, the earliest first: a second apart with clients or traffic, otherwise up to ten seconds. There are none for times when the store was unavailable or the process did not run."`
+	Arrivals  []PastArrivals `json:"arrivals" nullable:"false" doc:"Arrivals of the last minute, the earliest first."`
 }
 
 // PastOverview is the figures of all tenants together at an instant that is past.
 type PastOverview struct {
 	At       time.Time `json:"at"`
-	Gap      bool      `json:"gap,omitempty" doc:"The store was away since the overview before."`
+	Gap      bool      `json:"gap,omitempty" doc:"The store was unavailable since the previous overview."`
 	Depth    int64     `json:"depth"`
 	Running  int64     `json:"running"`
 	Admitted int64     `json:"admitted_total"`
@@ -24,21 +24,21 @@ type PastOverview struct {
 // TenantHistory is what is known of a tenant when a stream of figures begins.
 type TenantHistory struct {
 	Tenant   string         `json:"tenant"`
-	Looks    []PastTenant   `json:"looks" nullable:"false" doc:"Of at most five minutes, the earliest first: about five seconds apart, more where there are thousands of tenants; none of times when the store was away or the process did not run."`
-	Arrivals []PastArrivals `json:"arrivals" nullable:"false" doc:"Of the last minute, the earliest first."`
+	Looks    []PastTenant   `json:"looks" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
+	Arrivals []PastArrivals `json:"arrivals" nullable:"false" doc:"Arrivals of the last minute, the earliest first."`
 }
 
 // PastTenant is the figures of a tenant at an instant that is past.
 type PastTenant struct {
 	At            time.Time `json:"at"`
-	Gap           bool      `json:"gap,omitempty" doc:"The store was away since the look before."`
+	Gap           bool      `json:"gap,omitempty" doc:"The store was unavailable since the previous sample."`
 	Depth         int64     `json:"depth"`
 	Running       int64     `json:"running"`
 	Capacity      int64     `json:"capacity"`
 	OldestWaitMS  int64     `json:"oldest_wait_ms"`
-	Rate          float64   `json:"rate_per_s" doc:"The rate that was set."`
-	Strictest     float64   `json:"strictest_rate_per_s" doc:"The least of the rates that were set."`
-	EffectiveRate float64   `json:"effective_rate_per_s" doc:"What was left of the strictest."`
+	Rate          float64   `json:"rate_per_s" doc:"The rate of the settings."`
+	Strictest     float64   `json:"strictest_rate_per_s" doc:"The strictest rate of the settings."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"The strictest rate, less the reduction after holds."`
 	Admitted      int64     `json:"admitted_total"`
 	Rejected      int64     `json:"rejected_total"`
 	Departed      int64     `json:"departed_total"`
@@ -47,7 +47,7 @@ type PastTenant struct {
 // PastArrivals is how many jobs came in a span of time.
 type PastArrivals struct {
 	From     time.Time `json:"from"`
-	Until    time.Time `json:"until" doc:"The end of the span: half a second after its beginning where every job came to this process, else the next time that the store was looked at."`
+	Until    time.Time `json:"until" doc:"End of the span: half a second after its start if every job arrived at this process, otherwise the next sample of the store."`
 	Admitted int64     `json:"admitted"`
 	Refused  int64     `json:"refused"`
 }

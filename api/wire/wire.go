@@ -30,25 +30,25 @@ const (
 
 // Submission is the body of POST /v1/jobs.
 type Submission struct {
-	Type        string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"What kind of job it is, for the receiver. At most 255 bytes, no control characters."`
+	Type        string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"The kind of job, for the receiver. At most 255 bytes, no control characters."`
 	Payload     json.RawMessage `json:"payload" doc:"Any JSON value, delivered byte for byte."`
 	Route       string          `json:"route,omitempty" minLength:"1" maxLength:"255" example:"default" doc:"Name of a configured route; \"default\" if absent."`
-	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Not delivered earlier than this many milliseconds from now. The job holds its place meanwhile."`
-	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires when it could not leave within this many milliseconds; 0 or absent: the tenant's max_wait_ms."`
-	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"How many departure intervals the job takes; 1 if absent."`
-	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Called by POST when the job has ended. Its address must be public, unless the configuration lists its prefix; the URL takes no part in the comparison of submissions with one idempotency key."`
+	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Delay before the first delivery. The job holds its slot in the queue meanwhile."`
+	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires if it cannot leave within this time; 0 or absent: the tenant's max_wait_ms."`
+	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"Number of departure intervals that the job takes; 1 if absent."`
+	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Receives a POST when the job has ended. Its address must be public, unless the configuration lists its prefix. The URL is not part of the idempotency fingerprint."`
 }
 
 // BatchJob is one job of a batch.
 type BatchJob struct {
 	Submission
-	IdempotencyKey string `json:"idempotency_key,omitempty" minLength:"1" maxLength:"255" doc:"As the header Idempotency-Key, bare. At most 255 bytes, no control characters."`
+	IdempotencyKey string `json:"idempotency_key,omitempty" minLength:"1" maxLength:"255" doc:"Like the header Idempotency-Key, unquoted. At most 255 bytes, no control characters."`
 }
 
 // Batch is the body of POST /v1/jobs/batch.
 type Batch struct {
-	Jobs   []BatchJob `json:"jobs" nullable:"false" minItems:"1" maxItems:"1000" doc:"Judged in this order."`
-	Atomic bool       `json:"atomic,omitempty" doc:"Admit all or none."`
+	Jobs   []BatchJob `json:"jobs" nullable:"false" minItems:"1" maxItems:"1000" doc:"The jobs, admitted in this order."`
+	Atomic bool       `json:"atomic,omitempty" doc:"Admit all jobs or none."`
 }
 
 // BatchResult is the answer to a batch: one verdict per job, in order.
@@ -60,14 +60,14 @@ type BatchResult struct {
 // problem that a single submission would have been answered with.
 type BatchVerdict struct {
 	Problem
-	Job      *Job `json:"job,omitempty" doc:"The job, when it was admitted or its idempotency key is known."`
-	Replayed bool `json:"idempotent_replayed,omitempty" doc:"Whether the idempotency key was known: the job is the one of then."`
+	Job      *Job `json:"job,omitempty" doc:"The job, if it was admitted or its idempotency key was known."`
+	Replayed bool `json:"idempotent_replayed,omitempty" doc:"True if the idempotency key was known; the job is that of the first submission."`
 }
 
 // JobList is one page of jobs.
 type JobList struct {
 	Items      []Job  `json:"items" nullable:"false"`
-	NextCursor string `json:"next_cursor,omitempty" doc:"Pass as cursor for the following page; absent on the last."`
+	NextCursor string `json:"next_cursor,omitempty" doc:"The cursor of the next page; absent on the last page."`
 }
 
 // Job is one job as its client sees it. Times and figures that do not apply are absent.
@@ -78,7 +78,7 @@ type Job struct {
 	Type           string    `json:"type"`
 	State          string    `json:"state,omitempty" enum:"scheduled,queued,leased,retrying,succeeded,dead,cancelled,expired" doc:"Absent only where the job is past retention and nothing but its idempotency key is known."`
 	Done           bool      `json:"done" doc:"Whether the state is final: succeeded, dead, cancelled or expired. A dead job can be replayed."`
-	Position       int64     `json:"position,omitempty" doc:"1 is next; only while queued."`
+	Position       int64     `json:"position,omitempty" doc:"Position in the queue; 1 leaves next. Only while queued."`
 	EstimatedStart time.Time `json:"estimated_start_at,omitzero" doc:"When the job leaves if nothing changes; absent while paused or held without end."`
 	Attempts       int       `json:"attempts" doc:"Deliveries that count against max_attempts."`
 	MaxAttempts    int       `json:"max_attempts"`
@@ -93,18 +93,18 @@ type Job struct {
 
 // Attempt is how one delivery of a job ended.
 type Attempt struct {
-	Attempt int       `json:"attempt" doc:"From 1, and from 1 again after a replay. A delivery that was held and cost no attempt has the number of the next one."`
-	Outcome string    `json:"outcome" enum:"retry,dead,held,succeeded" doc:"retry: it failed, and another attempt was left. dead: it failed and was the last. held: the job was put back and the upstream is left in peace."`
-	At      time.Time `json:"at" doc:"When it ended."`
-	Status  int       `json:"status,omitempty" doc:"Of the upstream's answer, if there was one."`
-	Message string    `json:"message,omitempty" doc:"Why it failed, at most 200 bytes."`
+	Attempt int       `json:"attempt" doc:"Number of the attempt, from 1, and from 1 again after a replay. A held delivery costs no attempt, so it has the number of the next one."`
+	Outcome string    `json:"outcome" enum:"retry,dead,held,succeeded" doc:"retry: failed, with attempts left. dead: failed, and was the last attempt. held: the upstream requested a pause, so the job was put back."`
+	At      time.Time `json:"at" doc:"When the delivery ended."`
+	Status  int       `json:"status,omitempty" doc:"HTTP status of the upstream's answer, if there was one."`
+	Message string    `json:"message,omitempty" doc:"Why the delivery failed, at most 200 bytes."`
 }
 
 // JobError is why the last failed delivery of a job failed.
 type JobError struct {
 	Message string    `json:"message"`
-	Detail  string    `json:"detail,omitempty" doc:"What operators see beside the message, on the admin listener alone: addresses, names of hosts and certificates."`
-	Status  int       `json:"status,omitempty" doc:"Of the upstream's answer, if there was one."`
+	Detail  string    `json:"detail,omitempty" doc:"Details for operators, only on the admin listener: addresses, names of hosts and certificates."`
+	Status  int       `json:"status,omitempty" doc:"HTTP status of the upstream's answer, if there was one."`
 	At      time.Time `json:"at"`
 }
 
@@ -112,7 +112,7 @@ type JobError struct {
 type Response struct {
 	Status        int               `json:"status"`
 	Headers       map[string]string `json:"headers"`
-	Body          string            `json:"body" doc:"Text, or base64 where body_encoding says so."`
+	Body          string            `json:"body" doc:"Text, or base64 if body_encoding is base64."`
 	BodyEncoding  string            `json:"body_encoding,omitempty" enum:"base64"`
 	BodyTruncated bool              `json:"body_truncated"`
 }
@@ -142,7 +142,7 @@ type RouteSettings struct {
 	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
 	Burst         *int64      `json:"burst,omitempty" minimum:"1"`
 	Capacity      *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000"`
-	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
+	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
 	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
 	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
 	Paused        *bool       `json:"paused,omitempty"`
@@ -152,13 +152,13 @@ type RouteSettings struct {
 type Settings struct {
 	RouteSettings
 	Tier   *string                   `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"One of the tiers of the configuration."`
-	Routes map[string]*RouteSettings `json:"routes,omitempty" doc:"What holds for single routes, by name. It outranks what holds in general."`
-	Reason string                    `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
+	Routes map[string]*RouteSettings `json:"routes,omitempty" doc:"Settings of single routes, by name. They override the general settings."`
+	Reason string                    `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
 }
 
 // Reason is the optional body of pause, drain and resume.
 type Reason struct {
-	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Kept with the change, at most 255 bytes."`
+	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
 }
 
 // Empty is an optional body without members.
@@ -168,19 +168,19 @@ type Empty struct{}
 // anything, all of the tenant's.
 type Filter struct {
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
-	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay takes dead jobs alone."`
+	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay accepts only dead."`
 	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured."`
 	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
-	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before; if absent, before the request."`
+	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
 }
 
 // Swept is what a purge or a replay has done.
 type Swept struct {
-	Count         int64     `json:"count" doc:"Jobs that were purged or replayed."`
-	More          bool      `json:"more,omitempty" doc:"One request changes about 10,000 jobs. Others may be left: send the same filter again, with this created_before."`
-	CreatedBefore time.Time `json:"created_before" doc:"Jobs created later were let be."`
-	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,queue-bytes-full,draining" doc:"Of a replay: why a job found no place, after which no other was tried."`
-	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Of a replay that has stopped: milliseconds until there is a place again, where that is known."`
+	Count         int64     `json:"count" doc:"Number of purged or replayed jobs."`
+	More          bool      `json:"more,omitempty" doc:"True if jobs may be left: one request changes about 10,000. Send the same filter again, with this created_before."`
+	CreatedBefore time.Time `json:"created_before" doc:"Jobs created later were left unchanged."`
+	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,queue-bytes-full,draining" doc:"Replay only: why a job did not fit, which stopped the replay."`
+	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Replay that stopped: milliseconds until a slot is free, if known."`
 }
 
 // RouteOverrides are what was said through the API of one route, or in general; what is absent was
@@ -207,9 +207,9 @@ type Overrides struct {
 // HistoryEntry is one change of a tenant's settings through the API.
 type HistoryEntry struct {
 	At       time.Time `json:"at"`
-	Revision int64     `json:"revision" doc:"After the change."`
-	Actor    string    `json:"actor,omitempty" doc:"Who made it."`
-	Action   string    `json:"action,omitempty" enum:"unhold" doc:"unhold where holds were ended; absent where settings were changed."`
+	Revision int64     `json:"revision" doc:"The revision after the change."`
+	Actor    string    `json:"actor,omitempty" doc:"Who made the change."`
+	Action   string    `json:"action,omitempty" enum:"unhold" doc:"unhold if the change ended holds; absent for a change of settings."`
 	Reason   string    `json:"reason,omitempty"`
 	Before   Overrides `json:"before"`
 	After    Overrides `json:"after"`
@@ -223,33 +223,33 @@ type History struct {
 // Policy is the settings in force.
 type Policy struct {
 	Rate          Rate              `json:"rate"`
-	Rates         []Pace            `json:"rates,omitempty" doc:"Further rates that hold beside the rate."`
+	Rates         []Pace            `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
 	Burst         int64             `json:"burst"`
 	Capacity      int64             `json:"capacity"`
-	CapacityBytes int64             `json:"capacity_bytes" doc:"Bytes that the payloads of waiting jobs may have; 0 is no bound."`
+	CapacityBytes int64             `json:"capacity_bytes" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
 	Concurrency   int64             `json:"concurrency"`
 	MaxWaitMS     int64             `json:"max_wait_ms"`
 	Paused        bool              `json:"paused"`
-	Sources       map[string]string `json:"sources" doc:"Setting to where it comes from: api, file, tier:NAME or default; the tier itself also from credential."`
+	Sources       map[string]string `json:"sources" doc:"Source of each setting: api, file, tier:NAME or default; the tier can also come from the credential."`
 }
 
 // Figures are those of one flow, or of all flows of a tenant.
 type Figures struct {
 	Depth         int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Bytes         int64     `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
-	Running       int64     `json:"running" doc:"Jobs with a worker."`
-	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the flow's own cap. upstream: its deliveries hold all the places that a worker keeps for the route or the flow. late: its jobs come too late from Redis to leave at their stamps. workers: it could leave, and no worker leases it. held: the upstream asked for a pause, or its circuit breaker is open. paused: an operator, or as many dead letters as are kept. idle: nothing waits."`
-	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates, less what an upstream that asked for peace has cost; 0 while paused. Of a tenant: its rate in general, as slow as its most slowed route."`
-	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. Of a tenant, that of the flow which is held the longest."`
-	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off" doc:"While it is held, why: retry_after, the upstream named a time in its answer (an hour counts at the most); breaker, the circuit breaker of the route is not closed; hand_off, asynq does not take its jobs."`
-	HeldStatus    int       `json:"held_status,omitempty" doc:"While it is held: status of the upstream's last answer, absent if there was none."`
-	OldestWaitMS  int64     `json:"oldest_wait_ms" doc:"How long ago the oldest job that waits could have left at first, through retries and holds; 0 for none. A job that came back from a worker counts until it ends, also while it is delivered again."`
+	Bytes         int64     `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
+	Running       int64     `json:"running" doc:"Jobs leased by a worker."`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. upstream: running deliveries use all slots of the worker for the route or the flow. late: jobs arrive from Redis too late for their stamps. workers: no worker leases the job. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused. For a tenant: its general rate, as slow as its slowest route."`
+	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. For a tenant: the latest end of its holds."`
+	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off" doc:"While it is held: the cause. retry_after: the upstream named a time, of which at most an hour counts. breaker: the circuit breaker of the route is not closed. hand_off: asynq does not accept its jobs."`
+	HeldStatus    int       `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
+	OldestWaitMS  int64     `json:"oldest_wait_ms" doc:"Time since the oldest waiting job could first have left, retries and holds included; 0 for none. A job that came back from a worker counts until it ends, also during its next delivery."`
 	Admitted      int64     `json:"admitted_total"`
 	Rejected      int64     `json:"rejected_total"`
 	Departed      int64     `json:"departed_total"`
 	Succeeded     int64     `json:"succeeded_total"`
-	DeadLetters   int64     `json:"dead" doc:"Dead letters that there are now and that can be replayed."`
-	Dead          int64     `json:"dead_total" doc:"Jobs that became dead letters, those included that were replayed, purged or are past retention."`
+	DeadLetters   int64     `json:"dead" doc:"Current dead letters."`
+	Dead          int64     `json:"dead_total" doc:"All jobs that became dead letters, including replayed, purged and expired ones."`
 }
 
 // Flow is what holds for one route of a tenant.
@@ -261,38 +261,38 @@ type Flow struct {
 // Tenant is a tenant's policy in general and the figures of its flows, summed.
 type Tenant struct {
 	Tenant string `json:"tenant"`
-	Tier   string `json:"tier,omitempty" doc:"That the tenant is in."`
+	Tier   string `json:"tier,omitempty" doc:"Tier of the tenant."`
 	Policy
 	Draining  bool       `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
-	Reason    string     `json:"reason,omitempty" doc:"Given with the last change, or why the tenant has paused itself."`
-	Revision  int64      `json:"revision" doc:"Also the ETag; 0 when nothing was ever said of the tenant."`
-	Overrides *Overrides `json:"overrides,omitempty" doc:"What was said of the tenant through the API; absent when that is nothing."`
+	Reason    string     `json:"reason,omitempty" doc:"The reason given with the last change, or why the tenant was paused automatically."`
+	Revision  int64      `json:"revision" doc:"Revision of the settings, also the ETag; 0 if the settings were never changed."`
+	Overrides *Overrides `json:"overrides,omitempty" doc:"Settings made through the API; absent if there are none."`
 	Figures
-	StoredBytes int64           `json:"stored_bytes" doc:"Bytes that the store keeps of the tenant: jobs, dead letters, answers and idempotency keys. 0 in lists."`
-	DeadBytes   int64           `json:"dead_bytes" doc:"Bytes of its dead letters. 0 in lists."`
-	Routes      map[string]Flow `json:"routes,omitempty" doc:"Routes that the tenant has sent jobs to lately, or that have settings of their own."`
+	StoredBytes int64           `json:"stored_bytes" doc:"Bytes stored for the tenant: jobs, dead letters, answers and idempotency keys. 0 in lists."`
+	DeadBytes   int64           `json:"dead_bytes" doc:"Bytes of the tenant's dead letters. 0 in lists."`
+	Routes      map[string]Flow `json:"routes,omitempty" doc:"Routes with recent jobs of the tenant, or with settings of their own."`
 }
 
 // TenantList is one page of tenants.
 type TenantList struct {
 	Items      []Tenant `json:"items" nullable:"false"`
-	NextCursor string   `json:"next_cursor,omitempty" doc:"Pass as cursor for the following page; absent on the last."`
+	NextCursor string   `json:"next_cursor,omitempty" doc:"The cursor of the next page; absent on the last page."`
 }
 
 // Overview is the figures of all tenants together.
 type Overview struct {
 	At       time.Time `json:"at"`
-	Tenants  int64     `json:"tenants" doc:"With jobs, or active in the last ten minutes."`
+	Tenants  int64     `json:"tenants" doc:"Tenants with jobs, or active in the last ten minutes."`
 	Depth    int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Bytes    int64     `json:"bytes" doc:"Of the payloads of the jobs that make up the depth."`
-	Running  int64     `json:"running" doc:"Jobs with a worker."`
+	Bytes    int64     `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
+	Running  int64     `json:"running" doc:"Jobs leased by a worker."`
 	Admitted int64     `json:"admitted_total"`
 	Rejected int64     `json:"rejected_total"`
-	Departed int64     `json:"departed_total" doc:"One that was given back unused is taken off again."`
+	Departed int64     `json:"departed_total" doc:"Departures. A departure that a worker returned unused is subtracted."`
 	// Lateness is nil when nothing departed lately.
-	Lateness *float64    `json:"lateness_p99_ms,omitempty" doc:"99 of 100 departures of the last 10 seconds were at most so long after their instant, over all workers; absent when there was none. At most an eighth too high."`
-	Workers  int         `json:"workers" doc:"Workers that were heard of in the last 3 seconds."`
-	Dead     *int64      `json:"dead,omitempty" doc:"Dead letters that there are now. All tenants are gone through for it, so with many of them it is some seconds old; absent before the first time."`
+	Lateness *float64    `json:"lateness_p99_ms,omitempty" doc:"99th percentile of the lateness of departures in the last 10 seconds, over all workers; absent without departures. At most an eighth too high."`
+	Workers  int         `json:"workers" doc:"Workers that reported in the last 3 seconds."`
+	Dead     *int64      `json:"dead,omitempty" doc:"Current dead letters of all tenants. The count comes from a scan of all tenants, so it may be some seconds old; absent before the first scan."`
 	Routes   []RouteLine `json:"routes" nullable:"false" doc:"The first 50 routes of GET /v1/routes."`
 	Store    StoreState  `json:"store"`
 }
@@ -300,10 +300,10 @@ type Overview struct {
 // RouteLine is how one route is, over all workers that were heard of in the last 3 seconds.
 type RouteLine struct {
 	Route    string `json:"route"`
-	Breaker  string `json:"breaker" enum:"closed,half-open,open" doc:"Circuit breaker of the worker whose is the least closed; closed too where the route has none."`
-	InFlight int64  `json:"in_flight" doc:"Deliveries under way."`
+	Breaker  string `json:"breaker" enum:"closed,half-open,open" doc:"State of the circuit breaker that is furthest open among the workers; closed if the route has none."`
+	InFlight int64  `json:"in_flight" doc:"Running deliveries."`
 	Ended    int64  `json:"ended" doc:"Deliveries that ended in the last minute."`
-	Failed   int64  `json:"failed" doc:"Of them, those that did not succeed."`
+	Failed   int64  `json:"failed" doc:"Deliveries of the last minute that failed."`
 }
 
 // RouteList lists routes: first those whose circuit breaker is open, then those with the most
@@ -314,20 +314,20 @@ type RouteList struct {
 
 // StoreState is how the store is.
 type StoreState struct {
-	OK         bool    `json:"ok" doc:"Whether it answers. If not, the figures are the last that were read, 0 if none were."`
+	OK         bool    `json:"ok" doc:"Whether the store answers. If not, the figures are the last ones read, or 0."`
 	Engine     string  `json:"engine" enum:"redis,private,embedded"`
-	PingMS     float64 `json:"ping_ms" doc:"How long it took to answer."`
+	PingMS     float64 `json:"ping_ms" doc:"Round-trip time of the store."`
 	UsedMemory int64   `json:"used_memory,omitempty" doc:"Bytes."`
-	MaxMemory  int64   `json:"max_memory,omitempty" doc:"Bytes; absent: no bound."`
-	Version    string  `json:"version,omitempty" doc:"Of Redis, when the process started."`
-	Error      string  `json:"error,omitempty" doc:"Why it is not ok."`
-	Differing  int     `json:"differing_processes,omitempty" doc:"Processes whose configuration file states other policies than those in force; give all processes the same file."`
+	MaxMemory  int64   `json:"max_memory,omitempty" doc:"Bytes; absent if unlimited."`
+	Version    string  `json:"version,omitempty" doc:"Version of Redis at the start of the process."`
+	Error      string  `json:"error,omitempty" doc:"Why the store is not ok."`
+	Differing  int     `json:"differing_processes,omitempty" doc:"Processes whose configuration file has other policies than those in force. Give all processes the same file."`
 }
 
 // TenantLines is the first tenants in an order, among those that match.
 type TenantLines struct {
 	At       time.Time    `json:"at"`
-	Matching int          `json:"matching" doc:"Tenants whose name contains what is searched for."`
+	Matching int          `json:"matching" doc:"Number of tenants that match the search."`
 	Items    []TenantLine `json:"items" nullable:"false"`
 }
 
@@ -335,22 +335,22 @@ type TenantLines struct {
 type TenantLine struct {
 	Tenant        string    `json:"tenant"`
 	Rate          Rate      `json:"rate"`
-	Rates         []Pace    `json:"rates,omitempty" doc:"Further rates that hold beside the rate."`
-	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures a second: the strictest of rate and rates in general, as slow as the most slowed route; 0 while paused."`
+	Rates         []Pace    `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of the general rates, as slow as the slowest route; 0 while paused."`
 	Capacity      int64     `json:"capacity"`
 	Depth         int64     `json:"depth"`
 	Running       int64     `json:"running"`
 	Paused        bool      `json:"paused"`
-	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow of the tenant is held: when the hold ends that ends last."`
+	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While flows of the tenant are held: the latest end of the holds."`
 	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off"`
-	HeldStatus    int       `json:"held_status,omitempty" doc:"Of the upstream's last answer, absent if there was none."`
+	HeldStatus    int       `json:"held_status,omitempty" doc:"HTTP status of the upstream's last answer, absent if there was none."`
 	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle"`
 	OldestWaitMS  int64     `json:"oldest_wait_ms"`
 	Admitted      int64     `json:"admitted_total"`
 	Rejected      int64     `json:"rejected_total"`
 	Departed      int64     `json:"departed_total"`
 	Succeeded     int64     `json:"succeeded_total"`
-	DeadLetters   int64     `json:"dead" doc:"Dead letters that there are now."`
+	DeadLetters   int64     `json:"dead" doc:"Current dead letters."`
 	Dead          int64     `json:"dead_total"`
 }
 
@@ -359,15 +359,15 @@ type TenantLine struct {
 type TenantNow struct {
 	At time.Time `json:"at"`
 	Tenant
-	WaitP50MS int64 `json:"wait_p50_ms" doc:"From admission to departure; 0 if there are no such jobs."`
+	WaitP50MS int64 `json:"wait_p50_ms" doc:"Time from admission to departure; 0 if no job has left."`
 	WaitP95MS int64 `json:"wait_p95_ms"`
 	WaitP99MS int64 `json:"wait_p99_ms"`
 }
 
 // KeyRequest is the optional body of POST /v1/tenants/{tenant}/keys.
 type KeyRequest struct {
-	Name    string    `json:"name,omitempty" maxLength:"255" example:"ci" doc:"What the key is for. At most 255 bytes, no control characters."`
-	Expires time.Time `json:"expires_at,omitzero" doc:"From then on the key opens nothing; absent: never."`
+	Name    string    `json:"name,omitempty" maxLength:"255" example:"ci" doc:"Purpose of the key. At most 255 bytes, no control characters."`
+	Expires time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: never."`
 }
 
 // Key is an API key of a tenant, without its secret.
@@ -375,13 +375,13 @@ type Key struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
 	Created time.Time `json:"created_at"`
-	Expires time.Time `json:"expires_at,omitzero" doc:"From then on it opens nothing; absent: never. An expired key stays in the list for a day at least."`
+	Expires time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: never. An expired key stays in the list for at least a day."`
 }
 
 // NewKey is a key that was just made.
 type NewKey struct {
 	Key
-	Secret string `json:"key" doc:"The whole key, to be sent as Authorization: Bearer or X-API-Key. It is shown once and stored nowhere."`
+	Secret string `json:"key" doc:"The whole key, to be sent as Authorization: Bearer or X-API-Key. It is returned only once and is not stored."`
 }
 
 // KeyList lists the keys of a tenant, the oldest first.
@@ -394,14 +394,14 @@ type Guard struct {
 	Guard     string   `json:"guard"`
 	Algorithm string   `json:"algorithm" example:"sliding-log"`
 	Rate      Rate     `json:"rate"`
-	Limit     int64    `json:"limit" doc:"Requests of one key that may come at once at most: the rate's, or the burst."`
-	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after an overflow."`
-	By        []string `json:"by" nullable:"false" doc:"What requests are counted by together: tenant, guest, endpoint, address, route, type."`
-	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that it stands before; all if absent."`
-	Routes    []string `json:"routes,omitempty" doc:"Routes of the jobs that it counts; all if absent."`
-	Types     []string `json:"types,omitempty" doc:"Types of the jobs that it counts; all if absent."`
-	OnError   string   `json:"on_error" example:"open" doc:"open or closed: whether requests pass while Redis cannot be asked."`
-	Shadow    bool     `json:"shadow" doc:"Counts what it would refuse, and refuses nothing."`
+	Limit     int64    `json:"limit" doc:"Requests of one key at once: the limit of the rate, or the burst."`
+	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after it exceeded the limit."`
+	By        []string `json:"by" nullable:"false" doc:"The parts of the key: tenant, guest, endpoint, address, route, type."`
+	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that the guard covers; all if absent."`
+	Routes    []string `json:"routes,omitempty" doc:"Counts only jobs for these routes; all if absent."`
+	Types     []string `json:"types,omitempty" doc:"Counts only jobs of these types; all if absent."`
+	OnError   string   `json:"on_error" example:"open" doc:"open: requests pass while Redis fails. closed: they are refused."`
+	Shadow    bool     `json:"shadow" doc:"The guard refuses nothing, and counts the requests that it would refuse."`
 }
 
 // GuardList lists the guards.
@@ -412,7 +412,7 @@ type GuardList struct {
 // BlockedKey is a key that a guard refuses for a while.
 type BlockedKey struct {
 	Key    string `json:"key" example:"guest:192.0.2.7"`
-	LeftMS int64  `json:"left_ms" doc:"Milliseconds until it is free."`
+	LeftMS int64  `json:"left_ms" doc:"Milliseconds until the key is free."`
 }
 
 // BlockedList lists the blocked keys of a guard, those that are free soonest first.
@@ -430,7 +430,7 @@ type Version struct {
 // Health is the body of /livez and /readyz when all is well.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
-	Detail string `json:"detail,omitempty" doc:"What an operator should see to although all works."`
+	Detail string `json:"detail,omitempty" doc:"A warning for operators; the process works."`
 }
 
 // Problem is every error's body (RFC 9457) with the extensions that some types carry.
@@ -439,14 +439,14 @@ type Problem struct {
 	Title            string       `json:"title,omitempty"`
 	Status           int          `json:"status"`
 	Detail           string       `json:"detail,omitempty"`
-	Errors           []FieldError `json:"errors,omitempty" doc:"What is wrong with which field."`
-	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs that hold a place."`
-	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the bound."`
-	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: of the payloads that wait."`
-	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the bound."`
-	StoredBytes      *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: of all that is stored of the route's jobs, dead letters and answers."`
-	ShareBytes       *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the share of the store that these may have now."`
-	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the places asked for are free; absent while paused or when they never can be. rate-limited: until the next read or request is let through."`
+	Errors           []FieldError `json:"errors,omitempty" doc:"The invalid fields."`
+	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs in the queue."`
+	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the capacity."`
+	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: payload bytes of the waiting jobs."`
+	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
+	StoredBytes      *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
+	ShareBytes       *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
+	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused or if they can never be free. rate-limited: milliseconds until the next request passes."`
 	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 )
@@ -62,7 +62,7 @@ func startEcho(address string, log *slog.Logger) (*echo, error) {
 		return nil, fmt.Errorf("echo: %w", err)
 	}
 	e := &echo{socket: socket, ended: make(chan error, 1)}
-	e.server = api.HTTPServer(address, echoHandler(log), log)
+	e.server = listen.Server(address, echoHandler(log), log)
 	go func() {
 		if err := e.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			e.ended <- fmt.Errorf("echo: %w", err)

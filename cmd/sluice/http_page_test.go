@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"net/http"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
 const httpPage = "../../docs/http.md"
@@ -77,6 +80,8 @@ func TestHTTPPage(t *testing.T) {
 
 var problemType = regexp.MustCompile(`urn:sluice:problem:([a-z-]+)`)
 
+var update = flag.Bool("update", false, "write the OpenAPI files anew")
+
 // operations are the requests that a document describes, such as "GET /v1/jobs/{}".
 func operations(t *testing.T, document []byte) (out []string) {
 	t.Helper()
@@ -100,7 +105,7 @@ func anyName(path string) string { return regexp.MustCompile(`\{\w+\}`).ReplaceA
 // TestOpenAPI holds the OpenAPI files in docs and the program together. The pages name no other
 // requests, and docs/http.md names every kind of problem.
 func TestOpenAPI(t *testing.T) {
-	p := startProcess(t, map[string]any{
+	p := processtest.Start(t, map[string]any{
 		"admin":  map[string]any{"submit": true}, // everything that can be turned on
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
 	})
@@ -109,7 +114,7 @@ func TestOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	var known []string
-	for file, address := range map[string]string{"openapi.json": p.api.String(), "openapi-admin.json": p.admin.String()} {
+	for file, address := range map[string]string{"openapi.json": p.API.String(), "openapi-admin.json": p.Admin.String()} {
 		resp, err := http.Get("http://" + address + "/openapi.json")
 		if err != nil {
 			t.Fatal(err)

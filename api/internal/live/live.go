@@ -38,7 +38,7 @@ const (
 	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
 	callCost      = 200 * time.Microsecond // that a script takes at the most, and
 	tenantCost    = 20 * time.Microsecond  // for each tenant it tells of: some 10 on a core of its own
-	waitsMost     = 200                    // recent jobs of a route whose waits are looked at
+	waitsMost     = 200                    // recent jobs of a route whose waits are sampled
 )
 
 // Source is what is watched; *queue.Queue is one. Its errors wrap queue.ErrUnavailable.
@@ -115,7 +115,7 @@ type Hub struct {
 	past     []Moment           // the earliest first
 	lost     bool               // the store was away since the last of them
 
-	tenants *looks
+	tenants *samples
 	resting atomic.Bool   // Remember waits for something to happen
 	stirred chan struct{} // it has happened
 }
@@ -125,7 +125,7 @@ func New(source Source, most int) *Hub {
 	ctx, end := context.WithCancel(context.Background())
 	return &Hub{
 		source: source, most: most, ctx: ctx, end: end, watches: map[*Watch]bool{}, details: map[string]*Detail{},
-		tenants: newLooks(looksMost), stirred: make(chan struct{}, 1),
+		tenants: newSamples(maxSamples), stirred: make(chan struct{}, 1),
 	}
 }
 

@@ -88,7 +88,7 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 	return o
 }
 
-// countDead asks for the dead letters where no scan has counted them lately: it takes a look at
+// countDead asks for the dead letters where no scan has counted them lately: it samples
 // every tenant. It is called with sampling held.
 func (h *Hub) countDead(ctx context.Context) {
 	if time.Since(h.deadAt) < scanAge {

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	pastKept  = 5 * time.Minute
-	pastStep  = time.Second      // between two moments while somebody watches or something happens
-	idleEvery = 10 * time.Second // between two while nothing does
-	lookEvery = 5 * time.Second  // least time between two readings of a tenant
-	lookShare = 100              // unwatched scans take at most 1/lookShare of the time
+	pastKept    = 5 * time.Minute
+	pastStep    = time.Second      // between two moments while somebody watches or something happens
+	idleEvery   = 10 * time.Second // between two while nothing does
+	sampleEvery = 5 * time.Second  // least time between two readings of a tenant
+	sampleShare = 100              // unwatched scans take at most 1/sampleShare of the time
 )
 
 // Moment is what is remembered of an overview.
@@ -37,7 +37,7 @@ func (h *Hub) Remember() {
 	}
 }
 
-// Stir tells that jobs come, so that Remember looks at once. It costs next to nothing when they
+// Stir tells that jobs come, so that Remember samples at once. It costs next to nothing when they
 // came before.
 func (h *Hub) Stir() {
 	if h.resting.Load() {
@@ -82,7 +82,7 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 		case !time.Now().Before(due):
 			began := time.Now()
 			c, busy, err := h.take(ctx)
-			due = began.Add(max(lookEvery, lookShare*busy))
+			due = began.Add(max(sampleEvery, sampleShare*busy))
 			h.tenants.note(c, err)
 			if err == nil {
 				counted = &now.Totals
@@ -113,11 +113,11 @@ func (h *Hub) Past(now *Overview) []Moment {
 	return past
 }
 
-// PastOf is the looks at a tenant in the last five minutes, and that of now, the earliest first.
-// They are rarer where there are many tenants.
-func (h *Hub) PastOf(now *Detail) []Look {
+// PastOf returns the samples of a tenant in the last five minutes and that of now, the earliest
+// first. They are rarer where there are many tenants.
+func (h *Hub) PastOf(now *Detail) []Sample {
 	t := now.Tenant
-	return h.tenants.of(t.Name, lookAt(now.At, &queue.Brief{
+	return h.tenants.of(t.Name, sampleAt(now.At, &queue.Brief{
 		Name: t.Name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Figures: t.Figures,
 	}))
 }

@@ -27,9 +27,9 @@ func moments(h *Hub) []Moment {
 }
 
 // pastOf is what the hub remembers of a tenant, without now.
-func pastOf(h *Hub, name string) []Look {
-	looks := h.PastOf(&Detail{At: time.Now().Add(1), Tenant: queue.Tenant{Name: name}})
-	return looks[:len(looks)-1]
+func pastOf(h *Hub, name string) []Sample {
+	samples := h.PastOf(&Detail{At: time.Now().Add(1), Tenant: queue.Tenant{Name: name}})
+	return samples[:len(samples)-1]
 }
 
 // What is read while nobody watches and nothing happens is little, and nothing of single tenants.
@@ -51,7 +51,7 @@ func TestRememberingIsCheap(t *testing.T) {
 			t.Error("nobody has counted the dead letters, though somebody wants to know")
 		}
 		if past := pastOf(h, "acme"); len(past) != 30 {
-			t.Errorf("%d looks at a tenant with which nothing happens", len(past))
+			t.Errorf("%d samples of an idle tenant", len(past))
 		}
 	})
 }
@@ -89,13 +89,13 @@ func TestStirring(t *testing.T) {
 		if n := len(past) - since; n < 20 || past[since].At != began || past[since].Depth != 20 {
 			t.Errorf("%d moments since the first job, of them first %+v", n, past[since])
 		}
-		looks := pastOf(h, "acme")
-		first := slices.IndexFunc(looks, func(l Look) bool { return l.Admitted > 0 })
-		if len(looks)-first != 4 || first == 0 || looks[first].At != began || looks[len(looks)-1].Departed < 14 {
-			t.Errorf("looks %+v", looks)
+		samples := pastOf(h, "acme")
+		first := slices.IndexFunc(samples, func(l Sample) bool { return l.Admitted > 0 })
+		if len(samples)-first != 4 || first == 0 || samples[first].At != began || samples[len(samples)-1].Departed < 14 {
+			t.Errorf("samples %+v", samples)
 		}
-		if looks := pastOf(h, "other"); len(looks) == 0 || looks[0].Depth != 0 {
-			t.Errorf("looks at a tenant that nobody knows: %+v", looks)
+		if samples := pastOf(h, "other"); len(samples) == 0 || samples[0].Depth != 0 {
+			t.Errorf("samples of an unknown tenant: %+v", samples)
 		}
 	})
 }
@@ -109,8 +109,8 @@ func TestThePastIsFinerWhileSomebodyWatches(t *testing.T) {
 		if past := moments(h); len(past) != 11 || s.count("totals") > 43 {
 			t.Errorf("%d moments of %d readings", len(past), s.count("totals"))
 		}
-		if looks := pastOf(h, "t0"); len(looks) != 3 || s.count("scan") > 11 {
-			t.Errorf("%d looks of %d scans", len(looks), s.count("scan"))
+		if samples := pastOf(h, "t0"); len(samples) != 3 || s.count("scan") > 11 {
+			t.Errorf("%d samples of %d scans", len(samples), s.count("scan"))
 		}
 		if o := h.Overview(t.Context()); o.Dead == nil || *o.Dead != 0 || s.count("dead letters") > 1 {
 			t.Errorf("the dead letters of a scan are counted %d times again", s.count("dead letters"))
@@ -124,15 +124,15 @@ func TestThePastIsFinerWhileSomebodyWatches(t *testing.T) {
 		s.fail(nil)
 		pass(20 * time.Second)
 		if past := moments(h); !past[11].Gap || past[12].Gap {
-			t.Errorf("what was not seen looks as if it was: %+v", past[10:])
+			t.Errorf("what was not seen appears as if it was: %+v", past[10:])
 		}
-		if looks := pastOf(h, "t0"); len(looks) < 4 || !looks[3].Gap || looks[2].Gap {
-			t.Errorf("what was not seen of a tenant looks as if it was: %+v", looks)
+		if samples := pastOf(h, "t0"); len(samples) < 4 || !samples[3].Gap || samples[2].Gap {
+			t.Errorf("what was not seen of a tenant appears as if it was: %+v", samples)
 		}
 		s.fail(errors.New("away"))
 		pass(pastKept)
-		if past, looks := moments(h), pastOf(h, "t0"); len(past) != 0 || len(looks) != 0 {
-			t.Errorf("%d moments and %d looks are too old", len(past), len(looks))
+		if past, samples := moments(h), pastOf(h, "t0"); len(past) != 0 || len(samples) != 0 {
+			t.Errorf("%d moments and %d samples are too old", len(past), len(samples))
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestLooks(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 40
-		l := newLooks(most)
+		l := newSamples(most)
 		type scan struct {
 			instant
 			briefs []queue.Brief
@@ -191,26 +191,26 @@ func TestLooks(t *testing.T) {
 			all, lost = append(all, c), false
 			all = slices.DeleteFunc(all, func(c scan) bool { return now.Sub(c.at) > pastKept })
 			if l.count > most {
-				t.Fatalf("%d looks", l.count)
+				t.Fatalf("%d samples", l.count)
 			}
 			count := 0
 			for _, known := range l.tenants {
 				count += len(known)
 			}
 			if count != l.count || len(l.instants) > len(all) || l.count < most/2 && len(l.instants) != len(all) {
-				t.Fatalf("%d looks of %d counted, %d instants of %d", count, l.count, len(l.instants), len(all))
+				t.Fatalf("%d samples of %d counted, %d instants of %d", count, l.count, len(l.instants), len(all))
 			}
 			told := all[len(all)-len(l.instants):]
 			for _, name := range names {
-				present := Look{At: now.Add(1), Gap: lost, Depth: 1, Capacity: 7}
+				present := Sample{At: now.Add(1), Gap: lost, Depth: 1, Capacity: 7}
 				got := l.of(name, present)
-				want := make([]Look, len(told)+1)
+				want := make([]Sample, len(told)+1)
 				want[len(told)] = present
 				here := true // until the store forgot the tenant, looking back
 				for i, c := range slices.Backward(told) {
 					k := slices.IndexFunc(c.briefs, func(b queue.Brief) bool { return b.Name == name })
 					if here = here && k >= 0; here {
-						want[i] = lookAt(c.at, &c.briefs[k])
+						want[i] = sampleAt(c.at, &c.briefs[k])
 					} else { // it had no jobs, and what it may have is as later
 						want[i] = want[i+1]
 						want[i].At, want[i].Depth, want[i].Admitted = c.at, 0, 0
@@ -218,7 +218,7 @@ func TestLooks(t *testing.T) {
 					want[i].Gap = c.gap
 				}
 				if !slices.Equal(got, want) {
-					t.Fatalf("looks at %q:\n%+v, want\n%+v", name, got, want)
+					t.Fatalf("samples of %q:\n%+v, want\n%+v", name, got, want)
 				}
 			}
 		}

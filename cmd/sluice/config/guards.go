@@ -7,8 +7,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -17,12 +17,12 @@ import (
 // Guard is a limiter before the intake.
 type Guard struct {
 	Policy     limiter.Policy
-	By         []api.GuardBy // the parts of the key that requests are counted by
-	Endpoints  []string      // operations that it limits; none: all
-	Routes     []string      // routes of the jobs that it counts; none: all
-	Types      []string      // types of the jobs that it counts; none: all
-	FailClosed bool          // refuse while Redis is unreachable
-	Shadow     bool          // refuse nothing, and count what would be refused
+	By         []guard.By // the parts of the key that requests are counted by
+	Endpoints  []string   // operations that it limits; none: all
+	Routes     []string   // routes of the jobs that it counts; none: all
+	Types      []string   // types of the jobs that it counts; none: all
+	FailClosed bool       // refuse while Redis is unreachable
+	Shadow     bool       // refuse nothing, and count what would be refused
 }
 
 // GuardSettings returns the scalar settings of a guard.
@@ -61,7 +61,7 @@ func (r *reader) guards(c *Config, values map[string]any) {
 			continue
 		}
 		g := r.guard(path, section, slices.Sorted(maps.Keys(c.Routes)))
-		if slices.Contains(g.By, api.GuardByGuest) && !slices.Contains(c.Auth.Modes(), auth.Guest) {
+		if slices.Contains(g.By, guard.ByGuest) && !slices.Contains(c.Auth.Modes(), auth.Guest) {
 			r.problem(path+".by", "guest", "must not be guest unless auth.mode has guest")
 		}
 		c.Guards[name] = g
@@ -84,17 +84,17 @@ func (r *reader) guard(path string, values map[string]any, routes []string) Guar
 	r.scalars(path, values, GuardSettings(), &read, "by", "endpoints", "routes", "types")
 	g.Policy, g.FailClosed, g.Shadow = read.Policy, read.OnError == "closed", read.Shadow
 	var bys []string
-	for _, by := range api.GuardBys() {
+	for _, by := range guard.Bys() {
 		bys = append(bys, string(by))
 	}
 	for _, by := range r.words(path+".by", values["by"], bys) {
-		g.By = append(g.By, api.GuardBy(by))
+		g.By = append(g.By, guard.By(by))
 	}
 	g.Routes = r.words(path+".routes", values["routes"], routes)
 	g.Types = r.types(path+".types", values["types"])
-	endpoints := api.Endpoints()
-	if (api.IntakeGuard{By: g.By, Routes: g.Routes, Types: g.Types}).CountsJobs() {
-		endpoints = api.JobEndpoints()
+	endpoints := guard.Endpoints()
+	if (guard.Intake{By: g.By, Routes: g.Routes, Types: g.Types}).CountsJobs() {
+		endpoints = guard.JobEndpoints()
 	}
 	g.Endpoints = r.words(path+".endpoints", values["endpoints"], endpoints)
 	switch {

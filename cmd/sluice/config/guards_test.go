@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -26,15 +26,15 @@ guards:
 	want := map[string]config.Guard{
 		"guests": {
 			Policy: limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 20, Period: time.Minute}, Block: time.Minute},
-			By:     []api.GuardBy{api.GuardByGuest},
+			By:     []guard.By{guard.ByGuest},
 		},
 		"readers": {
 			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 100, Period: time.Second}, Burst: 200},
-			By:     []api.GuardBy{api.GuardByTenant, api.GuardByEndpoint}, Endpoints: []string{"get-job", "list-jobs"}, FailClosed: true, Shadow: true,
+			By:     []guard.By{guard.ByTenant, guard.ByEndpoint}, Endpoints: []string{"get-job", "list-jobs"}, FailClosed: true, Shadow: true,
 		},
 		"logins": {
 			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 5, Period: time.Minute}},
-			By:     []api.GuardBy{api.GuardByAddress, api.GuardByType}, Endpoints: []string{"submit-job"}, Routes: []string{"default"}, Types: []string{"user.login", "a b"},
+			By:     []guard.By{guard.ByAddress, guard.ByType}, Endpoints: []string{"submit-job"}, Routes: []string{"default"}, Types: []string{"user.login", "a b"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -203,7 +203,7 @@ log: { level: warn }
 			},
 		},
 		Guards: map[string]config.Guard{"readers": {
-			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 50, Period: time.Second}}, By: []api.GuardBy{api.GuardByTenant},
+			Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 50, Period: time.Second}}, By: []guard.By{guard.ByTenant},
 		}},
 		Metrics: config.Metrics{Listen: "127.0.0.1:9464", Tenants: "top:20"},
 		Traces:  config.Traces{Endpoint: "https://collector.example:4318/otlp", Sample: new(0.25)},

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/guard"
 )
 
 // Reference returns the tables of the reference page in Markdown: every scalar setting, then those
@@ -36,7 +36,7 @@ func Reference() string {
 		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations that it limits. Not set: all. |\n"+
 		"| `routes` | not set | must be a list of names of routes | Count only jobs for these routes, each job of a batch as one. |\n"+
 		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Count only jobs of these types, each job of a batch as one. |\n",
-		strings.Join(api.Endpoints(), ", "), strings.Join(api.JobEndpoints(), ", "))
+		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""

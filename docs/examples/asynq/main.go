@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
@@ -78,8 +79,8 @@ func run(ctx context.Context, redisURL, intake, admin string) error {
 	// runs, then the listeners.
 	all, ctx := errgroup.WithContext(ctx)
 	listeners := []*http.Server{
-		api.HTTPServer(intake, server.Intake(), slog.Default()),
-		api.HTTPServer(admin, server.Admin(), slog.Default()), // with the dashboard at /
+		listen.Server(intake, server.Intake(), slog.Default()),
+		listen.Server(admin, server.Admin(), slog.Default()), // with the dashboard at /
 	}
 	for _, l := range listeners {
 		all.Go(func() error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue/limits"
 	"github.com/7509e464/sluice/shaper"
@@ -76,19 +77,22 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		AdminPages:    pages,
 		CheckCallback: shared.guard.Check,
 
-		Guards: p.guards(), Traces: shared.traces.Tracer(), Limits: limits.New(shared.queue.Store()), TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
+		Guards:         p.guards(),
+		Traces:         shared.traces.Tracer(),
+		Limits:         limits.New(shared.queue.Store()),
+		TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
 	}
 }
 
 // guards returns the guards of the configuration by name, so that every process asks them in the
 // same order. Without the API role they apply to the admin listener alone.
-func (p *Process) guards() []api.IntakeGuard {
-	var guards []api.IntakeGuard
+func (p *Process) guards() []guard.Intake {
+	var guards []guard.Intake
 	for _, name := range slices.Sorted(maps.Keys(p.Config.Guards)) {
 		g := p.Config.Guards[name]
-		guards = append(guards, api.IntakeGuard{
-			Rule: limiter.Rule{Name: name,
-				Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
+		guards = append(guards, guard.Intake{
+			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints,
+			Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}
 	return guards

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/listen"
 )
 
 const (
@@ -94,7 +95,7 @@ func (l listeners) shutdown(server *api.Server) {
 // listener is one address with its server. Its gate is closed until the process is ready.
 type listener struct {
 	gate   *gate
-	socket *api.Listener
+	socket *listen.Listener
 	server *http.Server
 	log    *slog.Logger
 }
@@ -111,10 +112,10 @@ func (p *Process) listen(
 			rootOf(err), flag)
 	}
 	l := &listener{gate: newGate(), log: p.Log}
-	l.socket = api.Limit(socket, section, api.Limits{
+	l.socket = listen.Limit(socket, section, listen.Limits{
 		Connections: int(most), PerAddress: int(api.Percent(p.Config.API.AddressShare).Of(most)), Proxies: p.Config.Auth.Guest.TrustedProxies,
 	})
-	l.server = api.HTTPServer(address, l.gate, p.Log)
+	l.server = listen.Server(address, l.gate, p.Log)
 	l.socket.Attend(l.server)
 	p.Log.Info("listening", "for", key, "address", socket.Addr().String())
 	go func() {

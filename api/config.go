@@ -1,0 +1,164 @@
+package api
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/guard"
+	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/gauges"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/queue/spans"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/shaper/simulate"
+)
+
+// Config is the settings of a Server, all that an embedder can set. The zero value of a field means
+// its default.
+type Config struct {
+	Routes        map[string]RouteInfo  // by name; jobs for other routes are refused
+	MaxBody       int64                 // bytes of a submission; default 262144
+	Auth          *auth.Authenticator   // finds the tenant of a request; nil: the header Sluice-Tenant, unchecked
+	Headers       HeaderMode            // rate limit headers; default HeadersBoth
+	AdminToken    string                // empty: the admin listener answers to loopback names only
+	AdminSubmit   bool                  // accept test jobs on the admin listener
+	AdminHosts    []string              // further Host names that it answers to without a token
+	Version       VersionInfo           // the answer of GET /version
+	Registerer    prometheus.Registerer // nil: metrics are not registered
+	Gatherer      prometheus.Gatherer   // nil: no /metrics
+	Logger        *slog.Logger          // default slog.Default()
+	Traces        *spans.Tracer         // one span per submission; nil: none, and jobs carry the client's traceparent
+	StatusTenants []string              // tenants with gauges of their own, the others share one; nil: no gauges by tenant
+	TopTenants    int                   // instead: how many tenants with the deepest queues have gauges, 0 to 100
+	MaxStreams    int                   // event streams at once; default 1000
+	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a burst of one second; zero: unlimited
+	// CheckCallback checks a callback URL. Its error is the rule that the URL breaks, such as "must
+	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
+	// callbacks.
+	CheckCallback func(url string) error
+	// AdminPages are further handlers of the admin listener, with the same access control. Each
+	// serves its path, such as "/asynqmon", and all paths below.
+	AdminPages map[string]http.Handler
+	// Guards are limiters in front of the operations of the intake. They count in Limits, which
+	// they need.
+	Guards []guard.Intake
+	Limits limiter.Store
+	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default
+	// simulate.Horizon.
+	Horizon time.Duration
+	// TrustedProxies are the proxies whose X-Forwarded-For is trusted for the address of a client.
+	TrustedProxies []netip.Prefix
+	// Guesses counts wrong credentials of both listeners; give Auth the same one. Default: a new
+	// one.
+	Guesses *auth.Guesses
+	// LocalOnly is set if the intake listens on loopback. Without authentication it then answers to
+	// loopback names and Hosts only, so that web pages of other sites cannot reach it through a
+	// browser.
+	LocalOnly bool
+	Hosts     []string
+	// MaxRequests bounds the requests of clients that the intake handles at once; default 10000.
+	MaxRequests int
+	// TenantShare and AddressShare bound what one tenant and one address may hold of requests,
+	// event streams and the memory of large bodies, in percent; defaults 25 and 50; 100 is no
+	// bound.
+	TenantShare, AddressShare Percent
+}
+
+// defaultRequests is the default of Config.MaxRequests.
+const defaultRequests = 10_000
+
+// RouteInfo is what the intake needs of a route.
+type RouteInfo struct {
+	MaxAttempts int // deliveries until a job is dead; at least 1
+}
+
+// VersionInfo identifies the program.
+type VersionInfo struct {
+	Version, Commit, Go string
+}
+
+func (c *Config) setDefaults() {
+	c.MaxBody = cmp.Or(c.MaxBody, contract.DefaultMaxBody)
+	c.Headers = cmp.Or(c.Headers, HeadersBoth)
+	c.MaxStreams = cmp.Or(c.MaxStreams, defaultStreams)
+	c.MaxRequests = cmp.Or(c.MaxRequests, defaultRequests)
+	c.TenantShare = cmp.Or(c.TenantShare, budget.DefaultTenantShare)
+	c.AddressShare = cmp.Or(c.AddressShare, budget.DefaultAddressShare)
+	c.Horizon = cmp.Or(c.Horizon, simulate.Horizon)
+	if c.Guesses == nil {
+		c.Guesses = auth.NewGuesses()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.MaxBody < 1 || c.MaxBody > contract.MaxBatchBody {
+		errs = append(errs, fmt.Errorf("api: max body: %d: must be from 1 to %d bytes", c.MaxBody, contract.MaxBatchBody))
+	}
+	if !slices.Contains([]HeaderMode{HeadersIETF, HeadersLegacy, HeadersBoth, HeadersNone}, c.Headers) {
+		errs = append(errs, fmt.Errorf("api: headers: %q: must be ietf, legacy, both or none", c.Headers))
+	}
+	if err := c.StatusRate.Validate(); err != nil && c.StatusRate != (shaper.Rate{}) {
+		errs = append(errs, fmt.Errorf("api: status rate: %w", err))
+	}
+	if c.MaxStreams < 0 {
+		errs = append(errs, fmt.Errorf("api: max streams: %d: must not be negative", c.MaxStreams))
+	}
+	if c.MaxRequests < 0 {
+		errs = append(errs, fmt.Errorf("api: max requests: %d: must not be negative", c.MaxRequests))
+	}
+	for name, p := range map[string]Percent{"tenant share": c.TenantShare, "address share": c.AddressShare} {
+		if p < 1 || p > 100 {
+			errs = append(errs, fmt.Errorf("api: %s: %d: must be from 1 to 100 percent", name, p))
+		}
+	}
+	if c.TopTenants < 0 || c.TopTenants > gauges.MaxShown {
+		errs = append(errs, fmt.Errorf("api: top tenants: %d: must be from 0 to %d", c.TopTenants, gauges.MaxShown))
+	}
+	for name, r := range c.Routes {
+		if r.MaxAttempts < 1 {
+			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must be at least 1", name, r.MaxAttempts))
+		}
+	}
+	for path := range c.AdminPages {
+		if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") || strings.ContainsAny(path, "{}*") {
+			errs = append(errs, fmt.Errorf("api: admin page %q: must be a path that begins with a slash and does not end with one", path))
+		}
+	}
+	for _, name := range c.StatusTenants {
+		if err := request.CheckTenant("status tenant", name); err != nil {
+			errs = append(errs, fmt.Errorf("api: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HeaderMode selects the rate limit headers of 202 and 429 answers.
+type HeaderMode = ratelimit.Mode
+
+// The header modes.
+const (
+	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
+	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
+	HeadersBoth   = ratelimit.Both
+	HeadersNone   = ratelimit.None
+)
+
+// Percent is the part of a shared resource that one client may hold at once.
+type Percent = budget.Percent

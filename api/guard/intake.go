@@ -1,0 +1,91 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/shaper/limiter"
+)
+
+// Intake is the settings of a guard in front of operations of the intake. The guards that cover
+// an operation decide in their order until one refuses; the earlier ones keep their count.
+//
+// A guard with Routes or Types, or one that counts by them, counts jobs instead of requests.
+type Intake struct {
+	Rule       limiter.Rule
+	By         []By     // the parts of the key; at least one
+	Endpoints  []string // ids of operations, see Endpoints and JobEndpoints; none: all
+	Routes     []string // counts only jobs for these routes; none: all
+	Types      []string // counts only jobs of these types; none: all
+	FailClosed bool     // refuse with 503 while the store fails
+	Shadow     bool     // refuse nothing, and count the requests that would have been refused
+}
+
+// By is a part of the key under which the intake counts a request.
+type By string
+
+// The parts of a key. A guard that needs a tenant or a guest decides after authentication, every
+// other guard before it, so that those slow down clients who try credentials.
+const (
+	ByTenant   By = "tenant"   // the tenant; the address of a guest
+	ByGuest    By = "guest"    // the address of a guest; requests with a credential are not counted
+	ByEndpoint By = "endpoint" // the operation
+	ByAddress  By = "address"  // the client's address
+	ByRoute    By = "route"    // the job's route
+	ByType     By = "type"     // the job's type, which clients choose
+)
+
+// Bys returns all parts that a key can have.
+func Bys() []By {
+	return []By{ByTenant, ByGuest, ByEndpoint, ByAddress, ByRoute, ByType}
+}
+
+// Endpoints returns the ids of the operations that guards can cover.
+func Endpoints() []string {
+	var ids []string
+	for _, op := range contract.Jobs(0) {
+		ids = append(ids, op.ID)
+	}
+	return ids
+}
+
+// JobEndpoints returns the ids of the operations whose jobs guards can count by route and type.
+func JobEndpoints() []string { return []string{"submit-job", "submit-batch", "replay-job"} }
+
+// CountsJobs reports whether the guard counts jobs instead of requests.
+func (of Intake) CountsJobs() bool {
+	return len(of.Routes) > 0 || len(of.Types) > 0 || slices.Contains(of.By, ByRoute) || slices.Contains(of.By, ByType)
+}
+
+// Validate returns an error for invalid settings; New checks the rule. isRoute reports whether a
+// route is configured.
+func (of Intake) Validate(isRoute func(name string) bool) error {
+	var errs []error
+	if len(of.By) == 0 {
+		errs = append(errs, errors.New("the key has no parts"))
+	}
+	for _, by := range of.By {
+		if !slices.Contains(Bys(), by) {
+			errs = append(errs, fmt.Errorf("by: %q: must be one of %v", by, Bys()))
+		}
+	}
+	for _, id := range of.Endpoints {
+		switch {
+		case !slices.Contains(Endpoints(), id):
+			errs = append(errs, fmt.Errorf("endpoints: there is no operation %q", id))
+		case of.CountsJobs() && !slices.Contains(JobEndpoints(), id):
+			errs = append(errs, fmt.Errorf("endpoints: the guard counts jobs, and the operation %q submits none", id))
+		}
+	}
+	for _, name := range of.Routes {
+		if !isRoute(name) {
+			errs = append(errs, fmt.Errorf("routes: there is no route %q", name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("guard %q: %w", of.Rule.Name, err)
+	}
+	return nil
+}

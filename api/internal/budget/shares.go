@@ -1,0 +1,120 @@
+// Package budget bounds what one tenant or one address may hold of what all clients share:
+// requests, event streams, reads of jobs and the memory of large bodies. Package api and its
+// internal packages import it.
+package budget
+
+import "sync"
+
+// Owner is the client that uses a shared resource. An empty part is unknown and has no bound.
+type Owner struct {
+	Tenant  string
+	Address string // see auth.ClientAddress
+}
+
+// Bound is one of the limits of shares.
+type Bound int
+
+const (
+	Unbound   Bound = iota
+	inAll           // the whole resource is in use
+	ofTenant        // the tenant holds its share
+	ofAddress       // the address holds its share
+)
+
+// Shares counts what clients hold of a limited resource. One tenant or one address gets a share of
+// it, never the whole.
+type Shares struct {
+	most, perTenant, perAddress int64
+
+	mu        sync.Mutex
+	held      int64
+	tenants   map[string]int64
+	addresses map[string]int64
+}
+
+// Percent is the part of a shared resource that one client may hold at once.
+type Percent int
+
+// The default shares of one client.
+const (
+	DefaultTenantShare  Percent = 25
+	DefaultAddressShare Percent = 50
+)
+
+// Of is the share of most, at least 1.
+func (p Percent) Of(most int64) int64 { return max(1, (most*int64(p)+99)/100) }
+
+func NewShares(most int64, tenant, address Percent) Shares {
+	return Shares{
+		most: most, perTenant: tenant.Of(most), perAddress: address.Of(most),
+		tenants: map[string]int64{}, addresses: map[string]int64{},
+	}
+}
+
+// Take reserves n, or returns the bound that n would exceed.
+func (s *Shares) Take(o Owner, n int64) Bound {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := s.full(o, n)
+	if full == Unbound {
+		s.add(o, n)
+	}
+	return full
+}
+
+func (s *Shares) Give(o Owner, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(o, -n)
+}
+
+// Count returns what is held by all.
+func (s *Shares) Count() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held
+}
+
+// full returns the bound that n more would exceed; s.mu is held.
+func (s *Shares) full(o Owner, n int64) Bound {
+	switch {
+	case o.Tenant != "" && s.tenants[o.Tenant]+n > s.perTenant:
+		return ofTenant
+	case o.Address != "" && s.addresses[o.Address]+n > s.perAddress:
+		return ofAddress
+	case s.held+n > s.most:
+		return inAll
+	}
+	return Unbound
+}
+
+// add changes what the owner holds; s.mu is held.
+func (s *Shares) add(o Owner, n int64) {
+	s.held += n
+	addTo(s.tenants, o.Tenant, n)
+	addTo(s.addresses, o.Address, n)
+}
+
+// addTo deletes names that hold nothing.
+func addTo(counts map[string]int64, name string, n int64) {
+	if name == "" {
+		return
+	}
+	if left := counts[name] + n; left != 0 {
+		counts[name] = left
+	} else {
+		delete(counts, name)
+	}
+}
+
+// Text says whose limit of what is reached; what is a plural.
+func (b Bound) Text(what string) string {
+	switch b {
+	case ofTenant:
+		return "the tenant has reached its limit of " + what
+	case ofAddress:
+		return "the client's address has reached its limit of " + what
+	default:
+		return "the process has reached its limit of " + what
+	}
+}

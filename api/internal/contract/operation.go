@@ -1,0 +1,161 @@
+package contract
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// Operation is one method of one path: what the OpenAPI document says of it, which is also what is
+// enforced, and its handler.
+type Operation struct {
+	ID, Method, Path string
+	tag              string
+	summary          string
+	description      string
+	Params           []*huma.Param // every query parameter that is taken
+	Body             *Body
+	answers          map[int]Answer // on success
+	Refusals         []problem.Kind // further problems that it may answer with; see kinds
+	Identifies       bool           // the caller must be somebody: call.who
+	Security         []map[string][]string
+}
+
+// Body is the request body that an operation reads.
+type Body struct {
+	budget.Spec
+	of       any          // a value of its type
+	narrower *huma.Schema // further rules, where other operations accept more of the type
+}
+
+// Answer documents one successful status; of is a value of the body's type, nil for none, or an
+// eventStream.
+type Answer struct {
+	text    string
+	of      any
+	headers []string // names, described in headerDocs
+}
+
+// Document describes the operation as OpenAPI, and adds the schemas of its bodies to schemas.
+func (op Operation) Document(schemas huma.Registry) *huma.Operation {
+	doc := &huma.Operation{
+		OperationID: op.ID, Method: op.Method, Path: op.Path, Tags: []string{op.tag}, Summary: op.summary,
+		Description: op.description, Parameters: op.Params, Responses: map[string]*huma.Response{},
+	}
+	if op.Body != nil {
+		doc.RequestBody = &huma.RequestBody{Required: !op.Body.Optional, Content: map[string]*huma.MediaType{}}
+		for _, f := range op.Body.Formats {
+			schema := schemaOf(schemas, op.Body.of)
+			if op.Body.narrower != nil {
+				schema = &huma.Schema{AllOf: []*huma.Schema{schema, op.Body.narrower}}
+			}
+			doc.RequestBody.Content[f] = &huma.MediaType{Schema: schema}
+		}
+		doc.MaxBodyBytes = op.Body.Limit
+	}
+	for status, a := range op.answers {
+		r := &huma.Response{Description: a.text, Headers: map[string]*huma.Param{}}
+		switch of := a.of.(type) {
+		case nil:
+		case streamDoc:
+			r.Content = map[string]*huma.MediaType{StreamFormat: {Schema: of.schema(schemas)}}
+		default:
+			r.Content = map[string]*huma.MediaType{JSONFormat: {Schema: schemaOf(schemas, of)}}
+		}
+		for _, name := range a.headers {
+			r.Headers[name] = headerDocs[name]
+		}
+		doc.Responses[strconv.Itoa(status)] = r
+	}
+	all := op.Kinds()
+	for _, k := range all {
+		doc.Responses[strconv.Itoa(k.Status)] = &huma.Response{ // the same again for each kind of the status
+			Description: describeKinds(k.Status, all),
+			Headers:     problemHeaders(k.Status),
+			Content: map[string]*huma.MediaType{
+				"application/problem+json": {Schema: schemaOf(schemas, wire.Problem{})},
+			},
+		}
+	}
+	return doc
+}
+
+// Kinds are those of all problems that the operation may answer with. Where no body and no query
+// belong, both are looked at all the same.
+func (op Operation) Kinds() []problem.Kind {
+	all := append([]problem.Kind{problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault}, op.Refusals...)
+	if slices.Contains(op.Refusals, problem.StorageUnavailable) {
+		all = append(all, problem.StoredDamaged)
+	}
+	if op.Body != nil {
+		all = append(all, problem.MalformedJSON, problem.UnsupportedMedia)
+	}
+	switch op.ID {
+	case "livez": // which the program answers from its start
+	case "readyz":
+		all = append(all, problem.Starting)
+	default:
+		all = append(all, problem.Starting, problem.Overloaded)
+	}
+	return all
+}
+
+func schemaOf(schemas huma.Registry, v any) *huma.Schema {
+	return schemas.Schema(reflect.TypeOf(v), true, "")
+}
+
+// streamDoc documents an answer that is a stream of events.
+type streamDoc interface {
+	schema(schemas huma.Registry) *huma.Schema
+}
+
+// eventStream documents an answer that is a stream of events; data is a value of the type of their
+// data.
+type eventStream struct {
+	data  any
+	event string // empty: state, of a job, with an id
+}
+
+// schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one
+// event after the other.
+func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
+	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
+	one := &huma.Schema{
+		Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
+		Properties: map[string]*huma.Schema{
+			"event": {Type: huma.TypeString, Enum: []any{cmp.Or(e.event, StateEvent)}},
+			"data":  schemaOf(schemas, e.data),
+		},
+	}
+	if e.event == "" {
+		one.Required = append(one.Required, "id")
+		one.Properties["id"] = text("Names this state of the job; send the last one as Last-Event-ID.")
+	}
+	return &huma.Schema{Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.", Items: one}
+}
+
+// figureEvents documents the events of a stream of figures.
+type figureEvents struct{}
+
+func (figureEvents) schema(schemas huma.Registry) *huma.Schema {
+	event := func(name string, data any) *huma.Schema {
+		return &huma.Schema{
+			Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
+			Properties: map[string]*huma.Schema{"event": {Type: huma.TypeString, Enum: []any{name}}, "data": schemaOf(schemas, data)},
+		}
+	}
+	return &huma.Schema{
+		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
+		Items: &huma.Schema{OneOf: []*huma.Schema{
+			event(HistoryEvent, wire.FigureHistory{}), event(OverviewEvent, wire.Overview{}), event(TenantsEvent, wire.TenantLines{}),
+			event(TenantHistoryEvent, wire.TenantHistory{}), event(TenantEvent, wire.TenantNow{}),
+		}},
+	}
+}

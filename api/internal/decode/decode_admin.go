@@ -1,0 +1,141 @@
+package decode
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Filter reads the optional body of purge and replay. What is given must restrict the choice:
+// a list of no ids, or an instant before all jobs, must not come to mean every job.
+func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
+	return f, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "ids":
+			n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
+				var id string
+				if kindOf(value) != "string" || json.Unmarshal(value, &id) != nil || !IsID(id) {
+					rd.wrong(path, value, "must be the id of a job")
+				}
+				if len(f.IDs) < wire.MaxFilterIDs {
+					f.IDs = append(f.IDs, id)
+				}
+			})
+			if n == 0 || n > wire.MaxFilterIDs {
+				rd.wrong(path, value, fmt.Sprintf("must have 1 to %d elements", wire.MaxFilterIDs))
+			}
+		case "state":
+			f.State = rd.state(path, value, states)
+		case "route":
+			f.Route = rd.text(path, value, 1, wire.MaxTypeBytes)
+		case "error":
+			f.Error = rd.text(path, value, 1, wire.MaxErrorBytes)
+		case "created_before":
+			f.CreatedBefore = rd.instant(path, value)
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// state reads one of the states.
+func (rd *reader) state(path string, value json.RawMessage, states []queue.ListState) (s queue.ListState) {
+	if kindOf(value) != "string" || json.Unmarshal(value, &s) != nil || !slices.Contains(states, s) {
+		rd.wrong(path, value, "must be one of "+strings.Join(StateNames(states), ", "))
+	}
+	return s
+}
+
+// instant reads a time of RFC 3339. With an offset, one of the year 9999 may be of the next in UTC,
+// which could not be told again.
+func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
+	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || !IsInstant(t) {
+		rd.wrong(path, value, InstantRule)
+	}
+	return t
+}
+
+const InstantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z"
+
+// IsInstant reports whether the time is one that a client may give, and can be told again.
+func IsInstant(t time.Time) bool { return t.Unix() > 0 && !t.After(LastTime) }
+
+// LastTime is the last that RFC 3339 can write.
+var LastTime = time.Date(10000, 1, 1, 0, 0, 0, -1, time.UTC)
+
+func IsID(id string) bool {
+	for _, b := range []byte(id) {
+		if (b < '0' || b > '9') && (b < 'a' || b > 'z') {
+			return false
+		}
+	}
+	return id != "" && len(id) <= 64
+}
+
+// Key reads the optional body of a new key.
+func Key(body []byte) (k wire.KeyRequest, err error) {
+	return k, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "name":
+			k.Name = rd.text(path, value, 0, wire.MaxKeyName)
+		case "expires_at":
+			before := len(rd.Fields)
+			if k.Expires = rd.instant(path, value); len(rd.Fields) == before && !k.Expires.After(time.Now()) {
+				rd.wrong(path, value, "must be in the future")
+			}
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+func StateNames(states []queue.ListState) []string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return names
+}
+
+// States that a filter may name.
+var (
+	Purgeable  = []queue.ListState{queue.ListQueued, queue.ListScheduled, queue.ListRetrying, queue.ListDead}
+	Replayable = []queue.ListState{queue.ListDead}
+)
+
+// Reason reads the optional body of pause, drain and resume.
+func Reason(body []byte) (reason string, err error) {
+	return reason, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		if name != "reason" {
+			return false
+		}
+		reason = rd.text(path, value, 0, shaper.MaxReason)
+		return true
+	})
+}
+
+// Empty reads a body that may be absent and has no members.
+func Empty(body []byte) error {
+	return decodeOptional(body, func(*reader, string, string, json.RawMessage) bool { return false })
+}
+
+func decodeOptional(body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool) error {
+	if len(body) == 0 {
+		return nil
+	}
+	value, err := oneValue(body)
+	if err != nil {
+		return err
+	}
+	var rd reader
+	rd.object("", value, func(name, path string, value json.RawMessage) bool { return member(&rd, name, path, value) })
+	return rd.Err()
+}

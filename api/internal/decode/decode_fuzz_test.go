@@ -1,0 +1,166 @@
+package decode
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const onePlainJob = `{"type":"order.create","payload":{"n":1}}`
+
+// What the strict decoder takes, encoding/json reads in the same way; and it takes nothing that
+// breaks a rule.
+func FuzzSubmission(f *testing.F) {
+	for _, s := range []string{
+		onePlainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
+		`{"type":"\ud800","payload":[1,{"a":"}"}]}`, `{"type":"t","payload":1}{}`, `[]`, `{`, "", ` {"payload" : 1e400 , "type":"\u0000"} `,
+		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`, `{"type":"t","payload":1,"callback_url":"https://x/\u0026"}`,
+		`{"type":"\ud83d\uDE00 \\ud800 \ufffd","payload":"\udfff"}`, `{"type":"t","payload":1,"route":"\\\udc00"}`, `{"type":"\ud800\ud83d\ude00","payload":1}`, `{"type":"\ud800\u0041","payload":1}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := Submission(body)
+		if err != nil {
+			p := problem.Of(err)
+			if p.Status != http.StatusBadRequest && p.Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		var want wire.Submission
+		if err := json.Unmarshal(body, &want); err != nil {
+			t.Fatalf("%q is taken, but: %v", body, err)
+		}
+		if got.Type != want.Type || got.Route != want.Route || got.DelayMS != want.DelayMS || got.MaxWaitMS != want.MaxWaitMS || got.Cost != want.Cost || got.CallbackURL != want.CallbackURL {
+			t.Errorf("%q: %+v, want %+v", body, got, want)
+		}
+		if !bytes.Contains(body, got.Payload) || !json.Valid(got.Payload) {
+			t.Errorf("%q: payload %q", body, got.Payload)
+		}
+		// Halves of characters would all be read as U+FFFD, and different texts as one.
+		read, written := got.Type+got.Route+got.CallbackURL, strings.ToLower(string(body))
+		if strings.Count(read, "\ufffd") > strings.Count(written, "\ufffd")+strings.Count(written, `\ufffd`) {
+			t.Errorf("%q: %q", body, read)
+		}
+		if got.Type == "" || HasControl(got.Type) || got.DelayMS < 0 || got.MaxWaitMS < 0 || got.Cost < 0 || got.Cost > shaper.MaxCost {
+			t.Errorf("%q: %+v", body, got)
+		}
+	})
+}
+
+func FuzzBatch(f *testing.F) {
+	for _, s := range []string{`{"jobs":[` + onePlainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, `{"jobs":[[`, `null`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b, wrong, err := Batch(body, 1<<10)
+		if err == nil && (len(b.Jobs) < 1 || len(b.Jobs) > wire.MaxBatch || len(wrong) > len(b.Jobs)) {
+			t.Errorf("%q: %d jobs, %d wrong", body, len(b.Jobs), len(wrong))
+		}
+		for i, p := range wrong {
+			if p != nil && (len(p.Errors) == 0 || b.Atomic || b.Jobs[i].Type == "" && p.Detail == "") {
+				t.Errorf("%q: job %d: %+v", body, i, p)
+			}
+		}
+	})
+}
+
+func FuzzKey(f *testing.F) {
+	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `{"expires_at":"9999-12-31T23:59:59-23:59"}`, `[]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		k, err := Key(body)
+		if err != nil {
+			if p := problem.Of(err); p.Status != http.StatusBadRequest && p.Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if len(k.Name) > wire.MaxKeyName || HasControl(k.Name) || !k.Expires.IsZero() && !k.Expires.After(time.Now()) || k.Expires.UTC().Year() > 9999 {
+			t.Errorf("%q: %+v", body, k)
+		}
+	})
+}
+
+func FuzzFilter(f *testing.F) {
+	for _, s := range []string{
+		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
+		`{"state":"leased"}`, `{"created_before":"0001-01-01T00:00:00Z"}`, `{"created_before":"2026-01-02T15:04:05,5+01:00"}`, `{"created_before":"9999-12-31T23:59:59-00:01"}`, `null`, "",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := Filter(body, Purgeable)
+		if err != nil {
+			if status := problem.Of(err).Status; status != http.StatusBadRequest && status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		var said map[string]json.RawMessage
+		if len(body) > 0 {
+			if err := json.Unmarshal(body, &said); err != nil {
+				t.Fatalf("%q is taken, but: %v", body, err)
+			}
+		}
+		// Whatever is said restricts the choice.
+		for name, restricts := range map[string]bool{
+			"ids": len(got.IDs) > 0, "state": got.State != "", "route": got.Route != "", "error": got.Error != "", "created_before": !got.CreatedBefore.IsZero(),
+		} {
+			if _, given := said[name]; given != restricts {
+				t.Errorf("%q: %s given=%v restricts=%v", body, name, given, restricts)
+			}
+			delete(said, name)
+		}
+		if len(said) > 0 || len(got.IDs) > wire.MaxFilterIDs || slices.ContainsFunc(got.IDs, func(id string) bool { return !IsID(id) }) || got.CreatedBefore.UTC().Year() > 9999 {
+			t.Errorf("%q: %+v", body, got)
+		}
+	})
+}
+
+func FuzzSettings(f *testing.F) {
+	for _, s := range []string{
+		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,
+		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`, `{"rates":[{}]}`, `{"rat":1}`, `{"rate":"5/24h","rates":[{"rate":"1/s","burst":3}]}`,
+		`{"tier":"pro","routes":{"login":{"rate":{"limit":5}},"gone":null}}`, `{"routes":null,"tier":null}`, `{"routes":{"login":{"tier":"pro"}}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	inForce := func(string) shaper.Rate { return shaper.DefaultPolicy().Rate }
+	f.Fuzz(func(t *testing.T, body []byte) {
+		p, err := Settings(body, func(route string) bool { return route == "login" })
+		if err != nil {
+			return
+		}
+		o, err := p.Apply(shaper.Overrides{}, inForce)
+		if err != nil {
+			if problem.Of(err).Status != http.StatusUnprocessableEntity {
+				t.Errorf("%q: %v", body, err)
+			}
+			return
+		}
+		if o.Rate != nil && o.Rate.Validate() != nil {
+			t.Errorf("%q: rate %v", body, o.Rate)
+		}
+		// Only bounds that depend on several settings may be left to the policy as a whole.
+		if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil && !strings.Contains(err.Error(), "burst") {
+			t.Errorf("%q: %v", body, err)
+		}
+		// A merge patch is idempotent.
+		again, err := p.Apply(o, inForce)
+		if !reflect.DeepEqual(o, again) || err != nil {
+			t.Errorf("%q: %+v, then %+v %v", body, o, again, err)
+		}
+	})
+}

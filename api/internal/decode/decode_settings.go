@@ -1,0 +1,299 @@
+package decode
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// SettingsPatch is a decoded merge patch (RFC 7396) of a tenant's settings.
+type SettingsPatch struct {
+	settings overridesPatch
+	routes   map[string]*overridesPatch // nil: what is said of the route goes
+	noRoutes bool                       // what is said of any route goes first
+	tier     *string                    // empty: it goes
+	Reason   string
+	Partial  bool // a rate was given by halves: the other half comes from the rate in force
+}
+
+// overridesPatch changes what is said in general, or of one route; inForce is the rate there.
+type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
+
+// rateOf tells the rate in force for a route, or in general for "".
+type rateOf func(route string) shaper.Rate
+
+// Settings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other
+// settings are left to the queue, which knows the policies that result.
+func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error) {
+	var p SettingsPatch
+	value, err := oneValue(body)
+	if err != nil {
+		return p, err
+	}
+	var rd reader
+	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "reason":
+			if !isNull(value) {
+				p.Reason = rd.text(path, value, 0, shaper.MaxReason)
+			}
+		case "tier":
+			p.tier = new("")
+			if !isNull(value) {
+				*p.tier = rd.text(path, value, 1, wire.MaxTierBytes)
+			}
+		case "routes":
+			patchRoutes(&p, &rd, path, value, isRoute)
+		default:
+			return p.member(&rd, &p.settings, name, path, value)
+		}
+		return true
+	})
+	return p, rd.Err()
+}
+
+// patchRoutes reads what is said of single routes.
+func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool) {
+	if isNull(value) {
+		p.noRoutes = true
+		return
+	}
+	p.routes = map[string]*overridesPatch{}
+	rd.object(path, value, func(route, path string, value json.RawMessage) bool {
+		if _, repeated := p.routes[route]; repeated {
+			rd.wrong(path, value, "must not be repeated")
+			return true
+		}
+		if isNull(value) { // also of a route that is not configured any more
+			p.routes[route] = nil
+			return true
+		}
+		if !isRoute(route) {
+			rd.wrong(path, value, "must be a route of the configuration")
+			return true
+		}
+		patch := overridesPatch{}
+		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+			return p.member(rd, &patch, name, path, value)
+		})
+		p.routes[route] = &patch
+		return true
+	})
+}
+
+// Apply lays the patch over the overrides.
+func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrides, error) {
+	if err := p.settings.apply(&o, inForce("")); err != nil {
+		return o, err
+	}
+	if p.tier != nil {
+		if o.Tier = p.tier; *p.tier == "" {
+			o.Tier = nil
+		}
+	}
+	routes := maps.Clone(o.Routes)
+	if p.noRoutes || routes == nil {
+		routes = map[string]shaper.Overrides{}
+	}
+	for route, patch := range p.routes {
+		said := routes[route]
+		if patch == nil {
+			said = shaper.Overrides{}
+		} else if err := patch.apply(&said, inForce(route)); err != nil {
+			return o, err
+		}
+		if routes[route] = said; said.Empty() {
+			delete(routes, route)
+		}
+	}
+	if o.Routes = routes; len(routes) == 0 {
+		o.Routes = nil
+	}
+	return o, nil
+}
+
+func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
+	for _, edit := range p {
+		if err := edit(o, inForce); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// member reads one setting into the patch of its place; it reports whether there is such a setting.
+func (p *SettingsPatch) member(rd *reader, to *overridesPatch, name, path string, value json.RawMessage) bool {
+	set := func(edit func(o *shaper.Overrides)) {
+		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
+	}
+	number := func(low, high int64, field func(o *shaper.Overrides) **int64) {
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { *field(o) = nil })
+			return
+		}
+		n := rd.whole(path, value, low, high)
+		set(func(o *shaper.Overrides) { *field(o) = &n })
+	}
+	switch name {
+	case "rate":
+		p.rate(rd, to, path, value)
+	case "rates":
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { o.Rates = nil })
+			break
+		}
+		paces := readPaces(rd, path, value)
+		set(func(o *shaper.Overrides) { o.Rates = &paces })
+	case "burst":
+		number(1, maxInt, func(o *shaper.Overrides) **int64 { return &o.Burst })
+	case "capacity":
+		number(0, shaper.MaxCapacity, func(o *shaper.Overrides) **int64 { return &o.Capacity })
+	case "capacity_bytes":
+		number(0, shaper.MaxBytes, func(o *shaper.Overrides) **int64 { return &o.CapacityBytes })
+	case "concurrency":
+		number(0, shaper.MaxConcurrency, func(o *shaper.Overrides) **int64 { return &o.Concurrency })
+	case "max_wait_ms":
+		number(0, wire.MaxMillis, func(o *shaper.Overrides) **int64 { return &o.MaxWaitMS })
+	case "paused":
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { o.Paused = nil })
+			break
+		}
+		paused := rd.truth(path, value)
+		set(func(o *shaper.Overrides) { o.Paused = &paused })
+	default:
+		return false
+	}
+	return true
+}
+
+const (
+	maxInt     = 1<<53 - 1 // what every JSON reader and the scripts hold exactly
+	maxPerTime = shaper.MaxPerSecond * wire.MaxMillis / 1000
+)
+
+// rateRule is the validation rule of a rate. Its text form is that of the configuration file.
+const rateRule = "must be an object with limit and period_ms, or a text such as 10/s or 5/24h"
+
+// rateText reads a rate that is a text; ok is false where that is noted as wrong.
+func (rd *reader) rateText(path string, value json.RawMessage) (r shaper.Rate, ok bool) {
+	before := len(rd.Fields)
+	text := rd.text(path, value, 0, wire.MaxTypeBytes)
+	if len(rd.Fields) > before {
+		return r, false
+	}
+	r, err := shaper.ParseRate(text)
+	if err != nil {
+		rd.wrong(path, value, err.Error())
+	}
+	return r, err == nil
+}
+
+// rate reads the rate: a text, or an object whose members merge one by one.
+func (p *SettingsPatch) rate(rd *reader, to *overridesPatch, path string, value json.RawMessage) {
+	if isNull(value) {
+		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = nil; return nil })
+		return
+	}
+	switch kindOf(value) {
+	case "string":
+		if r, ok := rd.rateText(path, value); ok {
+			*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = &r; return nil })
+		}
+		return
+	case "object":
+	default:
+		rd.wrong(path, value, rateRule)
+		return
+	}
+	var limit, period *int64
+	before := len(rd.Fields)
+	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "limit":
+			n := rd.whole(path, value, 1, maxPerTime)
+			limit = &n
+		case "period_ms":
+			n := rd.whole(path, value, 1, wire.MaxMillis)
+			period = &n
+		default:
+			return false
+		}
+		return true
+	})
+	if len(rd.Fields) > before {
+		return
+	}
+	p.Partial = p.Partial || limit == nil || period == nil
+	*to = append(*to, func(o *shaper.Overrides, inForce shaper.Rate) error {
+		merged := inForce
+		if o.Rate != nil {
+			merged = *o.Rate
+		}
+		l, ms := merged.Limit, merged.Period.Milliseconds()
+		if limit != nil {
+			l = *limit
+		}
+		if period != nil {
+			ms = *period
+		}
+		r, err := shaper.RateOf(l, ms)
+		if err != nil {
+			return problem.Invalid(path, "object", err.Error())
+		}
+		o.Rate = &r
+		return nil
+	})
+}
+
+// readPaces reads the further rates, which a patch replaces as a whole.
+func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON {
+	paces := []shaper.PaceJSON{}
+	n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
+		pace := shaper.PaceJSON{Burst: 1}
+		before := len(rd.Fields)
+		var text *shaper.Rate
+		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+			switch name {
+			case "rate":
+				if r, ok := rd.rateText(path, value); ok {
+					text = &r
+				}
+			case "limit":
+				pace.Limit = rd.whole(path, value, 1, maxPerTime)
+			case "period_ms":
+				pace.PeriodMS = rd.whole(path, value, 1, wire.MaxMillis)
+			case "burst":
+				pace.Burst = rd.whole(path, value, 1, maxInt)
+			default:
+				return false
+			}
+			return true
+		})
+		if len(rd.Fields) > before {
+			return
+		}
+		switch {
+		case text == nil:
+		case pace.Limit != 0 || pace.PeriodMS != 0:
+			rd.wrong(path, value, "must have rate, or limit and period_ms, not both")
+			return
+		default:
+			pace.Limit, pace.PeriodMS = text.Limit, text.Period.Milliseconds()
+		}
+		if _, err := shaper.RateOf(pace.Limit, pace.PeriodMS); err != nil {
+			rd.wrong(path, value, err.Error())
+		}
+		if len(paces) < shaper.MaxRates {
+			paces = append(paces, pace)
+		}
+	})
+	if n > shaper.MaxRates {
+		rd.wrong(path, value, fmt.Sprintf("must have at most %d elements", shaper.MaxRates))
+	}
+	return paces
+}

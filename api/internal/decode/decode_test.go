@@ -1,0 +1,67 @@
+package decode
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// FuzzMembers holds the parts of an object or array against those that the standard library finds.
+func FuzzMembers(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `[]`, `{"a":1}`, ` { "a" : "b\"}" , "c":[1,{"d":"\\"}] , "" : null } `, `[1, -2.5e3 ,"x]",[],{}]`, `{"\u0061":true,"a":false}`, `{"\ud800":1}`, `[[[[]]]]`, `"x"`, `7`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		value, err := oneValue(body)
+		if err != nil {
+			return
+		}
+		d := json.NewDecoder(bytes.NewReader(value))
+		switch kindOf(value) {
+		case "object":
+			_, _ = d.Token()
+			for name, got := range members(value) {
+				token, err := d.Token()
+				if err != nil || token != name {
+					t.Fatalf("a member %q, want %v (%v)", name, token, err)
+				}
+				sameValue(t, d, got)
+			}
+		case "array":
+			_, _ = d.Token()
+			for got := range elements(value) {
+				sameValue(t, d, got)
+			}
+		default:
+			return
+		}
+		if d.More() {
+			t.Fatalf("%s has more members", value)
+		}
+	})
+}
+
+func sameValue(t *testing.T, d *json.Decoder, got json.RawMessage) {
+	t.Helper()
+	var want json.RawMessage
+	if err := d.Decode(&want); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("a value %s, want %s (%v)", got, want, err)
+	}
+}
+
+func TestHalvesOfSurrogatePairs(t *testing.T) {
+	for text, half := range map[string]bool{
+		`""`: false, `"\u0041"`: false, `"\ud83d\ude00"`: false, `"\uD83D\uDE00\uD83D\uDE00"`: false, `"😀"`: false, `"\ufffd"`: false, `"\\ud800"`: false, `"\\\\udc00\n"`: false, `"\ud7ff\ue000"`: false,
+		`"\ud800"`: true, `"\uDFFF"`: true, `"\udc00\ud800"`: true, `"\ud83d\u0041"`: true, `"\ud83d\\ude00"`: true, `"\ud83d \ude00"`: true, `"\ud83d\ud83d\ude00"`: true, `"\ud83d\ude00\ude00"`: true,
+		`"\\\ud800"`: true, `"\ud83d\"\ude00"`: true,
+	} {
+		var rd reader
+		rd.text("f", json.RawMessage(text), 0, 100)
+		if got := len(rd.Fields) > 0 && strings.Contains(rd.Fields[0].Rule, "surrogate"); got != half || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %v", text, rd.Fields)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+// Package problem maps errors to RFC 9457 problems, the answers of api to failed requests, and
+// declares every kind of them. All packages of api that refuse requests import it.
+package problem
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// URN is the prefix of the type of a problem, for example urn:sluice:problem:queue-full.
+const URN = "urn:sluice:problem:"
+
+// Kind is one kind of problem. Its name never changes, because clients compare the type.
+type Kind struct {
+	Name   string
+	Status int
+	Title  string
+}
+
+// Every kind of problem. The OpenAPI document lists for each operation the kinds that it can
+// answer, by status.
+var (
+	MalformedJSON      = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
+	UnreadableBody     = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
+	Unauthorized       = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
+	TenantMismatch     = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
+	Forbidden          = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
+	NotFound           = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
+	UnknownJob         = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	UnknownTenant      = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
+	UnknownKey         = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
+	UnknownGuard       = Kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key"}
+	UnknownRoute       = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
+	MethodNotAllowed   = Kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here"}
+	StateConflict      = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
+	TooManyKeys        = Kind{"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys"}
+	RevisionMismatch   = Kind{"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed"}
+	TooLarge           = Kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
+	UnsupportedMedia   = Kind{"unsupported-media-type", http.StatusUnsupportedMediaType, "The body has an unsupported format"}
+	InvalidRequest     = Kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
+	DeadlineFarAway    = Kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
+	KeyReused          = Kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
+	RateLimited        = Kind{"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials"}
+	QueueFull          = Kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	NeverFits          = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
+	QueueBytesFull     = Kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's payloads have reached their limit in bytes"}
+	StoreFull          = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
+	TenantDraining     = Kind{"draining", http.StatusServiceUnavailable, "The tenant is draining and takes no jobs"}
+	InternalFault      = Kind{"internal", http.StatusInternalServerError, "The server failed"}
+	StoredDamaged      = Kind{"stored-data-damaged", http.StatusInternalServerError, "The stored data for this request is damaged"}
+	StorageUnavailable = Kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
+	IssuerUnavailable  = Kind{"issuer-unavailable", http.StatusServiceUnavailable, "The keys that verify tokens cannot be fetched yet"}
+	TooManyStreams     = Kind{"too-many-streams", http.StatusServiceUnavailable, "The process has reached its limit of event streams"}
+	Overloaded         = Kind{"overloaded", http.StatusServiceUnavailable, "The process has reached its limit of connections or of memory for large bodies"}
+	ShuttingDown       = Kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
+	Starting           = Kind{"starting", http.StatusServiceUnavailable, "Starting"} // answered by the program, before it has a Server
+)
+
+// Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
+var Kinds = []Kind{
+	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob, UnknownTenant, UnknownKey, UnknownGuard, UnknownRoute, MethodNotAllowed, StateConflict,
+	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused, RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
+	StoredDamaged, StorageUnavailable, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
+}
+
+// Problem is an error with its HTTP answer. Its cause, if any, goes to the log and never to the
+// client.
+type Problem struct {
+	wire.Problem
+	Header http.Header
+	Cause  error
+}
+
+func (p *Problem) Error() string {
+	if p.Cause != nil {
+		return fmt.Sprintf("%s: %v", p.Title, p.Cause)
+	}
+	return p.Title + ": " + p.Detail
+}
+
+func (p *Problem) Unwrap() error { return p.Cause }
+
+// With returns a problem of the kind with this detail.
+func (k Kind) With(detail string) *Problem {
+	return &Problem{Problem: wire.Problem{Type: URN + k.Name, Title: k.Title, Status: k.Status, Detail: detail}}
+}
+
+// SetHeader adds a header to the problem's answer.
+func (p *Problem) SetHeader(name, value string) *Problem {
+	if p.Header == nil {
+		p.Header = http.Header{}
+	}
+	p.Header.Set(name, value)
+	return p
+}
+
+// RetryIn asks the client to retry after the wait, scattered by ratelimit.RetryAfter.
+func (p *Problem) RetryIn(wait time.Duration) *Problem { return p.Retry(ratelimit.RetryAfter(wait)) }
+
+// Retry sets Retry-After in whole seconds.
+func (p *Problem) Retry(seconds int64) *Problem {
+	return p.SetHeader("Retry-After", strconv.FormatInt(seconds, 10))
+}
+
+// Fields collects the rules that a request breaks, at most MaxFieldErrors.
+type Fields []wire.FieldError
+
+// Add notes that the field, whose value has the kind, breaks the rule.
+func (f *Fields) Add(field, kind, rule string) {
+	if len(*f) < MaxFieldErrors {
+		*f = append(*f, wire.FieldError{Field: field, Kind: kind, Rule: rule})
+	}
+}
+
+// Err returns everything noted as one problem, nil if there is nothing.
+func (f Fields) Err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	return InvalidFields(f)
+}
+
+// InvalidFields returns the 422 for these broken rules; its detail is the first of them.
+func InvalidFields(errs []wire.FieldError) *Problem {
+	first := errs[0]
+	p := InvalidRequest.With(fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule))
+	p.Errors = errs
+	return p
+}
+
+// Invalid returns the 422 for one field.
+func Invalid(field, kind, rule string) *Problem {
+	return InvalidFields([]wire.FieldError{{Field: field, Kind: kind, Rule: rule}})
+}
+
+// UnknownRouteAt returns the 404 for fields that name no configured route.
+func UnknownRouteAt(fields ...string) *Problem {
+	p := UnknownRoute.With(fields[0] + " names no configured route")
+	for _, f := range fields[:min(len(fields), MaxFieldErrors)] {
+		p.Errors = append(p.Errors, wire.FieldError{Field: f, Kind: "string", Rule: "must be a configured route"})
+	}
+	return p
+}
+
+func TooLargeBody(what string, limit int64) *Problem {
+	return TooLarge.With(fmt.Sprintf("%s must be at most %d bytes", what, limit))
+}
+
+// Conflict returns the 409 for a job whose state does not allow the request; wanted names the
+// states that do.
+func Conflict(job queue.Job, wanted string) *Problem {
+	p := StateConflict.With(fmt.Sprintf("the job is %v; %s", job.State, wanted))
+	p.State = job.State.String()
+	return p
+}
+
+// Of maps an error to its answer. It is the only such mapping.
+func Of(err error) *Problem {
+	var known *Problem
+	var settings shaper.Problems
+	var size *http.MaxBytesError
+	var refusal *auth.Refusal
+	var guesses *auth.TooManyGuesses
+	answer := func(k Kind, detail string) *Problem {
+		p := k.With(detail)
+		p.Cause = err
+		return p
+	}
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &settings):
+		return invalidSettings(settings)
+	case errors.As(err, &size):
+		return TooLargeBody("the body", size.Limit)
+	case errors.As(err, &refusal):
+		return Unidentified(refusal)
+	case errors.As(err, &guesses):
+		return RateLimited.With(guesses.Error() + "; valid credentials are still accepted").RetryIn(guesses.Wait)
+	case errors.Is(err, auth.ErrNoKeys):
+		return answer(IssuerUnavailable, "send the same request again").Retry(1)
+	case errors.Is(err, keystore.ErrUnknownKey):
+		return answer(UnknownKey, "the tenant has no key with this id")
+	case errors.Is(err, keystore.ErrTooManyKeys):
+		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", keystore.MaxKeys))
+	case errors.Is(err, queue.ErrNotFound):
+		return answer(UnknownJob, "the tenant has no job with this id")
+	case errors.Is(err, queue.ErrConflict):
+		return answer(StateConflict, "the job's state does not allow this operation")
+	case errors.Is(err, queue.ErrRevision):
+		return answer(RevisionMismatch, "the revision named in If-Match is not the current one")
+	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").RetryIn(time.Second)
+	case errors.Is(err, queue.ErrScript):
+		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; the server's log has the cause")
+	default:
+		return answer(InternalFault, "the server's log has the cause")
+	}
+}
+
+// invalidSettings is the 422 for settings, with the names that the API gives them.
+func invalidSettings(ps shaper.Problems) *Problem {
+	errs := make([]wire.FieldError, 0, len(ps))
+	for _, p := range ps {
+		field, kind := p.Field, "number"
+		switch field[strings.LastIndexByte(field, '.')+1:] { // of a route, too
+		case "max_wait":
+			field += "_ms"
+		case "tier":
+			kind = "string"
+		case "rate":
+			kind = "object"
+		case "rates":
+			kind = "array"
+		}
+		errs = append(errs, wire.FieldError{Field: field, Kind: kind, Rule: p.Rule})
+	}
+	if len(errs) == 0 {
+		return InvalidRequest.With("a setting is invalid")
+	}
+	return InvalidFields(errs)
+}
+
+// Write answers with the problem. It sets every header before the first byte.
+func (p *Problem) Write(w http.ResponseWriter) {
+	h := w.Header()
+	for name, values := range p.Header {
+		h[name] = values
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h["Cache-Control"] = []string{"no-store"}
+	deadline.Within(w, deadline.RefuseTimeout)
+	w.WriteHeader(p.Status)
+	// The client may be gone.
+	_ = json.NewEncoder(w).Encode(p.Problem)
+}
+
+// Unidentified returns the 401 of a refused credential.
+func Unidentified(refusal *auth.Refusal) *Problem {
+	return Unauthorized.With(refusal.Error()).SetHeader("WWW-Authenticate", refusal.Challenge())
+}
+
+// MaxFieldErrors bounds how many broken rules one answer lists.
+const MaxFieldErrors = 20

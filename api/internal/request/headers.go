@@ -1,0 +1,216 @@
+// Package request reads the headers and the query of a request. Package api imports it.
+package request
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/wire"
+)
+
+// Names of headers that are Sluice's or a draft's.
+const (
+	TenantHeader = "Sluice-Tenant"
+	KeyHeader    = "Idempotency-Key"
+)
+
+const defaultTenant = "default"
+
+// Tenant is the tenant that the request names, or "default". The name is taken as it stands:
+// percent signs mean nothing.
+func Tenant(h http.Header) (string, error) {
+	values := h[TenantHeader]
+	switch len(values) {
+	case 0:
+		return defaultTenant, nil
+	case 1:
+		return values[0], CheckTenant(TenantHeader, values[0])
+	default:
+		return "", problem.Invalid(TenantHeader, "array", "must not be repeated")
+	}
+}
+
+// CheckTenant is the 422 for a name that no tenant can have. A name that is not UTF-8 could not be
+// shown in JSON without becoming another one's.
+func CheckTenant(field, name string) error {
+	rule := decode.TextRule(name, 1, wire.MaxTenantBytes)
+	if rule == "" && !utf8.ValidString(name) {
+		rule = "must be UTF-8"
+	}
+	if rule != "" {
+		return problem.Invalid(field, "string", rule)
+	}
+	return nil
+}
+
+// IdempotencyKey is the key that the request carries, empty if none. What starts with a double
+// quote is a structured string (draft-ietf-httpapi-idempotency-key-header); anything else is its
+// raw bytes, because most clients send it bare.
+func IdempotencyKey(h http.Header) (string, error) {
+	values := h[KeyHeader]
+	if len(values) == 0 {
+		return "", nil
+	}
+	if len(values) > 1 {
+		return "", problem.Invalid(KeyHeader, "array", "must not be repeated")
+	}
+	key := values[0]
+	if strings.HasPrefix(key, `"`) {
+		item, err := httpsfv.UnmarshalItem(values)
+		quoted, isString := item.Value.(string)
+		if err != nil || !isString {
+			return "", problem.Invalid(KeyHeader, "string", "starts with a quote and so must be a structured string (RFC 9651)")
+		}
+		key = quoted
+	}
+	if rule := decode.TextRule(key, 1, wire.MaxKeyBytes); rule != "" {
+		return "", problem.Invalid(KeyHeader, "string", rule)
+	}
+	return key, nil
+}
+
+// TraceParent is the trace that the request belongs to (W3C Trace Context), empty if the header
+// is absent or not valid, which the recommendation wants ignored. Of a version that is not known
+// yet, the parts that every version has are kept, as version 00.
+func TraceParent(h http.Header) string {
+	values := h["Traceparent"]
+	if len(values) != 1 {
+		return ""
+	}
+	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	value := values[0]
+	if len(value) < size || len(value) > size && (value[:2] == "00" || value[size] != '-') {
+		return ""
+	}
+	parts := strings.Split(value[:size], "-")
+	if len(parts) != 4 || parts[0] == "ff" {
+		return ""
+	}
+	for i, digits := range []int{2, 32, 16, 2} {
+		zero := strings.Trim(parts[i], "0") == ""
+		if len(parts[i]) != digits || strings.Trim(parts[i], "0123456789abcdef") != "" || zero && digits > 2 {
+			return ""
+		}
+	}
+	if parts[0] == "00" {
+		return value
+	}
+	sampled := "00"
+	if strings.ContainsRune("13579bdf", rune(parts[3][1])) {
+		sampled = "01"
+	}
+	return "00-" + parts[1] + "-" + parts[2] + "-" + sampled
+}
+
+// Preference is how long the client prefers to wait for the job's end.
+type Preference struct {
+	Wait  time.Duration
+	Given bool
+}
+
+// Applied is the value of Preference-Applied.
+func (p Preference) Applied() string {
+	return "wait=" + strconv.Itoa(int(p.Wait/time.Second))
+}
+
+// Prefer reads wait=N out of the Prefer headers (RFC 7240) leniently: the first wait counts, more
+// than 30 counts as 30, and what cannot be read is no preference.
+func Prefer(h http.Header) Preference {
+	for _, value := range h["Prefer"] {
+		for _, one := range splitQuoted(value, ',') {
+			name, rest, _ := strings.Cut(splitQuoted(one, ';')[0], "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+				continue
+			}
+			seconds, ok := wholeSeconds(strings.Trim(strings.TrimSpace(rest), `"`))
+			if !ok {
+				return Preference{}
+			}
+			return Preference{Wait: time.Duration(seconds) * time.Second, Given: true}
+		}
+	}
+	return Preference{}
+}
+
+// wholeSeconds reads digits alone, of any length, bounded to the longest wait.
+func wholeSeconds(s string) (int, bool) {
+	if s == "" || strings.Trim(s, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n > wire.MaxWaitSeconds { // so many digits that it must be more
+		n = wire.MaxWaitSeconds
+	}
+	return n, true
+}
+
+// splitQuoted splits at sep where it does not stand inside a quoted string. There is always at
+// least one part.
+func splitQuoted(s string, sep byte) []string {
+	if strings.IndexByte(s, sep) < 0 {
+		return []string{s}
+	}
+	var parts []string
+	quoted, from := false, 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case quoted && s[i] == '\\':
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == sep && !quoted:
+			parts = append(parts, s[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, s[from:])
+}
+
+// Revisions is the condition of a change. The zero value is none.
+type Revisions struct {
+	Listed    bool    // one of revisions must be the current one
+	Revisions []int64 // those of the entity tags that can be revisions at all
+}
+
+// IfMatch reads If-Match (RFC 9110): "*", or a list of entity tags, weak or strong, which quote a
+// revision. A tag that quotes something else is no error; it just never matches.
+func IfMatch(h http.Header) (Revisions, error) {
+	values := h["If-Match"]
+	if len(values) == 0 {
+		return Revisions{}, nil
+	}
+	list := strings.Join(values, ",")
+	if strings.TrimSpace(list) == "*" {
+		return Revisions{}, nil
+	}
+	m := Revisions{Listed: true}
+	tags := 0
+	for _, tag := range splitQuoted(list, ',') {
+		if tag = strings.TrimSpace(tag); tag == "" {
+			continue
+		}
+		tags++
+		tag = strings.TrimPrefix(tag, "W/")
+		if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' || strings.Contains(tag[1:len(tag)-1], `"`) {
+			return Revisions{}, problem.Invalid("If-Match", "string", `must be * or a list of quoted revisions, such as "7"`)
+		}
+		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil && ETag(n) == tag {
+			m.Revisions = append(m.Revisions, n)
+		}
+	}
+	if tags == 0 {
+		return Revisions{}, problem.Invalid("If-Match", "nothing", `must be * or a list of quoted revisions, such as "7"`)
+	}
+	return m, nil
+}
+
+// ETag names a revision. It stands for the tenant's settings; the figures beside them change
+// without it.
+func ETag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }

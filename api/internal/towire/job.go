@@ -1,0 +1,102 @@
+// Package towire converts values of the queue and of package live into the JSON forms of package
+// wire. Package api imports it.
+package towire
+
+import (
+	"encoding/base64"
+	"time"
+	"unicode/utf8"
+
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Job is the job in its JSON form. A job of which only the key is known has no state; it has
+// ended long ago.
+func Job(j queue.Job) *wire.Job {
+	out := &wire.Job{
+		ID:             j.ID,
+		Tenant:         j.Tenant,
+		Route:          j.Route,
+		Type:           j.Type,
+		Done:           j.State.Done() || j.State == 0,
+		Position:       j.Position,
+		EstimatedStart: UTC(j.EstimatedStart),
+		Attempts:       j.Attempts,
+		MaxAttempts:    j.MaxAttempts,
+		Created:        UTC(j.Created),
+		Scheduled:      UTC(j.Scheduled),
+		Started:        UTC(j.Started),
+		Finished:       UTC(j.Finished),
+	}
+	if j.State != 0 {
+		out.State = j.State.String()
+	}
+	if j.State != shaper.Queued {
+		out.Position = 0
+	}
+	if e := j.LastError; e != nil {
+		out.LastError = &wire.JobError{Message: e.Message, Status: e.Status, At: UTC(e.At)}
+	}
+	for i, a := range j.Log {
+		out.AttemptLog = append(out.AttemptLog, wire.Attempt{
+			Attempt: a.Number, Outcome: outcomeOf(j, i), At: UTC(a.At), Status: a.Status, Message: a.Message,
+		})
+	}
+	if r := j.Response; r != nil {
+		out.Response = responseOf(r)
+	}
+	return out
+}
+
+// OperatorJob is the job as operators see it: with what its upstream's clients must not learn.
+func OperatorJob(j queue.Job) *wire.Job {
+	out := Job(j)
+	if j.LastError != nil {
+		out.LastError.Detail = j.LastError.Detail
+	}
+	return out
+}
+
+var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
+
+// outcomeOf names how the i-th delivery of the log ended. The log has what the worker asked for; a
+// hold that found no free one left may have made the job dead instead.
+func outcomeOf(j queue.Job, i int) string {
+	a := j.Log[i]
+	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
+		return outcomeNames[shaper.Die]
+	}
+	return outcomeNames[a.Event]
+}
+
+// responseOf keeps text as it is; whatever JSON could not repeat byte for byte goes as base64.
+func responseOf(r *queue.Response) *wire.Response {
+	out := &wire.Response{Status: r.Status, Headers: r.Headers, Body: string(r.Body), BodyTruncated: r.Truncated}
+	if out.Headers == nil {
+		out.Headers = map[string]string{}
+	}
+	if !utf8.Valid(r.Body) {
+		out.Body, out.BodyEncoding = base64.StdEncoding.EncodeToString(r.Body), "base64"
+	}
+	return out
+}
+
+// UTC is the time in UTC; the zero time stays zero. What is stored may be later than
+// decode.LastTime, and is shown as that.
+func UTC(t time.Time) time.Time {
+	switch {
+	case t.IsZero():
+		return time.Time{}
+	case t.After(decode.LastTime):
+		return decode.LastTime
+	}
+	return t.UTC()
+}
+
+func Key(k keystore.Key) wire.Key {
+	return wire.Key{ID: k.ID, Name: k.Name, Created: UTC(k.Created), Expires: UTC(k.Expires)}
+}

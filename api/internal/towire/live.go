@@ -1,0 +1,119 @@
+package towire
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/internal/arrivals"
+	"github.com/7509e464/sluice/api/internal/live"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/reports"
+)
+
+// overviewRoutes are the routes in an overview, which is sent four times a second.
+const overviewRoutes = 50
+
+func Overview(o live.Overview) wire.Overview {
+	out := wire.Overview{
+		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
+		Workers: o.Workers.Live, Dead: o.Dead, Routes: Firsts(Routes(o.Workers.Routes), overviewRoutes, ByTrouble),
+		Store: wire.StoreState{
+			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping), UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
+			Version: o.Store.Version, Differing: o.Store.Differing,
+		},
+	}
+	if o.Workers.Lateness.Sum() > 0 {
+		out.Lateness = new(fineMS(o.Workers.Lateness.Quantile(0.99)))
+	}
+	if o.Err != nil {
+		out.Store.Error = storeError(o.Err)
+	}
+	return out
+}
+
+// breakerNames are the states of circuit breakers in the API.
+var breakerNames = map[reports.BreakerState]string{reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open"}
+
+func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
+	out := make([]wire.RouteLine, 0, len(routes))
+	for name, l := range routes {
+		out = append(out, wire.RouteLine{Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended, Failed: l.Failed})
+	}
+	return out
+}
+
+// ByTrouble orders routes, those first that need a look.
+func ByTrouble(a, b wire.RouteLine) int {
+	states := []string{"open", "half-open", "closed"}
+	return cmp.Or(
+		cmp.Compare(slices.Index(states, a.Breaker), slices.Index(states, b.Breaker)), cmp.Compare(b.Failed, a.Failed),
+		cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Route, b.Route),
+	)
+}
+
+// storeError says why the store is not ok, without what only a log may tell.
+func storeError(err error) string {
+	text := err.Error()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || strings.Contains(text, "timeout"):
+		return "no answer in time"
+	case strings.Contains(text, "OOM "):
+		return "out of memory"
+	case strings.Contains(text, "LOADING "):
+		return "loading its data"
+	case strings.Contains(text, "BUSY "):
+		return "busy with a script"
+	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") || strings.Contains(text, "NOPERM"):
+		return "refuses the credentials"
+	case strings.Contains(text, "CLUSTERDOWN") || strings.Contains(text, "MASTERDOWN"):
+		return "part of the cluster is down"
+	}
+	return "cannot be reached"
+}
+
+func TenantNow(d *live.Detail) wire.TenantNow {
+	quantile := func(q float64) int64 {
+		if len(d.Waits) == 0 {
+			return 0
+		}
+		at := max(0, int(math.Ceil(q*float64(len(d.Waits))))-1)
+		return d.Waits[at].Milliseconds()
+	}
+	return wire.TenantNow{At: d.At.UTC(), Tenant: Tenant(d.Tenant), WaitP50MS: quantile(0.5), WaitP95MS: quantile(0.95), WaitP99MS: quantile(0.99)}
+}
+
+// fineMS is a time in milliseconds with three digits after the point: these are often below one.
+func fineMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())) / 1000 }
+
+// Firsts are the first n in order. It keeps no more than twice as many in order at a time, for
+// there may be thousands.
+func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
+	if n <= 0 {
+		return nil
+	}
+	kept := make([]T, 0, min(len(list), 2*n))
+	for _, x := range list {
+		if kept = append(kept, x); len(kept) == 2*n {
+			slices.SortFunc(kept, order)
+			kept = kept[:n]
+		}
+	}
+	slices.SortFunc(kept, order)
+	return kept[:min(len(kept), n)]
+}
+
+func Arrivals(came []arrivals.Arrival, lost int64) wire.Arrivals {
+	out := wire.Arrivals{Items: make([]wire.Arrival, len(came)), Lost: lost}
+	for i, a := range came {
+		out.Items[i] = wire.Arrival{At: a.At.Time(), Cost: a.Cost, Route: a.Route, Outcome: "refused"}
+		if a.Admitted {
+			out.Items[i].Outcome = "admitted"
+		}
+	}
+	return out
+}

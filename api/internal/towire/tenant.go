@@ -1,0 +1,80 @@
+package towire
+
+import (
+	"time"
+
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Tenant is the tenant in its JSON form.
+func Tenant(t queue.Tenant) wire.Tenant {
+	out := wire.Tenant{
+		Tenant: t.Name, Tier: t.Tier, Policy: policy(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
+		Figures: figures(t.Figures), StoredBytes: t.Stored, DeadBytes: t.DeadBytes,
+	}
+	if !t.API.Empty() {
+		out.Overrides = new(wire.OverridesOf(t.API))
+	}
+	for route, f := range t.Routes {
+		if out.Routes == nil {
+			out.Routes = map[string]wire.Flow{}
+		}
+		out.Routes[route] = wire.Flow{Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures)}
+	}
+	return out
+}
+
+func policy(p shaper.Policy, sources map[string]string) wire.Policy {
+	out := wire.Policy{
+		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
+		Paused: p.Paused, Sources: sources,
+	}
+	if out.Sources == nil {
+		out.Sources = map[string]string{}
+	}
+	return out
+}
+
+// heldUntil is when the hold ends, zero where there is none.
+func heldUntil(f queue.Figures) time.Time {
+	if f.HeldUntil.IsZero() {
+		return time.Time{}
+	}
+	return f.HeldUntil.UTC()
+}
+
+func figures(f queue.Figures) wire.Figures {
+	return wire.Figures{
+		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
+		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, DeadLetters: f.Dead, Dead: f.DeadTotal,
+		HeldUntil: heldUntil(f), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
+	}
+}
+
+func Swept(swept queue.Swept) wire.Swept {
+	out := wire.Swept{Count: swept.Count, More: swept.More, CreatedBefore: UTC(swept.CreatedBefore)}
+	if a := swept.Refusal; a != nil {
+		out.Stopped = problem.QueueFull.Name
+		switch a.Outcome {
+		case shaper.Draining:
+			out.Stopped = problem.TenantDraining.Name
+		case shaper.FullOfBytes:
+			out.Stopped = problem.QueueBytesFull.Name
+		}
+		out.RetryAfterMS = ratelimit.Millis(a.RetryAfter)
+	}
+	return out
+}
+
+func Line(b *queue.Brief) wire.TenantLine {
+	return wire.TenantLine{
+		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,
+		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
+		Succeeded: b.Succeeded, DeadLetters: b.Dead, Dead: b.DeadTotal,
+		HeldUntil: heldUntil(b.Figures), HeldBy: b.HeldBy.By, HeldStatus: b.HeldBy.Status,
+	}
+}
