@@ -35,7 +35,7 @@ func TestSpansOfSubmissions(t *testing.T) {
 	told := func(s sdk.ReadOnlySpan, key attribute.Key) string {
 		for _, a := range s.Attributes() {
 			if a.Key == key {
-				return a.Value.Emit()
+				return a.Value.String()
 			}
 		}
 		return ""

@@ -312,8 +312,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		a.NextSlot = 0
 		return after, a
 	}
-	after, a := ask()
-	if a.Outcome != shaper.Admitted {
+	if _, a := ask(); a.Outcome != shaper.Admitted {
 		m.reachIf(a.Outcome == shaper.Full, "replay full")
 		return lua.JobDone, a
 	}
@@ -321,7 +320,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	delete(m.outbox, r.id)
 	m.deadLeft(f, jobBytes(j))
 	m.live(f, jobBytes(j))
-	after, a = ask()
+	after, a := ask()
 	f.Flow = after
 	become(j, shaper.Replay)
 	j.Seq, j.At, j.Attempts, j.FreeLeases, j.Tag, j.MaxAttempts = f.Seq, m.now, 0, 0, r.tag, r.maxAttempts

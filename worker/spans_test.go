@@ -30,7 +30,7 @@ func recorded() (*spans.Tracer, *tracetest.SpanRecorder) {
 func toldOf(s sdk.ReadOnlySpan, key attribute.Key) string {
 	for _, a := range s.Attributes() {
 		if a.Key == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""

@@ -60,8 +60,8 @@ var seeded = []bug{
 	},
 	{
 		"write-before-read", "a script writes before it has read what it needs", "./lua", "TestParity/redis/traced",
-		"lua/settle.lua", "local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}\n",
-		"local flows, touched, jobs, ids, read, names, whole = {}, {}, {}, {}, {}, {}, {}\n" +
+		"lua/settle.lua", "local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}\n",
+		"local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}\n" +
 			"if KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",
 	},
 	{

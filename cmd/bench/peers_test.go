@@ -109,7 +109,7 @@ func TestFloorLine(t *testing.T) {
 		{What: "floor", spacing: spacing{Deviates: 0.4, Tau999: 1, TauMax: 7}},
 		{What: "floor", spacing: spacing{Deviates: 0.6, Tau999: 2, TauMax: 6}},
 	})
-	if !strings.Contains(line, "gaps in 1 of 2 runs, those of τ* in 1:") {
+	if !strings.Contains(line, "gaps in 1 of 2 runs, those of τ* in 1;") {
 		t.Error(line)
 	}
 }

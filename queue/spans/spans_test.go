@@ -43,7 +43,7 @@ func one(t *testing.T, r *tracetest.SpanRecorder) sdk.ReadOnlySpan {
 func attributes(s sdk.ReadOnlySpan) string {
 	var b strings.Builder
 	for _, a := range s.Attributes() {
-		fmt.Fprintf(&b, "%s=%s ", a.Key, a.Value.Emit())
+		fmt.Fprintf(&b, "%s=%s ", a.Key, a.Value.String())
 	}
 	return strings.TrimSpace(b.String())
 }

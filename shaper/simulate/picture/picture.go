@@ -102,11 +102,6 @@ func area(values plotter.XYs, c color.Color) *plotter.Line {
 	return &plotter.Line{XYs: values, StepStyle: plotter.PostStep, FillColor: c}
 }
 
-// outline is the steps alone.
-func outline(values plotter.XYs, c color.Color) *plotter.Line {
-	return &plotter.Line{XYs: values, StepStyle: plotter.PostStep, LineStyle: draw.LineStyle{Color: c, Width: vg.Points(1.2)}}
-}
-
 // bound is a dashed line across the panel.
 func bound(from, to, y float64) *plotter.Line {
 	return &plotter.Line{

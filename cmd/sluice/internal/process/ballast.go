@@ -10,6 +10,8 @@ import "os"
 // Neither GOGC nor GOMEMLIMIT does this for small and large heaps alike. GOGC=1600 lets a live heap
 // of 200 MB grow to 2.2 GB. A memory limit with it collects without end above the limit: 104
 // collections for 2 GB with 400 MB live and a limit of 256 MB, against 5 with the ballast.
+//
+//lint:ignore U1000 It only occupies the heap.
 var ballast []byte
 
 // loadBallast leaves the choice to the operator where GOGC is set.
