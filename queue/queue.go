@@ -61,6 +61,7 @@ type Retention struct {
 // Queue is the side of clients and operators. Broker is the workers' side.
 type Queue struct {
 	engine       *Engine
+	owned        bool // by Connect: Close closes the engine
 	store        *store.Store
 	policies     *policies.Keeper
 	mender       *repair.Mender
@@ -141,11 +142,30 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	return q, nil
 }
 
+// Connect opens an engine and a queue on it, for a program that uses the engine for nothing else.
+// Close closes both. Its errors are those of OpenEngine and Open.
+func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
+	engine, err := OpenEngine(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	q, err := Open(ctx, engine, o)
+	if err != nil {
+		return nil, errors.Join(err, engine.Close())
+	}
+	q.owned = true
+	return q, nil
+}
+
 // Close stops the background work of the queue. Calls under way may fail.
 func (q *Queue) Close() error {
 	q.policies.Close()
 	q.flusher.close()
-	return q.watcher.close()
+	err := q.watcher.close()
+	if q.owned {
+		err = errors.Join(err, q.engine.Close())
+	}
+	return err
 }
 
 // Broker is the workers' side of the queue.

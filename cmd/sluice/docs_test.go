@@ -212,3 +212,24 @@ func TestCommandsOfPages(t *testing.T) {
 		t.Errorf("%d commands were found", commands)
 	}
 }
+
+// TestGoPage checks that the program in docs/go.md is the tested example of package api.
+func TestGoPage(t *testing.T) {
+	page, err := os.ReadFile(repository + "/docs/go.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile(repository + "/api/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(page), "```go\n")
+	block, _, _ = strings.Cut(block, "```")
+	lines := strings.Split(strings.TrimSpace(block), "\n")
+	if len(lines) > 17 { // 15 without the first and the last
+		t.Errorf("the program has %d lines", len(lines)-2)
+	}
+	if !strings.Contains(string(example), "\t"+strings.Join(lines, "\n\t")) {
+		t.Errorf("api/example_test.go does not contain:\n%s", block)
+	}
+}

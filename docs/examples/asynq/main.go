@@ -7,11 +7,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
-	"log/slog"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -19,10 +16,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
@@ -42,62 +37,35 @@ func handlers() *asynq.ServeMux {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Getenv("REDIS_URL"), "127.0.0.1:8080", "127.0.0.1:8081"); err != nil {
+	worker.ReserveProcessor() // both make departures more exact on few cores
+	worker.ShortenTurns()
+	at := api.Addresses{Intake: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
+	if err := run(ctx, os.Getenv("REDIS_URL"), at); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run serves the intake and the admin listener, and runs the jobs, until ctx ends.
-func run(ctx context.Context, redisURL, intake, admin string) error {
-	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: redisURL, Embedded: redisURL == ""})
-	if err != nil {
-		return err
-	}
-	defer engine.Close()
+// run serves the intake and the admin listener, which has the dashboard, and runs the jobs. When
+// ctx ends, all of it stops in order.
+func run(ctx context.Context, redisURL string, at api.Addresses) error {
+	metrics := prometheus.NewRegistry() // of all parts, for /metrics of the admin listener
 	policy := shaper.DefaultPolicy()
 	policy.Rate = shaper.Rate{Limit: 5, Period: time.Second}
-	metrics := prometheus.NewRegistry() // of all parts, for /metrics of the admin listener
-	q, err := queue.Open(ctx, engine, queue.Options{Defaults: policy, Registerer: metrics})
+	q, err := queue.Connect(ctx, queue.EngineOptions{URL: redisURL, Embedded: redisURL == ""},
+		queue.Options{Defaults: policy, Registerer: metrics})
 	if err != nil {
 		return err
 	}
 	defer q.Close()
-
-	server, err := api.New(api.BackendOf(q), api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Registerer: metrics, Gatherer: metrics})
+	server, err := api.New(api.BackendOf(q), api.Config{Registerer: metrics, Gatherer: metrics,
+		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
 	if err != nil {
 		return err
 	}
-	worker.ReserveProcessor()
-	worker.ShortenTurns()
-	w, err := worker.New(q, worker.Config{Handler: handlers(), Routes: map[string]worker.Route{"default": {Handler: true}}, Registerer: metrics})
+	w, err := worker.New(q, worker.Config{Handler: handlers(), Registerer: metrics,
+		Routes: map[string]worker.Route{"default": {Handler: true}}})
 	if err != nil {
 		return err
 	}
-	server.Remember() // the dashboard begins with the minutes before it was opened
-
-	// Whatever fails ends the rest. The end has an order: no new jobs, then the worker with what it
-	// runs, then the listeners.
-	all, ctx := errgroup.WithContext(ctx)
-	listeners := []*http.Server{
-		listen.Server(intake, server.Intake(), slog.Default()),
-		listen.Server(admin, server.Admin(), slog.Default()), // with the dashboard at /
-	}
-	for _, l := range listeners {
-		all.Go(func() error {
-			if err := l.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-				return err
-			}
-			return nil
-		})
-	}
-	context.AfterFunc(ctx, server.Drain)
-	all.Go(func() error {
-		err := w.Run(ctx)
-		server.End()
-		for _, l := range listeners {
-			_ = l.Close()
-		}
-		return err
-	})
-	return all.Wait()
+	return server.Run(ctx, at, w.Run)
 }

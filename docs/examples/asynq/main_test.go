@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/api"
 )
 
 // free is an address at which nothing listens.
@@ -30,7 +32,7 @@ func TestRun(t *testing.T) {
 	defer stop()
 	intake, admin := free(t), free(t)
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, "", intake, admin) }()
+	go func() { ended <- run(ctx, "", api.Addresses{Intake: intake, Admin: admin}) }()
 
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
@@ -83,7 +85,7 @@ func TestRunWithoutAListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := run(t.Context(), "", l.Addr().String(), free(t)); err == nil || !strings.Contains(err.Error(), "in use") {
+	if err := run(t.Context(), "", api.Addresses{Intake: free(t), Admin: l.Addr().String()}); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("it ended with %v", err)
 	}
 }

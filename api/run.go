@@ -1,0 +1,82 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/7509e464/sluice/api/listen"
+)
+
+// shutdownGrace bounds how long Run waits for answers that are under way at the end.
+const shutdownGrace = 5 * time.Second
+
+// Addresses are those on which Run listens, as host:port. An empty one is not served.
+type Addresses struct {
+	Intake string
+	Admin  string // has the dashboard at /
+}
+
+// Run serves both listeners and runs work, such as the Run of a worker, until ctx ends or one of
+// them fails. It returns the failure, or nil.
+//
+// It stops in this order: new jobs are refused; work ends, while clients still read their jobs; the
+// event streams end; the listeners close. The caller closes the queue after that.
+func (s *Server) Run(ctx context.Context, at Addresses, work ...func(context.Context) error) error {
+	all, ctx := errgroup.WithContext(ctx)
+	bounds := listen.Limits{
+		Connections: s.cfg.MaxRequests, PerAddress: int(s.cfg.AddressShare.Of(int64(s.cfg.MaxRequests))),
+		Proxies: s.cfg.TrustedProxies,
+	}
+	var servers []*http.Server
+	for _, l := range []struct {
+		name, address string
+		handler       http.Handler
+	}{{"api", at.Intake, s.Intake()}, {"admin", at.Admin, s.Admin()}} {
+		if l.address == "" {
+			continue
+		}
+		server := listen.Server(l.address, l.handler, s.log)
+		socket, err := net.Listen("tcp", l.address)
+		if err != nil {
+			for _, before := range servers {
+				_ = before.Close()
+			}
+			return errors.Join(fmt.Errorf("api: %w", err), all.Wait())
+		}
+		servers = append(servers, server)
+		limited := listen.Limit(socket, l.name, bounds)
+		limited.Attend(server)
+		all.Go(func() error {
+			if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("api: %w", err)
+			}
+			return nil
+		})
+	}
+	s.Remember()
+	defer context.AfterFunc(ctx, s.Drain)()
+	all.Go(func() error {
+		works, inner := errgroup.WithContext(ctx)
+		for _, run := range work {
+			works.Go(func() error { return run(inner) })
+		}
+		works.Go(func() error { <-inner.Done(); return nil })
+		err := works.Wait()
+		s.End()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer cancel()
+		for _, server := range servers {
+			if server.Shutdown(grace) != nil {
+				_ = server.Close() // what is still under way is cut off
+			}
+		}
+		return err
+	})
+	return all.Wait()
+}
