@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func run(ctx context.Context, args []string, std console.Stdio, environ []string) int {
 	var grammar struct {
 		Submit SubmitCmd `cmd:""`
+		Job    Cmd       `cmd:""`
 	}
 	return command.Run(ctx, &grammar, args, std, environ)
 }

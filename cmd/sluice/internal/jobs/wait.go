@@ -10,6 +10,10 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
+// firstRead is the least time for the first read of the job, so that the command prints its state
+// even with a timeout shorter than a request.
+const firstRead = 5 * time.Second
+
 type jobWaitCmd struct {
 	jobFlags
 	Timeout time.Duration `default:"5m" help:"Maximum time to wait [5m]."`
@@ -32,7 +36,9 @@ func (c *jobWaitCmd) Run(a *console.App) error {
 	}
 	ctx, cancel := context.WithTimeout(a.Ctx, c.Timeout)
 	defer cancel()
-	job, err := remote.Job(ctx, c.Tenant, c.ID, 0)
+	first, read := context.WithTimeout(a.Ctx, max(c.Timeout, firstRead))
+	defer read()
+	job, err := remote.Job(first, c.Tenant, c.ID, 0)
 	if err != nil {
 		return fmt.Errorf("read the job: %w", err)
 	}
