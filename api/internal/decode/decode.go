@@ -29,13 +29,16 @@ type reader struct{ problem.Fields }
 // the space around it. All other functions need a value that it has checked.
 func oneValue(body []byte) (json.RawMessage, error) {
 	value := bytes.Trim(body, " \t\r\n")
+	if jsontext.Value(value).IsValid(jsontext.AllowDuplicateNames(true)) { // most bodies
+		return value, nil
+	}
 	if len(value) == 0 {
 		return nil, problem.MalformedJSON.With("the body is empty")
 	}
 	if !utf8.Valid(body) {
 		return nil, problem.MalformedJSON.With("the body is not UTF-8")
 	}
-	if json.Valid(body) {
+	if json.Valid(body) { // with half surrogate pairs, which payloads may contain
 		return value, nil
 	}
 	var syntax *json.SyntaxError
@@ -199,10 +202,13 @@ func elements(array json.RawMessage) iter.Seq[json.RawMessage] {
 	}
 }
 
-// inside returns a decoder behind the first bracket of the value. The reader reports repeated names
-// and half surrogate pairs itself, with their paths, and payloads may contain both.
+// lenient accepts repeated names and half surrogate pairs. The reader reports them itself, with
+// their paths, and payloads may contain both.
+var lenient = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+
+// inside returns a decoder behind the first bracket of the value.
 func inside(value json.RawMessage) *jsontext.Decoder {
-	d := jsontext.NewDecoder(bytes.NewBuffer(value), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	d := jsontext.NewDecoder(bytes.NewBuffer(value), lenient...)
 	_, _ = d.ReadToken()
 	return d
 }
