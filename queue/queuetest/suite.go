@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -294,6 +296,22 @@ func receive[T any](s *suite, what string, c <-chan T) T {
 		s.Fatalf("waited %v in vain for: %s", limit, what)
 	}
 	panic("not reached")
+}
+
+// compare compares two values field by field.
+func compare[T any](s *suite, what string, got, want T) {
+	s.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// within insists on a value from low to high.
+func within[T ~int64 | ~float64](s *suite, what string, got, low, high T) {
+	s.Helper()
+	if got < low || got > high {
+		s.Errorf("%s is %v, want %v to %v", what, got, low, high)
+	}
 }
 
 // equal compares two values that print well.

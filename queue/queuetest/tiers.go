@@ -257,9 +257,8 @@ func policiesCapacity(s *suite) {
 	jobs := s.backlog(6, work())
 	s.policies(func(b *shaper.Baseline) { b.Defaults.Capacity = 4 }, nil)
 	v := s.submit(work())
-	if v.Outcome != shaper.Full || v.Depth != 6 || v.Capacity != 4 {
-		s.Errorf("above the capacity: %+v", v)
-	}
+	compare(s, "above the capacity", shaper.Admission{Outcome: v.Outcome, Depth: v.Depth, Capacity: v.Capacity},
+		shaper.Admission{Outcome: shaper.Full, Depth: 6, Capacity: 4})
 	s.sameOrder(s.lease(2), ids(jobs[:2])...)
 	equal(s, "the outcome at the capacity", s.submit(work()).Outcome, shaper.Full)
 	s.sameOrder(s.lease(1), jobs[2].ID)
@@ -279,17 +278,24 @@ func dryRun(s *suite) {
 		}})
 	}
 	t, err := try(func(o *shaper.Overrides) { o.Tier, o.Capacity = pointer("pro"), nil })
-	if err != nil || t.Tier != "pro" || t.Policy.Rate != fourth || t.Policy.Capacity != 1000 || t.Revision != 1 || t.Depth != 3 {
-		s.Errorf("the tenant as it would be: %+v, %v", t, err)
+	if err != nil {
+		s.Fatalf("a dry run: %v", err)
 	}
+	picked := func(t queue.Tenant) queue.Tenant {
+		return queue.Tenant{
+			Tier: t.Tier, Revision: t.Revision, Reason: t.Reason, Policy: shaper.Policy{Rate: t.Policy.Rate, Capacity: t.Policy.Capacity},
+			Figures: queue.Figures{Depth: t.Depth},
+		}
+	}
+	would := queue.Tenant{Tier: "pro", Revision: 1, Policy: shaper.Policy{Rate: fourth, Capacity: 1000}, Figures: queue.Figures{Depth: 3}}
+	would.Reason = t.Reason
+	compare(s, "the tenant as it would be", picked(t), would)
 	var problems shaper.Problems
 	if _, err := try(func(o *shaper.Overrides) { o.Capacity = pointer(int64(-1)) }); !errors.As(err, &problems) {
 		s.Errorf("a wrong one: %v", err)
 	}
-	t = s.tenant(tenant)
-	if t.Tier != "" || t.Policy.Rate != quick || t.Policy.Capacity != 9 || t.Revision != 1 || t.Reason != "" {
-		s.Errorf("it changed the tenant: %+v", t)
-	}
+	is := queue.Tenant{Revision: 1, Policy: shaper.Policy{Rate: quick, Capacity: 9}, Figures: queue.Figures{Depth: 3}}
+	compare(s, "the tenant, unchanged", picked(s.tenant(tenant)), is)
 	if entries, err := s.q.History(s.ctx, tenant); err != nil || len(entries) != 1 {
 		s.Errorf("the history: %+v, %v", entries, err)
 	}
