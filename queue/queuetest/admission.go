@@ -84,7 +84,7 @@ func verdictFacts(s *suite) {
 		equal(s, "the rate", v.Rate, slow)
 		equal(s, "the estimate from now", v.Start.Sub(v.Now), time.Duration(i)*time.Minute)
 		j := v.Job
-		compare(s, "the job", queue.Job{State: j.State, Position: j.Position, EstimatedStart: j.EstimatedStart},
+		Compare(s, "the job", Only(j, "State", "Position", "EstimatedStart"),
 			queue.Job{State: shaper.Queued, Position: i + 1, EstimatedStart: v.Start.Time()})
 	}
 }

@@ -157,7 +157,7 @@ func scheduled(s *suite) {
 	w.Delay = time.Hour
 	v := s.submit(w)
 	j := s.job(v.Job.ID)
-	compare(s, "a delayed job", queue.Job{State: j.State, Position: j.Position, Scheduled: j.Scheduled},
+	Compare(s, "a delayed job", Only(j, "State", "Position", "Scheduled"),
 		queue.Job{State: shaper.Scheduled, Scheduled: j.Created.Add(time.Hour)})
 	equal(s, "whether it starts before it is due", j.EstimatedStart.Before(j.Scheduled), false)
 	full := s.submit(work())

@@ -42,8 +42,8 @@ var fileTests = map[string]func(*suite){
 
 func tenantNeverSeen(s *suite) {
 	t := s.tenant("never seen")
-	compare(s, "the policy", t.Policy, shaper.Policy{Rate: quick, Burst: 1, Capacity: 1000})
-	compare(s, "the figures", t.Figures, queue.Figures{LimitedBy: "idle", EffectiveRate: 1000})
+	Compare(s, "the policy", t.Policy, shaper.Policy{Rate: quick, Burst: 1, Capacity: 1000})
+	Compare(s, "the figures", t.Figures, queue.Figures{LimitedBy: "idle", EffectiveRate: 1000})
 	equal(s, "the revision", t.Revision, 0)
 	names, _, err := s.q.Tenants(s.ctx, "", 10)
 	if err != nil || len(names) != 0 {
@@ -216,7 +216,7 @@ func holdEnded(s *suite) {
 		s.Fatalf("the history is %+v, %v, want one entry", history, err)
 	}
 	h := history[0]
-	compare(s, "the entry", queue.HistoryEntry{Action: h.Action, Actor: h.Actor, Reason: h.Reason},
+	Compare(s, "the entry", Only(h, "Action", "Actor", "Reason"),
 		queue.HistoryEntry{Action: queue.ActionUnhold, Actor: "operator", Reason: "mended"})
 }
 

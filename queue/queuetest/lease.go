@@ -202,7 +202,7 @@ func leaseExpires(s *suite) {
 		equal(s, "the epoch", l.Epoch, first[i].Epoch+1)
 		equal(s, "the attempt", l.Attempt, 1)
 		if l.Stamp <= first[1].Stamp {
-			s.Errorf("leased again with the stamp %d, want it after the last of the first leases, %d", l.Stamp, first[1].Stamp)
+			s.Errorf("the new stamp is %d, want it after the last one before, %d", l.Stamp, first[1].Stamp)
 		}
 		equal(s, "settling the lease that ran out", s.settle(first[i], shaper.Succeed), queue.Stale)
 	}
@@ -265,7 +265,7 @@ func givenBackPassesBound(s *suite) {
 	}
 	equal(s, "the depth", s.tenant(tenant).Depth, 4)
 	v := s.submit(work())
-	compare(s, "above the bound", shaper.Admission{Outcome: v.Outcome, Depth: v.Depth, Remaining: v.Remaining},
+	Compare(s, "above the bound", Only(v.Admission, "Outcome", "Depth", "Remaining"),
 		shaper.Admission{Outcome: shaper.Full, Depth: 4})
 	// Three must leave before there is room for one.
 	if gap := v.Now.Add(v.RetryAfter).Sub(leases[1].Stamp.Add(2 * time.Minute)); gap < 0 || gap >= time.Millisecond {

@@ -90,7 +90,7 @@ func replayConflict(s *suite) {
 		if !errors.Is(err, queue.ErrConflict) {
 			s.Errorf("replaying a %s job: %v, want ErrConflict", state, err)
 		}
-		compare(s, "the job of the conflict", queue.Job{ID: v.Job.ID, State: v.Job.State}, queue.Job{ID: id, State: state})
+		Compare(s, "the job of the conflict", Only(v.Job, "ID", "State"), queue.Job{ID: id, State: state})
 		switch state {
 		case shaper.Queued:
 			s.lease(1)
@@ -114,7 +114,7 @@ func replayFull(s *suite) {
 	if err != nil {
 		s.Fatalf("Replay: %v", err)
 	}
-	compare(s, "the refusal", shaper.Admission{Outcome: v.Outcome, Depth: v.Depth, Capacity: v.Capacity},
+	Compare(s, "the refusal", Only(v.Admission, "Outcome", "Depth", "Capacity"),
 		shaper.Admission{Outcome: shaper.Full, Depth: 1, Capacity: 1})
 	equal(s, "the state", v.Job.State, shaper.Dead)
 	if gap := v.Now.Add(v.RetryAfter).Sub(dead.Stamp.Add(time.Minute)); gap < 0 || gap >= time.Millisecond {

@@ -48,11 +48,11 @@ func settleSucceeded(s *suite) {
 	l := s.lease(1)[0]
 	equal(s, "the result", s.settle(l, shaper.Succeed), queue.Settled)
 	j := s.job(l.ID)
-	compare(s, "the job", queue.Job{State: j.State, Attempts: j.Attempts, Started: j.Started, LastError: j.LastError},
+	Compare(s, "the job", Only(j, "State", "Attempts", "Started", "LastError"),
 		queue.Job{State: shaper.Succeeded, Attempts: 1, Started: l.Stamp.Time()})
 	equal(s, "whether it has no end", j.Finished.IsZero(), false)
 	t := s.tenant(tenant)
-	compare(s, "the tenant", queue.Figures{Succeeded: t.Succeeded, Departed: t.Departed, Running: t.Running, Depth: t.Depth},
+	Compare(s, "the tenant", Only(t.Figures, "Succeeded", "Departed", "Running", "Depth"),
 		queue.Figures{Succeeded: 1, Departed: 1})
 }
 
@@ -64,8 +64,9 @@ func settleRetry(s *suite) {
 		t.Error = &queue.JobError{Message: "upstream says 503", Status: 503, At: at}
 	})
 	j := s.job(l.ID)
-	compare(s, "the job", queue.Job{State: j.State, Attempts: j.Attempts, Position: j.Position, LastError: j.LastError}, queue.Job{
-		State: shaper.Retrying, Attempts: 1, LastError: &queue.JobError{Message: "upstream says 503", Status: 503, At: at},
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position", "LastError"), queue.Job{
+		State: shaper.Retrying, Attempts: 1,
+		LastError: &queue.JobError{Message: "upstream says 503", Status: 503, At: at},
 	})
 	within(s, "the backoff", j.Scheduled.Sub(j.Created), time.Minute, limit+time.Minute)
 	equal(s, "whether it starts before it is due", j.EstimatedStart.Before(j.Scheduled), false)
@@ -97,7 +98,7 @@ func retryOutOfAttempts(s *suite) {
 	s.settle(s.lease(1)[0], shaper.Retry)
 	s.settle(s.lease(1)[0], shaper.Retry, after(time.Hour))
 	j := s.job(id)
-	compare(s, "the job", queue.Job{State: j.State, Attempts: j.Attempts, Scheduled: j.Scheduled}, queue.Job{State: shaper.Dead, Attempts: 2})
+	Compare(s, "the job", Only(j, "State", "Attempts", "Scheduled"), queue.Job{State: shaper.Dead, Attempts: 2})
 	equal(s, "whether it has no end", j.Finished.IsZero(), false)
 	t := s.tenant(tenant)
 	if t.DeadTotal != 1 || t.Depth != 0 {
@@ -111,7 +112,7 @@ func settleDead(s *suite) {
 	l := s.lease(1)[0]
 	s.settle(l, shaper.Die, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "410", Status: 410} })
 	j := s.job(l.ID)
-	compare(s, "the job", queue.Job{State: j.State, Attempts: j.Attempts, LastError: j.LastError},
+	Compare(s, "the job", Only(j, "State", "Attempts", "LastError"),
 		queue.Job{State: shaper.Dead, Attempts: 1, LastError: &queue.JobError{Message: "410", Status: 410}})
 	s.none()
 }
@@ -121,7 +122,7 @@ func settleHeld(s *suite) {
 	l := s.lease(1)[0]
 	s.settle(l, shaper.Hold, after(10*time.Minute))
 	j := s.job(l.ID)
-	compare(s, "the job", queue.Job{State: j.State, Attempts: j.Attempts, Position: j.Position}, queue.Job{State: shaper.Queued, Position: 1})
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position"), queue.Job{State: shaper.Queued, Position: 1})
 	within(s, "the wait", j.EstimatedStart.Sub(j.Created), 10*time.Minute, limit+10*time.Minute)
 	equal(s, "what limits", s.tenant(tenant).LimitedBy, "held")
 	if leases := s.leaseUpTo(3, time.Minute); len(leases) > 0 {
@@ -169,7 +170,7 @@ func settleReleased(s *suite) {
 	leases := s.lease(2)
 	s.settle(leases[1], shaper.Release)
 	j := s.job(leases[1].ID)
-	compare(s, "the job", queue.Job{State: j.State, Attempts: j.Attempts, Position: j.Position}, queue.Job{State: shaper.Queued, Position: 1})
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position"), queue.Job{State: shaper.Queued, Position: 1})
 	again := s.lease(2)
 	equal(s, "the id", again[0].ID, leases[1].ID)
 	equal(s, "the slot, given back", again[0].Stamp, leases[1].Stamp)
@@ -377,7 +378,7 @@ func extendLost(s *suite) {
 	if err != nil {
 		s.Errorf("Extend: %v", err)
 	}
-	compare(s, "the lost leases", lost, []queue.LeaseRef{wrong})
+	Compare(s, "the lost leases", lost, []queue.LeaseRef{wrong})
 	s.settle(l, shaper.Succeed)
 	lost, err = s.q.Broker().Extend(s.ctx, []queue.LeaseRef{l.LeaseRef}, time.Minute)
 	if err != nil || len(lost) != 1 {
@@ -407,8 +408,10 @@ func settleLog(s *suite) {
 	log := s.job(id).Log
 	equal(s, "the attempts on record", len(log), 20)
 	last, before := log[19], log[18]
-	compare(s, "the last attempt", last, queue.Attempt{Event: shaper.Succeed, Status: 201, Number: 23, At: last.At})
-	compare(s, "the one before", before, queue.Attempt{Event: shaper.Retry, Status: 521, Number: 22, At: before.At, Message: before.Message})
+	Compare(s, "the last attempt", Only(last, "Event", "Status", "Number", "Message"),
+		queue.Attempt{Event: shaper.Succeed, Status: 201, Number: 23})
+	Compare(s, "the one before", Only(before, "Event", "Status", "Number"),
+		queue.Attempt{Event: shaper.Retry, Status: 521, Number: 22})
 	if n := len(before.Message); n > 200 || !utf8.ValidString(before.Message) {
 		s.Errorf("its message has %d bytes, want at most 200 of UTF-8: %q", n, before.Message)
 	}

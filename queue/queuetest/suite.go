@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -281,6 +282,23 @@ func Await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
+// Compare fails the test, which goes on, where the values differ, and prints the difference.
+func Compare[T any](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// Only returns the struct with these fields alone, to compare them together; the others are zero.
+func Only[T any](v T, fields ...string) (out T) {
+	from, to := reflect.ValueOf(v), reflect.ValueOf(&out).Elem()
+	for _, name := range fields {
+		to.FieldByName(name).Set(from.FieldByName(name))
+	}
+	return out
+}
+
 // receive takes a value from a channel in time.
 func receive[T any](s *suite, what string, c <-chan T) T {
 	s.Helper()
@@ -296,14 +314,6 @@ func receive[T any](s *suite, what string, c <-chan T) T {
 		s.Fatalf("waited %v in vain for: %s", limit, what)
 	}
 	panic("not reached")
-}
-
-// compare compares two values field by field.
-func compare[T any](s *suite, what string, got, want T) {
-	s.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		s.Errorf("%s (-want +got):\n%s", what, diff)
-	}
 }
 
 // within insists on a value from low to high.

@@ -257,7 +257,7 @@ func policiesCapacity(s *suite) {
 	jobs := s.backlog(6, work())
 	s.policies(func(b *shaper.Baseline) { b.Defaults.Capacity = 4 }, nil)
 	v := s.submit(work())
-	compare(s, "above the capacity", shaper.Admission{Outcome: v.Outcome, Depth: v.Depth, Capacity: v.Capacity},
+	Compare(s, "above the capacity", Only(v.Admission, "Outcome", "Depth", "Capacity"),
 		shaper.Admission{Outcome: shaper.Full, Depth: 6, Capacity: 4})
 	s.sameOrder(s.lease(2), ids(jobs[:2])...)
 	equal(s, "the outcome at the capacity", s.submit(work()).Outcome, shaper.Full)
@@ -282,20 +282,20 @@ func dryRun(s *suite) {
 		s.Fatalf("a dry run: %v", err)
 	}
 	picked := func(t queue.Tenant) queue.Tenant {
-		return queue.Tenant{
-			Tier: t.Tier, Revision: t.Revision, Reason: t.Reason, Policy: shaper.Policy{Rate: t.Policy.Rate, Capacity: t.Policy.Capacity},
-			Figures: queue.Figures{Depth: t.Depth},
-		}
+		t.Policy = Only(t.Policy, "Rate", "Capacity")
+		return Only(t, "Tier", "Policy", "Revision", "Depth")
 	}
-	would := queue.Tenant{Tier: "pro", Revision: 1, Policy: shaper.Policy{Rate: fourth, Capacity: 1000}, Figures: queue.Figures{Depth: 3}}
-	would.Reason = t.Reason
-	compare(s, "the tenant as it would be", picked(t), would)
+	three := queue.Figures{Depth: 3}
+	would := queue.Tenant{Tier: "pro", Policy: shaper.Policy{Rate: fourth, Capacity: 1000}, Revision: 1, Figures: three}
+	Compare(s, "the tenant as it would be", picked(t), would)
 	var problems shaper.Problems
 	if _, err := try(func(o *shaper.Overrides) { o.Capacity = pointer(int64(-1)) }); !errors.As(err, &problems) {
 		s.Errorf("a wrong one: %v", err)
 	}
-	is := queue.Tenant{Revision: 1, Policy: shaper.Policy{Rate: quick, Capacity: 9}, Figures: queue.Figures{Depth: 3}}
-	compare(s, "the tenant, unchanged", picked(s.tenant(tenant)), is)
+	t = s.tenant(tenant)
+	is := queue.Tenant{Policy: shaper.Policy{Rate: quick, Capacity: 9}, Revision: 1, Figures: three}
+	Compare(s, "the tenant, unchanged", picked(t), is)
+	equal(s, "the reason", t.Reason, "")
 	if entries, err := s.q.History(s.ctx, tenant); err != nil || len(entries) != 1 {
 		s.Errorf("the history: %+v, %v", entries, err)
 	}
