@@ -7,6 +7,7 @@ COMMIT   ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 VULN     := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 STATIC   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
+APIDIFF  := golang.org/x/exp/cmd/apidiff@v0.0.0-20261014143641-f0251eb4aa3e
 LDFLAGS  := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 SUDO     := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
@@ -88,6 +89,16 @@ vuln: ## look for known vulnerabilities in what is imported (asks vuln.go.dev)
 	@$(GO) run $(VULN) ./... || { \
 	  echo "Either vulnerabilities were found, or, if it says so above, the database at https://vuln.go.dev cannot be reached from here;" >&2; \
 	  echo "with a mirror of it: $(GO) run $(VULN) -db URL ./..." >&2; exit 1; }
+
+# Packages that no other module can import, internal ones and programs, are left out.
+.PHONY: apidiff
+apidiff: ## print the changes of the Go packages since the last tag that break programs which import them
+	@set -e; tag=$$(git describe --tags --abbrev=0 2>/dev/null) || { echo "there is no tag yet to compare with"; exit 0; }; \
+	  module=$$($(GO) list -m); old=$$(mktemp -d); trap 'rm -rf "$$old"' EXIT; \
+	  mkdir "$$old/tree"; git archive "$$tag" | tar -x -C "$$old/tree"; \
+	  (cd "$$old/tree" && $(GO) run $(APIDIFF) -m -w "$$old/api" "$$module") 2>"$$old/log" || { cat "$$old/log" >&2; exit 1; }; \
+	  $(GO) run $(APIDIFF) -m -incompatible "$$old/api" "$$module" >"$$old/changes" 2>"$$old/log" || { cat "$$old/log" >&2; exit 1; }; \
+	  echo "incompatible changes since $$tag:"; grep -vE '^- \./(cmd|docs)/' "$$old/changes" || echo "none"
 
 # The tests run real redis-servers of their own: the program is needed, a running service is not.
 .PHONY: redis

@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -27,9 +28,12 @@ func TestSubmitAnswersWithTheJob(t *testing.T) {
 	if r.Code != http.StatusAccepted || r.Header().Get("Location") != "/v1/jobs/"+j.ID {
 		t.Errorf("%d Location %q", r.Code, r.Header().Get("Location"))
 	}
-	if j.Tenant != "acme" || j.Route != "default" || j.Type != "order.create" || j.State != "queued" || j.Done || j.Position != 1 ||
-		j.MaxAttempts != 5 || j.Created.IsZero() || j.EstimatedStart.IsZero() {
-		t.Errorf("job %s", r.Body)
+	queuetest.Compare(t, "the job", j, wire.Job{
+		ID: j.ID, Tenant: "acme", Route: "default", Type: "order.create", State: "queued", Position: 1,
+		MaxAttempts: 5, Created: j.Created, EstimatedStart: j.EstimatedStart,
+	})
+	if j.Created.IsZero() || j.EstimatedStart.IsZero() {
+		t.Errorf("created at %v, estimated to start at %v, want both", j.Created, j.EstimatedStart)
 	}
 	for name, want := range map[string]string{
 		"RateLimit-Policy":        `"queue";q=1000, "drain";q=10;w=1`,
@@ -42,9 +46,9 @@ func TestSubmitAnswersWithTheJob(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if s := b.queue.Submission(j.ID); s.Cost != 1 || s.MaxAttempts != 5 || s.Tenant != "acme" {
-		t.Errorf("submitted %+v", s)
-	}
+	s := b.queue.Submission(j.ID)
+	queuetest.Compare(t, "the submission", queuetest.Only(s, "Tenant", "Cost", "MaxAttempts"),
+		queue.Submission{Tenant: "acme", Cost: 1, MaxAttempts: 5})
 	if r := b.submit(plainJob, nil); r.job.Tenant != "default" {
 		t.Errorf("without a header the tenant is %q", r.job.Tenant)
 	}
@@ -59,12 +63,10 @@ func TestSubmitHandsEveryFieldOn(t *testing.T) {
 		ID: r.job.ID, Tenant: "default", Route: "other", Type: "t", IdempotencyKey: "k", Cost: 3, Delay: 1500 * time.Millisecond,
 		MaxWait: time.Minute, MaxAttempts: 1,
 	}
-	if got, _ := json.Marshal(s); string(got) != string(must(json.Marshal(want))) {
-		t.Errorf("submitted %s", got)
-	}
-	if r.job.State != "scheduled" || r.job.Scheduled.IsZero() || r.job.Position != 0 {
-		t.Errorf("job %s", r.Body)
-	}
+	queuetest.Compare(t, "the submission", s, want)
+	queuetest.Compare(t, "the state", r.job.State, "scheduled")
+	queuetest.Compare(t, "the position", r.job.Position, 0)
+	queuetest.Compare(t, "the job has no time at which it is due", r.job.Scheduled.IsZero(), false)
 }
 
 func must(b []byte, err error) []byte {
@@ -112,9 +114,9 @@ func TestIdempotencyKey(t *testing.T) {
 	b := newBench(t)
 	first := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": `"k-1"`})
 	again := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": `k-1`})
-	if again.Code != 202 || again.job.ID != first.job.ID || again.Header().Get("Idempotent-Replayed") != "true" {
-		t.Errorf("%d %s %v", again.Code, again.Body, again.Header())
-	}
+	queuetest.Compare(t, "the status of the second submission", again.Code, 202)
+	queuetest.Compare(t, "its job", again.job.ID, first.job.ID)
+	queuetest.Compare(t, "Idempotent-Replayed", again.Header().Get("Idempotent-Replayed"), "true")
 	if first.Header().Get("Idempotent-Replayed") != "" {
 		t.Error("the first submission is called a replay")
 	}
@@ -128,9 +130,10 @@ func TestIdempotencyKey(t *testing.T) {
 		t.Errorf("a finished job's key: %d %s", done.Code, done.Body)
 	}
 	b.queue.Forget(first.job.ID)
-	if gone := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": "k-1", "Prefer": "wait=5"}); gone.Code != 200 || !gone.job.Done || gone.job.State != "" {
-		t.Errorf("a forgotten job's key: %d %s", gone.Code, gone.Body)
-	}
+	gone := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": "k-1", "Prefer": "wait=5"})
+	queuetest.Compare(t, "the status for a forgotten job's key", gone.Code, 200)
+	queuetest.Compare(t, "the job is done", gone.job.Done, true)
+	queuetest.Compare(t, "its state", gone.job.State, "")
 }
 
 func TestFullQueue(t *testing.T) {
@@ -142,8 +145,10 @@ func TestFullQueue(t *testing.T) {
 	}
 	r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 	r.want(t, http.StatusTooManyRequests, "queue-full")
-	if *r.problem.Depth != 3 || *r.problem.Capacity != 3 || r.problem.RetryAfterMS < 1 || r.problem.RetryAfterMS > 500 {
-		t.Errorf("%s", r.Body)
+	queuetest.Compare(t, "the depth", *r.problem.Depth, 3)
+	queuetest.Compare(t, "the capacity", *r.problem.Capacity, 3)
+	if ms := r.problem.RetryAfterMS; ms < 1 || ms > 500 {
+		t.Errorf("retry_after_ms is %d, want 1 to 500", ms)
 	}
 	after, err := strconv.Atoi(r.Header().Get("Retry-After"))
 	if err != nil || after < 1 || after > 3 {
@@ -159,15 +164,22 @@ func TestFullQueue(t *testing.T) {
 	b.admin.do(t, "POST", "/v1/tenants/b/pause", nil, "")
 	r = b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 	r.want(t, http.StatusTooManyRequests, "queue-full")
-	if after, _ = strconv.Atoi(r.Header().Get("Retry-After")); after < 30 || after > 36 || strings.Contains(r.Body.String(), "retry_after_ms") || strings.Contains(r.Header().Get("RateLimit"), "t=") {
-		t.Errorf("while paused: %v %s", r.Header(), r.Body)
+	if after, _ = strconv.Atoi(r.Header().Get("Retry-After")); after < 30 || after > 36 {
+		t.Errorf("while paused: Retry-After %d, want 30 to 36", after)
+	}
+	if strings.Contains(r.Body.String(), "retry_after_ms") {
+		t.Errorf("while paused: %s, want no retry_after_ms", r.Body)
+	}
+	if limit := r.Header().Get("RateLimit"); strings.Contains(limit, "t=") {
+		t.Errorf("while paused: RateLimit %s, want no t", limit)
 	}
 
 	b.admin.do(t, "PUT", "/v1/tenants/b", nil, `{"capacity":0}`)
 	r = b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 	r.want(t, http.StatusTooManyRequests, "queue-full")
-	if r.Header().Get("Retry-After") != "" || strings.Contains(r.Body.String(), "retry_after_ms") || !strings.Contains(r.Body.String(), `"capacity":0`) {
-		t.Errorf("capacity 0: %v %s", r.Header(), r.Body)
+	queuetest.Compare(t, "Retry-After with capacity 0", r.Header().Get("Retry-After"), "")
+	if body := r.Body.String(); strings.Contains(body, "retry_after_ms") || !strings.Contains(body, `"capacity":0`) {
+		t.Errorf("capacity 0: %s, want the capacity and no retry_after_ms", body)
 	}
 }
 
@@ -200,9 +212,10 @@ func TestDeadlineUnreachable(t *testing.T) {
 	}
 	r := b.intake.do(t, "POST", "/v1/jobs", h, `{"type":"t","payload":1,"max_wait_ms":2000}`)
 	r.want(t, http.StatusUnprocessableEntity, "deadline-unreachable")
-	if r.problem.EstimatedWaitMS < 8000 || r.problem.EstimatedWaitMS > 10000 || r.problem.EstimatedStart.IsZero() {
-		t.Errorf("%s", r.Body)
+	if wait := r.problem.EstimatedWaitMS; wait < 8000 || wait > 10000 {
+		t.Errorf("estimated_wait_ms is %d, want 8000 to 10000", wait)
 	}
+	queuetest.Compare(t, "estimated_start_at is absent", r.problem.EstimatedStart.IsZero(), false)
 	if r := b.submit(`{"type":"t","payload":1,"max_wait_ms":60000}`, h); r.Code != 202 {
 		t.Errorf("%d", r.Code)
 	}
@@ -212,9 +225,10 @@ func TestCancel(t *testing.T) {
 	b := newBench(t)
 	id := b.submit(plainJob, nil).job.ID
 	for range 2 {
-		if r := b.intake.do(t, "DELETE", "/v1/jobs/"+id, nil, ""); r.Code != 200 || r.job.State != "cancelled" || !r.job.Done {
-			t.Errorf("%d %s", r.Code, r.Body)
-		}
+		r := b.intake.do(t, "DELETE", "/v1/jobs/"+id, nil, "")
+		queuetest.Compare(t, "the status", r.Code, 200)
+		queuetest.Compare(t, "the job", queuetest.Only(r.job, "State", "Done"),
+			wire.Job{State: "cancelled", Done: true})
 	}
 	id = b.submit(plainJob, nil).job.ID
 	b.queue.Finish(id, shaper.Leased, nil, nil)
@@ -231,15 +245,21 @@ func TestReplay(t *testing.T) {
 	r := b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "{}")
 	r.want(t, http.StatusConflict, "job-state-conflict")
 	b.queue.Finish(id, shaper.Dead, &queue.Response{Status: 400}, &queue.JobError{Message: "refused", Status: 400, At: time.Now()})
-	if got := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""); got.job.LastError == nil || got.job.LastError.Status != 400 || !got.job.Done {
-		t.Errorf("%s", got.Body)
+	got := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, "").job
+	queuetest.Compare(t, "the job is done", got.Done, true)
+	if got.LastError == nil || got.LastError.Status != 400 {
+		t.Errorf("the last error is %+v, want the status 400", got.LastError)
 	}
 	b.admin.do(t, "PATCH", "/v1/tenants/default", nil, `{"capacity":0}`)
 	b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "").want(t, http.StatusTooManyRequests, "queue-full")
 	b.admin.do(t, "DELETE", "/v1/tenants/default", nil, "")
 	r = b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "")
-	if r.Code != 202 || r.job.State != "queued" || r.Header().Get("RateLimit") == "" || r.Header().Get("Location") == "" {
-		t.Errorf("%d %s", r.Code, r.Body)
+	queuetest.Compare(t, "the status", r.Code, 202)
+	queuetest.Compare(t, "the state", r.job.State, "queued")
+	for _, name := range []string{"RateLimit", "Location"} {
+		if r.Header().Get(name) == "" {
+			t.Errorf("the answer has no header %s", name)
+		}
 	}
 }
 
@@ -310,9 +330,11 @@ func TestResponseBody(t *testing.T) {
 		id := b.submit(plainJob, nil).job.ID
 		b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 200, Body: []byte(body), Truncated: true}, nil)
 		got := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, "").job.Response
-		if got == nil || got.Status != want.Status || got.Body != want.Body || got.BodyEncoding != want.BodyEncoding || !got.BodyTruncated {
-			t.Errorf("%q: %+v", body, got)
+		if got == nil {
+			t.Fatalf("%q: the job has no response", body)
 		}
+		want.Headers = got.Headers
+		queuetest.Compare(t, fmt.Sprintf("the response with %q", body), *got, want)
 	}
 }
 
@@ -374,9 +396,11 @@ func TestBatchWithMalformedJobs(t *testing.T) {
 		for _, e := range v.Errors {
 			fields = append(fields, e.Field)
 		}
-		if v.Status != want.status || strings.TrimPrefix(v.Type, problem.URN) != want.kind || strings.Join(fields, " ") != want.fields || (v.Job != nil) != (v.Status == 202) {
-			t.Errorf("job %d: %d %s %v, want %+v", i, v.Status, v.Type, fields, want)
-		}
+		what := fmt.Sprintf("job %d: ", i)
+		queuetest.Compare(t, what+"status", v.Status, want.status)
+		queuetest.Compare(t, what+"type", strings.TrimPrefix(v.Type, problem.URN), want.kind)
+		queuetest.Compare(t, what+"fields", strings.Join(fields, " "), want.fields)
+		queuetest.Compare(t, what+"has a job", v.Job != nil, want.status == 202)
 	}
 	if n := len(b.queue.IDs()); n != 2 {
 		t.Errorf("%d jobs were admitted, want 2", n)
@@ -403,9 +427,11 @@ func TestNeverFits(t *testing.T) {
 	} {
 		r := b.intake.do(t, "POST", c.path, h, c.body)
 		r.want(t, http.StatusTooManyRequests, "never-fits")
-		if !strings.Contains(r.problem.Detail, c.detail) || r.Header().Get("Retry-After") != "" || r.problem.RetryAfterMS != 0 {
-			t.Errorf("%s: %s, Retry-After %q", c.what, r.Body, r.Header().Get("Retry-After"))
+		if !strings.Contains(r.problem.Detail, c.detail) {
+			t.Errorf("%s: the detail is %q, want %q in it", c.what, r.problem.Detail, c.detail)
 		}
+		queuetest.Compare(t, c.what+": Retry-After", r.Header().Get("Retry-After"), "")
+		queuetest.Compare(t, c.what+": retry_after_ms", r.problem.RetryAfterMS, 0)
 	}
 	b.admin.do(t, "PATCH", "/v1/tenants/b", nil, `{"capacity":0}`)
 	b.intake.do(t, "POST", "/v1/jobs", h, `{"type":"t","payload":1}`).want(t, http.StatusTooManyRequests, "queue-full")
@@ -419,9 +445,10 @@ func TestBatchKeys(t *testing.T) {
 	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || len(got.Items) != 2 {
 		t.Fatalf("%s", r.Body)
 	}
-	if got.Items[0].Status != 202 || got.Items[0].Job.ID != first.job.ID || !got.Items[0].Replayed || got.Items[1].Replayed || got.Items[1].Status != 422 {
-		t.Errorf("%s", r.Body)
-	}
+	known, reused := got.Items[0], got.Items[1]
+	queuetest.Compare(t, "the statuses", []int{known.Status, reused.Status}, []int{202, 422})
+	queuetest.Compare(t, "the replays", []bool{known.Replayed, reused.Replayed}, []bool{true, false})
+	queuetest.Compare(t, "the job of the known key", known.Job.ID, first.job.ID)
 }
 
 func TestHead(t *testing.T) {

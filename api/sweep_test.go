@@ -11,6 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -36,9 +37,11 @@ func TestDrainingTenant(t *testing.T) {
 	b.submit(plainJob, nil)
 	dead := b.dead(plainJob, "refused")
 	first := b.admin.do(t, "POST", path+"/drain", headers{"If-Match": `"0"`}, `{"reason":"moving out"}`)
-	if got := first.tenant(t); !got.Draining || got.Reason != "moving out" || got.Paused || got.Revision != 1 || first.Header().Get("ETag") != `"1"` || got.Depth != 1 {
-		t.Errorf("%s", first.Body)
-	}
+	got := first.tenant(t)
+	queuetest.Compare(t, "the tenant", queuetest.Only(got, "Draining", "Reason", "Paused", "Revision", "Depth"),
+		wire.Tenant{Draining: true, Reason: "moving out", Revision: 1, Figures: wire.Figures{Depth: 1}})
+	queuetest.Compare(t, "the ETag", first.Header().Get("ETag"), `"1"`)
+
 	refused := func() {
 		t.Helper()
 		for _, r := range []reply{
@@ -56,9 +59,8 @@ func TestDrainingTenant(t *testing.T) {
 		if !strings.Contains(r.Body.String(), `{"type":"urn:sluice:problem:draining"`) || !strings.Contains(r.Body.String(), `"status":503`) {
 			t.Errorf("batch: %d %s", r.Code, r.Body)
 		}
-		if got := b.admin.do(t, "POST", path+"/replay", nil, "").swept(t); got.Count != 0 || got.Stopped != "draining" || got.RetryAfterMS != 0 {
-			t.Errorf("replay: %+v", got)
-		}
+		got := b.admin.do(t, "POST", path+"/replay", nil, "").swept(t)
+		queuetest.Compare(t, "the replay", got, wire.Swept{Stopped: "draining", CreatedBefore: got.CreatedBefore})
 	}
 	refused()
 	// Neither a patch nor a replacement of the settings ends it.
@@ -71,9 +73,12 @@ func TestDrainingTenant(t *testing.T) {
 	if r := b.admin.do(t, "POST", path+"/pause", nil, ""); !r.tenant(t).Draining || !r.tenant(t).Paused {
 		t.Errorf("pause: %s", r.Body)
 	}
-	if r := b.admin.do(t, "POST", path+"/resume", nil, ""); strings.Contains(r.Body.String(), `"draining":true`) || r.tenant(t).Paused || r.tenant(t).Capacity != 7 {
-		t.Errorf("resume: %s", r.Body)
+	r := b.admin.do(t, "POST", path+"/resume", nil, "")
+	if strings.Contains(r.Body.String(), `"draining":true`) {
+		t.Errorf("resumed, the tenant drains: %s", r.Body)
 	}
+	queuetest.Compare(t, "resumed, it is paused", r.tenant(t).Paused, false)
+	queuetest.Compare(t, "resumed, its capacity", r.tenant(t).Capacity, 7)
 	b.submit(plainJob, nil)
 	b.admin.do(t, "POST", path+"/drain", nil, "")
 	b.admin.do(t, "DELETE", path, nil, "")
@@ -103,10 +108,15 @@ func TestPurge(t *testing.T) {
 		{``, 2},
 		{`{}`, 0},
 	} {
-		before := time.Now()
+		earliest := time.Now()
+		if strings.Contains(step.body, "created_before") {
+			earliest = time.Unix(0, 0)
+		}
 		got := b.admin.do(t, "POST", "/v1/tenants/default/purge", nil, step.body).swept(t)
-		if got.Count != step.want || got.More || got.Stopped != "" || got.CreatedBefore.IsZero() || !strings.Contains(step.body, "created_before") && got.CreatedBefore.Before(before) {
-			t.Errorf("%s: %+v, want %d", step.body, got, step.want)
+		queuetest.Compare(t, "purge "+step.body, got,
+			wire.Swept{Count: step.want, CreatedBefore: got.CreatedBefore})
+		if got.CreatedBefore.Before(earliest) {
+			t.Errorf("%s: created_before is %v, want %v or later", step.body, got.CreatedBefore, earliest)
 		}
 	}
 	for id, want := range map[string]int{other: 404, ids[0]: 200, ids[1]: 200, ids[2]: 404, ids[3]: 404, leased: 200} {
@@ -157,13 +167,15 @@ func TestReplayMany(t *testing.T) {
 		t.Errorf("of a route that is gone: %+v", job)
 	}
 	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t)
-	if got.Count != 1 || got.Stopped != "queue-full" || got.RetryAfterMS < 1 || got.RetryAfterMS > 1000 || got.More {
-		t.Errorf("%+v", got)
+	queuetest.Compare(t, "the replay into a full queue", queuetest.Only(got, "Count", "Stopped", "More"),
+		wire.Swept{Count: 1, Stopped: "queue-full"})
+	if ms := got.RetryAfterMS; ms < 1 || ms > 1000 {
+		t.Errorf("retry_after_ms is %d, want 1 to 1000", ms)
 	}
 	b.admin.do(t, "POST", "/v1/tenants/default/pause", nil, "")
-	if got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t); got.Count != 0 || got.Stopped != "queue-full" || got.RetryAfterMS != 0 {
-		t.Errorf("while paused: %+v", got)
-	}
+	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t)
+	queuetest.Compare(t, "the replay while paused", got,
+		wire.Swept{Stopped: "queue-full", CreatedBefore: got.CreatedBefore})
 	b.admin.do(t, "DELETE", "/v1/tenants/default", nil, "")
 	if got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t); got.Count != 3 || got.Stopped != "" {
 		t.Errorf("%+v", got)
@@ -203,8 +215,10 @@ func TestHistory(t *testing.T) {
 		if after := string(must(json.Marshal(e.After))); after != want {
 			t.Errorf("%d: %s, want %s", i, after, want)
 		}
-		if e.Revision != int64(4-i) || e.At.IsZero() || !strings.HasPrefix(e.Actor, "api from ") || (e.Reason == "first") != (i == 3) {
-			t.Errorf("%d: %+v", i, e)
+		queuetest.Compare(t, fmt.Sprintf("%d: revision", i), e.Revision, int64(4-i))
+		queuetest.Compare(t, fmt.Sprintf("%d: has the first reason", i), e.Reason == "first", i == 3)
+		if e.At.IsZero() || !strings.HasPrefix(e.Actor, "api from ") {
+			t.Errorf("%d: by %q at %v, want an actor of the API and an instant", i, e.Actor, e.At)
 		}
 		if i > 0 && string(must(json.Marshal(got.Items[i-1].Before))) != want {
 			t.Errorf("%d: %+v does not begin where this ended", i-1, got.Items[i-1])

@@ -18,6 +18,7 @@ import (
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -339,8 +340,12 @@ func TestEmptiedStore(t *testing.T) {
 					n = f.GetMetric()[0].GetCounter().GetValue()
 				}
 			}
-			if err != nil || n != float64(want) || strings.Count(log.String(), "was emptied") != want {
-				t.Errorf("%v losses counted, want %d, and the log (%v):\n%s", n, want, err, log.String())
+			if err != nil {
+				t.Errorf("Gather: %v", err)
+			}
+			queuetest.Compare(t, "the losses counted", n, float64(want))
+			if logged := strings.Count(log.String(), "was emptied"); logged != want {
+				t.Errorf("%d losses logged, want %d:\n%s", logged, want, log.String())
 			}
 		}
 		if err := e.Client().Del(t.Context(), "sluice:meta").Err(); err != nil {
@@ -359,9 +364,12 @@ func TestEmptiedStore(t *testing.T) {
 		time.Sleep(awhile)
 		losses(1)
 		tenant, err := q.Tenant(t.Context(), "acme")
-		if err != nil || tenant.Policy.Capacity != 50 || tenant.Policy.Rate.Limit != 100 || tenant.Depth != 2 {
-			t.Errorf("capacity %d, rate %v, depth %d, %v", tenant.Policy.Capacity, tenant.Policy.Rate, tenant.Depth, err)
+		if err != nil {
+			t.Errorf("Tenant: %v", err)
 		}
+		queuetest.Compare(t, "the capacity", tenant.Policy.Capacity, 50)
+		queuetest.Compare(t, "the rate's limit", tenant.Policy.Rate.Limit, 100)
+		queuetest.Compare(t, "the depth", tenant.Depth, 2)
 		third, err := queue.Open(t.Context(), e, queue.Options{Shards: 3})
 		if !errors.Is(err, queue.ErrSchema) {
 			t.Errorf("the layout is not written again: %v, %v", third, err)

@@ -134,9 +134,12 @@ func TestGatheredCallsGoTogether(t *testing.T) {
 		all.Go(func() {
 			w := work()
 			w.Tenant = fmt.Sprint("tenant", i)
-			if v, err := q.Submit(t.Context(), w); err != nil || v.Outcome != shaper.Admitted || v.Position != 1 {
-				t.Errorf("Submit: %+v, %v", v, err)
+			v, err := q.Submit(t.Context(), w)
+			if err != nil {
+				t.Errorf("Submit: %v", err)
 			}
+			queuetest.Compare(t, "the admission", queuetest.Only(v.Admission, "Outcome", "Position"),
+				shaper.Admission{Outcome: shaper.Admitted, Position: 1})
 		})
 	}
 	for i := range atOnce {
@@ -181,9 +184,12 @@ func TestOneIDGatheredTwice(t *testing.T) {
 	queuetest.Await(t, "both to wait", func() bool { return q.Waiting() == 2 })
 	close(g.pass)
 	all.Wait()
-	if tenant, err := q.Tenant(t.Context(), w.Tenant); err != nil || tenant.Depth != 5 || tenant.Admitted != 5 {
-		t.Errorf("after five jobs, one of them submitted twice: %+v, %v", tenant, err)
+	tenant, err := q.Tenant(t.Context(), w.Tenant)
+	if err != nil {
+		t.Errorf("Tenant: %v", err)
 	}
+	queuetest.Compare(t, "after five jobs, one of them submitted twice",
+		queuetest.Only(tenant.Figures, "Depth", "Admitted"), queue.Figures{Depth: 5, Admitted: 5})
 }
 
 // TestIdleSubmitDoesNotWait: no clock passes in the bubble between a lone submission and its

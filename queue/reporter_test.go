@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -38,9 +39,9 @@ func TestReporterLeavesThePoliciesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tenant.Policy.Capacity != capacity || tenant.Succeeded != 1 || tenant.Departed != 1 {
-		t.Errorf("after the report: %+v", tenant)
-	}
+	queuetest.Compare(t, "the capacity after the report", tenant.Policy.Capacity, capacity)
+	queuetest.Compare(t, "the figures after the report",
+		queuetest.Only(tenant.Figures, "Succeeded", "Departed"), queue.Figures{Succeeded: 1, Departed: 1})
 	v, err := q.Submit(ctx, queue.Submission{Tenant: "acme", Route: "fleet", Type: "t", Payload: []byte("1"), MaxAttempts: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -187,11 +188,15 @@ func TestHoldWhileOpen(t *testing.T) {
 		for range 8 {
 			left := b.until.since(b.watch.now())
 			s := b.Deliver(t.Context(), lease())
-			if s.LeaseRef != lease().LeaseRef || s.Event != shaper.Hold || s.MaxAttempts != 10 || s.Delay < left || s.Delay > left+left/10 {
-				t.Errorf("%v before the end: %+v", left, s)
+			if s.Error == nil {
+				t.Fatalf("held without an error: %+v", s)
 			}
-			if want := "the route's circuit breaker is open: no answer within 10s"; s.Error == nil || s.Error.Message != want || s.Error.Status != 0 {
-				t.Errorf("%+v, want %q", s.Error, want)
+			queuetest.Compare(t, "the settlement", queuetest.Only(s, "LeaseRef", "Event", "MaxAttempts"),
+				queue.Settlement{LeaseRef: lease().LeaseRef, Event: shaper.Hold, MaxAttempts: 10})
+			queuetest.Compare(t, "its error", queuetest.Only(*s.Error, "Message", "Status"),
+				queue.JobError{Message: "the route's circuit breaker is open: no answer within 10s"})
+			if s.Delay < left || s.Delay > left+left/10 {
+				t.Errorf("held for %v, want the %v that are left and up to a tenth more", s.Delay, left)
 			}
 			pass(time.Second)
 		}
@@ -243,9 +248,9 @@ func TestOneProbeAtATime(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if u.arrived.Load() != 1 || held.Load() != 49 || float64(b.load.breaker.Load()) != halfOpen {
-			t.Errorf("%d sent, %d held, state %v", u.arrived.Load(), held.Load(), float64(b.load.breaker.Load()))
-		}
+		queuetest.Compare(t, "the jobs sent", u.arrived.Load(), 1)
+		queuetest.Compare(t, "the jobs held", held.Load(), 49)
+		queuetest.Compare(t, "the state", float64(b.load.breaker.Load()), halfOpen)
 		// A job that comes back again and again is not held every second.
 		pass(4 * time.Second)
 		if s := b.Deliver(t.Context(), lease()); s.Event != shaper.Hold || s.Delay < 8*time.Second {
@@ -440,9 +445,8 @@ func TestWorkerWithABreaker(t *testing.T) {
 		add(1)
 		add(2)
 		r.end(t)
-		if n := q.events(); n[shaper.Succeed] != 5 || n[shaper.Retry] != 4 || n[shaper.Hold] != 4 {
-			t.Errorf("%v", n)
-		}
+		queuetest.Compare(t, "the events", q.events(),
+			map[shaper.Event]int{shaper.Succeed: 5, shaper.Retry: 4, shaper.Hold: 4})
 		const metrics = `
 # HELP sluice_route_breaker_held_total Jobs that were held, not sent, because of the circuit breaker of their route.
 # TYPE sluice_route_breaker_held_total counter

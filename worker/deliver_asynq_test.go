@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -93,9 +94,9 @@ func TestHandOff(t *testing.T) {
 					message += ": " + s.Error.Detail
 				}
 			}
-			if s.Event != tt.event || message != tt.message || len(f.tasks) != tt.calls {
-				t.Errorf("%s: %+v, %q after %d calls", tt.name, s, message, len(f.tasks))
-			}
+			queuetest.Compare(t, tt.name+": event", s.Event, tt.event)
+			queuetest.Compare(t, tt.name+": error", message, tt.message)
+			queuetest.Compare(t, tt.name+": calls", len(f.tasks), tt.calls)
 			if tt.reports && !slices.Equal(f.extended, []time.Duration{time.Hour}) {
 				t.Errorf("%s: the lease was extended by %v, want an hour", tt.name, f.extended)
 			}
@@ -129,9 +130,10 @@ func TestTaskOfAJob(t *testing.T) {
 			if task.Type() != "order.create" || string(task.Payload()) != `{"sku":"secret"}` {
 				t.Errorf("task %q with %q", task.Type(), task.Payload())
 			}
-			if o[asynq.QueueOpt] != "orders" || o[asynq.MaxRetryOpt] != tt.retries || o[asynq.TimeoutOpt] != tt.timeout || o[asynq.RetentionOpt] != tt.retention {
-				t.Errorf("%+v: options %v", tt.route, o)
-			}
+			queuetest.Compare(t, "the queue", o[asynq.QueueOpt], any("orders"))
+			queuetest.Compare(t, "the retries", o[asynq.MaxRetryOpt], any(tt.retries))
+			queuetest.Compare(t, "the timeout", o[asynq.TimeoutOpt], any(tt.timeout))
+			queuetest.Compare(t, "the retention", o[asynq.RetentionOpt], any(tt.retention))
 			if h := task.Headers(); (len(h) > 0) != reports || reports && h["Sluice-Report-Within"] != "60000" {
 				t.Errorf("reports %v: headers %v", reports, h)
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -66,16 +67,9 @@ func TestHandlerResults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var log bytes.Buffer
 			s := serve(t.Context(), Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, tt.handler)
-			if s.Event != tt.event || s.LeaseRef != handlerLease.LeaseRef || s.MaxAttempts != 3 || s.Response != nil {
-				t.Errorf("%+v", s)
-			}
-			var message string
-			if s.Error != nil {
-				message = s.Error.Message
-			}
-			if message != tt.message {
-				t.Errorf("message %q, want %q", message, tt.message)
-			}
+			queuetest.Compare(t, "the settlement", queuetest.Only(s, "LeaseRef", "Event", "MaxAttempts", "Response"),
+				queue.Settlement{LeaseRef: handlerLease.LeaseRef, Event: tt.event, MaxAttempts: 3})
+			queuetest.Compare(t, "the error", messageOf(s), tt.message)
 			if s.Event == shaper.Retry && (s.Delay < 1600*time.Millisecond || s.Delay > 2400*time.Millisecond) {
 				t.Errorf("tried again after %v, want the second backoff", s.Delay)
 			}
@@ -111,9 +105,9 @@ func TestHandlerIsToldItsDelivery(t *testing.T) {
 	}), Concurrency: 1}, slog.Default(), nil)
 	d.Deliver(t.Context(), l)
 	want := DeliveryInfo{ID: "job-1", Attempt: 2, MaxAttempts: 3, Tenant: "acme", Route: "default", Type: "order.create", Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
-	if !known || got != want || !deadline {
-		t.Errorf("got %+v %v, deadline %v, want %+v", got, known, deadline, want)
-	}
+	queuetest.Compare(t, "the context has a delivery", known, true)
+	queuetest.Compare(t, "the context has a deadline", deadline, true)
+	queuetest.Compare(t, "the delivery", got, want)
 	if string(payload) != "pay|behind" {
 		t.Errorf("the handler wrote behind its payload: %q", payload)
 	}
@@ -139,13 +133,15 @@ func TestRetryDelay(t *testing.T) {
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	s := serve(t.Context(), Config{Logger: quiet, RetryDelay: func(int, error, *asynq.Task) time.Duration { panic("secret") }}, fail)
-	if s.Event != shaper.Retry || s.Error.Message != "panic" || s.Delay < time.Second {
-		t.Errorf("a RetryDelay that panics: %+v", s)
+	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+	queuetest.Compare(t, "the error of a RetryDelay that panics", messageOf(s), "panic")
+	if s.Delay < time.Second {
+		t.Errorf("the delay after a RetryDelay that panics is %v, want the route's backoff", s.Delay)
 	}
 	s = serve(t.Context(), Config{Logger: quiet, RetryDelay: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, func(context.Context, *asynq.Task) error { panic("secret") })
-	if s.Event != shaper.Retry || s.Error.Message != "panic" || s.Delay != time.Hour {
-		t.Errorf("the delay after a panic: %+v", s)
-	}
+	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+	queuetest.Compare(t, "the error of a handler that panics", messageOf(s), "panic")
+	queuetest.Compare(t, "the delay after it", s.Delay, time.Hour)
 }
 
 func TestHandlerIsCutOff(t *testing.T) {
@@ -156,9 +152,9 @@ func TestHandlerIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := time.Now()
 		s := serve(t.Context(), Config{}, until)
-		if s.Event != shaper.Retry || s.Error.Message != "the handler did not end within 10s" || time.Since(at) != 10*time.Second {
-			t.Errorf("after %v: %+v, %v", time.Since(at), s, s.Error)
-		}
+		queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+		queuetest.Compare(t, "the error", messageOf(s), "the handler did not end within 10s")
+		queuetest.Compare(t, "the time it took", time.Since(at), 10*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		s = serve(ctx, Config{}, until)
@@ -191,8 +187,10 @@ func TestHandlerThatGoesOnIsLeftBehind(t *testing.T) {
 		for range 2 {
 			behind.Go(func() {
 				s := d.Deliver(t.Context(), handlerLease) // the second attempt: a minute
-				if s.Event != shaper.Retry || s.Error.Message != "the handler did not end within 1s" || s.Delay > 10*time.Second {
-					t.Errorf("%+v", s)
+				queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+				queuetest.Compare(t, "the error", messageOf(s), "the handler did not end within 1s")
+				if s.Delay > 10*time.Second {
+					t.Errorf("the delay is %v, want at most 10s", s.Delay)
 				}
 			})
 		}

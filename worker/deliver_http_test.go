@@ -19,10 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
@@ -63,6 +63,14 @@ func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
 	return s
 }
 
+// messageOf is the message of the settlement's error, empty without one.
+func messageOf(s queue.Settlement) string {
+	if s.Error == nil {
+		return ""
+	}
+	return s.Error.Message
+}
+
 func TestRequestIsAsTheContractSays(t *testing.T) {
 	secrets := []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
 	var got *http.Request
@@ -75,9 +83,8 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, `{"ok":true}`)
 	})
-	if got.Method != http.MethodPost || got.URL.Path != "/orders" || string(body) != payload {
-		t.Errorf("%s %s with %q", got.Method, got.URL, body)
-	}
+	queuetest.Compare(t, "the request", []string{got.Method, got.URL.Path, string(body)},
+		[]string{http.MethodPost, "/orders", payload})
 	stamp := got.Header.Get("webhook-timestamp")
 	if unix, err := strconv.ParseInt(stamp, 10, 64); err != nil || time.Since(time.Unix(unix, 0)).Abs() > time.Minute {
 		t.Errorf("webhook-timestamp %q", stamp)
@@ -105,13 +112,10 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 		"Sluice-Tenant":   {"%C3%85cme%2F1%20b"},
 		"Sluice-Job-Type": {"order.create%0D%0AX:%20y"},
 	}
-	if diff := cmp.Diff(want, got.Header); diff != "" {
-		t.Errorf("headers (-want +got):\n%s", diff)
-	}
+	queuetest.Compare(t, "the headers", got.Header, want)
+	queuetest.Compare(t, "the event", s.Event, shaper.Succeed)
 	answer := &queue.Response{Status: 201, Headers: map[string]string{"content-type": "application/json"}, Body: []byte(`{"ok":true}`)}
-	if diff := cmp.Diff(answer, s.Response); s.Event != shaper.Succeed || diff != "" {
-		t.Errorf("%s, response (-want +got):\n%s", s.Event, diff)
-	}
+	queuetest.Compare(t, "the response", s.Response, answer)
 }
 
 func TestRequestIsNotSignedWithoutSecrets(t *testing.T) {
@@ -128,12 +132,11 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		hits.Add(1)
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
 	})
-	if s.Event != shaper.Die || hits.Load() != 1 || s.Response.Headers["location"] != "/elsewhere" {
-		t.Errorf("%d requests, %+v, %+v", hits.Load(), s, s.Response)
-	}
-	if want := "the upstream answered 307 Temporary Redirect; redirects are not followed"; s.Error.Message != want {
-		t.Errorf("error %q, want %q", s.Error.Message, want)
-	}
+	queuetest.Compare(t, "the requests", hits.Load(), 1)
+	queuetest.Compare(t, "the event", s.Event, shaper.Die)
+	queuetest.Compare(t, "the location", s.Response.Headers["location"], "/elsewhere")
+	queuetest.Compare(t, "the error", messageOf(s),
+		"the upstream answered 307 Temporary Redirect; redirects are not followed")
 }
 
 // TestRedirectsAreDeadWhereverTheyLead: the upstream has answered, so the attempt is over and the
@@ -145,9 +148,11 @@ func TestRedirectsAreDeadWhereverTheyLead(t *testing.T) {
 				w.Header().Set("Location", location)
 				w.WriteHeader(status)
 			})
-			if s.Event != shaper.Die || s.Error.Status != status || s.Response.Headers["location"] != location || unavailable(s) {
-				t.Errorf("%d to %q: %s, %+v, %+v", status, location, s.Event, s.Error, s.Response)
-			}
+			what := fmt.Sprintf("%d to %q: ", status, location)
+			queuetest.Compare(t, what+"event", s.Event, shaper.Die)
+			queuetest.Compare(t, what+"status", s.Error.Status, status)
+			queuetest.Compare(t, what+"location", s.Response.Headers["location"], location)
+			queuetest.Compare(t, what+"counts against the breaker", unavailable(s), false)
 		}
 	}
 }
@@ -165,9 +170,9 @@ func TestUserInformationIsBasicAuthentication(t *testing.T) {
 		u.User = want
 		user, password = "", ""
 		s := deliver(t, t.Context(), Route{URL: u.String()})
-		if p, _ := want.Password(); s.Event != shaper.Succeed || user != want.Username() || password != p {
-			t.Errorf("%s: %s, sent %q and %q", want, s.Event, user, password)
-		}
+		p, _ := want.Password()
+		queuetest.Compare(t, "the event", s.Event, shaper.Succeed)
+		queuetest.Compare(t, "the credentials", []string{user, password}, []string{want.Username(), p})
 	}
 }
 
@@ -190,9 +195,9 @@ func TestLargeBodyIsCut(t *testing.T) {
 			}
 		}
 	})
-	if s.Event != shaper.Succeed || len(s.Response.Body) != outbound.MaxBody || !s.Response.Truncated {
-		t.Errorf("%s, %d bytes kept, truncated %v", s.Event, len(s.Response.Body), s.Response.Truncated)
-	}
+	queuetest.Compare(t, "the event", s.Event, shaper.Succeed)
+	queuetest.Compare(t, "the bytes kept", len(s.Response.Body), outbound.MaxBody)
+	queuetest.Compare(t, "truncated", s.Response.Truncated, true)
 }
 
 func TestBodyAtTheBoundIsWhole(t *testing.T) {
@@ -270,9 +275,9 @@ func TestBodyThatBreaksOffIsStillASuccess(t *testing.T) {
 				}
 			})
 			s := deliver(t, t.Context(), Route{URL: "http://" + addr, Timeout: time.Second})
-			if s.Event != shaper.Succeed || string(s.Response.Body) != "hello" || !s.Response.Truncated {
-				t.Errorf("%s, %+v", s.Event, s.Response)
-			}
+			queuetest.Compare(t, "the event", s.Event, shaper.Succeed)
+			queuetest.Compare(t, "the response", s.Response,
+				&queue.Response{Status: 200, Body: []byte("hello"), Truncated: true})
 		})
 	}
 }
@@ -322,8 +327,11 @@ func TestBadAnswersAreFailedAttempts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			addr := rawServer(t, tt.serve)
 			s := deliver(t, t.Context(), Route{URL: "http://" + addr})
-			if s.Event != shaper.Retry || s.Error.Message != tt.message || s.Delay <= 0 || s.MaxAttempts != 10 {
-				t.Errorf("%s, %+v", s.Event, s.Error)
+			queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+			queuetest.Compare(t, "the error", messageOf(s), tt.message)
+			queuetest.Compare(t, "the attempts of the route", s.MaxAttempts, 10)
+			if s.Delay <= 0 {
+				t.Errorf("the delay is %v, want a backoff", s.Delay)
 			}
 		})
 	}
@@ -419,13 +427,13 @@ func TestRefusedConnection(t *testing.T) {
 	addr := ln.Addr().String()
 	_ = ln.Close()
 	s := deliver(t, t.Context(), Route{URL: (&url.URL{Scheme: "http", Host: addr, User: url.UserPassword("me", "hunter2")}).String()})
-	if s.Event != shaper.Retry || !strings.Contains(s.Error.Detail, "connection refused") || strings.Contains(s.Error.Detail, "me:") {
-		t.Errorf("%s, %+v", s.Event, s.Error)
+	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+	detail := s.Error.Detail
+	if !strings.Contains(detail, "connection refused") || strings.Contains(detail, "me:") {
+		t.Errorf("the detail is %q, want the cause without the credentials", detail)
 	}
 	// Clients see the message, which reveals nothing of the operator's network.
-	if s.Error.Message != "connection failed" {
-		t.Errorf("clients see %q", s.Error.Message)
-	}
+	queuetest.Compare(t, "what clients see", messageOf(s), "connection failed")
 }
 
 func TestUntrustedCertificate(t *testing.T) {
@@ -434,8 +442,10 @@ func TestUntrustedCertificate(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	s := deliver(t, t.Context(), Route{URL: server.URL})
-	if s.Event != shaper.Retry || !strings.Contains(s.Error.Detail, "certificate") || s.Error.Message != "TLS handshake failed" {
-		t.Errorf("%s, %+v", s.Event, s.Error)
+	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
+	queuetest.Compare(t, "the error", messageOf(s), "TLS handshake failed")
+	if !strings.Contains(s.Error.Detail, "certificate") {
+		t.Errorf("the detail is %q, want it to name the certificate", s.Error.Detail)
 	}
 }
 

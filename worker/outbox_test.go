@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // fakeOutbox is the completions of shards, each claimed until its lease ends.
@@ -132,9 +133,10 @@ func TestOutboxHandsAllOver(t *testing.T) {
 		signal(o.ready[4])
 		synctest.Wait()
 		slices.Sort(to.taken)
-		if n := len(slices.Compact(slices.Clone(to.taken))); n != 2*claimMost+17 || n != len(to.taken) || q.left() != 0 {
-			t.Errorf("%d handed over, %d of them different, %d left", len(to.taken), n, q.left())
-		}
+		queuetest.Compare(t, "the completions handed over", len(to.taken), 2*claimMost+17)
+		different := slices.Compact(slices.Clone(to.taken))
+		queuetest.Compare(t, "different ones of them", len(different), 2*claimMost+17)
+		queuetest.Compare(t, "those left", q.left(), 0)
 	})
 }
 
@@ -146,9 +148,9 @@ func TestOutboxInsists(t *testing.T) {
 		signal(o.ready[3])
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(to.taken) != 5 || q.left() != 0 || len(q.claims) != 1 {
-			t.Errorf("%d handed over, %d left, %d claims", len(to.taken), q.left(), len(q.claims))
-		}
+		queuetest.Compare(t, "the completions handed over", len(to.taken), 5)
+		queuetest.Compare(t, "those left", q.left(), 0)
+		queuetest.Compare(t, "the claims", len(q.claims), 1)
 	})
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
@@ -57,9 +59,10 @@ func TestDecide(t *testing.T) {
 	for _, tt := range tests {
 		l := queue.Lease{LeaseRef: queue.LeaseRef{ID: "x", Epoch: 4}, Attempt: tt.attempt, MaxAttempts: 9}
 		s := retry.decide(l, &queue.Response{Status: tt.status}, tt.retryAfter, now)
-		if s.Event != tt.event || s.LeaseRef != l.LeaseRef || s.MaxAttempts != 3 || (s.Response != nil) != tt.response {
-			t.Errorf("%d, Retry-After %q, attempt %d: %+v", tt.status, tt.retryAfter, tt.attempt, s)
-		}
+		what := fmt.Sprintf("%d, Retry-After %q, attempt %d: ", tt.status, tt.retryAfter, tt.attempt)
+		queuetest.Compare(t, what+"settlement", queuetest.Only(s, "LeaseRef", "Event", "MaxAttempts"),
+			queue.Settlement{LeaseRef: l.LeaseRef, Event: tt.event, MaxAttempts: 3})
+		queuetest.Compare(t, what+"the answer is kept", s.Response != nil, tt.response)
 		if (s.Error == nil) != (tt.event == shaper.Succeed) || s.Error != nil && s.Error.Status != tt.status {
 			t.Errorf("%d: error %+v", tt.status, s.Error)
 		}

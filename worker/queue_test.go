@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -151,9 +151,12 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 		{"never", shaper.Dead, 3, "panic"}, {"unknown", shaper.Dead, 1, `handler not found for task "unknown"`},
 	} {
 		job := ended(t, q, submit("default", tt.kind, "{}"))
-		if job.State != tt.state || job.Attempts != tt.attempts || job.LastError == nil || job.LastError.Message != tt.message {
-			t.Errorf("%s: %+v, %+v", tt.kind, job, job.LastError)
+		if job.LastError == nil {
+			t.Fatalf("%s ended without an error: %+v", tt.kind, job)
 		}
+		queuetest.Compare(t, tt.kind+": state", job.State, tt.state)
+		queuetest.Compare(t, tt.kind+": attempts", job.Attempts, tt.attempts)
+		queuetest.Compare(t, tt.kind+": last error", job.LastError.Message, tt.message)
 	}
 	want := map[string]string{}
 	for i := range 10 {
@@ -175,9 +178,11 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 		id, _, _ := strings.Cut(task.ID, ":") // the epoch after it is higher where a slow machine gave a late job back
 		got[id] = string(task.Payload)
 	}
-	if err != nil || !maps.Equal(got, want) || len(tasks) != len(want) {
-		t.Errorf("asynq has %v, %v, want %v", got, err, want)
+	if err != nil {
+		t.Errorf("ListPendingTasks: %v", err)
 	}
+	queuetest.Compare(t, "the payloads that asynq has", got, want)
+	queuetest.Compare(t, "the tasks that asynq has", len(tasks), len(want))
 }
 
 // ended waits for the end of a job.

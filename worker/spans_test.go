@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -87,10 +88,11 @@ func TestSpansOfDeliveries(t *testing.T) {
 		}
 		for _, s := range ended {
 			id := toldOf(s, "messaging.message.id")
-			if o := toldOf(s, "messaging.sluice.outcome"); o != want[id] || s.SpanKind() != trace.SpanKindConsumer || s.Name() != "process default" ||
-				toldOf(s, "messaging.sluice.attempt") != "1" || toldOf(s, "messaging.sluice.wait_ms") != "2000" {
-				t.Errorf("%s: %s, %v", id, s.Name(), s.Attributes())
-			}
+			queuetest.Compare(t, id+": kind", s.SpanKind(), trace.SpanKindConsumer)
+			queuetest.Compare(t, id+": name", s.Name(), "process default")
+			queuetest.Compare(t, id+": outcome", toldOf(s, "messaging.sluice.outcome"), want[id])
+			queuetest.Compare(t, id+": attempt", toldOf(s, "messaging.sluice.attempt"), "1")
+			queuetest.Compare(t, id+": wait", toldOf(s, "messaging.sluice.wait_ms"), "2000")
 			if failed := s.Status().Code == codes.Error; failed != (want[id] != "succeeded" && want[id] != "handed_off") {
 				t.Errorf("%s: %v", id, s.Status())
 			}
@@ -129,8 +131,11 @@ func TestSpansOfHandlers(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := recorder.Ended()
-		if len(ended) != 1 || ended[0].Status() != (sdk.Status{Code: codes.Error}) || toldOf(ended[0], "error.type") != "retry" || ended[0].Parent().IsValid() {
-			t.Fatalf("%d spans: %v", len(ended), ended)
+		if len(ended) != 1 {
+			t.Fatalf("%d spans, want 1: %v", len(ended), ended)
 		}
+		queuetest.Compare(t, "the status", ended[0].Status(), sdk.Status{Code: codes.Error})
+		queuetest.Compare(t, "the error's type", toldOf(ended[0], "error.type"), "retry")
+		queuetest.Compare(t, "the span has a parent", ended[0].Parent().IsValid(), false)
 	})
 }

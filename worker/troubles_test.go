@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -137,7 +138,10 @@ func TestHeldToDeath(t *testing.T) {
 		t.Error(err)
 	}
 	held, dead := testutil.ToFloat64(w.metrics.deliveries[outcomeHeld]), testutil.ToFloat64(w.metrics.deliveries[outcomeDead])
-	if job.State != shaper.Dead || held != shaper.FreeLeases || dead != 1 || strings.Count(log.String(), "jobs died") != 1 {
-		t.Errorf("the job is %s; held %v times, dead %v times\n%s", job.State, held, dead, log)
+	queuetest.Compare(t, "the state", job.State, shaper.Dead)
+	queuetest.Compare(t, "the times it was held", held, shaper.FreeLeases)
+	queuetest.Compare(t, "the deaths", dead, 1)
+	if n := strings.Count(log.String(), "jobs died"); n != 1 {
+		t.Errorf("the death is logged %d times, want once:\n%s", n, log)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -465,9 +466,16 @@ func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
 		r.end(t)
 		want := map[string]string{"panics": "the delivery panicked", "lost": `route "gone" is not configured in this worker`}
 		for _, s := range q.settled {
-			if s.Event != shaper.Retry || s.Error == nil || s.Error.Message != want[s.ID] || s.MaxAttempts != 10 || s.Delay <= 0 {
-				t.Errorf("%s settled as %+v, error %+v", s.ID, s.Settlement, s.Error)
-			} else if age := q.now().Sub(shaper.InstantOf(s.Error.At)); age < 0 || age > 2*time.Second {
+			if s.Error == nil {
+				t.Fatalf("%s is settled without an error: %+v", s.ID, s.Settlement)
+			}
+			queuetest.Compare(t, s.ID+": event", s.Event, shaper.Retry)
+			queuetest.Compare(t, s.ID+": error", s.Error.Message, want[s.ID])
+			queuetest.Compare(t, s.ID+": attempts of the route", s.MaxAttempts, 10)
+			if s.Delay <= 0 {
+				t.Errorf("%s: the delay is %v, want a backoff", s.ID, s.Delay)
+			}
+			if age := q.now().Sub(shaper.InstantOf(s.Error.At)); age < 0 || age > 2*time.Second {
 				t.Errorf("%s: the error is from %v, the shard's clock says %v", s.ID, s.Error.At, q.now().Time())
 			}
 			delete(want, s.ID)

@@ -19,6 +19,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -59,9 +60,11 @@ func TestJobs(t *testing.T) {
 	q, c, _ := serve(t)
 	ctx := t.Context()
 	got, err := c.Submit(ctx, job("acme"))
-	if err != nil || got.Job.Tenant != "acme" || got.Job.State != "queued" || got.Replayed {
-		t.Fatalf("%+v %v", got, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	queuetest.Compare(t, "the job", queuetest.Only(got.Job, "Tenant", "State"), wire.Job{Tenant: "acme", State: "queued"})
+	queuetest.Compare(t, "replayed", got.Replayed, false)
 	if read, err := c.Job(ctx, "acme", got.Job.ID, 0); err != nil || read.ID != got.Job.ID {
 		t.Errorf("%+v %v", read, err)
 	}
@@ -73,16 +76,22 @@ func TestJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	q.Finish(next.Job.ID, shaper.Dead, nil, &queue.JobError{Message: "refused", Status: 400})
-	if done, err := c.Job(ctx, "acme", next.Job.ID, time.Second); err != nil || !done.Done || len(done.AttemptLog) != 1 || done.AttemptLog[0].Status != 400 {
-		t.Errorf("%+v %v", done, err)
+	done, err := c.Job(ctx, "acme", next.Job.ID, time.Second)
+	if err != nil || len(done.AttemptLog) != 1 {
+		t.Fatalf("%v, the log of attempts %+v, want one", err, done.AttemptLog)
 	}
+	queuetest.Compare(t, "the job is done", done.Done, true)
+	queuetest.Compare(t, "the status of its attempt", done.AttemptLog[0].Status, 400)
 	if back, err := c.Replay(ctx, "acme", next.Job.ID); err != nil || back.State != "queued" {
 		t.Errorf("%+v %v", back, err)
 	}
 	batch := wire.Batch{Jobs: []wire.BatchJob{{Submission: job("").Submission}, {Submission: job("").Submission, IdempotencyKey: "k"}}}
-	if items, err := c.SubmitBatch(ctx, "acme", batch); err != nil || len(items) != 2 || items[1].Status != 202 || items[1].Job == nil {
-		t.Errorf("%+v %v", items, err)
+	items, err := c.SubmitBatch(ctx, "acme", batch)
+	if err != nil || len(items) != 2 {
+		t.Fatalf("%v, the items %+v, want two", err, items)
 	}
+	queuetest.Compare(t, "the status of the second job", items[1].Status, 202)
+	queuetest.Compare(t, "it has a job", items[1].Job != nil, true)
 }
 
 func TestPayloadsGoByteForByte(t *testing.T) {
@@ -103,9 +112,11 @@ func TestPayloadsGoByteForByte(t *testing.T) {
 			continue
 		}
 		for _, id := range []string{got.Job.ID, items[0].Job.ID} {
-			if sent := q.Submission(id); string(sent.Payload) != strings.TrimSpace(payload) || sent.Type != s.Type || sent.Cost != 2 || sent.CallbackURL != s.CallbackURL {
-				t.Errorf("%s became %s of the type %s", payload, sent.Payload, sent.Type)
-			}
+			sent := q.Submission(id)
+			queuetest.Compare(t, "what became of "+payload,
+				queuetest.Only(sent, "Payload", "Type", "Cost", "CallbackURL"), queue.Submission{
+					Payload: []byte(strings.TrimSpace(payload)), Type: s.Type, Cost: 2, CallbackURL: s.CallbackURL,
+				})
 		}
 	}
 	s := job("")
@@ -177,8 +188,14 @@ func TestErrorsTellWhatTheServerSays(t *testing.T) {
 	}
 	_, err := c.Submit(ctx, job(""))
 	var e *client.Error
-	if !errors.As(err, &e) || e.Status != 429 || e.Kind() != "queue-full" || *e.Capacity != 1 || e.RetryAfter <= 0 || !strings.Contains(err.Error(), "1 of 1") {
-		t.Errorf("%v", err)
+	if !errors.As(err, &e) {
+		t.Fatalf("%v, want a *client.Error", err)
+	}
+	queuetest.Compare(t, "the status", e.Status, 429)
+	queuetest.Compare(t, "the kind", e.Kind(), "queue-full")
+	queuetest.Compare(t, "the capacity", *e.Capacity, 1)
+	if e.RetryAfter <= 0 || !strings.Contains(err.Error(), "1 of 1") {
+		t.Errorf("%v, retry after %v, want the depth of the capacity and when to come back", err, e.RetryAfter)
 	}
 	q.Fail(queue.ErrUnavailable)
 	if err := c.Ready(ctx); !errors.As(err, &e) || e.Status != 503 || e.RetryAfter != time.Second {
@@ -198,9 +215,11 @@ func TestForeignAnswers(t *testing.T) {
 		answer(502, "text/html", "<h1>proxy</h1>"), answer(502, "application/problem+json", "{"), answer(502, "application/problem+json", "{}"),
 	} {
 		var e *client.Error
-		if _, err := c.Job(t.Context(), "", "x", 0); !errors.As(err, &e) || e.Status != 502 || e.Title != "Bad Gateway" || e.Kind() != "" {
-			t.Errorf("%v", err)
+		if _, err := c.Job(t.Context(), "", "x", 0); !errors.As(err, &e) {
+			t.Fatalf("%v, want a *client.Error", err)
 		}
+		queuetest.Compare(t, "the problem", wire.Problem{Status: e.Status, Title: e.Title, Type: e.Kind()},
+			wire.Problem{Status: 502, Title: "Bad Gateway"})
 	}
 	if _, err := answer(200, "text/html", "<h1>").Job(t.Context(), "", "x", 0); err == nil {
 		t.Error("a page passed for a job")
@@ -275,12 +294,19 @@ func TestTenants(t *testing.T) {
 	ctx := t.Context()
 	for _, name := range []string{"acme", "a/b", "é", ".", "..", "%2e", "a b"} {
 		limit := int64(5)
-		if got, err := c.Patch(ctx, name, wire.Settings{RouteSettings: wire.RouteSettings{Capacity: &limit}, Reason: "r"}); err != nil || got.Tenant != name || got.Capacity != 5 || got.Reason != "r" {
-			t.Errorf("%q: %+v %v", name, got, err)
+		change := wire.Settings{RouteSettings: wire.RouteSettings{Capacity: &limit}, Reason: "r"}
+		got, err := c.Patch(ctx, name, change)
+		if err != nil {
+			t.Errorf("Patch %q: %v", name, err)
 		}
-		if got, err := c.Pause(ctx, name, "deploy"); err != nil || !got.Paused || got.Reason != "deploy" {
-			t.Errorf("%q: %+v %v", name, got, err)
+		queuetest.Compare(t, "the tenant", got.Tenant, name)
+		queuetest.Compare(t, "the capacity of "+name, got.Capacity, 5)
+		queuetest.Compare(t, "the reason of "+name, got.Reason, "r")
+		if got, err = c.Pause(ctx, name, "deploy"); err != nil {
+			t.Errorf("Pause %q: %v", name, err)
 		}
+		queuetest.Compare(t, name+" is paused", got.Paused, true)
+		queuetest.Compare(t, "the reason of "+name, got.Reason, "deploy")
 		if got, err := c.Resume(ctx, name, ""); err != nil || got.Paused {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}

@@ -84,9 +84,8 @@ func verdictFacts(s *suite) {
 		equal(s, "the rate", v.Rate, slow)
 		equal(s, "the estimate from now", v.Start.Sub(v.Now), time.Duration(i)*time.Minute)
 		j := v.Job
-		if j.State != shaper.Queued || j.Position != i+1 || !j.EstimatedStart.Equal(v.Start.Time()) {
-			s.Errorf("job %d is %+v", i, j)
-		}
+		Compare(s, "the job", Only(j, "State", "Position", "EstimatedStart"),
+			queue.Job{State: shaper.Queued, Position: i + 1, EstimatedStart: v.Start.Time()})
 	}
 }
 

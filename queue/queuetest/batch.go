@@ -157,9 +157,9 @@ func scheduled(s *suite) {
 	w.Delay = time.Hour
 	v := s.submit(w)
 	j := s.job(v.Job.ID)
-	if j.State != shaper.Scheduled || j.Position != 0 || !j.Scheduled.Equal(j.Created.Add(time.Hour)) || j.EstimatedStart.Before(j.Scheduled) {
-		s.Errorf("a delayed job is %+v", j)
-	}
+	Compare(s, "a delayed job", Only(j, "State", "Position", "Scheduled"),
+		queue.Job{State: shaper.Scheduled, Scheduled: j.Created.Add(time.Hour)})
+	equal(s, "whether it starts before it is due", j.EstimatedStart.Before(j.Scheduled), false)
 	full := s.submit(work())
 	equal(s, "the outcome behind it", full.Outcome, shaper.Full)
 	if gap := full.Now.Add(full.RetryAfter).Sub(shaper.InstantOf(j.Scheduled)); gap < 0 || gap >= time.Millisecond {

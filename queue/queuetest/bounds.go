@@ -100,9 +100,11 @@ func boundBytesOfAReplay(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.CapacityBytes, p.Rate = 1000, slow })
 	waiting := s.admit(sized(500))
 	v, err := s.q.Replay(s.ctx, tenant, dead.ID, 3)
-	if err != nil || v.Outcome != shaper.FullOfBytes || v.Bytes != 500 || v.CapacityBytes != 1000 {
-		s.Errorf("a replay beyond the bound: %+v %v", v.Admission, err)
+	if err != nil {
+		s.Fatalf("Replay: %v", err)
 	}
+	Compare(s, "a replay beyond the bound", Only(v.Admission, "Outcome", "Bytes", "CapacityBytes"),
+		shaper.Admission{Outcome: shaper.FullOfBytes, Bytes: 500, CapacityBytes: 1000})
 	if _, err := s.q.Cancel(s.ctx, tenant, waiting.ID); err != nil {
 		s.Fatal(err)
 	}
@@ -163,13 +165,14 @@ func boundShare(s *suite) {
 	}
 	equal(s, "the outcome", v.Outcome, shaper.OverShare)
 	equal(s, "the jobs in half of the store", len(ids), 5)
-	if v.Stored < 50_000 || v.Stored > 60_000 || v.Share < 40_000 || v.Share > 50_000 {
-		s.Errorf("%d bytes of %d", v.Stored, v.Share)
-	}
+	within(s, "the bytes stored", v.Stored, 50_000, 60_000)
+	within(s, "the share", v.Share, 40_000, 50_000)
 	batch, err := s.q.SubmitBatch(s.ctx, []queue.Submission{sized(10), sized(10_000)}, true)
-	if err != nil || batch[0].Outcome != shaper.OverShare || batch[1].Outcome != shaper.OverShare {
-		s.Errorf("an atomic batch: %+v %v", batch, err)
+	if err != nil {
+		s.Fatalf("SubmitBatch: %v", err)
 	}
+	equal(s, "the outcome of an atomic batch's first job", batch[0].Outcome, shaper.OverShare)
+	equal(s, "the outcome of its second", batch[1].Outcome, shaper.OverShare)
 	other := sized(10_000)
 	other.Tenant = "another"
 	s.admit(other)

@@ -42,10 +42,9 @@ var fileTests = map[string]func(*suite){
 
 func tenantNeverSeen(s *suite) {
 	t := s.tenant("never seen")
-	if t.Policy.Rate != quick || t.Policy.Capacity != 1000 || t.Depth != 0 || t.LimitedBy != "idle" || t.Revision != 0 || t.OldestWait != 0 {
-		s.Errorf("the tenant is %+v", t)
-	}
-	equal(s, "the effective rate", t.EffectiveRate, 1000)
+	Compare(s, "the policy", t.Policy, shaper.Policy{Rate: quick, Burst: 1, Capacity: 1000})
+	Compare(s, "the figures", t.Figures, queue.Figures{LimitedBy: "idle", EffectiveRate: 1000})
+	equal(s, "the revision", t.Revision, 0)
 	names, _, err := s.q.Tenants(s.ctx, "", 10)
 	if err != nil || len(names) != 0 {
 		s.Errorf("reading listed %q, %v", names, err)
@@ -205,17 +204,20 @@ func holdEnded(s *suite) {
 	}
 	change.DryRun = false
 	t, err := s.q.Tune(s.ctx, tenant, change)
-	if err != nil || !t.HeldUntil.IsZero() || t.LimitedBy == "held" {
-		s.Errorf("after its end the hold lasts until %v, limited by %s, %v", t.HeldUntil, t.LimitedBy, err)
+	if err != nil {
+		s.Fatalf("Tune: %v", err)
 	}
-	if t.EffectiveRate < 490 || t.EffectiveRate > 900 {
-		s.Errorf("the effective rate is %v, want it to go on from half of 1000", t.EffectiveRate)
-	}
+	equal(s, "the end of the hold", t.HeldUntil, time.Time{})
+	equal(s, "whether the hold limits", t.LimitedBy == "held", false)
+	within(s, "the effective rate, from half of 1000", t.EffectiveRate, 490, 900)
 	s.await("a job to leave", func() bool { return len(s.leaseUpTo(1, near)) == 1 })
 	history, err := s.q.History(s.ctx, tenant)
-	if err != nil || len(history) != 1 || history[0].Action != queue.ActionUnhold || history[0].Actor != "operator" || history[0].Reason != "mended" {
-		s.Errorf("the history is %+v, %v", history, err)
+	if err != nil || len(history) != 1 {
+		s.Fatalf("the history is %+v, %v, want one entry", history, err)
 	}
+	h := history[0]
+	Compare(s, "the entry", Only(h, "Action", "Actor", "Reason"),
+		queue.HistoryEntry{Action: queue.ActionUnhold, Actor: "operator", Reason: "mended"})
 }
 
 // deadCounted: the total counts deaths, the other number what is left of them.
@@ -253,12 +255,11 @@ func totals(s *suite) {
 		w.Tenant = name
 		s.backlog(1+i%3, w)
 	}
-	sum := s.totals().Depth
+	equal(s, "the depth", s.totals().Depth, 39)
 	s.lease(5)
 	got := s.totals()
-	if got.Running != 5 || got.Depth != sum-5 || sum != 39 {
-		s.Errorf("totals are %+v, before the leases the depth was %d", got, sum)
-	}
+	equal(s, "the leased jobs", got.Running, 5)
+	equal(s, "the depth without them", got.Depth, 34)
 }
 
 func (s *suite) totals() queue.Totals {

@@ -118,9 +118,9 @@ func keyAfterEnd(s *suite) {
 		job := s.admit(w)
 		end(job.ID)
 		v := s.submit(w)
-		if v.Outcome != shaper.Replayed || v.Job.ID != job.ID || v.Job.State != state || v.Job.Finished.IsZero() {
-			s.Errorf("the key of a job that ended %s: %+v", state, v)
-		}
+		equal(s, "the outcome", v.Outcome, shaper.Replayed)
+		Compare(s, "the job of the key", Only(v.Job, "ID", "State"), queue.Job{ID: job.ID, State: state})
+		equal(s, "whether it has no end", v.Job.Finished.IsZero(), false)
 	}
 	s.none()
 }
@@ -134,10 +134,12 @@ func keyAfterRecord(s *suite) {
 	v := s.submit(keyed())
 	equal(s, "the outcome", v.Outcome, shaper.Replayed)
 	got := v.Job
-	if got.ID != job.ID || got.State != shaper.Succeeded || got.Attempts != 1 || got.Type != job.Type || got.Tenant != tenant ||
-		!got.Created.Equal(done.Created) || !got.Finished.Equal(done.Finished) {
-		s.Errorf("the key knows %+v, the job was %+v", got, done)
+	known := func(j queue.Job) queue.Job {
+		return Only(j, "ID", "State", "Attempts", "Type", "Tenant", "Created", "Finished")
 	}
+	Compare(s, "what the key knows of the job", known(got), known(done))
+	Compare(s, "the ended job", Only(got, "State", "Attempts"),
+		queue.Job{State: shaper.Succeeded, Attempts: 1})
 }
 
 func keyForgotten(s *suite) {

@@ -36,19 +36,22 @@ func jobReads(s *suite) {
 	if err != nil {
 		s.Fatalf("Job: %v", err)
 	}
-	if j.ID != v.Job.ID || j.Tenant != w.Tenant || j.Route != w.Route || j.Type != w.Type || j.MaxAttempts != 7 || j.Attempts != 0 {
-		s.Errorf("the job reads %+v", j)
+	want := queue.Job{
+		ID: v.Job.ID, Tenant: w.Tenant, Route: w.Route, Type: w.Type, State: shaper.Queued, Position: 1,
+		MaxAttempts: 7, Created: v.Job.Created, EstimatedStart: j.EstimatedStart,
 	}
-	if !j.Started.IsZero() || !j.Finished.IsZero() || !j.Scheduled.IsZero() || j.LastError != nil || j.Response != nil {
-		s.Errorf("a new job has a past: %+v", j)
-	}
+	Compare(s, "the job", j, want)
 	l := s.lease(1)[0]
-	if l.Tenant != w.Tenant || l.Route != w.Route || l.Type != w.Type || l.Attempt != 1 || l.MaxAttempts != 7 || !l.Created.Time().Equal(j.Created) {
-		s.Errorf("the lease is %+v", l)
+	Compare(s, "the lease", l, queue.Lease{
+		LeaseRef: queue.LeaseRef{ID: want.ID, Epoch: 1}, Tenant: w.Tenant, Route: w.Route, Type: w.Type,
+		Payload: w.Payload, Attempt: 1, MaxAttempts: 7, Created: shaper.InstantOf(j.Created),
+		Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Deadline,
+	})
+	if j, err = s.q.Job(s.ctx, w.Tenant, v.Job.ID); err != nil {
+		s.Fatalf("Job: %v", err)
 	}
-	if j, _ = s.q.Job(s.ctx, w.Tenant, v.Job.ID); j.State != shaper.Leased || !j.Started.Equal(l.Stamp.Time()) || j.Position != 0 {
-		s.Errorf("the leased job reads %+v", j)
-	}
+	want.State, want.Position, want.EstimatedStart, want.Started = shaper.Leased, 0, time.Time{}, l.Stamp.Time()
+	Compare(s, "the leased job", j, want)
 }
 
 // strangers are ids that no call may find.
@@ -113,9 +116,12 @@ func foreignJob(s *suite) {
 func (s *suite) cancel(id string) queue.Job {
 	s.Helper()
 	j, err := s.q.Cancel(s.ctx, tenant, id)
-	if err != nil || j.ID != id || j.State != shaper.Cancelled || j.Finished.IsZero() {
-		s.Fatalf("Cancel: %+v, %v", j, err)
+	if err != nil {
+		s.Fatalf("Cancel: %v", err)
 	}
+	equal(s, "the cancelled job", j.ID, id)
+	equal(s, "its state", j.State, shaper.Cancelled)
+	equal(s, "whether it has no end", j.Finished.IsZero(), false)
 	return j
 }
 
@@ -164,9 +170,11 @@ func cancelConflict(s *suite) {
 		if event != "" {
 			s.settle(l, event)
 		}
-		if j, err := s.q.Cancel(s.ctx, tenant, l.ID); !errors.Is(err, queue.ErrConflict) || j.State != state || j.ID != l.ID {
-			s.Errorf("cancelling a %s job: %+v, %v", state, j, err)
+		j, err := s.q.Cancel(s.ctx, tenant, l.ID)
+		if !errors.Is(err, queue.ErrConflict) {
+			s.Errorf("cancelling a %s job: %v, want ErrConflict", state, err)
 		}
+		Compare(s, "the job of the conflict", Only(j, "ID", "State"), queue.Job{ID: l.ID, State: state})
 	}
 }
 
@@ -209,9 +217,10 @@ func oddTenants(s *suite) {
 		j := s.admit(w)
 		equal(s, "the position", j.Position, 1)
 		first[j.ID] = name
-		if t := s.tenant(name); t.Depth != 1 || t.Admitted != 1 || t.Name != name {
-			s.Errorf("tenant %q is %+v", name, t)
-		}
+		t := s.tenant(name)
+		equal(s, "the name", t.Name, name)
+		Compare(s, "the figures of "+name, Only(t.Figures, "Depth", "Admitted"),
+			queue.Figures{Depth: 1, Admitted: 1})
 	}
 	listed, next, err := s.q.Tenants(s.ctx, "", 1000)
 	if err != nil || next != "" {

@@ -199,8 +199,10 @@ func leaseExpires(s *suite) {
 	})
 	s.sameOrder(second, ids(jobs)...)
 	for i, l := range second {
-		if l.Epoch != first[i].Epoch+1 || l.Attempt != 1 || l.Stamp <= first[1].Stamp {
-			s.Errorf("leased again: %+v, before: %+v", l, first[i])
+		equal(s, "the epoch", l.Epoch, first[i].Epoch+1)
+		equal(s, "the attempt", l.Attempt, 1)
+		if l.Stamp <= first[1].Stamp {
+			s.Errorf("the new stamp is %d, want it after the last one before, %d", l.Stamp, first[1].Stamp)
 		}
 		equal(s, "settling the lease that ran out", s.settle(first[i], shaper.Succeed), queue.Stale)
 	}
@@ -263,9 +265,8 @@ func givenBackPassesBound(s *suite) {
 	}
 	equal(s, "the depth", s.tenant(tenant).Depth, 4)
 	v := s.submit(work())
-	if v.Outcome != shaper.Full || v.Depth != 4 || v.Remaining != 0 {
-		s.Errorf("above the bound: %+v", v)
-	}
+	Compare(s, "above the bound", Only(v.Admission, "Outcome", "Depth", "Remaining"),
+		shaper.Admission{Outcome: shaper.Full, Depth: 4})
 	// Three must leave before there is room for one.
 	if gap := v.Now.Add(v.RetryAfter).Sub(leases[1].Stamp.Add(2 * time.Minute)); gap < 0 || gap >= time.Millisecond {
 		s.Errorf("told to come %v after the place frees", gap)

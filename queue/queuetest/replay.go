@@ -87,9 +87,10 @@ func replayConflict(s *suite) {
 	id := s.admit(work()).ID
 	for _, state := range []shaper.State{shaper.Queued, shaper.Leased, shaper.Succeeded} {
 		v, err := s.q.Replay(s.ctx, tenant, id, 2)
-		if !errors.Is(err, queue.ErrConflict) || v.Job.ID != id || v.Job.State != state {
-			s.Errorf("replaying a %s job: %+v, %v", state, v, err)
+		if !errors.Is(err, queue.ErrConflict) {
+			s.Errorf("replaying a %s job: %v, want ErrConflict", state, err)
 		}
+		Compare(s, "the job of the conflict", Only(v.Job, "ID", "State"), queue.Job{ID: id, State: state})
 		switch state {
 		case shaper.Queued:
 			s.lease(1)
@@ -110,9 +111,12 @@ func replayFull(s *suite) {
 	dead := s.dead(work())
 	s.admit(work())
 	v, err := s.q.Replay(s.ctx, tenant, dead.ID, 2)
-	if err != nil || v.Outcome != shaper.Full || v.Depth != 1 || v.Capacity != 1 || v.Job.State != shaper.Dead {
-		s.Errorf("Replay: %+v, %v", v, err)
+	if err != nil {
+		s.Fatalf("Replay: %v", err)
 	}
+	Compare(s, "the refusal", Only(v.Admission, "Outcome", "Depth", "Capacity"),
+		shaper.Admission{Outcome: shaper.Full, Depth: 1, Capacity: 1})
+	equal(s, "the state", v.Job.State, shaper.Dead)
 	if gap := v.Now.Add(v.RetryAfter).Sub(dead.Stamp.Add(time.Minute)); gap < 0 || gap >= time.Millisecond {
 		s.Errorf("told to come %v after the place frees", gap)
 	}

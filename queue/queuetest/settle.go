@@ -48,13 +48,12 @@ func settleSucceeded(s *suite) {
 	l := s.lease(1)[0]
 	equal(s, "the result", s.settle(l, shaper.Succeed), queue.Settled)
 	j := s.job(l.ID)
-	if j.State != shaper.Succeeded || j.Attempts != 1 || j.Finished.IsZero() || !j.Started.Equal(l.Stamp.Time()) || j.LastError != nil {
-		s.Errorf("the job is %+v", j)
-	}
+	Compare(s, "the job", Only(j, "State", "Attempts", "Started", "LastError"),
+		queue.Job{State: shaper.Succeeded, Attempts: 1, Started: l.Stamp.Time()})
+	equal(s, "whether it has no end", j.Finished.IsZero(), false)
 	t := s.tenant(tenant)
-	if t.Succeeded != 1 || t.Departed != 1 || t.Running != 0 || t.Depth != 0 {
-		s.Errorf("the tenant is %+v", t)
-	}
+	Compare(s, "the tenant", Only(t.Figures, "Succeeded", "Departed", "Running", "Depth"),
+		queue.Figures{Succeeded: 1, Departed: 1})
 }
 
 func settleRetry(s *suite) {
@@ -65,12 +64,12 @@ func settleRetry(s *suite) {
 		t.Error = &queue.JobError{Message: "upstream says 503", Status: 503, At: at}
 	})
 	j := s.job(l.ID)
-	if j.State != shaper.Retrying || j.Attempts != 1 || j.Position != 0 || j.Scheduled.Sub(j.Created) < time.Minute || j.EstimatedStart.Before(j.Scheduled) {
-		s.Errorf("the job is %+v", j)
-	}
-	if diff := cmp.Diff(&queue.JobError{Message: "upstream says 503", Status: 503, At: at}, j.LastError); diff != "" {
-		s.Errorf("the error (-want +got):\n%s", diff)
-	}
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position", "LastError"), queue.Job{
+		State: shaper.Retrying, Attempts: 1,
+		LastError: &queue.JobError{Message: "upstream says 503", Status: 503, At: at},
+	})
+	within(s, "the backoff", j.Scheduled.Sub(j.Created), time.Minute, limit+time.Minute)
+	equal(s, "whether it starts before it is due", j.EstimatedStart.Before(j.Scheduled), false)
 	t := s.tenant(tenant)
 	if t.Depth != 1 || t.Running != 0 {
 		s.Errorf("a retrying job holds a place; the tenant is %+v", t)
@@ -99,9 +98,8 @@ func retryOutOfAttempts(s *suite) {
 	s.settle(s.lease(1)[0], shaper.Retry)
 	s.settle(s.lease(1)[0], shaper.Retry, after(time.Hour))
 	j := s.job(id)
-	if j.State != shaper.Dead || j.Attempts != 2 || j.Finished.IsZero() || !j.Scheduled.IsZero() {
-		s.Errorf("the job is %+v", j)
-	}
+	Compare(s, "the job", Only(j, "State", "Attempts", "Scheduled"), queue.Job{State: shaper.Dead, Attempts: 2})
+	equal(s, "whether it has no end", j.Finished.IsZero(), false)
 	t := s.tenant(tenant)
 	if t.DeadTotal != 1 || t.Depth != 0 {
 		s.Errorf("the tenant is %+v", t)
@@ -114,9 +112,8 @@ func settleDead(s *suite) {
 	l := s.lease(1)[0]
 	s.settle(l, shaper.Die, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "410", Status: 410} })
 	j := s.job(l.ID)
-	if j.State != shaper.Dead || j.Attempts != 1 || j.LastError == nil || j.LastError.Status != 410 {
-		s.Errorf("the job is %+v", j)
-	}
+	Compare(s, "the job", Only(j, "State", "Attempts", "LastError"),
+		queue.Job{State: shaper.Dead, Attempts: 1, LastError: &queue.JobError{Message: "410", Status: 410}})
 	s.none()
 }
 
@@ -125,9 +122,8 @@ func settleHeld(s *suite) {
 	l := s.lease(1)[0]
 	s.settle(l, shaper.Hold, after(10*time.Minute))
 	j := s.job(l.ID)
-	if j.State != shaper.Queued || j.Attempts != 0 || j.Position != 1 || j.EstimatedStart.Sub(j.Created) < 10*time.Minute {
-		s.Errorf("the job is %+v", j)
-	}
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position"), queue.Job{State: shaper.Queued, Position: 1})
+	within(s, "the wait", j.EstimatedStart.Sub(j.Created), 10*time.Minute, limit+10*time.Minute)
 	equal(s, "what limits", s.tenant(tenant).LimitedBy, "held")
 	if leases := s.leaseUpTo(3, time.Minute); len(leases) > 0 {
 		s.Errorf("leased while held: %+v", leases)
@@ -174,9 +170,7 @@ func settleReleased(s *suite) {
 	leases := s.lease(2)
 	s.settle(leases[1], shaper.Release)
 	j := s.job(leases[1].ID)
-	if j.State != shaper.Queued || j.Attempts != 0 || j.Position != 1 {
-		s.Errorf("the job is %+v", j)
-	}
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position"), queue.Job{State: shaper.Queued, Position: 1})
 	again := s.lease(2)
 	equal(s, "the id", again[0].ID, leases[1].ID)
 	equal(s, "the slot, given back", again[0].Stamp, leases[1].Stamp)
@@ -381,9 +375,10 @@ func extendLost(s *suite) {
 	l := s.lease(1)[0]
 	wrong := queue.LeaseRef{ID: l.ID, Epoch: l.Epoch + 1}
 	lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{wrong, l.LeaseRef}, time.Minute)
-	if err != nil || len(lost) != 1 || lost[0] != wrong {
-		s.Errorf("Extend: lost %v, %v", lost, err)
+	if err != nil {
+		s.Errorf("Extend: %v", err)
 	}
+	Compare(s, "the lost leases", lost, []queue.LeaseRef{wrong})
 	s.settle(l, shaper.Succeed)
 	lost, err = s.q.Broker().Extend(s.ctx, []queue.LeaseRef{l.LeaseRef}, time.Minute)
 	if err != nil || len(lost) != 1 {
@@ -413,11 +408,12 @@ func settleLog(s *suite) {
 	log := s.job(id).Log
 	equal(s, "the attempts on record", len(log), 20)
 	last, before := log[19], log[18]
-	if last.Event != shaper.Succeed || last.Status != 201 || last.Number != 23 || last.Message != "" {
-		s.Errorf("the last attempt is %+v", last)
-	}
-	if before.Event != shaper.Retry || before.Status != 521 || before.Number != 22 || len(before.Message) > 200 || !utf8.ValidString(before.Message) {
-		s.Errorf("the one before is %+v", before)
+	Compare(s, "the last attempt", Only(last, "Event", "Status", "Number", "Message"),
+		queue.Attempt{Event: shaper.Succeed, Status: 201, Number: 23})
+	Compare(s, "the one before", Only(before, "Event", "Status", "Number"),
+		queue.Attempt{Event: shaper.Retry, Status: 521, Number: 22})
+	if n := len(before.Message); n > 200 || !utf8.ValidString(before.Message) {
+		s.Errorf("its message has %d bytes, want at most 200 of UTF-8: %q", n, before.Message)
 	}
 	silent := s.admit(work()).ID
 	l = s.lease(1)[0]

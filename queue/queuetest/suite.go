@@ -11,9 +11,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -279,6 +282,23 @@ func Await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
+// Compare fails the test, which goes on, where the values differ, and prints the difference.
+func Compare[T any](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// Only returns the struct with these fields alone, to compare them together; the others are zero.
+func Only[T any](v T, fields ...string) (out T) {
+	from, to := reflect.ValueOf(v), reflect.ValueOf(&out).Elem()
+	for _, name := range fields {
+		to.FieldByName(name).Set(from.FieldByName(name))
+	}
+	return out
+}
+
 // receive takes a value from a channel in time.
 func receive[T any](s *suite, what string, c <-chan T) T {
 	s.Helper()
@@ -294,6 +314,14 @@ func receive[T any](s *suite, what string, c <-chan T) T {
 		s.Fatalf("waited %v in vain for: %s", limit, what)
 	}
 	panic("not reached")
+}
+
+// within insists on a value from low to high.
+func within[T ~int64 | ~float64](s *suite, what string, got, low, high T) {
+	s.Helper()
+	if got < low || got > high {
+		s.Errorf("%s is %v, want %v to %v", what, got, low, high)
+	}
 }
 
 // equal compares two values that print well.

@@ -257,9 +257,8 @@ func policiesCapacity(s *suite) {
 	jobs := s.backlog(6, work())
 	s.policies(func(b *shaper.Baseline) { b.Defaults.Capacity = 4 }, nil)
 	v := s.submit(work())
-	if v.Outcome != shaper.Full || v.Depth != 6 || v.Capacity != 4 {
-		s.Errorf("above the capacity: %+v", v)
-	}
+	Compare(s, "above the capacity", Only(v.Admission, "Outcome", "Depth", "Capacity"),
+		shaper.Admission{Outcome: shaper.Full, Depth: 6, Capacity: 4})
 	s.sameOrder(s.lease(2), ids(jobs[:2])...)
 	equal(s, "the outcome at the capacity", s.submit(work()).Outcome, shaper.Full)
 	s.sameOrder(s.lease(1), jobs[2].ID)
@@ -279,17 +278,24 @@ func dryRun(s *suite) {
 		}})
 	}
 	t, err := try(func(o *shaper.Overrides) { o.Tier, o.Capacity = pointer("pro"), nil })
-	if err != nil || t.Tier != "pro" || t.Policy.Rate != fourth || t.Policy.Capacity != 1000 || t.Revision != 1 || t.Depth != 3 {
-		s.Errorf("the tenant as it would be: %+v, %v", t, err)
+	if err != nil {
+		s.Fatalf("a dry run: %v", err)
 	}
+	picked := func(t queue.Tenant) queue.Tenant {
+		t.Policy = Only(t.Policy, "Rate", "Capacity")
+		return Only(t, "Tier", "Policy", "Revision", "Depth")
+	}
+	three := queue.Figures{Depth: 3}
+	would := queue.Tenant{Tier: "pro", Policy: shaper.Policy{Rate: fourth, Capacity: 1000}, Revision: 1, Figures: three}
+	Compare(s, "the tenant as it would be", picked(t), would)
 	var problems shaper.Problems
 	if _, err := try(func(o *shaper.Overrides) { o.Capacity = pointer(int64(-1)) }); !errors.As(err, &problems) {
 		s.Errorf("a wrong one: %v", err)
 	}
 	t = s.tenant(tenant)
-	if t.Tier != "" || t.Policy.Rate != quick || t.Policy.Capacity != 9 || t.Revision != 1 || t.Reason != "" {
-		s.Errorf("it changed the tenant: %+v", t)
-	}
+	is := queue.Tenant{Policy: shaper.Policy{Rate: quick, Capacity: 9}, Revision: 1, Figures: three}
+	Compare(s, "the tenant, unchanged", picked(t), is)
+	equal(s, "the reason", t.Reason, "")
 	if entries, err := s.q.History(s.ctx, tenant); err != nil || len(entries) != 1 {
 		s.Errorf("the history: %+v, %v", entries, err)
 	}

@@ -176,9 +176,9 @@ func tuneCapacity(s *suite) {
 	s.backlog(5, work())
 	equal(s, "the depth", s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(3)) }).Depth, 5)
 	v := s.submit(work())
-	if v.Outcome != shaper.Full || v.Depth != 5 || v.Capacity != 3 || v.Remaining != 0 {
-		s.Errorf("above a lowered capacity: %+v", v)
-	}
+	Compare(s, "above a lowered capacity",
+		Only(v.Admission, "Outcome", "Depth", "Capacity", "Remaining"),
+		shaper.Admission{Outcome: shaper.Full, Depth: 5, Capacity: 3})
 	s.lease(3)
 	equal(s, "the place after three left", s.admit(work()).Position, 3)
 	equal(s, "the outcome at the bound", s.submit(work()).Outcome, shaper.Full)

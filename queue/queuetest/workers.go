@@ -295,11 +295,12 @@ func watchMany(s *suite) {
 		ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
 	}
 	seen := make(chan error, 2*n)
+	reads := make(chan struct{}, 8) // tokens; fewer than the connections, so that no read waits for one
 	begin := func(jobs []queue.Job) (begun *sync.WaitGroup) {
 		begun = &sync.WaitGroup{}
 		begun.Add(len(jobs))
 		for _, j := range jobs {
-			go func() { seen <- s.untilEnd(j.ID, begun.Done) }()
+			go func() { seen <- s.untilEnd(j.ID, begun.Done, reads) }()
 		}
 		return begun
 	}
@@ -319,8 +320,8 @@ func watchMany(s *suite) {
 	}
 }
 
-// untilEnd watches a job until it reads as done.
-func (s *suite) untilEnd(id string, begun func()) error {
+// untilEnd watches a job until it reads as done. Each read holds a token.
+func (s *suite) untilEnd(id string, begun func(), reads chan struct{}) error {
 	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	defer cancel()
 	ended, stop, err := s.q.Watch(ctx, id)
@@ -330,7 +331,10 @@ func (s *suite) untilEnd(id string, begun func()) error {
 	}
 	defer stop()
 	for {
-		if j, err := s.q.Job(ctx, tenant, id); err != nil || j.State.Done() {
+		reads <- struct{}{}
+		j, err := s.q.Job(ctx, tenant, id)
+		<-reads
+		if err != nil || j.State.Done() {
 			return err
 		}
 		select {

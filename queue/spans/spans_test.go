@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -85,18 +86,17 @@ func TestSend(t *testing.T) {
 			s := tracer.Send(t.Context(), client, tt.tenant, "orders")
 			s.End(tt.verdict, tt.err)
 			got := one(t, r)
-			if got.Name() != "send orders" || got.SpanKind() != trace.SpanKindProducer || got.Status() != tt.status || len(got.Links()) != 0 {
-				t.Errorf("%s, %v, %v, links %v", got.Name(), got.SpanKind(), got.Status(), got.Links())
-			}
-			if text := attributes(got); text != common+tt.want {
-				t.Errorf("%s\nwant %s", text, common+tt.want)
-			}
-			if p := got.Parent(); !p.IsRemote() || p.TraceID().String() != traceID || p.SpanID().String() != "b7ad6b7169203331" {
-				t.Errorf("parent %v", p)
-			}
-			if want := "00-" + traceID + "-" + got.SpanContext().SpanID().String() + "-01"; s.TraceParent != want {
-				t.Errorf("the job carries %s, want %s", s.TraceParent, want)
-			}
+			queuetest.Compare(t, "the name", got.Name(), "send orders")
+			queuetest.Compare(t, "the kind", got.SpanKind(), trace.SpanKindProducer)
+			queuetest.Compare(t, "the status", got.Status(), tt.status)
+			queuetest.Compare(t, "the links", len(got.Links()), 0)
+			queuetest.Compare(t, "the attributes", attributes(got), common+tt.want)
+			p := got.Parent()
+			queuetest.Compare(t, "the parent is remote", p.IsRemote(), true)
+			queuetest.Compare(t, "the parent's trace", p.TraceID().String(), traceID)
+			queuetest.Compare(t, "the parent's span", p.SpanID().String(), "b7ad6b7169203331")
+			parent := "00-" + traceID + "-" + got.SpanContext().SpanID().String() + "-01"
+			queuetest.Compare(t, "what the job carries", s.TraceParent, parent)
 		})
 	}
 }
@@ -133,12 +133,10 @@ func TestSendBatch(t *testing.T) {
 			s := tracer.SendBatch(t.Context(), client, batch)
 			s.EndBatch(verdicts, tt.err)
 			got := one(t, r)
-			if got.Name() != tt.span || got.SpanKind() != trace.SpanKindProducer || got.Status().Code != tt.code {
-				t.Errorf("%s, %v, %v", got.Name(), got.SpanKind(), got.Status())
-			}
-			if text := attributes(got); text != common+tt.want {
-				t.Errorf("%s\nwant %s", text, common+tt.want)
-			}
+			queuetest.Compare(t, "the name", got.Name(), tt.span)
+			queuetest.Compare(t, "the kind", got.SpanKind(), trace.SpanKindProducer)
+			queuetest.Compare(t, "the status", got.Status().Code, tt.code)
+			queuetest.Compare(t, "the attributes", attributes(got), common+tt.want)
 		})
 	}
 }
@@ -179,18 +177,16 @@ func TestProcess(t *testing.T) {
 		}
 		d.End(tt.outcome, tt.settlement, tt.private)
 		got := one(t, r)
-		if got.Name() != "process orders" || got.SpanKind() != trace.SpanKindConsumer || got.Status() != tt.status {
-			t.Errorf("%s, %v, %v", got.Name(), got.SpanKind(), got.Status())
+		queuetest.Compare(t, "the name", got.Name(), "process orders")
+		queuetest.Compare(t, "the kind", got.SpanKind(), trace.SpanKindConsumer)
+		queuetest.Compare(t, "the status", got.Status(), tt.status)
+		queuetest.Compare(t, "the attributes", attributes(got), common+tt.want)
+		queuetest.Compare(t, "the parent's span", got.Parent().SpanID().String(), "b7ad6b7169203331")
+		if links := got.Links(); len(links) != 1 || !links[0].SpanContext.Equal(got.Parent()) {
+			t.Errorf("the links are %v, want one, to the parent %v", links, got.Parent())
 		}
-		if text := attributes(got); text != common+tt.want {
-			t.Errorf("%s\nwant %s", text, common+tt.want)
-		}
-		if links := got.Links(); len(links) != 1 || !links[0].SpanContext.Equal(got.Parent()) || got.Parent().SpanID().String() != "b7ad6b7169203331" {
-			t.Errorf("parent %v, links %v", got.Parent(), links)
-		}
-		if want := "00-" + traceID + "-" + got.SpanContext().SpanID().String() + "-01"; d.TraceParent != want {
-			t.Errorf("the upstream gets %s, want %s", d.TraceParent, want)
-		}
+		parent := "00-" + traceID + "-" + got.SpanContext().SpanID().String() + "-01"
+		queuetest.Compare(t, "what the upstream gets", d.TraceParent, parent)
 	}
 }
 
@@ -225,8 +221,13 @@ func TestParents(t *testing.T) {
 		d := tracer.Process(around, &l)
 		d.End("succeeded", queue.Settlement{}, false)
 		id, flags := d.TraceParent[3:35], d.TraceParent[53:]
-		if follows := id == traceID; follows != tt.follows || strings.HasPrefix(id, "01000000") || flags != tt.flags && flags != "03" || len(r.Ended()) != tt.ended {
-			t.Errorf("%q: %s, %d spans", tt.parent, d.TraceParent, len(r.Ended()))
+		queuetest.Compare(t, tt.parent+" is followed", id == traceID, tt.follows)
+		queuetest.Compare(t, tt.parent+": spans", len(r.Ended()), tt.ended)
+		if strings.HasPrefix(id, "01000000") {
+			t.Errorf("%q: the trace is %s, the one that the worker was started in", tt.parent, id)
+		}
+		if flags != tt.flags && flags != "03" {
+			t.Errorf("%q: the flags are %s, want %s or 03", tt.parent, flags, tt.flags)
 		}
 	}
 }

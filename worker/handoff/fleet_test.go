@@ -14,6 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
@@ -179,9 +180,9 @@ func TestReportsOfAFleet(t *testing.T) {
 		ids[p] = f.submit(p)
 	}
 	for _, task := range f.pending(len(payloads)) {
-		if jobOf(task) != ids[string(task.Payload)] || task.Type != "order.create" || task.MaxRetry != 1 || task.Timeout != 10*time.Second || task.Retention != 24*time.Hour {
-			t.Errorf("task %+v", task)
-		}
+		queuetest.Compare(t, "the job of the task", jobOf(task), ids[string(task.Payload)])
+		queuetest.Compare(t, "the task", queuetest.Only(*task, "Type", "MaxRetry", "Timeout", "Retention"),
+			asynq.TaskInfo{Type: "order.create", MaxRetry: 1, Timeout: 10 * time.Second, Retention: 24 * time.Hour})
 	}
 	stopWorker()
 	for p, id := range ids {
@@ -214,9 +215,9 @@ func TestReportsOfAFleet(t *testing.T) {
 		if job.LastError != nil {
 			message = job.LastError.Message
 		}
-		if job.State != want.state || message != want.message || job.Attempts != 1 || job.MaxAttempts != 2 {
-			t.Errorf("%s: %+v, %q", p, job, message)
-		}
+		queuetest.Compare(t, p+": job", queuetest.Only(job, "State", "Attempts", "MaxAttempts"),
+			queue.Job{State: want.state, Attempts: 1, MaxAttempts: 2})
+		queuetest.Compare(t, p+": last error", message, want.message)
 	}
 	if want := []string{"again", "again", "fine", "never", "never", "panic", "panic", "revoke", "skip"}; !slices.Equal(f.ran(), want) {
 		t.Errorf("ran %v, want %v", f.ran(), want)

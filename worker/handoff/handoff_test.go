@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
@@ -111,9 +112,9 @@ func TestReports(t *testing.T) {
 				t.Fatalf("%s: settled %v", tt.name, f.settled)
 			}
 			s := f.settled[0]
-			if s.Event != tt.event || s.LeaseRef != job.Ref || s.MaxAttempts != 5 || (s.Error != nil) != (tt.message != "") {
-				t.Errorf("%s: %+v", tt.name, s)
-			}
+			queuetest.Compare(t, tt.name+": settlement", queuetest.Only(s, "LeaseRef", "Event", "MaxAttempts"),
+				queue.Settlement{LeaseRef: job.Ref, Event: tt.event, MaxAttempts: 5})
+			queuetest.Compare(t, tt.name+": has an error", s.Error != nil, tt.message != "")
 			if s.Error != nil && (s.Error.Message != tt.message || s.Error.At.Sub(at) != 10*time.Minute) {
 				t.Errorf("%s: %+v", tt.name, s.Error)
 			}
