@@ -32,7 +32,7 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 		case listen.Reserved(r.Context()) && !isProbe(r):
 			w.Header().Set("Connection", "close")
 			if check(r) != nil {
-				noPlace().Write(w)
+				tooManyConnections().Write(w)
 				return
 			}
 		case listen.Reserved(r.Context()):
@@ -56,13 +56,13 @@ func (s *Server) operator() func(*http.Request) *problem.Problem {
 	return func(r *http.Request) *problem.Problem { return s.credential(r, want) }
 }
 
-// keepPlaces answers probes alone on the reserved places of the intake.
-func keepPlaces(next http.Handler) http.Handler {
+// reserveConnections answers probes alone on the reserved places of the intake.
+func reserveConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if listen.Reserved(r.Context()) {
 			w.Header().Set("Connection", "close")
 			if !isProbe(r) {
-				noPlace().Write(w)
+				tooManyConnections().Write(w)
 				return
 			}
 		}
@@ -72,8 +72,8 @@ func keepPlaces(next http.Handler) http.Handler {
 
 func isProbe(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
-// noPlace is the problem of a client that found no place but one that is reserved.
-func noPlace() *problem.Problem {
+// tooManyConnections is the problem of a client that found no place but one that is reserved.
+func tooManyConnections() *problem.Problem {
 	return problem.Overloaded.With("all connections, or those of the client's address, are in use").RetryIn(time.Second)
 }
 

@@ -19,7 +19,7 @@ import (
 const (
 	defaultStreams = 1000                   // event streams of one process at once
 	streamLife     = 10 * time.Minute       // then the client opens another one
-	streamLook     = 250 * time.Millisecond // how often a state that no signal announces is looked for
+	streamPoll     = 250 * time.Millisecond // how often a state that no signal announces is looked for
 	streamGuard    = time.Second            // how often a stream asks whether its credential still holds
 	streamBeat     = 15 * time.Second       // how often a stream shows that it lives; proxies cut what is silent for a minute
 	streamPatience = 10 * time.Second       // how long one write may take before the client counts as gone
@@ -86,7 +86,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
-	look := time.NewTicker(streamLook)
+	look := time.NewTicker(streamPoll)
 	defer look.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()

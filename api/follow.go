@@ -99,7 +99,7 @@ func (e *eventWriter) event(name string, data []byte) error {
 
 // noteArrival remembers a submission that the queue has judged. One that is known by its key has
 // come before.
-func (s *Server) noteArrival(sub queue.Submission, v queue.Verdict) {
+func (s *Server) noteArrival(sub queue.Submission, v queue.Decision) {
 	if v.Outcome == shaper.Replayed || v.Outcome == shaper.KeyReused {
 		return
 	}

@@ -130,7 +130,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err := s.guardJobs(c, batch, held, body.Atomic); err != nil {
 		return nil, err
 	}
-	verdicts, err := s.submitPassed(c, batch, held, body.Atomic)
+	decisions, err := s.submitPassed(c, batch, held, body.Atomic)
 	if err != nil {
 		return nil, err
 	}
@@ -141,15 +141,15 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 			bytes += int64(len(s.Payload))
 		}
 	}
-	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(batch))}
+	out := wire.BatchResult{Items: make([]wire.JobResult, len(batch))}
 	for i := range batch {
 		if held[i] != nil {
 			s.metrics.refusal(held[i])
 			out.Items[i].Problem = held[i].Problem
 			continue
 		}
-		v := verdicts[0]
-		verdicts = verdicts[1:]
+		v := decisions[0]
+		decisions = decisions[1:]
 		flow := flowName(batch[i].Tenant, batch[i].Route)
 		if !body.Atomic {
 			flow, bytes = "", int64(len(batch[i].Payload))
@@ -157,9 +157,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		refused := s.refusal(v.Admission, flow, places, bytes)
 		switch {
 		case refused == nil:
-			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job), Replayed: v.Outcome == shaper.Replayed}
+			out.Items[i] = wire.JobResult{Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job), Replayed: v.Outcome == shaper.Replayed}
 		case body.Atomic:
-			return nil, refused // none was admitted, and every verdict says the same
+			return nil, refused // none was admitted, and every decision says the same
 		default:
 			p := problem.Of(refused)
 			s.metrics.refusal(p)
@@ -191,9 +191,9 @@ func (s *Server) submissions(
 	return batch, held
 }
 
-// submitPassed asks for admission of the jobs of a batch that are not held; the verdicts are theirs
-// alone, in order.
-func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem.Problem, atomic bool) ([]queue.Verdict, error) {
+// submitPassed submits the jobs of a batch that no guard has refused, and returns their decisions in
+// order.
+func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem.Problem, atomic bool) ([]queue.Decision, error) {
 	passed := make([]queue.Submission, 0, len(batch))
 	for i, job := range batch {
 		if held[i] == nil {
@@ -213,15 +213,15 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}
-	verdicts, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
-	span.EndBatch(verdicts, err)
+	decisions, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
+	span.EndBatch(decisions, err)
 	if err != nil {
 		s.metrics.admission(unavailableOutcome)
 	}
-	for i, v := range verdicts {
+	for i, v := range decisions {
 		s.judged(passed[i], v)
 	}
-	return verdicts, err
+	return decisions, err
 }
 
 // JobJSON is the job as the API shows it, for what is told of it elsewhere.

@@ -141,7 +141,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 
 // judged counts a submission that the queue has judged, remembers it as an arrival, and notes for
 // the log that it was refused.
-func (s *Server) judged(sub queue.Submission, v queue.Verdict) {
+func (s *Server) judged(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
 	s.troubles.judged(sub, v.Outcome)

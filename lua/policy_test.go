@@ -86,13 +86,13 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts, err := call.Decode(w.run(call.Call()))
+		decisions, err := call.Decode(w.run(call.Call()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := verdicts[0]
+		v := decisions[0]
 		if v.Outcome != shaper.Admitted || v.Capacity != want.Capacity || v.CapacityBytes != want.CapacityBytes || v.Rate != want.Rate || (v.Start == 0) != want.Paused {
-			t.Errorf("the verdict %+v is not of %+v", v.Admission, want)
+			t.Errorf("the decision %+v is not of %+v", v.Admission, want)
 		}
 		scan := lua.ScanCall{
 			At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy("acme"), Dead: retention.Dead,

@@ -99,7 +99,7 @@ func TestIntakeFailsFast(t *testing.T) {
 				}
 			}
 			broken.back(s)
-			var v queue.Verdict
+			var v queue.Decision
 			queuetest.Await(t, "a submission to be admitted again", func() bool {
 				var err error
 				v, err = q.Submit(t.Context(), work())

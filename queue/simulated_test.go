@@ -65,7 +65,7 @@ func TestSimulatedAsServed(t *testing.T) {
 	}
 }
 
-// serve replays the run's trace and holds the verdicts and departures against it. A job is settled
+// serve replays the run's trace and holds the decisions and departures against it. A job is settled
 // the service after it has left, at once without one; when that is the end of being at the cap, the
 // flow is looked at, for the shard's owner is woken then.
 func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon, service time.Duration) {
@@ -145,12 +145,12 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 				batch = append(batch, job)
 			}
 		}
-		verdicts, err := q.SubmitBatch(t.Context(), batch, false)
+		decisions, err := q.SubmitBatch(t.Context(), batch, false)
 		if err != nil {
 			t.Fatalf("SubmitBatch: %v", err)
 		}
 		first := false
-		for _, v := range verdicts {
+		for _, v := range decisions {
 			fate, known := fates[v.Outcome]
 			if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
 				t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)

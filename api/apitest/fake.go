@@ -199,16 +199,16 @@ func (f *Fake) NewID(string) (string, error) {
 }
 
 // Submit implements api.Admitter.
-func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Verdict, error) {
+func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
-		return queue.Verdict{}, f.failure
+		return queue.Decision{}, f.failure
 	}
 	return f.admit(s, 1), nil
 }
 
-func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
+func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 	t := f.tenant(s.Tenant)
 	key := s.Tenant + "\x00" + s.IdempotencyKey
 	if id, known := f.keys[key]; known && s.IdempotencyKey != "" {
@@ -216,16 +216,16 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
 		a := shaper.Admission{Outcome: shaper.Replayed, Depth: t.flow.Depth, Capacity: t.policy().Capacity, Rate: t.policy().Rate}
 		a.Remaining = a.Capacity - a.Depth
 		if !bytes.Equal(j.submission.Payload, s.Payload) {
-			return queue.Verdict{Admission: shaper.Admission{Outcome: shaper.KeyReused}}
+			return queue.Decision{Admission: shaper.Admission{Outcome: shaper.KeyReused}}
 		}
-		return queue.Verdict{Admission: a, Job: j.Job}
+		return queue.Decision{Admission: a, Job: j.Job}
 	}
 	now := shaper.InstantOf(time.Now())
 	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost, Delay: s.Delay, MaxWait: s.MaxWait}, nil)
 	t.flow = flow
 	if a.Outcome != shaper.Admitted {
 		t.rejected++
-		return queue.Verdict{Admission: a}
+		return queue.Decision{Admission: a}
 	}
 	t.admitted++
 	j := &stored{submission: s, Job: queue.Job{
@@ -239,17 +239,17 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
 	if s.IdempotencyKey != "" {
 		f.keys[key] = s.ID
 	}
-	return queue.Verdict{Admission: a, Job: j.Job}
+	return queue.Decision{Admission: a, Job: j.Job}
 }
 
 // SubmitBatch implements api.Admitter.
-func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic bool) ([]queue.Verdict, error) {
+func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
 		return nil, f.failure
 	}
-	out := make([]queue.Verdict, len(batch))
+	out := make([]queue.Decision, len(batch))
 	if atomic {
 		t := f.tenant(batch[0].Tenant)
 		size := int64(len(batch))

@@ -137,7 +137,7 @@ func (a *Authenticator) Good(r *http.Request) bool {
 func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
 		address := func() string { text, _ := a.address(r); return text }
-		if err := a.guesses.Look(r.Context(), c.id, address); err != nil {
+		if err := a.guesses.Allow(r.Context(), c.id, address); err != nil {
 			return Principal{}, err
 		}
 	}

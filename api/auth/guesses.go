@@ -60,9 +60,9 @@ func (e *TooManyGuesses) Error() string {
 	return fmt.Sprintf("more than %d credentials of the client's address were wrong within a minute", GuessLimit)
 }
 
-// Look returns nil when the credential of this name may be looked up in the store, and else
+// Allow returns nil when the credential of this name may be looked up in the store, and else
 // *TooManyGuesses. address is called only where it matters.
-func (g *Guesses) Look(ctx context.Context, name string, address func() string) error {
+func (g *Guesses) Allow(ctx context.Context, name string, address func() string) error {
 	g.mu.Lock()
 	if _, good := g.good.Get(name); good {
 		g.mu.Unlock()

@@ -119,7 +119,7 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 }
 
 // SubmitBatch submits up to 1,000 jobs of one tenant in one step.
-func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.BatchVerdict, error) {
+func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.JobResult, error) {
 	jobs := make([]json.RawMessage, len(b.Jobs))
 	for i, job := range b.Jobs {
 		body, err := encodeJob(job.Submission, job.IdempotencyKey)
@@ -137,7 +137,7 @@ const BatchFrame = len(batchHead) + len(batchTail) + len(batchAtomic)
 const batchHead, batchTail, batchAtomic = `{"jobs":[`, `]`, `,"atomic":true}`
 
 // SubmitRaw is SubmitBatch with jobs that are JSON already; they are sent as they stand.
-func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.BatchVerdict, error) {
+func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.JobResult, error) {
 	var body bytes.Buffer
 	body.WriteString(batchHead)
 	for i, job := range jobs {
@@ -157,7 +157,7 @@ func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMe
 		return nil, err
 	}
 	if len(out.Items) != len(jobs) {
-		return nil, fmt.Errorf("client: %d verdicts for %d jobs", len(out.Items), len(jobs))
+		return nil, fmt.Errorf("client: %d results for %d jobs", len(out.Items), len(jobs))
 	}
 	return out.Items, nil
 }

@@ -36,8 +36,8 @@ type Stream struct {
 	data   []byte
 }
 
-// Look says what a live stream shows.
-type Look struct {
+// View says what a live stream shows.
+type View struct {
 	Tenant string // that has events of its own; empty for none
 	Search string // tenants whose name contains it; empty for all
 	Sort   string // depth, oldest_wait, refused or name; empty for the server's
@@ -45,16 +45,16 @@ type Look struct {
 }
 
 // Live opens the stream of figures: the events "overview", "tenants" and, of the tenant of the
-// look, "tenant". The transport of the client must not bound the time of a whole answer. A stream
+// view, "tenant". The transport of the client must not bound the time of a whole answer. A stream
 // on which nothing comes for idle ends with ErrQuiet.
-func (c *Client) Live(ctx context.Context, look Look, idle time.Duration) (*Stream, error) {
+func (c *Client) Live(ctx context.Context, view View, idle time.Duration) (*Stream, error) {
 	query := url.Values{}
-	for name, value := range map[string]string{"tenant": look.Tenant, "q": look.Search, "sort": look.Sort} {
+	for name, value := range map[string]string{"tenant": view.Tenant, "q": view.Search, "sort": view.Sort} {
 		if value != "" {
 			query.Set(name, value)
 		}
 	}
-	return c.stream(ctx, pagePath("/v1/stream", query, "", look.Limit), idle)
+	return c.stream(ctx, pagePath("/v1/stream", query, "", view.Limit), idle)
 }
 
 // stream opens any stream of events; a refusal is an *Error.

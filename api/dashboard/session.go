@@ -122,7 +122,7 @@ func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
 	address := func() string { return auth.AddressOf(r.RemoteAddr) }
 	ctx, cancel := context.WithTimeout(r.Context(), sessionWait)
 	defer cancel()
-	if !known && s.guesses.Look(ctx, hex.EncodeToString(id[:]), address) != nil {
+	if !known && s.guesses.Allow(ctx, hex.EncodeToString(id[:]), address) != nil {
 		return false
 	}
 	left, err := s.store.FindSession(ctx, id)

@@ -63,9 +63,9 @@ const (
 	// keep some MB for each client that asks and does not read. At a round trip of 100 ms this is
 	// 2.5 MB a second.
 	sendBuffer = 256 << 10
-	// reservedPlaces are the connections beyond Limits.Connections that are for probes and
+	// reservedConnections are the connections beyond Limits.Connections that are for probes and
 	// operators.
-	reservedPlaces = 32
+	reservedConnections = 32
 	// reservedFor is how long a reserved place is safe from new connections: long enough for a
 	// probe.
 	reservedFor = time.Second
@@ -183,7 +183,7 @@ func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
 
 // reserve takes a reserved place, if need be that of the oldest. The lock is held.
 func (l *Listener) reserve(c *limitedConn) (victim *limitedConn, admitted bool) {
-	if l.reserved.Len() >= reservedPlaces {
+	if l.reserved.Len() >= reservedConnections {
 		victim = l.reserved.Front().Value.(*limitedConn)
 		if c.since.Sub(victim.since) < reservedFor {
 			return nil, false

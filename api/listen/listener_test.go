@@ -200,7 +200,7 @@ func TestReservedPlacesMakeRoom(t *testing.T) {
 			victim, admitted = l.admit(&limitedConn{of: l, since: time.Now()})
 			return admitted, victim
 		}
-		for range 1 + reservedPlaces {
+		for range 1 + reservedConnections {
 			if admitted, victim := next(); !admitted || victim != nil {
 				t.Fatal("not admitted")
 			}
@@ -209,12 +209,12 @@ func TestReservedPlacesMakeRoom(t *testing.T) {
 			t.Error("a place of less than a second was taken")
 		}
 		<-time.After(reservedFor)
-		for range reservedPlaces {
+		for range reservedConnections {
 			if admitted, victim := next(); !admitted || victim == nil || !victim.gone {
 				t.Error("an old connection kept its reserved place")
 			}
 		}
-		if admitted, _ := next(); admitted || l.Open() != 1+reservedPlaces {
+		if admitted, _ := next(); admitted || l.Open() != 1+reservedConnections {
 			t.Errorf("admitted %v, open %d", admitted, l.Open())
 		}
 	})

@@ -24,7 +24,7 @@ type PastOverview struct {
 // TenantHistory is what is known of a tenant when a stream of figures begins.
 type TenantHistory struct {
 	Tenant   string         `json:"tenant"`
-	Looks    []PastTenant   `json:"looks" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
+	Samples  []PastTenant   `json:"looks" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
 	Arrivals []PastArrivals `json:"arrivals" nullable:"false" doc:"Arrivals of the last minute, the earliest first."`
 }
 

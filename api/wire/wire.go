@@ -51,14 +51,14 @@ type Batch struct {
 	Atomic bool       `json:"atomic,omitempty" doc:"Admit all jobs or none."`
 }
 
-// BatchResult is the answer to a batch: one verdict per job, in order.
+// BatchResult is the answer to a batch: one result per job, in order.
 type BatchResult struct {
-	Items []BatchVerdict `json:"items" nullable:"false"`
+	Items []JobResult `json:"items" nullable:"false"`
 }
 
-// BatchVerdict is what became of one job of a batch: Status 202 with the job, or the members of the
+// JobResult is what became of one job of a batch: Status 202 with the job, or the members of the
 // problem that a single submission would have been answered with.
-type BatchVerdict struct {
+type JobResult struct {
 	Problem
 	Job      *Job `json:"job,omitempty" doc:"The job, if it was admitted or its idempotency key was known."`
 	Replayed bool `json:"idempotent_replayed,omitempty" doc:"True if the idempotency key was known; the job is that of the first submission."`

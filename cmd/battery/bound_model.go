@@ -36,10 +36,10 @@ type ask struct {
 
 // told is the answer to a call.
 type told struct {
-	verdicts []judged // submit: one per job; one alone for a refused atomic batch
-	state    string   // look, cancel: of the job; empty for a cancellation that came too late
-	position int      // look
-	figures  figures  // stat
+	decisions []judged // submit: one per job; one alone for a refused atomic batch
+	state     string   // look, cancel: of the job; empty for a cancellation that came too late
+	position  int      // look
+	figures   figures  // stat
 }
 
 // judged is what one submission was told. depth and capacity are -1 where nothing is said of them.
@@ -117,7 +117,7 @@ func boundModel(capacity, jobs int) porcupine.Model {
 func (s shelf) step(a ask, t told) (bool, shelf) {
 	switch a.verb {
 	case submit:
-		return s.submit(a, t.verdicts)
+		return s.submit(a, t.decisions)
 	case cancel:
 		job := a.jobs[0]
 		switch s.at[job] {
@@ -167,7 +167,7 @@ func (s shelf) look(job int, t told) (bool, shelf) {
 	return false, s
 }
 
-func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
+func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 	if a.atomic {
 		size := 0 // a job that is known takes no place
 		for _, job := range a.jobs {
@@ -176,18 +176,18 @@ func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
 			}
 		}
 		if size > 0 && s.depth()+size > s.capacity {
-			ok := len(verdicts) == 1 && verdicts[0].outcome == refused && s.says(verdicts[0])
+			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.says(decisions[0])
 			if s.admitted+s.rejected > 0 { // a flow that nobody has heard of has no counters
 				s.rejected += len(a.jobs)
 			}
 			return ok, s
 		}
 	}
-	if len(verdicts) != len(a.jobs) {
+	if len(decisions) != len(a.jobs) {
 		return false, s
 	}
 	for i, job := range a.jobs {
-		v := verdicts[i]
+		v := decisions[i]
 		switch {
 		case s.at[job] != nowhere:
 			if v.outcome != acknowledged || !v.replayed {
@@ -217,7 +217,7 @@ func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
 	return true, s
 }
 
-// says is whether what a verdict says of the bound is so.
+// says is whether what a decision says of the bound is so.
 func (s shelf) says(v judged) bool {
 	return (v.remaining < 0 || v.remaining == max(0, s.capacity-s.depth())) &&
 		(v.depth < 0 || v.depth == s.depth()) && (v.capacity < 0 || v.capacity == s.capacity)

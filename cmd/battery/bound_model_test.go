@@ -81,7 +81,7 @@ func (q *honest) submit(a ask) (t told) {
 				if q.figures.admitted+q.figures.rejected > 0 {
 					q.figures.rejected += len(a.jobs)
 				}
-				return told{verdicts: []judged{v}}
+				return told{decisions: []judged{v}}
 			}
 			q.figures.rejected++
 		default:
@@ -101,7 +101,7 @@ func (q *honest) submit(a ask) (t told) {
 		if !a.atomic && v.outcome == acknowledged {
 			v.remaining = max(0, q.capacity-q.depth())
 		}
-		t.verdicts = append(t.verdicts, v)
+		t.decisions = append(t.decisions, v)
 	}
 	return t
 }

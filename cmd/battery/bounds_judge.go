@@ -62,7 +62,7 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	filled := false
 	for _, c := range h.calls {
 		b.calls++
-		for _, v := range c.told.verdicts {
+		for _, v := range c.told.decisions {
 			size := 1
 			if c.ask.atomic {
 				size = len(c.ask.jobs)

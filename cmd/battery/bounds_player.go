@@ -66,7 +66,7 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 	var err error
 	switch a.verb {
 	case submit:
-		c.told.verdicts, err = y.submit(ctx, a)
+		c.told.decisions, err = y.submit(ctx, a)
 	case cancel, look:
 		c.told, err = y.ofJob(ctx, a)
 	case stat:
@@ -135,9 +135,9 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 	if err := json.Unmarshal(answer.body, &all); err != nil || answer.status != http.StatusOK || len(all.Items) != len(jobs) {
 		return nil, fmt.Errorf("%d %s: %w", answer.status, answer.body, err)
 	}
-	verdicts := make([]judged, len(jobs))
+	decisions := make([]judged, len(jobs))
 	for i, raw := range all.Items {
-		var item wire.BatchVerdict
+		var item wire.JobResult
 		if err := json.Unmarshal(raw, &item); err != nil {
 			return nil, err
 		}
@@ -146,15 +146,15 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 				return nil, err
 			}
 		}
-		if verdicts[i], err = y.judged(a.jobs[i], item.Status, raw); err != nil {
+		if decisions[i], err = y.judged(a.jobs[i], item.Status, raw); err != nil {
 			return nil, err
 		}
-		verdicts[i].replayed = item.Replayed
+		decisions[i].replayed = item.Replayed
 	}
-	return verdicts, nil
+	return decisions, nil
 }
 
-// judged reads the verdict on one job, a job or a problem, and learns its id.
+// judged reads the decision on one job, a job or a problem, and learns its id.
 func (y *player) judged(job, status int, body []byte) (judged, error) {
 	v := judged{remaining: -1, depth: -1, capacity: -1}
 	switch status {

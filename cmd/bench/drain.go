@@ -18,8 +18,8 @@ import (
 
 // Places of the workers: as many as each makes use of.
 const (
-	drainPlaces = 4000
-	asynqPlaces = 500
+	drainConcurrency = 4000
+	asynqConcurrency = 500
 )
 
 // counter counts the handled jobs and reports when the last one was.
@@ -79,7 +79,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	}
 	handled := newCounter(n)
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		stop, err := b.profile(fmt.Sprintf("drain-%d-tenants", tenants))
@@ -155,7 +155,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 		weights["q"+strconv.Itoa(i)] = 1
 	}
 	handled := newCounter(n)
-	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqPlaces, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{}})
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{}})
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}

@@ -106,12 +106,12 @@ func (s *store) fill(ctx context.Context, b *bench, tenant, prefix string, n int
 			}
 			batch = append(batch, submission(tenant, key))
 		}
-		verdicts, err := s.SubmitBatch(ctx, batch, true)
+		decisions, err := s.SubmitBatch(ctx, batch, true)
 		if err != nil {
 			return err
 		}
-		if verdicts[0].Outcome != shaper.Admitted {
-			return fmt.Errorf("a job was not admitted: %s", verdicts[0].Outcome)
+		if decisions[0].Outcome != shaper.Admitted {
+			return fmt.Errorf("a job was not admitted: %s", decisions[0].Outcome)
 		}
 		if i > 0 && i%100_000 == 0 { // few jobs are admitted before anybody wonders
 			b.progress("%s: %d of %d jobs admitted", tenant, i, n)

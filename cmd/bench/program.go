@@ -188,12 +188,12 @@ func (p *program) arrive(_ http.ResponseWriter, r *http.Request) {
 func (p *program) submit(ctx context.Context, tenant, kind string, n int) error {
 	for left := n; left > 0; left -= min(left, wire.MaxBatch) {
 		jobs := slices.Repeat([]wire.BatchJob{{Submission: wire.Submission{Type: kind, Payload: payload}}}, min(left, wire.MaxBatch))
-		verdicts, err := p.jobs.SubmitBatch(ctx, tenant, wire.Batch{Jobs: jobs, Atomic: true})
+		decisions, err := p.jobs.SubmitBatch(ctx, tenant, wire.Batch{Jobs: jobs, Atomic: true})
 		if err != nil {
 			return err
 		}
-		if verdicts[0].Job == nil {
-			return fmt.Errorf("a batch was not admitted: %s", strings.TrimSpace(verdicts[0].Title+" "+verdicts[0].Detail))
+		if decisions[0].Job == nil {
+			return fmt.Errorf("a batch was not admitted: %s", strings.TrimSpace(decisions[0].Title+" "+decisions[0].Detail))
 		}
 	}
 	return nil

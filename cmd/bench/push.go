@@ -143,7 +143,7 @@ func pushSluice(ctx context.Context, b *bench, upstream *server, side *pushSide)
 	}
 	cfg := worker.Config{
 		Routes:      map[string]worker.Route{route: {URL: "http://" + upstream.addr + "/", Connections: pushConnections}},
-		Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
+		Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
 	return side.measured(upstream, s.server, func() (float64, error) {
 		return s.whileWorking(ctx, cfg, func() (float64, error) { return s.emptied(ctx, "push", pushJobs) })

@@ -122,13 +122,13 @@ func measureRetunes(ctx context.Context, b *bench) ([]float64, error) {
 const bursts = 1e6
 
 func retunedTable(rows []retuned) []string {
-	lines := []string{fmt.Sprintf("%-38s %9s %9s %11s %13s %6s %6s  %s", "change", "PATCH ms", "obeyed ms", "stamps τ* µs", "arrivals τ* ms", "early", "n", "verdict")}
+	lines := []string{fmt.Sprintf("%-38s %9s %9s %11s %13s %6s %6s  %s", "change", "PATCH ms", "obeyed ms", "stamps τ* µs", "arrivals τ* ms", "early", "n", "decision")}
 	for _, r := range rows {
-		verdict := "ok"
+		decision := "ok"
 		if r.Problem != "" {
-			verdict = "MISSED: " + r.Problem
+			decision = "MISSED: " + r.Problem
 		}
-		lines = append(lines, fmt.Sprintf("%-38s %9.1f %9.1f %11.1f %13.2f %6d %6d  %s", r.Name, r.Answer, r.Obeyed, r.Stamps, r.Arrivals, r.Early, r.Count, verdict))
+		lines = append(lines, fmt.Sprintf("%-38s %9.1f %9.1f %11.1f %13.2f %6d %6d  %s", r.Name, r.Answer, r.Obeyed, r.Stamps, r.Arrivals, r.Early, r.Count, decision))
 	}
 	return lines
 }

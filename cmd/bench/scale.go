@@ -205,12 +205,12 @@ func (s *store) fillOne(ctx context.Context, tenant string, jobs int, ahead int6
 				return "", err
 			}
 		}
-		var verdicts []queue.Verdict
-		if err := patiently(func() (err error) { verdicts, err = s.SubmitBatch(ctx, batch, true); return err }); err != nil {
+		var decisions []queue.Decision
+		if err := patiently(func() (err error) { decisions, err = s.SubmitBatch(ctx, batch, true); return err }); err != nil {
 			return "", err
 		}
-		if verdicts[0].Outcome != shaper.Admitted {
-			return "", fmt.Errorf("a job was not admitted: %s", verdicts[0].Outcome)
+		if decisions[0].Outcome != shaper.Admitted {
+			return "", fmt.Errorf("a job was not admitted: %s", decisions[0].Outcome)
 		}
 		id, left = batch[0].ID, left-len(batch)
 	}

@@ -15,12 +15,12 @@ import (
 
 var admissionTests = map[string]func(*suite){
 	"exactly capacity is admitted, whoever is first":       boundUnderConcurrency,
-	"a verdict tells place, depth and what remains":        verdictFacts,
-	"retry after is when the place frees":                  retryAfterIsWhenThePlaceFrees,
+	"a decision tells place, depth and what remains":       decisionFacts,
+	"retry after is when the place frees":                  retryAfterIsWhenASlotFrees,
 	"the estimate is what the stamp becomes":               estimateBecomesStamp,
 	"a refusal leaves no trace in the queue":               refusalLeavesNoTrace,
 	"refusals are counted":                                 refusalsCounted,
-	"the verdict's job is the one that is stored":          verdictJobIsStored,
+	"the decision's job is the one that is stored":         decisionJobIsStored,
 	"a paused flow admits but promises no start":           pausedFlowAdmits,
 	"a full paused flow promises no time":                  fullPausedFlow,
 	"capacity 0 admits nothing":                            capacityZero,
@@ -40,7 +40,7 @@ var admissionTests = map[string]func(*suite){
 func boundUnderConcurrency(s *suite) {
 	const capacity, submitters, each = 50, 8, 25
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, capacity })
-	verdicts := make(chan queue.Verdict, submitters*each)
+	decisions := make(chan queue.Decision, submitters*each)
 	var all sync.WaitGroup
 	for range submitters {
 		all.Go(func() {
@@ -49,14 +49,14 @@ func boundUnderConcurrency(s *suite) {
 				if err != nil {
 					s.Errorf("Submit: %v", err)
 				}
-				verdicts <- v
+				decisions <- v
 			}
 		})
 	}
 	all.Wait()
-	close(verdicts)
+	close(decisions)
 	admitted := map[int64]bool{}
-	for v := range verdicts {
+	for v := range decisions {
 		switch v.Outcome {
 		case shaper.Admitted:
 			admitted[v.Position] = true
@@ -73,7 +73,7 @@ func boundUnderConcurrency(s *suite) {
 	s.lease(capacity)
 }
 
-func verdictFacts(s *suite) {
+func decisionFacts(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 5 })
 	for i := range int64(5) {
 		v := s.submit(work())
@@ -90,7 +90,7 @@ func verdictFacts(s *suite) {
 	}
 }
 
-func retryAfterIsWhenThePlaceFrees(s *suite) {
+func retryAfterIsWhenASlotFrees(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 2 })
 	s.backlog(2, work())
 	first := s.lease(1)[0]
@@ -144,7 +144,7 @@ func refusalsCounted(s *suite) {
 	}
 }
 
-func verdictJobIsStored(s *suite) {
+func decisionJobIsStored(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	later := work()
 	later.Delay = time.Hour
@@ -208,7 +208,7 @@ func deadlineWhilePaused(s *suite) {
 	w.MaxWait = 20 * time.Millisecond
 	jobs := s.backlog(2, w)
 	s.await("the jobs to expire", func() bool {
-		s.look("w", looking(1, near))
+		s.poll("w", pollOptions(1, near))
 		return s.job(jobs[0].ID).State == shaper.Expired && s.job(jobs[1].ID).State == shaper.Expired
 	})
 	equal(s, "the depth", s.tenant(tenant).Depth, 0)

@@ -28,13 +28,13 @@ var delayTests = map[string]func(*suite){
 	"a retrying job keeps its place before later ones": retryingKeepsSequence,
 }
 
-func (s *suite) batch(atomic bool, batch ...queue.Submission) []queue.Verdict {
+func (s *suite) batch(atomic bool, batch ...queue.Submission) []queue.Decision {
 	s.Helper()
-	verdicts, err := s.q.SubmitBatch(s.ctx, batch, atomic)
-	if err != nil || len(verdicts) != len(batch) {
-		s.Fatalf("SubmitBatch: %d verdicts, %v", len(verdicts), err)
+	decisions, err := s.q.SubmitBatch(s.ctx, batch, atomic)
+	if err != nil || len(decisions) != len(batch) {
+		s.Fatalf("SubmitBatch: %d decisions, %v", len(decisions), err)
 	}
-	return verdicts
+	return decisions
 }
 
 func batchInOrder(s *suite) {
@@ -182,7 +182,7 @@ func scheduledLeaves(s *suite) {
 	w.Delay = time.Minute
 	eligible := shaper.InstantOf(s.job(s.admit(w).ID).Scheduled)
 	s.leaseUpTo(1, near)
-	tick := s.look("w", looking(1, near))
+	tick := s.poll("w", pollOptions(1, near))
 	if len(tick.Leases) > 0 || tick.Next != eligible {
 		s.Errorf("a poll before its time brings %+v, want the next at %d", tick, eligible)
 	}

@@ -54,7 +54,7 @@ func boundBytesOfABatch(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.CapacityBytes = 1000 })
 	batch := []queue.Submission{sized(400), sized(400), sized(400)}
 	for _, atomic := range []bool{true, false} {
-		verdicts, err := s.q.SubmitBatch(s.ctx, batch, atomic)
+		decisions, err := s.q.SubmitBatch(s.ctx, batch, atomic)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func boundBytesOfABatch(s *suite) {
 		if atomic {
 			want = [3]shaper.Outcome{shaper.FullOfBytes, shaper.FullOfBytes, shaper.FullOfBytes}
 		}
-		equal(s, "the outcomes", [3]shaper.Outcome{verdicts[0].Outcome, verdicts[1].Outcome, verdicts[2].Outcome}, want)
+		equal(s, "the outcomes", [3]shaper.Outcome{decisions[0].Outcome, decisions[1].Outcome, decisions[2].Outcome}, want)
 	}
 }
 

@@ -89,10 +89,10 @@ func limits(s *suite) {
 	equal(s, "what limits a backlog", s.tenant(tenant).LimitedBy, "rate")
 	l := s.lease(1)[0]
 	equal(s, "what limits at the cap", s.tenant(tenant).LimitedBy, "concurrency")
-	bounded := looking(1, near)
-	bounded.Bounds = []queue.Bound{{Route: l.Route, Places: 0}}
+	bounded := pollOptions(1, near)
+	bounded.Bounds = []queue.Bound{{Route: l.Route, Slots: 0}}
 	s.tune(func(o *shaper.Overrides) { o.Concurrency, o.Rate = pointer(int64(0)), pointer(quick) })
-	s.await("a poll whose bounds put the flow off", func() bool { return s.look("w", bounded).PutOff == 1 })
+	s.await("a poll whose bounds put the flow off", func() bool { return s.poll("w", bounded).PutOff == 1 })
 	equal(s, "what limits where the worker has no place for the route", s.tenant(tenant).LimitedBy, "upstream")
 	equal(s, "the same in a scan", s.scan(1)[tenant].LimitedBy, "upstream")
 	s.settle(l, shaper.Hold, after(time.Hour))
@@ -442,11 +442,11 @@ func restartScheduled(s *suite) {
 
 func restartLeases(s *suite) {
 	id := s.admit(work()).ID
-	s.await("the job to be leased", func() bool { return len(s.look("before", short()).Leases) == 1 })
+	s.await("the job to be leased", func() bool { return len(s.poll("before", short()).Leases) == 1 })
 	s.policy(func(*shaper.Policy) {})
 	var again []queue.Lease
 	s.await("the job to be leased again", func() bool {
-		again = s.look("after", short()).Leases
+		again = s.poll("after", short()).Leases
 		return len(again) > 0
 	})
 	s.sameOrder(again, id)

@@ -28,7 +28,7 @@ func (s *suite) dead(w queue.Submission) queue.Lease {
 	return l
 }
 
-func (s *suite) replay(id string) queue.Verdict {
+func (s *suite) replay(id string) queue.Decision {
 	s.Helper()
 	v, err := s.q.Replay(s.ctx, tenant, id, 2)
 	if err != nil || v.Outcome != shaper.Admitted {
@@ -126,9 +126,9 @@ func replayMaxWait(s *suite) {
 	dead := s.dead(w)
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	v := s.replay(dead.ID)
-	tick := s.look("x", looking(1, near))
+	tick := s.poll("x", pollOptions(1, near))
 	for tick.More {
-		tick = s.look("x", looking(1, near))
+		tick = s.poll("x", pollOptions(1, near))
 	}
 	// A worker looks half a horizon before what is next, and an expiry before its time would be in
 	// vain.

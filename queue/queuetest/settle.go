@@ -299,7 +299,7 @@ func attemptsBeyondRecord(s *suite) {
 		id := s.admit(work()).ID
 		var leases []queue.Lease
 		again := func() bool {
-			leases = s.look("w", short()).Leases
+			leases = s.poll("w", short()).Leases
 			return len(leases) > 0
 		}
 		s.await("the job to be leased", again)

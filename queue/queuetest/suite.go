@@ -103,7 +103,7 @@ func work() queue.Submission {
 	return queue.Submission{Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"n":1}`), MaxAttempts: 3}
 }
 
-func (s *suite) submit(w queue.Submission) queue.Verdict {
+func (s *suite) submit(w queue.Submission) queue.Decision {
 	s.Helper()
 	v, err := s.q.Submit(s.ctx, w)
 	if err != nil {
@@ -128,24 +128,24 @@ func (s *suite) backlog(n int, w queue.Submission) []queue.Job {
 	var jobs []queue.Job
 	for len(jobs) < n {
 		batch := slices.Repeat([]queue.Submission{w}, min(n-len(jobs), 1000))
-		verdicts, err := s.q.SubmitBatch(s.ctx, batch, true)
-		if err != nil || verdicts[0].Outcome != shaper.Admitted {
-			s.Fatalf("SubmitBatch: %+v, %v", verdicts, err)
+		decisions, err := s.q.SubmitBatch(s.ctx, batch, true)
+		if err != nil || decisions[0].Outcome != shaper.Admitted {
+			s.Fatalf("SubmitBatch: %+v, %v", decisions, err)
 		}
-		for _, v := range verdicts {
+		for _, v := range decisions {
 			jobs = append(jobs, v.Job)
 		}
 	}
 	return jobs
 }
 
-// looking are the options of one poll.
-func looking(most int, horizon time.Duration) queue.TickOptions {
+// pollOptions are the options of one poll.
+func pollOptions(most int, horizon time.Duration) queue.TickOptions {
 	return queue.TickOptions{Max: most, Lease: time.Minute, Horizon: horizon, Sweep: time.Second}
 }
 
-// look is one tick of shard 0 by the worker.
-func (s *suite) look(worker string, o queue.TickOptions) queue.Tick {
+// poll is one tick of shard 0 by the worker.
+func (s *suite) poll(worker string, o queue.TickOptions) queue.Tick {
 	s.Helper()
 	tick, err := s.consumer(worker).Tick(s.ctx, o)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *suite) leaseUpTo(most int, horizon time.Duration) []queue.Lease {
 	s.Helper()
 	var leases []queue.Lease
 	for looks := 0; len(leases) < most; looks++ {
-		tick := s.look("w", looking(most-len(leases), horizon))
+		tick := s.poll("w", pollOptions(most-len(leases), horizon))
 		leases = append(leases, tick.Leases...)
 		if !tick.More {
 			break
@@ -185,7 +185,7 @@ func (s *suite) leaseUpTo(most int, horizon time.Duration) []queue.Lease {
 // that the next poll leases.
 func (s *suite) warm() {
 	s.Helper()
-	for s.look("w", looking(0, near)).More {
+	for s.poll("w", pollOptions(0, near)).More {
 		continue
 	}
 }

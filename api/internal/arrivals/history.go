@@ -42,7 +42,7 @@ func (h *history) last() shaper.Instant {
 }
 
 // add counts an arrival in; refused is 1 if it was, else 0. It reports false if that needs a run
-// for which there is no room. Answers of the store may come in another order than its verdicts:
+// for which there is no room. Answers of the store may come in another order than its decisions:
 // what is late by little counts to the last run.
 func (h *history) add(at shaper.Instant, cost int64, refused uint32) bool {
 	if k := len(h.runs) - 1; k >= 0 {
