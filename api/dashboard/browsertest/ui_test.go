@@ -157,7 +157,7 @@ func TestOverview(t *testing.T) {
 	must(t, p.Fill("#tenant-search", "overv"))
 	must(t, p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
 	must(t, p.Fill("#tenant-search", "nobody is called that"))
-	must(t, p.WaitText("tbody", "No tenant has a name with this in it"))
+	must(t, p.WaitText("tbody", "No tenant name contains this text"))
 	if paint := eval[float64](t, p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`); paint < 0 {
 		t.Error("nothing was painted")
 	} else {
@@ -297,7 +297,7 @@ func TestDeadLetters(t *testing.T) {
 	// Inspect one: its payload, its error, its way.
 	must(t, p.Click(`section[aria-labelledby=jobs-title] tbody a`))
 	must(t, p.WaitText("pre.payload", `"order"`))
-	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not tried again"))
+	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not retried"))
 	must(t, p.WaitText(".facts", "400"))
 	must(t, p.Click(`.headline button.primary`))
 	must(t, p.WaitText(".headline .pill", "succeeded"))
@@ -359,7 +359,7 @@ func TestHolds(t *testing.T) {
 	must(t, program.Submit(t.Context(), name, 3))
 	p := open(t, 1280, 900, "dark", "#/tenant/"+name)
 	must(t, p.WaitText(".headline .pill", "held until "))
-	must(t, p.WaitText(".notice.warn", "the upstream answered 503 and named the time after which to come back"))
+	must(t, p.WaitText(".notice.warn", "the upstream answered 503 and sent Retry-After"))
 	until := tenantOf(t, name).HeldUntil
 	if left := time.Until(until); left < 20*time.Minute || left > 31*time.Minute {
 		t.Errorf("it is held until %v, for %v", until, left)
@@ -682,11 +682,11 @@ func TestWhyAJobIsDead(t *testing.T) {
   return steps({ state: "dead", done: true, created_at: "2000-01-01T00:00:00Z", finished_at: "2000-01-01T00:00:01Z", ...job }).at(-1).what;
 })`
 	for job, want := range map[string]string{
-		`{ attempts: 1, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not tried again",
-		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not tried again",
+		`{ attempts: 1, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not retried",
+		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not retried",
 		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 503 } }`: "Dead: out of attempts, after 5 attempts",
 		`{ attempts: 1, max_attempts: 1, last_error: { message: "away" } }`:            "Dead: out of attempts, after 1 attempt",
-		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`:      "Dead: failed in a way that is not tried again",
+		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`:      "Dead: failed with an error that is not retried",
 	} {
 		if got := eval[string](t, p, said+"("+job+")"); got != want {
 			t.Errorf("%s: %s, want %s", job, got, want)
@@ -706,7 +706,7 @@ func TestHealth(t *testing.T) {
   return pill;
 })`
 	for store, want := range map[string]string{
-		`{ ok: true, engine: "redis" }`: "healthy good", `{ ok: true, engine: "embedded" }`: "in memory only warn", `{ ok: false, engine: "redis" }`: "away bad",
+		`{ ok: true, engine: "redis" }`: "healthy good", `{ ok: true, engine: "embedded" }`: "in memory only warn", `{ ok: false, engine: "redis" }`: "unavailable bad",
 	} {
 		if got := eval[string](t, p, said+"("+store+")"); got != want {
 			t.Errorf("%s: %s, want %s", store, got, want)
