@@ -440,11 +440,11 @@ func TestKeysOfARealQueue(t *testing.T) {
 	b.admin.do(t, "DELETE", "/v1/tenants/member:a%20b/keys/"+key.ID, nil, "").want(t, http.StatusNoContent, "")
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
 	for b.intake.do(t, "GET", "/v1/jobs?state=queued", bearing(key.Secret), "").Code != http.StatusUnauthorized {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			t.Fatal("the revoked key opens for good")
 		}

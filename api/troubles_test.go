@@ -31,11 +31,11 @@ func TestTroubles(t *testing.T) {
 		}})))
 		acme := queue.Submission{Tenant: "acme", Route: "default"}
 		for range 500 {
-			tr.judged(acme, shaper.Full)
-			tr.judged(acme, shaper.Admitted)
-			tr.judged(acme, shaper.KeyReused)
+			tr.decided(acme, shaper.Full)
+			tr.decided(acme, shaper.Admitted)
+			tr.decided(acme, shaper.KeyReused)
 		}
-		tr.judged(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
+		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
 		time.Sleep(10 * time.Second)
 		tr.worked() // nothing was away
 		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused", queue.ErrUnavailable))

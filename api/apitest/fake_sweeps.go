@@ -76,7 +76,7 @@ func (f *Fake) ReplayAll(_ context.Context, name string, filter queue.Filter, at
 	}, shaper.Dead)
 }
 
-// sweep hands the filter's jobs in these states to do, the newest first, until one is refused.
+// sweep calls do with the filter's jobs in these states, the newest first, until one is refused.
 func (f *Fake) sweep(name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State) (queue.Swept, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
