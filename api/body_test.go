@@ -111,8 +111,9 @@ func TestEndlessHeaderIsRefused(t *testing.T) {
 	})
 }
 
-// TestSlowButHonest: a large batch over a thin line gets through, and its answer too.
-func TestSlowButHonest(t *testing.T) {
+// TestSlowBodyWithinTheBounds: a large batch over a slow connection gets through, and so does its
+// answer.
+func TestSlowBodyWithinTheBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.MaxBody = contract.MaxBatchBody })
 		l, stop := b.serve()

@@ -242,7 +242,7 @@ func (p *page) String() string {
 
 // Credentials stand in no answer and no log; ids of keys at debug alone. Refusals are counted by
 // class.
-func TestNothingTellsACredential(t *testing.T) {
+func TestCredentialsAreNeverShown(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		var said page
 		b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level})) })
@@ -305,7 +305,7 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	})
 }
 
-func TestDocumentTellsHowToAuthenticate(t *testing.T) {
+func TestDocumentDescribesAuthentication(t *testing.T) {
 	for _, c := range []struct {
 		modes []auth.Mode
 		want  string

@@ -10,7 +10,7 @@ import (
 )
 
 // Who opens a stream is told of the minutes before, also where nobody has followed them.
-func TestStreamBeginsWithThePast(t *testing.T) {
+func TestStreamBeginsWithTheHistory(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		b.s.Remember()
 		time.Sleep(3 * time.Second)

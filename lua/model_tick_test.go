@@ -168,7 +168,7 @@ func (l *polling) needs(script *lua.Script) (more, answered bool) {
 }
 
 func (l *polling) answer(more bool) {
-	// The worker looks half a horizon before the next instant, and an expiry or a sweep is of no
+	// The worker polls half a horizon before the next instant, and an expiry or a sweep is of no
 	// use before its time.
 	next := min(l.due.head(), l.expires.head().Add(horizon/2))
 	if l.clock.running > 0 {

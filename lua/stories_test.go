@@ -163,7 +163,7 @@ func TestOverdueAtItsStamp(t *testing.T) {
 	})
 }
 
-// TestPollOfNothing: a poll before anything is due writes nothing, and where the worker looks next
+// TestPollOfNothing: a poll before anything is due writes nothing, and where the worker polls next
 // something is to be done. An expiry is such a thing, and a poll before its time is of no use.
 func TestPollOfNothing(t *testing.T) {
 	tell(t, "1/s", func(w *world) {

@@ -84,7 +84,7 @@ func flipped(c byte) byte {
 }
 
 // What a client is told depends on the class alone.
-func TestRefusalsTellNothing(t *testing.T) {
+func TestRefusalsRevealNothing(t *testing.T) {
 	for _, class := range Classes() {
 		r := refuse(class)
 		if r.Error() == "" || !strings.HasPrefix(r.Challenge(), "Bearer ") {

@@ -138,7 +138,7 @@ func (s *limited) waitIdle(n int) {
 }
 
 // When all connections are busy, probes are still answered and other requests get 503.
-func TestBusyListenerKeepsPlacesForProbes(t *testing.T) {
+func TestBusyListenerReservesSlotsForProbes(t *testing.T) {
 	s := newLimited(t, Limits{Connections: 2})
 	one, two := s.dial("/hold"), s.dial("/hold")
 	<-s.held
@@ -193,7 +193,7 @@ func TestAddressesShareConnections(t *testing.T) {
 }
 
 // Connections that say nothing hold the reserved places for a second at most.
-func TestReservedPlacesMakeRoom(t *testing.T) {
+func TestReservedSlotsAreReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit(nil, "api", Limits{Connections: 1})
 		next := func() (admitted bool, victim *limitedConn) {
@@ -244,7 +244,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-func TestPlacesComeBack(t *testing.T) {
+func TestSlotsAreFreed(t *testing.T) {
 	s := newLimited(t, Limits{Connections: 2})
 	for range 20 {
 		conn := s.dial("/")

@@ -112,8 +112,8 @@ func TestTooEarly(t *testing.T) {
 	}
 }
 
-// What is said of changes that went well, came late, or burst.
-func TestLookAtARetune(t *testing.T) {
+// TestMeasureRetune: the figures of changes that were obeyed, came late, or burst.
+func TestMeasureRetune(t *testing.T) {
 	faster := retune{name: "up", before: plain("10/s"), after: plain("100/s")}
 	slower := retune{name: "down", before: plain("100/s"), after: plain("10/s")}
 	sent := -2 * time.Millisecond
@@ -148,7 +148,7 @@ func TestLookAtARetune(t *testing.T) {
 	}
 }
 
-func TestRetunesAreAsTheyAreNamed(t *testing.T) {
+func TestRetuneNames(t *testing.T) {
 	all := retunes()
 	if len(all) < 10 {
 		t.Errorf("%d changes", len(all))

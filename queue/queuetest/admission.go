@@ -14,27 +14,27 @@ import (
 )
 
 var admissionTests = map[string]func(*suite){
-	"exactly capacity is admitted, whoever is first":       boundUnderConcurrency,
-	"a decision tells place, depth and what remains":       decisionFacts,
-	"retry after is when the place frees":                  retryAfterIsWhenASlotFrees,
-	"the estimate is what the stamp becomes":               estimateBecomesStamp,
+	"concurrent submissions fill exactly the capacity":     boundUnderConcurrency,
+	"a decision has position, depth and remaining":         decisionFacts,
+	"retry-after ends when capacity frees":                 retryAfterIsWhenASlotFrees,
+	"the stamp is the estimated start":                     estimateBecomesStamp,
 	"a refusal leaves no trace in the queue":               refusalLeavesNoTrace,
 	"refusals are counted":                                 refusalsCounted,
-	"the decision's job is the one that is stored":         decisionJobIsStored,
+	"the decision has the stored job":                      decisionJobIsStored,
 	"a paused flow admits but promises no start":           pausedFlowAdmits,
 	"a full paused flow promises no time":                  fullPausedFlow,
 	"capacity 0 admits nothing":                            capacityZero,
 	"a deadline that cannot be met is refused":             deadlineUnreachable,
-	"a deadline is not judged while paused":                deadlineWhilePaused,
+	"a deadline is not checked while paused":               deadlineWhilePaused,
 	"a job that waited too long expires and takes no slot": overdueExpires,
 	"the policy's max wait holds where the job has none":   policyMaxWait,
 	"a job of cost 3 takes three intervals":                costTakesIntervals,
 	"burst jobs leave together, then the spacing holds":    burstThenSpacing,
-	"the id of an earlier sending is not admitted twice":   sameIDTwice,
+	"an id is not admitted twice":                          sameIDTwice,
 	"the payload comes back byte for byte":                 payloadBytes,
-	"what cannot be stored as it is is refused":            unstorable,
-	"an id that names another shard or none is refused":    foreignID,
-	"flows of one tenant have bounds of their own":         flowsApart,
+	"values that cannot be stored are refused":             unstorable,
+	"an id of another shard or of none is refused":         foreignID,
+	"each flow of a tenant has its own bound":              flowsApart,
 }
 
 func boundUnderConcurrency(s *suite) {

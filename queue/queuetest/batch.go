@@ -9,23 +9,23 @@ import (
 )
 
 var batchTests = map[string]func(*suite){
-	"a batch is judged in order":                    batchInOrder,
+	"a batch is decided in order":                   batchInOrder,
 	"an atomic batch is all or none":                atomicBatch,
 	"an atomic batch over two flows is all or none": atomicBatchOverFlows,
 	"an id repeated in one batch is refused":        batchSameID,
 	"a reused key refuses an atomic batch":          atomicKeyReused,
 	"a refused atomic batch is counted":             atomicRefusalCounted,
-	"a refused atomic batch tells what is there":    atomicRefusalTells,
+	"a refused atomic batch reports the depth":      atomicRefusalTells,
 	"a batch has 1 to 1000 jobs of one tenant":      batchBounds,
 }
 
 var delayTests = map[string]func(*suite){
-	"a delayed job is scheduled and holds a place":     scheduled,
-	"a delayed job leaves at its time, not before":     scheduledLeaves,
-	"a delay of less than a millisecond ago is none":   scheduledBefore,
-	"a delayed job does not block the ones behind it":  scheduledBlocksNobody,
-	"a promoted job goes behind those that wait":       promotedGoesBehind,
-	"a retrying job keeps its place before later ones": retryingKeepsSequence,
+	"a delayed job is scheduled and counts in the depth": scheduled,
+	"a delayed job leaves at its time, not before":       scheduledLeaves,
+	"a delay that has just passed is none":               scheduledBefore,
+	"a delayed job does not block the ones behind it":    scheduledBlocksNobody,
+	"a promoted job is queued last":                      promotedGoesBehind,
+	"a retrying job keeps its sequence":                  retryingKeepsSequence,
 }
 
 func (s *suite) batch(atomic bool, batch ...queue.Submission) []queue.Decision {

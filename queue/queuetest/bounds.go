@@ -10,16 +10,16 @@ import (
 )
 
 var boundsTests = map[string]func(*suite){
-	"payloads are bounded in bytes":                        boundBytes,
-	"a batch is bounded in bytes as a whole":               boundBytesOfABatch,
-	"bytes come and go with the jobs":                      boundBytesFollowJobs,
-	"a replay is bounded in bytes":                         boundBytesOfAReplay,
-	"a store with as many bytes as it may have takes none": boundStoreBytes,
-	"a store with as many tenants takes no other":          boundStoreTenants,
-	"compressed payloads count as they are stored":         boundCompressed,
-	"a flow gets its share of the store alone":             boundShare,
-	"what jobs leave behind counts for the share":          boundShareOfAnswers,
-	"all that is stored is counted until it is gone":       storedFollowsJobs,
+	"payloads are bounded in bytes":                   boundBytes,
+	"a batch is bounded in bytes as a whole":          boundBytesOfABatch,
+	"bytes come and go with the jobs":                 boundBytesFollowJobs,
+	"a replay is bounded in bytes":                    boundBytesOfAReplay,
+	"a store full of bytes refuses jobs":              boundStoreBytes,
+	"a store full of tenants refuses new ones":        boundStoreTenants,
+	"compressed payloads count by their stored bytes": boundCompressed,
+	"a flow gets only its share of the store":         boundShare,
+	"stored answers count in the share":               boundShareOfAnswers,
+	"stored bytes count until they are deleted":       storedFollowsJobs,
 }
 
 // sized is work with a payload of so many bytes.

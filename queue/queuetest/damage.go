@@ -14,11 +14,11 @@ import (
 // What is stored is damaged here as a person at redis-cli would do it: by writing to a key of
 // Sluice.
 var damageTests = map[string]func(*suite){
-	"a damaged flow refuses its own submissions alone":  damagedFlowAdmits,
+	"a damaged flow refuses only its own submissions":   damagedFlowAdmits,
 	"a damaged idempotency key refuses one submission":  damagedKeyAdmits,
 	"a submission that was refused is not counted":      damagedCountsNothing,
 	"a damaged flow does not stop the shard":            damagedFlowTicks,
-	"a damaged flow goes on when it is whole again":     damagedFlowMended,
+	"a repaired flow continues":                         damagedFlowMended,
 	"a damaged retry is dropped":                        damagedRetry,
 	"a damaged job of an expired lease is dropped":      damagedLease,
 	"an expired job ends without its damaged key":       damagedKeyExpires,

@@ -13,10 +13,10 @@ var idempotencyTests = map[string]func(*suite){
 	"a repeated key answers with its job and takes no slot": repeatedKey,
 	"concurrent calls with one key make one job":            concurrentKey,
 	"a key with another fingerprint is refused":             otherFingerprint,
-	"a key is its tenant's own":                             keyOfOtherTenant,
+	"tenants do not share keys":                             keyOfOtherTenant,
 	"a key outlives its job's end":                          keyAfterEnd,
 	"a key outlives its job's record":                       keyAfterRecord,
-	"a key is forgotten in its time":                        keyForgotten,
+	"a key expires":                                         keyForgotten,
 	"a refusal is not remembered":                           refusalNotRemembered,
 	"a key repeated in one batch makes one job":             keyTwiceInBatch,
 }

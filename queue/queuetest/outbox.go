@@ -11,9 +11,9 @@ import (
 var outboxTests = map[string]func(*suite){
 	"every end of a job that asks for it is a completion":         outboxEnds,
 	"no completion without a callback URL":                        outboxNone,
-	"a completion is given to one caller at a time":               outboxOnce,
-	"a claim made again brings the same completions":              outboxAgain,
-	"one that is not handed over comes again":                     outboxComesAgain,
+	"one caller at a time claims a completion":                    outboxOnce,
+	"a repeated claim returns the same completions":               outboxAgain,
+	"an unacknowledged completion is claimed again":               outboxComesAgain,
 	"a replay before the hand-over leaves the callback for later": outboxReplay,
 	"a poll reports completions":                                  outboxPoll,
 	"the trace parent and the URL stay with the job":              outboxTrace,

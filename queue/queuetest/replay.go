@@ -10,7 +10,7 @@ import (
 
 var replayTests = map[string]func(*suite){
 	"a dead job comes back at the end of the queue": replayAtEnd,
-	"a replay starts the attempts anew":             replayAttempts,
+	"a replay resets the attempts":                  replayAttempts,
 	"a replayed job obeys its epoch":                replayEpoch,
 	"a job that is not dead is a conflict":          replayConflict,
 	"a full queue refuses a replay":                 replayFull,

@@ -12,16 +12,16 @@ import (
 )
 
 var workerTests = map[string]func(*suite){
-	"a worker that beats is live, sorted among others": beat,
-	"a worker that leaves is gone at once":             leave,
-	"a worker not heard of in time is gone":            beatTTL,
-	"the first wake is for all shards":                 wakeFirst,
-	"a submission wakes its shard":                     wakeSubmit,
-	"a submission behind a backlog wakes nobody":       wakeNobody,
-	"a resumed, retuned or settled flow wakes":         wakeTune,
-	"a worker that leaves wakes all shards":            wakeLeave,
-	"a call for help names its shard":                  wakeHelp,
-	"wake-ups end with their context":                  wakesEnd,
+	"a worker with heartbeats is live, in sorted order": beat,
+	"a worker that leaves is gone at once":              leave,
+	"a worker without heartbeats is gone":               beatTTL,
+	"the first wake is for all shards":                  wakeFirst,
+	"a submission wakes its shard":                      wakeSubmit,
+	"a submission behind a backlog sends no wake-up":    wakeNobody,
+	"a resumed, retuned or settled flow wakes":          wakeTune,
+	"a worker that leaves wakes all shards":             wakeLeave,
+	"a call for help names its shard":                   wakeHelp,
+	"wake-ups end with their context":                   wakesEnd,
 }
 
 var watchTests = map[string]func(*suite){
@@ -29,9 +29,9 @@ var watchTests = map[string]func(*suite){
 	"every kind of end is signalled":           watchEveryEnd,
 	"all watchers of a job are signalled":      watchSeveral,
 	"an end after the watch began is not lost": watchNoLostEnd,
-	"a stopped watch hears nothing":            watchStop,
+	"a stopped watch gets no signal":           watchStop,
 	"a watch begun again works":                watchAgain,
-	"a watch of a done job waits for nothing":  watchDone,
+	"a watch of an ended job signals at once":  watchDone,
 	"a cancelled watch leaves others alone":    watchCancelled,
 	"watches of many jobs end side by side":    watchMany,
 }

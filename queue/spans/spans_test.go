@@ -231,8 +231,9 @@ func TestParents(t *testing.T) {
 	}
 }
 
-// TestNone: without a tracer the client's traceparent is carried on, and nothing is allocated.
-func TestNone(t *testing.T) {
+// TestWithoutATracer: without a tracer the client's traceparent is passed on, and nothing is
+// allocated.
+func TestWithoutATracer(t *testing.T) {
 	var tracer *spans.Tracer
 	if spans.New(nil) != nil {
 		t.Error("a tracer of no provider")

@@ -183,9 +183,9 @@ func gap(p limiter.Policy) *rapid.Generator[time.Duration] {
 	)
 }
 
-// TestWhatEveryDecisionTells: remaining, retry-after and reset are exact, and a refusal changes
+// TestDecisionFieldsAreExact: remaining, retry-after and reset are exact, and a refusal changes
 // nothing.
-func TestWhatEveryDecisionTells(t *testing.T) {
+func TestDecisionFieldsAreExact(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		t.Run(string(a), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

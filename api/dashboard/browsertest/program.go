@@ -27,7 +27,7 @@ const Token = "browsertest-0123456789"
 const (
 	startPatience = 30 * time.Second
 	stopPatience  = 30 * time.Second
-	look          = 20 * time.Millisecond
+	pause         = 20 * time.Millisecond
 )
 
 // Program is a running sluice serve with a private Redis, and the upstream that it delivers to.
@@ -142,7 +142,7 @@ func (p *Program) Run(ctx context.Context) error {
 			return fmt.Errorf("sluice ended: %w\n%s", err, told)
 		case <-ctx.Done():
 			return fmt.Errorf("sluice is not ready: %w", ctx.Err())
-		case <-time.After(look):
+		case <-time.After(pause):
 		}
 	}
 }

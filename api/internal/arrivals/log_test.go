@@ -50,7 +50,7 @@ func TestFewArrivalsAreExact(t *testing.T) {
 	}
 }
 
-func TestOnlyTheLastOfTooMany(t *testing.T) {
+func TestTooManyArrivalsKeepTheLast(t *testing.T) {
 	l := New()
 	for i := range 100 {
 		l.Note("acme", came(noon.Add(time.Duration(i)*time.Second)))
@@ -78,9 +78,9 @@ func TestAClockSetBack(t *testing.T) {
 	}
 }
 
-// TestHistoriesAreTrue: whatever comes, no arrival of the last hour is lost or moved by as much as
-// the width of a run, and a trace can be replayed.
-func TestHistoriesAreTrue(t *testing.T) {
+// TestHistoriesLoseNoArrival: no arrival of the last hour is lost or moved by the width of a run or
+// more, and a trace can be replayed.
+func TestHistoriesLoseNoArrival(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
 		l.spare.Store(rapid.SampledFrom([]int64{0, 8, 100, spareRuns}).Draw(t, "spare"))
@@ -178,9 +178,9 @@ func TestAFloodOfNames(t *testing.T) {
 	}
 }
 
-// TestRoomIsShared: where there is no room left, who came first gives what is more than its share
-// to a neighbour who comes later.
-func TestRoomIsShared(t *testing.T) {
+// TestMemoryIsShared: when the memory is used up, an early tenant gives what is beyond its share to
+// a later one.
+func TestMemoryIsShared(t *testing.T) {
 	l := New()
 	l.spare.Store(flowRuns - firstRuns)
 	// So many that a share is an eighth of what one may have, and none beside the two that are

@@ -194,7 +194,7 @@ func TestOneReadingServesAll(t *testing.T) {
 
 // Watchers are told of a reading one after the other, whoever came and went before; only their
 // first figures come at once.
-func TestWatchersAreToldInTurn(t *testing.T) {
+func TestWatchersAreNotifiedInTurn(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		gone := begin(t, h, View{})
@@ -375,7 +375,7 @@ func TestTheStoreIsAway(t *testing.T) {
 	})
 }
 
-func TestAFaultOfOnePartIsTold(t *testing.T) {
+func TestFaultOfOnePartIsReported(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		s.fail(errors.New("a fault"))
@@ -415,9 +415,9 @@ func TestOverviews(t *testing.T) {
 	})
 }
 
-// Who comes again soon, as a page that is reloaded, is shown what was read last at once; who comes
-// late is not.
-func TestWhoComesAgain(t *testing.T) {
+// TestReturningWatcher: a watcher that returns soon, as after a reload of the page, gets the last
+// figures at once. A later one does not.
+func TestReturningWatcher(t *testing.T) {
 	s := newSource()
 	s.takes = 100 * time.Millisecond
 	story(t, s, 10, func(t *testing.T, h *Hub) {

@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// firsts is a sort that is cut.
-func TestFirsts(t *testing.T) {
+// TestFirstsAgreeWithSort: Firsts returns the beginning of the sorted list.
+func TestFirstsAgreeWithSort(t *testing.T) {
 	for range 200 {
 		list := make([]int, rand.IntN(60))
 		for i := range list {

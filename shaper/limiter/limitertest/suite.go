@@ -41,18 +41,18 @@ func Run(t *testing.T, fresh func(t *testing.T) limiter.Store) {
 
 var tests = map[string]func(*suite){
 	"the limit passes, then nothing":               theLimit,
-	"a question takes nothing":                     questions,
+	"a cost of 0 takes nothing":                    questions,
 	"more than the limit never passes":             neverFits,
-	"keys and rules are counted apart":             apart,
+	"keys and rules have separate counts":          apart,
 	"any text may be a key":                        anyText,
-	"a changed policy begins anew":                 changed,
-	"it passes again when the decision says":       again,
-	"a key that is cleared is as if never used":    cleared,
+	"a changed policy starts with a fresh state":   changed,
+	"it passes after retry-after":                  again,
+	"a cleared key is fresh":                       cleared,
 	"a thousand callers get the limit":             thousand,
-	"no window holds more than the policy says":    windows,
+	"no window exceeds the policy":                 windows,
 	"a block is listed, and cleared":               blocked,
 	"a list of blocked keys is bounded and sorted": blockedList,
-	"a policy that is not legal is an error":       illegal,
+	"an illegal policy is an error":                illegal,
 }
 
 // ofBlocks are the tests for which a policy must have a block.

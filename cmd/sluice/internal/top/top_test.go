@@ -528,7 +528,7 @@ func TestTopLines(t *testing.T) {
 
 // What the stream tells of the minutes before is drawn at once, and what was seen already is not
 // drawn twice.
-func TestTopBeginsWithThePast(t *testing.T) {
+func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	var past historyNews
 	for i := range 7 {
