@@ -8,10 +8,10 @@ import (
 )
 
 // This file is the bound as a sequential machine: what a tenant's queue must answer if calls came
-// one after the other. porcupine looks for an order of the concurrent calls, each somewhere between
-// its sending and its answer, in which the machine answers just so.
+// one after the other. porcupine searches an order of the concurrent calls, each between its
+// sending and its answer, in which the machine gives the same answers.
 
-// verb is what is asked of a tenant's queue.
+// verb is the kind of a call.
 type verb string
 
 const (
@@ -20,7 +20,7 @@ const (
 	look   verb = "look"   // at one job
 	stat   verb = "stat"   // the tenant's figures
 	resize verb = "resize" // set the capacity
-	depart verb = "depart" // not asked by anybody: a worker leases the job at the head of the queue
+	depart verb = "depart" // no call: a worker leases the job at the head of the queue
 	giveUp verb = "giveUp" // the worker came too late to send it, and gives it back
 )
 
@@ -42,13 +42,13 @@ type told struct {
 	figures   figures  // stat
 }
 
-// judged is what one submission was told. depth and capacity are -1 where nothing is said of them.
+// judged is the answer to one submission. depth and capacity are -1 if the answer lacks them.
 type judged struct {
 	outcome         outcome // acknowledged or refused as full
 	replayed        bool
 	state           string // of an admitted job
 	position        int    // of an admitted job
-	remaining       int    // places left; -1: nothing said
+	remaining       int    // free capacity; -1: not in the answer
 	depth, capacity int
 }
 
@@ -60,7 +60,7 @@ const (
 	nowhere   = '-'
 	queued    = 'q'
 	scheduled = 's'
-	departed  = 'g' // leased, or ended and nobody has seen that
+	departed  = 'g' // leased, or ended unseen
 	succeeded = 'e'
 	cancelled = 'c'
 )
@@ -84,8 +84,8 @@ func (s shelf) put(job int, where byte) shelf {
 	return s
 }
 
-// position is the job's place in the queue, from 1; 0 if it does not stand there. One that was
-// given back has the place it had.
+// position is the job's position in the queue, from 1; 0 if it is not queued. A job that was given
+// back keeps its position.
 func (s shelf) position(job int) int {
 	if s.at[job] != queued {
 		return 0
@@ -169,7 +169,7 @@ func (s shelf) look(job int, t told) (bool, shelf) {
 
 func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 	if a.atomic {
-		size := 0 // a job that is known takes no place
+		size := 0 // a known job takes no capacity
 		for _, job := range a.jobs {
 			if s.at[job] == nowhere {
 				size++
@@ -177,7 +177,7 @@ func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 		}
 		if size > 0 && s.depth()+size > s.capacity {
 			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.says(decisions[0])
-			if s.admitted+s.rejected > 0 { // a flow that nobody has heard of has no counters
+			if s.admitted+s.rejected > 0 { // an unknown flow has no counters
 				s.rejected += len(a.jobs)
 			}
 			return ok, s
@@ -217,7 +217,7 @@ func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 	return true, s
 }
 
-// says is whether what a decision says of the bound is so.
+// says reports whether the answer about the bound is right.
 func (s shelf) says(v judged) bool {
 	return (v.remaining < 0 || v.remaining == max(0, s.capacity-s.depth())) &&
 		(v.depth < 0 || v.depth == s.depth()) && (v.capacity < 0 || v.capacity == s.capacity)

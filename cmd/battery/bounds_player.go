@@ -24,7 +24,7 @@ type player struct {
 	ids       []string // by job
 	cancelled map[string]bool
 	calls     []called
-	odd       []string // what no answer may be
+	odd       []string // wrong answers
 }
 
 // play has all clients do what is planned, at moments drawn from the seed, and then cancels the
@@ -60,7 +60,7 @@ func (y *player) id(job int) string {
 // do carries out a call and notes it.
 func (y *player) do(ctx context.Context, client int, a ask) {
 	if (a.verb == cancel || a.verb == look) && y.id(a.jobs[0]) == "" {
-		a = ask{verb: stat} // nobody knows that job yet
+		a = ask{verb: stat} // that job has not been submitted yet
 	}
 	c := called{client: client, ask: a, sent: y.w.ledger.now()}
 	var err error
@@ -119,7 +119,7 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 		}
 		v.replayed = answer.header.Get("Idempotent-Replayed") == "true"
 		if v.remaining, err = strconv.Atoi(answer.header.Get("X-Ratelimit-Remaining")); err != nil {
-			return nil, fmt.Errorf("%d says nothing of the places left: %w", answer.status, err)
+			return nil, fmt.Errorf("%d without the remaining capacity: %w", answer.status, err)
 		}
 		return []judged{v}, nil
 	}
@@ -154,7 +154,7 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 	return decisions, nil
 }
 
-// judged reads the decision on one job, a job or a problem, and learns its id.
+// judged reads the answer for one job, a job or a problem, and records its id.
 func (y *player) judged(job, status int, body []byte) (judged, error) {
 	v := judged{remaining: -1, depth: -1, capacity: -1}
 	switch status {
@@ -182,7 +182,7 @@ func (y *player) judged(job, status int, body []byte) (judged, error) {
 	return v, fmt.Errorf("%d %s", status, body)
 }
 
-// ofJob cancels a job or looks at it.
+// ofJob cancels or reads a job.
 func (y *player) ofJob(ctx context.Context, a ask) (told, error) {
 	method := http.MethodGet
 	if a.verb == cancel {

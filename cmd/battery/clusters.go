@@ -392,8 +392,8 @@ func (w *world) migrate(ctx context.Context, nodes []*node, slot int, stay time.
 		if err != nil {
 			return m, err
 		}
-		// Few keys a step, so that the slot is torn in many ways, with some kinds of keys that
-		// scripts are not told of coming last.
+		// Few keys a step, so that the slot is split in many ways. Some kinds of keys that scripts
+		// do not declare move last.
 		w.rng.Shuffle(len(keys), func(i, k int) { keys[i], keys[k] = keys[k], keys[i] })
 		slices.SortStableFunc(keys, func(a, b string) int {
 			return cmp.Compare(slices.Index(last, kindOf(a)), slices.Index(last, kindOf(b)))
@@ -469,8 +469,7 @@ func (w *world) tuneAll(ctx context.Context, tenants []string) (changes int) {
 	return changes
 }
 
-// halfDone looks at every key of a cluster that should be drained for what a change that stopped
-// half-way would leave behind.
+// halfDone searches the keys of a drained cluster for the remains of an incomplete change.
 func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, err error) {
 	stored, err := w.stored(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-// Places of the workers: as many as each makes use of.
+// Concurrency of the workers: the most that each makes use of.
 const (
 	drainConcurrency = 4000
 	asynqConcurrency = 500
@@ -91,7 +91,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	})
 }
 
-// spentHere is the processor time that this process has used.
+// spentHere is the processor time of this process.
 func spentHere() time.Duration {
 	d, _ := cpuOf(os.Getpid()) // unknown is 0
 	return d
@@ -163,7 +163,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 	return handled.measured(ctx, b, fmt.Sprintf("asynq, %d queues", queues), server, n)
 }
 
-// silence is an asynq logger that says nothing.
+// silence is an asynq logger without output.
 type silence struct{}
 
 func (silence) Debug(...any) {}
@@ -172,7 +172,7 @@ func (silence) Warn(...any)  {}
 func (silence) Error(...any) {}
 func (silence) Fatal(...any) {}
 
-// drainRun is how many no-op jobs a second each side handled.
+// drainRun is the rate of no-op jobs of each side, per second.
 type drainRun struct {
 	One   float64 `json:"sluice"`               // one tenant
 	Many  float64 `json:"sluice_10000"`         // 10,000 of them

@@ -1,5 +1,5 @@
 // Command bench measures Sluice against its targets and prints a table of target, figure and
-// decision. It starts its own redis-server in a directory of its own, uses loopback only, and exits
+// verdict. It starts its own redis-server in a directory of its own, uses loopback only, and exits
 // 1 when a figure falls short.
 //
 //	go run ./cmd/bench               every figure
@@ -202,16 +202,16 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 			fmt.Printf("%s\n\n", strings.Join(t.lines, "\n"))
 		}
 	}
-	fmt.Printf("%-14s %10s %10s %10s %12s  %-7s %s\n", "figure", "median", "min", "max", "target", "decision", "what")
+	fmt.Printf("%-14s %10s %10s %10s %12s  %-7s %s\n", "figure", "median", "min", "max", "target", "verdict", "what")
 	for _, f := range figures {
 		r, ok := results[f.id]
 		if !ok {
 			fmt.Printf("%-14s %57s  %s\n", f.id, "failed", f.what)
 			continue
 		}
-		decision, sign := "ok", "≥"
+		verdict, sign := "ok", "≥"
 		if !r.Pass {
-			decision = "MISSED"
+			verdict = "MISSED"
 		}
 		if f.atMost {
 			sign = "≤"
@@ -221,9 +221,9 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 			target = fmt.Sprintf("%g–%g", f.target, f.upTo)
 		}
 		if f.info {
-			decision, target = "info", "-"
+			verdict, target = "info", "-"
 		}
-		fmt.Printf("%-14s %10.4g %10.4g %10.4g %12s  %-7s %s (%s)\n", f.id, r.Value, r.Min, r.Max, target, decision, f.what, f.unit)
+		fmt.Printf("%-14s %10.4g %10.4g %10.4g %12s  %-7s %s (%s)\n", f.id, r.Value, r.Min, r.Max, target, verdict, f.what, f.unit)
 	}
 	return results, failed
 }

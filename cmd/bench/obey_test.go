@@ -140,7 +140,7 @@ func TestMeasureRetune(t *testing.T) {
 		{"slower, too late", slower, join(grid(-100, 10, 22), grid(210, 100, 20)), 110, 11, false},
 	} {
 		var got retuned
-		got.look(c.change, left(c.stamps), sent)
+		got.measure(c.change, left(c.stamps), sent)
 		got.judge()
 		if got.Obeyed != c.obeyed || got.Early != c.early || (got.Problem == "") != c.passes {
 			t.Errorf("%s: %+v, want obeyed %v, early %d, passes %v", c.name, got, c.obeyed, c.early, c.passes)
