@@ -26,7 +26,7 @@
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
 --   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
---   free place in µs, and where a job was over its share the bytes that were stored of the flow;
+--   free capacity in µs, and where a job was over its share the bytes that were stored of the flow;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
@@ -58,7 +58,7 @@ local made = {} -- by idempotency key, what this call stores under it
 local refusal -- the flow of the first job that is refused
 local records, recorded, deadlines, first_deadline = {}, 0, {}, FARTHEST
 
--- next_slot is the time until the next departure frees a place. No admission changes it unless the
+-- next_slot is the time until the next departure frees capacity. No admission changes it unless the
 -- queue is empty.
 local function next_slot(f)
   if f.queued == 0 or f.stopped then

@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Arrival is a submission that the queue has judged.
+// Arrival is a submission that the queue has decided on.
 type Arrival struct {
 	At      time.Time `json:"at" example:"2026-03-01T12:00:00.250417Z" doc:"On the clock of the store, to the microsecond."`
 	Cost    int64     `json:"cost" doc:"Intervals of the rate that the job takes."`

@@ -21,14 +21,14 @@ type PastOverview struct {
 	PingMS   float64   `json:"ping_ms"`
 }
 
-// TenantHistory is what is known of a tenant when a stream of figures begins.
+// TenantHistory is the history of a tenant at the beginning of a stream of figures.
 type TenantHistory struct {
 	Tenant   string         `json:"tenant"`
 	Samples  []PastTenant   `json:"looks" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
 	Arrivals []PastArrivals `json:"arrivals" nullable:"false" doc:"Arrivals of the last minute, the earliest first."`
 }
 
-// PastTenant is the figures of a tenant at an instant that is past.
+// PastTenant is a sample of a tenant's figures.
 type PastTenant struct {
 	At            time.Time `json:"at"`
 	Gap           bool      `json:"gap,omitempty" doc:"The store was unavailable since the previous sample."`

@@ -99,10 +99,10 @@ func retryAfterIsWhenASlotFrees(s *suite) {
 	equal(s, "the outcome", v.Outcome, shaper.Full)
 	told, frees := v.Now.Add(v.RetryAfter), first.Stamp.Add(time.Minute)
 	if late := told.Sub(frees); late < 0 || late >= time.Millisecond {
-		s.Errorf("told to come %v after the place frees, want it rounded up to a millisecond", late)
+		s.Errorf("retry-after ends %v after capacity frees, want it rounded up to a millisecond", late)
 	}
 	if next := v.Now.Add(v.NextSlot); next != frees {
-		s.Errorf("the next slot is told for %v, want %v", next, frees)
+		s.Errorf("the next slot is at %v, want %v", next, frees)
 	}
 }
 
@@ -153,7 +153,7 @@ func decisionJobIsStored(s *suite) {
 		kept := s.job(told.ID)
 		told.EstimatedStart, kept.EstimatedStart = time.Time{}, time.Time{} // as of two instants
 		if diff := cmp.Diff(kept, told); diff != "" {
-			s.Errorf("the job told differs from the job stored (-stored +told):\n%s", diff)
+			s.Errorf("the job of the decision differs from the stored one (-stored +decision):\n%s", diff)
 		}
 	}
 }

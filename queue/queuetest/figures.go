@@ -93,7 +93,7 @@ func limits(s *suite) {
 	bounded.Bounds = []queue.Bound{{Route: l.Route, Slots: 0}}
 	s.tune(func(o *shaper.Overrides) { o.Concurrency, o.Rate = pointer(int64(0)), pointer(quick) })
 	s.await("a poll whose bounds put the flow off", func() bool { return s.poll("w", bounded).PutOff == 1 })
-	equal(s, "what limits where the worker has no place for the route", s.tenant(tenant).LimitedBy, "upstream")
+	equal(s, "what limits where the worker has no slot for the route", s.tenant(tenant).LimitedBy, "upstream")
 	equal(s, "the same in a scan", s.scan(1)[tenant].LimitedBy, "upstream")
 	s.settle(l, shaper.Hold, after(time.Hour))
 	equal(s, "what limits in a hold", s.tenant(tenant).LimitedBy, "held")

@@ -268,7 +268,7 @@ func givenBackPassesBound(s *suite) {
 	}
 	// Three must leave before there is room for one.
 	if gap := v.Now.Add(v.RetryAfter).Sub(leases[1].Stamp.Add(2 * time.Minute)); gap < 0 || gap >= time.Millisecond {
-		s.Errorf("told to come %v after the place frees", gap)
+		s.Errorf("retry-after ends %v after capacity frees", gap)
 	}
 	s.lease(3)
 	s.admit(work())

@@ -114,7 +114,7 @@ func replayFull(s *suite) {
 		s.Errorf("Replay: %+v, %v", v, err)
 	}
 	if gap := v.Now.Add(v.RetryAfter).Sub(dead.Stamp.Add(time.Minute)); gap < 0 || gap >= time.Millisecond {
-		s.Errorf("told to come %v after the place frees", gap)
+		s.Errorf("retry-after ends %v after capacity frees", gap)
 	}
 	s.lease(1)
 	s.replay(dead.ID)

@@ -73,7 +73,7 @@ func settleRetry(s *suite) {
 	}
 	t := s.tenant(tenant)
 	if t.Depth != 1 || t.Running != 0 {
-		s.Errorf("a retrying job holds a place; the tenant is %+v", t)
+		s.Errorf("a retrying job counts in the depth; the tenant is %+v", t)
 	}
 	again := s.lease(1)[0]
 	equal(s, "the attempt", again.Attempt, 2)

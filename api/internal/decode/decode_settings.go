@@ -23,7 +23,7 @@ type SettingsPatch struct {
 // overridesPatch changes what is said in general, or of one route; inForce is the rate there.
 type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
 
-// rateOf tells the rate in force for a route, or in general for "".
+// rateOf returns the rate in force for a route, or that of the tenant for "".
 type rateOf func(route string) shaper.Rate
 
 // Settings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other
@@ -68,7 +68,7 @@ func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessag
 			rd.wrong(path, value, "must not be repeated")
 			return true
 		}
-		if isNull(value) { // also of a route that is not configured any more
+		if isNull(value) { // also of a route that was removed from the configuration
 			p.routes[route] = nil
 			return true
 		}
@@ -125,7 +125,7 @@ func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
 	return nil
 }
 
-// member reads one setting into the patch of its place; it reports whether there is such a setting.
+// member reads one setting into the patch; it reports whether there is such a setting.
 func (p *SettingsPatch) member(rd *reader, to *overridesPatch, name, path string, value json.RawMessage) bool {
 	set := func(edit func(o *shaper.Overrides)) {
 		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })

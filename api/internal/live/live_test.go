@@ -202,7 +202,7 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 		for range 4 {
 			began := time.Now()
 			w := begin(t, h, View{Scan: true, Tenant: "acme"})
-			for w.told.Overview == nil || w.told.Scan == nil || w.told.Tenant == nil {
+			for w.sent.Overview == nil || w.sent.Scan == nil || w.sent.Tenant == nil {
 				<-w.News()
 				w.Take()
 			}

@@ -14,8 +14,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Job is the job in its JSON form. A job of which only the key is known has no state; it has
-// ended long ago.
+// Job is the job in its JSON form. A job without a state has ended long ago: only its key is left.
 func Job(j queue.Job) *wire.Job {
 	out := &wire.Job{
 		ID:             j.ID,

@@ -47,7 +47,7 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	return out
 }
 
-// ByTrouble orders routes, those first that need a look.
+// ByTrouble orders routes, failing ones first.
 func ByTrouble(a, b wire.RouteLine) int {
 	states := []string{"open", "half-open", "closed"}
 	return cmp.Or(
@@ -56,7 +56,7 @@ func ByTrouble(a, b wire.RouteLine) int {
 	)
 }
 
-// storeError says why the store is not ok, without what only a log may tell.
+// storeError is the reason why the store is not ok, without details that only the log may have.
 func storeError(err error) string {
 	text := err.Error()
 	switch {
