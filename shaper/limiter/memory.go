@@ -12,7 +12,7 @@ import (
 // Memory applies one policy to many keys, in this process alone. It is safe for concurrent use. A
 // key is forgotten once it is as if never used, so what it holds are the keys in use.
 //
-// There is a bound on the keys. At the bound, a new key replaces the one that
+// The number of keys is bounded. At the bound, a new key replaces the one that
 // would have been forgotten soonest, which may then exceed its limit by what it had used: Displaced
 // counts these, and a bound above the keys used within one Reset keeps it at 0.
 type Memory struct {

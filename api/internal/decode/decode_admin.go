@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Filter reads the optional body of purge and replay. What is given must restrict the choice:
-// a list of no ids, or an instant before all jobs, must not come to mean every job.
+// Filter reads the optional body of purge and replay. Each given condition must restrict the
+// choice: an empty list of ids, or an instant before all jobs, must not select every job.
 func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
 	return f, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {

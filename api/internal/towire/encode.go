@@ -62,8 +62,7 @@ func isPlain(s string) bool {
 	return true
 }
 
-// Encode writes v with a newline after it, and characters that mean something in HTML as they
-// are.
+// Encode writes v and a newline. It does not escape HTML characters.
 func Encode(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

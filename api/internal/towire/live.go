@@ -90,8 +90,8 @@ func TenantNow(d *live.Detail) wire.TenantNow {
 // fineMS is a time in milliseconds with three digits after the point: these are often below one.
 func fineMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())) / 1000 }
 
-// Firsts are the first n in order. It keeps no more than twice as many in order at a time, for
-// there may be thousands.
+// Firsts returns the first n in order. It sorts at most 2n at a time, because there may be
+// thousands.
 func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	if n <= 0 {
 		return nil
