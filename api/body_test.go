@@ -205,7 +205,7 @@ func silent(t *testing.T, conn net.Conn, tenant string, size int) (answer chan s
 }
 
 // TestSilentBodies: who sends almost all of large bodies and falls silent is closed within ten
-// seconds, whatever has come before, and until then takes nobody's place.
+// seconds, whatever has come before, and until then evicts no other.
 func TestSilentBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.MaxBody, c.TenantShare = contract.MaxBatchBody, 100 })

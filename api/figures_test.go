@@ -324,7 +324,7 @@ func TestOrdersOfTenants(t *testing.T) {
 	}
 }
 
-// A line tells all rates: the effective one is the strictest of them.
+// A line shows all rates: the effective one is the strictest of them.
 func TestLinesShowFurtherRates(t *testing.T) {
 	day := shaper.Pace{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}
 	line := towire.Line(&queue.Brief{Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day}})

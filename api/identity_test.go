@@ -154,7 +154,7 @@ func TestTenantHeaderBesideACredential(t *testing.T) {
 	}
 }
 
-// What stays open tells nothing: probes, and the contract.
+// The open paths contain no secrets: probes, and the contract.
 func TestOpenPathsOfTheIntake(t *testing.T) {
 	b := newGuarded(t, []auth.Mode{auth.Keys})
 	for _, path := range []string{"/livez", "/readyz", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"} {
@@ -264,10 +264,10 @@ func TestCredentialsAreNeverShown(t *testing.T) {
 		b.admin.do(t, "DELETE", "/v1/tenants/acme/keys/"+key.ID, nil, "").want(t, http.StatusNoContent, "")
 		part := secret[:20]
 		if strings.Contains(answers, part) || strings.Contains(said.String(), part) {
-			t.Error("a secret was told")
+			t.Error("a secret was logged")
 		}
 		if debug := level == slog.LevelDebug; strings.Contains(said.String(), key.ID) != debug {
-			t.Errorf("at %v the id of the key is told: %v", level, !debug)
+			t.Errorf("at %v the id of the key is logged: %v", level, !debug)
 		}
 		text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
 		for _, line := range []string{`{class="key"} 2`, `{class="malformed"} 2`, `{class="not-taken"} 1`, `{class="tenant"} 1`, `{class="missing"} 1`, `{class="token-expired"} 0`} {

@@ -9,7 +9,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Who opens a stream is told of the minutes before, also where nobody has followed them.
+// A new stream has the history of the last minutes, also if there was no stream before.
 func TestStreamBeginsWithTheHistory(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		b.s.Remember()

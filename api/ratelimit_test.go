@@ -77,7 +77,7 @@ func TestRefusalHeadersAgree(t *testing.T) {
 			s.reads.Take("a", time.Now())
 			err := s.reading("a")
 			if err == nil {
-				return // the rate is so high that a place has freed meanwhile
+				return // the rate is so high that capacity has freed meanwhile
 			}
 			p, rate = err.(*problem.Problem), s.reads.Shown
 		}

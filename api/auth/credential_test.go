@@ -83,7 +83,7 @@ func flipped(c byte) byte {
 	return 'x'
 }
 
-// What a client is told depends on the class alone.
+// The detail for the client depends only on the class.
 func TestRefusalsRevealNothing(t *testing.T) {
 	for _, class := range Classes() {
 		r := refuse(class)

@@ -26,7 +26,7 @@ func TestGuesses(t *testing.T) {
 		if err := g.Wrong("192.0.2.2"); err != nil {
 			t.Errorf("another address: %v", err)
 		}
-		// A flood: few are looked at, and what has been good is always.
+		// A flood: few are looked up, and known good ones always pass.
 		g.Right("good")
 		var looked atomic.Int64
 		var all sync.WaitGroup
@@ -41,7 +41,7 @@ func TestGuesses(t *testing.T) {
 		all.Wait()
 		most := int64(turnsPerSecond + turnsPerSecond*turnWait/time.Second + 1)
 		if n := looked.Load(); n > most || time.Since(start) > turnWait {
-			t.Errorf("%d are looked at, after %v", n, time.Since(start))
+			t.Errorf("%d are looked up, after %v", n, time.Since(start))
 		}
 		start = time.Now()
 		if err := g.Allow(t.Context(), "good", here); err != nil || time.Since(start) != 0 {

@@ -21,7 +21,7 @@ var tierTests = map[string]func(*suite){
 	"a route's settings outrank the tenant's":                routeRanks,
 	"a pause of a route and of the tenant add up":            routePaused,
 	"the backlog obeys changed policies at once":             policiesBacklog,
-	"changed policies reset tenants that they do not name":   policiesUnsaid,
+	"changed policies reset tenants that they do not name":   policiesReset,
 	"an override outranks changed policies":                  policiesOverridden,
 	"a capacity below the depth refuses and loses nothing":   policiesCapacity,
 	"a dry run checks and changes nothing":                   dryRun,
@@ -217,7 +217,7 @@ func policiesBacklog(s *suite) {
 	s.spaced(by["login"], time.Minute)
 }
 
-func policiesUnsaid(s *suite) {
+func policiesReset(s *suite) {
 	s.policies(same, map[string]shaper.Overrides{tenant: {Rate: &slow, Routes: map[string]shaper.Overrides{"login": rated(third)}}, "kept": rated(slow)})
 	s.backlog(4, work())
 	s.spaced(s.lease(2), time.Minute)

@@ -31,7 +31,7 @@ func rate(text string) shaper.Rate {
 	return r
 }
 
-// step is one request of a story, and what it is told.
+// step is one request of a story, with its decision.
 type step struct {
 	at        time.Duration // since the start of the story
 	cost      int64

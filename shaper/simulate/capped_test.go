@@ -68,7 +68,7 @@ func TestCappedStories(t *testing.T) {
 	}
 }
 
-// A pace as slow as one interval a year charges a hundred of them at most, whoever foresees it.
+// A pace as slow as one interval a year charges a hundred of them at most, in either run.
 func TestChargeOfAnExpensiveJob(t *testing.T) {
 	slow := shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 10}
 	for _, concurrency := range []int64{0, 1} {

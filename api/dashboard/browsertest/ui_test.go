@@ -436,7 +436,7 @@ func find(t *testing.T, p *Page, name string) {
 	must(t, p.Wait(`[...document.querySelectorAll(".table tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
 }
 
-// A click leads to the top of a view, where the header tells how the connection fares.
+// A click leads to the top of a view, where the header shows the state of the connection.
 func TestAViewBeginsAtItsTop(t *testing.T) {
 	must(t, program.Submit(t.Context(), "top", 40))
 	for _, width := range []int64{360, 1280} {

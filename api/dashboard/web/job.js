@@ -9,7 +9,7 @@ const often = 1000; // ms between two reads of a job that has not ended
 
 const span = (a, b) => duration(Date.parse(b) - Date.parse(a));
 
-const outcomes = { retry: ["failed, will be retried", "warn"], dead: ["failed, will not be retried", "bad"], held: ["held: deliveries to the upstream pause", "warn"], succeeded: ["delivered", "good"] };
+const outcomes = { retry: ["failed, will be retried", "warn"], dead: ["failed, will not be retried", "bad"], held: ["held: the upstream is not ready", "warn"], succeeded: ["delivered", "good"] };
 const ends = { succeeded: ["Succeeded", "good"], dead: ["Dead", "bad"], cancelled: ["Cancelled", "warn"], expired: ["Expired: its max wait was over", "bad"] };
 
 // triedAgain reports whether a failure with the status is retried; 0 is no answer. Other failures end the job at once.

@@ -62,7 +62,7 @@ func TestTooManyArrivalsKeepTheLast(t *testing.T) {
 	}
 }
 
-// TestAClockSetBack: what came before is forgotten, for its instants mean nothing any more. A
+// TestAClockSetBack: earlier arrivals are dropped, because their instants have no meaning. A
 // little is the order of answers.
 func TestAClockSetBack(t *testing.T) {
 	l := New()
@@ -337,7 +337,7 @@ func TestManyAtOnce(t *testing.T) {
 		total += int64(len(got)) + lost
 	}
 	if total != callers*each {
-		t.Errorf("the follower was told of %d, want %d", total, callers*each)
+		t.Errorf("the follower got %d, want %d", total, callers*each)
 	}
 	if got, _ := l.Traces("acme", noon.Add(time.Hour), everything); len(got["default"]) != callers*each {
 		t.Errorf("%d are remembered, want %d", len(got["default"]), callers*each)

@@ -14,7 +14,7 @@ import (
 
 var perSecond = shaper.Rate{Limit: 1, Period: time.Second}
 
-// set changes what the source tells.
+// set changes the figures of the source.
 func (s *source) set(totals queue.Totals, briefs ...queue.Brief) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,7 @@ func TestStoreErrors(t *testing.T) {
 		"dial tcp 10.1.2.3:6379: connection refused": "cannot be reached",
 	} {
 		if got := storeError(fmt.Errorf("%w: %s", queue.ErrUnavailable, text)); got != want {
-			t.Errorf("%s is told as %q, want %q", text, got, want)
+			t.Errorf("%s is shown as %q, want %q", text, got, want)
 		}
 	}
 	if got := storeError(fmt.Errorf("x: %w", context.DeadlineExceeded)); got != "no answer in time" {

@@ -135,7 +135,7 @@ func (w *topWorld) pass(seconds, tenants int) {
 	}
 }
 
-// frame is the screen, with the colours left out, after a look at its size.
+// frame is the screen without colours; it checks the size.
 func (w *topWorld) frame() string {
 	w.t.Helper()
 	text := w.m.View().Content
@@ -157,7 +157,7 @@ func (w *topWorld) foot() string {
 	return strings.Join(lines[max(0, len(lines)-4):], "\n")
 }
 
-// Frames as they are looked at by a person; -update writes them anew.
+// Frames in a readable form; -update writes them anew.
 var update = flag.Bool("update", false, "write the frames of testdata anew")
 
 func TestTopFrames(t *testing.T) {
@@ -526,7 +526,7 @@ func TestTopLines(t *testing.T) {
 	}
 }
 
-// What the stream tells of the minutes before is drawn at once, and what was seen already is not
+// The history of the stream is drawn at once, and samples already shown are not
 // drawn twice.
 func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
