@@ -38,7 +38,7 @@ func TestStreamBeginsWithTheHistory(t *testing.T) {
 		n = len(past.Samples)
 		if n < 5 || past.Samples[0].Admitted != 0 || past.Samples[1].Admitted != 3 || past.Samples[1].Capacity != 1000 ||
 			!past.Samples[n-1].At.Equal(now.At) || past.Samples[n-1].Admitted != 4 {
-			t.Errorf("%d looks are %.900s, then %+v", n, fmt.Sprintf("%+v", past.Samples), now)
+			t.Errorf("%d samples are %.900s, then %+v", n, fmt.Sprintf("%+v", past.Samples), now)
 		}
 		checkPast(t, "of a tenant", r.began, past.Arrivals, 31*time.Second, 4)
 		for _, one := range [][2]string{{"history", "overview"}, {"tenant_history", "tenant"}} {

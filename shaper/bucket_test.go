@@ -88,7 +88,7 @@ func TestBucketStories(t *testing.T) {
 		paces []shaper.Pace
 		steps []step
 	}{
-		{"pure spacing, looks ahead of time", []shaper.Pace{pace("10/s", 1)}, []step{
+		{"pure spacing, polls ahead of time", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {0, one, 100 * ms}, {80 * ms, one, 200 * ms}, {190 * ms, one, 300 * ms},
 		}},
 		{"a poll late by less than the slack keeps the grid", []shaper.Pace{pace("10/s", 1)}, []step{
