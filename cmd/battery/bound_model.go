@@ -34,8 +34,8 @@ type ask struct {
 	capacity int  // resize
 }
 
-// told is the answer to a call.
-type told struct {
+// reply is the answer to a call.
+type reply struct {
 	decisions []judged // submit: one per job; one alone for a refused atomic batch
 	state     string   // look, cancel: of the job; empty for a cancellation that came too late
 	position  int      // look
@@ -102,19 +102,19 @@ func (s shelf) position(job int) int {
 	return 0
 }
 
-// boundModel is the machine for a tenant with this capacity at first and so many jobs.
+// boundModel is the machine for a tenant with this first capacity and number of jobs.
 func boundModel(capacity, jobs int) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return shelf{capacity: capacity, at: strings.Repeat(string(rune(nowhere)), jobs)} },
 		Step: func(state, input, output any) (bool, any) {
-			return state.(shelf).step(input.(ask), output.(told))
+			return state.(shelf).step(input.(ask), output.(reply))
 		},
 		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 	}
 }
 
 // step is whether the machine may answer so, and its next state.
-func (s shelf) step(a ask, t told) (bool, shelf) {
+func (s shelf) step(a ask, t reply) (bool, shelf) {
 	switch a.verb {
 	case submit:
 		return s.submit(a, t.decisions)
@@ -145,7 +145,7 @@ func (s shelf) step(a ask, t told) (bool, shelf) {
 	return false, s
 }
 
-func (s shelf) look(job int, t told) (bool, shelf) {
+func (s shelf) look(job int, t reply) (bool, shelf) {
 	if t.position != s.position(job) {
 		return false, s
 	}
@@ -227,7 +227,7 @@ func (s shelf) says(v judged) bool {
 type called struct {
 	client         int
 	ask            ask
-	told           told
+	reply           reply
 	sent, answered instant
 }
 
@@ -240,8 +240,8 @@ type boundHistory struct {
 	journeys []journey
 }
 
-// journey is how a job left: leased so many times, of which all but the last, or all if it never
-// arrived, ended with its being given back.
+// journey holds the leases of a job. All but the last were given back, and the last, too, if the job
+// never arrived.
 type journey struct {
 	job     int
 	leases  int
@@ -253,12 +253,12 @@ type journey struct {
 // submission of its job and the arrival.
 func (h boundHistory) operations() []porcupine.Operation {
 	var all []porcupine.Operation
-	add := func(client int, a ask, t told, from, to instant) {
+	add := func(client int, a ask, t reply, from, to instant) {
 		all = append(all, porcupine.Operation{ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to)})
 	}
 	first := map[int]instant{}
 	for _, c := range h.calls {
-		add(c.client, c.ask, c.told, c.sent, c.answered)
+		add(c.client, c.ask, c.reply, c.sent, c.answered)
 		if c.ask.verb != submit {
 			continue
 		}
@@ -270,9 +270,9 @@ func (h boundHistory) operations() []porcupine.Operation {
 	}
 	for _, j := range h.journeys {
 		for lease := range j.leases {
-			add(0, ask{verb: depart, jobs: []int{j.job}}, told{}, first[j.job], j.at)
+			add(0, ask{verb: depart, jobs: []int{j.job}}, reply{}, first[j.job], j.at)
 			if !j.arrived || lease+1 < j.leases {
-				add(0, ask{verb: giveUp, jobs: []int{j.job}}, told{}, first[j.job], j.at)
+				add(0, ask{verb: giveUp, jobs: []int{j.job}}, reply{}, first[j.job], j.at)
 			}
 		}
 	}

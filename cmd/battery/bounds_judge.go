@@ -29,7 +29,7 @@ const giveBacksMost = 6
 
 // take takes the player's history, unless the machine stalled so much that too many jobs were given
 // back. How often a job was leased stands in its record: a worker that wakes too late for a stamp
-// gives the job back, which nobody outside can see.
+// gives the job back, which clients cannot see.
 func (b *judgement) take(ctx context.Context, y *player) error {
 	h := boundHistory{tenant: y.plan.tenant, capacity: y.plan.capacity, jobs: len(y.ids), calls: y.calls}
 	b.odd = append(b.odd, y.odd...)
@@ -62,7 +62,7 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	filled := false
 	for _, c := range h.calls {
 		b.calls++
-		for _, v := range c.told.decisions {
+		for _, v := range c.reply.decisions {
 			size := 1
 			if c.ask.atomic {
 				size = len(c.ask.jobs)

@@ -66,13 +66,13 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 	var err error
 	switch a.verb {
 	case submit:
-		c.told.decisions, err = y.submit(ctx, a)
+		c.reply.decisions, err = y.submit(ctx, a)
 	case cancel, look:
-		c.told, err = y.ofJob(ctx, a)
+		c.reply, err = y.ofJob(ctx, a)
 	case stat:
 		var t wire.Tenant
 		t, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodGet, y.plan.tenant, "")
-		c.told.figures = figures{
+		c.reply.figures = figures{
 			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity), admitted: int(t.Admitted), rejected: int(t.Rejected),
 			departed: int(t.Departed),
 		}
@@ -87,7 +87,7 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 		return
 	}
 	y.calls = append(y.calls, c)
-	if a.verb == cancel && c.told.state == "cancelled" {
+	if a.verb == cancel && c.reply.state == "cancelled" {
 		y.cancelled[y.ids[a.jobs[0]]] = true
 	}
 }
@@ -183,20 +183,20 @@ func (y *player) judged(job, status int, body []byte) (judged, error) {
 }
 
 // ofJob cancels or reads a job.
-func (y *player) ofJob(ctx context.Context, a ask) (told, error) {
+func (y *player) ofJob(ctx context.Context, a ask) (reply, error) {
 	method := http.MethodGet
 	if a.verb == cancel {
 		method = http.MethodDelete
 	}
 	code, raw, err := y.w.call(ctx, method, y.w.api, "/v1/jobs/"+y.id(a.jobs[0]), map[string]string{"Sluice-Tenant": y.plan.tenant}, nil)
 	if err != nil || code == http.StatusConflict && a.verb == cancel {
-		return told{}, err
+		return reply{}, err
 	}
 	var j wire.Job
 	if err := json.Unmarshal(raw, &j); err != nil || code != http.StatusOK {
-		return told{}, fmt.Errorf("%d %s: %w", code, raw, err)
+		return reply{}, fmt.Errorf("%d %s: %w", code, raw, err)
 	}
-	return told{state: j.State, position: int(j.Position)}, nil
+	return reply{state: j.State, position: int(j.Position)}, nil
 }
 
 // answered is an answer with its headers.

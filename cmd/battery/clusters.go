@@ -431,7 +431,7 @@ func kindOf(key string) string {
 }
 
 // move moves one key. If the other node has one of that name, it is written over, as redis-cli does
-// when it is told to.
+// with its option replace.
 func move(ctx context.Context, from, to *node, key string) (twice bool, err error) {
 	err = from.client.Do(ctx, "migrate", "127.0.0.1", to.port, key, 0, 5000).Err()
 	if err == nil || !strings.Contains(err.Error(), "BUSYKEY") {
@@ -441,7 +441,7 @@ func move(ctx context.Context, from, to *node, key string) (twice bool, err erro
 }
 
 // waitForLater makes the keys that a shard has only now and then: an expiry and a completion that
-// are due in an hour. With them, there are all keys that scripts are told of, and Redis executes
+// are due in an hour. With them, all keys that scripts declare exist, and Redis executes
 // them in the midst of a migration.
 func (w *world) waitForLater(ctx context.Context, tenants []string) error {
 	later := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: standIn}

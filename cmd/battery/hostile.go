@@ -195,7 +195,7 @@ type siege struct {
 
 	mu   sync.Mutex
 	took map[string]time.Duration // the longest of its kind
-	open []string                 // what still was when nobody waited any longer
+	open []string                 // still open at the end
 }
 
 // tactics are the ways to hold a connection: what is sent first, what then comes a byte at a time,

@@ -23,7 +23,7 @@ func peerFigures() []figure {
 	}}
 }
 
-// arrival is jobs that come at once, so long after the beginning.
+// arrival is a number of jobs at one instant after the beginning.
 type arrival struct {
 	At   time.Duration `json:"at_ns"`
 	Jobs int           `json:"jobs"`
