@@ -227,7 +227,7 @@ func (s shelf) says(v judged) bool {
 type called struct {
 	client         int
 	ask            ask
-	reply           reply
+	reply          reply
 	sent, answered instant
 }
 
