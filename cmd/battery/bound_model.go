@@ -240,8 +240,8 @@ type boundHistory struct {
 	journeys []journey
 }
 
-// journey holds the leases of a job. All but the last were given back, and the last, too, if the job
-// never arrived.
+// journey holds the leases of a job. All but the last were given back, and the last, too, if the
+// job never arrived.
 type journey struct {
 	job     int
 	leases  int

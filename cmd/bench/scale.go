@@ -156,9 +156,9 @@ func (g *ground) fill(ctx context.Context, depth int) error {
 	return err
 }
 
-// fillMany admits a number of jobs of each of the tenants, some tenants at a time and in about their
-// order; with ahead, one more of that cost goes before them. It calls seen with the id of one job
-// of each tenant, one call at a time.
+// fillMany admits a number of jobs of each of the tenants, some tenants at a time and in about
+// their order; with ahead, one more of that cost goes before them. It calls seen with the id of one
+// job of each tenant, one call at a time.
 func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, ahead int64, seen func(id string)) error {
 	var (
 		filling sync.WaitGroup
