@@ -17,14 +17,12 @@ import (
 	"github.com/7509e464/sluice/api/listen"
 )
 
-// openPaths tell nothing that needs a secret: probes must work from anywhere, and the documents are
-// the public contract.
+// openPaths need no credential: probes must work from anywhere, and the documents are public.
 var openPaths = []string{"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"}
 
-// guardAdmin lets through whoever may use the control plane: with a token in force, who shows it,
-// or the session that the dashboard has given for it; without one, who reaches the listener by a
-// loopback name and not from a page of another site. The files of the dashboard are as open as the
-// documents.
+// guardAdmin checks access to the control plane. If there is a token, a request needs the token or
+// a session of the dashboard. Without a token, a request must name a loopback host and must not
+// come from a page of another site. The files of the dashboard are open, as the documents are.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	check := s.operator()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +30,7 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 		case listen.Reserved(r.Context()) && !isProbe(r):
 			w.Header().Set("Connection", "close")
 			if check(r) != nil {
-				noPlace().Write(w)
+				tooManyConnections().Write(w)
 				return
 			}
 		case listen.Reserved(r.Context()):
@@ -47,7 +45,7 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	})
 }
 
-// operator makes the function that tells why a request is not an operator's; nil if it is.
+// operator returns the function that checks that a request is an operator's; nil if it is.
 func (s *Server) operator() func(*http.Request) *problem.Problem {
 	if s.cfg.AdminToken == "" {
 		return func(r *http.Request) *problem.Problem { return sameSite(r, s.cfg.AdminHosts) }
@@ -56,13 +54,13 @@ func (s *Server) operator() func(*http.Request) *problem.Problem {
 	return func(r *http.Request) *problem.Problem { return s.credential(r, want) }
 }
 
-// keepPlaces answers probes alone on the reserved places of the intake.
-func keepPlaces(next http.Handler) http.Handler {
+// reserveConnections answers only probes on the reserved connections of the intake.
+func reserveConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if listen.Reserved(r.Context()) {
 			w.Header().Set("Connection", "close")
 			if !isProbe(r) {
-				noPlace().Write(w)
+				tooManyConnections().Write(w)
 				return
 			}
 		}
@@ -72,16 +70,15 @@ func keepPlaces(next http.Handler) http.Handler {
 
 func isProbe(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
-// noPlace is the problem of a client that found no place but one that is reserved.
-func noPlace() *problem.Problem {
+// tooManyConnections is the problem of a client on a reserved connection.
+func tooManyConnections() *problem.Problem {
 	return problem.Overloaded.With("all connections, or those of the client's address, are in use").RetryIn(time.Second)
 }
 
-// credential takes the token, or a session. A browser sends a session's cookie by itself, so it is
-// believed only of requests that no other site's page has made: those must not change anything, and
-// gain nothing by reading either.
+// credential accepts the token or a session. A browser sends the cookie of a session by itself, so
+// the cookie counts only in requests that no page of another site has made.
 //
-// The right token is taken however many wrong ones came from its address: who guesses must not lock
+// The right token is accepted however many wrong ones came from its address: guesses must not lock
 // operators out.
 func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	p := bearer(r, want)
@@ -105,7 +102,7 @@ func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem.Pr
 // trusts the tenant that a request names.
 func (s *Server) localOnly() bool { return s.cfg.LocalOnly && s.cfg.Auth == nil }
 
-// keepLocal refuses what a page of another site makes a browser on this machine send to the intake.
+// keepLocal refuses requests to the intake that a page of another site makes a local browser send.
 func (s *Server) keepLocal(next http.Handler) http.Handler {
 	if !s.localOnly() {
 		return next
@@ -121,7 +118,7 @@ func (s *Server) keepLocal(next http.Handler) http.Handler {
 	})
 }
 
-// bearer compares digests, so that the time taken tells neither content nor length of the token.
+// bearer compares digests, so that its duration reveals neither content nor length of the token.
 func bearer(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
@@ -131,9 +128,9 @@ func bearer(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	return problem.Unauthorized.With("send the admin token as Authorization: Bearer").SetHeader("WWW-Authenticate", `Bearer realm="sluice admin"`)
 }
 
-// sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding) and
-// requests that a browser makes on behalf of a page of another origin. hosts are names beside those
-// of loopback; pages of theirs may ask, too.
+// sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding), and
+// requests that a browser makes for a page of another origin. hosts are allowed names beside those
+// of loopback, also for the origins of pages.
 func sameSite(r *http.Request, hosts []string) *problem.Problem {
 	listed := func(host string) bool {
 		return slices.ContainsFunc(hosts, func(name string) bool {

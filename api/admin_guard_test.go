@@ -32,7 +32,7 @@ func TestAdminWithToken(t *testing.T) {
 			t.Errorf("%s: WWW-Authenticate %q", tt.path, r.Header().Get("WWW-Authenticate"))
 		}
 		if strings.Contains(r.Body.String(), "s3cret") {
-			t.Errorf("the token is told: %s", r.Body)
+			t.Errorf("the answer contains the token: %s", r.Body)
 		}
 	}
 }

@@ -111,8 +111,9 @@ func TestEndlessHeaderIsRefused(t *testing.T) {
 	})
 }
 
-// TestSlowButHonest: a large batch over a thin line gets through, and its answer too.
-func TestSlowButHonest(t *testing.T) {
+// TestSlowBodyWithinTheBounds: a large batch over a slow connection gets through, and so does its
+// answer.
+func TestSlowBodyWithinTheBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.MaxBody = contract.MaxBatchBody })
 		l, stop := b.serve()
@@ -204,7 +205,7 @@ func silent(t *testing.T, conn net.Conn, tenant string, size int) (answer chan s
 }
 
 // TestSilentBodies: who sends almost all of large bodies and falls silent is closed within ten
-// seconds, whatever has come before, and until then takes nobody's place.
+// seconds, whatever has come before, and until then evicts no other.
 func TestSilentBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.MaxBody, c.TenantShare = contract.MaxBatchBody, 100 })

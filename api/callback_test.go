@@ -31,7 +31,7 @@ func TestCallbackURL(t *testing.T) {
 		t.Errorf("callback URL %q", got)
 	}
 	if r := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""); strings.Contains(r.Body.String(), "partner") {
-		t.Errorf("the job tells its callback URL: %s", r.Body)
+		t.Errorf("the job contains its callback URL: %s", r.Body)
 	}
 	r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+body+`,{"type":"t","payload":2}]}`)
 	var got wire.BatchResult

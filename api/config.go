@@ -71,7 +71,7 @@ type Config struct {
 	Hosts     []string
 	// MaxRequests bounds the requests of clients that the intake handles at once; default 10000.
 	MaxRequests int
-	// TenantShare and AddressShare bound what one tenant and one address may hold of requests,
+	// TenantShare and AddressShare bound the shares of one tenant and one address in requests,
 	// event streams and the memory of large bodies, in percent; defaults 25 and 50; 100 is no
 	// bound.
 	TenantShare, AddressShare Percent
@@ -160,5 +160,5 @@ const (
 	HeadersNone   = ratelimit.None
 )
 
-// Percent is the part of a shared resource that one client may hold at once.
+// Percent is the share of a resource that one client may use at once.
 type Percent = budget.Percent

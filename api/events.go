@@ -19,16 +19,15 @@ import (
 const (
 	defaultStreams = 1000                   // event streams of one process at once
 	streamLife     = 10 * time.Minute       // then the client opens another one
-	streamLook     = 250 * time.Millisecond // how often a state that no signal announces is looked for
-	streamGuard    = time.Second            // how often a stream asks whether its credential still holds
-	streamBeat     = 15 * time.Second       // how often a stream shows that it lives; proxies cut what is silent for a minute
+	streamPoll     = 250 * time.Millisecond // how often the job is read for changes without a signal
+	streamGuard    = time.Second            // how often a stream checks its credential
+	streamBeat     = 15 * time.Second       // between two heartbeats; proxies close streams that are silent for a minute
 	streamPatience = 10 * time.Second       // how long one write may take before the client counts as gone
 	streamSetup    = 5 * time.Second        // how long the store may take to begin the watch
 	streamRetry    = time.Second            // how soon a client should open the stream again after its end
 )
 
-// streamJob is GET /v1/jobs/{id}/events. Whatever can be refused is refused here, before the stream
-// begins.
+// streamJob is GET /v1/jobs/{id}/events. It refuses what can be refused, before the stream begins.
 func (s *Server) streamJob(c *call) (*answer, error) {
 	tenant, id, err := tenantAndID(c)
 	if err != nil {
@@ -63,7 +62,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	if towire.Job(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
-		return &answer{status: http.StatusNoContent}, nil // which tells an EventSource to come back no more
+		return &answer{status: http.StatusNoContent}, nil // after which an EventSource does not reconnect
 	}
 	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}}}
 	if c.r.Method == http.MethodHead {
@@ -80,14 +79,14 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	return a, nil
 }
 
-// sendStates sends the job as it is and again whenever its state has changed, until it is done, the
-// stream has lived its time, the client is gone or not allowed to see it any more, or the server
-// drains. The watch tells the end at once; other changes are found by looking.
+// sendStates sends the job, and again after each change of its state. It returns when the job is
+// done, the stream reaches its age limit, the client disconnects or loses its permission, or the
+// server drains. The watch reports the end at once; other changes are found by polling.
 func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
-	look := time.NewTicker(streamLook)
-	defer look.Stop()
+	poll := time.NewTicker(streamPoll)
+	defer poll.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
 	guard := time.NewTicker(streamGuard)
@@ -106,7 +105,7 @@ func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job
 		}
 		select {
 		case <-ended:
-		case <-look.C:
+		case <-poll.C:
 		case <-s.draining:
 			over = true
 		case <-life.C:
@@ -131,7 +130,7 @@ func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job
 		switch now, err := s.backend.Job(ctx, job.Tenant, job.ID); {
 		case err == nil:
 			job = now
-		case errors.Is(err, queue.ErrUnavailable): // it may come back, and then the client has missed nothing
+		case errors.Is(err, queue.ErrUnavailable): // it may recover, and then the client has missed nothing
 		default:
 			if ctx.Err() == nil && !errors.Is(err, queue.ErrNotFound) {
 				s.log.Warn("event stream ended", "job", job.ID, "error", err)
@@ -142,7 +141,7 @@ func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job
 }
 
 // eventID names the state of a job: another state, attempt, departure, due time or end has another
-// id; a place further ahead in the queue has not.
+// id. Another position in the queue has not.
 func eventID(j queue.Job) string {
 	id := []byte("0")
 	if j.State != 0 {
@@ -158,19 +157,19 @@ func eventID(j queue.Job) string {
 	return string(id)
 }
 
-// eventWriter writes server-sent events to a client that may be slow or gone. The bounds of an
-// ordinary answer do not hold for a stream, so each write has one of its own.
+// eventWriter writes server-sent events to a client that may be slow or gone. The deadline of an
+// ordinary answer does not fit a stream, so each write has its own.
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	buf     bytes.Buffer
 }
 
-// newEventWriter begins the stream; the first event goes out with the hint when to come back.
+// newEventWriter begins the stream; the first event goes out with the delay for reconnects.
 func newEventWriter(w http.ResponseWriter) *eventWriter {
 	e := &eventWriter{w: w, control: http.NewResponseController(w)}
-	// Without a bound: the end of the time to read would look like the end of the client. What has
-	// no deadlines needs none lifted.
+	// Without a read deadline: net/http would take it for a disconnect. A writer without deadlines
+	// returns an error, which does not matter.
 	_ = e.control.SetReadDeadline(time.Time{})
 	e.buf.WriteString("retry: " + strconv.FormatInt(streamRetry.Milliseconds(), 10) + "\n\n")
 	return e
@@ -186,7 +185,7 @@ func (e *eventWriter) send(id string, job *wire.Job) error {
 	return e.flush()
 }
 
-// add puts an event without an id beside what flush writes.
+// add appends an event without an id to the next flush.
 func (e *eventWriter) add(name string, data any) error {
 	e.buf.WriteString("event: " + name + "\ndata: ")
 	if err := towire.Encode(&e.buf, data); err != nil {
@@ -201,7 +200,7 @@ func (e *eventWriter) beat() error {
 	return e.flush()
 }
 
-// extend gives the next write its time.
+// extend sets the deadline of the next write.
 func (e *eventWriter) extend() { _ = e.control.SetWriteDeadline(time.Now().Add(streamPatience)) }
 
 func (e *eventWriter) flush() error {

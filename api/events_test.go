@@ -73,7 +73,7 @@ func TestEventStreams(t *testing.T) {
 		want  []string
 		took  time.Duration
 	}{
-		{"the end is told at once", []step{{310 * ms, finish(shaper.Succeeded)}}, []string{"0s queued", "310ms succeeded"}, 310 * ms},
+		{"the end is sent at once", []step{{310 * ms, finish(shaper.Succeeded)}}, []string{"0s queued", "310ms succeeded"}, 310 * ms},
 		{"done already", []step{{-1, finish(shaper.Dead)}}, []string{"0s dead"}, 0},
 		{"an end that nobody signals is found", []step{{310 * ms, become(shaper.Dead)}}, []string{"0s queued", "500ms dead"}, 500 * ms},
 		{"leased, retrying, leased, succeeded", []step{
@@ -159,7 +159,7 @@ func TestEventStreamEndsWithTheClient(t *testing.T) {
 	})
 }
 
-// A client that has seen the end is told so: an EventSource would come back for ever otherwise.
+// A client that has received the end gets 204: an EventSource would reconnect forever otherwise.
 func TestEventStreamAfterTheEnd(t *testing.T) {
 	b := newBench(t)
 	id := b.submit(plainJob, nil).job.ID
@@ -243,7 +243,7 @@ func TestEventStreamOverAConnection(t *testing.T) {
 	})
 }
 
-// A client that does not read holds its place for no longer than one write may take.
+// A client that does not read holds its stream for at most the time of one write.
 func TestEventStreamToADeafClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -28,7 +28,7 @@ func (s *Server) getStats(c *call) (*answer, error) {
 	return ok(towire.Overview(s.live.Overview(c.r.Context()))), nil
 }
 
-// table is which tenants are shown, and in what order.
+// table selects and orders the shown tenants.
 type table struct {
 	search string // in lower case
 	order  func(a, b *queue.Brief) int
@@ -46,7 +46,7 @@ var orders = map[string]func(a, b *queue.Brief) int{
 
 func byDepth(a, b *queue.Brief) int { return cmp.Compare(b.Depth, a.Depth) }
 
-// tableOf reads what is asked for.
+// tableOf reads the query of a stream of figures.
 func tableOf(query url.Values) (table, error) {
 	t := table{search: strings.ToLower(query.Get("q")), limit: contract.DefaultPage}
 	var known bool
@@ -85,7 +85,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 	watch, err := s.live.Watch(view)
 	switch {
 	case errors.Is(err, live.ErrTooMany):
-		return nil, problem.TooManyStreams.With("the process has as many streams of figures as it serves at once").RetryIn(5 * time.Second)
+		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of figures").RetryIn(5 * time.Second)
 	case err != nil:
 		return nil, problem.ShuttingDown.With("open the stream again; another instance will serve it").RetryIn(time.Second)
 	}
@@ -114,15 +114,15 @@ type figureStream struct {
 	past, tenantPast bool // whether that history was sent
 }
 
-// send sends what is new until the client is gone, the stream has lived its time, or the hub ends.
-// While a write waits for the client, what comes replaces what came before.
+// send sends new figures until the client disconnects, the stream reaches its age limit, or the hub
+// ends. While a write waits for the client, newer figures replace older ones.
 func (f *figureStream) send(ctx context.Context) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
 	defer f.out.extend()      // for the end of the answer
-	if f.out.flush() != nil { // the client learns that it is served, also where there is nothing to tell yet
+	if f.out.flush() != nil { // the headers go out, even without figures yet
 		return
 	}
 	for {
@@ -184,7 +184,7 @@ func (t table) lines(c *live.Scan) wire.TenantLines {
 	return out
 }
 
-// watched is the source of the figures: the store, the configured routes, and the findings of the
+// watched is the source of the figures: the store, the configured routes, and the results of the
 // scans.
 type watched struct {
 	Backend
@@ -192,7 +192,7 @@ type watched struct {
 	figures *gauges.Gauges
 }
 
-// Workers tells of every configured route, also of those that have nothing to tell.
+// Workers reports every configured route, also idle ones.
 func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
 	workers, err := w.Backend.Workers(ctx)
 	routes := make(map[string]reports.RouteLoad, len(w.routes))

@@ -324,8 +324,8 @@ func TestOrdersOfTenants(t *testing.T) {
 	}
 }
 
-// A line tells all rates: the effective one is the strictest of them.
-func TestLinesTellFurtherRates(t *testing.T) {
+// A line shows all rates: the effective one is the strictest of them.
+func TestLinesShowFurtherRates(t *testing.T) {
 	day := shaper.Pace{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}
 	line := towire.Line(&queue.Brief{Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day}})
 	want := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}

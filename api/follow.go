@@ -21,8 +21,8 @@ const (
 	followPause = 100 * time.Millisecond // between two events, so that a busy tenant's arrivals go out together
 )
 
-// followArrivals is GET /v1/tenants/{tenant}/arrivals. Unlike a job's stream it ends when the
-// client or the server does, for what comes between two streams would be missed.
+// followArrivals is GET /v1/tenants/{tenant}/arrivals. Unlike a job's stream it has no age limit,
+// because arrivals between two streams would be missed.
 func (s *Server) followArrivals(c *call) (*answer, error) {
 	name, err := pathTenant(c)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	}
 	f, err := s.arrivals.Follow(name, route)
 	if errors.Is(err, arrivals.ErrTooMany) {
-		return nil, problem.TooManyStreams.With("as many follow the arrivals of tenants as this process allows").RetryIn(5 * time.Second)
+		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of arrivals").RetryIn(5 * time.Second)
 	}
 	if err != nil {
 		return nil, err
@@ -54,13 +54,13 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	return a, nil
 }
 
-// sendArrivals sends what comes until the client is gone, or allowed no longer, or the server
-// drains; then what has come by then.
+// sendArrivals sends arrivals until the client disconnects or loses its permission, or the server
+// drains. Then it sends the rest.
 func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals.Follower, allowed func() bool) {
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
-	if out.beat() != nil { // the client learns that it follows from now on
+	if out.beat() != nil { // the headers go out: the client follows from now on
 		return
 	}
 	var buf bytes.Buffer
@@ -97,9 +97,9 @@ func (e *eventWriter) event(name string, data []byte) error {
 	return e.flush()
 }
 
-// noteArrival remembers a submission that the queue has judged. One that is known by its key has
-// come before.
-func (s *Server) noteArrival(sub queue.Submission, v queue.Verdict) {
+// noteArrival records a submission that the queue has decided on. A replayed one was recorded
+// before.
+func (s *Server) noteArrival(sub queue.Submission, v queue.Decision) {
 	if v.Outcome == shaper.Replayed || v.Outcome == shaper.KeyReused {
 		return
 	}

@@ -54,7 +54,7 @@ func (b *bench) listen(ctx context.Context, query string) *ear {
 	return e
 }
 
-// TestArrivalsAreFollowed: what is submitted when, and when it is told.
+// TestArrivalsAreFollowed: submissions, and the instants of their events.
 func TestArrivalsAreFollowed(t *testing.T) {
 	acme := headers{"Sluice-Tenant": "acme"}
 	for _, tt := range []struct {

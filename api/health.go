@@ -14,10 +14,10 @@ const pingTimeout = time.Second
 // livez is GET /livez: the process runs.
 func (s *Server) livez(*call) (*answer, error) { return ok(wire.Health{Status: "ok"}), nil }
 
-// readyz is GET /readyz: work would be taken.
+// readyz is GET /readyz: the server accepts work.
 func (s *Server) readyz(c *call) (*answer, error) {
 	if s.isDraining() {
-		return nil, problem.ShuttingDown.With("no new work is taken").Retry(1)
+		return nil, problem.ShuttingDown.With("no new work is accepted").Retry(1)
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), pingTimeout)
 	defer cancel()
@@ -28,7 +28,7 @@ func (s *Server) readyz(c *call) (*answer, error) {
 	}
 	h := wire.Health{Status: "ok"}
 	if !s.backend.Agreement().InForce {
-		h.Detail = "the policies of this process's configuration file are not in force: another process put others into force since"
+		h.Detail = "the policies of this process's configuration file are not in force: another process has since applied others"
 	}
 	return ok(h), nil
 }

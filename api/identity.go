@@ -18,9 +18,8 @@ import (
 // credential's.
 const tenantRefusal = "tenant"
 
-// identify tells whose request it is. Without authentication that is who the request says; with it,
-// a header that says another name than the credential is refused, because one of the two must be a
-// mistake.
+// identify finds the principal of a request. Without authentication, a header names the tenant.
+// With authentication, a header with another name than the credential's is refused as a mistake.
 func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	if s.cfg.Auth == nil {
 		tenant, err := request.Tenant(r.Header)
@@ -52,13 +51,13 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	return who, nil
 }
 
-// addressOf tells clients apart by address; empty where there is none.
+// addressOf is the address of the client; empty if unknown.
 func (s *Server) addressOf(r *http.Request) string {
 	address, _ := s.clientAddress(r)
 	return address
 }
 
-// stillGood reports whether the request would be let in again.
+// stillGood reports whether the request would be accepted again.
 func (s *Server) stillGood(r *http.Request) bool { return s.cfg.Auth == nil || s.cfg.Auth.Good(r) }
 
 // Names of the intake's ways to authenticate in the OpenAPI document.
@@ -67,20 +66,20 @@ const (
 	keyScheme    = "apiKey"
 )
 
-// secure documents how clients of the data plane authenticate; nothing is said where nobody must.
+// secure documents how clients of the data plane authenticate, if they must.
 func (s *Server) secure(api huma.API) {
 	if s.cfg.Auth == nil {
 		return
 	}
-	const kinds = "An API key (sluice_…) or a JSON Web Token of the configured issuer, whichever the server takes."
+	const kinds = "An API key (sluice_…) or a JSON Web Token of the configured issuer, whichever the server accepts."
 	api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		bearerScheme: {Type: "http", Scheme: "bearer", Description: kinds},
 		keyScheme:    {Type: "apiKey", In: "header", Name: "X-API-Key", Description: kinds},
 	}
 }
 
-// security is what an operation of the data plane requires: one of the two headers, or nothing
-// where guests are taken.
+// security is the requirement of an operation of the data plane: one of the two headers, or nothing
+// if guests are accepted.
 func (s *Server) security() []map[string][]string {
 	var ways []map[string][]string
 	if s.cfg.Auth.Takes(auth.Keys) || s.cfg.Auth.Takes(auth.JWT) {
@@ -92,8 +91,7 @@ func (s *Server) security() []map[string][]string {
 	return ways
 }
 
-// guarded are the operations as they are when clients authenticate: what they may be refused with,
-// and what they require.
+// guarded returns the operations with authentication: with further refusals and requirements.
 func (s *Server) guarded(operations []contract.Operation) []contract.Operation {
 	for i := range operations {
 		operations[i].Identifies = true

@@ -154,7 +154,7 @@ func TestTenantHeaderBesideACredential(t *testing.T) {
 	}
 }
 
-// What stays open tells nothing: probes, and the contract.
+// The open paths contain no secrets: probes, and the contract.
 func TestOpenPathsOfTheIntake(t *testing.T) {
 	b := newGuarded(t, []auth.Mode{auth.Keys})
 	for _, path := range []string{"/livez", "/readyz", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"} {
@@ -242,7 +242,7 @@ func (p *page) String() string {
 
 // Credentials stand in no answer and no log; ids of keys at debug alone. Refusals are counted by
 // class.
-func TestNothingTellsACredential(t *testing.T) {
+func TestCredentialsAreNeverShown(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		var said page
 		b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level})) })
@@ -264,10 +264,10 @@ func TestNothingTellsACredential(t *testing.T) {
 		b.admin.do(t, "DELETE", "/v1/tenants/acme/keys/"+key.ID, nil, "").want(t, http.StatusNoContent, "")
 		part := secret[:20]
 		if strings.Contains(answers, part) || strings.Contains(said.String(), part) {
-			t.Error("a secret was told")
+			t.Error("a secret was logged")
 		}
 		if debug := level == slog.LevelDebug; strings.Contains(said.String(), key.ID) != debug {
-			t.Errorf("at %v the id of the key is told: %v", level, !debug)
+			t.Errorf("at %v the id of the key is logged: %v", level, !debug)
 		}
 		text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
 		for _, line := range []string{`{class="key"} 2`, `{class="malformed"} 2`, `{class="not-taken"} 1`, `{class="tenant"} 1`, `{class="missing"} 1`, `{class="token-expired"} 0`} {
@@ -305,7 +305,7 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	})
 }
 
-func TestDocumentTellsHowToAuthenticate(t *testing.T) {
+func TestDocumentDescribesAuthentication(t *testing.T) {
 	for _, c := range []struct {
 		modes []auth.Mode
 		want  string
@@ -440,11 +440,11 @@ func TestKeysOfARealQueue(t *testing.T) {
 	b.admin.do(t, "DELETE", "/v1/tenants/member:a%20b/keys/"+key.ID, nil, "").want(t, http.StatusNoContent, "")
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
 	for b.intake.do(t, "GET", "/v1/jobs?state=queued", bearing(key.Secret), "").Code != http.StatusUnauthorized {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			t.Fatal("the revoked key opens for good")
 		}

@@ -145,8 +145,8 @@ func TestGuardsOfJobs(t *testing.T) {
 		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") == "" {
 			t.Errorf("%v %s", r.Header(), r.Body)
 		}
-		// What can never pass is told when the limit is whole again: the key is blocked now, for
-		// two hours less what a slow machine took since.
+		// The answer to a request above the limit names the instant of a full limit: the key is
+		// blocked now, for two hours less what a slow machine took since.
 		r = b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+strings.Join([]string{loginJob, loginJob, loginJob}, ",")+`],"atomic":true}`)
 		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" || r.Header().Get("X-RateLimit-Retry-After") != "0" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"logins";r=0;t=7`) {
 			t.Errorf("%v %s", r.Header(), r.Body)

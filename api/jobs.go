@@ -19,8 +19,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// tenantAndID are what every request about one job is of. An id that was never made is not worth a
-// question to the store.
+// tenantAndID returns the tenant and the job id of a request. An id that cannot exist is refused
+// without a lookup.
 func tenantAndID(c *call) (tenant, id string, err error) {
 	id = c.param("id")
 	if !decode.IsID(id) {
@@ -84,7 +84,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if job.State == shaper.Dead { // else there is nothing to bring
+	if job.State == shaper.Dead { // else there is nothing to replay
 		if err := s.guardJob(c, queue.Submission{Route: job.Route, Type: job.Type}); err != nil {
 			return nil, err
 		}
@@ -106,8 +106,8 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	return a, nil
 }
 
-// attempts is how many deliveries a job may have when it is replayed: its route's, or its own if
-// the route is gone.
+// attempts is the number of deliveries that a replayed job may have: its route's, or its own if the
+// route was removed.
 func (s *Server) attempts(job queue.Job) int {
 	if info, known := s.cfg.Routes[job.Route]; known {
 		return info.MaxAttempts
@@ -130,36 +130,36 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err := s.guardJobs(c, batch, held, body.Atomic); err != nil {
 		return nil, err
 	}
-	verdicts, err := s.submitPassed(c, batch, held, body.Atomic)
+	decisions, err := s.submitPassed(c, batch, held, body.Atomic)
 	if err != nil {
 		return nil, err
 	}
-	places, bytes := int64(1), int64(0) // asked for at once
+	size, bytes := int64(1), int64(0) // requested at once
 	if body.Atomic {
-		places = int64(len(batch))
+		size = int64(len(batch))
 		for _, s := range batch {
 			bytes += int64(len(s.Payload))
 		}
 	}
-	out := wire.BatchResult{Items: make([]wire.BatchVerdict, len(batch))}
+	out := wire.BatchResult{Items: make([]wire.JobResult, len(batch))}
 	for i := range batch {
 		if held[i] != nil {
 			s.metrics.refusal(held[i])
 			out.Items[i].Problem = held[i].Problem
 			continue
 		}
-		v := verdicts[0]
-		verdicts = verdicts[1:]
+		v := decisions[0]
+		decisions = decisions[1:]
 		flow := flowName(batch[i].Tenant, batch[i].Route)
 		if !body.Atomic {
 			flow, bytes = "", int64(len(batch[i].Payload))
 		}
-		refused := s.refusal(v.Admission, flow, places, bytes)
+		refused := s.refusal(v.Admission, flow, size, bytes)
 		switch {
 		case refused == nil:
-			out.Items[i] = wire.BatchVerdict{Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job), Replayed: v.Outcome == shaper.Replayed}
+			out.Items[i] = wire.JobResult{Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job), Replayed: v.Outcome == shaper.Replayed}
 		case body.Atomic:
-			return nil, refused // none was admitted, and every verdict says the same
+			return nil, refused // none was admitted, and all decisions are equal
 		default:
 			p := problem.Of(refused)
 			s.metrics.refusal(p)
@@ -169,8 +169,8 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	return ok(out), nil
 }
 
-// submissions builds the jobs of a batch. held says why a job is not submitted: it is in wrong
-// already, or breaks a rule.
+// submissions builds the jobs of a batch. held has a problem for each job that is not submitted: it
+// is in wrong already, or breaks a rule.
 func (s *Server) submissions(
 	who auth.Principal, jobs []wire.BatchJob, wrong []*problem.Problem,
 ) (batch []queue.Submission, held []*problem.Problem) {
@@ -191,9 +191,9 @@ func (s *Server) submissions(
 	return batch, held
 }
 
-// submitPassed asks for admission of the jobs of a batch that are not held; the verdicts are theirs
-// alone, in order.
-func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem.Problem, atomic bool) ([]queue.Verdict, error) {
+// submitPassed submits the jobs of a batch that no guard has refused, and returns their decisions
+// in order.
+func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem.Problem, atomic bool) ([]queue.Decision, error) {
 	passed := make([]queue.Submission, 0, len(batch))
 	for i, job := range batch {
 		if held[i] == nil {
@@ -213,18 +213,18 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}
-	verdicts, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
-	span.EndBatch(verdicts, err)
+	decisions, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
+	span.EndBatch(decisions, err)
 	if err != nil {
 		s.metrics.admission(unavailableOutcome)
 	}
-	for i, v := range verdicts {
-		s.judged(passed[i], v)
+	for i, v := range decisions {
+		s.decided(passed[i], v)
 	}
-	return verdicts, err
+	return decisions, err
 }
 
-// JobJSON is the job as the API shows it, for what is told of it elsewhere.
+// JobJSON is the job as the API shows it, for callbacks.
 func JobJSON(j queue.Job) ([]byte, error) {
 	var buf bytes.Buffer
 	if err := towire.Encode(&buf, towire.Job(j)); err != nil {
@@ -233,7 +233,7 @@ func JobJSON(j queue.Job) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
-// reading is nil, or the 429 for a tenant that reads too often; then the store is not asked.
+// reading is nil, or the 429 for a tenant that reads too often. It does not call the store.
 func (s *Server) reading(tenant string) error {
 	if s.reads == nil {
 		return nil

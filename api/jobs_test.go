@@ -369,7 +369,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// A job that cannot be submitted has a verdict of its own, and the others are admitted. An atomic
+// A job that cannot be submitted has a decision of its own, and the others are admitted. An atomic
 // batch is refused for it.
 func TestBatchWithMalformedJobs(t *testing.T) {
 	b := newBench(t)

@@ -11,8 +11,7 @@ import (
 	"github.com/7509e464/sluice/queue/keystore"
 )
 
-// createKey is POST /v1/tenants/{tenant}/keys. The answer is the only place where the secret ever
-// stands.
+// createKey is POST /v1/tenants/{tenant}/keys. Only this answer contains the secret.
 func (s *Server) createKey(c *call) (*answer, error) {
 	tenant, err := pathTenant(c)
 	if err != nil {

@@ -91,7 +91,7 @@ func TestMetricsAreRegisteredOnceOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestAccessLogTellsIDsOnly(t *testing.T) {
+func TestAccessLogHasIDsOnly(t *testing.T) {
 	var text strings.Builder
 	b := newBench(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))

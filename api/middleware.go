@@ -15,8 +15,8 @@ import (
 	"github.com/7509e464/sluice/api/internal/problem"
 )
 
-// newRouter is a router whose every answer, errors included, is counted, safe to show and a problem
-// where it is an error.
+// newRouter returns a router that counts every answer, sets safe headers, and answers errors with
+// problems.
 func (s *Server) newRouter(where string) *chi.Mux {
 	unserved := nothingAt(where)
 	r := chi.NewRouter()
@@ -24,7 +24,7 @@ func (s *Server) newRouter(where string) *chi.Mux {
 	r.NotFound(unserved)
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		allowed := allowedMethods(r, req)
-		if len(allowed) == 0 { // chi did not look at the path, for it does not know the method
+		if len(allowed) == 0 { // chi did not match the path, because it does not know the method
 			unserved(w, req)
 			return
 		}
@@ -35,19 +35,19 @@ func (s *Server) newRouter(where string) *chi.Mux {
 	return r
 }
 
-// nothingAt answers where there is nothing.
+// nothingAt answers unknown paths.
 func nothingAt(where string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { problem.NotFound.With(where).Write(w) }
 }
 
 // Details of a 404 by listener: the request may have been meant for the other one.
 const (
-	onIntake  = "this is the listener of the API, for jobs (api.listen); tenants, keys, metrics and the dashboard are on the admin listener (admin.listen); /docs has what there is here"
-	onAdmin   = "this is the admin listener, for tenants, keys, metrics and the dashboard (admin.listen); jobs are submitted and read on the listener of the API (api.listen); /docs has what there is here"
-	onMetrics = "this is the listener of metrics (metrics.listen), which has /metrics alone"
+	onIntake  = "this is the listener of the API, for jobs (api.listen); tenants, keys, metrics and the dashboard are on the admin listener (admin.listen); /docs lists the paths here"
+	onAdmin   = "this is the admin listener, for tenants, keys, metrics and the dashboard (admin.listen); jobs are submitted and read on the listener of the API (api.listen); /docs lists the paths here"
+	onMetrics = "this is the listener of metrics (metrics.listen), which serves /metrics only"
 )
 
-// allowedMethods are those that the request's path has a route for. chi tells them only to its own
+// allowedMethods returns the methods of the request's path. chi offers them only to its own
 // handler.
 func allowedMethods(router chi.Routes, r *http.Request) []string {
 	path := r.URL.RawPath
@@ -70,7 +70,7 @@ func allowedMethods(router chi.Routes, r *http.Request) []string {
 }
 
 // observe counts every request under its route's pattern and logs it at debug, with ids and without
-// anything of its content.
+// its content.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -99,8 +99,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	})
 }
 
-// survive turns a panic into an internal fault. Where the answer has begun, only ending the
-// connection is left.
+// survive turns a panic into an internal fault. If the answer has begun, it closes the connection.
 func (s *Server) survive(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -84,7 +84,7 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		wire.Job{}, wire.JobDetail{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.BatchVerdict{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
+		wire.Job{}, wire.JobDetail{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.JobResult{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
 		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, wire.Overrides{},
 		wire.KeyRequest{}, wire.Key{}, wire.NewKey{}, wire.KeyList{}, wire.Guard{}, wire.GuardList{}, wire.BlockedKey{}, wire.BlockedList{},
 		wire.Arrival{}, wire.Arrivals{}, wire.Prediction{}, wire.Outlook{},

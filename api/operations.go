@@ -29,11 +29,11 @@ type call struct {
 	param   func(name string) string
 	who     auth.Principal // of operations that identify
 	counted bool           // in Server.requests
-	taken   func()         // says that the body is needed no longer, of an operation that goes on for long
+	taken   func()         // releases the body of a long operation
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream
-// writes what follows the headers itself, for as long as it likes.
+// writes what follows the headers itself.
 type answer struct {
 	status int
 	body   any
@@ -102,7 +102,7 @@ func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWrite
 			return nil, err
 		}
 		if full := s.requests.Take(budget.Owner{Tenant: c.who.Tenant}, 1); full != budget.Unbound {
-			return nil, problem.RateLimited.With(full.Text("requests under way")).RetryIn(time.Second)
+			return nil, problem.RateLimited.With(full.Text("concurrent requests")).RetryIn(time.Second)
 		}
 		c.counted = true
 		if err = s.guard(c.r, op.ID, &c.who); err != nil {
@@ -129,11 +129,11 @@ func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWrite
 
 // drainingProblem is the answer to new work while the process stops.
 func drainingProblem() *problem.Problem {
-	return problem.ShuttingDown.With("send the same request again; another instance will take it").RetryIn(time.Second)
+	return problem.ShuttingDown.With("send the same request again; another instance will serve it").RetryIn(time.Second)
 }
 
-// fail answers with the error's problem, which it returns, and notes for the log what the client is
-// not told.
+// fail answers with the error's problem, which it returns, and logs the cause, which the client
+// does not see.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *problem.Problem {
 	p := problem.Of(err)
 	if p.Status >= http.StatusInternalServerError && p.Cause != nil && r.Context().Err() == nil {
@@ -145,15 +145,15 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *proble
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Values of headers that many answers share. Nobody changes them: net/http copies what it sends.
+// Values of headers that many answers share. They never change: net/http copies what it sends.
 var (
 	notStored = []string{"no-store"}
 	inJSON    = []string{contract.JSONFormat}
 	noSniff   = []string{"nosniff"}
 )
 
-// countedBody is from how many bytes on an answer tells its own length: net/http counts those that
-// are shorter.
+// countedBody is the length from which an answer sets Content-Length itself: net/http does it for
+// shorter ones.
 const countedBody = 2048
 
 // write sends the answer in one piece.
@@ -172,7 +172,7 @@ func (a *answer) write(w http.ResponseWriter) {
 	}
 	buf := buffers.Get().(*bytes.Buffer)
 	defer func() {
-		if buf.Cap() <= 64<<10 { // a rare large answer is not worth keeping
+		if buf.Cap() <= 64<<10 { // large buffers are rare and not kept
 			buf.Reset()
 			buffers.Put(buf)
 		}
@@ -188,5 +188,5 @@ func (a *answer) write(w http.ResponseWriter) {
 	}
 	deadline.ForAnswer(w, buf.Len())
 	w.WriteHeader(a.status)
-	_, _ = w.Write(buf.Bytes()) // a client that is gone cannot be told so
+	_, _ = w.Write(buf.Bytes()) // the client may be gone
 }

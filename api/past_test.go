@@ -9,8 +9,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Who opens a stream is told of the minutes before, also where nobody has followed them.
-func TestStreamBeginsWithThePast(t *testing.T) {
+// A new stream has the history of the last minutes, also if there was no stream before.
+func TestStreamBeginsWithTheHistory(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		b.s.Remember()
 		time.Sleep(3 * time.Second)
@@ -35,10 +35,10 @@ func TestStreamBeginsWithThePast(t *testing.T) {
 		var now wire.TenantNow
 		r.last("tenant_history", &past)
 		r.last("tenant", &now)
-		n = len(past.Looks)
-		if n < 5 || past.Looks[0].Admitted != 0 || past.Looks[1].Admitted != 3 || past.Looks[1].Capacity != 1000 ||
-			!past.Looks[n-1].At.Equal(now.At) || past.Looks[n-1].Admitted != 4 {
-			t.Errorf("%d looks are %.900s, then %+v", n, fmt.Sprintf("%+v", past.Looks), now)
+		n = len(past.Samples)
+		if n < 5 || past.Samples[0].Admitted != 0 || past.Samples[1].Admitted != 3 || past.Samples[1].Capacity != 1000 ||
+			!past.Samples[n-1].At.Equal(now.At) || past.Samples[n-1].Admitted != 4 {
+			t.Errorf("%d samples are %.900s, then %+v", n, fmt.Sprintf("%+v", past.Samples), now)
 		}
 		checkPast(t, "of a tenant", r.began, past.Arrivals, 31*time.Second, 4)
 		for _, one := range [][2]string{{"history", "overview"}, {"tenant_history", "tenant"}} {

@@ -117,7 +117,7 @@ func TestProblemsAreNamedAsInTheAPI(t *testing.T) {
 }
 
 // The history shows tier and routes, and the tenant what was said of it through the API.
-func TestOverridesAreTold(t *testing.T) {
+func TestOverridesAreShown(t *testing.T) {
 	b := tiered(t)
 	if got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t); got.Overrides != nil {
 		t.Errorf("of a tenant never seen: %+v", got.Overrides)

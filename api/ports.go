@@ -15,13 +15,13 @@ import (
 type Admitter interface {
 	// NewID makes the id of a job of the tenant.
 	NewID(tenant string) (string, error)
-	// Submit requests admission of one job. A refusal is the outcome of the verdict, not an error.
-	Submit(ctx context.Context, s queue.Submission) (queue.Verdict, error)
+	// Submit requests admission of one job. A refusal is the outcome of the decision, not an error.
+	Submit(ctx context.Context, s queue.Submission) (queue.Decision, error)
 	// SubmitBatch requests admission of 1 to 1,000 jobs of one tenant, all or none if atomic.
-	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Verdict, error)
+	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error)
 	// Replay queues a dead job again for at most maxAttempts deliveries; queue.ErrConflict comes
 	// with the job as it is.
-	Replay(ctx context.Context, tenant, id string, maxAttempts int) (queue.Verdict, error)
+	Replay(ctx context.Context, tenant, id string, maxAttempts int) (queue.Decision, error)
 }
 
 // Jobs reads and cancels the jobs of a tenant. The job of another tenant is queue.ErrNotFound.

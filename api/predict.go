@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// predictMost is how many arrivals a prediction replays: half a second's work, and some tens of
-// megabytes for as long.
+// predictMost bounds the arrivals that a prediction replays: half a second of work and some tens of
+// megabytes.
 const predictMost = 1_000_000
 
 // predictTenant is POST /v1/tenants/{tenant}/predict.
@@ -34,7 +34,7 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	select { // one after the other: each is work for a core
+	select { // one at a time: each uses a core
 	case s.predicting <- struct{}{}:
 		defer func() { <-s.predicting }()
 	case <-ctx.Done():
@@ -76,11 +76,11 @@ func policyOn(t queue.Tenant, route string) shaper.Policy {
 	return t.Policy
 }
 
-// serviceSample is how many of a flow's jobs tell how long its deliveries take.
+// serviceSample is the number of ended jobs from which the service time of a flow is computed.
 const serviceSample = 100
 
-// serviceTime is how long the last deliveries of a flow took that went well, on average; 0 if there
-// are none.
+// serviceTime is the mean duration of the last successful deliveries of a flow; 0 if there are
+// none.
 func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Duration, error) {
 	page, err := s.backend.List(ctx, queue.List{Tenant: tenant, State: queue.ListSucceeded, Route: route, Limit: serviceSample})
 	if err != nil {
@@ -100,8 +100,7 @@ func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Du
 	return sum / time.Duration(n), nil
 }
 
-// outlook replays the traces, by route, through the flows of the tenant, whose deliveries take so
-// long.
+// outlook replays the traces, by route, through the flows of the tenant, with these service times.
 func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration) (wire.Outlook, error) {
 	var runs []*simulate.Run
 	for route, trace := range traces {

@@ -35,7 +35,7 @@ func TestStoryOverBothQueues(t *testing.T) {
 	}
 }
 
-// What the API tells of attempts is what a worker has left in a real queue: of two that fail, and
+// The API shows the attempts that a worker has logged in a real queue: of two that fail, and
 // of the one after a replay.
 func TestAttemptLogOfARealQueue(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)

@@ -52,10 +52,9 @@ func anyRate(t *rapid.T) shaper.Rate {
 	return shaper.Rate{Limit: rapid.Int64Range(1, period.Microseconds()).Draw(t, "limit"), Period: period}
 }
 
-// TestRefusalsSayOneThing: whatever is refused, the fields of the draft can be read, they say the
-// same as the legacy ones and the body, and Retry-After is never earlier than t, nor than the exact
-// time.
-func TestRefusalsSayOneThing(t *testing.T) {
+// TestRefusalHeadersAgree: in every refusal the fields of the draft can be parsed and agree with
+// the legacy ones and the body. Retry-After is never earlier than t, nor than the exact time.
+func TestRefusalHeadersAgree(t *testing.T) {
 	s := newBench(t).s
 	rapid.Check(t, func(t *rapid.T) {
 		duration := rapid.OneOf(rapid.Just(time.Duration(0)), rapid.Map(rapid.Int64Range(1, int64(24*time.Hour)), func(n int64) time.Duration { return time.Duration(n) }))
@@ -78,7 +77,7 @@ func TestRefusalsSayOneThing(t *testing.T) {
 			s.reads.Take("a", time.Now())
 			err := s.reading("a")
 			if err == nil {
-				return // the rate is so high that a place has freed meanwhile
+				return // the rate is so high that capacity has freed meanwhile
 			}
 			p, rate = err.(*problem.Problem), s.reads.Shown
 		}

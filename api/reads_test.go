@@ -23,7 +23,7 @@ func TestReadsBeyondTheBudget(t *testing.T) {
 				t.Fatalf("%d %s", r.Code, r.Body)
 			}
 		}
-		b.queue.Fail(queue.ErrUnavailable) // whoever asks it now gets another answer
+		b.queue.Fail(queue.ErrUnavailable) // a call of the store would fail now
 		for _, path := range append(paths, "/v1/jobs/"+id) {
 			r := b.intake.do(t, "GET", path, headers{"Prefer": "wait=5"}, "")
 			r.want(t, http.StatusTooManyRequests, "rate-limited")

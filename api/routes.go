@@ -20,7 +20,7 @@ const tokenScheme = "token"
 // intakeRouter serves the data plane.
 func (s *Server) intakeRouter() (http.Handler, error) {
 	r := s.newRouter(onIntake)
-	r.Use(keepPlaces, s.keepLocal)
+	r.Use(reserveConnections, s.keepLocal)
 	api := contract.New(r, "Sluice intake", s.cfg.Version.Version)
 	s.secure(api)
 	handlers := s.handlers()

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/listen"
 )
 
-// shutdownGrace bounds how long Run waits for answers that are under way at the end.
+// shutdownGrace bounds how long Run waits for answers in progress at the end.
 const shutdownGrace = 5 * time.Second
 
 // Addresses are those on which Run listens, as host:port. An empty one is not served.
@@ -73,7 +73,7 @@ func (s *Server) Run(ctx context.Context, at Addresses, work ...func(context.Con
 		defer cancel()
 		for _, server := range servers {
 			if server.Shutdown(grace) != nil {
-				_ = server.Close() // what is still under way is cut off
+				_ = server.Close() // cuts off answers in progress
 			}
 		}
 		return err

@@ -26,7 +26,7 @@ type Server struct {
 	troubles *troubles
 	draining chan struct{}
 	streams  budget.Shares // event streams
-	requests budget.Shares // requests of tenants under way
+	requests budget.Shares // requests of tenants in progress
 	bodies   *budget.Bodies
 	reads    *budget.Reads // nil: no bound
 	turns    *ratelimit.Turns
@@ -41,10 +41,10 @@ type Server struct {
 	clientAddress func(*http.Request) (address string, ok bool)
 
 	arrivals   *arrivals.Log
-	predicting chan struct{} // has an element while there is a prediction in the making
+	predicting chan struct{} // has an element while a prediction runs
 }
 
-// New makes the server of a queue. It fails when the settings cannot work, or when the metrics are
+// New makes the server of a queue. Its error is that of bad settings, or of metrics that are
 // registered already.
 func New(b Backend, cfg Config) (*Server, error) {
 	if b == nil {
@@ -89,8 +89,8 @@ func New(b Backend, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// SetStatusTenants changes the named tenants that have gauges of their own; the names must be
-// legal. It changes nothing where the deepest have them, or none.
+// SetStatusTenants changes the tenants with gauges of their own; the names must be legal. It has no
+// effect if the gauges are off or those of the deepest queues.
 func (s *Server) SetStatusTenants(names []string) { s.metrics.figures.Show(names) }
 
 // Intake is the data plane.
@@ -99,7 +99,7 @@ func (s *Server) Intake() http.Handler { return s.intake }
 // Admin is the control plane, with metrics and probes.
 func (s *Server) Admin() http.Handler { return s.admin }
 
-// Metrics serves /metrics alone, to everybody who reaches it, for a collector that must not be an
+// Metrics serves only /metrics, without access control, for a collector that must not be an
 // operator.
 func (s *Server) Metrics() http.Handler { return s.scrape }
 
@@ -108,9 +108,9 @@ func (s *Server) Metrics() http.Handler { return s.scrape }
 // streams end. It returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
-// End ends the streams of figures, which go on while the server drains, and returns when nothing is
-// read for them any more. Call it before the admin listener is shut down, which waits for them.
-// What was not logged yet of bursts is logged.
+// End ends the streams of figures, which continue while the server drains, and returns when their
+// reads of the store have ended. Call it before the shutdown of the admin listener, which waits for
+// the streams. It also logs the rest of bursts of events.
 func (s *Server) End() {
 	s.live.Close()
 	s.troubles.end()

@@ -44,7 +44,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	return s.submit(c, submission, request.Prefer(c.r.Header))
 }
 
-// submission is what the queue is asked for, if the route is known.
+// submission builds the submission for the queue, if the route is known.
 func (s *Server) submission(who auth.Principal, key string, body wire.Submission) (submission queue.Submission, known bool) {
 	route := cmp.Or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
@@ -63,7 +63,7 @@ func (s *Server) submission(who auth.Principal, key string, body wire.Submission
 	}, known
 }
 
-// callbackRule is the rule that a callback URL breaks; empty if it may be used, or is none.
+// callbackRule is the rule that a callback URL breaks; empty if it is allowed or absent.
 func (s *Server) callbackRule(url string) string {
 	if url == "" {
 		return ""
@@ -77,8 +77,8 @@ func (s *Server) callbackRule(url string) string {
 	return ""
 }
 
-// submit asks for admission and, if the client prefers, waits for the job's end. The watch begins
-// before the submission, so that no end can be missed however fast it comes.
+// submit requests admission and, if the client prefers, waits for the job's end. The watch begins
+// before the submission, so that it cannot miss a fast end.
 func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
 	ctx := c.r.Context()
 	var err error
@@ -103,7 +103,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 		s.metrics.admission(unavailableOutcome)
 		return nil, err
 	}
-	s.judged(sub, v)
+	s.decided(sub, v)
 	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err
@@ -116,7 +116,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 		stop()
 	case job.ID == sub.ID:
 		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
-	default: // the idempotency key is known: wait for the job of then
+	default: // the idempotency key is known: wait for the earlier job
 		stop()
 		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
 	}
@@ -139,16 +139,16 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 	return a, nil
 }
 
-// judged counts a submission that the queue has judged, remembers it as an arrival, and notes for
-// the log that it was refused.
-func (s *Server) judged(sub queue.Submission, v queue.Verdict) {
+// decided counts a submission that the queue has decided on, records it as an arrival, and logs
+// refusals.
+func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
-	s.troubles.judged(sub, v.Outcome)
+	s.troubles.decided(sub, v.Outcome)
 }
 
-// seenLater chooses the job as the wait left it. A wait that failed takes nothing back: the job is
-// admitted, and saying otherwise would make the client send it twice.
+// seenLater returns the job after the wait. After a failed wait it returns the admitted job: an
+// error would make the client submit it twice.
 func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
 	return func(later queue.Job, err error) queue.Job {
 		if err != nil {
@@ -175,7 +175,7 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		case size <= a.Capacity:
 			return s.full(p, a, s.turns.Take(flow, a, size))
 		case size == 1: // a capacity of 0
-			p.Detail += "; the tenant takes none until its capacity is raised"
+			p.Detail += "; the tenant accepts none until its capacity is raised"
 			return s.full(p, a, never)
 		}
 		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a queue of "+strconv.FormatInt(a.Capacity, 10)+
@@ -189,8 +189,8 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		}
 		return s.full(p, a, s.turns.Take(flow, a, size))
 	case shaper.OverShare:
-		p := problem.QueueBytesFull.With("what is stored of the route's jobs, dead letters and answers has " + strconv.FormatInt(a.Stored, 10) +
-			" bytes, and may have " + strconv.FormatInt(a.Share, 10) + " now")
+		p := problem.QueueBytesFull.With("the route's stored jobs, dead letters and answers have " + strconv.FormatInt(a.Stored, 10) +
+			" of the " + strconv.FormatInt(a.Share, 10) + " bytes that they may have now")
 		p.StoredBytes, p.ShareBytes = new(a.Stored), new(a.Share)
 		p.Header = http.Header{}
 		seconds := ratelimit.RetryAfter(storeRetryAfter)
@@ -198,9 +198,9 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		s.cfg.Headers.Queue(p.Header, a, seconds)
 		return p
 	case shaper.StoreFull:
-		return problem.StoreFull.With("there is room again when jobs have left, or tenants have been idle for ten minutes").RetryIn(storeRetryAfter)
+		return problem.StoreFull.With("memory becomes free when jobs have left, or tenants have been idle for ten minutes").RetryIn(storeRetryAfter)
 	case shaper.DeadlineUnreachable:
-		p := problem.DeadlineFarAway.With("no estimate: it would leave later than any calendar")
+		p := problem.DeadlineFarAway.With("no estimate: it would leave too far in the future")
 		if a.Start != 0 {
 			p.EstimatedStart = a.Start.Time()
 			p.EstimatedWaitMS = max(0, a.Start.Sub(a.Now).Milliseconds())
@@ -208,7 +208,7 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		}
 		return p
 	case shaper.Draining:
-		return problem.TenantDraining.With("it takes jobs again when it is resumed").RetryIn(pausedRetryAfter)
+		return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
 		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
 	default:

@@ -19,13 +19,13 @@ func (s *Server) purgeTenant(c *call) (*answer, error) {
 	return ok(towire.Swept(swept)), nil
 }
 
-// replayTenant is POST /v1/tenants/{tenant}/replay. That a job finds no place is no error here:
-// others came back before it.
+// replayTenant is POST /v1/tenants/{tenant}/replay. A full queue is no error here: some jobs were
+// queued before.
 func (s *Server) replayTenant(c *call) (*answer, error) {
 	swept, err := s.sweep(c, decode.Replayable, func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
 		return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
 	})
-	s.metrics.admitted(string(shaper.Admitted), swept.Count) // also of what was done before an error
+	s.metrics.admitted(string(shaper.Admitted), swept.Count) // also those before an error
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (s *Server) replayTenant(c *call) (*answer, error) {
 	return ok(towire.Swept(swept)), nil
 }
 
-// sweep reads tenant and filter and hands them to do.
+// sweep reads tenant and filter and calls do with them.
 func (s *Server) sweep(c *call, states []queue.ListState, do func(context.Context, string, queue.Filter) (queue.Swept, error)) (queue.Swept, error) {
 	tenant, err := pathTenant(c)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// ofTenant serves an operation of the data plane for the tenant in the path. Where it tells the
-// place of the job, that is the one on the admin listener.
+// ofTenant serves an operation of the data plane for the tenant in the path. It sets Location to
+// the path of the job on the admin listener.
 func (s *Server) ofTenant(handle handler) handler {
 	return func(c *call) (*answer, error) {
 		name, err := pathTenant(c)
@@ -30,8 +30,8 @@ func (s *Server) ofTenant(handle handler) handler {
 		if err != nil {
 			return nil, err
 		}
-		if place, told := strings.CutPrefix(a.header.Get("Location"), "/v1/jobs/"); told {
-			a.set("Location", "/v1/tenants/"+url.PathEscape(name)+"/jobs/"+place)
+		if id, found := strings.CutPrefix(a.header.Get("Location"), "/v1/jobs/"); found {
+			a.set("Location", "/v1/tenants/"+url.PathEscape(name)+"/jobs/"+id)
 		}
 		return a, nil
 	}
@@ -104,8 +104,8 @@ func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error
 	return ok(out), nil
 }
 
-// submitTenantJob is POST /v1/tenants/{tenant}/jobs. The admin listener outlives the intake for a
-// moment at the stop, so it asks for itself.
+// submitTenantJob is POST /v1/tenants/{tenant}/jobs. It checks for draining itself, because the
+// admin listener closes after the intake.
 func (s *Server) submitTenantJob(c *call) (*answer, error) {
 	if s.isDraining() {
 		return nil, drainingProblem()

@@ -37,7 +37,7 @@ func (s *Server) getTenant(c *call) (*answer, error) {
 	return tenantAnswer(t), nil
 }
 
-// putTenant is PUT /v1/tenants/{tenant}: what the body does not name is not overridden any more.
+// putTenant is PUT /v1/tenants/{tenant}: settings that the body omits lose their overrides.
 func (s *Server) putTenant(c *call) (*answer, error) {
 	patch, err := s.decodeSettings(c.body)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 		return nil, problem.Invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
 	}
 	return s.tune(c, patch.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		return patch.Apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: resume ends it
+		return patch.Apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: only resume ends it
 	})
 }
 
@@ -146,8 +146,7 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 	return tenantAnswer(t), nil
 }
 
-// mayCreate refuses the change of a tenant that nobody has heard of where create is false: its name
-// is misspelt.
+// mayCreate refuses the change of an unknown tenant if create is false: its name may be misspelt.
 func (s *Server) mayCreate(c *call, name string) error {
 	create, err := request.Bool(c.r.URL.Query(), "create", true)
 	if err != nil || create {
@@ -156,11 +155,11 @@ func (s *Server) mayCreate(c *call, name string) error {
 	return s.mustKnow(c.r.Context(), name)
 }
 
-// mustKnow is unknown-tenant for a tenant that nobody has heard of.
+// mustKnow is the problem unknown-tenant for an unknown tenant.
 func (s *Server) mustKnow(ctx context.Context, name string) error {
 	t, err := s.backend.Tenant(ctx, name)
 	if err == nil && !t.Known {
-		err = problem.UnknownTenant.With("nothing was said of a tenant of this name, and it has sent no jobs lately")
+		err = problem.UnknownTenant.With("no setting names this tenant, and it has sent no jobs recently")
 	}
 	return err
 }
@@ -168,8 +167,8 @@ func (s *Server) mustKnow(ctx context.Context, name string) error {
 // dryRun reads the parameter of that name, which only some changes take.
 func dryRun(query url.Values) (bool, error) { return request.Bool(query, "dry_run", false) }
 
-// expected is the revision that the change is bound to, nil for any. Of several listed ones it is
-// the current one.
+// expected is the revision in If-Match, nil for any. If it lists several, it is the current one of
+// them.
 func (s *Server) expected(ctx context.Context, name string, match request.Revisions) (*int64, error) {
 	switch {
 	case !match.Listed:
@@ -189,7 +188,7 @@ func (s *Server) expected(ctx context.Context, name string, match request.Revisi
 	return &t.Revision, nil
 }
 
-// actor is who asked, for the history: the API, from this address.
+// actor names the client in the history: the API, from this address.
 func actor(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

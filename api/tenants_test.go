@@ -199,7 +199,7 @@ func TestUnknownTenants(t *testing.T) {
 }
 
 // A 404 names the listener that answered, and the one that may serve the path.
-func TestTheOtherListener(t *testing.T) {
+func TestNotFoundNamesTheListeners(t *testing.T) {
 	b := newBench(t)
 	for _, c := range []struct {
 		d            document

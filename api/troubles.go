@@ -16,17 +16,16 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// troubles tells the log what an operator should know of requests, a line for a burst of them and
-// not one for each.
+// troubles logs refused and failed requests for operators, one line per burst.
 type troubles struct {
 	log     *slog.Logger
 	refused *burstlog.Log // jobs
 	failed  *burstlog.Log // requests, for what the server or its store cannot do
 
-	away   atomic.Bool // the store was when it was last asked
+	away   atomic.Bool // the last call of the store failed
 	mu     sync.Mutex
-	since  time.Time // it is away
-	latest time.Time // request that it has failed
+	since  time.Time // of the first failure
+	latest time.Time // of the last failure
 }
 
 func newTroubles(log *slog.Logger) *troubles {
@@ -37,14 +36,14 @@ func newTroubles(log *slog.Logger) *troubles {
 	}
 }
 
-// refusalKinds are the kinds of problems of refused jobs. A key that is used for another job is the
-// client's mistake, and nothing that an operator could mend.
+// refusalKinds are the kinds of problems of refused jobs. A reused key is missing: it is the
+// client's mistake, which an operator cannot mend.
 var refusalKinds = map[shaper.Outcome]problem.Kind{
 	shaper.Full: problem.QueueFull, shaper.FullOfBytes: problem.QueueBytesFull, shaper.OverShare: problem.QueueBytesFull, shaper.StoreFull: problem.StoreFull, shaper.DeadlineUnreachable: problem.DeadlineFarAway, shaper.Draining: problem.TenantDraining,
 }
 
-// judged notes what became of a submission.
-func (t *troubles) judged(s queue.Submission, o shaper.Outcome) {
+// decided notes the outcome of a submission.
+func (t *troubles) decided(s queue.Submission, o shaper.Outcome) {
 	if o == shaper.Admitted {
 		return
 	}
@@ -53,7 +52,7 @@ func (t *troubles) judged(s queue.Submission, o shaper.Outcome) {
 	}
 }
 
-// fault notes a request that failed for a reason that the client is not told.
+// fault notes a failed request with the cause, which the client does not see.
 func (t *troubles) fault(p *problem.Problem) {
 	k := burstlog.Key{Kind: strings.TrimPrefix(p.Type, problem.URN)}
 	if errors.Is(p.Cause, queue.ErrUnavailable) {
@@ -75,8 +74,8 @@ func (t *troubles) lost() {
 	}
 }
 
-// worked notes a request that the store has answered. It is back once nothing has failed for a
-// second: a part of it may be away alone.
+// worked notes a request that the store has answered. The store counts as recovered after a second
+// without failures: some of its nodes may still be down.
 func (t *troubles) worked() {
 	if !t.away.Load() {
 		return
@@ -88,14 +87,14 @@ func (t *troubles) worked() {
 	}
 }
 
-// end tells what was not told yet.
+// end logs the rest.
 func (t *troubles) end() {
 	t.refused.Flush()
 	t.failed.Flush()
 }
 
-// faultText says what a panic was of: the runtime's own words, or the kind of a value, which might
-// quote what a client sent.
+// faultText describes a panic: the text of a runtime error, else only the type of the value, which
+// might quote a client.
 func faultText(fault any) string {
 	if err, is := fault.(runtime.Error); is {
 		return err.Error()

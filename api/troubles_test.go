@@ -17,7 +17,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// What an operator is told of bursts of refusals, of a store that goes and comes back, and of one
+// What the log has on bursts of refusals, on an outage of the store and its end, and on one
 // without memory: a line for each, with the tenant encoded.
 func TestTroubles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -31,11 +31,11 @@ func TestTroubles(t *testing.T) {
 		}})))
 		acme := queue.Submission{Tenant: "acme", Route: "default"}
 		for range 500 {
-			tr.judged(acme, shaper.Full)
-			tr.judged(acme, shaper.Admitted)
-			tr.judged(acme, shaper.KeyReused)
+			tr.decided(acme, shaper.Full)
+			tr.decided(acme, shaper.Admitted)
+			tr.decided(acme, shaper.KeyReused)
 		}
-		tr.judged(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
+		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
 		time.Sleep(10 * time.Second)
 		tr.worked() // nothing was away
 		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused", queue.ErrUnavailable))
@@ -68,7 +68,7 @@ t=14.96s level=WARN msg="requests failed" kind=out-of-memory count=1 within=0s e
 	})
 }
 
-// A panic is told without the value, which might quote what a client sent, unless it is the
+// A panic is logged without the value, which might quote what a client sent, unless it is the
 // runtime's.
 func TestFaultText(t *testing.T) {
 	for _, c := range []struct {

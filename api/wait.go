@@ -7,8 +7,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// spuriousPause is how long a wait rests after a signal that was none, so that a noisy watch costs
-// little.
+// spuriousPause is the pause of a wait after a spurious signal, so that a noisy watch costs little.
 const spuriousPause = 50 * time.Millisecond
 
 // follow watches the job, reads it, and awaits its end unless it has come.
@@ -32,9 +31,8 @@ func (s *Server) watch(ctx context.Context, id string, end time.Time) (<-chan st
 	return s.backend.Watch(ctx, id)
 }
 
-// await returns the job as it is once it is done, end has come or the server drains; the error is
-// the context's or the queue's. The watch must be older than the last look at the job; await stops
-// it.
+// await returns the job when it is done, at end, or when the server drains; the error is the
+// context's or the queue's. The watch must have begun before the job was read; await stops it.
 func (s *Server) await(ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time) (queue.Job, error) {
 	defer stop()
 	timer := time.NewTimer(time.Until(end))
@@ -58,7 +56,7 @@ func (s *Server) await(ctx context.Context, tenant, id string, ended <-chan stru
 	}
 }
 
-// rest passes the time, unless there is a reason to go on.
+// rest sleeps, unless there is a reason to go on.
 func (s *Server) rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -136,14 +136,14 @@ func (w *world) post(tenant, body string) (*httptest.ResponseRecorder, wire.Prob
 // work lets leave what is due until then, each job at its stamp as a worker would.
 func (w *world) work(until time.Time) {
 	w.t.Helper()
-	for look := w.next; look != 0 && !look.Time().After(until); look = w.next {
-		time.Sleep(time.Until(look.Time()))
-		w.look()
+	for next := w.next; next != 0 && !next.Time().After(until); next = w.next {
+		time.Sleep(time.Until(next.Time()))
+		w.poll()
 	}
 	time.Sleep(time.Until(until))
 }
 
-func (w *world) look() {
+func (w *world) poll() {
 	w.t.Helper()
 	for more := true; more; {
 		tick, err := w.worker.Tick(w.t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: simulate.Horizon})
@@ -231,7 +231,7 @@ func TestIntakeScript(t *testing.T) {
 			}
 			if answer.Code == http.StatusAccepted {
 				if admitted++; w.next == 0 {
-					w.look()
+					w.poll()
 				}
 			} else if !strings.HasSuffix(p.Type, ":queue-full") || *p.Depth < *p.Capacity || *p.Capacity != policy.Capacity {
 				t.Errorf("arrival %d: %s", i, answer.Body)

@@ -26,7 +26,7 @@
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
 --   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
---   free place in µs, and where a job was over its share the bytes that were stored of the flow;
+--   free capacity in µs, and where a job was over its share the bytes that were stored of the flow;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
@@ -52,13 +52,13 @@ for a = first_arg, atomic and #ARGV or 0, 2 do
 end
 
 -- Decide, in memory only.
-local verdicts, told, details = {}, 0, {}
+local decisions, told, details = {}, 0, {}
 local placed = {} -- by id, where the answer to a job that this call has admitted begins
 local made = {} -- by idempotency key, what this call stores under it
 local refusal -- the flow of the first job that is refused
 local records, recorded, deadlines, first_deadline = {}, 0, {}, FARTHEST
 
--- next_slot is the time until the next departure frees a place. No admission changes it unless the
+-- next_slot is the time until the next departure frees capacity. No admission changes it unless the
 -- queue is empty.
 local function next_slot(f)
   if f.queued == 0 or f.stopped then
@@ -70,7 +70,7 @@ end
 
 -- answer appends the numbers of a job to the answer, and details if an outcome is given.
 local function answer(f, position, start, outcome, state, after, created, known)
-  local v, n = verdicts, told
+  local v, n = decisions, told
   v[n + 1], v[n + 2], v[n + 3], v[n + 4] = f.depth, f.bytes, position, start
   told = n + 4
   if outcome then
@@ -153,7 +153,7 @@ end
 -- again answers a job whose id is in the call a second time; the first answer begins there.
 local function again(first)
   for i = 1, 4 do
-    verdicts[told + i] = verdicts[first + i]
+    decisions[told + i] = decisions[first + i]
   end
   told = told + 4
   for i = 1, #details do
@@ -234,7 +234,7 @@ if refusal and atomic then
     clock_save()
   end
   last[1] = 1
-  return { now, replies, { f.depth_before, f.bytes_before, verdicts[told - 1], verdicts[told] }, { last }, f.number }
+  return { now, replies, { f.depth_before, f.bytes_before, decisions[told - 1], decisions[told] }, { last }, f.number }
 end
 for i = 1, flow_count do
   local f = flows[i]
@@ -280,4 +280,4 @@ if saved then
   clock_save()
 end
 due_flush()
-return { now, replies, verdicts, details }
+return { now, replies, decisions, details }

@@ -65,8 +65,8 @@ type AdmitJob struct {
 // StoredBytes is about the size of the job in Redis.
 func (j AdmitJob) StoredBytes() int64 { return recordBytes + int64(fieldCost.at) + int64(len(j.Rest)) }
 
-// Verdict is the decision on one job.
-type Verdict struct {
+// Decision is the decision on one job.
+type Decision struct {
 	shaper.Admission
 	State   shaper.State   // of an admitted job
 	Created shaper.Instant // when it was admitted, maybe by an earlier sending of the call
@@ -149,15 +149,15 @@ func (c AdmitCall) share() string {
 	return fmt.Sprintf("%d %d %d %d", c.Share, seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency))
 }
 
-// Decode reads the answer: one verdict per job, in order.
-func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
+// Decode reads the answer: one decision per job, in order.
+func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 	r := reader{values: values}
 	now := shaper.Instant(r.int())
 	flows, numbers, details := r.list(), reader{values: r.list()}, r.list()
 	if len(flows) != len(c.Flows) {
 		r.fail("not one array per flow")
 	}
-	of := make([]Verdict, len(flows)) // by flow, what all its jobs have in common
+	of := make([]Decision, len(flows)) // by flow, what all its jobs have in common
 	stored := make([]int64, len(flows))
 	for i, item := range flows {
 		fields, _ := item.([]any)
@@ -174,7 +174,7 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 	if whole {
 		jobs = []AdmitJob{{Flow: int(r.int()) - 1}}
 	}
-	out := make([]Verdict, len(jobs), max(len(jobs), len(c.Jobs)))
+	out := make([]Decision, len(jobs), max(len(jobs), len(c.Jobs)))
 	for i, j := range jobs {
 		if j.Flow < 0 || j.Flow >= len(of) {
 			r.fail("no such flow")
@@ -184,7 +184,7 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 		out[i].read(&numbers)
 	}
 	if numbers.more() {
-		numbers.fail("not one verdict per job")
+		numbers.fail("not one decision per job")
 	}
 	r.join(numbers)
 	for _, item := range details {
@@ -207,14 +207,14 @@ func (c AdmitCall) Decode(values []any) ([]Verdict, error) {
 }
 
 // read reads the numbers that every job has.
-func (v *Verdict) read(r *reader) {
+func (v *Decision) read(r *reader) {
 	v.Depth, v.Bytes, v.Position, v.Start = r.int(), r.int(), r.int(), shaper.Instant(r.int())
 	v.Remaining = max(0, v.Capacity-v.Depth)
 	v.Outcome, v.State, v.Created = shaper.Admitted, shaper.Queued, v.Now
 }
 
 // detail reads the details of a job.
-func (v *Verdict) detail(r *reader) {
+func (v *Decision) detail(r *reader) {
 	if v.Outcome = r.outcome(); v.Outcome != shaper.Admitted {
 		v.State, v.Created = 0, 0
 	}
@@ -273,8 +273,8 @@ type TickCall struct {
 
 // Bound bounds what a poll may lease.
 type Bound struct {
-	Name   string // of a route or of a flow, as in keys
-	Places int    // of a route: its free slots; of a flow: the slots that it holds
+	Name  string // of a route or of a flow, as in keys
+	Slots int    // of a route: its free slots; of a flow: the slots that it holds
 }
 
 // Call is the call in the form that is sent.
@@ -283,7 +283,7 @@ func (c TickCall) Call() Call {
 		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help,
 	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds())...)
 	for _, b := range c.Bounds {
-		args = append(args, b.Name, b.Places)
+		args = append(args, b.Name, b.Slots)
 	}
 	script := c.Script
 	if script == nil {

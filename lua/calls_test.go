@@ -68,7 +68,7 @@ func (w *world) admit(r admission) {
 
 // tick sends a poll. Where its answer is learnt, the worker holds the leases and takes the next
 // number.
-func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
+func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 	w.note("%v learnt %v", r, learnt)
 	call := lua.TickCall{
 		Script: r.script, At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
@@ -112,7 +112,7 @@ func (w *world) tick(c *consumer, r look, learnt bool) lua.Grant {
 }
 
 // follow runs the script that an answer said is needed.
-func (w *world) follow(c *consumer, r look, got lua.Grant) lua.Grant {
+func (w *world) follow(c *consumer, r poll, got lua.Grant) lua.Grant {
 	if got.Needed == nil {
 		return got
 	}

@@ -1,6 +1,6 @@
 -- cancel: end waiting jobs of one tenant, and delete dead ones.
 --
--- Guarantee: a cancelled job never leaves, and its place is free at once. A second call changes
+-- Guarantee: a cancelled job never leaves, and frees its capacity at once. A second call changes
 -- nothing and gets the same answer. A dead job is deleted only on request and without a pending
 -- callback; a second call answers that there is no such job.
 --

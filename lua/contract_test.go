@@ -256,14 +256,14 @@ func TestOutcomeCodes(t *testing.T) {
 			t.Fatalf("outcome %q: %v", entry, err)
 		}
 		zero := int64(0)
-		flows, verdict := []any{[]any{zero, zero, zero, zero, zero}}, []any{zero, zero, zero, zero}
+		flows, decision := []any{[]any{zero, zero, zero, zero, zero}}, []any{zero, zero, zero, zero}
 		detail := []any{int64(1), n, "", zero, zero, ""}
-		verdicts, err := call.Decode([]any{zero, flows, verdict, []any{detail}})
+		decisions, err := call.Decode([]any{zero, flows, decision, []any{detail}})
 		if err != nil {
 			t.Errorf("outcome %q: %v", entry, err)
 			continue
 		}
-		if got := strings.ReplaceAll(string(verdicts[0].Outcome), "_", " "); got != name {
+		if got := strings.ReplaceAll(string(decisions[0].Outcome), "_", " "); got != name {
 			t.Errorf("outcome %d is %q in the header and %q in Go", n, name, got)
 		}
 	}

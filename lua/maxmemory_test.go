@@ -19,7 +19,7 @@ func TestMaxMemory(t *testing.T) {
 	w.declare(w.wall, 1, shaper.Baseline{Defaults: policy})
 	w.submit(9, 0)
 	w.submit(1, time.Minute)
-	w.lookUntilIdle()
+	w.pollUntilIdle()
 	if len(w.held) != 5 {
 		t.Fatalf("%d leases, want 5", len(w.held))
 	}
@@ -79,7 +79,7 @@ func TestMaxMemory(t *testing.T) {
 	w.compare()
 	// The drain leases, expires leases of a worker that is gone, promotes and settles.
 	w.wall = w.wall.Add(time.Second)
-	w.tick(w.workers[0], w.lookOf(w.workers[0], 2), false)
+	w.tick(w.workers[0], w.pollOf(w.workers[0], 2), false)
 	w.workers[0], w.workers[1] = w.workers[1], w.workers[0]
 	w.drain()
 	limit("0")

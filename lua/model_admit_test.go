@@ -53,7 +53,7 @@ func flowsOf(jobs []candidate) (names []string) {
 	return names
 }
 
-func (m *model) admit(r admission) []lua.Verdict {
+func (m *model) admit(r admission) []lua.Decision {
 	m.begin(r.at)
 	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
 	before, stored := map[string]shaper.Admission{}, map[string]int64{}
@@ -74,13 +74,13 @@ func (m *model) admit(r admission) []lua.Verdict {
 		}
 	}
 
-	verdicts, made := make([]lua.Verdict, len(r.jobs)), map[string]string{}
+	decisions, made := make([]lua.Decision, len(r.jobs)), map[string]string{}
 	var admitted []candidate
 	var records []*lua.Record
-	var refusal *lua.Verdict
+	var refusal *lua.Decision
 	refusedBy := "" // the flow of the refusal
 	for i, c := range r.jobs {
-		f, v := flows[c.flow], &verdicts[i]
+		f, v := flows[c.flow], &decisions[i]
 		refused := false
 		if j := m.jobs[c.id]; j != nil {
 			m.reach("sent before")
@@ -146,8 +146,8 @@ func (m *model) admit(r admission) []lua.Verdict {
 		m.reachIf(len(r.jobs) > 1, "refused whole")
 		was := before[refusedBy]
 		refusal.Depth, refusal.Bytes, refusal.Remaining, refusal.NextSlot = was.Depth, was.Bytes, was.Remaining, was.NextSlot
-		for i := range verdicts {
-			verdicts[i] = *refusal
+		for i := range decisions {
+			decisions[i] = *refusal
 		}
 		if f, known := m.flows[refusedBy]; known && refusal.Outcome != shaper.KeyReused {
 			f.rejected += int64(len(r.jobs))
@@ -155,11 +155,11 @@ func (m *model) admit(r admission) []lua.Verdict {
 			m.stored.rejected += int64(len(r.jobs))
 			m.stored.last, m.stored.off = m.now, m.clock.off
 		}
-		return verdicts
+		return decisions
 	}
 
 	for i, c := range r.jobs { // the answer tells it once for a flow
-		verdicts[i].NextSlot = m.facts(flows[c.flow], "").NextSlot
+		decisions[i].NextSlot = m.facts(flows[c.flow], "").NextSlot
 	}
 	saved := false
 	for _, c := range r.jobs {
@@ -203,7 +203,7 @@ func (m *model) admit(r admission) []lua.Verdict {
 	if saved {
 		m.save()
 	}
-	return verdicts
+	return decisions
 }
 
 // known is what is kept under a job's idempotency key, or what an earlier job of the call will put

@@ -148,7 +148,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 			m.expires[s.Key] = int64(j.Deadline)
 		}
 		f.later = min(f.later, j.At)
-		m.takePlace(f, j)
+		m.countIn(f, j)
 	default:
 		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release, lua.OutcomeMissed: shaper.Release}[s.Outcome])
 	}

@@ -214,7 +214,7 @@ func newModel() *model {
 // situations is what all histories together must come to; else they prove less than they seem to.
 var situations = []string{
 	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole", "old sending", "handed over as it was",
-	"handed over anew", "given back unseen", "grace", "taken back", "expired", "looked at all", "forgotten", "kept for an override",
+	"handed over anew", "given back unseen", "grace", "taken back", "expired", "scanned all", "forgotten", "kept for an override",
 	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision", "other policies",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
 	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
@@ -258,11 +258,11 @@ func (m *model) save() {
 	m.stored = m.clock
 }
 
-// wakeFor plans an earlier look, or replaces one that is overdue.
+// wakeFor plans an earlier poll, or replaces one that is overdue.
 func (m *model) wakeFor(due shaper.Instant) {
-	look := max(due.Add(-horizon/2), m.now)
-	if m.clock.wake == 0 || look < m.clock.wake || m.clock.wake < m.now.Add(-100*time.Millisecond) {
-		m.clock.wake = look
+	poll := max(due.Add(-horizon/2), m.now)
+	if m.clock.wake == 0 || poll < m.clock.wake || m.clock.wake < m.now.Add(-100*time.Millisecond) {
+		m.clock.wake = poll
 	}
 }
 
@@ -436,7 +436,7 @@ func (m *model) giveBack(id string, f *flow, event shaper.Event) {
 	m.cameBack(id, f)
 	j.At = m.now
 	m.enqueue(f, j.Cost)
-	m.takePlace(f, j)
+	m.countIn(f, j)
 	set(m.queue, f.name, id, j.Seq)
 	if j.Deadline > 0 {
 		m.expires[id] = int64(j.Deadline)
@@ -465,8 +465,8 @@ func (m *model) oldest(name string) shaper.Instant {
 	return since
 }
 
-// takePlace counts in a job that holds a place again.
-func (m *model) takePlace(f *flow, j *lua.Record) {
+// countIn adds a job to the depth again.
+func (m *model) countIn(f *flow, j *lua.Record) {
 	f.Depth, f.Bytes = f.Depth+1, f.Bytes+size(j)
 	m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
 }

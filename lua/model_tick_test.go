@@ -20,8 +20,8 @@ const (
 	leftMost                                                              = 65536
 )
 
-// look is one call of tick, or of the script that its answer said is needed.
-type look struct {
+// poll is one call of tick, or of the script that its answer said is needed.
+type poll struct {
 	script        *lua.Script
 	at            shaper.Instant
 	worker        string
@@ -34,14 +34,14 @@ type look struct {
 	bounds        []lua.Bound
 }
 
-func (r look) String() string {
+func (r poll) String() string {
 	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds)
 }
 
-// looking is a poll under way.
-type looking struct {
+// polling is a poll under way.
+type polling struct {
 	*model
-	look
+	poll
 	changed bool
 	flows   map[string]*flow
 	touched []*flow
@@ -53,14 +53,14 @@ type looking struct {
 }
 
 // earliest is the earliest stamp that the poll gives.
-func (l *looking) earliest() shaper.Instant { return l.now.Add(l.lead) }
+func (l *polling) earliest() shaper.Instant { return l.now.Add(l.lead) }
 
 // tick answers the grant and, beside it, the records of its leases.
-func (m *model) tick(r look) (lua.Grant, []lua.Record) {
+func (m *model) tick(r poll) (lua.Grant, []lua.Record) {
 	m.begin(r.at)
-	l := &looking{model: m, look: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost, bounds: map[string]int{}}
+	l := &polling{model: m, poll: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost, bounds: map[string]int{}}
 	for _, b := range r.bounds {
-		l.bounds[b.Name] = b.Places
+		l.bounds[b.Name] = b.Slots
 	}
 	l.grant = lua.Grant{Now: m.now}
 	more, answered := l.step()
@@ -71,7 +71,7 @@ func (m *model) tick(r look) (lua.Grant, []lua.Record) {
 }
 
 // step does what the script does. answered is true for a sending that is too old for an answer.
-func (l *looking) step() (more, answered bool) {
+func (l *polling) step() (more, answered bool) {
 	if l.script == nil {
 		return l.lease()
 	}
@@ -101,29 +101,29 @@ func (l *looking) step() (more, answered bool) {
 	return true, false
 }
 
-func (r look) name() string {
+func (r poll) name() string {
 	if r.script == nil {
 		return lua.Commands.Tick.Name
 	}
 	return r.script.Name
 }
 
-func (l *looking) outdated() bool {
+func (l *polling) outdated() bool {
 	l.reach("old sending")
 	l.grant.Help = l.clock.help == 1
 	return true
 }
 
 // unswept says that expired leases were not looked for in long.
-func (l *looking) unswept() bool {
+func (l *polling) unswept() bool {
 	return l.clock.swept > 0 && 3*(l.now-l.clock.swept) > 2*shaper.Instant(lease.Microseconds())
 }
 
 // scans says that not all flows obey the policies in force yet.
-func (l *looking) scans() bool { return l.clock.scan }
+func (l *polling) scans() bool { return l.clock.scan }
 
 // lease is what tick does: it leases, or says what is to be done first.
-func (l *looking) lease() (more, answered bool) {
+func (l *polling) lease() (more, answered bool) {
 	if g, ok := l.grants[l.worker]; ok {
 		if g.counter > l.counter {
 			return false, l.outdated()
@@ -162,13 +162,13 @@ func (l *looking) lease() (more, answered bool) {
 }
 
 // needs answers that the script is to do what is left.
-func (l *looking) needs(script *lua.Script) (more, answered bool) {
+func (l *polling) needs(script *lua.Script) (more, answered bool) {
 	l.grant.Needed = script
 	return true, false
 }
 
-func (l *looking) answer(more bool) {
-	// The worker looks half a horizon before the next instant, and an expiry or a sweep is of no
+func (l *polling) answer(more bool) {
+	// The worker polls half a horizon before the next instant, and an expiry or a sweep is of no
 	// use before its time.
 	next := min(l.due.head(), l.expires.head().Add(horizon/2))
 	if l.clock.running > 0 {
@@ -189,8 +189,8 @@ func (l *looking) answer(more bool) {
 			wake = next.Add(-horizon / 2)
 		}
 	}
-	if l.look.help > 0 {
-		help = int64(2 - l.look.help)
+	if l.poll.help > 0 {
+		help = int64(2 - l.poll.help)
 	}
 	if l.changed || l.stepped || wake != l.clock.wake || help != l.clock.help {
 		l.clock.wake, l.clock.help = wake, help
@@ -200,7 +200,7 @@ func (l *looking) answer(more bool) {
 }
 
 // touch loads a flow that the poll may change.
-func (l *looking) touch(name string) *flow {
+func (l *polling) touch(name string) *flow {
 	if l.flows[name] == nil {
 		l.flows[name] = l.load(name)
 		l.touched = append(l.touched, l.flows[name])
@@ -208,7 +208,7 @@ func (l *looking) touch(name string) *flow {
 	return l.flows[name]
 }
 
-func (l *looking) give(id string, ends shaper.Instant, found lua.Record) {
+func (l *polling) give(id string, ends shaper.Instant, found lua.Record) {
 	j := l.jobs[id]
 	l.leases[id] = int64(ends)
 	l.records = append(l.records, bare(found))
@@ -218,7 +218,7 @@ func (l *looking) give(id string, ends shaper.Instant, found lua.Record) {
 }
 
 // redeliver hands over a grant that its worker has not seen.
-func (l *looking) redeliver(g grant) {
+func (l *polling) redeliver(g grant) {
 	l.changed, l.grant.Counter = true, g.counter
 	byFlow := map[string][]string{}
 	for _, ref := range g.leases {
@@ -272,7 +272,7 @@ func (l *looking) redeliver(g grant) {
 }
 
 // stamp lets a job leave.
-func (l *looking) stamp(f *flow, id string, stamp shaper.Instant) {
+func (l *polling) stamp(f *flow, id string, stamp shaper.Instant) {
 	j := l.jobs[id]
 	j.Stamp = stamp
 	f.Bucket = f.Depart(stamp, j.Cost)
@@ -281,7 +281,7 @@ func (l *looking) stamp(f *flow, id string, stamp shaper.Instant) {
 }
 
 // takeBack ends leases whose worker was not heard of in time; their slots stay spent.
-func (l *looking) takeBack(ids []string) {
+func (l *polling) takeBack(ids []string) {
 	l.changed = true
 	l.reach("taken back")
 	for _, id := range ids {
@@ -306,7 +306,7 @@ func (l *looking) takeBack(ids []string) {
 }
 
 // expireAll ends waiting jobs whose max wait is over; they take no slot.
-func (l *looking) expireAll(ids []string) {
+func (l *polling) expireAll(ids []string) {
 	l.changed = true
 	l.reach("expired")
 	for _, id := range ids {
@@ -321,8 +321,8 @@ func (l *looking) expireAll(ids []string) {
 }
 
 // scan makes every flow due, so that the next polls make it obey the policies in force.
-func (l *looking) scan() {
-	l.reach("looked at all")
+func (l *polling) scan() {
+	l.reach("scanned all")
 	for entry := range l.tenants {
 		for name := range l.names[tenantOfEntry(entry)] {
 			l.due[name] = int64(l.now)
@@ -338,7 +338,7 @@ func tenantOfEntry(entry string) string {
 
 // forgetIdle forgets tenants of which nothing waits, runs, is dead and may be replayed, is said by
 // the API or is charged to the future.
-func (l *looking) forgetIdle(entries []string) {
+func (l *polling) forgetIdle(entries []string) {
 	l.changed = true
 	for _, entry := range entries {
 		tenant := tenantOfEntry(entry)
@@ -375,7 +375,7 @@ func (l *looking) forgetIdle(entries []string) {
 }
 
 // leaseAll leases what is stamped up to the horizon, the flow that is due first at first.
-func (l *looking) leaseAll() (more bool) {
+func (l *polling) leaseAll() (more bool) {
 	l.changed = true
 	names := l.due.upTo(l.now.Add(horizon), flowsMost)
 	more = len(names) == flowsMost
@@ -408,7 +408,7 @@ func (l *looking) leaseAll() (more bool) {
 // horizon or a bound is met; stopped reports the latter. Before each stamp, what is eligible by
 // then joins the queue. The poll sees as many queued jobs as it may lease; beyond these it does not
 // know who is next.
-func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
+func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 	room := min(budget, flowJobsMost)
 	if f.policy.Concurrency > 0 {
 		room = min(room, int(f.policy.Concurrency-f.Running))
@@ -497,7 +497,7 @@ func (l *looking) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 }
 
 // putOff delays a flow that may take no place of the worker.
-func (l *looking) putOff(f *flow) {
+func (l *polling) putOff(f *flow) {
 	l.reach("put off")
 	f.Bucket = f.PutOff(l.now, horizon)
 	f.hindered = lua.Hindrance{Cause: "upstream", Until: f.Ready.Add(hindered)}
@@ -506,7 +506,7 @@ func (l *looking) putOff(f *flow) {
 
 // promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying
 // one to its old place.
-func (l *looking) promote(f *flow, id string) member {
+func (l *polling) promote(f *flow, id string) member {
 	j := l.jobs[id]
 	l.reachIf(j.State == shaper.Scheduled, "promoted")
 	l.reachIf(j.State == shaper.Retrying, "came back")

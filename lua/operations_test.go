@@ -179,14 +179,14 @@ func (w *world) drawWorker() *consumer {
 	return w.workers[rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(w.T, "worker")]
 }
 
-func (w *world) lookOf(c *consumer, most int) look {
-	return look{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0]}
+func (w *world) pollOf(c *consumer, most int) poll {
+	return poll{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0]}
 }
 
 func (w *world) drawTick(learnt bool) {
 	w.pass()
 	c := w.drawWorker()
-	r := w.lookOf(c, rapid.SampledFrom([]int{200, 5, 2, 1, 0}).Draw(w.T, "most"))
+	r := w.pollOf(c, rapid.SampledFrom([]int{200, 5, 2, 1, 0}).Draw(w.T, "most"))
 	r.lead = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, shaper.Slack, horizon}).Draw(w.T, "lead")
 	r.help = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(w.T, "help")
 	r.bounds = w.drawBounds()
@@ -204,10 +204,10 @@ func (w *world) drawBounds() (bounds []lua.Bound) {
 		return nil
 	}
 	route := rapid.SampledFrom(w.th.routes).Draw(w.T, "bounded route")
-	bounds = []lua.Bound{{Name: route, Places: room}}
+	bounds = []lua.Bound{{Name: route, Slots: room}}
 	for _, tenant := range w.th.tenants {
 		if holds := rapid.SampledFrom([]int{0, 1, 3}).Draw(w.T, "places held"); holds > 0 {
-			bounds = append(bounds, lua.Bound{Name: queue.EncodeName(tenant) + "/" + route, Places: holds})
+			bounds = append(bounds, lua.Bound{Name: queue.EncodeName(tenant) + "/" + route, Slots: holds})
 		}
 	}
 	return bounds

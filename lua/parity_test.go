@@ -123,7 +123,7 @@ func TestParity(t *testing.T) {
 type consumer struct {
 	name          string
 	counter, seen int64
-	past          []look
+	past          []poll
 }
 
 // world is one history: the shard, its model, the clients and the workers.
@@ -279,7 +279,7 @@ func (w *world) drain() {
 		if round == 20_000 {
 			w.fail("not drained: %+v", w.m.stored)
 		}
-		g := w.tick(worker, w.lookOf(worker, 1000), true)
+		g := w.tick(worker, w.pollOf(worker, 1000), true)
 		var items []lua.SettleItem
 		for _, ref := range w.held {
 			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3})

@@ -87,18 +87,18 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts, err := call.Decode(w.run(call.Call()))
+		decisions, err := call.Decode(w.run(call.Call()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := verdicts[0]
+		v := decisions[0]
 		if v.Outcome != shaper.Admitted {
 			t.Errorf("the outcome is %s, want %s", v.Outcome, shaper.Admitted)
 		}
 		obeyed := shaper.Policy{Rate: v.Rate, Capacity: v.Capacity, CapacityBytes: v.CapacityBytes, Paused: v.Start == 0}
 		declared := shaper.Policy{Rate: want.Rate, Capacity: want.Capacity, CapacityBytes: want.CapacityBytes, Paused: want.Paused}
 		if diff := cmp.Diff(declared, obeyed); diff != "" {
-			t.Errorf("the policy that the verdict obeys (-want +got):\n%s", diff)
+			t.Errorf("the policy that the decision obeys (-want +got):\n%s", diff)
 		}
 		scan := lua.ScanCall{
 			At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy("acme"), Dead: retention.Dead,

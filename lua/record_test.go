@@ -65,9 +65,9 @@ func TestRecordRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts, err := call.Decode(values)
-		if err != nil || verdicts[0].Outcome != shaper.Admitted {
-			t.Fatalf("%+v, %v", verdicts, err)
+		decisions, err := call.Decode(values)
+		if err != nil || decisions[0].Outcome != shaper.Admitted {
+			t.Fatalf("%+v, %v", decisions, err)
 		}
 		raw, err := e.Get(t.Context(), shard.Job("id")).Bytes()
 		if err != nil {

@@ -1,4 +1,4 @@
--- status: read one job, with its place in the queue.
+-- status: read one job, with its position in the queue.
 --
 -- Guarantee: writes nothing; the payload is not read.
 --

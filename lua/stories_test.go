@@ -41,9 +41,9 @@ func (w *world) submit(n int, delay time.Duration) {
 	w.admit(r)
 }
 
-// lookUntilIdle looks until nothing is left to do now.
-func (w *world) lookUntilIdle() {
-	for w.tick(w.workers[0], w.lookOf(w.workers[0], 1000), true).More {
+// pollUntilIdle polls until nothing is left to do now.
+func (w *world) pollUntilIdle() {
+	for w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true).More {
 	}
 }
 
@@ -62,19 +62,19 @@ func (w *world) settleAll(outcome lua.Outcome, delay time.Duration) {
 func TestDeadOutlivesIdleness(t *testing.T) {
 	tell(t, "10/s", func(w *world) {
 		w.submit(1, 0)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		w.settleAll(lua.OutcomeDead, 0)
 		for range 3 {
 			w.wall = w.wall.Add(idleAfter + time.Second)
-			w.lookUntilIdle()
+			w.pollUntilIdle()
 		}
 		w.replay(revival{at: w.wall, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
 		for _, paused := range []bool{true, false} {
 			w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &paused}))
-			w.lookUntilIdle()
+			w.pollUntilIdle()
 			w.wall = w.wall.Add(time.Second)
 		}
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		if len(w.held) != 1 {
 			w.fail("after pause and resume the job does not leave")
 		}
@@ -86,16 +86,16 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 func TestStoredOutlivesIdleness(t *testing.T) {
 	tell(t, "1000000/s", func(w *world) {
 		w.submit(220, 0)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		w.settleAll(lua.OutcomeSucceeded, 0)
 		known := func() bool { return len(w.m.names["acme"]) > 0 }
 		w.wall = w.wall.Add(idleAfter + time.Second)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		if !known() {
 			w.fail("forgotten while its answers are stored")
 		}
 		w.wall = w.wall.Add(2 * retention.Finished)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		if known() {
 			w.fail("not forgotten after them")
 		}
@@ -108,9 +108,9 @@ func TestPromotionIsBounded(t *testing.T) {
 	const jobs = 1000
 	tell(t, "1/s", func(w *world) {
 		w.submit(jobs, time.Second)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		w.wall = w.wall.Add(time.Second)
-		w.tick(w.workers[0], w.lookOf(w.workers[0], 1000), true)
+		w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
 		if left := w.e.ZCard(w.ctx, w.shard.Later("acme/echo")).Val(); left < jobs-500 {
 			w.fail("one poll promoted %d jobs", jobs-left)
 		}
@@ -125,7 +125,7 @@ func TestFreeLeasesEnd(t *testing.T) {
 		w.submit(1, 0)
 		holds := 0
 		for ; w.m.jobs[w.ids[0]].State != shaper.Dead; holds++ {
-			w.lookUntilIdle()
+			w.pollUntilIdle()
 			w.settleAll(lua.OutcomeHeld, time.Second)
 			w.wall = w.wall.Add(3 * time.Second) // the hold, and the slow time after it
 		}
@@ -141,7 +141,7 @@ func TestFreeLeasesEnd(t *testing.T) {
 func TestOverdueAtItsStamp(t *testing.T) {
 	tell(t, "100/s", func(w *world) {
 		start := w.wall
-		one := func() lua.Grant { return w.tick(w.workers[0], w.lookOf(w.workers[0], 1), true) }
+		one := func() lua.Grant { return w.tick(w.workers[0], w.pollOf(w.workers[0], 1), true) }
 		w.submit(1, 0)
 		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
@@ -163,7 +163,7 @@ func TestOverdueAtItsStamp(t *testing.T) {
 	})
 }
 
-// TestPollOfNothing: a poll before anything is due writes nothing, and where the worker looks next
+// TestPollOfNothing: a poll before anything is due writes nothing, and where the worker polls next
 // something is to be done. An expiry is such a thing, and a poll before its time is of no use.
 func TestPollOfNothing(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
@@ -172,16 +172,16 @@ func TestPollOfNothing(t *testing.T) {
 		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: "j", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 100 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		before := w.compare()
-		g := w.tick(w.workers[0], w.lookOf(w.workers[0], 10), true)
+		g := w.tick(w.workers[0], w.pollOf(w.workers[0], 10), true)
 		if diff := difference(before, w.compare()); diff != "" {
 			w.fail("a poll at nothing wrote:\n%s", diff)
 		}
 		w.wall = g.Next.Add(-horizon / 2)
-		w.tick(w.workers[0], w.lookOf(w.workers[0], 10), true)
+		w.tick(w.workers[0], w.pollOf(w.workers[0], 10), true)
 		if state := w.m.jobs["j"].State; state != shaper.Expired {
-			w.fail("where the worker was told to look the job is still %v", state)
+			w.fail("where the worker was to poll the job is still %v", state)
 		}
 	})
 }
@@ -191,13 +191,13 @@ func TestPollOfNothing(t *testing.T) {
 func TestClockGoesOnAfterAStepBack(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
 		w.submit(2, 0)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		w.settleAll(lua.OutcomeSucceeded, 0)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		w.wall = w.wall.Add(-time.Hour)
 		for range 5 {
 			w.wall = w.wall.Add(300 * time.Millisecond)
-			w.lookUntilIdle()
+			w.pollUntilIdle()
 		}
 		if len(w.held) != 1 {
 			w.fail("a second and a half after the step the next job has not left")
@@ -217,7 +217,7 @@ func TestExpiredAtItsPromotion(t *testing.T) {
 		w.wall = w.wall.Add(10 * time.Millisecond)
 		w.submit(1, 0)
 		w.wall = w.wall.Add(10*time.Millisecond + 331*time.Microsecond)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 	})
 }
 
@@ -226,11 +226,11 @@ func TestExpiredAtItsPromotion(t *testing.T) {
 func TestSettledAgainAfterForgotten(t *testing.T) {
 	tell(t, "10/s", func(w *world) {
 		w.submit(1, 0)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		held := w.held
 		w.settleAll(lua.OutcomeSucceeded, 0)
 		w.wall = w.wall.Add(idleAfter + time.Second)
-		w.lookUntilIdle()
+		w.pollUntilIdle()
 		w.held = held
 		w.settleAll(lua.OutcomeSucceeded, 0)
 	})

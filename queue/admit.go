@@ -32,19 +32,19 @@ func (q *Queue) NewID(tenant string) (string, error) { return q.store.NewID(tena
 
 // Submit requests admission of one job. Concurrent calls are gathered into few script calls,
 // without a wait when there is nothing to gather. The error wraps ErrUnavailable or is the
-// context's. A refusal is no error: it is the verdict's outcome.
-func (q *Queue) Submit(ctx context.Context, s Submission) (Verdict, error) {
-	verdicts, err := q.submit(ctx, []Submission{s}, false)
+// context's. A refusal is no error: it is the decision's outcome.
+func (q *Queue) Submit(ctx context.Context, s Submission) (Decision, error) {
+	decisions, err := q.submit(ctx, []Submission{s}, false)
 	if err != nil {
-		return Verdict{}, err
+		return Decision{}, err
 	}
-	return verdicts[0], nil
+	return decisions[0], nil
 }
 
 // SubmitBatch requests admission of 1 to 1,000 jobs of one tenant, decided in order in one atomic
-// step. If atomic, either all are admitted or none, and then every verdict carries the outcome of
+// step. If atomic, either all are admitted or none, and then every decision carries the outcome of
 // the first refusal.
-func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
+func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
 	if len(batch) == 0 || len(batch) > batchMost {
 		return nil, fmt.Errorf("queue: a batch of %d jobs, want 1 to %d", len(batch), batchMost)
 	}
@@ -64,30 +64,30 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 // submit submits jobs of one tenant. It keeps and changes the batch. It replaces what a replayed
 // idempotency key holds by the job itself. Where the job cannot be read, or is past retention, the
 // key must do: an error now would make the client send the job again.
-func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]Verdict, error) {
+func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
 	p := &pending{
-		ctx: ctx, batch: batch, atomic: atomic, verdicts: make([]Verdict, len(batch)), answer: make(chan error, 1),
+		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)), answer: make(chan error, 1),
 	}
 	if err := q.flusher.await(p); err != nil {
 		return nil, err
 	}
-	for i, v := range p.verdicts {
+	for i, v := range p.decisions {
 		if v.Outcome == shaper.Replayed {
 			if j, err := q.Job(ctx, batch[i].Tenant, v.Job.ID); err == nil {
-				p.verdicts[i].Job = j
+				p.decisions[i].Job = j
 			}
 		}
 	}
-	return p.verdicts, nil
+	return p.decisions, nil
 }
 
 // pending is a call of Submit or SubmitBatch on its way.
 type pending struct {
-	ctx      context.Context
-	batch    []Submission
-	atomic   bool
-	verdicts []Verdict // of the batch, once it is answered without an error
-	answer   chan error
+	ctx       context.Context
+	batch     []Submission
+	atomic    bool
+	decisions []Decision // of the batch, once it is answered without an error
+	answer    chan error
 }
 
 // flusher gathers admissions. Each of its goroutines takes everything that waits when its turn
@@ -315,9 +315,9 @@ func (s Submission) validate() error {
 	return ps.Err()
 }
 
-// answer sends each caller its verdicts.
+// answer sends each caller its decisions.
 func (a *admission) answer(r lua.Reply) {
-	verdicts, err := a.call.Decode(r.Values)
+	decisions, err := a.call.Decode(r.Values)
 	if r.Err != nil {
 		err = r.Err
 	}
@@ -331,8 +331,8 @@ func (a *admission) answer(r lua.Reply) {
 			continue
 		}
 		for i := range p.batch {
-			p.verdicts[i] = verdictOf(&verdicts[at+i], &p.batch[i])
-			if verdicts[at+i].Outcome == shaper.Admitted {
+			p.decisions[i] = decisionOf(&decisions[at+i], &p.batch[i])
+			if decisions[at+i].Outcome == shaper.Admitted {
 				a.q.headroom.admitted(a.call.Jobs[at+i].StoredBytes())
 			}
 		}
@@ -341,9 +341,9 @@ func (a *admission) answer(r lua.Reply) {
 	}
 }
 
-// verdictOf returns the verdict on a submission.
-func verdictOf(v *lua.Verdict, s *Submission) Verdict {
-	out, j := Verdict{Admission: v.Admission}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
+// decisionOf returns the decision on a submission.
+func decisionOf(v *lua.Decision, s *Submission) Decision {
+	out, j := Decision{Admission: v.Admission}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
 	switch v.Outcome {
 	case shaper.Admitted:
 		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()

@@ -56,10 +56,10 @@ func beside(t *testing.T, e *queue.Engine, o queue.Options) *queue.Queue {
 	return q
 }
 
-// TestTwoFilesLeaseOn: processes with different files look at one shard in turns, one as its owner
-// and one as a helper. Each poll leases, and the stamps are those of one rate, that of the process
+// TestTwoFilesLeaseAtOneRate: processes with different files poll one shard in turns, one as its
+// owner and one as a helper. Each poll leases, and the stamps keep one rate, that of the process
 // which started last.
-func TestTwoFilesLeaseOn(t *testing.T) {
+func TestTwoFilesLeaseAtOneRate(t *testing.T) {
 	t.Parallel()
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
@@ -112,9 +112,9 @@ func TestTwoFilesLeaseOn(t *testing.T) {
 // that count them to be current.
 const awhile = 7 * time.Second
 
-// TestOtherFileIsSaid: the process whose file is not in force says so once, follows the other one,
-// counts itself where both see it, and says when it agrees again.
-func TestOtherFileIsSaid(t *testing.T) {
+// TestOtherFileIsReported: the process whose file is not in force says so once, follows the other
+// one, counts itself where both see it, and says when it agrees again.
+func TestOtherFileIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := embeddedEngine(t)

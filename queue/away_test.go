@@ -38,7 +38,7 @@ func admit(t *testing.T, q *queue.Queue) string {
 	return v.Job.ID
 }
 
-// leaseAll looks until nothing is left to do.
+// leaseAll polls until nothing is left to do.
 func leaseAll(t *testing.T, c *queue.Consumer) (leases []queue.Lease) {
 	t.Helper()
 	for more := true; more; {
@@ -99,7 +99,7 @@ func TestIntakeFailsFast(t *testing.T) {
 				}
 			}
 			broken.back(s)
-			var v queue.Verdict
+			var v queue.Decision
 			queuetest.Await(t, "a submission to be admitted again", func() bool {
 				var err error
 				v, err = q.Submit(t.Context(), work())
@@ -115,9 +115,9 @@ func TestIntakeFailsFast(t *testing.T) {
 	}
 }
 
-// TestBackAtOnce: however many calls have failed meanwhile, the first one after Redis is back
-// works.
-func TestBackAtOnce(t *testing.T) {
+// TestFirstCallAfterAnOutage: the first call after an outage of Redis succeeds, however many have
+// failed before.
+func TestFirstCallAfterAnOutage(t *testing.T) {
 	s, q := one(t)
 	s.Kill()
 	failed := make(chan error)

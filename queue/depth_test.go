@@ -43,17 +43,17 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 	q.StopKeeping()
 	var ids []string
 	for loaded := 0; loaded < depth; {
-		verdicts, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, min(1000, depth-loaded)), false)
+		decisions, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, min(1000, depth-loaded)), false)
 		if err != nil {
 			t.Fatalf("SubmitBatch: %v", err)
 		}
-		for _, v := range verdicts {
+		for _, v := range decisions {
 			if v.Outcome != shaper.Admitted {
 				t.Fatalf("after %d jobs: %+v", loaded, v)
 			}
 			ids = append(ids, v.Job.ID)
 		}
-		loaded += len(verdicts)
+		loaded += len(decisions)
 	}
 	consumer := q.Broker().Consumer("w", 0)
 	o := looking

@@ -33,8 +33,8 @@ func evicting(t *testing.T, policy shaper.Policy) (q *queue.Queue, evict func())
 	}
 }
 
-// TestEvictedRecordHoldsNoRoom: where no job is, there are no bytes.
-func TestEvictedRecordHoldsNoRoom(t *testing.T) {
+// TestEvictedRecordCountsNoBytes: the bytes of an evicted record leave the sum.
+func TestEvictedRecordCountsNoBytes(t *testing.T) {
 	q, evict := evicting(t, shaper.Policy{Rate: shaper.Rate{Limit: 1000, Period: time.Second}, Burst: 1, Capacity: 10, CapacityBytes: 1000})
 	large := work()
 	large.Payload, large.Cost = slices.Repeat([]byte("1"), 900), 100
@@ -70,7 +70,7 @@ func TestManyEvictedRecords(t *testing.T) {
 	o := looking
 	o.Max, o.Horizon = 250, time.Minute
 	leased := 0
-	for looks := 0; leased < kept && looks < 20; looks++ {
+	for polls := 0; leased < kept && polls < 20; polls++ {
 		tick, err := c.Tick(t.Context(), o)
 		if err != nil {
 			t.Fatalf("Tick: %v", err)

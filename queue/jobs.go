@@ -97,10 +97,10 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) 
 	return j, err
 }
 
-// Replay brings a dead job back through its bucket, with maxAttempts fresh attempts. The verdict's
+// Replay brings a dead job back through its bucket, with maxAttempts fresh attempts. The decision's
 // outcome is Admitted, Full, FullOfBytes or Draining. ErrNotFound; ErrConflict with the job in the
-// verdict when it is not dead.
-func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Verdict, err error) {
+// decision when it is not dead.
+func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Decision, err error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err
 	}

@@ -130,7 +130,7 @@ func boundsOf(bounds []Bound) []lua.Bound {
 	}
 	out := make([]lua.Bound, len(bounds))
 	for i, b := range bounds {
-		out[i] = lua.Bound{Name: EncodeName(b.Route), Places: b.Places}
+		out[i] = lua.Bound{Name: EncodeName(b.Route), Slots: b.Slots}
 		if b.Tenant != "" {
 			out[i].Name = store.FlowName(b.Tenant, b.Route)
 		}

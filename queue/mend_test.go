@@ -55,9 +55,9 @@ func newDamaged(t *testing.T, o queue.EngineOptions) *damaged {
 	later := work()
 	later.Delay = 30 * time.Second
 	d.submit(later)
-	look := looking
-	look.Max = 1
-	if tick, err := d.consumer.Tick(t.Context(), look); err != nil || len(tick.Leases) != 1 {
+	poll := looking
+	poll.Max = 1
+	if tick, err := d.consumer.Tick(t.Context(), poll); err != nil || len(tick.Leases) != 1 {
 		t.Fatalf("Tick: %d leases, %v", len(tick.Leases), err)
 	}
 	return d
@@ -147,7 +147,7 @@ var damages = []struct {
 	{"the flows of a tenant of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Names("acme"), "x", 0).Err() }, 7, 1, ""},
 }
 
-// TestDamageHeals: after damage by hand or eviction the next admission or look of the flow repairs
+// TestDamageHeals: after damage by hand or eviction the next admission or poll of the flow repairs
 // it and says so once; counts are right, and what is still stored in an index leaves.
 func TestDamageHeals(t *testing.T) {
 	t.Parallel()
@@ -156,7 +156,7 @@ func TestDamageHeals(t *testing.T) {
 			if damage.kind == "" {
 				continue
 			}
-			for _, first := range []string{"admission", "look"} {
+			for _, first := range []string{"admission", "poll"} {
 				t.Run(name+"/"+damage.name+"/"+first, func(t *testing.T) {
 					t.Parallel()
 					d := newDamaged(t, options(t))

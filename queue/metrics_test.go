@@ -96,7 +96,7 @@ func TestStoreMetrics(t *testing.T) {
 	o.Max, o.Lease, o.Sweep, o.Horizon = 3, 50*time.Millisecond, 10*time.Millisecond, time.Hour
 	consumers := []*queue.Consumer{q.Broker().Consumer("w", 0), q.Broker().Consumer("w", 1)}
 	var leases []queue.Lease
-	look := func() {
+	poll := func() {
 		for _, c := range consumers {
 			tick, err := c.Tick(t.Context(), o)
 			if err != nil {
@@ -105,7 +105,7 @@ func TestStoreMetrics(t *testing.T) {
 			leases = append(leases, tick.Leases...)
 		}
 	}
-	queuetest.Await(t, "the jobs to be leased", func() bool { look(); return len(leases) >= 3 })
+	queuetest.Await(t, "the jobs to be leased", func() bool { poll(); return len(leases) >= 3 })
 	if _, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Die, MaxAttempts: 1}}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -114,7 +114,7 @@ func TestStoreMetrics(t *testing.T) {
 	}
 	o.Max = 0
 	queuetest.Await(t, "the two leases left to be taken back", func() bool {
-		look()
+		poll()
 		totals, err := q.Totals(t.Context())
 		return err == nil && totals.Running == 0
 	})

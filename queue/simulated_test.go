@@ -65,13 +65,13 @@ func TestSimulatedAsServed(t *testing.T) {
 	}
 }
 
-// serve replays the run's trace and holds the verdicts and departures against it. A job is settled
+// serve replays the run's trace and holds the decisions and departures against it. A job is settled
 // the service after it has left, at once without one; when that is the end of being at the cap, the
 // flow is looked at, for the shard's owner is woken then.
 func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon, service time.Duration) {
 	t.Helper()
 	c, number, left := q.Broker().Consumer("w", 0), map[string]int{}, 0
-	var next shaper.Instant // when to look
+	var next shaper.Instant // when to poll
 	type ending struct {
 		at shaper.Instant
 		queue.Settlement
@@ -82,7 +82,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 			t.Fatalf("Settle: %v", err)
 		}
 	}
-	look := func() {
+	poll := func() {
 		for more := true; more; {
 			tick, err := c.Tick(t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: horizon})
 			if err != nil {
@@ -113,17 +113,17 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 	}
 	until := func(end shaper.Instant) {
 		for {
-			switch looks := next != 0 && next <= end; {
-			case len(running) > 0 && running[0].at <= end && !(looks && next < running[0].at):
+			switch polls := next != 0 && next <= end; {
+			case len(running) > 0 && running[0].at <= end && !(polls && next < running[0].at):
 				time.Sleep(time.Until(running[0].at.Time()))
 				wakes := int64(len(running)) == most
 				settle(running[0].Settlement)
 				if running = running[1:]; wakes {
-					look()
+					poll()
 				}
-			case looks:
+			case polls:
 				time.Sleep(time.Until(next.Time()))
-				look()
+				poll()
 			default:
 				return
 			}
@@ -145,12 +145,12 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 				batch = append(batch, job)
 			}
 		}
-		verdicts, err := q.SubmitBatch(t.Context(), batch, false)
+		decisions, err := q.SubmitBatch(t.Context(), batch, false)
 		if err != nil {
 			t.Fatalf("SubmitBatch: %v", err)
 		}
 		first := false
-		for _, v := range verdicts {
+		for _, v := range decisions {
 			fate, known := fates[v.Outcome]
 			if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
 				t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
@@ -161,7 +161,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 			i++
 		}
 		if first { // whoever comes into an empty queue wakes the worker
-			look()
+			poll()
 		}
 	}
 	until(want.End().Add(service))

@@ -9,29 +9,29 @@ import (
 )
 
 // hung is a cluster with a node that hangs, and a poll at each shard that is under way there.
-func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), looks chan time.Time) {
+func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), polls chan time.Time) {
 	t.Helper()
 	const shards = 8
 	cluster = redistest.StartCluster(t)
 	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) { o.Shards = shards })
 	thaw = cluster.Hang(t.Context(), 0)
-	looks = make(chan time.Time, shards)
+	polls = make(chan time.Time, shards)
 	for n := range shards {
 		go func() {
 			if _, err := q.Broker().Consumer("w", n).Tick(t.Context(), looking); err != nil {
 				t.Errorf("a poll at shard %d: %v", n, err)
 			}
-			looks <- time.Now()
+			polls <- time.Now()
 		}()
 	}
-	return cluster, thaw, looks
+	return cluster, thaw, polls
 }
 
-// last is when the last look was answered.
-func last(t *testing.T, looks chan time.Time) (at time.Time) {
+// last is when the last poll was answered.
+func last(t *testing.T, polls chan time.Time) (at time.Time) {
 	t.Helper()
-	for range cap(looks) {
-		at = within(t, "the answer to a poll", looks)
+	for range cap(polls) {
+		at = within(t, "the answer to a poll", polls)
 	}
 	return at
 }
@@ -39,23 +39,23 @@ func last(t *testing.T, looks chan time.Time) (at time.Time) {
 // TestTakeoverEndsCalls: a call to a node that hangs is made to the one that took over, long
 // before the timeout. Without takeovers it took 2.0 s.
 func TestTakeoverEndsCalls(t *testing.T) {
-	cluster, thaw, looks := hung(t)
+	cluster, thaw, polls := hung(t)
 	defer thaw()
 	time.Sleep(50 * time.Millisecond) // the polls are under way
 	cluster.TakeOver(t.Context(), 1)
 	taken := time.Now()
-	if took := last(t, looks).Sub(taken); took > 900*time.Millisecond {
-		t.Errorf("the last look was answered %v after the takeover", took)
+	if took := last(t, polls).Sub(taken); took > 900*time.Millisecond {
+		t.Errorf("the last poll was answered %v after the takeover", took)
 	}
 }
 
 // TestSlowNodeIsNotGivenUp: without a takeover a call waits for its node, and needs no retry.
 func TestSlowNodeIsNotGivenUp(t *testing.T) {
-	_, thaw, looks := hung(t)
+	_, thaw, polls := hung(t)
 	time.Sleep(700 * time.Millisecond)
 	thaw()
 	thawed := time.Now()
-	if took := last(t, looks).Sub(thawed); took > 250*time.Millisecond {
-		t.Errorf("the last look was answered %v after the node went on", took)
+	if took := last(t, polls).Sub(thawed); took > 250*time.Millisecond {
+		t.Errorf("the last poll was answered %v after the node went on", took)
 	}
 }

@@ -74,9 +74,9 @@ type Submission struct {
 	Tier           string        // that the tenant's credential claims; empty for none
 }
 
-// Verdict is the decision on a submission. Job is the stored job when the outcome is admitted or
+// Decision is the decision on a submission. Job is the stored job when the outcome is admitted or
 // replayed; for a replayed key whose job is past retention it has only what the key holds.
-type Verdict struct {
+type Decision struct {
 	shaper.Admission
 	Job Job
 }
@@ -251,7 +251,7 @@ type TickOptions struct {
 type Bound struct {
 	Tenant string // of the flow; empty for a route
 	Route  string
-	Places int // of a route: how many it may take; of a flow: how many it holds
+	Slots  int // of a route: how many it may take; of a flow: how many it holds
 }
 
 // Wake requests a poll of a shard now.

@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// drain leases, waits for each stamp, and settles, until n jobs have left. It looks as a worker
+// drain leases, waits for each stamp, and settles, until n jobs have left. It polls as a worker
 // does: half a horizon before what is due.
 func drain(t *testing.T, q *queue.Queue, n int, visit func(queue.Lease)) {
 	t.Helper()

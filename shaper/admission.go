@@ -8,7 +8,7 @@ import (
 // Flow is the state of one flow that admission depends on.
 type Flow struct {
 	Bucket
-	Depth   int64 // jobs that hold a place: scheduled, queued and retrying
+	Depth   int64 // jobs that are scheduled, queued or retrying
 	Bytes   int64 // of their payloads
 	Stored  int64 // bytes of all that the store keeps of the flow, dead letters and answers too
 	Queued  int64 // of these, the jobs that wait for a stamp
@@ -19,7 +19,7 @@ type Flow struct {
 
 // Request is a job to admit.
 type Request struct {
-	Size    int64         // places that must be free: 1, or for an atomic batch the jobs of it not yet admitted, this one included
+	Size    int64         // capacity that must be free: 1, or for an atomic batch its jobs not yet admitted, this one included
 	Bytes   int64         // of the payloads of these jobs
 	Payload int64         // bytes of the payload of this one
 	Cost    int64         // intervals of one job, 1 to MaxCost
@@ -54,21 +54,21 @@ type Admission struct {
 	Start     Instant // estimated departure; of Full and FullOfBytes: when all jobs queued now have left; 0 while paused or unknown
 	Depth     int64   // after the decision, e.g. 17
 	Capacity  int64   // e.g. 1000
-	Remaining int64   // places left after the decision, e.g. 983
+	Remaining int64   // capacity left after the decision, e.g. 983
 
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
 
 	Stored, Share int64 // of OverShare: bytes stored of the flow, and how many may be
 
 	RetryAfter time.Duration // until the job or batch fits, at least 1 ms; 0 when admitted, paused or it can never fit
-	NextSlot   time.Duration // until the next place frees; 0 when none is taken or unknown
+	NextSlot   time.Duration // until a departure frees capacity; 0 when the queue is empty, or when it is unknown
 	Rate       Rate          // the flow's drain rate, the first of its paces
 }
 
 // Admit decides whether the request enters the flow at now under the policy. The returned flow has
 // the job counted in; it is unchanged when the job is refused. later lists the eligible times of
 // the scheduled and retrying jobs, earliest first; only a refusal of a flow with too few queued
-// jobs looks at it.
+// jobs needs it.
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
 	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.Rate}
 	eligible := now.Add(r.Delay)

@@ -204,7 +204,7 @@ func TestBound(t *testing.T) {
 				if f.Queued == 0 || f.Earliest() > endOfHistory {
 					t.Skip("nothing to send")
 				}
-				now = look(t, f.Bucket, now)
+				now = pollAt(t, f.Bucket, now)
 				cost := f.Cost / f.Queued
 				f.Bucket = f.Depart(f.Stamp(0, now), cost)
 				f.Depth, f.Queued, f.Cost = f.Depth-1, f.Queued-1, f.Cost-cost
@@ -245,7 +245,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 		}
 		b, now := shaper.NewBucket(list).Depart(start, cost), start
 		for range rapid.IntRange(0, 10).Draw(t, "departed") {
-			now = look(t, b, now)
+			now = pollAt(t, b, now)
 			if now > endOfHistory {
 				t.Skip("too far away")
 			}

@@ -21,8 +21,8 @@ func standing() Baseline {
 
 func perSecond(limit int64) Rate { return Rate{Limit: limit, Period: time.Second} }
 
-// TestWhoOutranksWhom tells, setting by setting, whose word counts.
-func TestWhoOutranksWhom(t *testing.T) {
+// TestPrecedenceOfSources: for each setting, the source that wins.
+func TestPrecedenceOfSources(t *testing.T) {
 	fiveAMinute := Rate{Limit: 5, Period: time.Minute}
 	login := func(o Overrides) map[string]Overrides { return map[string]Overrides{"login": o} }
 	for _, c := range []struct {

@@ -30,9 +30,9 @@ type segment struct {
 	departures []departure
 }
 
-// look draws the instant of the next poll: ahead of E, on it, late within the slack, later, or
+// pollAt draws the instant of the next poll: ahead of E, on it, late within the slack, later, or
 // after a long idle stretch. It is never before the one before.
-func look(t *rapid.T, b shaper.Bucket, now shaper.Instant) shaper.Instant {
+func pollAt(t *rapid.T, b shaper.Bucket, now shaper.Instant) shaper.Instant {
 	e := b.Earliest()
 	if b.Last == 0 {
 		e = now
@@ -91,7 +91,7 @@ func history(t *rapid.T, moves bool) []segment {
 		s := &segments[len(segments)-1]
 		switch rapid.SampledFrom([]string{"leave", "leave", "leave", "leave", "leave", "leave", "release", "hold", "ready", "retune"}).Draw(t, "step") {
 		case "leave":
-			next := look(t, b, now)
+			next := pollAt(t, b, now)
 			if next > endOfHistory {
 				continue
 			}
@@ -231,11 +231,11 @@ func TestLongRun(t *testing.T) {
 			if e > endOfHistory {
 				return
 			}
-			look := e
+			poll := e
 			if i > 0 { // the first starts the grid
-				look = e.Add(late())
+				poll = e.Add(late())
 			}
-			stamp := b.Stamp(0, look)
+			stamp := b.Stamp(0, poll)
 			if stamp != e {
 				t.Fatalf("%v: departure %d is stamped %d, not E = %d", p.Rate, i, stamp, e)
 			}
@@ -290,7 +290,7 @@ func TestDepartIsExact(t *testing.T) {
 		b := shaper.NewBucket([]shaper.Pace{p})
 		now := start
 		for range rapid.IntRange(1, 30).Draw(t, "jobs") {
-			if now = look(t, b, now); now > endOfHistory {
+			if now = pollAt(t, b, now); now > endOfHistory {
 				return
 			}
 			cost := costs(p).Draw(t, "cost")
@@ -331,7 +331,7 @@ func TestRewindConforms(t *testing.T) {
 			return stamps
 		}
 		for range rapid.IntRange(1, 10).Draw(t, "grants") {
-			if now = look(t, b, now); now > endOfHistory {
+			if now = pollAt(t, b, now); now > endOfHistory {
 				return
 			}
 			stamps := grant(rapid.IntRange(1, 5).Draw(t, "jobs"))

@@ -88,7 +88,7 @@ func TestBucketStories(t *testing.T) {
 		paces []shaper.Pace
 		steps []step
 	}{
-		{"pure spacing, looks ahead of time", []shaper.Pace{pace("10/s", 1)}, []step{
+		{"pure spacing, polls ahead of time", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {0, one, 100 * ms}, {80 * ms, one, 200 * ms}, {190 * ms, one, 300 * ms},
 		}},
 		{"a poll late by less than the slack keeps the grid", []shaper.Pace{pace("10/s", 1)}, []step{
@@ -390,14 +390,14 @@ func TestRetuneArithmetic(t *testing.T) {
 	})
 }
 
-// TestStartTellsTheStamp: with the same waiting before it and prompt looks, a job leaves when Start
-// said.
-func TestStartTellsTheStamp(t *testing.T) {
+// TestStartPredictsTheStamp: with the same waiting before it and prompt looks, a job leaves when
+// Start said.
+func TestStartPredictsTheStamp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(paces(), 1, 3).Draw(t, "paces")
 		b, now := shaper.NewBucket(list), start
 		for range rapid.IntRange(0, 10).Draw(t, "departed") {
-			now = look(t, b, now)
+			now = pollAt(t, b, now)
 			b = b.Depart(b.Stamp(0, now), rapid.Int64Range(1, 3).Draw(t, "cost"))
 			if b.Last > endOfHistory {
 				return
@@ -408,7 +408,7 @@ func TestStartTellsTheStamp(t *testing.T) {
 			b.Share = 0 // estimates go by the whole rate
 		}
 		// The backlog comes into an empty queue at now.
-		now = max(now, look(t, b, now))
+		now = max(now, pollAt(t, b, now))
 		b = b.MarkReady(now)
 		waiting := b
 		for ahead := range rapid.Int64Range(1, 40).Draw(t, "backlog") {

@@ -13,7 +13,7 @@
 //	pace              a rate with its burst; a flow obeys all of its paces, the strictest wins
 //	departure, stamp  one delivery attempt leaving the bucket; its stamp is the instant it was given
 //	TAT               theoretical arrival time of GCRA: the instant from which the next stamp of a pace follows
-//	depth             jobs scheduled, queued or retrying: all that hold a place and are neither leased nor done
+//	depth             jobs scheduled, queued or retrying: admitted, but neither leased nor done
 //	capacity          the depth that no admission may exceed
 //	overflow          the refusal when depth + size > capacity, with its retry-after
 //	lease, epoch      a worker's expiring right to one job; the epoch counts every lease and fences every settle

@@ -30,7 +30,7 @@ type Policy struct {
 	Rate     Rate
 	Burst    int64
 	Rates    []Pace // further rates, each with its own burst; the strictest wins
-	Capacity int64  // jobs that may hold a place
+	Capacity int64  // the greatest depth that an admission may reach
 
 	CapacityBytes int64 // that their payloads may have; 0 is no bound
 

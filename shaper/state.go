@@ -45,7 +45,7 @@ func (s *State) UnmarshalText(text []byte) error {
 	return fmt.Errorf("no job state %q", text)
 }
 
-// Waiting reports whether a job in this state holds a place in the queue.
+// Waiting reports whether a job in this state counts in the depth.
 func (s State) Waiting() bool { return s == Scheduled || s == Queued || s == Retrying }
 
 // Done reports whether the state is terminal. A dead job is done, though a replay may bring it

@@ -56,15 +56,15 @@ func TestLifeOfAJob(t *testing.T) {
 func TestStateKinds(t *testing.T) {
 	waiting := []shaper.State{shaper.Scheduled, shaper.Queued, shaper.Retrying}
 	for _, s := range states {
-		holdsPlace := slices.Contains(waiting, s)
-		if s.Waiting() != holdsPlace {
+		waits := slices.Contains(waiting, s)
+		if s.Waiting() != waits {
 			t.Errorf("%v: Waiting = %v", s, s.Waiting())
 		}
-		if done := !holdsPlace && s != shaper.Leased; s.Done() != done {
+		if done := !waits && s != shaper.Leased; s.Done() != done {
 			t.Errorf("%v: Done = %v", s, s.Done())
 		}
 		// Only waiting jobs are cancelled or expire, and nothing leaves a done state but a replay.
-		if _, ok := s.After(shaper.Cancel); ok != holdsPlace {
+		if _, ok := s.After(shaper.Cancel); ok != waits {
 			t.Errorf("%v can be cancelled: %v", s, ok)
 		}
 		for _, e := range events {

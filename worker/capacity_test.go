@@ -128,7 +128,7 @@ func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 }
 
 // Shards that can use few slots each do not wait for one another while there are enough for all.
-func TestCapacityIsGrantedAsWanted(t *testing.T) {
+func TestCapacityIsGrantedAsRequested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCapacity(200, "default")
 		c.add(0, jobsOf("acme", "default", 120))

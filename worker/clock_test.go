@@ -61,7 +61,7 @@ func TestRelation(t *testing.T) {
 	}
 }
 
-func TestJobTellsTheShardsClock(t *testing.T) {
+func TestJobHasTheShardsClock(t *testing.T) {
 	j := &job{at: moment(time.Second)}
 	j.lease.Stamp = 5_000_000
 	if got := j.instant(moment(3 * time.Second)); got != 7_000_000 {

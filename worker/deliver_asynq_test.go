@@ -171,7 +171,7 @@ func TestHandOffEndsWithTheWorker(t *testing.T) {
 	})
 }
 
-func TestJobThatIsOutHoldsNoPlace(t *testing.T) {
+func TestHandedOffJobHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{Concurrency: 2}, func(context.Context, queue.Lease) queue.Settlement { return queue.Settlement{} })

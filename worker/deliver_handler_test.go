@@ -88,7 +88,7 @@ func TestHandlerResults(t *testing.T) {
 	}
 }
 
-func TestHandlerIsToldItsDelivery(t *testing.T) {
+func TestHandlerGetsItsDelivery(t *testing.T) {
 	var got DeliveryInfo
 	var known, deadline bool
 	payload := []byte("pay|behind")

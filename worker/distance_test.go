@@ -197,9 +197,9 @@ func TestDistance(t *testing.T) {
 	check(11_000, 0)
 }
 
-// TestReach: near, everything is as configured; far, half a horizon reaches over the round trip,
-// within the lease.
-func TestReach(t *testing.T) {
+// TestHorizonGrowsWithTheRoundTrip: near, the horizon is as configured; far, half of it covers the
+// round trip, within the lease.
+func TestHorizonGrowsWithTheRoundTrip(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	for _, c := range []struct{ whole, back, horizon, lead int }{
 		{0, 0, 20, 0},

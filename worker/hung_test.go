@@ -100,9 +100,9 @@ func (c lateConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tick
 	return t, err
 }
 
-// TestAPollThatOutlastsItsPatienceIsSquared: its slots are charged when it brings jobs all the
-// same.
-func TestAPollThatOutlastsItsPatienceIsSquared(t *testing.T) {
+// TestSlotsOfALatePollAreCharged: a poll that answers after its timeout is charged with the slots
+// of its jobs.
+func TestSlotsOfALatePollAreCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		var late atomic.Bool

@@ -54,7 +54,7 @@ func TestLatenessIsReportedForTenSeconds(t *testing.T) {
 }
 
 // A worker that reports its deliveries, an idle one does not: it costs Redis nothing.
-func TestWorkerTellsItsLateness(t *testing.T) {
+func TestWorkerReportsItsLateness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{}, succeed)

@@ -140,9 +140,9 @@ func TestOutboxHandsAllOver(t *testing.T) {
 	})
 }
 
-// TestOutboxInsists: while Redis is away nothing is lost, and a claim whose answer was lost is made
-// again under its name.
-func TestOutboxInsists(t *testing.T) {
+// TestOutboxRetriesUntilRedisIsBack: an outage of Redis loses nothing, and a claim whose answer was
+// lost is repeated under its name.
+func TestOutboxRetriesUntilRedisIsBack(t *testing.T) {
 	handing(t, 5, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
 		q.away, q.lost = 3, 2
 		signal(o.ready[3])

@@ -122,8 +122,9 @@ func TestPacerGoesOnBesideADelivery(t *testing.T) {
 	})
 }
 
-// TestQuiet: what may wait or come a little earlier is done midway between two departures.
-func TestQuiet(t *testing.T) {
+// TestQuietIsMidwayBetweenDepartures: work that may be delayed or done early runs midway between
+// two departures.
+func TestQuietIsMidwayBetweenDepartures(t *testing.T) {
 	const ms = moment(time.Millisecond)
 	many := make([]moment, crowd+1)
 	for i := range many {
@@ -156,7 +157,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-func TestPacerDropsWhatIsTooLate(t *testing.T) {
+func TestPacerDropsLateJobs(t *testing.T) {
 	const horizon, margin = 20 * time.Millisecond, time.Second
 	tests := []struct {
 		name      string

@@ -108,7 +108,7 @@ func (s *shard) answered(ctx context.Context, t queue.Tick, slots int) {
 		return
 	}
 	crash.At("after-lease")
-	s.d.accept(slots, s.clock.place(s.n, t.Leases))
+	s.d.accept(slots, s.clock.schedule(s.n, t.Leases))
 }
 
 // next returns when to poll again after t, the answer to a poll at the moment asked for at most

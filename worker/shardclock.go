@@ -48,8 +48,8 @@ func (c *shardClock) learn(now moment, change func(*relation)) {
 	c.before = slices.DeleteFunc(c.before, haveLeft)
 }
 
-// place makes jobs of the shard's leases.
-func (c *shardClock) place(shard int, leases []queue.Lease) []*job {
+// schedule converts the shard's leases to jobs on the clock of the worker.
+func (c *shardClock) schedule(shard int, leases []queue.Lease) []*job {
 	jobs := make([]*job, len(leases))
 	for i, l := range leases {
 		at := c.known.moment(l.Stamp)

@@ -55,7 +55,7 @@ func TestPlacingKeepsOrder(t *testing.T) {
 			for _, one := range pending {
 				latest = max(latest, one.at)
 			}
-			for i, j := range p.place(0, leases) {
+			for i, j := range p.schedule(0, leases) {
 				for _, one := range pending {
 					if one.stamp <= leases[i].Stamp && one.at > j.at {
 						t.Fatalf("stamp %d is put at %v, before %d at %v", leases[i].Stamp, j.at, one.stamp, one.at)

@@ -59,16 +59,16 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	flows := map[string][]queue.Bound{}
 	for f, n := range s.flows {
 		if f.shard == shard {
-			flows[f.route] = append(flows[f.route], queue.Bound{Tenant: f.tenant, Route: f.route, Places: n})
+			flows[f.route] = append(flows[f.route], queue.Bound{Tenant: f.tenant, Route: f.route, Slots: n})
 		}
 	}
 	for route := range s.held {
 		greediest := 0
 		for _, b := range flows[route] {
-			greediest = max(greediest, b.Places)
+			greediest = max(greediest, b.Slots)
 		}
 		if n := s.available(route, free, pool); share(n, greediest) < most {
-			bounds = append(append(bounds, queue.Bound{Route: route, Places: n}), flows[route]...)
+			bounds = append(append(bounds, queue.Bound{Route: route, Slots: n}), flows[route]...)
 		}
 	}
 	return bounds

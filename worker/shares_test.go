@@ -17,12 +17,12 @@ func poll(c *capacity, shard int, tenant, route string, most int) []*job {
 	bounds := c.bounds(shard, n)
 	for _, b := range bounds {
 		if b.Route == route && b.Tenant == tenant {
-			holds = b.Places
+			holds = b.Slots
 		}
 	}
 	for _, b := range bounds {
 		if b.Route == route && b.Tenant == "" {
-			lease = min(lease, share(b.Places, holds))
+			lease = min(lease, share(b.Slots, holds))
 		}
 	}
 	jobs := jobsOf(tenant, route, lease)
@@ -99,7 +99,7 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 	c.add(0, jobsOf("acme", "well", 1))
 	n := c.reserve(newRequest(), 8, false)
 	got := fmt.Sprint(c.bounds(0, n))
-	want := fmt.Sprint([]queue.Bound{{Route: "sick", Places: 8}, {Tenant: "acme", Route: "sick", Places: 40}})
+	want := fmt.Sprint([]queue.Bound{{Route: "sick", Slots: 8}, {Tenant: "acme", Route: "sick", Slots: 40}})
 	if got != want {
 		t.Errorf("the bounds are %v, want %v", got, want)
 	}
@@ -126,7 +126,7 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 			lease := n
 			for _, b := range c.bounds(0, n) {
 				if b.Tenant == "" {
-					lease = min(lease, b.Places) // by any number of its flows
+					lease = min(lease, b.Slots) // by any number of its flows
 				}
 			}
 			underWay = append(underWay, reservation{n, lease})

@@ -98,8 +98,9 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 	}
 }
 
-// TestHeldToDeath: a job whose holds are used up is a dead letter to the metrics and the log, too.
-func TestHeldToDeath(t *testing.T) {
+// TestOutOfHoldsIsADeadLetter: metrics and log count a job whose holds are used up as a dead
+// letter.
+func TestOutOfHoldsIsADeadLetter(t *testing.T) {
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

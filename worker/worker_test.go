@@ -109,9 +109,9 @@ func TestLongPollsDoNotShiftDepartures(t *testing.T) {
 	}
 }
 
-// TestBeatsTellTheClock: a shard that was just gained, and a job of it that is due, leave no time
-// to read its clock; a beat has told what it is.
-func TestBeatsTellTheClock(t *testing.T) {
+// TestHeartbeatsReportTheClock: a shard that was just gained, and a job of it that is due, leave no
+// time to read its clock; a beat has told what it is.
+func TestHeartbeatsReportTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		var late time.Duration

@@ -1,6 +1,6 @@
 // Package apitest has a queue in memory for tests of the API and of its clients. It decides
-// admissions with the real arithmetic of package shaper, but nothing ever leaves by itself: a test
-// ends jobs with Finish.
+// admissions with the real arithmetic of package shaper, but no job leaves by itself: a test ends
+// jobs with Finish.
 package apitest
 
 import (
@@ -25,7 +25,7 @@ import (
 // Fake is a queue in memory. The zero value is not usable, see New.
 type Fake struct {
 	SweptMost int64           // jobs that one Purge or ReplayAll changes; set it before use
-	Baseline  shaper.Baseline // what holds where the API says nothing; set it before use. Admissions know the defaults alone
+	Baseline  shaper.Baseline // policies below the API overrides; set it before use. Admissions use only its defaults
 
 	mu        sync.Mutex
 	failure   error
@@ -60,7 +60,7 @@ type tenant struct {
 	history            []queue.HistoryEntry
 }
 
-// New is an empty queue.
+// New returns an empty queue.
 func New() *Fake {
 	return &Fake{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
@@ -75,14 +75,14 @@ func (f *Fake) Fail(err error) {
 	f.failure = err
 }
 
-// Watching is how many watches were begun and not stopped.
+// Watching is the number of watches that were begun and not stopped.
 func (f *Fake) Watching() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.watching
 }
 
-// Submission is what the job was submitted as.
+// Submission is the submission of the job.
 func (f *Fake) Submission(id string) queue.Submission {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +92,7 @@ func (f *Fake) Submission(id string) queue.Submission {
 	return queue.Submission{}
 }
 
-// Actor is who changed the tenant last.
+// Actor is the actor of the last change of the tenant.
 func (f *Fake) Actor(name string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue
 	f.Signal(id)
 }
 
-// Change brings the job into the state and tells nobody.
+// Change brings the job into the state without a signal.
 func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,7 +141,7 @@ func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue
 	}
 }
 
-// Took says how long the last delivery of a job took.
+// Took sets the duration of the last delivery of a job.
 func (f *Fake) Took(id string, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,12 +156,12 @@ func (f *Fake) Signal(id string) {
 	for _, ch := range f.watchers[id] {
 		select {
 		case ch <- struct{}{}:
-		default: // it has one signal to look at already
+		default: // a signal is pending
 		}
 	}
 }
 
-// Forget drops everything of the job but its idempotency key.
+// Forget deletes the job but keeps its idempotency key.
 func (f *Fake) Forget(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,16 +199,16 @@ func (f *Fake) NewID(string) (string, error) {
 }
 
 // Submit implements api.Admitter.
-func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Verdict, error) {
+func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
-		return queue.Verdict{}, f.failure
+		return queue.Decision{}, f.failure
 	}
 	return f.admit(s, 1), nil
 }
 
-func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
+func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 	t := f.tenant(s.Tenant)
 	key := s.Tenant + "\x00" + s.IdempotencyKey
 	if id, known := f.keys[key]; known && s.IdempotencyKey != "" {
@@ -216,16 +216,16 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
 		a := shaper.Admission{Outcome: shaper.Replayed, Depth: t.flow.Depth, Capacity: t.policy().Capacity, Rate: t.policy().Rate}
 		a.Remaining = a.Capacity - a.Depth
 		if !bytes.Equal(j.submission.Payload, s.Payload) {
-			return queue.Verdict{Admission: shaper.Admission{Outcome: shaper.KeyReused}}
+			return queue.Decision{Admission: shaper.Admission{Outcome: shaper.KeyReused}}
 		}
-		return queue.Verdict{Admission: a, Job: j.Job}
+		return queue.Decision{Admission: a, Job: j.Job}
 	}
 	now := shaper.InstantOf(time.Now())
 	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost, Delay: s.Delay, MaxWait: s.MaxWait}, nil)
 	t.flow = flow
 	if a.Outcome != shaper.Admitted {
 		t.rejected++
-		return queue.Verdict{Admission: a}
+		return queue.Decision{Admission: a}
 	}
 	t.admitted++
 	j := &stored{submission: s, Job: queue.Job{
@@ -239,17 +239,17 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Verdict {
 	if s.IdempotencyKey != "" {
 		f.keys[key] = s.ID
 	}
-	return queue.Verdict{Admission: a, Job: j.Job}
+	return queue.Decision{Admission: a, Job: j.Job}
 }
 
 // SubmitBatch implements api.Admitter.
-func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic bool) ([]queue.Verdict, error) {
+func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
 		return nil, f.failure
 	}
-	out := make([]queue.Verdict, len(batch))
+	out := make([]queue.Decision, len(batch))
 	if atomic {
 		t := f.tenant(batch[0].Tenant)
 		size := int64(len(batch))
@@ -361,7 +361,7 @@ func (f *Fake) Watch(_ context.Context, id string) (<-chan struct{}, func(), err
 	}), nil
 }
 
-// Hold sets the figures of a tenant that tell of a hold and of dead letters.
+// Hold sets the figures of a tenant's hold and dead letters.
 func (f *Fake) Hold(tenant string, figures queue.Figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -372,21 +372,21 @@ func (f *Fake) Hold(tenant string, figures queue.Figures) {
 	f.held[tenant] = figures
 }
 
-// Work sets what Workers tells.
+// Work sets the result of Workers.
 func (f *Fake) Work(w reports.Workers) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.workers = w
 }
 
-// Workers implements api.Figures: what Work has set.
+// Workers implements api.Figures: the result that Work has set.
 func (f *Fake) Workers(context.Context) (reports.Workers, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.workers, f.failure
 }
 
-// Agreement implements api.Health: that of SetAgreement, else the file is in force.
+// Agreement implements api.Health: the value of SetAgreement, by default in force.
 func (f *Fake) Agreement() queue.Agreement {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -396,7 +396,7 @@ func (f *Fake) Agreement() queue.Agreement {
 	return *f.agreement
 }
 
-// SetAgreement changes what Agreement and StoreHealth report.
+// SetAgreement sets the agreement that Agreement and StoreHealth report.
 func (f *Fake) SetAgreement(a queue.Agreement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -30,27 +30,27 @@ func (f *Fake) Cancel(_ context.Context, name, id string) (queue.Job, error) {
 }
 
 // Replay implements api.Jobs.
-func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Verdict, error) {
+func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
 	switch {
 	case err != nil:
-		return queue.Verdict{}, err
+		return queue.Decision{}, err
 	case j.State != shaper.Dead:
-		return queue.Verdict{Job: j.Job}, queue.ErrConflict
+		return queue.Decision{Job: j.Job}, queue.ErrConflict
 	}
 	return f.replay(j, maxAttempts), nil
 }
 
-func (f *Fake) replay(j *stored, maxAttempts int) queue.Verdict {
+func (f *Fake) replay(j *stored, maxAttempts int) queue.Decision {
 	t := f.tenant(j.Tenant)
 	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: 1, Cost: 1}, nil)
 	t.flow = flow
 	if a.Outcome == shaper.Admitted {
 		j.State, j.Attempts, j.Position, j.MaxAttempts = shaper.Queued, 0, a.Position, maxAttempts
 	}
-	return queue.Verdict{Admission: a, Job: j.Job}
+	return queue.Decision{Admission: a, Job: j.Job}
 }
 
 // Purge implements api.Sweeper.
@@ -76,7 +76,7 @@ func (f *Fake) ReplayAll(_ context.Context, name string, filter queue.Filter, at
 	}, shaper.Dead)
 }
 
-// sweep hands the filter's jobs in these states to do, the newest first, until one is refused.
+// sweep calls do with the filter's jobs in these states, the newest first, until one is refused.
 func (f *Fake) sweep(name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State) (queue.Swept, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

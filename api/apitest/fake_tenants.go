@@ -25,7 +25,7 @@ func (f *Fake) describe(name string) queue.Tenant {
 	return f.with(t, t.overrides, name)
 }
 
-// with is the tenant as it would be with the overrides.
+// with returns the tenant with the overrides.
 func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 	said := shaper.Statements{API: o}
 	figures := func(p shaper.Policy) queue.Figures {

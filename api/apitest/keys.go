@@ -73,7 +73,7 @@ func (f *Fake) FindKey(_ context.Context, id string) (keystore.Key, error) {
 	return keystore.Key{}, keystore.ErrUnknownKey
 }
 
-// Found is how often FindKey was called.
+// Found is the number of calls of FindKey.
 func (f *Fake) Found() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -34,7 +34,7 @@ func (f *Fake) EndSession(_ context.Context, id [sha256.Size]byte) error {
 	return f.failure
 }
 
-// SessionsAsked is how often FindSession was called.
+// SessionsAsked is the number of calls of FindSession.
 func (f *Fake) SessionsAsked() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

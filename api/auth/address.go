@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ClientAddress returns a function that tells a request's client by its address as guests are told
-// apart: 192.0.2.7, or the /64 of an IPv6 address as in 2001:db8:1:2::/64. X-Forwarded-For is
-// believed of the trusted proxies alone. The function reports false where there is no address.
+// ClientAddress returns a function that finds the address of a request's client, in the form that
+// identifies guests: 192.0.2.7, or the /64 of an IPv6 address as in 2001:db8:1:2::/64. It trusts
+// X-Forwarded-For of the trusted proxies alone. ok is false without an address.
 func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string, ok bool), error) {
 	g, err := newGuests(GuestConfig{TrustedProxies: trusted})
 	if err != nil {
@@ -20,7 +20,7 @@ func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string
 	}, nil
 }
 
-// IsGuest reports whether the caller is a guest, told apart by its address: every credential has a
+// IsGuest reports whether the caller is a guest, identified by its address. Every credential has a
 // key id.
 func IsGuest(p Principal) bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
 

@@ -12,27 +12,26 @@ import (
 	"github.com/7509e464/sluice/queue/keystore"
 )
 
-// Mode is a kind of credential that is taken.
+// Mode is a kind of credential that is accepted.
 type Mode string
 
-// The modes. None stands alone, and for it there is no Authenticator.
+// The modes. None excludes the others and needs no Authenticator.
 const (
-	None  Mode = "none"  // the tenant is what the header Sluice-Tenant says
+	None  Mode = "none"  // the header Sluice-Tenant names the tenant
 	Keys  Mode = "keys"  // API keys
 	JWT   Mode = "jwt"   // JSON Web Tokens of one issuer
 	Guest Mode = "guest" // no credential: a tenant for each address
 )
 
-// Principal is whose traffic a request is.
+// Principal is the authenticated client of a request.
 type Principal struct {
 	Tenant string // for example "acme", "member:u-17", "guest:192.0.2.7"
 	Tier   string // that the credential claims; empty for none
-	KeyID  string // names the credential in logs, without opening anything; empty for guests
+	KeyID  string // names the credential in logs and is no secret; empty for guests
 }
 
-// KeyStore is where API keys are looked up. keystore.ErrUnknownKey says that there is none with
-// this id; any other error means that nothing is known of it now. It is asked by several goroutines
-// at once.
+// KeyStore looks up API keys. keystore.ErrUnknownKey means that there is no key with this id. Any
+// other error means that the lookup failed. Several goroutines use it at once.
 type KeyStore interface {
 	FindKey(ctx context.Context, id string) (keystore.Key, error)
 }
@@ -44,11 +43,11 @@ type Config struct {
 	JWT    JWTConfig
 	Guest  GuestConfig
 	Logger *slog.Logger // default slog.Default()
-	// Guesses are asked before an API key is looked up in the store; nil: all are looked up.
+	// Guesses limits lookups of API keys in the store; nil: no limit.
 	Guesses *Guesses
 }
 
-// Authenticator tells principals. It is safe for concurrent use.
+// Authenticator authenticates requests. It is safe for concurrent use.
 type Authenticator struct {
 	modes  map[Mode]bool
 	keys   *keyCache
@@ -59,9 +58,8 @@ type Authenticator struct {
 	address func(*http.Request) (string, bool)
 }
 
-// New makes an authenticator. Keys that are fetched from a URL are refreshed until ctx ends; that
-// they cannot be had now is no error. What cannot work is one: a mode that is none, or settings of
-// a mode that break a rule.
+// New makes an authenticator. It refreshes keys from a URL until ctx ends; a failed fetch is no
+// error. An unknown mode, or settings of a mode that break a rule, are errors.
 func New(ctx context.Context, c Config) (*Authenticator, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -99,8 +97,8 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 // Takes reports whether the mode is on.
 func (a *Authenticator) Takes(mode Mode) bool { return a.modes[mode] }
 
-// Authenticate tells whose request it is. A *Refusal says why it is nobody's; any other error, such
-// as *TooManyGuesses or one that wraps queue.ErrUnavailable or ErrNoKeys, that it cannot be told
+// Authenticate returns the principal of a request, or a *Refusal. Any other error, such as
+// *TooManyGuesses or one that wraps queue.ErrUnavailable or ErrNoKeys, means that it cannot decide
 // now.
 func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	c, err := credentialOf(r.Header)
@@ -124,20 +122,20 @@ func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	}
 }
 
-// Good reports whether a request that was let in once may go on, for answers that last: false once
-// its credential is refused. While that cannot be told it may.
+// Good reports whether a request that was accepted may go on, for long answers: false once its
+// credential is refused. While Authenticate cannot decide, it is true.
 func (a *Authenticator) Good(r *http.Request) bool {
 	_, err := a.Authenticate(r)
 	var refusal *Refusal
 	return !errors.As(err, &refusal)
 }
 
-// byKey compares before it looks at anything else, so that only who has the secret learns, by the
-// time it takes, of the expiry.
+// byKey compares the secret before the expiry, so that its duration tells the expiry only to
+// clients that have the secret.
 func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
 		address := func() string { text, _ := a.address(r); return text }
-		if err := a.guesses.Look(r.Context(), c.id, address); err != nil {
+		if err := a.guesses.Allow(r.Context(), c.id, address); err != nil {
 			return Principal{}, err
 		}
 	}
@@ -161,30 +159,30 @@ type Class string
 
 // The classes of refusals.
 const (
-	Missing   Class = "missing"        // no credential, and guests are not taken
-	Malformed Class = "malformed"      // not one credential, or none of a kind that there is
-	NotTaken  Class = "not-taken"      // of a kind that is not taken here
+	Missing   Class = "missing"        // no credential, and guests are not accepted
+	Malformed Class = "malformed"      // several credentials, or one of no known kind
+	NotTaken  Class = "not-taken"      // of a kind whose mode is off
 	BadKey    Class = "key"            // an API key that is unknown, revoked or expired, or whose secret is wrong
 	BadToken  Class = "token"          // a JWT that no key of the issuer has signed, or that cannot be read
 	Expired   Class = "token-expired"  // a JWT past its time
 	NotYet    Class = "token-early"    // a JWT before its time
 	Elsewhere Class = "token-audience" // a JWT of another issuer, or for another audience
 	NoTenant  Class = "token-tenant"   // a JWT that names no tenant
-	NoAddress Class = "address"        // a guest whose address cannot be told
+	NoAddress Class = "address"        // a guest whose address is unknown
 )
 
-// details are what each class tells the client.
+// details are the texts for the client, by class.
 var details = map[Class]string{
 	Missing:   "send an API key or a token as Authorization: Bearer",
 	Malformed: "send one API key or token, once, as Authorization: Bearer or X-API-Key",
-	NotTaken:  "credentials of this kind are not taken here; an API key begins with sluice_, and a token is a JSON Web Token",
+	NotTaken:  "credentials of this kind are not accepted here; an API key begins with sluice_, and a token is a JSON Web Token",
 	BadKey:    "the API key is unknown, revoked or expired",
 	BadToken:  "the token cannot be verified",
-	Expired:   "the token is expired, or does not say when it will be",
+	Expired:   "the token is expired, or has no expiry",
 	NotYet:    "the token is not valid yet",
 	Elsewhere: "the token is of another issuer or for another audience",
 	NoTenant:  "the token names no tenant",
-	NoAddress: "the client's address cannot be told: a proxy sent none, or one that cannot be read",
+	NoAddress: "the client's address is unknown: a proxy sent none, or an invalid one",
 }
 
 // Classes are all classes of refusals.
@@ -197,10 +195,10 @@ func Classes() []Class {
 	return classes
 }
 
-// Refusal is why a request is nobody's. It holds nothing that the client sent.
+// Refusal is the reason why a request is not authenticated. It holds nothing that the client sent.
 type Refusal struct{ Class Class }
 
-// Shown reports whether a credential was shown, which may have been a guess.
+// Shown reports whether the request had a credential, which may have been a guess.
 func (r *Refusal) Shown() bool { return r.Class != Missing && r.Class != NoAddress }
 
 func refuse(c Class) *Refusal { return &Refusal{c} }

@@ -13,25 +13,24 @@ import (
 
 const (
 	keyAge        = time.Second     // how old an answer of the store may be
-	lookupTimeout = 2 * time.Second // of one question to the store, which many requests may wait for
-	cacheMost     = 10_000          // answers of each kind that are remembered
+	lookupTimeout = 2 * time.Second // of one lookup in the store, which many requests may wait for
+	cacheMost     = 10_000          // answers of each kind that are cached
 )
 
-// keyCache remembers for a second what the store said of an id, and asks it once for all who want
-// to know at the same time. Keys that exist are remembered apart from those that do not, so that a
-// flood of ids that were never made pushes out nothing that is of use.
+// keyCache caches lookups of the store for a second, and shares a lookup among concurrent requests.
+// Known and unknown keys have separate caches, so that a flood of invented ids evicts no real key.
 type keyCache struct {
 	store KeyStore
 
 	mu      sync.Mutex
-	asked   map[string]*lookup // questions under way; as many as requests that wait, at the most
+	asked   map[string]*lookup // lookups in flight; at most one per waiting request
 	known   *simplelru.LRU[string, *lookup]
 	unknown *simplelru.LRU[string, *lookup]
 }
 
-// lookup is one question to the store.
+// lookup is one lookup in the store.
 type lookup struct {
-	began time.Time // before the store was asked: nothing said after it can be missing in the answer by more than its age
+	began time.Time // before the call of the store, so that the answer is never older than it seems
 	done  chan struct{}
 	key   keystore.Key // as err, once done is closed
 	err   error
@@ -43,7 +42,7 @@ func newKeyCache(store KeyStore) *keyCache {
 	return &keyCache{store: store, asked: map[string]*lookup{}, known: known, unknown: unknown}
 }
 
-// find returns the key as the store had it at most a second ago.
+// find returns the key in the state of at most a second ago.
 func (c *keyCache) find(ctx context.Context, id string) (keystore.Key, error) {
 	l := c.lookup(ctx, id)
 	select {
@@ -54,7 +53,7 @@ func (c *keyCache) find(ctx context.Context, id string) (keystore.Key, error) {
 	}
 }
 
-// lookup is an answer that is young enough, a question that is, or a new one.
+// lookup returns a cached answer or a lookup in flight that is young enough, or starts one.
 func (c *keyCache) lookup(ctx context.Context, id string) *lookup {
 	now := time.Now()
 	c.mu.Lock()
@@ -68,7 +67,7 @@ func (c *keyCache) lookup(ctx context.Context, id string) *lookup {
 	}
 	l := &lookup{began: now, done: make(chan struct{})}
 	c.asked[id] = l
-	// The client that happened to come first may leave, the others still want the answer.
+	// The first client may disconnect while others wait for the answer.
 	go c.ask(context.WithoutCancel(ctx), id, l)
 	return l
 }
@@ -80,7 +79,7 @@ func (c *keyCache) ask(ctx context.Context, id string, l *lookup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(l.done)
-	if c.asked[id] == l { // else a younger question has taken its place
+	if c.asked[id] == l { // else a younger lookup has replaced it
 		delete(c.asked, id)
 	}
 	switch {
@@ -91,7 +90,7 @@ func (c *keyCache) ask(ctx context.Context, id string, l *lookup) {
 	}
 }
 
-// remember stores the answer, unless a younger one is there: answers may arrive out of order.
+// remember caches the answer, unless a younger one is cached: answers may arrive out of order.
 func remember(answers *simplelru.LRU[string, *lookup], id string, l *lookup) {
 	if have, known := answers.Peek(id); !known || have.began.Before(l.began) {
 		answers.Add(id, l)

@@ -19,7 +19,7 @@ const (
 	maxToken = 8 << 10 // bytes of a token; larger ones are not worth verifying
 )
 
-// credential is what a request shows. The zero value is none.
+// credential is the credential of a request. The zero value is none.
 type credential struct {
 	key   apiKey
 	token string // a JWT, not verified
@@ -47,8 +47,8 @@ func (k apiKey) opens(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(got[:], hash[:]) == 1
 }
 
-// credentialOf reads the one credential that the headers carry. A header that is there but empty is
-// a bad credential, not none: who sends it meant to show one.
+// credentialOf reads the one credential in the headers. An empty header is a bad credential, not
+// none: the client meant to send one.
 func credentialOf(h http.Header) (credential, error) {
 	authorization, hasAuthorization := h["Authorization"]
 	key, hasKey := h["X-Api-Key"]
@@ -67,11 +67,11 @@ func credentialOf(h http.Header) (credential, error) {
 	return parseCredential(strings.TrimLeft(text, " "))
 }
 
-// parseCredential tells the kinds apart by their form.
+// parseCredential finds the kind by the form.
 func parseCredential(text string) (credential, error) {
 	switch {
 	case strings.HasPrefix(text, keyPrefix):
-		// One that no key can be is as unknown as any other, and never reaches the store.
+		// A malformed key is answered as an unknown one, without a lookup.
 		id, secret := text[len(keyPrefix):], ""
 		if len(text) == keyLength {
 			id, secret = id[:idLength], id[idLength:]
@@ -105,11 +105,11 @@ func NewSecret() Secret {
 	return Secret{strings.Repeat("0", secretLength-len(digits)) + digits}
 }
 
-// Hash is what is stored of it.
+// Hash is the stored form of the secret.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(s.text)) }
 
 // Key is the whole API key, for the client alone.
 func (s Secret) Key(id string) string { return keyPrefix + id + "_" + s.text }
 
-// String keeps the secret out of whatever is printed by accident.
+// String hides the secret in output by accident.
 func (Secret) String() string { return "(hidden)" }

@@ -83,8 +83,8 @@ func flipped(c byte) byte {
 	return 'x'
 }
 
-// What a client is told depends on the class alone.
-func TestRefusalsTellNothing(t *testing.T) {
+// The detail for the client depends only on the class.
+func TestRefusalsRevealNothing(t *testing.T) {
 	for _, class := range Classes() {
 		r := refuse(class)
 		if r.Error() == "" || !strings.HasPrefix(r.Challenge(), "Bearer ") {

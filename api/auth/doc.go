@@ -1,19 +1,18 @@
-// Package auth decides whose traffic a request is: the tenant, and the tier that its credential
+// Package auth authenticates requests: it finds the tenant, and the tier that the credential
 // claims.
 //
 // There are three kinds of credential, each behind a mode that is on or off. An API key is looked
-// up in the store, a JWT is verified with the keys of its issuer, and a guest has none and is told
-// from others by its address. What is sent decides the kind, and a credential that is not good is
-// refused: it never falls through to another kind, so that nobody gets in as a guest whose key was
-// revoked. Without this package, in the mode none, a tenant is whoever says so.
+// up in the store. A JWT is verified with the keys of its issuer. A guest has no credential and is
+// identified by its address. The request decides the kind. An invalid credential is refused and
+// never falls through to another kind: a client with a revoked key does not become a guest. In the
+// mode none, without this package, a header names the tenant.
 //
-// A Refusal says what class of mistake it was and no more: not which of a key's two halves was
-// wrong, and nothing of the credential itself. What is stored of a key's secret is its SHA-256;
-// keys have 256 random bits, so a slow hash would protect nothing.
+// A Refusal names the class of the mistake and no more: not which of a key's two halves was wrong,
+// and nothing of the credential itself. The store keeps the SHA-256 of a key's secret. Keys have
+// 256 random bits, so a slow hash would protect nothing.
 //
 // # How long a revoked key works
 //
-// Keys are remembered for at most a second, counted from before the store was asked. So a
-// revocation holds within a second in every process, and a busy key costs the store one question a
-// second of each.
+// Keys are cached for at most a second, counted from before the lookup. So a revocation holds
+// within a second in every process, and a busy key costs one lookup a second per process.
 package auth

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// GuessLimit is how many wrong credentials of one address are answered with 401 within
-	// guessPeriod. Then it is 429.
+	// GuessLimit is the number of wrong credentials of one address within guessPeriod that are
+	// answered with 401. Further ones are answered with 429.
 	GuessLimit  = 10
 	guessPeriod = time.Minute
-	// guessesHeld bounds the addresses, and the good credentials, that are remembered.
+	// guessesHeld bounds the addresses, and the good credentials, in memory.
 	guessesHeld = 10_000
 	// turnsPerSecond is how many credentials a second of addresses beyond their limit are looked up
 	// in the store, turnWait how long a request waits for its turn.
@@ -25,11 +25,10 @@ const (
 
 // Guesses counts the wrong credentials of each address in this process, for all listeners together.
 //
-// It never refuses a credential that can be verified here: such as the admin token, or a token that
-// an issuer has signed. What must be looked up in the store is looked up if it has been good
-// before. Else, once the address is beyond its limit, it waits for one of a few turns a second. So
-// a flood of guesses costs the store little, and who shows a valid credential is let in from the
-// same address.
+// It never refuses a credential that is verified without the store, such as the admin token or a
+// signed JWT, nor one that was good before. Other lookups from an address beyond its limit wait for
+// one of a few turns a second. So a flood of guesses costs the store little, and clients with a
+// valid credential get in from the same address.
 type Guesses struct {
 	turns *rate.Limiter
 
@@ -51,7 +50,7 @@ func NewGuesses() *Guesses {
 	return &Guesses{turns: rate.NewLimiter(turnsPerSecond, turnsPerSecond), wrong: wrong, good: good}
 }
 
-// TooManyGuesses refuses to look at a credential.
+// TooManyGuesses means that an address has sent too many wrong credentials.
 type TooManyGuesses struct {
 	Wait time.Duration // until the address may guess again
 }
@@ -60,9 +59,9 @@ func (e *TooManyGuesses) Error() string {
 	return fmt.Sprintf("more than %d credentials of the client's address were wrong within a minute", GuessLimit)
 }
 
-// Look returns nil when the credential of this name may be looked up in the store, and else
-// *TooManyGuesses. address is called only where it matters.
-func (g *Guesses) Look(ctx context.Context, name string, address func() string) error {
+// Allow returns nil when the credential of this name may be looked up in the store, else
+// *TooManyGuesses. It calls address only if it needs it.
+func (g *Guesses) Allow(ctx context.Context, name string, address func() string) error {
 	g.mu.Lock()
 	if _, good := g.good.Get(name); good {
 		g.mu.Unlock()
@@ -100,7 +99,7 @@ func (g *Guesses) Wrong(address string) error {
 	return nil
 }
 
-// left is how long the address stays beyond its limit; 0 if it is not.
+// left is the time for which the address stays beyond its limit; 0 if it is below.
 func (t tally) left(now time.Time) time.Duration {
 	if t.n < GuessLimit {
 		return 0
@@ -108,7 +107,7 @@ func (t tally) left(now time.Time) time.Duration {
 	return max(0, guessPeriod-now.Sub(t.since))
 }
 
-// Right remembers the name of a credential that is good.
+// Right stores the name of a good credential.
 func (g *Guesses) Right(name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,7 +16,7 @@ func TestGuesses(t *testing.T) {
 		here := func() string { return "192.0.2.1" }
 		var many *TooManyGuesses
 		for n := range GuessLimit {
-			if err := errors.Join(g.Wrong(here()), g.Look(t.Context(), "elsewhere", func() string { return "192.0.2.2" })); err != nil {
+			if err := errors.Join(g.Wrong(here()), g.Allow(t.Context(), "elsewhere", func() string { return "192.0.2.2" })); err != nil {
 				t.Fatalf("guess %d: %v", n, err)
 			}
 		}
@@ -26,14 +26,14 @@ func TestGuesses(t *testing.T) {
 		if err := g.Wrong("192.0.2.2"); err != nil {
 			t.Errorf("another address: %v", err)
 		}
-		// A flood: few are looked at, and what has been good is always.
+		// A flood: few are looked up, and known good ones always pass.
 		g.Right("good")
 		var looked atomic.Int64
 		var all sync.WaitGroup
 		start := time.Now()
 		for n := range 1000 {
 			all.Go(func() {
-				if g.Look(t.Context(), fmt.Sprint(n), here) == nil {
+				if g.Allow(t.Context(), fmt.Sprint(n), here) == nil {
 					looked.Add(1)
 				}
 			})
@@ -41,14 +41,14 @@ func TestGuesses(t *testing.T) {
 		all.Wait()
 		most := int64(turnsPerSecond + turnsPerSecond*turnWait/time.Second + 1)
 		if n := looked.Load(); n > most || time.Since(start) > turnWait {
-			t.Errorf("%d are looked at, after %v", n, time.Since(start))
+			t.Errorf("%d are looked up, after %v", n, time.Since(start))
 		}
 		start = time.Now()
-		if err := g.Look(t.Context(), "good", here); err != nil || time.Since(start) != 0 {
+		if err := g.Allow(t.Context(), "good", here); err != nil || time.Since(start) != 0 {
 			t.Errorf("a good one: %v after %v", err, time.Since(start))
 		}
 		// One that was never seen gets its turn once the flood is over.
-		if err := g.Look(t.Context(), "new", here); err != nil {
+		if err := g.Allow(t.Context(), "new", here); err != nil {
 			t.Errorf("a new one: %v", err)
 		}
 		time.Sleep(guessPeriod)

@@ -8,13 +8,13 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 )
 
-// GuestConfig is how clients without a credential are told apart.
+// GuestConfig holds the settings for clients without a credential.
 type GuestConfig struct {
-	TrustedProxies []netip.Prefix // whose X-Forwarded-For is believed; empty: the address of the connection counts alone
+	TrustedProxies []netip.Prefix // whose X-Forwarded-For is trusted; empty: only the address of the connection counts
 	Tier           string         // of every guest; empty for none
 }
 
-// guests tells clients apart by their addresses.
+// guests identifies clients by their addresses.
 type guests struct {
 	tier     string
 	clientIP func(http.Handler) http.Handler
@@ -42,7 +42,7 @@ func ProxyRule(p netip.Prefix) string {
 	case !p.IsValid():
 		return "must be a prefix, such as 10.1.2.3/32"
 	case p.Bits() == 0:
-		return "must not be every address: then no client would be told from a proxy"
+		return "must not be every address: then every client would be a proxy"
 	case p.Addr().Is4In6():
 		return "must be written as IPv4"
 	}
@@ -65,8 +65,8 @@ func (g *guests) principal(r *http.Request) (Principal, error) {
 // guestPrefix begins the tenants that are guests.
 const guestPrefix = "guest:"
 
-// guestBits is how much of an IPv6 address names a guest: a host has the rest for itself and may
-// change it at will.
+// guestBits is the length of the IPv6 prefix that names a guest: a host may change the rest at
+// will.
 const guestBits = 64
 
 // guestName is the tenant of an address: guest:192.0.2.7, or the /64 of an IPv6 address as in

@@ -23,21 +23,21 @@ import (
 
 const (
 	defaultRefresh = 5 * time.Minute
-	fetchTimeout   = 5 * time.Second  // of one fetch, which may hold a request with a key id that is not known
-	fetchAgain     = 10 * time.Second // between two fetches that unknown key ids ask for, so that they cannot be used as a lever
-	fileAge        = 5 * time.Second  // between two looks at whether a file has changed
+	fetchTimeout   = 5 * time.Second  // of one fetch; a request with an unknown key id may wait for it
+	fetchAgain     = 10 * time.Second // between two fetches because of unknown key ids, which a flood may contain
+	fileAge        = 5 * time.Second  // between two checks of a file for changes
 	maxSet         = 1 << 20          // bytes of a JWKS
 )
 
-// keySet is the keys of a JWKS, a file or a URL. Those for signatures with a private key alone are
-// taken: a secret has no place in a set that is made to be published.
+// keySet holds the keys of a JWKS, a file or a URL. It accepts only asymmetric keys: a JWKS is made
+// to be published, so it must not hold secrets.
 type keySet struct {
 	storage jwkset.Storage // of a URL, refreshed by itself
 	file    *keyFile
 }
 
-// newKeySet reads the set. A file must be there and be good; a URL is tried again until ctx ends,
-// for the issuer may start later than this process.
+// newKeySet reads the set. A file must be valid; a URL is fetched again until ctx ends, because the
+// issuer may start later than this process.
 func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slog.Logger) (*keySet, error) {
 	if !IsURL(from) {
 		f := &keyFile{path: from, log: log}
@@ -52,7 +52,7 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
 		RefreshErrorHandlerFunc: func(string) func(context.Context, error) {
 			return func(_ context.Context, err error) {
-				log.Warn("the keys of the issuer of tokens cannot be fetched; those that were are used on", "error", withoutURL(err))
+				log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use", "error", withoutURL(err))
 			}
 		},
 	})
@@ -62,7 +62,7 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 	return &keySet{storage: fetched.Storage()}, nil
 }
 
-// withoutURL leaves the address, which may hold a password, out of an error of a fetch.
+// withoutURL removes the URL, which may hold a password, from the error of a fetch.
 func withoutURL(err error) error {
 	var fetch *url.Error
 	if errors.As(err, &fetch) {
@@ -71,13 +71,13 @@ func withoutURL(err error) error {
 	return err
 }
 
-// IsURL tells an address of a JWKS from a path.
+// IsURL reports whether the JWKS is a URL, not a path.
 func IsURL(from string) bool {
 	return strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://")
 }
 
-// find is the keys of the set, fetched anew where none has this id. ErrNoKeys if the set could not
-// be had yet.
+// find returns the keys of the set, fetched again if none has this id. ErrNoKeys means that no
+// fetch has succeeded yet.
 func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, error) {
 	if s.file != nil {
 		return s.file.keys(), nil
@@ -85,7 +85,7 @@ func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, 
 	all, err := s.storage.KeyReadAll(ctx)
 	known := func(k jwkset.JWK) bool { return k.Marshal().KID == kid }
 	if err == nil && (len(all) == 0 || named && !slices.ContainsFunc(all, known)) {
-		_, _ = s.storage.KeyRead(ctx, kid) // asks the issuer again, unless that was done just now
+		_, _ = s.storage.KeyRead(ctx, kid) // fetches again, at most once in fetchAgain
 		all, err = s.storage.KeyReadAll(ctx)
 	}
 	if err != nil || len(all) == 0 {
@@ -94,8 +94,8 @@ func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, 
 	return keysOf(all), nil
 }
 
-// keysOf are the keys that verify tokens, each with its own algorithm. One that says it is for
-// something else is left out.
+// keysOf returns the keys that verify tokens, each with its own algorithm. Keys for other uses are
+// left out.
 func keysOf(set []jwkset.JWK) []TokenKey {
 	var keys []TokenKey
 	for _, k := range set {
@@ -113,15 +113,15 @@ func keysOf(set []jwkset.JWK) []TokenKey {
 	return keys
 }
 
-// keyFile is a JWKS in a file, which is read again when it changes. While it cannot be read, the
-// keys of before are used on.
+// keyFile is a JWKS in a file. It reads the file again after a change. If that fails, it keeps the
+// former keys.
 type keyFile struct {
 	path string
 	log  *slog.Logger
 
 	mu      sync.Mutex
-	looked  time.Time
-	changed time.Time // as the file system says
+	checked time.Time
+	changed time.Time // the file's modification time
 	size    int64
 	found   []TokenKey
 }
@@ -130,15 +130,15 @@ func (f *keyFile) keys() []TokenKey {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	if now.Sub(f.looked) < fileAge {
+	if now.Sub(f.checked) < fileAge {
 		return f.found
 	}
-	f.looked = now
+	f.checked = now
 	if info, err := os.Stat(f.path); err == nil && info.ModTime().Equal(f.changed) && info.Size() == f.size {
 		return f.found
 	}
 	if err := f.read(); err != nil {
-		f.log.Warn("the keys of the issuer of tokens cannot be read; those of before are used on", "error", err)
+		f.log.Warn("the JWKS file of the token issuer cannot be read; keys read before stay in use", "error", err)
 	}
 	return f.found
 }
@@ -157,8 +157,8 @@ func (f *keyFile) read() error {
 	return nil
 }
 
-// ReadKeySet reads the keys of a JWKS file that can verify tokens. Its error is the rule that is
-// broken; to have no such key breaks one.
+// ReadKeySet reads the keys of a JWKS file that can verify tokens. Its error is the rule that the
+// file breaks; a file without such a key breaks one.
 func ReadKeySet(path string) ([]TokenKey, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -172,7 +172,7 @@ func ReadKeySet(path string) ([]TokenKey, error) {
 	if len(content) > maxSet {
 		return nil, fmt.Errorf("must be at most %d bytes", maxSet)
 	}
-	// The errors below would quote what is in the file.
+	// The errors of the libraries would quote the content of the file.
 	read, err := keyfunc.NewJWKSetJSON(json.RawMessage(content))
 	if err != nil {
 		return nil, errors.New("must be a JWK set (RFC 7517)")
@@ -188,7 +188,7 @@ func ReadKeySet(path string) ([]TokenKey, error) {
 	return keys, nil
 }
 
-// rootOf is the reason without the path, which is named beside it.
+// rootOf is the cause without the path, which the caller names.
 func rootOf(err error) error {
 	var cause *os.PathError
 	if errors.As(err, &cause) {

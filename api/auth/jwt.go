@@ -24,8 +24,9 @@ type JWTConfig struct {
 	Refresh     time.Duration // how often the JWKS is read again; default 5m
 }
 
-// ErrNoKeys means that the issuer's keys could not be fetched yet, so that no token can be judged.
-var ErrNoKeys = errors.New("auth: the issuer's keys are not there yet")
+// ErrNoKeys means that the issuer's keys could not be fetched yet, so that no token can be
+// verified.
+var ErrNoKeys = errors.New("auth: the issuer's keys have not been fetched yet")
 
 const (
 	memberPrefix = "member:"
@@ -75,7 +76,7 @@ func (t *tokens) principal(ctx context.Context, text string) (Principal, error) 
 	case err == nil:
 	case errors.Is(err, ErrNoKeys):
 		return Principal{}, ErrNoKeys
-	case !errors.Is(err, jwt.ErrTokenInvalidClaims): // nothing in it can be believed
+	case !errors.Is(err, jwt.ErrTokenInvalidClaims): // not even its claims are verified
 		return Principal{}, refuse(BadToken)
 	case errors.Is(err, jwt.ErrTokenInvalidIssuer), errors.Is(err, jwt.ErrTokenInvalidAudience):
 		return Principal{}, refuse(Elsewhere)
@@ -106,9 +107,9 @@ func (t *tokens) principal(ctx context.Context, text string) (Principal, error) 
 
 var errKey = errors.New("auth: no key fits the token")
 
-// candidates are the keys that may have signed the token: of its algorithm and, where it names one,
-// of its key id. A key without an id may have signed any. The set is not asked for an id that a key
-// of the configuration has.
+// candidates returns the keys that may have signed the token: those of its algorithm and, if it
+// names one, of its key id. A key without an id may have signed any. The set is not searched for an
+// id that a key of the configuration has.
 func (t *tokens) candidates(ctx context.Context, token *jwt.Token) (any, error) {
 	if _, critical := token.Header["crit"]; critical {
 		return nil, fmt.Errorf("%w: it has extensions that must be understood (RFC 7515)", errKey)
@@ -116,7 +117,7 @@ func (t *tokens) candidates(ctx context.Context, token *jwt.Token) (any, error) 
 	kid, named := "", false
 	if value, present := token.Header["kid"]; present {
 		if kid, named = value.(string); !named {
-			return nil, fmt.Errorf("%w: its key id is no text", errKey)
+			return nil, fmt.Errorf("%w: its key id is not a string", errKey)
 		}
 	}
 	var set jwt.VerificationKeySet

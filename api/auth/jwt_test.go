@@ -303,17 +303,17 @@ func TestKeySetFile(t *testing.T) {
 	check("another key under the id", sign(t, RS256, p.other, id("r"), claims()), "refused: token")
 	check("a key to come", next, "refused: token")
 
-	// passed lets the time pass after which the file is looked at again.
+	// passed lets the time pass after which the file is checked again.
 	passed := func() {
 		a.tokens.set.file.mu.Lock()
 		defer a.tokens.set.file.mu.Unlock()
-		a.tokens.set.file.looked = time.Time{}
+		a.tokens.set.file.checked = time.Time{}
 	}
 	publish([]byte(`{"keys":`))
 	passed()
 	check("a torn file leaves the keys of before", first, "member:u-17")
 	publish(jwks(t, map[string]any{"d": p.ed.Public()}))
-	check("a change is not looked for at once", next, "refused: token")
+	check("a change is not noticed at once", next, "refused: token")
 	passed()
 	check("a new key", next, "member:u-17")
 	check("a key that is gone", first, "refused: token")
@@ -334,7 +334,7 @@ func TestKeySetFilesThatAreNone(t *testing.T) {
 	}
 }
 
-// A set that cannot be fetched makes tokens unjudged, not refused, until it is there; then it is
+// A set that cannot be fetched leaves tokens undecided, not refused. Once fetched, it is
 // used on whatever becomes of the issuer.
 func TestKeySetOfAURL(t *testing.T) {
 	p := keyPairs()
@@ -361,13 +361,13 @@ func TestKeySetOfAURL(t *testing.T) {
 	content.Store(&set)
 	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
 	for got := ""; got != "member:u-17"; got = outcome(t, a, token(good)) {
 		select {
 		case <-deadline.C:
 			t.Fatal("the keys never came: " + got)
-		case <-look.C:
+		case <-poll.C:
 		}
 	}
 	content.Store(nil)

@@ -34,10 +34,10 @@ const (
 type TokenKey struct {
 	id        string // empty: of tokens with any key id
 	algorithm string
-	key       any // []byte, *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey, as the algorithm wants it
+	key       any // []byte, *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey, by the algorithm
 }
 
-// NewSecretKey is a key for HS256. Its error is the rule that is broken, and does not quote the
+// NewSecretKey makes a key for HS256. Its error is the rule that the secret breaks, without the
 // secret.
 func NewSecretKey(id, secret string) (TokenKey, error) {
 	if len(secret) < leastSecret {
@@ -46,8 +46,8 @@ func NewSecretKey(id, secret string) (TokenKey, error) {
 	return TokenKey{id, HS256, []byte(secret)}, nil
 }
 
-// NewPublicKey is a key for RS256, ES256 or EdDSA, out of a public key or a certificate in PEM. Its
-// error is the rule that is broken.
+// NewPublicKey makes a key for RS256, ES256 or EdDSA from a public key or a certificate in PEM. Its
+// error is the rule that the text breaks.
 func NewPublicKey(id, algorithm, text string) (TokenKey, error) {
 	if algorithm == HS256 || !slices.Contains(Algorithms(), algorithm) {
 		return TokenKey{}, fmt.Errorf("must be for one of %s", strings.Join(Algorithms()[1:], ", "))
@@ -72,7 +72,7 @@ func NewPublicKey(id, algorithm, text string) (TokenKey, error) {
 		return TokenKey{}, errors.New("must be a public key or a certificate; a private key stays with the issuer")
 	}
 	if err != nil {
-		return TokenKey{}, errors.New("must be a public key or certificate that can be read")
+		return TokenKey{}, errors.New("must be a valid public key or certificate")
 	}
 	fits, rule := algorithmOf(key)
 	switch {
@@ -84,7 +84,7 @@ func NewPublicKey(id, algorithm, text string) (TokenKey, error) {
 	return TokenKey{id, algorithm, key}, nil
 }
 
-// algorithmOf is the one algorithm that the public key is used with, or the rule that it breaks.
+// algorithmOf returns the one algorithm of a public key, or the rule that the key breaks.
 func algorithmOf(key any) (algorithm, rule string) {
 	switch k := key.(type) {
 	case *rsa.PublicKey:

@@ -1,6 +1,6 @@
 // Package client is a small Go client of the Sluice API, for the command line and for programs. A
-// Client talks to one listener: the intake for jobs, the admin listener for tenants. It retries
-// nothing: that is the caller's decision, for which Error.RetryAfter says when.
+// Client uses one listener: the intake for jobs, the admin listener for tenants. It retries
+// nothing: the caller may, after Error.RetryAfter.
 package client
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// maxAnswer bounds what is read of an answer; a page of 1,000 jobs is below it, whatever their
-// upstream answered.
+// maxAnswer bounds the bytes read of an answer. A page of 1,000 jobs is below it, even with the
+// longest answers of the upstream.
 const maxAnswer = 64 << 20
 
 // Client calls one listener of one server. It is safe for concurrent use.
@@ -33,17 +33,17 @@ type Client struct {
 	known string // query of changes of tenants
 }
 
-// Known is the client with changes of tenants that nobody has heard of refused, as an *Error of the
-// kind unknown-tenant: a misspelt name makes no tenant.
+// Known returns a client whose changes of unknown tenants are refused, as an *Error of the kind
+// unknown-tenant. So a misspelt name makes no tenant.
 func (c *Client) Known() *Client {
 	known := *c
 	known.known = "?create=false"
 	return &known
 }
 
-// New is a client of the server at base, such as "http://127.0.0.1:8080". token, the admin token or
-// an API key or JWT, is sent as bearer token unless it is empty; hc is the transport, nil for
-// http.DefaultClient. Bound calls by their contexts.
+// New returns a client of the server at base, such as "http://127.0.0.1:8080". token, the admin
+// token or an API key or JWT, is sent as bearer token unless it is empty; hc is the transport, nil
+// for http.DefaultClient. Bound calls by their contexts.
 func New(base, token string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -58,8 +58,7 @@ func New(base, token string, hc *http.Client) (*Client, error) {
 	return &Client{base: strings.TrimRight(base, "/"), token: token, http: hc}, nil
 }
 
-// Error is an answer that was not a success, with what the server says of it. Its text is the
-// detail.
+// Error is an answer that is not a success, with the server's problem. Its text is the detail.
 type Error struct {
 	wire.Problem
 	RetryAfter time.Duration // 0 if the server does not say
@@ -80,7 +79,7 @@ func (e *Error) Error() string {
 // problem.
 func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')+1:] }
 
-// Submission is a job to be submitted and how.
+// Submission is a job with the options of its submission.
 type Submission struct {
 	wire.Submission
 	Tenant         string        // empty: that of the token, or the server's "default"
@@ -88,10 +87,10 @@ type Submission struct {
 	Wait           time.Duration // how long to wait for the job's end, whole seconds up to 30; 0: not at all
 }
 
-// Submitted is what became of a submission. The job is done only where the wait sufficed.
+// Submitted is the result of a submission. The job is done only if it ended within the wait.
 type Submitted struct {
 	Job      wire.Job
-	Replayed bool // the idempotency key was known: the job is the one of then
+	Replayed bool // the idempotency key was known: the job is the earlier one
 }
 
 // Submit submits one job. A refusal is an *Error.
@@ -119,7 +118,7 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 }
 
 // SubmitBatch submits up to 1,000 jobs of one tenant in one step.
-func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.BatchVerdict, error) {
+func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.JobResult, error) {
 	jobs := make([]json.RawMessage, len(b.Jobs))
 	for i, job := range b.Jobs {
 		body, err := encodeJob(job.Submission, job.IdempotencyKey)
@@ -131,13 +130,13 @@ func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) (
 	return c.SubmitRaw(ctx, tenant, jobs, b.Atomic)
 }
 
-// BatchFrame is how many bytes the body of SubmitRaw has beside the jobs and a comma for each.
+// BatchFrame is the number of bytes of a body of SubmitRaw without the jobs and a comma for each.
 const BatchFrame = len(batchHead) + len(batchTail) + len(batchAtomic)
 
 const batchHead, batchTail, batchAtomic = `{"jobs":[`, `]`, `,"atomic":true}`
 
-// SubmitRaw is SubmitBatch with jobs that are JSON already; they are sent as they stand.
-func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.BatchVerdict, error) {
+// SubmitRaw is SubmitBatch with jobs in JSON, which are sent byte for byte.
+func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.JobResult, error) {
 	var body bytes.Buffer
 	body.WriteString(batchHead)
 	for i, job := range jobs {
@@ -157,12 +156,12 @@ func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMe
 		return nil, err
 	}
 	if len(out.Items) != len(jobs) {
-		return nil, fmt.Errorf("client: %d verdicts for %d jobs", len(out.Items), len(jobs))
+		return nil, fmt.Errorf("client: %d results for %d jobs", len(out.Items), len(jobs))
 	}
 	return out.Items, nil
 }
 
-// rawBody is a body that is JSON already.
+// rawBody is a body in JSON.
 type rawBody []byte
 
 // encodeJob is the job with its payload byte for byte, which package json would compact and escape.
@@ -238,13 +237,13 @@ func (c *Client) Find(ctx context.Context, id string) (job wire.JobDetail, err e
 	return job, err
 }
 
-// Cancel ends a waiting job.
+// Cancel cancels a waiting job.
 func (c *Client) Cancel(ctx context.Context, tenant, id string) (job wire.Job, err error) {
 	_, err = c.call(ctx, http.MethodDelete, "/v1/jobs/"+segment(id), tenantHeader(tenant), nil, &job)
 	return job, err
 }
 
-// Replay brings a dead job back through its bucket.
+// Replay queues a dead job again.
 func (c *Client) Replay(ctx context.Context, tenant, id string) (job wire.Job, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/jobs/"+segment(id)+"/replay", tenantHeader(tenant), nil, &job)
 	return job, err
@@ -288,7 +287,7 @@ func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant,
 	return t, err
 }
 
-// Drain lets the tenant take no more jobs; those that wait leave.
+// Drain refuses new jobs of the tenant; waiting ones still leave.
 func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil, wire.Reason{Reason: reason}, &t)
 	return t, err
@@ -306,21 +305,21 @@ func (c *Client) Unhold(ctx context.Context, name, reason string) (t wire.Tenant
 	return t, err
 }
 
-// Routes lists the routes with their circuit breakers, those first that need a look.
+// Routes lists the routes with their circuit breakers, failing ones first.
 func (c *Client) Routes(ctx context.Context) (r wire.RouteList, err error) {
 	_, err = c.call(ctx, http.MethodGet, "/v1/routes", nil, nil, &r)
 	return r, err
 }
 
 // Purge cancels the tenant's waiting jobs of the filter and deletes its dead ones: about 10,000 in
-// one call. While the answer has More, give the same filter again with the CreatedBefore of the
-// answer.
+// one call. While the answer has More, repeat the call with the CreatedBefore of the answer in the
+// filter.
 func (c *Client) Purge(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/purge", nil, f, &s)
 	return s, err
 }
 
-// ReplayAll brings the tenant's dead jobs of the filter back, until one finds no place; see Purge
+// ReplayAll queues the tenant's dead jobs of the filter again, until the queue is full; see Purge
 // for More.
 func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/replay", nil, f, &s)
@@ -351,13 +350,13 @@ func (c *Client) History(ctx context.Context, name string) (h wire.History, err 
 	return h, err
 }
 
-// Version asks the admin listener which program it is.
+// Version reads the version of the program from the admin listener.
 func (c *Client) Version(ctx context.Context) (v wire.Version, err error) {
 	_, err = c.call(ctx, http.MethodGet, "/version", nil, nil, &v)
 	return v, err
 }
 
-// Ready reports, as nil, that the server would take work.
+// Ready returns nil if the server is ready for work.
 func (c *Client) Ready(ctx context.Context) error {
 	_, err := c.call(ctx, http.MethodGet, "/readyz", nil, nil, nil)
 	return err
@@ -413,8 +412,8 @@ func (c *Client) call(ctx context.Context, method, path string, h http.Header, i
 	return resp.Header, nil
 }
 
-// problemOf reads the problem out of an answer. Whatever is not one, such as a proxy's page, keeps
-// its status alone.
+// problemOf reads the problem of an answer. Of any other answer, such as a proxy's page, it keeps
+// only the status.
 func problemOf(resp *http.Response, data []byte) error {
 	e := &Error{}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") {
@@ -447,8 +446,7 @@ func prefer(h http.Header, wait time.Duration) {
 	}
 }
 
-// keyHeader sends the key bare, as its raw bytes, unless it starts with what would make it a
-// structured string.
+// keyHeader sends the key as raw bytes, or quoted if it would be read as a structured string.
 func keyHeader(key string) (string, error) {
 	if !strings.HasPrefix(key, `"`) {
 		return key, nil
@@ -460,7 +458,7 @@ func keyHeader(key string) (string, error) {
 	return quoted, nil
 }
 
-// segment escapes one segment of a path; "." and ".." would otherwise be taken for steps.
+// segment escapes one segment of a path, also "." and "..", which servers would resolve.
 func segment(s string) string {
 	if s == "." || s == ".." {
 		return strings.ReplaceAll(s, ".", "%2E")

@@ -177,7 +177,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 	}
 }
 
-func TestErrorsTellWhatTheServerSays(t *testing.T) {
+func TestErrorsHaveTheServersProblem(t *testing.T) {
 	q, c, admin := serve(t)
 	ctx := t.Context()
 	if _, err := admin.Patch(ctx, "default", map[string]any{"capacity": 1, "rate": map[string]int{"limit": 1, "period_ms": 60000}}); err != nil {

@@ -6,11 +6,10 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// ErrNotSluice is a success that does not say what Sluice would have said: something else listens
-// there.
+// ErrNotSluice means that a successful answer is not one of Sluice: another program listens there.
 var ErrNotSluice = errors.New("the answer is not Sluice's")
 
-// foreign reports whether an answer, decoded, lacks what Sluice never leaves out. Any JSON object
+// foreign reports whether a decoded answer lacks a field that Sluice always sends. Any JSON object
 // would decode.
 func foreign(out any) bool {
 	switch out := out.(type) {

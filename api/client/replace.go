@@ -8,15 +8,15 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Replacement is what Replace puts in the place of a tenant's overrides.
+// Replacement holds the new overrides of a tenant for Replace.
 type Replacement struct {
 	wire.Settings
 	Revision int64 // that the tenant must have; see wire.Tenant
-	DryRun   bool  // change nothing: only check, and tell what the tenant would be
+	DryRun   bool  // only check, and return the tenant as it would be
 }
 
-// Replace is Put for callers who have read the tenant before. If it has another revision by now,
-// the error is an *Error with the status 412.
+// Replace is Put for callers that have read the tenant before. If its revision has changed, the
+// error is an *Error with the status 412.
 func (c *Client) Replace(ctx context.Context, name string, r Replacement) (t wire.Tenant, err error) {
 	path := "/v1/tenants/" + segment(name)
 	if r.DryRun {

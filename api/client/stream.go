@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// ErrQuiet means that nothing came on a stream for too long, not even a heartbeat: the other end
-// may be gone.
-var ErrQuiet = errors.New("client: nothing comes on the stream any more")
+// ErrQuiet means that a stream was silent for too long, without even a heartbeat: the connection
+// may be lost.
+var ErrQuiet = errors.New("client: the stream is silent")
 
 // maxEvent bounds one event of a stream, in bytes; 500 tenants are below it.
 const maxEvent = 8 << 20
@@ -31,30 +31,30 @@ type Stream struct {
 	r      *bufio.Reader
 	idle   time.Duration
 	alarm  *time.Timer
-	quiet  chan struct{} // closed once nothing has come for idle
+	quiet  chan struct{} // closed after a silence of idle
 	cancel context.CancelFunc
 	data   []byte
 }
 
-// Look says what a live stream shows.
-type Look struct {
-	Tenant string // that has events of its own; empty for none
+// View selects the figures of a live stream.
+type View struct {
+	Tenant string // gets events of its own; empty for none
 	Search string // tenants whose name contains it; empty for all
 	Sort   string // depth, oldest_wait, refused or name; empty for the server's
 	Limit  int    // tenants at most, up to 500; 0 for the server's
 }
 
-// Live opens the stream of figures: the events "overview", "tenants" and, of the tenant of the
-// look, "tenant". The transport of the client must not bound the time of a whole answer. A stream
-// on which nothing comes for idle ends with ErrQuiet.
-func (c *Client) Live(ctx context.Context, look Look, idle time.Duration) (*Stream, error) {
+// Live opens the stream of figures: the events "overview" and "tenants", and "tenant" for the
+// tenant of the view. The transport of the client must not bound the time of a whole answer. A
+// stream that is silent for idle ends with ErrQuiet.
+func (c *Client) Live(ctx context.Context, view View, idle time.Duration) (*Stream, error) {
 	query := url.Values{}
-	for name, value := range map[string]string{"tenant": look.Tenant, "q": look.Search, "sort": look.Sort} {
+	for name, value := range map[string]string{"tenant": view.Tenant, "q": view.Search, "sort": view.Sort} {
 		if value != "" {
 			query.Set(name, value)
 		}
 	}
-	return c.stream(ctx, pagePath("/v1/stream", query, "", look.Limit), idle)
+	return c.stream(ctx, pagePath("/v1/stream", query, "", view.Limit), idle)
 }
 
 // stream opens any stream of events; a refusal is an *Error.
@@ -98,7 +98,7 @@ func newStream(body io.ReadCloser, idle time.Duration, cancel context.CancelFunc
 	return s
 }
 
-// signs is the body of a stream; whatever is read of it shows that the other end is there.
+// signs is the body of a stream; each read restarts the time of silence.
 type signs struct{ s *Stream }
 
 func (r signs) Read(p []byte) (int, error) {
@@ -109,8 +109,8 @@ func (r signs) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Next waits for an event. An end of the stream by the server is io.EOF, by silence ErrQuiet; what
-// was begun then is dropped, as the standard of server-sent events has it.
+// Next waits for an event. The error is io.EOF when the server ends the stream, and ErrQuiet after
+// a silence. An incomplete event is dropped, as the standard of server-sent events requires.
 func (s *Stream) Next() (Event, error) {
 	e := Event{Name: "message"}
 	s.data = s.data[:0]
@@ -166,7 +166,7 @@ func (s *Stream) line() ([]byte, error) {
 func (s *Stream) why(err error) error {
 	select {
 	case <-s.quiet:
-		return fmt.Errorf("%w: not a sign for %v", ErrQuiet, s.idle)
+		return fmt.Errorf("%w: no event for %v", ErrQuiet, s.idle)
 	default:
 	}
 	if errors.Is(err, io.EOF) {

@@ -100,7 +100,7 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Live(t.Context(), Look{Tenant: "a b", Search: "&", Sort: "name", Limit: 7}, time.Minute)
+	s, err := c.Live(t.Context(), View{Tenant: "a b", Search: "&", Sort: "name", Limit: 7}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused *Error
-	if _, err := c.Live(t.Context(), Look{}, time.Minute); !errors.As(err, &refused) || refused.Kind() != "unauthorized" {
+	if _, err := c.Live(t.Context(), View{}, time.Minute); !errors.As(err, &refused) || refused.Kind() != "unauthorized" {
 		t.Error(err)
 	}
 }

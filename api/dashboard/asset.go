@@ -24,19 +24,19 @@ var formats = map[string]string{
 
 // asset is a file as it is sent: plain, and compressed where that saves something.
 //
-// Browsers keep it, and ask each time whether it is still the one: names carry no version, so a
-// program that was replaced must never meet modules of the one before.
+// Browsers cache it and revalidate it each time: names have no version, and after an upgrade no
+// module of the old program may be used.
 type asset struct {
 	format string
 	plain  []byte
-	tag    string        // of the plain form; the compressed one is another representation and has another
-	packed func() []byte // compressed when it is first asked for; nil where that saves nothing
+	tag    string        // of the plain form; the compressed form has another
+	packed func() []byte // compressed at the first request; nil if that saves nothing
 }
 
 func newAsset(name string, content []byte) (*asset, error) {
 	format, known := formats[path.Ext(name)]
 	if !known {
-		return nil, fmt.Errorf("%s: a file of a kind that has no media type here", name)
+		return nil, fmt.Errorf("%s: a file with an unknown extension", name)
 	}
 	sum := sha256.Sum256(content)
 	return &asset{
@@ -44,7 +44,7 @@ func newAsset(name string, content []byte) (*asset, error) {
 	}, nil
 }
 
-// pack compresses content, nil if that saves nothing.
+// pack compresses content; nil if that saves nothing.
 func pack(content []byte) []byte {
 	var packed bytes.Buffer
 	zip, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // neither this level nor a buffer fails
@@ -56,7 +56,7 @@ func pack(content []byte) []byte {
 	return packed.Bytes()
 }
 
-// serve answers with the file, or with 304 where the browser has it.
+// serve answers with the file, or with 304 if the browser has it.
 func (a *asset) serve(w http.ResponseWriter, r *http.Request, status int) {
 	h := w.Header()
 	content, tag := a.plain, `"`+a.tag+`"`
@@ -78,7 +78,7 @@ func (a *asset) serve(w http.ResponseWriter, r *http.Request, status int) {
 	h.Set("Content-Length", strconv.Itoa(len(content)))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(content) // a client that is gone cannot be told so
+		_, _ = w.Write(content) // the client may be gone
 	}
 }
 
@@ -95,7 +95,7 @@ func takesGzip(accepted string) bool {
 	return false
 }
 
-// names reports whether a list of entity tags, weak ones too, has this one.
+// names reports whether a list of entity tags, weak ones included, has this one.
 func names(list, tag string) bool {
 	for one := range strings.SplitSeq(list, ",") {
 		if strings.TrimPrefix(strings.TrimSpace(one), "W/") == tag {

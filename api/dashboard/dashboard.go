@@ -1,16 +1,15 @@
-// Package dashboard is the page at / of the admin listener: what the process does, as it does it,
-// with the knobs beside it.
+// Package dashboard serves the page at / of the admin listener: live figures, and controls for
+// tenants and jobs.
 //
 // The page is files (web/), embedded in the program and served as they are: modules that the
 // browser loads without a build step, a style sheet for light and dark, and uPlot for charts. It
-// takes every figure from the HTTP API that everybody else uses, above all from GET /v1/stream, and
-// asks nobody but this listener: its Content-Security-Policy lets it load and reach nothing else,
-// and run no script that is not one of these files.
+// takes every figure from the public HTTP API, above all from GET /v1/stream. Its
+// Content-Security-Policy limits it to this listener and to the scripts among these files.
 //
-// The files are the same for everybody and tell nothing, so they need no credential. The API behind
-// them does: where an admin token is in force, it is asked for once (/login) and exchanged for a
-// session cookie that scripts cannot read (session.go). The guard of the admin listener, in package
-// api, takes that cookie as it takes the token itself, but never from another site's page.
+// The files are constant and hold no secrets, so they need no credential. The API behind them does:
+// if there is an admin token, the operator signs in once (/login) and gets a session cookie that
+// scripts cannot read (session.go). The guard of the admin listener, in package api, accepts that
+// cookie in place of the token, but never from a page of another site.
 package dashboard
 
 import (
@@ -44,26 +43,26 @@ const (
 	maxLogin = 4 << 10 // bytes of the login form
 )
 
-// Places in the HTML files that depend on how the process runs.
+// Marks in the HTML files that are replaced by settings of the process.
 const (
 	signedInMark = ` data-session="none"`
 	wrongMark    = `<!-- wrong -->`
 )
 
-// Dashboard serves the page and knows who has signed in to it.
+// Dashboard serves the page and keeps its sessions.
 type Dashboard struct {
-	sessions *sessions // nil: no token is in force, and nobody need sign in
+	sessions *sessions // nil: there is no token, and nobody must sign in
 	guesses  *auth.Guesses
 	assets   map[string]*asset
-	unserved http.Handler // answers where there is no file
+	unserved http.Handler // answers unknown paths
 	page     *asset
 	login    *asset
 	wrong    *asset // the login page after a wrong token
-	tooOften *asset // and after many of them
+	tooOften *asset // after many wrong tokens
 }
 
-// New makes the dashboard of a listener with this admin token; empty: there is none. What it has no
-// file for, the listener answers in its own way. Wrong tokens count in guesses.
+// New makes the dashboard of a listener with this admin token; empty: there is none. unserved
+// answers unknown paths. Wrong tokens count in guesses.
 func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler) (*Dashboard, error) {
 	d := &Dashboard{guesses: guesses, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
@@ -104,18 +103,17 @@ func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler
 	return d, nil
 }
 
-// telling is the login page with what went wrong.
+// telling is the login page with an error.
 func telling(page []byte, what string) []byte {
 	return bytes.Replace(page, []byte(wrongMark), []byte(`<p class="notice bad" role="alert">`+what+`</p>`), 1)
 }
 
-// Open reports whether the path is one of the dashboard's own, which need no credential.
+// Open reports whether the path is one of the dashboard, which needs no credential.
 func Open(path string) bool {
 	return path == PagePath || path == LoginPath || path == LogoutPath || strings.HasPrefix(path, AssetsPath)
 }
 
-// ServeHTTP answers on the paths of the dashboard; which methods they take is the router's
-// business.
+// ServeHTTP answers on the paths of the dashboard; the router checks the methods.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case PagePath:
@@ -139,8 +137,8 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// SignedIn reports whether the request carries the cookie of a session. Whose page has sent it is
-// another question: see CrossOrigin.
+// SignedIn reports whether the request has the cookie of a session. It does not check the origin:
+// see CrossOrigin.
 func (d *Dashboard) SignedIn(r *http.Request) bool { return d.sessions != nil && d.sessions.of(r) }
 
 func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request) {
@@ -161,8 +159,8 @@ func (d *Dashboard) serveLogin(w http.ResponseWriter, r *http.Request) {
 	d.login.serve(w, r, http.StatusOK)
 }
 
-// signIn exchanges the token for a session. The right one always opens: who guesses must not lock
-// operators out who share an address.
+// signIn exchanges the token for a session. It always accepts the right one: guesses must not lock
+// out operators at the same address.
 func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 	if CrossOrigin(r) {
 		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
@@ -188,7 +186,7 @@ func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 	redirect(w, r, PagePath)
 }
 
-// signOut ends the session, and makes the browser forget it.
+// signOut ends the session and deletes its cookie.
 func (d *Dashboard) signOut(w http.ResponseWriter, r *http.Request) {
 	if CrossOrigin(r) {
 		http.Error(w, "Forms of pages of another origin are refused.", http.StatusForbidden)
@@ -205,8 +203,8 @@ func redirect(w http.ResponseWriter, r *http.Request, to string) {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// protect sets what a browser must hold itself to. A referrer of the same origin is left in place:
-// without one, browsers say of a form that it comes from nowhere.
+// protect sets the security headers. It keeps the referrer for the same origin: without it,
+// browsers send the Origin null with a form.
 func protect(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -215,9 +213,8 @@ func protect(w http.ResponseWriter) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// CrossOrigin reports whether a browser makes the request on behalf of a page of another origin.
-// What tells nothing of its origin is no browser of these years, and has its own reasons to show a
-// credential.
+// CrossOrigin reports whether a browser makes the request for a page of another origin. Requests
+// without any sign of an origin do not come from a current browser and are accepted.
 func CrossOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":

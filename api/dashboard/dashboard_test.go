@@ -76,8 +76,9 @@ func TestFilesAreNamed(t *testing.T) {
 	}
 }
 
-// The page asks nobody else, and makes no markup of text.
-func TestFilesKeepToThemselves(t *testing.T) {
+// TestFilesLoadNothingForeign: the page loads nothing from other hosts, and sets no markup from
+// text.
+func TestFilesLoadNothingForeign(t *testing.T) {
 	foreign := regexp.MustCompile(`(?i)(?:https?:)?//[a-z0-9-]+\.[a-z][^"\s]*`)
 	markup := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|\sstyle="|\son[a-z]+="`)
 	err := fs.WalkDir(web, "web", func(name string, entry fs.DirEntry, err error) error {

@@ -16,30 +16,31 @@ import (
 )
 
 const (
-	// sessionLife is how long a session holds, however much it is used.
+	// sessionLife is the lifetime of a session, used or not.
 	sessionLife = 12 * time.Hour
-	// sessionAge is how long the store's word on a session is believed: a session that was ended at
-	// another process ends here as soon.
+	// sessionAge is how long a lookup of a session is cached. A session that another process has
+	// ended ends here within this time.
 	sessionAge = time.Second
-	// sessionWait bounds one question to the store.
+	// sessionWait bounds one call of the store.
 	sessionWait = time.Second
-	// sessionsHeld bounds the sessions that the process remembers.
+	// sessionsHeld bounds the sessions in the cache.
 	sessionsHeld = 1000
 
 	keyBytes = 32
 )
 
-// Store keeps sessions for all processes that share it, and over restarts. *queue.Queue is one.
+// Store keeps sessions for all processes that share it, and over restarts. *queue.Queue implements
+// it.
 type Store interface {
-	// SaveSession keeps a session for so long.
+	// SaveSession stores a session for the time of life.
 	SaveSession(ctx context.Context, id [sha256.Size]byte, life time.Duration) error
-	// FindSession returns how long the session holds; 0 if there is none.
+	// FindSession returns the rest of the session's lifetime; 0 if there is no session.
 	FindSession(ctx context.Context, id [sha256.Size]byte) (time.Duration, error)
-	// EndSession forgets a session.
+	// EndSession deletes a session.
 	EndSession(ctx context.Context, id [sha256.Size]byte) error
 }
 
-// sessions makes and checks the cookies of those who have shown the admin token.
+// sessions makes and checks the cookies of operators who have signed in.
 //
 // A cookie is a random key. The store and this process keep only a digest of the key and the token.
 // So a stolen store opens no session, and a new token ends all sessions. While the store is
@@ -54,12 +55,12 @@ type sessions struct {
 	held map[[sha256.Size]byte]session
 }
 
-// session is what the process knows of a session.
+// session is a cached session.
 type session struct {
 	until time.Time
-	seen  time.Time // when the store said so
+	seen  time.Time // when the store was called
 	local bool      // the store does not have it
-	ended bool      // kept until its time is over, in case the store could not be told
+	ended bool      // kept until its end, in case the store has not deleted it
 }
 
 func newSessions(token string, store Store, guesses *auth.Guesses) *sessions {
@@ -68,14 +69,14 @@ func newSessions(token string, store Store, guesses *auth.Guesses) *sessions {
 	}
 }
 
-// opens compares digests, so that the time taken tells neither content nor length of the token.
+// opens compares digests, so that its duration reveals neither content nor length of the token.
 func (s *sessions) opens(token string) bool {
 	got := sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(got[:], s.digest[:]) == 1
 }
 
-// name of the cookie. Browsers keep one jar for all ports of a host: two programs on one host must
-// not overwrite each other's cookie.
+// name of the cookie. It contains the port, because browsers share cookies among the ports of a
+// host.
 func name(r *http.Request) string {
 	const plain = "sluice_session"
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != "" {
@@ -84,7 +85,7 @@ func name(r *http.Request) string {
 	return plain
 }
 
-// idOf is what a session is stored under; false where the text is no key.
+// idOf is the id of a stored session; false if the text is no key.
 func (s *sessions) idOf(key string) (id [sha256.Size]byte, ok bool) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(key)
 	if err != nil || len(raw) != keyBytes {
@@ -93,7 +94,7 @@ func (s *sessions) idOf(key string) (id [sha256.Size]byte, ok bool) {
 	return sha256.Sum256(append(raw, s.digest[:]...)), true
 }
 
-// shown is the session whose cookie the request carries.
+// shown is the session whose cookie the request has.
 func (s *sessions) shown(r *http.Request) (id [sha256.Size]byte, ok bool) {
 	c, err := r.Cookie(name(r))
 	if err != nil {
@@ -102,7 +103,7 @@ func (s *sessions) shown(r *http.Request) (id [sha256.Size]byte, ok bool) {
 	return s.idOf(c.Value)
 }
 
-// of reports whether the request shows a session that holds.
+// of reports whether the request has a valid session.
 func (s *sessions) of(r *http.Request) bool {
 	id, ok := s.shown(r)
 	return ok && s.holds(r, id)
@@ -122,7 +123,7 @@ func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
 	address := func() string { return auth.AddressOf(r.RemoteAddr) }
 	ctx, cancel := context.WithTimeout(r.Context(), sessionWait)
 	defer cancel()
-	if !known && s.guesses.Look(ctx, hex.EncodeToString(id[:]), address) != nil {
+	if !known && s.guesses.Allow(ctx, hex.EncodeToString(id[:]), address) != nil {
 		return false
 	}
 	left, err := s.store.FindSession(ctx, id)
@@ -141,7 +142,7 @@ func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
 	return true
 }
 
-// remember notes a session. One that was ended stays so.
+// remember caches a session. An ended one stays ended.
 func (s *sessions) remember(id [sha256.Size]byte, now session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +155,7 @@ func (s *sessions) remember(id [sha256.Size]byte, now session) {
 				delete(s.held, id)
 			}
 		}
-		for id := range s.held { // any: the store knows it still
+		for id := range s.held { // any: the store still has it
 			if len(s.held) < sessionsHeld {
 				break
 			}
@@ -164,7 +165,7 @@ func (s *sessions) remember(id [sha256.Size]byte, now session) {
 	s.held[id] = now
 }
 
-// begin makes a session, for who has shown the token.
+// begin makes a session.
 func (s *sessions) begin(r *http.Request) *http.Cookie {
 	raw := make([]byte, keyBytes)
 	_, _ = rand.Read(raw) // never fails
@@ -178,7 +179,7 @@ func (s *sessions) begin(r *http.Request) *http.Cookie {
 	return bake(r, key, int(sessionLife/time.Second))
 }
 
-// end ends the session that the request shows, here at once and elsewhere within sessionAge.
+// end ends the session of the request, here at once and in other processes within sessionAge.
 func (s *sessions) end(r *http.Request) *http.Cookie {
 	if id, ok := s.shown(r); ok && s.holds(r, id) {
 		s.mu.Lock()
@@ -188,7 +189,7 @@ func (s *sessions) end(r *http.Request) *http.Cookie {
 		s.mu.Unlock()
 		ctx, cancel := context.WithTimeout(r.Context(), sessionWait)
 		defer cancel()
-		_ = s.store.EndSession(ctx, id) // it has ended here all the same
+		_ = s.store.EndSession(ctx, id) // it has ended here in any case
 	}
 	return bake(r, "", -1)
 }

@@ -112,7 +112,7 @@ func TestGuardRefuses(t *testing.T) {
 	})
 }
 
-// In the shadow everything passes, nothing is told to clients, and what would have been refused is
+// In the shadow everything passes, clients see nothing, and what would have been refused is
 // counted.
 func TestGuardInTheShadow(t *testing.T) {
 	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Shadow, c.FailClosed = true, true })

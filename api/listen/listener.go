@@ -1,5 +1,5 @@
 // Package listen bounds the connections of an HTTP server. A full listener closes idle connections
-// for new ones and keeps a few slots for probes and operators. Anybody may import it.
+// for new ones and reserves a few connections for probes and operators.
 package listen
 
 import (
@@ -22,21 +22,20 @@ import (
 // Listener bounds the connections that are open at once, in all and by address, and counts them. It
 // serves an http.Server; see Attend.
 //
-// When it is full, or an address has its share, a new connection takes the place of the one (of
-// that address) that has been idle the longest: between two requests, or since its start without a
-// whole header. Who opens connections and says nothing thus keeps nobody out. Where none is idle,
-// the new connection gets one of a few reserved places, which are for probes and operators: see
-// Reserved. It is closed at once where these are taken too. Letting it wait in the kernel until a
-// place is free (netutil.LimitListener) would let one client make everybody else hang: clients
-// until their own timeout, probes until a supervisor kills a process that is fine.
+// When it is full, or an address has its share, a new connection replaces the one (of that address)
+// that has been idle the longest: between two requests, or since its start without a whole header.
+// So silent connections keep no client out. If none is idle, the new connection gets one of a few
+// reserved slots for probes and operators: see Reserved. If all of these are in use, it is closed
+// at once. Left in the kernel's backlog, as netutil.LimitListener does, new connections would hang:
+// clients until their timeout, probes until a supervisor kills a healthy process.
 type Listener struct {
 	net.Listener
 	limits Limits
 
 	mu        sync.Mutex
-	open      int        // but for reserved places
+	open      int        // without those in reserved slots
 	idle      *list.List // of *limitedConn, the one that has been idle the longest first
-	reserved  *list.List // of *limitedConn in reserved places, the oldest first
+	reserved  *list.List // of *limitedConn in reserved slots, the oldest first
 	addresses map[string]*peers
 
 	gauge   prometheus.GaugeFunc
@@ -49,30 +48,30 @@ type Listener struct {
 type Limits struct {
 	Connections int            // at once, at least 1
 	PerAddress  int            // of them by one address; 0: no bound
-	Proxies     []netip.Prefix // addresses that PerAddress does not hold for, because many clients share them
+	Proxies     []netip.Prefix // addresses without that bound, because many clients share them
 }
 
-// peers are the connections of one address but for reserved ones.
+// peers are the connections of one address, without reserved ones.
 type peers struct {
 	open int
 	idle *list.List // as Listener.idle
 }
 
 const (
-	// sendBuffer is the bytes of answers that the kernel keeps for a connection. By itself it would
-	// keep some MB for each client that asks and does not read. At a round trip of 100 ms this is
-	// 2.5 MB a second.
+	// sendBuffer bounds the bytes of answers that the kernel buffers for a connection. Its default
+	// is some MB for each client that does not read. At a round trip of 100 ms this allows 2.5 MB a
+	// second.
 	sendBuffer = 256 << 10
-	// reservedPlaces are the connections beyond Limits.Connections that are for probes and
+	// reservedConnections are the connections beyond Limits.Connections that are for probes and
 	// operators.
-	reservedPlaces = 32
-	// reservedFor is how long a reserved place is safe from new connections: long enough for a
+	reservedConnections = 32
+	// reservedFor is how long a reserved slot is safe from new connections: long enough for a
 	// probe.
 	reservedFor = time.Second
 )
 
-// Limit bounds the connections of a listener. name tells it from others in its metrics, which
-// Listener collects.
+// Limit bounds the connections of a listener. name is its label in the metrics, which Listener
+// collects.
 func Limit(l net.Listener, name string, limits Limits) *Listener {
 	limits.Connections = max(1, limits.Connections)
 	if limits.PerAddress == 0 {
@@ -113,7 +112,7 @@ func (l *Listener) Open() int {
 	return l.open + l.reserved.Len()
 }
 
-// Accept waits for a connection that there is a place for.
+// Accept waits for a connection within the bounds.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -124,20 +123,20 @@ func (l *Listener) Accept() (net.Conn, error) {
 		victim, admitted := l.admit(c)
 		if victim != nil {
 			l.evicted.Inc()
-			_ = victim.Conn.Close() // its server finds out by itself
+			_ = victim.Conn.Close() // its server gets an error from the connection
 		}
 		if admitted {
 			if buffered, can := conn.(interface{ SetWriteBuffer(bytes int) error }); can {
-				_ = buffered.SetWriteBuffer(sendBuffer) // an optimum, not a need
+				_ = buffered.SetWriteBuffer(sendBuffer) // best effort
 			}
 			return c, nil
 		}
 		l.refused.Inc()
-		_ = conn.Close() // nothing was said on it
+		_ = conn.Close() // unused
 	}
 }
 
-// addressOf tells whose share a connection counts in; empty for nobody's.
+// addressOf returns the address whose share a connection counts in; empty for none.
 func (l *Listener) addressOf(conn net.Conn) string {
 	if conn.RemoteAddr() == nil {
 		return ""
@@ -153,7 +152,7 @@ func (l *Listener) addressOf(conn net.Conn) string {
 	return auth.AddressOf(conn.RemoteAddr().String())
 }
 
-// admit takes a place, if need be that of the victim, or a reserved one.
+// admit takes a slot: a free one, that of the victim, or a reserved one.
 func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,9 +180,9 @@ func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
 	return victim, true
 }
 
-// reserve takes a reserved place, if need be that of the oldest. The lock is held.
+// reserve takes a reserved slot, if need be that of the oldest. The lock is held.
 func (l *Listener) reserve(c *limitedConn) (victim *limitedConn, admitted bool) {
-	if l.reserved.Len() >= reservedPlaces {
+	if l.reserved.Len() >= reservedConnections {
 		victim = l.reserved.Front().Value.(*limitedConn)
 		if c.since.Sub(victim.since) < reservedFor {
 			return nil, false
@@ -195,7 +194,7 @@ func (l *Listener) reserve(c *limitedConn) (victim *limitedConn, admitted bool) 
 	return victim, true
 }
 
-// remove frees the place of a connection, at the first call. The lock is held.
+// remove frees the slot of a connection; only the first call has an effect. The lock is held.
 func (l *Listener) remove(c *limitedConn) {
 	if c.gone {
 		return
@@ -234,8 +233,8 @@ func (l *Listener) busy(c *limitedConn) {
 	c.waits, c.waitsOfMine = nil, nil
 }
 
-// Attend makes the server say which of its connections are idle, so that these can make room, and
-// which are in reserved places. Call it before Serve.
+// Attend makes the server report which of its connections are idle, so that new ones can replace
+// them, and which are in reserved slots. Call it before Serve.
 func (l *Listener) Attend(s *http.Server) {
 	s.ConnState = func(conn net.Conn, state http.ConnState) {
 		c, ours := conn.(*limitedConn)
@@ -263,24 +262,24 @@ func (l *Listener) Attend(s *http.Server) {
 
 type reservedKey struct{}
 
-// Reserved reports whether the request came by a reserved place: only probes and operators who
-// show a credential are answered there, and the connection ends with the answer.
+// Reserved reports whether the request came over a connection in a reserved slot. Only probes and
+// operators with a credential are answered there, and the connection ends with the answer.
 func Reserved(ctx context.Context) bool { return ctx.Value(reservedKey{}) != nil }
 
-// limitedConn gives its place back when it is closed.
+// limitedConn frees its slot when it is closed.
 type limitedConn struct {
 	net.Conn
 	of       *Listener
-	address  string // whose share it counts in; empty for nobody's
+	address  string // whose share it counts in; empty for none
 	since    time.Time
 	reserved *list.Element // in Listener.reserved; fixed once the connection is accepted
 
 	// Guarded by the listener's lock.
-	gone               bool          // the place is free, or another's
+	gone               bool          // the slot is free, or in use by another
 	waits, waitsOfMine *list.Element // while it is idle
 }
 
-// Close closes the connection; only the first call frees the place.
+// Close closes the connection; only the first call frees the slot.
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()
@@ -289,8 +288,7 @@ func (c *limitedConn) Close() error {
 	return err
 }
 
-// CloseWrite ends what is sent, so that a client can read the last answer before the connection is
-// closed.
+// CloseWrite closes the sending side, so that a client can read the last answer.
 func (c *limitedConn) CloseWrite() error {
 	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
 		return half.CloseWrite()
@@ -298,8 +296,8 @@ func (c *limitedConn) CloseWrite() error {
 	return nil
 }
 
-// Server is a server for one of the handlers with bounds on time and size, so that slow clients
-// cannot hold it. What net/http has to say about connections is logged at debug.
+// Server returns a server with bounds on time and size, so that slow clients cannot block it.
+// Errors of connections, as net/http reports them, are logged at debug.
 func Server(addr string, h http.Handler, log *slog.Logger) *http.Server {
 	if log == nil {
 		log = slog.Default()

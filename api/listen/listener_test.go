@@ -138,7 +138,7 @@ func (s *limited) waitIdle(n int) {
 }
 
 // When all connections are busy, probes are still answered and other requests get 503.
-func TestBusyListenerKeepsPlacesForProbes(t *testing.T) {
+func TestBusyListenerReservesSlotsForProbes(t *testing.T) {
 	s := newLimited(t, Limits{Connections: 2})
 	one, two := s.dial("/hold"), s.dial("/hold")
 	<-s.held
@@ -193,14 +193,14 @@ func TestAddressesShareConnections(t *testing.T) {
 }
 
 // Connections that say nothing hold the reserved places for a second at most.
-func TestReservedPlacesMakeRoom(t *testing.T) {
+func TestReservedSlotsAreReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit(nil, "api", Limits{Connections: 1})
 		next := func() (admitted bool, victim *limitedConn) {
 			victim, admitted = l.admit(&limitedConn{of: l, since: time.Now()})
 			return admitted, victim
 		}
-		for range 1 + reservedPlaces {
+		for range 1 + reservedConnections {
 			if admitted, victim := next(); !admitted || victim != nil {
 				t.Fatal("not admitted")
 			}
@@ -209,12 +209,12 @@ func TestReservedPlacesMakeRoom(t *testing.T) {
 			t.Error("a place of less than a second was taken")
 		}
 		<-time.After(reservedFor)
-		for range reservedPlaces {
+		for range reservedConnections {
 			if admitted, victim := next(); !admitted || victim == nil || !victim.gone {
 				t.Error("an old connection kept its reserved place")
 			}
 		}
-		if admitted, _ := next(); admitted || l.Open() != 1+reservedPlaces {
+		if admitted, _ := next(); admitted || l.Open() != 1+reservedConnections {
 			t.Errorf("admitted %v, open %d", admitted, l.Open())
 		}
 	})
@@ -244,7 +244,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-func TestPlacesComeBack(t *testing.T) {
+func TestSlotsAreFreed(t *testing.T) {
 	s := newLimited(t, Limits{Connections: 2})
 	for range 20 {
 		conn := s.dial("/")

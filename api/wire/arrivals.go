@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// Arrival is a submission that the queue has judged.
+// Arrival is a submission that the queue has decided on.
 type Arrival struct {
 	At      time.Time `json:"at" example:"2026-03-01T12:00:00.250417Z" doc:"On the clock of the store, to the microsecond."`
 	Cost    int64     `json:"cost" doc:"Intervals of the rate that the job takes."`
@@ -16,8 +16,8 @@ type Arrivals struct {
 	Lost  int64     `json:"lost,omitempty" doc:"Earlier arrivals that were left out because the client was too slow."`
 }
 
-// Prediction is what the simulator makes of a tenant's latest arrivals with its settings and with
-// changed ones.
+// Prediction holds simulations of a tenant's latest arrivals with its settings and with changed
+// ones.
 type Prediction struct {
 	From          time.Time `json:"from" doc:"Start of the simulated time: an hour ago, the start of this process, or later if there were more arrivals than are simulated."`
 	Until         time.Time `json:"until"`
@@ -27,8 +27,8 @@ type Prediction struct {
 	Then          Outlook   `json:"then" doc:"With the settings of the body."`
 }
 
-// Outlook is what would have become of arrivals whose queue was empty before them. The waits are of
-// those that would have left.
+// Outlook is the simulation of arrivals at an empty queue. The waits are those of the departed
+// jobs.
 type Outlook struct {
 	Admitted int64  `json:"admitted"`
 	Refused  int64  `json:"refused"`

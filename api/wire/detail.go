@@ -2,10 +2,10 @@ package wire
 
 import "encoding/json"
 
-// MaxPayload is the bytes of the largest payload that a JobDetail has.
+// MaxPayload is the size of the largest payload in a JobDetail, in bytes.
 const MaxPayload = 64 << 10
 
-// JobDetail is one job as its operator sees it.
+// JobDetail is a job as an operator sees it.
 type JobDetail struct {
 	Job
 	Payload          json.RawMessage `json:"payload,omitempty" doc:"The payload as submitted. Absent if it has more than 64 KiB, or if the job has ended without becoming a dead letter."`

@@ -2,7 +2,7 @@ package wire
 
 import "github.com/7509e464/sluice/shaper"
 
-// OverridesOf are overrides as the API tells them; the program compares with them what a file says.
+// OverridesOf converts overrides to the form of the API. The program compares files with them.
 func OverridesOf(o shaper.Overrides) Overrides {
 	out := Overrides{RouteOverrides: routeOverridesOf(o), Draining: o.Draining}
 	if o.Tier != nil {
@@ -32,10 +32,10 @@ func routeOverridesOf(o shaper.Overrides) RouteOverrides {
 	return out
 }
 
-// PaceOf is a pace as the API tells it.
+// PaceOf converts a pace to the form of the API.
 func PaceOf(p shaper.Pace) Pace { return Pace{Rate: RateOf(p.Rate), Burst: p.Burst} }
 
-// PacesOf are paces as the API tells them; nil for none.
+// PacesOf converts paces to the form of the API; nil for none.
 func PacesOf(paces []shaper.Pace) []Pace {
 	var out []Pace
 	for _, p := range paces {
@@ -44,5 +44,5 @@ func PacesOf(paces []shaper.Pace) []Pace {
 	return out
 }
 
-// RateOf is a rate as the API tells it.
+// RateOf converts a rate to the form of the API.
 func RateOf(r shaper.Rate) Rate { return Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()} }

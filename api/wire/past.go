@@ -2,13 +2,13 @@ package wire
 
 import "time"
 
-// FigureHistory is what is known of all tenants together when a stream of figures begins.
+// FigureHistory is the history of all tenants together at the beginning of a stream of figures.
 type FigureHistory struct {
 	Overviews []PastOverview `json:"overviews" nullable:"false" doc:"At most five minutes, the earliest first: a second apart with clients or traffic, otherwise up to ten seconds. There are none for times when the store was unavailable or the process did not run."`
 	Arrivals  []PastArrivals `json:"arrivals" nullable:"false" doc:"Arrivals of the last minute, the earliest first."`
 }
 
-// PastOverview is the figures of all tenants together at an instant that is past.
+// PastOverview is a sample of the figures of all tenants together.
 type PastOverview struct {
 	At       time.Time `json:"at"`
 	Gap      bool      `json:"gap,omitempty" doc:"The store was unavailable since the previous overview."`
@@ -21,14 +21,14 @@ type PastOverview struct {
 	PingMS   float64   `json:"ping_ms"`
 }
 
-// TenantHistory is what is known of a tenant when a stream of figures begins.
+// TenantHistory is the history of a tenant at the beginning of a stream of figures.
 type TenantHistory struct {
 	Tenant   string         `json:"tenant"`
-	Looks    []PastTenant   `json:"looks" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
+	Samples  []PastTenant   `json:"looks" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
 	Arrivals []PastArrivals `json:"arrivals" nullable:"false" doc:"Arrivals of the last minute, the earliest first."`
 }
 
-// PastTenant is the figures of a tenant at an instant that is past.
+// PastTenant is a sample of a tenant's figures.
 type PastTenant struct {
 	At            time.Time `json:"at"`
 	Gap           bool      `json:"gap,omitempty" doc:"The store was unavailable since the previous sample."`
@@ -44,7 +44,7 @@ type PastTenant struct {
 	Departed      int64     `json:"departed_total"`
 }
 
-// PastArrivals is how many jobs came in a span of time.
+// PastArrivals is the number of arrivals in a span of time.
 type PastArrivals struct {
 	From     time.Time `json:"from"`
 	Until    time.Time `json:"until" doc:"End of the span: half a second after its start if every job arrived at this process, otherwise the next sample of the store."`

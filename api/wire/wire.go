@@ -1,9 +1,8 @@
 // Package wire holds the JSON forms of the HTTP API, shared by the server and its Go client. The
-// struct tags are also what the OpenAPI document is made from. Durations are whole milliseconds
+// OpenAPI document is made from the struct tags. Durations are whole milliseconds
 // (_ms), times RFC 3339 in UTC (_at).
 //
-// The package knows nothing of the queue or of HTTP; what a value means is said in the field's doc
-// tag.
+// The package depends neither on the queue nor on HTTP. The doc tags describe the values.
 package wire
 
 import (
@@ -11,8 +10,7 @@ import (
 	"time"
 )
 
-// Bounds of the fields of a submission. They stand in the schema tags too; a test holds the two
-// together.
+// Bounds of the fields of a submission. The schema tags repeat them; a test compares both.
 const (
 	MaxTypeBytes   = 255
 	MaxKeyBytes    = 255
@@ -51,14 +49,14 @@ type Batch struct {
 	Atomic bool       `json:"atomic,omitempty" doc:"Admit all jobs or none."`
 }
 
-// BatchResult is the answer to a batch: one verdict per job, in order.
+// BatchResult is the answer to a batch: one result per job, in order.
 type BatchResult struct {
-	Items []BatchVerdict `json:"items" nullable:"false"`
+	Items []JobResult `json:"items" nullable:"false"`
 }
 
-// BatchVerdict is what became of one job of a batch: Status 202 with the job, or the members of the
-// problem that a single submission would have been answered with.
-type BatchVerdict struct {
+// JobResult is the result for one job of a batch: Status 202 with the job, or the members of the
+// problem that a single submission would have got.
+type JobResult struct {
 	Problem
 	Job      *Job `json:"job,omitempty" doc:"The job, if it was admitted or its idempotency key was known."`
 	Replayed bool `json:"idempotent_replayed,omitempty" doc:"True if the idempotency key was known; the job is that of the first submission."`
@@ -70,7 +68,7 @@ type JobList struct {
 	NextCursor string `json:"next_cursor,omitempty" doc:"The cursor of the next page; absent on the last page."`
 }
 
-// Job is one job as its client sees it. Times and figures that do not apply are absent.
+// Job is a job as its client sees it. Times and figures that do not apply are absent.
 type Job struct {
 	ID             string    `json:"id"`
 	Tenant         string    `json:"tenant"`
@@ -91,7 +89,7 @@ type Job struct {
 	Response       *Response `json:"response,omitempty"`
 }
 
-// Attempt is how one delivery of a job ended.
+// Attempt is the end of one delivery of a job.
 type Attempt struct {
 	Attempt int       `json:"attempt" doc:"Number of the attempt, from 1, and from 1 again after a replay. A held delivery costs no attempt, so it has the number of the next one."`
 	Outcome string    `json:"outcome" enum:"retry,dead,held,succeeded" doc:"retry: failed, with attempts left. dead: failed, and was the last attempt. held: the upstream requested a pause, so the job was put back."`
@@ -100,7 +98,7 @@ type Attempt struct {
 	Message string    `json:"message,omitempty" doc:"Why the delivery failed, at most 200 bytes."`
 }
 
-// JobError is why the last failed delivery of a job failed.
+// JobError is the error of a job's last failed delivery.
 type JobError struct {
 	Message string    `json:"message"`
 	Detail  string    `json:"detail,omitempty" doc:"Details for operators, only on the admin listener: addresses, names of hosts and certificates."`
@@ -108,7 +106,7 @@ type JobError struct {
 	At      time.Time `json:"at"`
 }
 
-// Response is what the upstream answered, its body bounded to 4 KiB.
+// Response is the answer of the upstream, with at most 4 KiB of its body.
 type Response struct {
 	Status        int               `json:"status"`
 	Headers       map[string]string `json:"headers"`
@@ -135,8 +133,8 @@ type Pace struct {
 	Burst int64 `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
 }
 
-// RouteSettings are what is said of one route, or in general. An absent setting is left to the
-// sources below the API (PUT) or as it is (PATCH); null resets it.
+// RouteSettings are the settings of one route, or the general ones. An absent setting is left to
+// the sources below the API (PUT) or unchanged (PATCH); null resets it.
 type RouteSettings struct {
 	Rate          *RateChange `json:"rate,omitempty"`
 	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
@@ -164,8 +162,8 @@ type Reason struct {
 // Empty is an optional body without members.
 type Empty struct{}
 
-// Filter is the optional body of purge and replay: the jobs that meet all that is given; without
-// anything, all of the tenant's.
+// Filter is the optional body of purge and replay: it selects the jobs that meet all given
+// conditions; without any, all of the tenant's.
 type Filter struct {
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay accepts only dead."`
@@ -174,7 +172,7 @@ type Filter struct {
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
 }
 
-// Swept is what a purge or a replay has done.
+// Swept is the result of a purge or a replay.
 type Swept struct {
 	Count         int64     `json:"count" doc:"Number of purged or replayed jobs."`
 	More          bool      `json:"more,omitempty" doc:"True if jobs may be left: one request changes about 10,000. Send the same filter again, with this created_before."`
@@ -183,8 +181,8 @@ type Swept struct {
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Replay that stopped: milliseconds until a slot is free, if known."`
 }
 
-// RouteOverrides are what was said through the API of one route, or in general; what is absent was
-// left to the configuration.
+// RouteOverrides are the API overrides of one route, or the general ones. Absent settings come from
+// the configuration.
 type RouteOverrides struct {
 	Rate          *Rate   `json:"rate,omitempty"`
 	Rates         *[]Pace `json:"rates,omitempty" nullable:"false"`
@@ -196,7 +194,7 @@ type RouteOverrides struct {
 	Paused        *bool   `json:"paused,omitempty"`
 }
 
-// Overrides are all that was said of a tenant through the API at one time.
+// Overrides are all API overrides of a tenant at one time.
 type Overrides struct {
 	RouteOverrides
 	Draining *bool                     `json:"draining,omitempty"`
@@ -252,13 +250,13 @@ type Figures struct {
 	Dead          int64     `json:"dead_total" doc:"All jobs that became dead letters, including replayed, purged and expired ones."`
 }
 
-// Flow is what holds for one route of a tenant.
+// Flow is the policy and the figures of one route of a tenant.
 type Flow struct {
 	Policy
 	Figures
 }
 
-// Tenant is a tenant's policy in general and the figures of its flows, summed.
+// Tenant is a tenant's general policy and the sums of the figures of its flows.
 type Tenant struct {
 	Tenant string `json:"tenant"`
 	Tier   string `json:"tier,omitempty" doc:"Tier of the tenant."`
@@ -289,7 +287,7 @@ type Overview struct {
 	Admitted int64     `json:"admitted_total"`
 	Rejected int64     `json:"rejected_total"`
 	Departed int64     `json:"departed_total" doc:"Departures. A departure that a worker returned unused is subtracted."`
-	// Lateness is nil when nothing departed lately.
+	// Lateness is nil without recent departures.
 	Lateness *float64    `json:"lateness_p99_ms,omitempty" doc:"99th percentile of the lateness of departures in the last 10 seconds, over all workers; absent without departures. At most an eighth too high."`
 	Workers  int         `json:"workers" doc:"Workers that reported in the last 3 seconds."`
 	Dead     *int64      `json:"dead,omitempty" doc:"Current dead letters of all tenants. The count comes from a scan of all tenants, so it may be some seconds old; absent before the first scan."`
@@ -297,7 +295,7 @@ type Overview struct {
 	Store    StoreState  `json:"store"`
 }
 
-// RouteLine is how one route is, over all workers that were heard of in the last 3 seconds.
+// RouteLine is the state of one route, over all workers that reported in the last 3 seconds.
 type RouteLine struct {
 	Route    string `json:"route"`
 	Breaker  string `json:"breaker" enum:"closed,half-open,open" doc:"State of the circuit breaker that is furthest open among the workers; closed if the route has none."`
@@ -312,7 +310,7 @@ type RouteList struct {
 	Items []RouteLine `json:"items" nullable:"false"`
 }
 
-// StoreState is how the store is.
+// StoreState is the state of the store.
 type StoreState struct {
 	OK         bool    `json:"ok" doc:"Whether the store answers. If not, the figures are the last ones read, or 0."`
 	Engine     string  `json:"engine" enum:"redis,private,embedded"`
@@ -324,14 +322,14 @@ type StoreState struct {
 	Differing  int     `json:"differing_processes,omitempty" doc:"Processes whose configuration file has other policies than those in force. Give all processes the same file."`
 }
 
-// TenantLines is the first tenants in an order, among those that match.
+// TenantLines are the first tenants in an order, among those that match.
 type TenantLines struct {
 	At       time.Time    `json:"at"`
 	Matching int          `json:"matching" doc:"Number of tenants that match the search."`
 	Items    []TenantLine `json:"items" nullable:"false"`
 }
 
-// TenantLine is what a table says of a tenant.
+// TenantLine is a tenant in a table.
 type TenantLine struct {
 	Tenant        string    `json:"tenant"`
 	Rate          Rate      `json:"rate"`
@@ -354,8 +352,8 @@ type TenantLine struct {
 	Dead          int64     `json:"dead_total"`
 }
 
-// TenantNow is a tenant at an instant, and how long its most recent jobs waited: those that
-// succeeded at the first delivery, up to 200 of a route.
+// TenantNow is a tenant at an instant, with the waits of its most recent jobs: those that succeeded
+// at the first delivery, up to 200 of a route.
 type TenantNow struct {
 	At time.Time `json:"at"`
 	Tenant
@@ -378,7 +376,7 @@ type Key struct {
 	Expires time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: never. An expired key stays in the list for at least a day."`
 }
 
-// NewKey is a key that was just made.
+// NewKey is a new key with its secret.
 type NewKey struct {
 	Key
 	Secret string `json:"key" doc:"The whole key, to be sent as Authorization: Bearer or X-API-Key. It is returned only once and is not stored."`
@@ -420,7 +418,7 @@ type BlockedList struct {
 	Items []BlockedKey `json:"items" nullable:"false"`
 }
 
-// Version says which program answers.
+// Version identifies the program.
 type Version struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"`

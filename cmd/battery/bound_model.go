@@ -8,10 +8,10 @@ import (
 )
 
 // This file is the bound as a sequential machine: what a tenant's queue must answer if calls came
-// one after the other. porcupine looks for an order of the concurrent calls, each somewhere between
-// its sending and its answer, in which the machine answers just so.
+// one after the other. porcupine searches an order of the concurrent calls, each between its
+// sending and its answer, in which the machine gives the same answers.
 
-// verb is what is asked of a tenant's queue.
+// verb is the kind of a call.
 type verb string
 
 const (
@@ -20,7 +20,7 @@ const (
 	look   verb = "look"   // at one job
 	stat   verb = "stat"   // the tenant's figures
 	resize verb = "resize" // set the capacity
-	depart verb = "depart" // not asked by anybody: a worker leases the job at the head of the queue
+	depart verb = "depart" // no call: a worker leases the job at the head of the queue
 	giveUp verb = "giveUp" // the worker came too late to send it, and gives it back
 )
 
@@ -34,21 +34,21 @@ type ask struct {
 	capacity int  // resize
 }
 
-// told is the answer to a call.
-type told struct {
-	verdicts []judged // submit: one per job; one alone for a refused atomic batch
-	state    string   // look, cancel: of the job; empty for a cancellation that came too late
-	position int      // look
-	figures  figures  // stat
+// reply is the answer to a call.
+type reply struct {
+	decisions []judged // submit: one per job; one alone for a refused atomic batch
+	state     string   // look, cancel: of the job; empty for a cancellation that came too late
+	position  int      // look
+	figures   figures  // stat
 }
 
-// judged is what one submission was told. depth and capacity are -1 where nothing is said of them.
+// judged is the answer to one submission. depth and capacity are -1 if the answer lacks them.
 type judged struct {
 	outcome         outcome // acknowledged or refused as full
 	replayed        bool
 	state           string // of an admitted job
 	position        int    // of an admitted job
-	remaining       int    // places left; -1: nothing said
+	remaining       int    // free capacity; -1: not in the answer
 	depth, capacity int
 }
 
@@ -60,7 +60,7 @@ const (
 	nowhere   = '-'
 	queued    = 'q'
 	scheduled = 's'
-	departed  = 'g' // leased, or ended and nobody has seen that
+	departed  = 'g' // leased, or ended unseen
 	succeeded = 'e'
 	cancelled = 'c'
 )
@@ -84,8 +84,8 @@ func (s shelf) put(job int, where byte) shelf {
 	return s
 }
 
-// position is the job's place in the queue, from 1; 0 if it does not stand there. One that was
-// given back has the place it had.
+// position is the job's position in the queue, from 1; 0 if it is not queued. A job that was given
+// back keeps its position.
 func (s shelf) position(job int) int {
 	if s.at[job] != queued {
 		return 0
@@ -102,22 +102,22 @@ func (s shelf) position(job int) int {
 	return 0
 }
 
-// boundModel is the machine for a tenant with this capacity at first and so many jobs.
+// boundModel is the machine for a tenant with this first capacity and number of jobs.
 func boundModel(capacity, jobs int) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return shelf{capacity: capacity, at: strings.Repeat(string(rune(nowhere)), jobs)} },
 		Step: func(state, input, output any) (bool, any) {
-			return state.(shelf).step(input.(ask), output.(told))
+			return state.(shelf).step(input.(ask), output.(reply))
 		},
 		DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 	}
 }
 
 // step is whether the machine may answer so, and its next state.
-func (s shelf) step(a ask, t told) (bool, shelf) {
+func (s shelf) step(a ask, t reply) (bool, shelf) {
 	switch a.verb {
 	case submit:
-		return s.submit(a, t.verdicts)
+		return s.submit(a, t.decisions)
 	case cancel:
 		job := a.jobs[0]
 		switch s.at[job] {
@@ -145,7 +145,7 @@ func (s shelf) step(a ask, t told) (bool, shelf) {
 	return false, s
 }
 
-func (s shelf) look(job int, t told) (bool, shelf) {
+func (s shelf) look(job int, t reply) (bool, shelf) {
 	if t.position != s.position(job) {
 		return false, s
 	}
@@ -167,27 +167,27 @@ func (s shelf) look(job int, t told) (bool, shelf) {
 	return false, s
 }
 
-func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
+func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 	if a.atomic {
-		size := 0 // a job that is known takes no place
+		size := 0 // a known job takes no capacity
 		for _, job := range a.jobs {
 			if s.at[job] == nowhere {
 				size++
 			}
 		}
 		if size > 0 && s.depth()+size > s.capacity {
-			ok := len(verdicts) == 1 && verdicts[0].outcome == refused && s.says(verdicts[0])
-			if s.admitted+s.rejected > 0 { // a flow that nobody has heard of has no counters
+			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.says(decisions[0])
+			if s.admitted+s.rejected > 0 { // an unknown flow has no counters
 				s.rejected += len(a.jobs)
 			}
 			return ok, s
 		}
 	}
-	if len(verdicts) != len(a.jobs) {
+	if len(decisions) != len(a.jobs) {
 		return false, s
 	}
 	for i, job := range a.jobs {
-		v := verdicts[i]
+		v := decisions[i]
 		switch {
 		case s.at[job] != nowhere:
 			if v.outcome != acknowledged || !v.replayed {
@@ -217,7 +217,7 @@ func (s shelf) submit(a ask, verdicts []judged) (bool, shelf) {
 	return true, s
 }
 
-// says is whether what a verdict says of the bound is so.
+// says reports whether the answer about the bound is right.
 func (s shelf) says(v judged) bool {
 	return (v.remaining < 0 || v.remaining == max(0, s.capacity-s.depth())) &&
 		(v.depth < 0 || v.depth == s.depth()) && (v.capacity < 0 || v.capacity == s.capacity)
@@ -227,7 +227,7 @@ func (s shelf) says(v judged) bool {
 type called struct {
 	client         int
 	ask            ask
-	told           told
+	reply          reply
 	sent, answered instant
 }
 
@@ -240,8 +240,8 @@ type boundHistory struct {
 	journeys []journey
 }
 
-// journey is how a job left: leased so many times, of which all but the last, or all if it never
-// arrived, ended with its being given back.
+// journey holds the leases of a job. All but the last were given back, and the last, too, if the
+// job never arrived.
 type journey struct {
 	job     int
 	leases  int
@@ -253,12 +253,12 @@ type journey struct {
 // submission of its job and the arrival.
 func (h boundHistory) operations() []porcupine.Operation {
 	var all []porcupine.Operation
-	add := func(client int, a ask, t told, from, to instant) {
+	add := func(client int, a ask, t reply, from, to instant) {
 		all = append(all, porcupine.Operation{ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to)})
 	}
 	first := map[int]instant{}
 	for _, c := range h.calls {
-		add(c.client, c.ask, c.told, c.sent, c.answered)
+		add(c.client, c.ask, c.reply, c.sent, c.answered)
 		if c.ask.verb != submit {
 			continue
 		}
@@ -270,9 +270,9 @@ func (h boundHistory) operations() []porcupine.Operation {
 	}
 	for _, j := range h.journeys {
 		for lease := range j.leases {
-			add(0, ask{verb: depart, jobs: []int{j.job}}, told{}, first[j.job], j.at)
+			add(0, ask{verb: depart, jobs: []int{j.job}}, reply{}, first[j.job], j.at)
 			if !j.arrived || lease+1 < j.leases {
-				add(0, ask{verb: giveUp, jobs: []int{j.job}}, told{}, first[j.job], j.at)
+				add(0, ask{verb: giveUp, jobs: []int{j.job}}, reply{}, first[j.job], j.at)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// honest is a tenant's queue written another way than the machine, with one bug if it is told to
+// honest is a tenant's queue written another way than the machine, with one bug if it is set
 // have one.
 type honest struct {
 	bug      string
@@ -18,7 +18,7 @@ type honest struct {
 	capacity int
 	known    []int // admitted, in order
 	state    map[int]string
-	ended    map[int]bool // and somebody was told so
+	ended    map[int]bool // and an answer has said so
 	figures  figures
 }
 
@@ -47,7 +47,7 @@ func (q *honest) has(bug string, shows bool) bool {
 	return bug == q.bug
 }
 
-func (q *honest) submit(a ask) (t told) {
+func (q *honest) submit(a ask) (t reply) {
 	size := 1
 	if a.atomic {
 		size = 0
@@ -81,7 +81,7 @@ func (q *honest) submit(a ask) (t told) {
 				if q.figures.admitted+q.figures.rejected > 0 {
 					q.figures.rejected += len(a.jobs)
 				}
-				return told{verdicts: []judged{v}}
+				return reply{decisions: []judged{v}}
 			}
 			q.figures.rejected++
 		default:
@@ -101,12 +101,12 @@ func (q *honest) submit(a ask) (t told) {
 		if !a.atomic && v.outcome == acknowledged {
 			v.remaining = max(0, q.capacity-q.depth())
 		}
-		t.verdicts = append(t.verdicts, v)
+		t.decisions = append(t.decisions, v)
 	}
 	return t
 }
 
-func (q *honest) do(a ask) (t told) {
+func (q *honest) do(a ask) (t reply) {
 	job := -1
 	if len(a.jobs) > 0 {
 		job = a.jobs[0]
@@ -118,10 +118,10 @@ func (q *honest) do(a ask) (t told) {
 		switch q.state[job] {
 		case "queued", "scheduled", "cancelled":
 			if q.has("cancelled-in-word-only", q.state[job] != "cancelled") {
-				return told{state: "cancelled"}
+				return reply{state: "cancelled"}
 			}
 			q.state[job] = "cancelled"
-			return told{state: "cancelled"}
+			return reply{state: "cancelled"}
 		}
 	case look:
 		t.state = q.state[job]

@@ -88,8 +88,8 @@ func drawPlan(rng *rand.Rand, tenant string, capacity, n int) plan {
 	return p
 }
 
-// bounded lets clients make histories on tenants of their own and, when all has left, has porcupine
-// judge them.
+// bounded lets clients make histories on tenants of their own. When all jobs have left, porcupine
+// checks the histories.
 func bounded(ctx context.Context, w *world, f *findings) error {
 	var plans []plan
 	s := settings{tenants: map[string]tenant{}}
@@ -137,8 +137,8 @@ func bounded(ctx context.Context, w *world, f *findings) error {
 
 var parityLine = regexp.MustCompile(`(\d+) steps in \d+ histories`)
 
-// parity runs the tests that hold the scripts and their model together over random histories, and
-// counts their steps.
+// parity runs the tests that compare the scripts with their model over random histories, and counts
+// their steps.
 func parity(ctx context.Context, w *world, f *findings) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "TestParity/redis", "./lua",
 		"-rapid.nofailfile", "-rapid.seed="+strconv.FormatUint(w.rng.Uint64()|1, 10))

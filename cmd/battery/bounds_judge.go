@@ -12,7 +12,7 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// judgement is what became of the histories.
+// judgement holds the results for the histories.
 type judgement struct {
 	arrived   map[string]instant // by id
 	histories []boundHistory
@@ -29,7 +29,7 @@ const giveBacksMost = 6
 
 // take takes the player's history, unless the machine stalled so much that too many jobs were given
 // back. How often a job was leased stands in its record: a worker that wakes too late for a stamp
-// gives the job back, which nobody outside can see.
+// gives the job back, which clients cannot see.
 func (b *judgement) take(ctx context.Context, y *player) error {
 	h := boundHistory{tenant: y.plan.tenant, capacity: y.plan.capacity, jobs: len(y.ids), calls: y.calls}
 	b.odd = append(b.odd, y.odd...)
@@ -39,7 +39,7 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 			continue
 		}
 		r := request{Key: y.key(job), Tenant: y.plan.tenant, Body: y.body(job), Job: id, Outcome: acknowledged, Status: http.StatusAccepted}
-		if !y.cancelled[id] { // a cancelled one must not be delivered: nobody has asked for that
+		if !y.cancelled[id] { // a cancelled one must not be delivered
 			y.w.ledger.request(r)
 		}
 		raw, err := y.w.store.Get(ctx, keyspace.ShardOf(y.plan.tenant).Job(id)).Bytes()
@@ -62,7 +62,7 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	filled := false
 	for _, c := range h.calls {
 		b.calls++
-		for _, v := range c.told.verdicts {
+		for _, v := range c.reply.decisions {
 			size := 1
 			if c.ask.atomic {
 				size = len(c.ask.jobs)
@@ -88,8 +88,8 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	return nil
 }
 
-// judge has porcupine look at the histories, for some seconds each at the most, until all are
-// judged or three are not as they should be.
+// judge checks the histories with porcupine, for some seconds each at most, until all are checked
+// or three are wrong.
 func (b *judgement) judge(ctx context.Context, w *world) error {
 	const patience = 5 * time.Second
 	for i, h := range b.histories {
@@ -97,9 +97,9 @@ func (b *judgement) judge(ctx context.Context, w *world) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%d of %d histories judged: %w", i, len(b.histories), ctx.Err())
+			return fmt.Errorf("%d of %d histories checked: %w", i, len(b.histories), ctx.Err())
 		}
-		w.say("judging history %d of %d", i+1, len(b.histories))
+		w.say("checking history %d of %d", i+1, len(b.histories))
 		model, operations := boundModel(h.capacity, h.jobs), h.operations()
 		switch porcupine.CheckOperationsTimeout(model, operations, patience) {
 		case porcupine.Unknown:

@@ -24,7 +24,7 @@ type player struct {
 	ids       []string // by job
 	cancelled map[string]bool
 	calls     []called
-	odd       []string // what no answer may be
+	odd       []string // wrong answers
 }
 
 // play has all clients do what is planned, at moments drawn from the seed, and then cancels the
@@ -60,19 +60,19 @@ func (y *player) id(job int) string {
 // do carries out a call and notes it.
 func (y *player) do(ctx context.Context, client int, a ask) {
 	if (a.verb == cancel || a.verb == look) && y.id(a.jobs[0]) == "" {
-		a = ask{verb: stat} // nobody knows that job yet
+		a = ask{verb: stat} // that job has not been submitted yet
 	}
 	c := called{client: client, ask: a, sent: y.w.ledger.now()}
 	var err error
 	switch a.verb {
 	case submit:
-		c.told.verdicts, err = y.submit(ctx, a)
+		c.reply.decisions, err = y.submit(ctx, a)
 	case cancel, look:
-		c.told, err = y.ofJob(ctx, a)
+		c.reply, err = y.ofJob(ctx, a)
 	case stat:
 		var t wire.Tenant
 		t, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodGet, y.plan.tenant, "")
-		c.told.figures = figures{
+		c.reply.figures = figures{
 			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity), admitted: int(t.Admitted), rejected: int(t.Rejected),
 			departed: int(t.Departed),
 		}
@@ -87,7 +87,7 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 		return
 	}
 	y.calls = append(y.calls, c)
-	if a.verb == cancel && c.told.state == "cancelled" {
+	if a.verb == cancel && c.reply.state == "cancelled" {
 		y.cancelled[y.ids[a.jobs[0]]] = true
 	}
 }
@@ -119,7 +119,7 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 		}
 		v.replayed = answer.header.Get("Idempotent-Replayed") == "true"
 		if v.remaining, err = strconv.Atoi(answer.header.Get("X-Ratelimit-Remaining")); err != nil {
-			return nil, fmt.Errorf("%d says nothing of the places left: %w", answer.status, err)
+			return nil, fmt.Errorf("%d without the remaining capacity: %w", answer.status, err)
 		}
 		return []judged{v}, nil
 	}
@@ -135,9 +135,9 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 	if err := json.Unmarshal(answer.body, &all); err != nil || answer.status != http.StatusOK || len(all.Items) != len(jobs) {
 		return nil, fmt.Errorf("%d %s: %w", answer.status, answer.body, err)
 	}
-	verdicts := make([]judged, len(jobs))
+	decisions := make([]judged, len(jobs))
 	for i, raw := range all.Items {
-		var item wire.BatchVerdict
+		var item wire.JobResult
 		if err := json.Unmarshal(raw, &item); err != nil {
 			return nil, err
 		}
@@ -146,15 +146,15 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 				return nil, err
 			}
 		}
-		if verdicts[i], err = y.judged(a.jobs[i], item.Status, raw); err != nil {
+		if decisions[i], err = y.judged(a.jobs[i], item.Status, raw); err != nil {
 			return nil, err
 		}
-		verdicts[i].replayed = item.Replayed
+		decisions[i].replayed = item.Replayed
 	}
-	return verdicts, nil
+	return decisions, nil
 }
 
-// judged reads the verdict on one job, a job or a problem, and learns its id.
+// judged reads the answer for one job, a job or a problem, and records its id.
 func (y *player) judged(job, status int, body []byte) (judged, error) {
 	v := judged{remaining: -1, depth: -1, capacity: -1}
 	switch status {
@@ -182,21 +182,21 @@ func (y *player) judged(job, status int, body []byte) (judged, error) {
 	return v, fmt.Errorf("%d %s", status, body)
 }
 
-// ofJob cancels a job or looks at it.
-func (y *player) ofJob(ctx context.Context, a ask) (told, error) {
+// ofJob cancels or reads a job.
+func (y *player) ofJob(ctx context.Context, a ask) (reply, error) {
 	method := http.MethodGet
 	if a.verb == cancel {
 		method = http.MethodDelete
 	}
 	code, raw, err := y.w.call(ctx, method, y.w.api, "/v1/jobs/"+y.id(a.jobs[0]), map[string]string{"Sluice-Tenant": y.plan.tenant}, nil)
 	if err != nil || code == http.StatusConflict && a.verb == cancel {
-		return told{}, err
+		return reply{}, err
 	}
 	var j wire.Job
 	if err := json.Unmarshal(raw, &j); err != nil || code != http.StatusOK {
-		return told{}, fmt.Errorf("%d %s: %w", code, raw, err)
+		return reply{}, fmt.Errorf("%d %s: %w", code, raw, err)
 	}
-	return told{state: j.State, position: int(j.Position)}, nil
+	return reply{state: j.State, position: int(j.Position)}, nil
 }
 
 // answered is an answer with its headers.

@@ -28,7 +28,7 @@ type scale struct {
 	limit                time.Duration // the check has failed by then; 0 is a minute and a half
 }
 
-// all lists the checks in their order. rates comes last: it judges what the others have seen, too.
+// all lists the checks in their order. rates comes last: it uses the stamps of the others.
 func all() []check {
 	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), hostile(), starvation(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), foretold(), peers(), bugs(), rates())
 }
@@ -58,8 +58,7 @@ func (f figure) String() string {
 	return text
 }
 
-// findings collects the figures of a check, and what it has to say about those that miss their
-// bounds.
+// findings collects the figures of a check, with explanations of those that miss their bounds.
 type findings struct {
 	figures []figure
 	why     []string
@@ -86,7 +85,7 @@ func (f *findings) none(name string, examples []string) {
 	}
 }
 
-// timed says of the last figure that it depends on how fast and evenly this machine runs.
+// timed marks the last figure as dependent on the speed of this machine.
 func (f *findings) timed() { f.figures[len(f.figures)-1].Timed = true }
 
 // because explains a miss.

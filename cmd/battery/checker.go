@@ -10,9 +10,9 @@ import (
 type balance struct {
 	Keys         int         // distinct keys that were submitted
 	Acknowledged int         // keys with a 202
-	Recovered    int         // keys whose outcome nobody knew, delivered all the same
+	Recovered    int         // keys with unknown outcome that were delivered
 	Lost         []string    // keys with a 202 and no delivery
-	Unexpected   []string    // what should not have happened, in words
+	Unexpected   []string    // descriptions of wrong events
 	Duplicates   []duplicate // deliveries of a body after one that was not answered with a failure
 }
 
@@ -21,7 +21,7 @@ type duplicate struct{ before, again delivery }
 
 func (b balance) valid() bool { return len(b.Lost) == 0 && len(b.Unexpected) == 0 }
 
-// claim is all that is known of one key.
+// claim is the record of one key.
 type claim struct {
 	key, tenant, body string
 	acknowledged      bool
@@ -31,8 +31,8 @@ type claim struct {
 	settled           bool // a delivery of it was not answered with a failure
 }
 
-// reckon checks a ledger. What was delivered is told by its body, which the client chose, so that a
-// job delivered under another's id, to another tenant's account or with another body is found.
+// reckon checks a ledger. It identifies a delivery by its body, which the client chose. So it finds
+// a job that was delivered under another id, for another tenant or with another body.
 func reckon(requests []request, deliveries []delivery) balance {
 	var b balance
 	keys, bodies := map[string]*claim{}, map[string]*claim{}
@@ -62,7 +62,7 @@ func reckon(requests []request, deliveries []delivery) balance {
 	for _, d := range deliveries {
 		c := bodies[d.Body]
 		if c == nil {
-			unexpected("job %s was delivered with a body that nobody sent", d.Job)
+			unexpected("job %s was delivered with a body that no client sent", d.Job)
 			continue
 		}
 		switch {
@@ -102,8 +102,7 @@ func reckon(requests []request, deliveries []delivery) balance {
 	return b
 }
 
-// crash is one kill of a worker process: the jobs that were leased at that instant, whoever held
-// them.
+// crash is one kill of a worker process: the jobs that were leased at that instant, by any worker.
 type crash struct {
 	process string
 	leased  map[string]bool

@@ -34,7 +34,7 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 		defaults: tenant{rate: "5/s"},
 		tenants:  map[string]tenant{long: {rate: "500/s"}},
 		routes:   map[string]string{long: "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, max_backoff: 200ms }"},
-		// What has ended is forgotten by Redis' own clock, and is to be read when all is over.
+		// Ended jobs expire by Redis' own clock, and are read at the end.
 		env: []string{"SLUICE_RETENTION_SUCCEEDED=48h", "SLUICE_RETENTION_IDEMPOTENCY=48h"},
 	}
 	clock, err := w.newClock(ctx)
@@ -214,7 +214,7 @@ func (c *wallClock) set(offset time.Duration) error {
 	return err
 }
 
-// verify sees whether Redis goes by the clock that was set; another version might use another call.
+// verify checks that Redis uses the clock that was set; another version might use another call.
 func (c *wallClock) verify(ctx context.Context, w *world, offset time.Duration) error {
 	at, err := w.store.Time(ctx).Result()
 	if err != nil {

@@ -392,8 +392,8 @@ func (w *world) migrate(ctx context.Context, nodes []*node, slot int, stay time.
 		if err != nil {
 			return m, err
 		}
-		// Few keys a step, so that the slot is torn in many ways, with some kinds of keys that
-		// scripts are not told of coming last.
+		// Few keys a step, so that the slot is split in many ways. Some kinds of keys that scripts
+		// do not declare move last.
 		w.rng.Shuffle(len(keys), func(i, k int) { keys[i], keys[k] = keys[k], keys[i] })
 		slices.SortStableFunc(keys, func(a, b string) int {
 			return cmp.Compare(slices.Index(last, kindOf(a)), slices.Index(last, kindOf(b)))
@@ -431,7 +431,7 @@ func kindOf(key string) string {
 }
 
 // move moves one key. If the other node has one of that name, it is written over, as redis-cli does
-// when it is told to.
+// with its option replace.
 func move(ctx context.Context, from, to *node, key string) (twice bool, err error) {
 	err = from.client.Do(ctx, "migrate", "127.0.0.1", to.port, key, 0, 5000).Err()
 	if err == nil || !strings.Contains(err.Error(), "BUSYKEY") {
@@ -441,7 +441,7 @@ func move(ctx context.Context, from, to *node, key string) (twice bool, err erro
 }
 
 // waitForLater makes the keys that a shard has only now and then: an expiry and a completion that
-// are due in an hour. With them, there are all keys that scripts are told of, and Redis executes
+// are due in an hour. With them, all keys that scripts declare exist, and Redis executes
 // them in the midst of a migration.
 func (w *world) waitForLater(ctx context.Context, tenants []string) error {
 	later := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: standIn}
@@ -469,8 +469,7 @@ func (w *world) tuneAll(ctx context.Context, tenants []string) (changes int) {
 	return changes
 }
 
-// halfDone looks at every key of a cluster that should be drained for what a change that stopped
-// half-way would leave behind.
+// halfDone searches the keys of a drained cluster for the remains of an incomplete change.
 func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, err error) {
 	stored, err := w.stored(ctx)
 	if err != nil {

@@ -19,8 +19,8 @@ type ended struct {
 	deliveries []delivery
 }
 
-// settle waits until the queue is drained, holds the ledger against the checker and Redis, and
-// finds: nothing lost, nothing unexpected, every job ended once. It keeps the stamps for T1.
+// settle waits until the queue is drained and checks the ledger and Redis: nothing lost, nothing
+// unexpected, every job ended once. It keeps the stamps for T1.
 func (w *world) settle(ctx context.Context, f *findings) (ended, error) {
 	var e ended
 	if err := w.drain(ctx); err != nil {
@@ -33,7 +33,7 @@ func (w *world) settle(ctx context.Context, f *findings) (ended, error) {
 	if e.stored, err = w.stored(ctx); err != nil {
 		return e, err
 	}
-	owners := map[string]string{} // of the jobs that somebody knows of
+	owners := map[string]string{} // of the known jobs
 	for _, d := range deliveries {
 		owners[d.Job] = d.Tenant
 	}
@@ -117,7 +117,7 @@ func (w *world) read(ctx context.Context, owners map[string]string) ([]wire.Job,
 	return jobs, nil
 }
 
-// twice finds that nothing was delivered twice.
+// twice checks that nothing was delivered twice.
 func (e ended) twice(f *findings) {
 	var again []string
 	for _, d := range e.Duplicates {
@@ -127,7 +127,7 @@ func (e ended) twice(f *findings) {
 	f.none("delivered twice", again)
 }
 
-// succeeded finds that every job ended so.
+// succeeded checks that every job succeeded.
 func (e ended) succeeded(f *findings) {
 	var others []string
 	for _, j := range e.jobs {

@@ -87,7 +87,7 @@ func stale(ctx context.Context, w *world, f *findings) error {
 		flying += len(held)
 		var staled, other float64
 		waited, cancel := context.WithTimeout(ctx, 10*time.Second)
-		_ = until(waited, "the settles are refused", 20*time.Millisecond, func() (bool, error) { // the figures tell
+		_ = until(waited, "the settles are refused", 20*time.Millisecond, func() (bool, error) { // the metrics show it
 			m, err := w.metrics(waited, victim)
 			staled, other = settlesSince(before, m)
 			return staled+other >= float64(len(held)), err

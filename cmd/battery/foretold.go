@@ -20,7 +20,7 @@ import (
 // foretold are the checks of the simulator against the running program.
 func foretold() []check {
 	return []check{{
-		id: "F1", what: "flash sales, recorded as they come, and what the simulator makes of the recordings",
+		id: "F1", what: "flash sales against the simulator's runs of their recordings",
 		target: "admitted exactly as simulated, waits within 2 %; with a cap of concurrency both within 2 %",
 		quick:  scale{window: 12 * time.Second},
 		full:   scale{window: time.Minute, limit: 4 * time.Minute},
@@ -33,7 +33,7 @@ const (
 	foretoldMost    = 2.0                    // % by which waits may differ
 )
 
-// sale is a tenant's flash sale, and what came of it.
+// sale is a tenant's flash sale with its results.
 type sale struct {
 	tenant string
 	policy shaper.Policy
@@ -154,8 +154,8 @@ func (w *world) replay(ctx context.Context, tenant string, trace simulate.Trace)
 	}
 }
 
-// judge holds what has become of the sale against the simulator's run of its recording, and against
-// what the program itself predicts.
+// judge compares the results of the sale with the simulator's run of its recording, and with the
+// program's own prediction.
 func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job) error {
 	var waits, services []time.Duration
 	for _, j := range jobs {
@@ -200,7 +200,7 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 		f.timed()
 	} else {
 		f.atMost(s.tenant+" admitted, off by", off, 0, "")
-		f.timed() // a slot that is missed for a stall of the machine is gone
+		f.timed() // a slot that is missed in a stall of the machine is lost
 	}
 	for _, q := range []struct {
 		name       string
@@ -213,8 +213,8 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 	return s.predicted(ctx, w, f, admitted, at(0.99))
 }
 
-// predicted holds the program's own prediction, which knows arrivals by their runs, against what
-// has become of them.
+// predicted compares the program's own prediction, which is from runs of arrivals, with the
+// results.
 func (s *sale) predicted(ctx context.Context, w *world, f *findings, admitted int, p99 time.Duration) error {
 	code, raw, err := w.call(ctx, http.MethodPost, w.living("api")[0].admin, "/v1/tenants/"+s.tenant+"/predict", nil, []byte(`{}`))
 	if err == nil && code != http.StatusOK {

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// guests are the checks of tenants that come once and never again.
+// guests are the checks of tenants that submit once.
 func guests() []check {
 	return []check{{
 		id: "G2", what: "guests at random addresses, one job each, beside tenants with a backlog; then they are idle",
@@ -32,8 +32,7 @@ const (
 	guestsSettled = 500              // jobs of one call
 )
 
-// guestsGoIdle drives the queue itself, for the intake and the deliveries are not what is looked
-// at.
+// guestsGoIdle drives the queue itself, without intake and deliveries.
 func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 	w.settings = settings{}.withDefaults()
 	clock, err := w.newClock(ctx)
@@ -220,7 +219,7 @@ func submitAll(ctx context.Context, q *queue.Queue, n int, job func(i int) queue
 	return nil
 }
 
-// drainer leases whatever is due in any shard and says at once that it has succeeded.
+// drainer leases the due jobs of any shard and settles them at once as succeeded.
 type drainer struct {
 	q         *queue.Queue
 	consumers []*queue.Consumer
@@ -248,7 +247,7 @@ func (d *drainer) run(ctx context.Context) error {
 	return nil
 }
 
-// pass looks once at every shard and settles what it got.
+// pass polls every shard once and settles the leases.
 func (d *drainer) pass(ctx context.Context) (n int, err error) {
 	var batch []queue.Settlement
 	for _, c := range d.consumers {

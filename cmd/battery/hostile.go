@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// hostile is the check of clients and upstreams that want to hold the process or to fill its
+// hostile is the check of clients and upstreams that try to block the process or to fill its
 // memory.
 func hostile() []check {
 	return []check{{
-		id: "S3", what: "connections that say little to both listeners, bodies of 1 GB, and upstreams whose answers do not end",
+		id: "S3", what: "slow connections to both listeners, bodies of 1 GB, and upstreams with endless answers",
 		target: "closed ≤ 10 s, memory bounded",
 		quick:  scale{slow: 300, jobs: 400, window: 12 * time.Second},
 		full:   scale{slow: 1000, jobs: 1000, window: 15 * time.Second, limit: 3 * time.Minute},
@@ -45,7 +45,7 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 	defer up.close()
 	s := settings{
 		defaults: tenant{rate: "200/s"}, routes: map[string]string{},
-		// All places of the admin listener are taken, by one address.
+		// All connections of the admin listener are in use, by one address.
 		env: []string{"SLUICE_ADMIN_MAX_CONNECTIONS=" + strconv.Itoa(w.scale.slow), "SLUICE_API_ADDRESS_SHARE=100"},
 	}
 	for name := range up.answers {
@@ -150,7 +150,7 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 	return w.honestDelivered(ctx, f)
 }
 
-// honestDelivered finds that every acknowledged job of the honest clients arrives.
+// honestDelivered checks that every acknowledged job of the honest clients arrives.
 func (w *world) honestDelivered(ctx context.Context, f *findings) error {
 	missing := func() (left []string) {
 		arrived := map[string]bool{}
@@ -195,7 +195,7 @@ type siege struct {
 
 	mu   sync.Mutex
 	took map[string]time.Duration // the longest of its kind
-	open []string                 // what still was when nobody waited any longer
+	open []string                 // still open at the end
 }
 
 // tactics are the ways to hold a connection: what is sent first, what then comes a byte at a time,

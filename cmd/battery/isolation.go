@@ -179,7 +179,7 @@ func noisy(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// hanging counts what the others get of the sink in a window before and in one while a tenant's
+// hanging counts the deliveries of the other tenants in a window before and in one while a tenant's
 // upstream does not answer.
 func hanging(ctx context.Context, w *world, f *findings) error {
 	const limit = 8

@@ -16,7 +16,7 @@ type instant int64
 func (i instant) add(d time.Duration) instant         { return i + instant(d) }
 func (i instant) since(earlier instant) time.Duration { return time.Duration(i - earlier) }
 
-// outcome is what a client knows of a submission after its answer.
+// outcome is the result of a submission for its client.
 type outcome string
 
 const (
@@ -52,8 +52,8 @@ type delivery struct {
 // failed reports whether the sink's answer asks for another delivery.
 func (d delivery) failed() bool { return d.Status == 0 || d.Status == 429 || d.Status >= 500 }
 
-// ledger is the memory of one check: every request with its outcome and every delivery, in the
-// order of their ends and arrivals. Nothing in it is ever changed.
+// ledger is the record of one check: every request with its outcome and every delivery, in the
+// order of their ends and arrivals. Entries never change.
 type ledger struct {
 	start time.Time
 
@@ -67,7 +67,7 @@ func newLedger() *ledger { return &ledger{start: time.Now()} }
 // now is the present instant.
 func (l *ledger) now() instant { return instant(time.Since(l.start)) }
 
-// instantOf places a time of the wall clock, such as a stamp, among the instants.
+// instantOf converts a time of the wall clock, such as a stamp.
 func (l *ledger) instantOf(t time.Time) instant { return instant(t.Sub(l.start.Round(0))) }
 
 func (l *ledger) request(r request) {

@@ -43,8 +43,8 @@ func TestLedgerKeepsEverything(t *testing.T) {
 	}
 }
 
-// TestEntriesStay: what was read is not overwritten by what comes later.
-func TestEntriesStay(t *testing.T) {
+// TestEntriesAreNotOverwritten: later entries do not overwrite those that were read.
+func TestEntriesAreNotOverwritten(t *testing.T) {
 	l := newLedger()
 	for i := range 5 {
 		l.delivery(delivery{Attempt: i})

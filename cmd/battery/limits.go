@@ -23,14 +23,14 @@ func limits() []check {
 		},
 		{
 			id: "G1", what: "a Redis that evicts, has no append-only file, is too old",
-			target: "refuses to start, says why and what to set",
+			target: "refuses to start, with the reason and the setting",
 			run:    unfit,
 		},
 	}
 }
 
-// memoryFull counts deliveries and the workers' signs of life in a window before and in one while
-// Redis is full, and kept so by a flood of submissions for a tenant that is paused.
+// memoryFull counts deliveries and heartbeats in a window before and in one while Redis is full. A
+// flood of submissions for a paused tenant keeps it full.
 func memoryFull(ctx context.Context, w *world, f *findings) error {
 	const perSecond, long = 20, "long"
 	s := settings{
@@ -92,7 +92,7 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 	if err := w.store.ConfigSet(ctx, "maxmemory", strconv.Itoa(used+ballastBytes)).Err(); err != nil {
 		return err
 	}
-	// Sluice keeps below maxmemory by itself, so it is somebody else who fills the memory.
+	// Sluice stays below maxmemory by itself, so foreign data fills the memory.
 	if err := w.ballast(ctx); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 
 const ballastKey, ballastBytes = "ballast", 2 << 20
 
-// ballast writes what is not Sluice's until Redis takes no more.
+// ballast writes foreign data until Redis refuses more.
 func (w *world) ballast(ctx context.Context) error {
 	piece := strings.Repeat("x", 4096)
 	for ctx.Err() == nil {
@@ -195,7 +195,7 @@ func (w *world) ballast(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// beats counts the signs of life of all living workers that Redis has answered.
+// beats counts the acknowledged heartbeats of all live workers.
 func (w *world) beats(ctx context.Context) (n float64, err error) {
 	for _, s := range w.living("worker") {
 		m, err := w.metrics(ctx, s)
@@ -220,7 +220,7 @@ func (w *world) memory(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("INFO contains no used_memory")
 }
 
-// unfit starts Sluice on each Redis that it must not take.
+// unfit starts Sluice on each Redis that it must refuse.
 func unfit(ctx context.Context, w *world, f *findings) error {
 	if err := w.open(ctx, settings{}); err != nil {
 		return err
@@ -268,7 +268,7 @@ func unfit(ctx context.Context, w *world, f *findings) error {
 		for _, word := range c.words {
 			if !strings.Contains(p.tail(), word) {
 				missing++
-				f.because("%s: %q is not in what it says: %s", c.name, word, p.tail())
+				f.because("%s: %q is not in its output: %s", c.name, word, p.tail())
 			}
 		}
 		if err != nil {

@@ -48,8 +48,8 @@ func repliesLost(ctx context.Context, w *world, f *findings) error {
 		}
 		return answer{status: http.StatusOK}
 	})
-	// A tenth has no idempotency key: there it is Sluice alone that must not take a job twice when
-	// it sends the script again.
+	// A tenth has no idempotency key: there only Sluice can prevent that a job is admitted twice
+	// when it sends the script again.
 	bare := w.background(ctx, load{name: "bare", jobs: w.scale.jobs / 10, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), bare: true})
 	if err := w.submit(ctx, load{name: "r5", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true}); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (p *proxy) report(f *findings, share float64) {
 	}
 }
 
-// stamps finds that the stamps of every flow keep its rate.
+// stamps checks that the stamps of every flow keep its rate.
 func (e ended) stamps(w *world, f *findings) {
 	flows := map[[2]string][]instant{}
 	for _, j := range e.jobs {
@@ -127,8 +127,8 @@ func (e ended) stamps(w *world, f *findings) {
 	f.atMost("stamps τ*", us(worst), 1, "µs")
 }
 
-// counted holds the counters of tenants, jobs and workers against the ledger. All jobs must have
-// succeeded, and no worker have ended.
+// counted compares the counters of tenants, jobs and workers with the ledger. All jobs must have
+// succeeded, and no worker may have ended.
 func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 	jobs, left := map[string]int64{}, map[string]int64{} // by tenant
 	attempts := map[string]int{}                         // by job
@@ -170,9 +170,8 @@ func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 	}
 	f.atMost("workers: succeeded, off by", math.Abs(total["succeeded"]-float64(len(e.jobs))), 0, "")
 	f.atMost("workers: dead or held", total["dead"]+total["held"], 0, "")
-	// The last settle of a job is known for good. One before it, of a failure or of a job given
-	// back, may be repeated only when the job has been leased and settled again, and is then told
-	// to be stale.
+	// The last settle of a job is recognised forever. An earlier one, of a failure or of a job
+	// given back, may be repeated after the job was leased and settled again, and is then stale.
 	f.info("workers: stale", total["stale"], "")
 	f.info("workers: released", total["released"], "")
 	uncounted := float64(len(e.deliveries)-len(e.jobs)) - total["retry"]
@@ -181,7 +180,7 @@ func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 	return nil
 }
 
-// counts is what is counted of a tenant, in words.
+// counts formats the counters of a tenant.
 func counts(t wire.Tenant) string {
 	return fmt.Sprintf("admitted %d, departed %d, succeeded %d, rejected %d, dead %d, depth %d, running %d",
 		t.Admitted, t.Departed, t.Succeeded, t.Rejected, t.Dead, t.Depth, t.Running)

@@ -1,6 +1,6 @@
 // Command battery breaks Sluice on purpose and checks what it promises: it starts real
-// redis-servers and sluice processes, kills, stops and starves them under load, and holds a ledger
-// of every request and every delivery against what should have been.
+// redis-servers and sluice processes, kills, stops and starves them under load, and checks a ledger
+// of every request and every delivery.
 //
 //	go run ./cmd/battery -quick            every check, small: about seven minutes
 //	go run ./cmd/battery -full             every check as large as it is meant: at most 20 minutes
@@ -162,7 +162,7 @@ func battery(ctx context.Context, o options, chosen []check) (ok bool, err error
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return false, errors.New("redis-server is needed on PATH (make redis installs it)")
 	}
-	redis.SetLogger(quiet{}) // a Redis that is away is what this is about
+	redis.SetLogger(quiet{}) // outages of Redis are expected
 	nursery := newNursery()
 	defer nursery.clear()
 	show := newScreen(os.Stderr)
@@ -208,12 +208,12 @@ func battery(ctx context.Context, o options, chosen []check) (ok bool, err error
 	return ok, errors.Join(err, ctx.Err())
 }
 
-// quiet is a log of the Redis client that says nothing.
+// quiet is a log of the Redis client without output.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// judge carries the check out in a world of its own.
+// judge runs the check in a world of its own.
 func (c check) judge(ctx context.Context, wanted world, o options, show *screen) result {
 	start := time.Now()
 	f := &findings{}

@@ -89,7 +89,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-func TestOnlyTimeMayBeTheMachines(t *testing.T) {
+func TestOnlyTimedFiguresDependOnTheMachine(t *testing.T) {
 	for _, c := range []struct {
 		lost   []string
 		late   float64
@@ -231,8 +231,8 @@ func TestBookJudgesTheWorstFlow(t *testing.T) {
 	}
 }
 
-// TestBugsFit: every seeded bug still has the line that it breaks.
-func TestBugsFit(t *testing.T) {
+// TestSeededBugsMatchTheCode: every seeded bug still finds the line that it changes.
+func TestSeededBugsMatchTheCode(t *testing.T) {
 	for _, b := range seeded {
 		if _, err := b.plant("../.."); err != nil {
 			t.Error(err)

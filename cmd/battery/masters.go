@@ -72,7 +72,7 @@ func mastersStruck(ctx context.Context, w *world, f *findings) error {
 		}
 	}
 	stop()
-	_ = wait() // it was told to end
+	_ = wait() // its context was cancelled
 	backs := map[string]time.Duration{}
 	var losses []float64
 	for _, k := range strikes {

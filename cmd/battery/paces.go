@@ -86,7 +86,7 @@ func (w *world) stampsOf(jobs []wire.Job, tenant string) []instant {
 	return stamps
 }
 
-// failures lets half of the deliveries of a backlog fail. A job tells only its last stamp, so each
+// failures lets half of the deliveries of a backlog fail. A job has only its last stamp, so each
 // failed one is asked for it while it waits for its retry; the departures that the tenant counts
 // are all attempts.
 func failures(ctx context.Context, w *world, f *findings) error {

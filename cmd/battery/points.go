@@ -41,11 +41,11 @@ type stage struct {
 	tenant string // of its jobs alone
 	route  string
 	jobs   int
-	nth    int // the how-manieth passing of the point is the last
+	nth    int // the process crashes at the nth passing of the point
 }
 
-// asynq routes: tasks of the first are no more of Sluice's concern, those of the second report
-// their ends.
+// asynq routes: Sluice does not follow the tasks of the first; those of the second report their
+// ends.
 const (
 	fireRoute  = "fire"
 	fleetRoute = "fleet"
@@ -260,10 +260,10 @@ func (w *world) fleet(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// tenantOf is the tenant of a stage's job, by its payload: a task does not tell.
+// tenantOf is the tenant of a stage's job, by its payload, because a task does not name it.
 func tenantOf(body []byte) string {
 	var p struct{ Key string }
-	_ = json.Unmarshal(body, &p) // of another form it is nobody's, which the checker tells
+	_ = json.Unmarshal(body, &p) // another form belongs to no tenant, which the checker reports
 	return p.Key[:max(0, strings.LastIndexByte(p.Key, '-'))]
 }
 
@@ -339,7 +339,7 @@ func callbackTasks(inspector *asynq.Inspector) (ids []string, err error) {
 	return slices.Compact(ids), nil
 }
 
-// wrongCallbacks lists the jobs whose end was not told once, as far as asynq knows.
+// wrongCallbacks lists the jobs without exactly one callback task.
 func wrongCallbacks(tasks []string, e ended) (wrong []string) {
 	times := map[string]int{} // by job
 	for _, id := range tasks {

@@ -61,7 +61,7 @@ func TestDuplicatesArePutDownToACrash(t *testing.T) {
 	}
 }
 
-func TestEveryCompletionIsToldOnce(t *testing.T) {
+func TestEveryCompletionIsReportedOnce(t *testing.T) {
 	asked := stage{Point: crashpoints.Point{Label: "after-hand-over"}, tenant: "after-hand-over-default-0"}
 	plain := stage{Point: crashpoints.Point{Label: "after-lease"}, tenant: "after-lease-default-0"}
 	if !asked.asksForCallback() || plain.asksForCallback() {

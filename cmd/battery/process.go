@@ -166,7 +166,7 @@ func (p *process) tail() string {
 	return string(bytes.TrimSpace(text[max(0, len(text)-1500):]))
 }
 
-// lines cuts what is written into lines.
+// lines splits its input into lines.
 type lines struct {
 	each func([]byte)
 	rest []byte
@@ -196,8 +196,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// until asks every few milliseconds until the answer is yes or an error, or ctx ends; what says
-// what was waited for.
+// until polls every few milliseconds until the answer is yes or an error, or ctx ends; what names
+// the condition.
 func until(ctx context.Context, what string, every time.Duration, yes func() (bool, error)) error {
 	for {
 		ok, err := yes()

@@ -219,7 +219,7 @@ func (a *asked) len() int {
 	return len(a.names)
 }
 
-// scriptName tells a script by its hash or source; those of another version are "other".
+// scriptName names a script by its hash or source; those of another version are "other".
 func scriptName(script string) string {
 	for _, s := range lua.Commands.All() {
 		if script == s.SHA() || script == s.Source() {

@@ -84,11 +84,11 @@ func arrivals(w *world, deliveries []delivery) (worst time.Duration) {
 	return worst
 }
 
-// lateness notes what a worker itself tells of its releases; the last telling of a process counts.
+// lateness records what a worker reports of its releases; the last report of a process counts.
 func (w *world) lateness(ctx context.Context, s *sluice) {
 	m, err := w.metrics(ctx, s)
 	if err != nil {
-		return // it is gone: what it told before counts
+		return // it has ended: its last report counts
 	}
 	all := m["sluice_departure_lateness_seconds_count"]
 	onTime, ok := m[fmt.Sprintf(`sluice_departure_lateness_seconds_bucket{le="%g"}`, horizon.Seconds())]
@@ -100,8 +100,8 @@ func (w *world) lateness(ctx context.Context, s *sluice) {
 	w.rates.mu.Unlock()
 }
 
-// rate loads a few flows of several rates over two workers, one of which is killed, and judges all
-// that the book holds.
+// rate loads a few flows of several rates over two workers, one of which is killed, and checks all
+// flows of the book.
 func rate(ctx context.Context, w *world, f *findings) error {
 	s := settings{tenants: map[string]tenant{
 		"t0": {rate: "200/s"}, "t1": {rate: "7/300ms"}, "t2": {rate: "50/s"}, "t3": {rate: "999/10s"}, "t4": {rate: "1/20ms"}, "t5": {rate: "90/s"},

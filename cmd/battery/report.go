@@ -22,11 +22,11 @@ const (
 	failed verdict = "FAILED" // the check could not be carried out
 	peer   verdict = "peer"   // no target
 
-	skipped verdict = "skipped" // there is nothing here to carry it out on
+	skipped verdict = "skipped" // a requirement is missing here
 )
 
-// errSkipped is wrapped by the error of a check that has nothing here to be carried out on, and
-// says what is missing.
+// errSkipped is wrapped by the error of a check whose requirement is missing here; the error names
+// it.
 var errSkipped = errors.New("skipped")
 
 // result is a check as it went.
@@ -39,7 +39,7 @@ type result struct {
 	Figures []figure `json:"figures"`
 	Why     []string `json:"why,omitempty"`
 	Seconds float64  `json:"seconds"`
-	Try     int      `json:"try"`            // the how-manieth of this check; only the last one is told
+	Try     int      `json:"try"`            // the number of this try; only the last one is reported
 	Kept    string   `json:"kept,omitempty"` // directory with logs and ledger
 
 	stalls stalls
@@ -114,8 +114,8 @@ func writeJSON(path string, r report) error {
 	return errors.Join(enc.Encode(r), f.Close())
 }
 
-// screen shows what is being done: on a line of a terminal that is written over, or on lines of its
-// own elsewhere, one in two seconds.
+// screen shows the progress: on one line of a terminal, or on separate lines elsewhere, one in two
+// seconds.
 type screen struct {
 	out  *os.File
 	live bool
@@ -137,7 +137,7 @@ func (s *screen) now(format string, args ...any) {
 	}
 }
 
-// line shows what is to stay.
+// line shows a permanent line.
 func (s *screen) line(format string, args ...any) {
 	s.clear()
 	fmt.Fprintf(s.out, format+"\n", args...)

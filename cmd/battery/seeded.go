@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// bug is one mistake in a source file, and the test that must fail with it: what the tests would
-// not find, they do not test.
+// bug is one mistake in a source file, and the test that must fail with it.
 type bug struct {
 	name, what         string
 	pkg, test          string // as go test takes them
@@ -50,7 +49,7 @@ var seeded = []bug{
 		"lua/settle.lua", "j.state, j.at = 'r', now + delay", "j.state, j.at = 'r', now",
 	},
 	{
-		"batch-not-counted", "an atomic batch is judged as if it were one job", "./lua", oneFlow,
+		"batch-not-counted", "an atomic batch is decided as if it were one job", "./lua", oneFlow,
 		"lua/admit.lua", "size, bytes = f.asked, f.asked_bytes\n", "size, bytes = 1, payload\n",
 	},
 	{
@@ -87,8 +86,8 @@ var seeded = []bug{
 	},
 }
 
-// bugs are the checks of the tests themselves: each plants a known bug and sees whether the test
-// that is there for it notices.
+// bugs are the checks of the tests themselves: each plants a known bug and checks that its test
+// fails.
 func bugs() []check {
 	return []check{{
 		id: "Q1", what: "fourteen known bugs, planted one after the other", target: "the tests find 14 of 14",

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// starving is a case of S4: what one client does to take from the others what is theirs.
+// starving is a case of S4: an attack by one client on resources of the others.
 type starving struct {
 	name, what string
 	settings   settings // beside those of every case, see beset
@@ -57,7 +57,7 @@ func starvingCases() []starving {
 	}
 }
 
-// starvation are the checks that no client takes from the others what is theirs.
+// starvation are the checks that no client can starve the others.
 func starvation() []check {
 	var checks []check
 	for _, c := range starvingCases() {
@@ -83,7 +83,7 @@ const quietPerSecond = 4
 // takes longer counts as lost.
 const inTime = time.Second
 
-// run lets the quiet tenants send alone, beside the attack and after it, and compares what becomes
+// run lets the quiet tenants send alone, beside the attack and after it, and compares the outcomes
 // of their jobs.
 func (c starving) run(ctx context.Context, w *world, f *findings) error {
 	s := c.settings

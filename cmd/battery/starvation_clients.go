@@ -28,8 +28,7 @@ func dialFrom(ctx context.Context, to string) (net.Conn, error) {
 	return conn, err
 }
 
-// beside asks again and again until ctx ends, and tells how often the answer was not the one
-// wanted.
+// beside repeats a request until ctx ends, and counts unexpected answers.
 func (w *world) beside(ctx context.Context, f *findings, what string, every time.Duration, want int, ask func() (int, error)) {
 	var failed []string
 	asked := 0

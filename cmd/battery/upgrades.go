@@ -16,9 +16,9 @@ import (
 // another form of the job record.
 const formerCommit = "4c2c78f"
 
-// upgrades are the checks of versions that take turns.
+// upgrades are the checks of different versions on one store.
 func upgrades() []check {
-	const former = "both serve and nothing is lost, or the one that does not fit refuses to start and says so"
+	const former = "both serve and nothing is lost, or the incompatible one refuses to start with a reason"
 	return []check{
 		{
 			id: "U1", what: "rolling: each process replaced by a new one, under load; then a store that is too new for it",
@@ -100,8 +100,7 @@ func (w *world) replaceAPI(ctx context.Context) error {
 	return err
 }
 
-// tooNew raises the schema of the store, as a version of the future does, and starts this one on
-// it.
+// tooNew raises the schema of the store, as a future version does, and starts this one on it.
 func (w *world) tooNew(ctx context.Context, f *findings) error {
 	const meta = "sluice:meta"
 	known, err := w.store.HGet(ctx, meta, "schema").Int()
@@ -130,8 +129,7 @@ func (w *world) tooNew(ctx context.Context, f *findings) error {
 	return nil
 }
 
-// refusal starts the program and returns what it says when it ends at once with a failure; empty if
-// it became ready.
+// refusal starts the program and returns its output if it fails at once; empty if it became ready.
 func (w *world) refusal(ctx context.Context, bin, role string) (said string, err error) {
 	before := w.bin
 	w.bin = bin

@@ -42,7 +42,7 @@ type world struct {
 
 	settings settings
 	redis    *process
-	url      string // of Redis, as the processes are told; empty: that of the socket
+	url      string // of Redis, for the processes; empty: that of the socket
 	store    redis.UniversalClient
 	sluices  []*sluice
 	started  map[string]int // processes by role, for their names
@@ -215,7 +215,7 @@ func (w *world) answers(ctx context.Context) bool {
 // sluice is a process of the program with its addresses.
 type sluice struct {
 	*process
-	api, admin string // empty until the process has told
+	api, admin string // empty until the process has reported them
 }
 
 // start starts a sluice process and returns when it is ready. A later api process takes the address

@@ -56,13 +56,13 @@ func spawn(cmd *exec.Cmd, dir, name string) (*child, error) {
 	return c, nil
 }
 
-// says waits until a line of the child's output matches, and returns what the groups of the
-// expression matched.
+// says waits until a line of the child's output matches, and returns the matches of the groups of
+// the expression.
 func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
-		gone := c.gone() // before the look: what it said last counts, too
+		gone := c.gone() // before the search: the last output counts, too
 		text, err := os.ReadFile(c.log)
 		if err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error)
 		select {
 		case <-c.exited:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s does not get ready: %w: %s", c.name, ctx.Err(), c.tail())
+			return nil, fmt.Errorf("%s is not ready: %w: %s", c.name, ctx.Err(), c.tail())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -108,8 +108,8 @@ func (c *child) tail() string {
 	return string(text[max(0, len(text)-1500):])
 }
 
-// end asks the child to end, insists after a while, and returns when it is gone. A child that is
-// nil or gone is left alone.
+// end terminates the child, kills it after a while, and returns when it has ended. A nil or ended
+// child is no error.
 func (c *child) end() {
 	if c == nil {
 		return
@@ -143,8 +143,8 @@ func complete(ctx context.Context, cmd *exec.Cmd, dir, name string) error {
 
 var redisReady = regexp.MustCompile(`[Rr]eady to accept connections`)
 
-// startRedis starts a redis-server as Sluice wants it and returns the path of its socket. Its data
-// is in dir.
+// startRedis starts a redis-server with the settings that Sluice requires and returns the path of
+// its socket. Its data is in dir.
 func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	socket := filepath.Join(dir, "redis.sock")
 	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
@@ -159,8 +159,8 @@ func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	return c, socket, nil
 }
 
-// asChild runs what the bench starts of itself as a process of its own, and reports whether the
-// arguments name such a thing.
+// asChild runs the part of the bench that the arguments name as a child process, and reports
+// whether they name one.
 func asChild(args []string) bool {
 	if len(args) < 2 {
 		return false
@@ -187,7 +187,7 @@ func asChild(args []string) bool {
 	return true
 }
 
-// self starts the bench as one of its children, which gets its orders as JSON.
+// self starts the bench as a child of its own, with its orders as JSON.
 func self(dir, name, what string, orders []byte) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-// Places of the workers: as many as each makes use of.
+// Concurrency of the workers: the most that each makes use of.
 const (
-	drainPlaces = 4000
-	asynqPlaces = 500
+	drainConcurrency = 4000
+	asynqConcurrency = 500
 )
 
 // counter counts the handled jobs and reports when the last one was.
@@ -79,7 +79,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	}
 	handled := newCounter(n)
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		stop, err := b.profile(fmt.Sprintf("drain-%d-tenants", tenants))
@@ -91,7 +91,7 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	})
 }
 
-// spentHere is the processor time that this process has used.
+// spentHere is the processor time of this process.
 func spentHere() time.Duration {
 	d, _ := cpuOf(os.Getpid()) // unknown is 0
 	return d
@@ -155,7 +155,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 		weights["q"+strconv.Itoa(i)] = 1
 	}
 	handled := newCounter(n)
-	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqPlaces, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{}})
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{}})
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}
@@ -163,7 +163,7 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 	return handled.measured(ctx, b, fmt.Sprintf("asynq, %d queues", queues), server, n)
 }
 
-// silence is an asynq logger that says nothing.
+// silence is an asynq logger without output.
 type silence struct{}
 
 func (silence) Debug(...any) {}
@@ -172,7 +172,7 @@ func (silence) Warn(...any)  {}
 func (silence) Error(...any) {}
 func (silence) Fatal(...any) {}
 
-// drainRun is how many no-op jobs a second each side handled.
+// drainRun is the rate of no-op jobs of each side, per second.
 type drainRun struct {
 	One   float64 `json:"sluice"`               // one tenant
 	Many  float64 `json:"sluice_10000"`         // 10,000 of them

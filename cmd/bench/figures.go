@@ -106,14 +106,14 @@ func (s *store) fill(ctx context.Context, b *bench, tenant, prefix string, n int
 			}
 			batch = append(batch, submission(tenant, key))
 		}
-		verdicts, err := s.SubmitBatch(ctx, batch, true)
+		decisions, err := s.SubmitBatch(ctx, batch, true)
 		if err != nil {
 			return err
 		}
-		if verdicts[0].Outcome != shaper.Admitted {
-			return fmt.Errorf("a job was not admitted: %s", verdicts[0].Outcome)
+		if decisions[0].Outcome != shaper.Admitted {
+			return fmt.Errorf("a job was not admitted: %s", decisions[0].Outcome)
 		}
-		if i > 0 && i%100_000 == 0 { // few jobs are admitted before anybody wonders
+		if i > 0 && i%100_000 == 0 { // progress for the reader
 			b.progress("%s: %d of %d jobs admitted", tenant, i, n)
 		}
 	}
@@ -153,7 +153,7 @@ func (s *store) memory(ctx context.Context) (float64, error) {
 	return total, err
 }
 
-// memoryPerJob is what a queued job takes in Redis, the share of the tables included, without its
+// memoryPerJob is the memory of a queued job in Redis, with its share of the tables, without its
 // payload.
 func memoryPerJob(prefix string) func(context.Context, *bench) ([]float64, error) {
 	return func(ctx context.Context, b *bench) ([]float64, error) {
@@ -175,7 +175,7 @@ func memoryPerJob(prefix string) func(context.Context, *bench) ([]float64, error
 	}
 }
 
-// commands counts all commands that Redis has executed, those inside scripts too.
+// commands counts all commands that Redis has executed, including those of scripts.
 func (s *store) commands(ctx context.Context) (total float64, err error) {
 	fields, err := s.info(ctx, "commandstats")
 	if err != nil {
@@ -193,9 +193,9 @@ func (s *store) commands(ctx context.Context) (total float64, err error) {
 }
 
 // idleCommands lets one worker finish a job of each of 100,000 tenants and counts commands while
-// nothing happens.
+// all tenants are idle.
 func idleCommands(ctx context.Context, b *bench) ([]float64, error) {
-	const tenants, window = 100_000, 30 * time.Second // twice the time in which a worker looks at each shard once
+	const tenants, window = 100_000, 30 * time.Second // twice the time in which a worker polls each shard once
 	s, err := open(ctx)
 	if err != nil {
 		return nil, err

@@ -21,10 +21,10 @@ import (
 // Arguments that make a process of the bench the floor, or one that watches for stalls.
 const floorChild, stallsChild = "child-floor", "child-stalls"
 
-// floor is what the machine allows at the moment: a thread that sleeps until each instant of a grid
-// and starts a goroutine then. Nothing that a queue does is in it.
+// floor measures the machine without a queue: a thread sleeps until each instant of a grid and then
+// starts a goroutine.
 type floor struct {
-	URL      string        `json:"url"` // where the goroutine posts the payload; empty: it only notes how late it is
+	URL      string        `json:"url"` // where the goroutine posts the payload; empty: it only records its lateness
 	Jobs     int           `json:"jobs"`
 	Interval time.Duration `json:"interval_ns"`
 }
@@ -34,8 +34,8 @@ var (
 	floorDone  = regexp.MustCompile(`(?m)^done (.*)$`)
 )
 
-// pace runs the floor in a process of its own and returns when all goroutines have ended, with how
-// late they started.
+// pace runs the floor in a process of its own and returns the lateness of its goroutines when all
+// have ended.
 func (f floor) pace(ctx context.Context) (late lateRun, err error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
@@ -133,16 +133,15 @@ func post(hc *http.Client, url string) error {
 	return err
 }
 
-// stalls are what a thread saw of the machine that slept for a millisecond again and again: the
-// sleeps that took over two milliseconds too long. Where there are many, a figure of time says
-// little about Sluice.
+// stalls are the sleeps of a thread that took over two milliseconds too long, of repeated sleeps of
+// a millisecond. With many of them, figures of time say little about Sluice.
 type stalls struct {
 	N       int
 	Longest time.Duration // of all sleeps, counted or not
 }
 
-// watchStalls watches in a process of its own until stop is called, which returns what was seen. In
-// this one the thread would, while it sleeps, hold a processor of the runtime that what is measured
+// watchStalls watches in a process of its own until stop is called, which returns the stalls. In
+// this process the sleeping thread would hold a processor of the runtime that the measurement
 // needs.
 func watchStalls() (stop func() (stalls, error), err error) {
 	program, err := os.Executable()

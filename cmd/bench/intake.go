@@ -12,8 +12,8 @@ import (
 
 const intakeConnections = 64
 
-// intakeSide is what one intake did: requests a second, and the processor time of each request in
-// the server, in Redis and in the client.
+// intakeSide is the result of one intake: requests a second, and the processor time of each request
+// in the server, in Redis and in the client.
 type intakeSide struct {
 	PerSecond float64 `json:"per_second"`
 	Server    float64 `json:"server_us"`
@@ -25,8 +25,8 @@ func (s intakeSide) String() string {
 	return fmt.Sprintf("%7.0f/s %4.0f+%.0f+%.0f µs", s.PerSecond, s.Server, s.Redis, s.Client)
 }
 
-// intakeRun is what the intakes did, one after the other. Floor is the least that keeps jobs in
-// Redis at all.
+// intakeRun holds the results of the intakes, one after the other. Floor is the least work that
+// stores jobs in Redis.
 type intakeRun struct {
 	Sluice intakeSide `json:"sluice"`
 	Asynq  intakeSide `json:"chi_asynq"`
@@ -148,7 +148,7 @@ func intakeRatio(ratio func(intakeRun) float64) func(context.Context, *bench) ([
 	}
 }
 
-// intake is a running sluice that only takes jobs, over a redis-server of its own.
+// intake is a running sluice that only accepts jobs, over a redis-server of its own.
 type intake struct {
 	*child
 	addr  string

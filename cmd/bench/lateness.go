@@ -29,7 +29,7 @@ import (
 // lateTarget is how late one in a hundred starts of a single flow may be, in milliseconds.
 const lateTarget = 0.5
 
-// latenessFigures say how late Go handlers start, against the ideal grid of their flow.
+// latenessFigures measure how late Go handlers start, against the ideal grid of their flow.
 func latenessFigures() []figure {
 	const many = "20,000 flows at 1/s in one process: "
 	return []figure{
@@ -47,9 +47,9 @@ type crowd struct {
 	flows int
 	rate  string
 	jobs  int // of each flow
-	// Many flows send one more job ahead, of such a cost that the others follow only after the
-	// lead. So all have begun, one after the other and as fast as may be, before the pace is looked
-	// at: for so long, or, without a lead, until all jobs have left.
+	// Many flows send one more job ahead. Its cost delays the others until after the lead. So all
+	// flows have begun before the pace is measured: for the window, or, without a lead, until all
+	// jobs have left.
 	lead, window time.Duration
 	most         time.Duration // that one run may take
 }
@@ -59,7 +59,7 @@ var (
 	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 16, lead: 10 * time.Second, window: 8 * time.Second, most: 2 * time.Minute}
 )
 
-// lateRun is what one run brought. Durations are milliseconds.
+// lateRun is the result of one run. Durations are milliseconds.
 type lateRun struct {
 	Run     int     `json:"run"`
 	What    string  `json:"what"` // "sluice" or "floor"
@@ -128,8 +128,8 @@ func (c crowd) measure(ctx context.Context, b *bench) ([]lateRun, error) {
 // crowdChild is the argument that makes a process of the bench one that drains a crowd.
 const crowdChild = "child-crowd"
 
-// apart drains the crowd once in a process of its own: what it sets for itself, as a program with a
-// worker does, must not change what is measured after it.
+// apart drains the crowd once in a process of its own, so that its settings do not change later
+// measurements.
 func (c crowd) apart(ctx context.Context) (r lateRun, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -178,7 +178,7 @@ func ours(runs []lateRun) []lateRun {
 	return slices.DeleteFunc(slices.Clone(runs), func(r lateRun) bool { return r.What != "sluice" })
 }
 
-// run drains the crowd once and returns the starts that are to be looked at.
+// run drains the crowd once and returns the starts to be measured.
 func (c crowd) run(ctx context.Context, progress func(format string, args ...any)) (seen, error) {
 	s, err := open(ctx)
 	if err != nil {
@@ -226,7 +226,7 @@ func (c crowd) run(ctx context.Context, progress func(format string, args ...any
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(running) }()
 	defer func() { stop(); <-ended }()
-	// What was cleared away and written before is over, and the worker knows its shards.
+	// Earlier writes and deletions have ended, and the worker has its shards.
 	if err := pass(ctx, 2*time.Second); err != nil {
 		return seen{}, err
 	}
@@ -247,7 +247,7 @@ func (c crowd) run(ctx context.Context, progress func(format string, args ...any
 		err := wait(total, c.most)
 		return seen{starts: book}, err
 	}
-	// Where not all begin in that time, the figure will say so.
+	// If not all begin in that time, the figure shows it.
 	if err := wait(c.flows, 2*c.lead); err != nil {
 		return seen{}, err
 	}
@@ -285,9 +285,9 @@ type seen struct {
 	from, until time.Duration
 }
 
-// judge holds the starts of each flow against the grid that begins with the stamp of its first one:
-// the n-th should start n·T later, wherever its own stamp is. One that should have started by the
-// end and has not is as late as it was then. The rate of a flow without two starts is 0.
+// judge compares the starts of each flow with the grid that begins with the stamp of its first one:
+// the n-th should start n·T later, whatever its own stamp. One that is due but has not started
+// counts with its lateness at the end. The rate of a flow without two starts is 0.
 func (s seen) judge(r shaper.Rate, flows int) lateRun {
 	byFlow := make([][]start, flows)
 	for _, start := range s.starts {

@@ -16,8 +16,7 @@ import (
 )
 
 // load is a closed loop of requests over kept connections: each sends the next one when the last is
-// answered. It is written on bare connections, so that the client takes as little of the machine as
-// it can.
+// answered. It uses bare connections, so that the client takes little of the machine.
 type load struct {
 	addr        string
 	path        string
@@ -27,7 +26,7 @@ type load struct {
 	want        string // the status that counts, for example "202"
 }
 
-// answered is how many requests were answered, in all and in the time that is measured.
+// answered counts the answered requests, in total and in the measured time.
 type answered struct{ all, measured int64 }
 
 // run sends requests for the duration after a warm-up.

@@ -15,8 +15,8 @@ func sharpen() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 }
 
-// nap sleeps in the kernel until the instant; a signal of the runtime may cut a sleep short, so it
-// looks at the clock again.
+// nap sleeps in the kernel until the instant. A signal of the runtime may end a sleep early, so nap
+// checks the clock again.
 func nap(until time.Time) {
 	for left := time.Until(until); left > 0; left = time.Until(until) {
 		ts := unix.NsecToTimespec(int64(left))

@@ -43,14 +43,14 @@ func (n *notes) serve(_ http.ResponseWriter, r *http.Request) {
 	n.at[r.URL.Path] = append(n.at[r.URL.Path], now)
 }
 
-// count is how many requests have come to the path since it was last taken.
+// count is the number of requests to the path since the last take.
 func (n *notes) count(path string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.at[path])
 }
 
-// take returns when requests came to the path, in order, and forgets them.
+// take returns the instants of requests to the path, in order, and deletes them.
 func (n *notes) take(path string) []time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -22,7 +22,7 @@ func (p paces) interval() time.Duration {
 // within is how many departures fit into the span.
 func (p paces) within(span time.Duration) int { return int(span/p.interval()) + 1 }
 
-// window is how long to look at departures: at some hundred of them, or for two seconds.
+// window is the time in which departures are measured: that of some hundred, or two seconds.
 func (p paces) window() time.Duration {
 	return min(max(400*p.interval(), 500*time.Millisecond), 2*time.Second)
 }
@@ -62,7 +62,8 @@ func after(instants []time.Duration, from time.Duration) []time.Duration {
 	return nil
 }
 
-// due is when the interval first lets a departure follow the last one before zero; not before zero.
+// due is the first instant at which the interval allows a departure after the last one before zero,
+// at least zero.
 func due(departures []departure, interval time.Duration) time.Duration {
 	first := time.Duration(0)
 	for _, d := range departures {
@@ -84,7 +85,7 @@ func flowing(departures []departure, interval time.Duration) (at time.Duration, 
 		if n < 2 {
 			return 0, false
 		}
-		// A worker that looks a little late loses a slot now and then.
+		// A worker that polls late may lose a slot.
 		if d.arrived >= 0 && departures[i+n].stamp-d.stamp <= time.Duration(n)*interval*21/20+10*time.Millisecond {
 			return d.arrived, true
 		}
@@ -92,8 +93,8 @@ func flowing(departures []departure, interval time.Duration) (at time.Duration, 
 	return 0, false
 }
 
-// tooEarly counts the departures that arrived after zero although their stamps come earlier than
-// the interval after the ones before, and tells when the last of them arrived.
+// tooEarly counts the departures that arrived after zero although their stamps are earlier than the
+// interval allows, and returns the arrival of the last of them.
 func tooEarly(departures []departure, interval time.Duration) (n int, last time.Duration) {
 	for i := 1; i < len(departures); i++ {
 		if d := departures[i]; d.arrived > 0 && d.stamp-departures[i-1].stamp < interval-roundingOf {
@@ -103,9 +104,9 @@ func tooEarly(departures []departure, interval time.Duration) (n int, last time.
 	return n, last
 }
 
-// look works out what the departures, in the order of their stamps, say of the change, which was
-// sent at an instant before zero.
-func (r *retuned) look(c retune, departures []departure, sent time.Duration) {
+// measure computes the figures of a change from the departures, in the order of their stamps. The
+// change was sent at an instant before zero.
+func (r *retuned) measure(c retune, departures []departure, sent time.Duration) {
 	old, now := c.before.interval(), c.after.interval()
 	stamps, arrivals := make([]time.Duration, len(departures)), make([]time.Duration, len(departures))
 	for i, d := range departures {
@@ -116,8 +117,7 @@ func (r *retuned) look(c retune, departures []departure, sent time.Duration) {
 	var at time.Duration
 	r.Early, at = tooEarly(departures, now)
 	if now > old { // slower
-		// What was leased before leaves as it was stamped, by the old rate; from then on the new
-		// one holds.
+		// Jobs that were leased before leave by the old rate; then the new one holds.
 		changed = leasedAhead
 		r.Obeyed, r.obeyed = millis(at), true
 		granted := stamps[:len(stamps)-len(after(stamps, changed))]

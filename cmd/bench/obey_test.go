@@ -112,8 +112,8 @@ func TestTooEarly(t *testing.T) {
 	}
 }
 
-// What is said of changes that went well, came late, or burst.
-func TestLookAtARetune(t *testing.T) {
+// TestMeasureRetune: the figures of changes that were obeyed, came late, or burst.
+func TestMeasureRetune(t *testing.T) {
 	faster := retune{name: "up", before: plain("10/s"), after: plain("100/s")}
 	slower := retune{name: "down", before: plain("100/s"), after: plain("10/s")}
 	sent := -2 * time.Millisecond
@@ -140,7 +140,7 @@ func TestLookAtARetune(t *testing.T) {
 		{"slower, too late", slower, join(grid(-100, 10, 22), grid(210, 100, 20)), 110, 11, false},
 	} {
 		var got retuned
-		got.look(c.change, left(c.stamps), sent)
+		got.measure(c.change, left(c.stamps), sent)
 		got.judge()
 		if got.Obeyed != c.obeyed || got.Early != c.early || (got.Problem == "") != c.passes {
 			t.Errorf("%s: %+v, want obeyed %v, early %d, passes %v", c.name, got, c.obeyed, c.early, c.passes)
@@ -148,7 +148,7 @@ func TestLookAtARetune(t *testing.T) {
 	}
 }
 
-func TestRetunesAreAsTheyAreNamed(t *testing.T) {
+func TestRetuneNames(t *testing.T) {
 	all := retunes()
 	if len(all) < 10 {
 		t.Errorf("%d changes", len(all))

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// circumstance is one under which the pace is looked at.
+// circumstance is a condition under which the pace is measured.
 type circumstance struct {
 	id      string
 	workers int      // at the beginning
@@ -30,7 +30,7 @@ var (
 	coming     = circumstance{id: "P6-fleet", workers: 1, jobs: 2800, floor: 2800, during: comeAndGo}
 )
 
-// pacingFigures are all that say how evenly jobs leave.
+// pacingFigures measure how evenly jobs leave.
 func pacingFigures() []figure {
 	return []figure{
 		{id: "P6-gaps", what: "pacing at 200/s through HTTP by two workers: how far the gaps' p1 and p99 are from T", unit: "ms", target: 0.5, atMost: true,
@@ -146,8 +146,7 @@ func (c circumstance) figure() string {
 	return c.id + "-tau"
 }
 
-// warmUp sends some jobs through, and gives the workers the time to agree on who looks at which
-// shard.
+// warmUp sends some jobs through, and gives the workers the time to agree on the owners of shards.
 func (p *program) warmUp(ctx context.Context, sink *notes) error {
 	const jobs = 200
 	if _, err := p.change(ctx, http.MethodPut, "warm-up", rate(200, 1000)); err != nil {
@@ -163,7 +162,7 @@ func (p *program) warmUp(ctx context.Context, sink *notes) error {
 	return pass(ctx, 2*time.Second)
 }
 
-// sluice lets a tenant's jobs leave, all submitted at once.
+// sluice drains a tenant's jobs, all submitted at once.
 func (c circumstance) sluice(ctx context.Context, p *program, sink *notes, r shaper.Rate, run int) (pacedRun, error) {
 	out := pacedRun{Run: run + 1, What: "sluice"}
 	tenant := fmt.Sprintf("%s-%d", c.id, run)
@@ -208,7 +207,7 @@ func (c circumstance) table(runs []pacedRun) []string {
 	return append(lines, floorLine(runs))
 }
 
-// floorLine says whether the machine let anything keep the targets at the time.
+// floorLine reports whether the machine itself allowed the targets at the time.
 func floorLine(runs []pacedRun) string {
 	var all, gaps, tau int
 	for _, r := range runs {

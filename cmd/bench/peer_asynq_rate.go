@@ -55,7 +55,7 @@ func prepareAsynq(ctx context.Context, r race) (contender, error) {
 	}}, nil
 }
 
-// limited is the error by which the recipe puts a task off.
+// limited is the error with which the recipe delays a task.
 type limited struct{ retryIn time.Duration }
 
 func (l limited) Error() string { return fmt.Sprintf("rate limited, retry in %v", l.retryIn) }

@@ -27,7 +27,7 @@ type bullmqOrders struct {
 	URL      string    `json:"url"`
 	Payload  string    `json:"payload"`
 	Max      int       `json:"max"`      // jobs
-	Duration int       `json:"duration"` // in so many milliseconds
+	Duration int       `json:"duration"` // in this time, in milliseconds
 	Arrivals []arrival `json:"arrivals"`
 }
 

@@ -106,8 +106,8 @@ type accepted struct {
 	Created  time.Time `json:"created_at"`
 }
 
-// shopIntake is what somebody writes on chi who needs a queue behind an endpoint, with the
-// decoding, the rules and the headers that Sluice's own intake has.
+// shopIntake is a hand-written intake on chi in front of a queue, with the same decoding, rules and
+// headers as Sluice's intake.
 func shopIntake(enqueue func(ctx context.Context, id string, s submitted) error) http.Handler {
 	r := chi.NewRouter()
 	r.Post("/v1/jobs", func(w http.ResponseWriter, r *http.Request) {

@@ -89,7 +89,7 @@ func answers(ctx context.Context, c *child, dial func(ctx context.Context, netwo
 	}
 }
 
-// nginxConfig delays the requests above the rate, up to so many. It is one process, which ends with
+// nginxConfig delays the requests above the rate, up to burst. It is one process, which ends with
 // the bench.
 func nginxConfig(r shaper.Rate, burst int, socket string, upstream *url.URL) string {
 	return fmt.Sprintf(`daemon off;

@@ -15,7 +15,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// peerFigures hold others against the same arrivals.
+// peerFigures measure other systems with the same arrivals.
 func peerFigures() []figure {
 	return []figure{{
 		id: "P6-peers", what: "the same arrivals through Sluice (the figure: its greatest τ*), nginx, BullMQ and asynq; see the table", unit: "ms", info: true,
@@ -23,17 +23,16 @@ func peerFigures() []figure {
 	}}
 }
 
-// arrival is jobs that come at once, so long after the beginning.
+// arrival is a number of jobs at one instant after the beginning.
 type arrival struct {
 	At   time.Duration `json:"at_ns"`
 	Jobs int           `json:"jobs"`
 }
 
-// crowds are the arrivals: three crowds, of which the first alone is more than the rate lets leave
-// before the last has come.
+// crowds are the arrivals: three crowds. The first alone exceeds the departures up to the last.
 func crowds() []arrival { return []arrival{{0, 500}, {time.Second, 300}, {2 * time.Second, 200}} }
 
-// race is what every contender runs under: its deliveries are POSTs to the URL.
+// race holds the conditions for every contender: its deliveries are POSTs to the URL.
 type race struct {
 	dir      string
 	url      string
@@ -49,10 +48,10 @@ func (r race) jobs() (n int) {
 	return n
 }
 
-// contender is a system on its marks.
+// contender is a system ready to start.
 type contender struct {
 	about string                          // the version
-	begin func(ctx context.Context) error // lets the jobs arrive, and returns when they have; or before, where something else sees to that
+	begin func(ctx context.Context) error // submits the jobs, and may return before the last of them
 	end   func()                          // ends what was started; only once
 }
 
@@ -63,7 +62,7 @@ type peer struct {
 	prepare func(ctx context.Context, r race) (contender, error)
 }
 
-// absent is why a peer cannot take part on this machine.
+// absent is the reason why a peer is not measured on this machine.
 type absent struct{ why string }
 
 func (a absent) Error() string { return a.why }
@@ -134,7 +133,7 @@ func measurePeers(ctx context.Context, b *bench) ([]float64, error) {
 	return samples, nil
 }
 
-// run lets the system deliver the arrivals. One that cannot be had is no error.
+// run lets the system deliver the arrivals. An absent system is no error.
 func (p peer) run(ctx context.Context, sink *notes, dir string) (peerRun, error) {
 	out := peerRun{Name: p.name, About: p.about}
 	path := "/" + strings.NewReplacer(" ", "-", "/", "-").Replace(p.name)
@@ -199,7 +198,7 @@ func prepareSluice(ctx context.Context, r race) (contender, error) {
 	}
 	_, err = p.change(ctx, http.MethodPut, "peers", rate(r.rate.Limit, r.rate.Period.Milliseconds()))
 	if err == nil {
-		err = pass(ctx, 2*time.Second) // the workers agree on who looks at which shard
+		err = pass(ctx, 2*time.Second) // the workers agree on the owners of shards
 	}
 	if err != nil {
 		p.close()

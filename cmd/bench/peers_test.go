@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestWhatChildrenSay(t *testing.T) {
+func TestChildOutput(t *testing.T) {
 	for _, c := range []struct{ text, api, admin string }{
 		{`{"time":"2026-01-02T03:04:05Z","level":"INFO","msg":"ready","admin":"127.0.0.1:1","store":"redis 7.0.15 at /tmp/s","worker":true,"api":"127.0.0.1:2"}`, "127.0.0.1:2", "127.0.0.1:1"},
 		{`{"level":"INFO","msg":"ready","admin":"127.0.0.1:3","store":"redis","worker":true}`, "", "127.0.0.1:3"},

@@ -104,7 +104,7 @@ func faintGrid(p *plot.Plot) {
 }
 
 // cumulative is how many instants have passed, in seconds, until the end. Those too close to be
-// told apart in the picture share a point.
+// distinct in the picture share a point.
 func cumulative(at []time.Duration, until float64) plotter.XYs {
 	points := plotter.XYs{{}}
 	n := 0

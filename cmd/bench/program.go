@@ -36,13 +36,13 @@ func build(ctx context.Context, dir string) (string, error) {
 	return binary, complete(ctx, exec.Command("go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice"), dir, "build")
 }
 
-// program is a running sluice over a redis-server of its own.
+// program is a running sluice with its own redis-server.
 type program struct {
 	layout
 	dir       string
 	config    string
 	redis     *child
-	intake    *child // takes jobs; in a layout without workers it works, too
+	intake    *child // accepts jobs; in a layout without workers it works, too
 	workers   []member
 	started   int // workers so far
 	jobs      *client.Client
@@ -147,7 +147,7 @@ func (p *program) serve(ctx context.Context, name, roles string, env ...string) 
 	return c, addresses{found[0], found[1]}, nil
 }
 
-// join starts one more worker.
+// join starts another worker.
 func (p *program) join(ctx context.Context) error {
 	p.started++
 	c, at, err := p.serve(ctx, fmt.Sprintf("worker-%d", p.started), "worker", p.env...)
@@ -188,12 +188,12 @@ func (p *program) arrive(_ http.ResponseWriter, r *http.Request) {
 func (p *program) submit(ctx context.Context, tenant, kind string, n int) error {
 	for left := n; left > 0; left -= min(left, wire.MaxBatch) {
 		jobs := slices.Repeat([]wire.BatchJob{{Submission: wire.Submission{Type: kind, Payload: payload}}}, min(left, wire.MaxBatch))
-		verdicts, err := p.jobs.SubmitBatch(ctx, tenant, wire.Batch{Jobs: jobs, Atomic: true})
+		decisions, err := p.jobs.SubmitBatch(ctx, tenant, wire.Batch{Jobs: jobs, Atomic: true})
 		if err != nil {
 			return err
 		}
-		if verdicts[0].Job == nil {
-			return fmt.Errorf("a batch was not admitted: %s", strings.TrimSpace(verdicts[0].Title+" "+verdicts[0].Detail))
+		if decisions[0].Job == nil {
+			return fmt.Errorf("a batch was not admitted: %s", strings.TrimSpace(decisions[0].Title+" "+decisions[0].Detail))
 		}
 	}
 	return nil

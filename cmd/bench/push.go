@@ -23,8 +23,8 @@ const (
 	pushConnections = 64
 )
 
-// pushSide is what one side did: posts a second, and the processor time of each in this process, in
-// the upstream and in Redis.
+// pushSide is the result of one side: posts a second, and the processor time of each in this
+// process, in the upstream and in Redis.
 type pushSide struct {
 	PerSecond float64 `json:"per_second"`
 	Here      float64 `json:"here_us"`
@@ -36,7 +36,7 @@ func (s pushSide) String() string {
 	return fmt.Sprintf("%7.0f/s %3.0f+%.0f+%.0f µs", s.PerSecond, s.Here, s.Upstream, s.Redis)
 }
 
-// pushRun is what both sides did, one after the other.
+// pushRun holds the results of both sides, one after the other.
 type pushRun struct {
 	Sluice pushSide `json:"sluice"`
 	Bare   pushSide `json:"bare_client"`
@@ -143,14 +143,14 @@ func pushSluice(ctx context.Context, b *bench, upstream *server, side *pushSide)
 	}
 	cfg := worker.Config{
 		Routes:      map[string]worker.Route{route: {URL: "http://" + upstream.addr + "/", Connections: pushConnections}},
-		Concurrency: drainPlaces, Logger: slog.New(slog.DiscardHandler),
+		Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
 	return side.measured(upstream, s.server, func() (float64, error) {
 		return s.whileWorking(ctx, cfg, func() (float64, error) { return s.emptied(ctx, "push", pushJobs) })
 	})
 }
 
-// emptied waits until the tenant's n jobs have ended, and says how many did a second.
+// emptied waits until the tenant's n jobs have ended, and returns their rate per second.
 func (s *store) emptied(ctx context.Context, tenant string, n int) (perSecond float64, err error) {
 	start := time.Now()
 	ticker := time.NewTicker(10 * time.Millisecond)

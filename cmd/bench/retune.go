@@ -57,7 +57,7 @@ func parse(text string) shaper.Rate {
 	return r
 }
 
-// retuned is what one change brought. Durations are in milliseconds.
+// retuned is the result of one change. Durations are in milliseconds.
 type retuned struct {
 	Name     string  `json:"name"`
 	Answer   float64 `json:"answer_ms"`         // that the PATCH took
@@ -77,7 +77,7 @@ const (
 	roundingOf  = time.Microsecond      // of a stamp
 )
 
-// judge says whether a change was obeyed in time and without a burst.
+// judge decides whether a change was obeyed in time and without a burst.
 func (r *retuned) judge() {
 	var wrong []string
 	if !r.obeyed || r.Obeyed > float64(obeyWithin.Milliseconds()) {
@@ -134,7 +134,7 @@ func retunedTable(rows []retuned) []string {
 }
 
 // retune gives the tenant a backlog under the first settings, changes them while it leaves, and
-// looks at what left.
+// measures the departures.
 func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned, error) {
 	out := retuned{Name: r.name}
 	if _, err := p.change(ctx, http.MethodPut, tenant, r.from); err != nil {
@@ -170,7 +170,7 @@ func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned,
 		return out, err
 	}
 	out.Answer = float64(answered.Sub(sent).Microseconds()) / 1000
-	out.look(r, departures, -answered.Sub(sent))
+	out.measure(r, departures, -answered.Sub(sent))
 	out.judge()
 	return out, nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// scaleFigures tell what a job costs with many tenants and many waiting jobs. They have no target:
-// P4 and P11 have.
+// scaleFigures measure the cost of a job with many tenants and many waiting jobs. They have no
+// target, unlike P4 and P11.
 func scaleFigures() []figure {
 	const at = " a job with 100,000 tenants and 1,000,000 waiting jobs, in Redis"
 	return []figure{
@@ -26,20 +26,20 @@ func scaleFigures() []figure {
 	}
 }
 
-// scaleCell is what a job costs with so many tenants and waiting jobs, in microseconds: in Redis,
-// and with the way there and back.
+// scaleCell is the cost of a job at a number of tenants and waiting jobs, in microseconds: in
+// Redis, and with the round trip.
 type scaleCell struct {
 	Tenants   int     `json:"tenants"`
 	Waiting   int     `json:"waiting"`
 	Admit     float64 `json:"admit_redis_us"`
 	AdmitWall float64 `json:"admit_us"` // one submission after the other
 	Drain     float64 `json:"tick_settle_redis_us"`
-	DrainWall float64 `json:"tick_settle_us"` // ten leases to a look
+	DrainWall float64 `json:"tick_settle_us"` // ten leases a poll
 
 	runs []scaleCell // of which this is the median
 }
 
-// depths of all tenants together at which a number of tenants is looked at.
+// depths of all tenants together at which the cost is measured.
 var depths = []int{10, 1000, 10_000, 100_000, 1_000_000}
 
 // scaled picks a cost of the greatest cell.
@@ -57,8 +57,8 @@ func scaled(pick func(scaleCell) float64) func(context.Context, *bench) ([]float
 	}
 }
 
-// measureScale fills a store for each number of tenants, step by step, and looks at the cost on the
-// way.
+// measureScale fills a store for each number of tenants, step by step, and measures the cost at
+// each depth.
 func measureScale(ctx context.Context, b *bench) ([]scaleCell, error) {
 	const most, fits = 4 * time.Minute, 150 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -156,9 +156,9 @@ func (g *ground) fill(ctx context.Context, depth int) error {
 	return err
 }
 
-// fillMany admits so many jobs of each of the tenants, some tenants at a time and in about their
-// order; with ahead, one more of that cost goes before them. It calls seen with the id of one job
-// of each tenant, one call at a time.
+// fillMany admits a number of jobs of each of the tenants, some tenants at a time and in about
+// their order; with ahead, one more of that cost goes before them. It calls seen with the id of one
+// job of each tenant, one call at a time.
 func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, ahead int64, seen func(id string)) error {
 	var (
 		filling sync.WaitGroup
@@ -205,12 +205,12 @@ func (s *store) fillOne(ctx context.Context, tenant string, jobs int, ahead int6
 				return "", err
 			}
 		}
-		var verdicts []queue.Verdict
-		if err := patiently(func() (err error) { verdicts, err = s.SubmitBatch(ctx, batch, true); return err }); err != nil {
+		var decisions []queue.Decision
+		if err := patiently(func() (err error) { decisions, err = s.SubmitBatch(ctx, batch, true); return err }); err != nil {
 			return "", err
 		}
-		if verdicts[0].Outcome != shaper.Admitted {
-			return "", fmt.Errorf("a job was not admitted: %s", verdicts[0].Outcome)
+		if decisions[0].Outcome != shaper.Admitted {
+			return "", fmt.Errorf("a job was not admitted: %s", decisions[0].Outcome)
 		}
 		id, left = batch[0].ID, left-len(batch)
 	}
@@ -280,8 +280,8 @@ func (g *ground) drain(ctx context.Context, n int) error {
 	return nil
 }
 
-// patiently calls again where Redis was too slow: a stall of the machine may outlast the patience
-// of an intake. The call must bear that.
+// patiently repeats a call that timed out, because a stall of the machine may be longer than the
+// timeout. The call must be safe to repeat.
 func patiently(call func() error) error {
 	for range 10 {
 		if err := call(); !errors.Is(err, queue.ErrUnavailable) {

@@ -8,7 +8,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// spacing is what departures say of the rate that they should keep. Durations are milliseconds.
+// spacing holds the figures of departures against their rate. Durations are milliseconds.
 type spacing struct {
 	Count    int     `json:"departures"`
 	GapP1    float64 `json:"gap_p1_ms"`
@@ -21,7 +21,7 @@ type spacing struct {
 	Deviates float64 `json:"gap_deviates_ms"` // of p1 and p99 from T, the greater
 }
 
-// space works them out. The instants may be in any order; of less than two nothing is known.
+// space computes them. The instants may be in any order; fewer than two have no figures.
 func space(r shaper.Rate, instants []time.Duration) spacing {
 	at := slices.Sorted(slices.Values(instants))
 	s := spacing{Count: len(at)}

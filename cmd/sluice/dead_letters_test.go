@@ -74,7 +74,7 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 	failed := submit(command.ExitFailed, `"fine"`, "--wait")
 	refused := submit(command.ExitFailed, `"malformed"`, "--wait")
 
-	// Two dead letters are as many as are kept: nothing leaves any more, and the tenant says why.
+	// Two dead letters are the limit: no job leaves, and the tenant shows why.
 	waiting := submit(command.ExitOK, `"fine"`)
 	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +paused", `reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
 		"effective rate +0/s", "depth +1", "paused +false +default", "dead +2")

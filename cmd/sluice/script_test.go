@@ -42,8 +42,8 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile(args[2])
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
 	for {
 		// A file that is written meanwhile is read as it is.
 		if found := pattern.FindStringSubmatch(ts.ReadFile(args[0])); found != nil {
@@ -51,7 +51,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			ts.Fatalf("%s never matched %s:\n%s", args[0], args[2], ts.ReadFile(args[0]))
 		}

@@ -251,7 +251,7 @@ local function start_after(f, ahead)
   return start
 end
 
--- put_off delays a flow that may take no place of the worker now; see shaper.Bucket.PutOff.
+-- put_off delays a flow that may take no slot of the worker now; see shaper.Bucket.PutOff.
 local function put_off(f, horizon)
   local rest = max(floor(horizon / 2), min(PUT_OFF_MOST, floor((now - f.last) / 8)))
   f.ready = max(f.ready, now + rest)

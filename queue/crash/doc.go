@@ -7,7 +7,7 @@
 // passes there the third time.
 package crash
 
-// Point is a place in the code at which a crash leaves something half done.
+// Point is a point in the code at which a crash leaves something half done.
 type Point struct {
 	Label string // as At and SLUICE_CRASH_AT name it
 	Role  string // of the process that passes it: api or worker
@@ -21,8 +21,8 @@ var Points = []Point{
 	{"before-answer", "api", "Redis has the job, and its client no answer"},
 	{"after-lease", "worker", "Redis has leased jobs that are not in the pacer"},
 	{"at-departure", "worker", "a job has left the pacer and its delivery has not begun"},
-	{"before-settle", "worker", "a delivery has ended, which Redis has not been told"},
-	{"after-settle", "worker", "Redis has settled jobs that hold their places here"},
+	{"before-settle", "worker", "a delivery has ended and is not settled in Redis"},
+	{"after-settle", "worker", "Redis has settled jobs that still hold their slots here"},
 	{"at-heartbeat", "worker", "Redis has extended leases whose deadlines here are the old ones"},
 	{"before-enqueue", "worker", "a job has departed and is no asynq task"},
 	{"after-enqueue", "worker", "a job is an asynq task, and its lease as it was"},

@@ -14,33 +14,33 @@ import (
 )
 
 var admissionTests = map[string]func(*suite){
-	"exactly capacity is admitted, whoever is first":       boundUnderConcurrency,
-	"a verdict tells place, depth and what remains":        verdictFacts,
-	"retry after is when the place frees":                  retryAfterIsWhenThePlaceFrees,
-	"the estimate is what the stamp becomes":               estimateBecomesStamp,
+	"concurrent submissions fill exactly the capacity":     boundUnderConcurrency,
+	"a decision has position, depth and remaining":         decisionFacts,
+	"retry-after ends when capacity frees":                 retryAfterIsWhenASlotFrees,
+	"the stamp is the estimated start":                     estimateBecomesStamp,
 	"a refusal leaves no trace in the queue":               refusalLeavesNoTrace,
 	"refusals are counted":                                 refusalsCounted,
-	"the verdict's job is the one that is stored":          verdictJobIsStored,
+	"the decision has the stored job":                      decisionJobIsStored,
 	"a paused flow admits but promises no start":           pausedFlowAdmits,
 	"a full paused flow promises no time":                  fullPausedFlow,
 	"capacity 0 admits nothing":                            capacityZero,
 	"a deadline that cannot be met is refused":             deadlineUnreachable,
-	"a deadline is not judged while paused":                deadlineWhilePaused,
+	"a deadline is not checked while paused":               deadlineWhilePaused,
 	"a job that waited too long expires and takes no slot": overdueExpires,
 	"the policy's max wait holds where the job has none":   policyMaxWait,
 	"a job of cost 3 takes three intervals":                costTakesIntervals,
 	"burst jobs leave together, then the spacing holds":    burstThenSpacing,
-	"the id of an earlier sending is not admitted twice":   sameIDTwice,
+	"an id is not admitted twice":                          sameIDTwice,
 	"the payload comes back byte for byte":                 payloadBytes,
-	"what cannot be stored as it is is refused":            unstorable,
-	"an id that names another shard or none is refused":    foreignID,
-	"flows of one tenant have bounds of their own":         flowsApart,
+	"values that cannot be stored are refused":             unstorable,
+	"an id of another shard or of none is refused":         foreignID,
+	"each flow of a tenant has its own bound":              flowsApart,
 }
 
 func boundUnderConcurrency(s *suite) {
 	const capacity, submitters, each = 50, 8, 25
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, capacity })
-	verdicts := make(chan queue.Verdict, submitters*each)
+	decisions := make(chan queue.Decision, submitters*each)
 	var all sync.WaitGroup
 	for range submitters {
 		all.Go(func() {
@@ -49,14 +49,14 @@ func boundUnderConcurrency(s *suite) {
 				if err != nil {
 					s.Errorf("Submit: %v", err)
 				}
-				verdicts <- v
+				decisions <- v
 			}
 		})
 	}
 	all.Wait()
-	close(verdicts)
+	close(decisions)
 	admitted := map[int64]bool{}
-	for v := range verdicts {
+	for v := range decisions {
 		switch v.Outcome {
 		case shaper.Admitted:
 			admitted[v.Position] = true
@@ -73,7 +73,7 @@ func boundUnderConcurrency(s *suite) {
 	s.lease(capacity)
 }
 
-func verdictFacts(s *suite) {
+func decisionFacts(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 5 })
 	for i := range int64(5) {
 		v := s.submit(work())
@@ -89,7 +89,7 @@ func verdictFacts(s *suite) {
 	}
 }
 
-func retryAfterIsWhenThePlaceFrees(s *suite) {
+func retryAfterIsWhenASlotFrees(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 2 })
 	s.backlog(2, work())
 	first := s.lease(1)[0]
@@ -98,10 +98,10 @@ func retryAfterIsWhenThePlaceFrees(s *suite) {
 	equal(s, "the outcome", v.Outcome, shaper.Full)
 	told, frees := v.Now.Add(v.RetryAfter), first.Stamp.Add(time.Minute)
 	if late := told.Sub(frees); late < 0 || late >= time.Millisecond {
-		s.Errorf("told to come %v after the place frees, want it rounded up to a millisecond", late)
+		s.Errorf("retry-after ends %v after capacity frees, want it rounded up to a millisecond", late)
 	}
 	if next := v.Now.Add(v.NextSlot); next != frees {
-		s.Errorf("the next slot is told for %v, want %v", next, frees)
+		s.Errorf("the next slot is at %v, want %v", next, frees)
 	}
 }
 
@@ -143,7 +143,7 @@ func refusalsCounted(s *suite) {
 	}
 }
 
-func verdictJobIsStored(s *suite) {
+func decisionJobIsStored(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	later := work()
 	later.Delay = time.Hour
@@ -152,7 +152,7 @@ func verdictJobIsStored(s *suite) {
 		kept := s.job(told.ID)
 		told.EstimatedStart, kept.EstimatedStart = time.Time{}, time.Time{} // as of two instants
 		if diff := cmp.Diff(kept, told); diff != "" {
-			s.Errorf("the job told differs from the job stored (-stored +told):\n%s", diff)
+			s.Errorf("the job of the decision differs from the stored one (-stored +decision):\n%s", diff)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func deadlineWhilePaused(s *suite) {
 	w.MaxWait = 20 * time.Millisecond
 	jobs := s.backlog(2, w)
 	s.await("the jobs to expire", func() bool {
-		s.look("w", looking(1, near))
+		s.poll("w", pollOptions(1, near))
 		return s.job(jobs[0].ID).State == shaper.Expired && s.job(jobs[1].ID).State == shaper.Expired
 	})
 	equal(s, "the depth", s.tenant(tenant).Depth, 0)

@@ -13,15 +13,15 @@ import (
 )
 
 var keyTests = map[string]func(*suite){
-	"a key is found by its id":                     keyFound,
-	"keys are listed without their hashes":         keysListed,
-	"a revoked key is gone":                        keyRevoked,
-	"a key of another tenant cannot be revoked":    keyOfAnother,
-	"an id that no key has is unknown":             keyUnknown,
-	"a tenant has at most 100 keys, also at once":  keyBound,
-	"an expired key takes no place and goes later": keyExpired,
-	"a key outlives its tenant's jobs":             keyOutlives,
-	"a session holds until its end or is ended":    sessions,
+	"a key is found by its id":                           keyFound,
+	"keys are listed without their hashes":               keysListed,
+	"a revoked key is gone":                              keyRevoked,
+	"a key of another tenant cannot be revoked":          keyOfAnother,
+	"an id that no key has is unknown":                   keyUnknown,
+	"a tenant has at most 100 keys, also at once":        keyBound,
+	"an expired key does not count and is deleted later": keyExpired,
+	"a key outlives its tenant's jobs":                   keyOutlives,
+	"a session holds until its end or is ended":          sessions,
 }
 
 // sessions are those of operators.

@@ -9,32 +9,32 @@ import (
 )
 
 var batchTests = map[string]func(*suite){
-	"a batch is judged in order":                    batchInOrder,
+	"a batch is decided in order":                   batchInOrder,
 	"an atomic batch is all or none":                atomicBatch,
 	"an atomic batch over two flows is all or none": atomicBatchOverFlows,
 	"an id repeated in one batch is refused":        batchSameID,
 	"a reused key refuses an atomic batch":          atomicKeyReused,
 	"a refused atomic batch is counted":             atomicRefusalCounted,
-	"a refused atomic batch tells what is there":    atomicRefusalTells,
+	"a refused atomic batch reports the depth":      atomicRefusalTells,
 	"a batch has 1 to 1000 jobs of one tenant":      batchBounds,
 }
 
 var delayTests = map[string]func(*suite){
-	"a delayed job is scheduled and holds a place":     scheduled,
-	"a delayed job leaves at its time, not before":     scheduledLeaves,
-	"a delay of less than a millisecond ago is none":   scheduledBefore,
-	"a delayed job does not block the ones behind it":  scheduledBlocksNobody,
-	"a promoted job goes behind those that wait":       promotedGoesBehind,
-	"a retrying job keeps its place before later ones": retryingKeepsSequence,
+	"a delayed job is scheduled and counts in the depth": scheduled,
+	"a delayed job leaves at its time, not before":       scheduledLeaves,
+	"a delay that has just passed is none":               scheduledBefore,
+	"a delayed job does not block the ones behind it":    scheduledBlocksNobody,
+	"a promoted job is queued last":                      promotedGoesBehind,
+	"a retrying job keeps its sequence":                  retryingKeepsSequence,
 }
 
-func (s *suite) batch(atomic bool, batch ...queue.Submission) []queue.Verdict {
+func (s *suite) batch(atomic bool, batch ...queue.Submission) []queue.Decision {
 	s.Helper()
-	verdicts, err := s.q.SubmitBatch(s.ctx, batch, atomic)
-	if err != nil || len(verdicts) != len(batch) {
-		s.Fatalf("SubmitBatch: %d verdicts, %v", len(verdicts), err)
+	decisions, err := s.q.SubmitBatch(s.ctx, batch, atomic)
+	if err != nil || len(decisions) != len(batch) {
+		s.Fatalf("SubmitBatch: %d decisions, %v", len(decisions), err)
 	}
-	return verdicts
+	return decisions
 }
 
 func batchInOrder(s *suite) {
@@ -182,7 +182,7 @@ func scheduledLeaves(s *suite) {
 	w.Delay = time.Minute
 	eligible := shaper.InstantOf(s.job(s.admit(w).ID).Scheduled)
 	s.leaseUpTo(1, near)
-	tick := s.look("w", looking(1, near))
+	tick := s.poll("w", pollOptions(1, near))
 	if len(tick.Leases) > 0 || tick.Next != eligible {
 		s.Errorf("a poll before its time brings %+v, want the next at %d", tick, eligible)
 	}

@@ -10,16 +10,16 @@ import (
 )
 
 var boundsTests = map[string]func(*suite){
-	"payloads are bounded in bytes":                        boundBytes,
-	"a batch is bounded in bytes as a whole":               boundBytesOfABatch,
-	"bytes come and go with the jobs":                      boundBytesFollowJobs,
-	"a replay is bounded in bytes":                         boundBytesOfAReplay,
-	"a store with as many bytes as it may have takes none": boundStoreBytes,
-	"a store with as many tenants takes no other":          boundStoreTenants,
-	"compressed payloads count as they are stored":         boundCompressed,
-	"a flow gets its share of the store alone":             boundShare,
-	"what jobs leave behind counts for the share":          boundShareOfAnswers,
-	"all that is stored is counted until it is gone":       storedFollowsJobs,
+	"payloads are bounded in bytes":                   boundBytes,
+	"a batch is bounded in bytes as a whole":          boundBytesOfABatch,
+	"bytes come and go with the jobs":                 boundBytesFollowJobs,
+	"a replay is bounded in bytes":                    boundBytesOfAReplay,
+	"a store full of bytes refuses jobs":              boundStoreBytes,
+	"a store full of tenants refuses new ones":        boundStoreTenants,
+	"compressed payloads count by their stored bytes": boundCompressed,
+	"a flow gets only its share of the store":         boundShare,
+	"stored answers count in the share":               boundShareOfAnswers,
+	"stored bytes count until they are deleted":       storedFollowsJobs,
 }
 
 // sized is work with a payload of so many bytes.
@@ -54,7 +54,7 @@ func boundBytesOfABatch(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.CapacityBytes = 1000 })
 	batch := []queue.Submission{sized(400), sized(400), sized(400)}
 	for _, atomic := range []bool{true, false} {
-		verdicts, err := s.q.SubmitBatch(s.ctx, batch, atomic)
+		decisions, err := s.q.SubmitBatch(s.ctx, batch, atomic)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func boundBytesOfABatch(s *suite) {
 		if atomic {
 			want = [3]shaper.Outcome{shaper.FullOfBytes, shaper.FullOfBytes, shaper.FullOfBytes}
 		}
-		equal(s, "the outcomes", [3]shaper.Outcome{verdicts[0].Outcome, verdicts[1].Outcome, verdicts[2].Outcome}, want)
+		equal(s, "the outcomes", [3]shaper.Outcome{decisions[0].Outcome, decisions[1].Outcome, decisions[2].Outcome}, want)
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 // What is stored is damaged here as a person at redis-cli would do it: by writing to a key of
 // Sluice.
 var damageTests = map[string]func(*suite){
-	"a damaged flow refuses its own submissions alone":  damagedFlowAdmits,
+	"a damaged flow refuses only its own submissions":   damagedFlowAdmits,
 	"a damaged idempotency key refuses one submission":  damagedKeyAdmits,
 	"a submission that was refused is not counted":      damagedCountsNothing,
 	"a damaged flow does not stop the shard":            damagedFlowTicks,
-	"a damaged flow goes on when it is whole again":     damagedFlowMended,
+	"a repaired flow continues":                         damagedFlowMended,
 	"a damaged retry is dropped":                        damagedRetry,
 	"a damaged job of an expired lease is dropped":      damagedLease,
 	"an expired job ends without its damaged key":       damagedKeyExpires,
@@ -89,7 +89,7 @@ func damagedFlowAdmits(s *suite) {
 		s.Errorf("good has %+v, want 10 jobs", t.Figures)
 	}
 	s.warm()
-	if leases := s.look("w", looking(1000, far)).Leases; len(leases) < 30 {
+	if leases := s.poll("w", pollOptions(1000, far)).Leases; len(leases) < 30 {
 		s.Errorf("%d jobs leave, want 30 and more", len(leases))
 	}
 }
@@ -143,18 +143,18 @@ func damagedFlowTicks(s *suite) {
 		s.submit(of("bad"))
 		s.submit(of("good"))
 		s.damage(key)
-		t := s.look("w", looking(10, far))
+		t := s.poll("w", pollOptions(10, far))
 		if len(t.Leases) != 1 || t.Leases[0].Tenant != "good" {
 			s.Errorf("%s: leases %+v, want one of good", key, t.Leases)
 		}
 		if len(t.Damaged) == 0 { // the answer that told it was lost: so does the next poll that reaches as far
-			t = s.look("w", looking(10, far))
+			t = s.poll("w", pollOptions(10, far))
 		}
 		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") || t.Damaged[0] == "flow bad/default: " {
 			s.Errorf("%s: damaged %q, want the flow and its error", key, t.Damaged)
 		}
 		// It is not looked at each time.
-		if t := s.look("w", looking(10, near)); len(t.Damaged) != 0 {
+		if t := s.poll("w", pollOptions(10, near)); len(t.Damaged) != 0 {
 			s.Errorf("%s: damaged at the next poll: %q", key, t.Damaged)
 		}
 		if err := s.engine.Client().Del(s.ctx, key).Err(); err != nil {
@@ -176,7 +176,7 @@ func damagedFlowMended(s *suite) {
 		s.Fatal(err)
 	}
 	s.damage(key)
-	if t := s.look("w", looking(10, far)); len(t.Leases) != 0 || len(t.Damaged) != 1 {
+	if t := s.poll("w", pollOptions(10, far)); len(t.Leases) != 0 || len(t.Damaged) != 1 {
 		s.Errorf("leases %+v, damaged %q", t.Leases, t.Damaged)
 	}
 	if after, err := s.q.Totals(s.ctx); err != nil || after.Depth != before.Depth || after.Bytes != before.Bytes {
@@ -188,7 +188,7 @@ func damagedFlowMended(s *suite) {
 	if err := s.engine.Client().HSet(s.ctx, key, raw).Err(); err != nil {
 		s.Fatal(err)
 	}
-	if t := s.look("w", looking(10, far)); len(t.Leases) != 1 || len(t.Damaged) != 0 {
+	if t := s.poll("w", pollOptions(10, far)); len(t.Leases) != 1 || len(t.Damaged) != 0 {
 		s.Errorf("mended: leases %+v, damaged %q", t.Leases, t.Damaged)
 	}
 }
@@ -201,7 +201,7 @@ func damagedRetry(s *suite) {
 	s.broken(s.shard().Job(jobs[0].ID))
 	var all []queue.Lease
 	s.await("the other job", func() bool {
-		all = append(all, s.look("w", looking(10, far)).Leases...)
+		all = append(all, s.poll("w", pollOptions(10, far)).Leases...)
 		return len(all) > 0
 	})
 	if len(all) != 1 || all[0].ID != jobs[1].ID {
@@ -214,18 +214,18 @@ func damagedRetry(s *suite) {
 
 func damagedLease(s *suite) {
 	jobs := s.backlog(2, work())
-	o := looking(10, far)
+	o := pollOptions(10, far)
 	o.Lease = time.Millisecond
 	s.warm()
-	if t := s.look("lost", o); len(t.Leases) != 2 {
+	if t := s.poll("lost", o); len(t.Leases) != 2 {
 		s.Fatalf("leases %+v", t.Leases)
 	}
 	s.broken(s.shard().Job(jobs[0].ID))
 	var told []string
 	s.await("the other job", func() bool {
-		o := looking(10, far)
+		o := pollOptions(10, far)
 		o.Sweep = time.Millisecond
-		t := s.look("w", o)
+		t := s.poll("w", o)
 		told = append(told, t.Damaged...)
 		return len(t.Leases) == 1 && t.Leases[0].ID == jobs[1].ID
 	})
@@ -245,7 +245,7 @@ func damagedKeyExpires(s *suite) {
 	}
 	s.broken(keys[0])
 	s.await("its end", func() bool {
-		s.look("w", looking(10, near))
+		s.poll("w", pollOptions(10, near))
 		return s.job(job.ID).State == shaper.Expired
 	})
 }

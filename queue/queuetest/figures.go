@@ -14,30 +14,30 @@ var figureTests = map[string]func(*suite){
 	"a tenant never seen has the defaults":       tenantNeverSeen,
 	"figures are sums over flows":                figuresSum,
 	"the effective rate is the strictest":        effectiveRate,
-	"what limits a flow":                         limits,
+	"limited_by names what limits a flow":        limits,
 	"the oldest wait grows from admission":       oldestWait,
 	"the oldest wait goes on when a job returns": oldestWaitGoesOn,
 	"the oldest wait begins when a job is due":   oldestWaitOfDue,
-	"a hold tells until when and why":            holdTold,
+	"a hold has an end and a cause":              holdTold,
 	"an operator ends a hold":                    holdEnded,
-	"dead letters that are left are counted":     deadCounted,
+	"present dead letters are counted":           deadCounted,
 	"totals are sums over shards":                totals,
 	"a listing pages through every tenant":       listing,
 	"a cursor that no listing gave is refused":   foreignCursor,
-	"a scan reports what waits of every tenant":  scan,
+	"a scan reports the depth of every tenant":   scan,
 }
 
 var fileTests = map[string]func(*suite){
-	"the file's policies hold from the start":         filePublished,
-	"the API outranks the file":                       fileUnderAPI,
-	"a tenant named no more falls back":               fileWithdrawn,
-	"an unchanged file changes no revision":           fileUnchanged,
-	"the backlog obeys a changed file":                fileBacklog,
-	"waiting flows obey changed defaults":             defaultsChanged,
-	"a lowered default capacity admits no more":       defaultCapacity,
-	"a default pause holds waiting flows and ends":    defaultPause,
-	"scheduled jobs outlive a restart":                restartScheduled,
-	"a grant not seen before a restart is taken back": restartLeases,
+	"the file's policies hold from the start":      filePublished,
+	"the API outranks the file":                    fileUnderAPI,
+	"a tenant removed from the file falls back":    fileWithdrawn,
+	"an unchanged file changes no revision":        fileUnchanged,
+	"the backlog obeys a changed file":             fileBacklog,
+	"waiting flows obey changed defaults":          defaultsChanged,
+	"a lowered default capacity admits no more":    defaultCapacity,
+	"a default pause holds waiting flows and ends": defaultPause,
+	"scheduled jobs outlive a restart":             restartScheduled,
+	"an unseen grant is released after a restart":  restartLeases,
 }
 
 func tenantNeverSeen(s *suite) {
@@ -88,11 +88,11 @@ func limits(s *suite) {
 	equal(s, "what limits a backlog", s.tenant(tenant).LimitedBy, "rate")
 	l := s.lease(1)[0]
 	equal(s, "what limits at the cap", s.tenant(tenant).LimitedBy, "concurrency")
-	bounded := looking(1, near)
-	bounded.Bounds = []queue.Bound{{Route: l.Route, Places: 0}}
+	bounded := pollOptions(1, near)
+	bounded.Bounds = []queue.Bound{{Route: l.Route, Slots: 0}}
 	s.tune(func(o *shaper.Overrides) { o.Concurrency, o.Rate = pointer(int64(0)), pointer(quick) })
-	s.await("a poll whose bounds put the flow off", func() bool { return s.look("w", bounded).PutOff == 1 })
-	equal(s, "what limits where the worker has no place for the route", s.tenant(tenant).LimitedBy, "upstream")
+	s.await("a poll whose bounds put the flow off", func() bool { return s.poll("w", bounded).PutOff == 1 })
+	equal(s, "what limits where the worker has no slot for the route", s.tenant(tenant).LimitedBy, "upstream")
 	equal(s, "the same in a scan", s.scan(1)[tenant].LimitedBy, "upstream")
 	s.settle(l, shaper.Hold, after(time.Hour))
 	equal(s, "what limits in a hold", s.tenant(tenant).LimitedBy, "held")
@@ -443,11 +443,11 @@ func restartScheduled(s *suite) {
 
 func restartLeases(s *suite) {
 	id := s.admit(work()).ID
-	s.await("the job to be leased", func() bool { return len(s.look("before", short()).Leases) == 1 })
+	s.await("the job to be leased", func() bool { return len(s.poll("before", short()).Leases) == 1 })
 	s.policy(func(*shaper.Policy) {})
 	var again []queue.Lease
 	s.await("the job to be leased again", func() bool {
-		again = s.look("after", short()).Leases
+		again = s.poll("after", short()).Leases
 		return len(again) > 0
 	})
 	s.sameOrder(again, id)

@@ -13,10 +13,10 @@ var idempotencyTests = map[string]func(*suite){
 	"a repeated key answers with its job and takes no slot": repeatedKey,
 	"concurrent calls with one key make one job":            concurrentKey,
 	"a key with another fingerprint is refused":             otherFingerprint,
-	"a key is its tenant's own":                             keyOfOtherTenant,
+	"tenants do not share keys":                             keyOfOtherTenant,
 	"a key outlives its job's end":                          keyAfterEnd,
 	"a key outlives its job's record":                       keyAfterRecord,
-	"a key is forgotten in its time":                        keyForgotten,
+	"a key expires":                                         keyForgotten,
 	"a refusal is not remembered":                           refusalNotRemembered,
 	"a key repeated in one batch makes one job":             keyTwiceInBatch,
 }
@@ -42,22 +42,22 @@ func repeatedKey(s *suite) {
 
 func concurrentKey(s *suite) {
 	const callers = 24
-	verdicts := make([]queue.Verdict, callers)
+	decisions := make([]queue.Decision, callers)
 	var all sync.WaitGroup
-	for i := range verdicts {
+	for i := range decisions {
 		all.Go(func() {
 			v, err := s.q.Submit(s.ctx, keyed())
 			if err != nil {
 				s.Errorf("Submit: %v", err)
 			}
-			verdicts[i] = v
+			decisions[i] = v
 		})
 	}
 	all.Wait()
 	outcomes := map[shaper.Outcome]int{}
-	for _, v := range verdicts {
+	for _, v := range decisions {
 		outcomes[v.Outcome]++
-		equal(s, "the id", v.Job.ID, verdicts[0].Job.ID)
+		equal(s, "the id", v.Job.ID, decisions[0].Job.ID)
 	}
 	if outcomes[shaper.Admitted] != 1 || outcomes[shaper.Replayed] != callers-1 {
 		s.Errorf("outcomes %v, want one admitted and the others replayed", outcomes)
@@ -173,13 +173,13 @@ func refusalNotRemembered(s *suite) {
 func keyTwiceInBatch(s *suite) {
 	other := keyed()
 	other.Payload = []byte(`{"n":2}`)
-	verdicts, err := s.q.SubmitBatch(s.ctx, []queue.Submission{keyed(), keyed(), other}, false)
+	decisions, err := s.q.SubmitBatch(s.ctx, []queue.Submission{keyed(), keyed(), other}, false)
 	if err != nil {
 		s.Fatalf("SubmitBatch: %v", err)
 	}
-	equal(s, "the first outcome", verdicts[0].Outcome, shaper.Admitted)
-	equal(s, "the second outcome", verdicts[1].Outcome, shaper.Replayed)
-	equal(s, "the second id", verdicts[1].Job.ID, verdicts[0].Job.ID)
-	equal(s, "the outcome of another payload", verdicts[2].Outcome, shaper.KeyReused)
+	equal(s, "the first outcome", decisions[0].Outcome, shaper.Admitted)
+	equal(s, "the second outcome", decisions[1].Outcome, shaper.Replayed)
+	equal(s, "the second id", decisions[1].Job.ID, decisions[0].Job.ID)
+	equal(s, "the outcome of another payload", decisions[2].Outcome, shaper.KeyReused)
 	equal(s, "the depth", s.tenant(tenant).Depth, 1)
 }

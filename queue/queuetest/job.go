@@ -12,15 +12,15 @@ import (
 )
 
 var jobTests = map[string]func(*suite){
-	"a job reads as it was submitted":              jobReads,
-	"what no job has is not found":                 unknownIDs,
-	"another tenant's job is not found":            foreignJob,
-	"a cancelled job frees its place at once":      cancelFreesPlace,
-	"a cancelled job spends no slot":               cancelSpendsNoSlot,
-	"every waiting state can be cancelled":         cancelWaiting,
-	"what is leased or done is a conflict":         cancelConflict,
-	"positions move up as jobs ahead leave":        positionsMoveUp,
-	"a cancelled job wakes nobody and stays ended": cancelStays,
+	"a job reads as it was submitted":                  jobReads,
+	"an unknown id is not found":                       unknownIDs,
+	"another tenant's job is not found":                foreignJob,
+	"a cancelled job frees capacity at once":           cancelFreesCapacity,
+	"a cancelled job spends no slot":                   cancelSpendsNoSlot,
+	"every waiting state can be cancelled":             cancelWaiting,
+	"cancelling a leased or ended job is a conflict":   cancelConflict,
+	"positions move up as jobs ahead leave":            positionsMoveUp,
+	"a cancelled job sends no wake-up and stays ended": cancelStays,
 }
 
 var nameTests = map[string]func(*suite){
@@ -125,7 +125,7 @@ func (s *suite) cancel(id string) queue.Job {
 	return j
 }
 
-func cancelFreesPlace(s *suite) {
+func cancelFreesCapacity(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 3 })
 	jobs := s.backlog(3, work())
 	s.cancel(jobs[1].ID)

@@ -9,23 +9,23 @@ import (
 )
 
 var leaseTests = map[string]func(*suite){
-	"jobs leave in the order of admission":           firstInFirstOut,
-	"stamps keep the rate whoever leases":            rateOverWorkers,
-	"a poll leases at most what it asks for":         leaseAtMost,
-	"a poll without room leases nothing":             leaseNone,
-	"a poll with nothing to do says when":            nextLook,
-	"an idle shard has nothing planned":              idleShard,
-	"a shard's clock is the one that looks go by":    readClock,
-	"no job is leased beyond the horizon":            horizonHolds,
-	"the concurrency cap holds over workers":         concurrencyCap,
-	"a throttled flow does not block another":        throttledFlow,
-	"a paused flow does not block another":           pausedFlowBlocksNobody,
-	"many flows are all served":                      manyFlows,
-	"an expired lease gives the job back":            leaseExpires,
-	"an extended lease does not expire":              leaseExtended,
-	"a lease lasts from its stamp":                   leaseFromStamp,
-	"a job given back leaves before later ones":      givenBackKeepsPlace,
-	"given back jobs may pass the bound, new cannot": givenBackPassesBound,
+	"jobs leave in the order of admission":             firstInFirstOut,
+	"stamps keep the rate over several workers":        rateOverWorkers,
+	"a poll leases at most its maximum":                leaseAtMost,
+	"a poll with a maximum of 0 leases nothing":        leaseNone,
+	"an idle poll returns the next instant":            nextPoll,
+	"an idle shard has nothing planned":                idleShard,
+	"a shard's clock is the clock of its polls":        readClock,
+	"no job is leased beyond the horizon":              horizonHolds,
+	"the concurrency cap holds over workers":           concurrencyCap,
+	"a throttled flow does not block another":          throttledFlow,
+	"a paused flow does not block another":             pausedFlowBlocksNobody,
+	"many flows are all served":                        manyFlows,
+	"an expired lease gives the job back":              leaseExpires,
+	"an extended lease does not expire":                leaseExtended,
+	"a lease lasts from its stamp":                     leaseFromStamp,
+	"a job given back leaves before later ones":        givenBackKeepsSequence,
+	"released jobs may exceed the bound, new ones not": givenBackPassesBound,
 }
 
 func firstInFirstOut(s *suite) {
@@ -48,7 +48,7 @@ func rateOverWorkers(s *suite) {
 	var stamps []shaper.Instant
 	for i := 0; len(stamps) < 70; i++ {
 		worker := []string{"w", "x", "y"}[i%3]
-		for _, l := range s.look(worker, looking(1+i%4, far)).Leases {
+		for _, l := range s.poll(worker, pollOptions(1+i%4, far)).Leases {
 			stamps = append(stamps, l.Stamp)
 		}
 		if i > 1000 {
@@ -69,7 +69,7 @@ func rateOverWorkers(s *suite) {
 func leaseAtMost(s *suite) {
 	s.backlog(10, work())
 	s.warm()
-	tick := s.look("w", looking(4, far))
+	tick := s.poll("w", pollOptions(4, far))
 	equal(s, "the number of leases", len(tick.Leases), 4)
 	s.lease(6)
 }
@@ -77,20 +77,20 @@ func leaseAtMost(s *suite) {
 func leaseNone(s *suite) {
 	s.backlog(2, work())
 	for range 5 {
-		if tick := s.look("w", looking(0, far)); len(tick.Leases) > 0 {
+		if tick := s.poll("w", pollOptions(0, far)); len(tick.Leases) > 0 {
 			s.Errorf("leased %+v without room", tick.Leases)
 		}
 	}
 	s.lease(2)
 }
 
-func nextLook(s *suite) {
+func nextPoll(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	s.backlog(2, work())
 	first := s.leaseUpTo(2, near)
 	equal(s, "the number of leases", len(first), 1)
 	s.settle(first[0], shaper.Succeed)
-	tick := s.look("w", looking(1, near))
+	tick := s.poll("w", pollOptions(1, near))
 	equal(s, "the next thing due", tick.Next, first[0].Stamp.Add(time.Minute))
 	equal(s, "more", tick.More, false)
 	if tick.Now == 0 || tick.Sent.IsZero() || tick.Received.Before(tick.Sent) {
@@ -100,12 +100,12 @@ func nextLook(s *suite) {
 
 func readClock(s *suite) {
 	s.none()
-	before := s.look("w", looking(1, near))
+	before := s.poll("w", pollOptions(1, near))
 	r, err := s.consumer("w").Clock(s.ctx)
 	if err != nil {
 		s.Fatalf("Clock: %v", err)
 	}
-	after := s.look("w", looking(1, near))
+	after := s.poll("w", pollOptions(1, near))
 	if r.Now < before.Now || r.Now > after.Now {
 		s.Errorf("the clock says %d between polls at %d and %d", r.Now, before.Now, after.Now)
 	}
@@ -116,7 +116,7 @@ func readClock(s *suite) {
 
 func idleShard(s *suite) {
 	s.none()
-	tick := s.look("w", looking(1, near))
+	tick := s.poll("w", pollOptions(1, near))
 	equal(s, "the next thing due", tick.Next, 0)
 	equal(s, "more", tick.More, false)
 }
@@ -134,7 +134,7 @@ func concurrencyCap(s *suite) {
 	s.backlog(5, work())
 	first := s.leaseUpTo(5, far)
 	equal(s, "the number of leases", len(first), 2)
-	equal(s, "another worker's leases", len(s.look("x", looking(5, far)).Leases), 0)
+	equal(s, "another worker's leases", len(s.poll("x", pollOptions(5, far)).Leases), 0)
 	equal(s, "what limits", s.tenant(tenant).LimitedBy, "concurrency")
 	s.settle(first[0], shaper.Succeed)
 	second := s.lease(1)
@@ -190,11 +190,11 @@ func leaseExpires(s *suite) {
 	jobs := s.backlog(2, work())
 	var first, second []queue.Lease
 	s.await("both jobs to be leased", func() bool {
-		first = append(first, s.look("w", short()).Leases...)
+		first = append(first, s.poll("w", short()).Leases...)
 		return len(first) == 2
 	})
 	s.await("both jobs to be leased again", func() bool {
-		second = append(second, s.look("x", short()).Leases...)
+		second = append(second, s.poll("x", short()).Leases...)
 		return len(second) >= 2
 	})
 	s.sameOrder(second, ids(jobs)...)
@@ -213,13 +213,13 @@ func leaseExtended(s *suite) {
 	s.backlog(2, work())
 	var leases []queue.Lease
 	s.await("both jobs to be leased", func() bool {
-		leases = append(leases, s.look("w", short()).Leases...)
+		leases = append(leases, s.poll("w", short()).Leases...)
 		return len(leases) == 2
 	})
 	s.extend(leases[0].LeaseRef, time.Hour)
 	var again []queue.Lease
 	s.await("the other job to be leased again", func() bool {
-		again = append(again, s.look("x", short()).Leases...)
+		again = append(again, s.poll("x", short()).Leases...)
 		return len(again) > 0
 	})
 	s.sameOrder(again, leases[1].ID)
@@ -242,10 +242,10 @@ func leaseFromStamp(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	s.backlog(2, work())
 	l := s.lease(2)[1]
-	equal(s, "the lease after the stamp", l.Deadline.Sub(l.Stamp), looking(1, far).Lease)
+	equal(s, "the lease after the stamp", l.Deadline.Sub(l.Stamp), pollOptions(1, far).Lease)
 }
 
-func givenBackKeepsPlace(s *suite) {
+func givenBackKeepsSequence(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	jobs := s.backlog(4, work())
 	leases := s.lease(3)
@@ -269,7 +269,7 @@ func givenBackPassesBound(s *suite) {
 		shaper.Admission{Outcome: shaper.Full, Depth: 4})
 	// Three must leave before there is room for one.
 	if gap := v.Now.Add(v.RetryAfter).Sub(leases[1].Stamp.Add(2 * time.Minute)); gap < 0 || gap >= time.Millisecond {
-		s.Errorf("told to come %v after the place frees", gap)
+		s.Errorf("retry-after ends %v after capacity frees", gap)
 	}
 	s.lease(3)
 	s.admit(work())

@@ -15,8 +15,8 @@ var listTests = map[string]func(*suite){
 	"a list pages through several routes":      listPages,
 	"a list is of one tenant":                  listOneTenant,
 	"a list of a route has no other":           listRoute,
-	"a list's cursor must be one":              listCursor,
-	"a list goes on after many of one instant": listOneInstant,
+	"an invalid cursor is refused":             listCursor,
+	"a list pages through jobs of one instant": listOneInstant,
 	"a list of all states has each job once":   listAll,
 	"a list chooses by type and time":          listChosen,
 	"a list of a rare type comes in pages":     listRare,
@@ -234,7 +234,7 @@ func listChosen(s *suite) {
 	}
 }
 
-// listRare has more jobs of another type than one call looks at.
+// listRare has more jobs of another type than one call reads.
 func listRare(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Capacity = 3000 })
 	mail := work()
@@ -247,7 +247,7 @@ func listRare(s *suite) {
 	}
 	l := queue.List{Tenant: tenant, State: queue.ListQueued, Type: "mail", Limit: 10}
 	if page, err := s.q.List(s.ctx, l); err != nil || len(page.Jobs) > 0 || page.Next == "" {
-		s.Errorf("the first page: %d jobs, next %q, %v: one call looks at all", len(page.Jobs), page.Next, err)
+		s.Errorf("the first page: %d jobs, next %q, %v: one call reads all", len(page.Jobs), page.Next, err)
 	}
 	if got := s.list(l); !slices.Equal(got, want) {
 		s.Errorf("%q, want %q", got, want)

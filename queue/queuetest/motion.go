@@ -14,17 +14,17 @@ import (
 )
 
 var motionTests = map[string]func(*suite){
-	"a scan reports what the tenants report":            scanAgrees,
-	"a scan reports holds and dead letters":             scanStopped,
-	"a scan uses the policy of now":                     scanRetuned,
-	"a scan in pages has every tenant":                  scanPortions,
-	"a scan of no tenants ends":                         scanEmpty,
-	"totals count what was admitted, refused, departed": totalsCount,
-	"totals forget a departure that was not used":       totalsReleased,
-	"workers tell how late departures were":             latenessTold,
-	"a worker not heard of is not counted":              workersGone,
-	"waits are those of jobs delivered once":            waitsOfDone,
-	"the store tells how it is":                         storeHealth,
+	"a scan reports what the tenants report":           scanAgrees,
+	"a scan reports holds and dead letters":            scanStopped,
+	"a scan uses the policy of now":                    scanRetuned,
+	"a scan in pages has every tenant":                 scanPortions,
+	"a scan of no tenants ends":                        scanEmpty,
+	"totals count admissions, refusals and departures": totalsCount,
+	"totals do not count a released departure":         totalsReleased,
+	"workers report lateness":                          latenessTold,
+	"a silent worker is not counted":                   workersGone,
+	"waits are those of jobs delivered once":           waitsOfDone,
+	"the store reports its health":                     storeHealth,
 }
 
 // scan reads all tenants, in pages of about most.

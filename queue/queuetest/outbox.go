@@ -11,11 +11,11 @@ import (
 var outboxTests = map[string]func(*suite){
 	"every end of a job that asks for it is a completion":         outboxEnds,
 	"no completion without a callback URL":                        outboxNone,
-	"a completion is given to one caller at a time":               outboxOnce,
-	"a claim made again brings the same completions":              outboxAgain,
-	"one that is not handed over comes again":                     outboxComesAgain,
+	"one caller at a time claims a completion":                    outboxOnce,
+	"a repeated claim returns the same completions":               outboxAgain,
+	"an unacknowledged completion is claimed again":               outboxComesAgain,
 	"a replay before the hand-over leaves the callback for later": outboxReplay,
-	"a poll tells of completions":                                 outboxLook,
+	"a poll reports completions":                                  outboxPoll,
 	"the trace parent and the URL stay with the job":              outboxTrace,
 }
 
@@ -129,17 +129,17 @@ func outboxReplay(s *suite) {
 	}
 }
 
-func outboxLook(s *suite) {
-	o := looking(1, near)
+func outboxPoll(s *suite) {
+	o := pollOptions(1, near)
 	o.Outbox = true
 	s.warm()
-	equal(s, "before", s.look("w", o).Outbox, false)
+	equal(s, "before", s.poll("w", o).Outbox, false)
 	s.admit(called())
 	s.settle(s.lease(1)[0], shaper.Succeed)
-	equal(s, "after", s.look("w", o).Outbox, true)
-	equal(s, "without being asked", s.look("w", looking(1, near)).Outbox, false)
+	equal(s, "after", s.poll("w", o).Outbox, true)
+	equal(s, "without being asked", s.poll("w", pollOptions(1, near)).Outbox, false)
 	s.claim("first", time.Hour)
-	tick := s.look("w", o)
+	tick := s.poll("w", o)
 	equal(s, "when claimed", tick.Outbox, false)
 	if wait := tick.Next.Sub(tick.Now); wait < 59*time.Minute || wait > time.Hour+time.Minute {
 		s.Errorf("the next poll is in %v, want it when the claim ends", wait)

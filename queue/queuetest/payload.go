@@ -11,11 +11,11 @@ import (
 )
 
 var payloadTests = map[string]func(*suite){
-	"a payload is read byte for byte":                    payloadReads,
-	"a payload that is too large is left where it is":    payloadTooLarge,
-	"a compressed payload is read as it was submitted":   payloadCompressed,
-	"a job that has ended kept its payload only if dead": payloadAtTheEnd,
-	"a payload is its tenant's alone":                    payloadOfOthers,
+	"a payload is read byte for byte":                  payloadReads,
+	"a payload over the limit is not read":             payloadTooLarge,
+	"a compressed payload is read as it was submitted": payloadCompressed,
+	"of ended jobs only dead ones keep their payload":  payloadAtTheEnd,
+	"a payload of another tenant is not found":         payloadOfOthers,
 }
 
 // payload insists that the job has this payload.

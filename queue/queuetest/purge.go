@@ -9,16 +9,16 @@ import (
 )
 
 var purgeTests = map[string]func(*suite){
-	"a purge cancels what waits and deletes what is dead":    purgeAll,
-	"a purge takes what its filter says":                     purgeFilter,
-	"a purge takes the ids it is given, of its tenant alone": purgeIDs,
-	"jobs that come later are not purged":                    purgeBefore,
-	"a dead job with a callback to make is kept":             purgeCallback,
-	"a replay of all stops at the first refusal":             replayAllStops,
-	"a draining tenant takes nothing in and sends the rest":  drain,
-	"a flow with too many dead letters stops":                deadCapacity,
-	"a flow with too many bytes of dead letters stops":       deadBytes,
-	"the history tells who changed what":                     history,
+	"a purge cancels waiting and deletes dead jobs":         purgeAll,
+	"a purge obeys its filter":                              purgeFilter,
+	"a purge by ids is limited to its tenant":               purgeIDs,
+	"jobs that come later are not purged":                   purgeBefore,
+	"a dead job with a pending callback is kept":            purgeCallback,
+	"a replay of all stops at the first refusal":            replayAllStops,
+	"a draining tenant refuses new jobs and sends the rest": drain,
+	"a flow with too many dead letters stops":               deadCapacity,
+	"a flow with too many bytes of dead letters stops":      deadBytes,
+	"the history lists actors and changes":                  history,
 }
 
 func (s *suite) purge(f queue.Filter) queue.Swept {

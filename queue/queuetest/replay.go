@@ -10,7 +10,7 @@ import (
 
 var replayTests = map[string]func(*suite){
 	"a dead job comes back at the end of the queue": replayAtEnd,
-	"a replay starts the attempts anew":             replayAttempts,
+	"a replay resets the attempts":                  replayAttempts,
 	"a replayed job obeys its epoch":                replayEpoch,
 	"a job that is not dead is a conflict":          replayConflict,
 	"a full queue refuses a replay":                 replayFull,
@@ -28,7 +28,7 @@ func (s *suite) dead(w queue.Submission) queue.Lease {
 	return l
 }
 
-func (s *suite) replay(id string) queue.Verdict {
+func (s *suite) replay(id string) queue.Decision {
 	s.Helper()
 	v, err := s.q.Replay(s.ctx, tenant, id, 2)
 	if err != nil || v.Outcome != shaper.Admitted {
@@ -118,7 +118,7 @@ func replayFull(s *suite) {
 		shaper.Admission{Outcome: shaper.Full, Depth: 1, Capacity: 1})
 	equal(s, "the state", v.Job.State, shaper.Dead)
 	if gap := v.Now.Add(v.RetryAfter).Sub(dead.Stamp.Add(time.Minute)); gap < 0 || gap >= time.Millisecond {
-		s.Errorf("told to come %v after the place frees", gap)
+		s.Errorf("retry-after ends %v after capacity frees", gap)
 	}
 	s.lease(1)
 	s.replay(dead.ID)
@@ -130,9 +130,9 @@ func replayMaxWait(s *suite) {
 	dead := s.dead(w)
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	v := s.replay(dead.ID)
-	tick := s.look("x", looking(1, near))
+	tick := s.poll("x", pollOptions(1, near))
 	for tick.More {
-		tick = s.look("x", looking(1, near))
+		tick = s.poll("x", pollOptions(1, near))
 	}
 	// A worker looks half a horizon before what is next, and an expiry before its time would be in
 	// vain.

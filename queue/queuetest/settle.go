@@ -14,33 +14,33 @@ import (
 )
 
 var settleTests = map[string]func(*suite){
-	"every attempt is on record":             settleLog,
+	"every attempt is logged":                settleLog,
 	"succeeded":                              settleSucceeded,
 	"retry":                                  settleRetry,
 	"a retry leaves through the bucket":      retryThroughBucket,
 	"a retry out of attempts is dead":        retryOutOfAttempts,
 	"dead":                                   settleDead,
 	"held":                                   settleHeld,
-	"refused as too much":                    settleOverload,
+	"refused as overload":                    settleOverload,
 	"released":                               settleReleased,
 	"released jobs do not count as departed": releasedNotDeparted,
 	"holds are free twenty times":            holdsAreFree,
 	"a response is kept whole":               responseKept,
-	"an error is kept until the next settlement":     errorKept,
-	"a result does not touch the payload":            resultBesidePayload,
-	"many leases end in one call":                    settleMany,
-	"a lease does not end by what is no end":         settleNoEnd,
-	"an attempt counts against the route's maximum":  maximumOfTheDay,
-	"attempts that do not fit are refused unchanged": attemptsBeyondRecord,
+	"an error is kept until the next settlement":    errorKept,
+	"a result does not touch the payload":           resultBesidePayload,
+	"many leases end in one call":                   settleMany,
+	"an invalid outcome does not end a lease":       settleNoEnd,
+	"an attempt counts against the route's maximum": maximumOfTheDay,
+	"too many attempts for the record are refused":  attemptsBeyondRecord,
 }
 
 var fenceTests = map[string]func(*suite){
-	"the same settlement again is repeated":        settleRepeated,
-	"another outcome after the end is stale":       otherOutcomeStale,
-	"an epoch that is not current changes nothing": wrongEpoch,
-	"a repeated lease in one batch settles once":   twiceInBatch,
-	"a repeated retry is told while leased again":  repeatedWhileLeasedAgain,
-	"extending what is not leased is lost":         extendLost,
+	"the same settlement again is repeated":             settleRepeated,
+	"another outcome after the end is stale":            otherOutcomeStale,
+	"an epoch that is not current changes nothing":      wrongEpoch,
+	"a repeated lease in one batch settles once":        twiceInBatch,
+	"a repeated retry is recognised while leased again": repeatedWhileLeasedAgain,
+	"extending a lost lease reports it":                 extendLost,
 }
 
 func settleSucceeded(s *suite) {
@@ -72,7 +72,7 @@ func settleRetry(s *suite) {
 	equal(s, "whether it starts before it is due", j.EstimatedStart.Before(j.Scheduled), false)
 	t := s.tenant(tenant)
 	if t.Depth != 1 || t.Running != 0 {
-		s.Errorf("a retrying job holds a place; the tenant is %+v", t)
+		s.Errorf("a retrying job counts in the depth; the tenant is %+v", t)
 	}
 	again := s.lease(1)[0]
 	equal(s, "the attempt", again.Attempt, 2)
@@ -293,7 +293,7 @@ func attemptsBeyondRecord(s *suite) {
 		id := s.admit(work()).ID
 		var leases []queue.Lease
 		again := func() bool {
-			leases = s.look("w", short()).Leases
+			leases = s.poll("w", short()).Leases
 			return len(leases) > 0
 		}
 		s.await("the job to be leased", again)

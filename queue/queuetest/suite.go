@@ -1,5 +1,5 @@
 // Package queuetest is the conformance suite of package queue: what it promises, each promise one
-// small named test, told through its public methods alone. It runs on every engine; a new promise
+// small named test, through its public methods alone. It runs on every engine; a new promise
 // is written down here first.
 //
 // No test sleeps. Where possible a poll has a horizon of an hour, so that what leaves later is
@@ -39,7 +39,7 @@ func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 					t.Parallel()
 					s := &suite{T: t, ctx: t.Context(), engine: fresh(t), consumers: map[string]*queue.Consumer{}}
 					s.open(func(*queue.Options) {})
-					t.Cleanup(func() { _ = s.q.Close() }) // before the engine; a test that closes it looks at the error itself
+					t.Cleanup(func() { _ = s.q.Close() }) // before the engine; a test that closes it checks the error itself
 					topics[topic][name](s)
 				})
 			}
@@ -106,7 +106,7 @@ func work() queue.Submission {
 	return queue.Submission{Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"n":1}`), MaxAttempts: 3}
 }
 
-func (s *suite) submit(w queue.Submission) queue.Verdict {
+func (s *suite) submit(w queue.Submission) queue.Decision {
 	s.Helper()
 	v, err := s.q.Submit(s.ctx, w)
 	if err != nil {
@@ -131,24 +131,24 @@ func (s *suite) backlog(n int, w queue.Submission) []queue.Job {
 	var jobs []queue.Job
 	for len(jobs) < n {
 		batch := slices.Repeat([]queue.Submission{w}, min(n-len(jobs), 1000))
-		verdicts, err := s.q.SubmitBatch(s.ctx, batch, true)
-		if err != nil || verdicts[0].Outcome != shaper.Admitted {
-			s.Fatalf("SubmitBatch: %+v, %v", verdicts, err)
+		decisions, err := s.q.SubmitBatch(s.ctx, batch, true)
+		if err != nil || decisions[0].Outcome != shaper.Admitted {
+			s.Fatalf("SubmitBatch: %+v, %v", decisions, err)
 		}
-		for _, v := range verdicts {
+		for _, v := range decisions {
 			jobs = append(jobs, v.Job)
 		}
 	}
 	return jobs
 }
 
-// looking are the options of one poll.
-func looking(most int, horizon time.Duration) queue.TickOptions {
+// pollOptions are the options of one poll.
+func pollOptions(most int, horizon time.Duration) queue.TickOptions {
 	return queue.TickOptions{Max: most, Lease: time.Minute, Horizon: horizon, Sweep: time.Second}
 }
 
-// look is one tick of shard 0 by the worker.
-func (s *suite) look(worker string, o queue.TickOptions) queue.Tick {
+// poll is one tick of shard 0 by the worker.
+func (s *suite) poll(worker string, o queue.TickOptions) queue.Tick {
 	s.Helper()
 	tick, err := s.consumer(worker).Tick(s.ctx, o)
 	if err != nil {
@@ -167,28 +167,28 @@ func (s *suite) consumer(worker string) *queue.Consumer {
 	return c
 }
 
-// leaseUpTo looks until nothing is left to do or most jobs are leased.
+// leaseUpTo polls until nothing is left to do or most jobs are leased.
 func (s *suite) leaseUpTo(most int, horizon time.Duration) []queue.Lease {
 	s.Helper()
 	var leases []queue.Lease
-	for looks := 0; len(leases) < most; looks++ {
-		tick := s.look("w", looking(most-len(leases), horizon))
+	for polls := 0; len(leases) < most; polls++ {
+		tick := s.poll("w", pollOptions(most-len(leases), horizon))
 		leases = append(leases, tick.Leases...)
 		if !tick.More {
 			break
 		}
-		if looks > 1000 {
+		if polls > 1000 {
 			s.Fatalf("a poll after a poll leaves work undone; %d jobs were leased", len(leases))
 		}
 	}
 	return leases
 }
 
-// warm lets the shard judge its flows by the default policy, which it does once after a start, so
+// warm lets the shard apply the default policy to its flows, which it does once after a start, so
 // that the next poll leases.
 func (s *suite) warm() {
 	s.Helper()
-	for s.look("w", looking(0, near)).More {
+	for s.poll("w", pollOptions(0, near)).More {
 		continue
 	}
 }
@@ -203,7 +203,7 @@ func (s *suite) lease(n int) []queue.Lease {
 	return leases
 }
 
-// none insists that nothing can be leased now, even by looking far ahead.
+// none insists that nothing can be leased now, even with a far horizon.
 func (s *suite) none() {
 	s.Helper()
 	if leases := s.leaseUpTo(1, far); len(leases) > 0 {

@@ -13,19 +13,19 @@ import (
 var tierTests = map[string]func(*suite){
 	"a claimed tier sets the rate of the flow":               tierClaimed,
 	"the file's tier outranks the claimed one, the API both": tierRanks,
-	"a claimed tier that there is not counts as none":        tierUnknown,
+	"an unknown claimed tier counts as none":                 tierUnknown,
 	"a tier that vanishes falls back to the defaults":        tierVanishes,
 	"a changed tier is obeyed by the backlog":                tierChanged,
-	"a change to a tier that there is not is refused":        tierRefused,
-	"a route's rate is obeyed by its flow alone":             routeRate,
-	"what is said of a route outranks the tenant's settings": routeRanks,
+	"a change to an unknown tier is refused":                 tierRefused,
+	"a route's rate limits only its flow":                    routeRate,
+	"a route's settings outrank the tenant's":                routeRanks,
 	"a pause of a route and of the tenant add up":            routePaused,
-	"other policies are obeyed by the backlog at once":       policiesBacklog,
-	"other policies unsay tenants that are not named":        policiesUnsaid,
-	"an override outranks other policies":                    policiesOverridden,
+	"the backlog obeys changed policies at once":             policiesBacklog,
+	"changed policies reset tenants that they do not name":   policiesReset,
+	"an override outranks changed policies":                  policiesOverridden,
 	"a capacity below the depth refuses and loses nothing":   policiesCapacity,
 	"a dry run checks and changes nothing":                   dryRun,
-	"a tenant tells what the API says of it":                 toldOverrides,
+	"a tenant shows its API overrides":                       toldOverrides,
 }
 
 var (
@@ -217,7 +217,7 @@ func policiesBacklog(s *suite) {
 	s.spaced(by["login"], time.Minute)
 }
 
-func policiesUnsaid(s *suite) {
+func policiesReset(s *suite) {
 	s.policies(same, map[string]shaper.Overrides{tenant: {Rate: &slow, Routes: map[string]shaper.Overrides{"login": rated(third)}}, "kept": rated(slow)})
 	s.backlog(4, work())
 	s.spaced(s.lease(2), time.Minute)

@@ -180,7 +180,7 @@ func tuneCapacity(s *suite) {
 		Only(v.Admission, "Outcome", "Depth", "Capacity", "Remaining"),
 		shaper.Admission{Outcome: shaper.Full, Depth: 5, Capacity: 3})
 	s.lease(3)
-	equal(s, "the place after three left", s.admit(work()).Position, 3)
+	equal(s, "the position after three left", s.admit(work()).Position, 3)
 	equal(s, "the outcome at the bound", s.submit(work()).Outcome, shaper.Full)
 }
 

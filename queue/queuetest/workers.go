@@ -12,16 +12,16 @@ import (
 )
 
 var workerTests = map[string]func(*suite){
-	"a worker that beats is live, sorted among others": beat,
-	"a worker that leaves is gone at once":             leave,
-	"a worker not heard of in time is gone":            beatTTL,
-	"the first wake is for all shards":                 wakeFirst,
-	"a submission wakes its shard":                     wakeSubmit,
-	"a submission behind a backlog wakes nobody":       wakeNobody,
-	"a resumed, retuned or settled flow wakes":         wakeTune,
-	"a worker that leaves wakes all shards":            wakeLeave,
-	"a call for help names its shard":                  wakeHelp,
-	"wake-ups end with their context":                  wakesEnd,
+	"a worker with heartbeats is live, in sorted order": beat,
+	"a worker that leaves is gone at once":              leave,
+	"a worker without heartbeats is gone":               beatTTL,
+	"the first wake is for all shards":                  wakeFirst,
+	"a submission wakes its shard":                      wakeSubmit,
+	"a submission behind a backlog sends no wake-up":    wakeNobody,
+	"a resumed, retuned or settled flow wakes":          wakeTune,
+	"a worker that leaves wakes all shards":             wakeLeave,
+	"a call for help names its shard":                   wakeHelp,
+	"wake-ups end with their context":                   wakesEnd,
 }
 
 var watchTests = map[string]func(*suite){
@@ -29,9 +29,9 @@ var watchTests = map[string]func(*suite){
 	"every kind of end is signalled":           watchEveryEnd,
 	"all watchers of a job are signalled":      watchSeveral,
 	"an end after the watch began is not lost": watchNoLostEnd,
-	"a stopped watch hears nothing":            watchStop,
+	"a stopped watch gets no signal":           watchStop,
 	"a watch begun again works":                watchAgain,
-	"a watch of a done job waits for nothing":  watchDone,
+	"a watch of an ended job signals at once":  watchDone,
 	"a cancelled watch leaves others alone":    watchCancelled,
 	"watches of many jobs end side by side":    watchMany,
 }
@@ -93,7 +93,7 @@ func wakeNobody(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
 	s.backlog(2, work())
 	equal(s, "the number of leases", len(s.leaseUpTo(2, near)), 1)
-	s.look("w", looking(1, near)) // plans the next poll
+	s.poll("w", pollOptions(1, near)) // plans the next poll
 	c := s.wakes()
 	s.backlog(5, work())
 	if err := s.q.Broker().Leave(s.ctx, "x"); err != nil {
@@ -133,13 +133,13 @@ func wakeLeave(s *suite) {
 func wakeHelp(s *suite) {
 	s.warm()
 	c := s.wakes()
-	o := looking(0, near)
+	o := pollOptions(0, near)
 	for _, step := range []struct {
 		signal queue.HelpSignal
 		want   bool
 	}{{queue.HelpKeep, false}, {queue.HelpRaise, true}, {queue.HelpKeep, true}, {queue.HelpClear, false}, {queue.HelpKeep, false}} {
 		o.Help = step.signal
-		equal(s, "help", s.look("w", o).Help, step.want)
+		equal(s, "help", s.poll("w", o).Help, step.want)
 		if step.signal == queue.HelpRaise {
 			equal(s, "the wake", receive(s, "a wake", c), queue.Wake{Shard: 0, Help: true})
 		}
@@ -193,7 +193,7 @@ func watchEveryEnd(s *suite) {
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	overdue := s.admit(w).ID
 	ended, _ := s.watch(overdue)
-	s.await("the job to expire", func() bool { s.look("w", looking(1, near)); return s.job(overdue).State.Done() })
+	s.await("the job to expire", func() bool { s.poll("w", pollOptions(1, near)); return s.job(overdue).State.Done() })
 	receive(s, "the expiry", ended)
 	s.tune(func(o *shaper.Overrides) { o.Paused = nil })
 	cancelled := s.admit(work()).ID

@@ -68,11 +68,11 @@ func StartCluster(t testing.TB) *Cluster {
 // await polls until a condition holds.
 func (c *Cluster) await(ctx context.Context, condition func(context.Context) bool, failure string) {
 	c.t.Helper()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
 	for !condition(ctx) {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			c.t.Fatal(failure)
 		}
@@ -102,19 +102,19 @@ func (c *Cluster) whole(ctx context.Context) bool {
 // agreed reports whether both nodes agree: which slots each has, and since
 // which epoch.
 func (c *Cluster) agreed(ctx context.Context) bool {
-	var told [2]map[string]string
+	var reported [2]map[string]string
 	for i, n := range c.nodes {
-		told[i] = map[string]string{}
+		reported[i] = map[string]string{}
 		text, err := n.client.ClusterNodes(ctx).Result()
 		c.do(err)
 		for line := range strings.Lines(text) {
 			// id, address, flags, master, ping, pong, epoch, link, slots…
 			if f := strings.Fields(line); len(f) > 7 {
-				told[i][f[0]] = f[6] + " " + strings.Join(f[8:], " ")
+				reported[i][f[0]] = f[6] + " " + strings.Join(f[8:], " ")
 			}
 		}
 	}
-	return maps.Equal(told[0], told[1])
+	return maps.Equal(reported[0], reported[1])
 }
 
 // freePort finds a port that nobody listens on, below those that the kernel gives to connections.
@@ -210,7 +210,7 @@ func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 	}
 	set(to, "node", to.id)
 	set(from, "node", to.id)
-	// A node takes the slot in an epoch that it thinks new. While it has not been told of the
+	// A node takes the slot in an epoch that it thinks new. While it has not learnt of the
 	// latest one, by gossip, the next move may be in an epoch that is not, and each node then says
 	// for good that the other has the slot.
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)

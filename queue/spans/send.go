@@ -14,7 +14,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Sending is the span of an admission, up to its verdict.
+// Sending is the span of an admission, up to its decision.
 type Sending struct {
 	TraceParent string // of the jobs: the span's, or the client's without a span
 	span        trace.Span
@@ -42,8 +42,8 @@ func (t *Tracer) SendBatch(ctx context.Context, parent string, batch []queue.Sub
 	return t.Send(ctx, parent, batch[0].Tenant, route, semconv.MessagingBatchMessageCount(len(batch)))
 }
 
-// End ends the span with the verdict or the error. A refusal is an error, named by its outcome.
-func (s Sending) End(v queue.Verdict, err error) {
+// End ends the span with the decision or the error. A refusal is an error, named by its outcome.
+func (s Sending) End(v queue.Decision, err error) {
 	s.end(err, func() {
 		s.span.SetAttributes(outcomeKey.String(string(v.Outcome)))
 		if taken(v) {
@@ -54,11 +54,11 @@ func (s Sending) End(v queue.Verdict, err error) {
 	})
 }
 
-// EndBatch ends the span with the verdicts of its jobs. It has failed if none was admitted.
-func (s Sending) EndBatch(verdicts []queue.Verdict, err error) {
+// EndBatch ends the span with the decisions of its jobs. It has failed if none was admitted.
+func (s Sending) EndBatch(decisions []queue.Decision, err error) {
 	s.end(err, func() {
-		refused := slices.DeleteFunc(slices.Clone(verdicts), taken)
-		admitted := len(verdicts) - len(refused)
+		refused := slices.DeleteFunc(slices.Clone(decisions), taken)
+		admitted := len(decisions) - len(refused)
 		s.span.SetAttributes(admittedKey.Int(admitted), refusedKey.Int(len(refused)))
 		if admitted == 0 && len(refused) > 0 {
 			s.refused(refused[0])
@@ -77,9 +77,11 @@ func (s Sending) end(err error, answered func()) {
 	s.span.End()
 }
 
-func taken(v queue.Verdict) bool { return v.Outcome == shaper.Admitted || v.Outcome == shaper.Replayed }
+func taken(v queue.Decision) bool {
+	return v.Outcome == shaper.Admitted || v.Outcome == shaper.Replayed
+}
 
-func (s Sending) refused(v queue.Verdict) {
+func (s Sending) refused(v queue.Decision) {
 	s.span.SetAttributes(semconv.ErrorTypeKey.String(string(v.Outcome)))
 	s.span.SetStatus(codes.Error, "not admitted")
 }
@@ -98,6 +100,6 @@ func (s Sending) unanswered(err error) bool {
 		kind = "damaged"
 	}
 	s.span.SetAttributes(semconv.ErrorTypeKey.String(kind))
-	s.span.SetStatus(codes.Error, "no verdict")
+	s.span.SetStatus(codes.Error, "no decision")
 	return true
 }

@@ -49,8 +49,8 @@ func attributes(s sdk.ReadOnlySpan) string {
 	return strings.TrimSpace(b.String())
 }
 
-func verdict(o shaper.Outcome, id string) queue.Verdict {
-	return queue.Verdict{Admission: shaper.Admission{Outcome: o}, Job: queue.Job{ID: id}}
+func decision(o shaper.Outcome, id string) queue.Decision {
+	return queue.Decision{Admission: shaper.Admission{Outcome: o}, Job: queue.Job{ID: id}}
 }
 
 const common = "messaging.system=sluice messaging.operation.type=send messaging.operation.name=send "
@@ -59,32 +59,32 @@ func TestSend(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, tt := range []struct {
-		name    string
-		tenant  string
-		verdict queue.Verdict
-		err     error
-		want    string
-		status  sdk.Status
+		name     string
+		tenant   string
+		decision queue.Decision
+		err      error
+		want     string
+		status   sdk.Status
 	}{
-		{"admitted", "acme", verdict(shaper.Admitted, "job-1"), nil,
+		{"admitted", "acme", decision(shaper.Admitted, "job-1"), nil,
 			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=admitted messaging.message.id=job-1", sdk.Status{}},
-		{"replayed", "acme", verdict(shaper.Replayed, "job-0"), nil,
+		{"replayed", "acme", decision(shaper.Replayed, "job-0"), nil,
 			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=replayed messaging.message.id=job-0", sdk.Status{}},
-		{"full", "acme", verdict(shaper.Full, ""), nil,
+		{"full", "acme", decision(shaper.Full, ""), nil,
 			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=full error.type=full", sdk.Status{Code: codes.Error, Description: "not admitted"}},
-		{"client text", "Åcme & \r\n", verdict(shaper.Admitted, "job-1"), nil,
+		{"client text", "Åcme & \r\n", decision(shaper.Admitted, "job-1"), nil,
 			"messaging.sluice.tenant=" + queue.EncodeName("Åcme & \r\n") + " messaging.destination.name=orders messaging.sluice.outcome=admitted messaging.message.id=job-1", sdk.Status{}},
-		{"redis away", "acme", queue.Verdict{}, fmt.Errorf("%w: hunter2", queue.ErrUnavailable),
-			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=unavailable", sdk.Status{Code: codes.Error, Description: "no verdict"}},
-		{"client gone", "acme", queue.Verdict{}, ctx.Err(),
-			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=cancelled", sdk.Status{Code: codes.Error, Description: "no verdict"}},
-		{"other", "acme", queue.Verdict{}, errors.New("hunter2"),
-			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=_OTHER", sdk.Status{Code: codes.Error, Description: "no verdict"}},
+		{"redis away", "acme", queue.Decision{}, fmt.Errorf("%w: hunter2", queue.ErrUnavailable),
+			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=unavailable", sdk.Status{Code: codes.Error, Description: "no decision"}},
+		{"client gone", "acme", queue.Decision{}, ctx.Err(),
+			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=cancelled", sdk.Status{Code: codes.Error, Description: "no decision"}},
+		{"other", "acme", queue.Decision{}, errors.New("hunter2"),
+			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=_OTHER", sdk.Status{Code: codes.Error, Description: "no decision"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tracer, r := record()
 			s := tracer.Send(t.Context(), client, tt.tenant, "orders")
-			s.End(tt.verdict, tt.err)
+			s.End(tt.decision, tt.err)
 			got := one(t, r)
 			queuetest.Compare(t, "the name", got.Name(), "send orders")
 			queuetest.Compare(t, "the kind", got.SpanKind(), trace.SpanKindProducer)
@@ -126,12 +126,12 @@ func TestSendBatch(t *testing.T) {
 			for _, route := range tt.routes {
 				batch = append(batch, queue.Submission{Tenant: "acme", Route: route})
 			}
-			var verdicts []queue.Verdict
+			var decisions []queue.Decision
 			for _, o := range tt.outcomes {
-				verdicts = append(verdicts, verdict(o, "id"))
+				decisions = append(decisions, decision(o, "id"))
 			}
 			s := tracer.SendBatch(t.Context(), client, batch)
-			s.EndBatch(verdicts, tt.err)
+			s.EndBatch(decisions, tt.err)
 			got := one(t, r)
 			queuetest.Compare(t, "the name", got.Name(), tt.span)
 			queuetest.Compare(t, "the kind", got.SpanKind(), trace.SpanKindProducer)
@@ -232,21 +232,22 @@ func TestParents(t *testing.T) {
 	}
 }
 
-// TestNone: without a tracer the client's traceparent is carried on, and nothing is allocated.
-func TestNone(t *testing.T) {
+// TestWithoutATracer: without a tracer the client's traceparent is passed on, and nothing is
+// allocated.
+func TestWithoutATracer(t *testing.T) {
 	var tracer *spans.Tracer
 	if spans.New(nil) != nil {
 		t.Error("a tracer of no provider")
 	}
-	l, v := lease(client), verdict(shaper.Admitted, "job-1")
+	l, v := lease(client), decision(shaper.Admitted, "job-1")
 	ctx := t.Context()
 	batch := []queue.Submission{{Tenant: "acme"}}
-	verdicts := []queue.Verdict{v}
+	decisions := []queue.Decision{v}
 	allocations := testing.AllocsPerRun(100, func() {
 		s := tracer.Send(ctx, client, "acme", "orders")
 		s.End(v, nil)
 		b := tracer.SendBatch(ctx, client, batch)
-		b.EndBatch(verdicts, nil)
+		b.EndBatch(decisions, nil)
 		d := tracer.Process(ctx, &l)
 		d.End("succeeded", queue.Settlement{}, false)
 		if s.TraceParent != client || b.TraceParent != client || d.TraceParent != client || d.Context != ctx || d.Recorded() {
@@ -278,7 +279,7 @@ func FuzzParent(f *testing.F) {
 // BenchmarkNone is what a submission and a delivery pay where traces are off.
 func BenchmarkNone(b *testing.B) {
 	var tracer *spans.Tracer
-	l, v, ctx := lease(client), verdict(shaper.Admitted, "job-1"), b.Context()
+	l, v, ctx := lease(client), decision(shaper.Admitted, "job-1"), b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
 		tracer.Send(ctx, client, "acme", "orders").End(v, nil)
@@ -293,7 +294,7 @@ func BenchmarkSpans(b *testing.B) {
 			provider := sdk.NewTracerProvider(sdk.WithSampler(sampler), sdk.WithBatcher(nothing{}, sdk.WithBatchTimeout(time.Hour)))
 			defer func() { _ = provider.Shutdown(context.Background()) }()
 			tracer := spans.New(provider)
-			l, v, ctx := lease(client), verdict(shaper.Admitted, "job-1"), b.Context()
+			l, v, ctx := lease(client), decision(shaper.Admitted, "job-1"), b.Context()
 			b.ReportAllocs()
 			for b.Loop() {
 				tracer.Send(ctx, client, "acme", "orders").End(v, nil)

@@ -82,8 +82,8 @@ func TestShare(t *testing.T) {
 	})
 }
 
-// TestTakeEnds: who waits for a turn stops when it is told to.
-func TestTakeEnds(t *testing.T) {
+// TestTakeEndsWithItsContext: a waiting Take ends with its context.
+func TestTakeEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns, done := turn.New(), make(chan struct{})
 		end, _ := turns.Take(nil)

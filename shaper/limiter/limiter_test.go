@@ -31,7 +31,7 @@ func rate(text string) shaper.Rate {
 	return r
 }
 
-// step is one request of a story, and what it is told.
+// step is one request of a story, with its decision.
 type step struct {
 	at        time.Duration // since the start of the story
 	cost      int64
@@ -183,9 +183,9 @@ func gap(p limiter.Policy) *rapid.Generator[time.Duration] {
 	)
 }
 
-// TestWhatEveryDecisionTells: remaining, retry-after and reset are exact, and a refusal changes
+// TestDecisionFieldsAreExact: remaining, retry-after and reset are exact, and a refusal changes
 // nothing.
-func TestWhatEveryDecisionTells(t *testing.T) {
+func TestDecisionFieldsAreExact(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		t.Run(string(a), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {

@@ -10,11 +10,11 @@ import (
 )
 
 // Memory applies one policy to many keys, in this process alone. It is safe for concurrent use. A
-// key is forgotten once it is as if never used, so what it holds are the keys in use.
+// key expires once its state is that of a fresh one, so it holds only the keys in use.
 //
-// There is a bound on the keys. A new key that finds it reached takes the place of the one that
-// would have been forgotten soonest, which may then exceed its limit by what it had used: Displaced
-// counts these, and a bound above the keys used within one Reset keeps it at 0.
+// The number of keys is bounded. At the bound, a new key replaces the one that would have expired
+// soonest, which may then exceed its limit by its former use. Displaced counts these. A bound above
+// the keys used within one Reset keeps it at 0.
 type Memory struct {
 	policy Policy
 	most   int
@@ -31,7 +31,7 @@ type held struct {
 	key   string
 	state State
 	reset shaper.Instant // when it is as if never used
-	place int            // in the heap
+	index int            // in the heap
 }
 
 // NewMemory returns a limiter that holds at most the given number of keys. The error is of type
@@ -64,7 +64,7 @@ func (m *Memory) Take(key string, cost int64) Decision {
 	h.reset = now.Add(d.Reset)
 	switch {
 	case known:
-		heap.Fix(&m.soonest, h.place)
+		heap.Fix(&m.soonest, h.index)
 	case d.Reset > 0:
 		if len(m.keys) >= m.most {
 			m.displaced++
@@ -94,7 +94,7 @@ func (m *Memory) forget(now shaper.Instant) {
 func (m *Memory) drop() { m.remove(m.soonest[0]) }
 
 func (m *Memory) remove(h *held) {
-	heap.Remove(&m.soonest, h.place)
+	heap.Remove(&m.soonest, h.index)
 	delete(m.keys, h.key)
 }
 
@@ -105,7 +105,7 @@ func (m *Memory) Keys() int {
 	return len(m.keys)
 }
 
-// Displaced is how many keys lost what was known of them to new ones because of the bound.
+// Displaced is the number of keys that new ones have replaced because of the bound.
 func (m *Memory) Displaced() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,12 +120,12 @@ func (b byReset) Less(i, j int) bool { return b[i].reset < b[j].reset }
 
 func (b byReset) Swap(i, j int) {
 	b[i], b[j] = b[j], b[i]
-	b[i].place, b[j].place = i, j
+	b[i].index, b[j].index = i, j
 }
 
 func (b *byReset) Push(x any) {
 	h := x.(*held)
-	h.place = len(*b)
+	h.index = len(*b)
 	*b = append(*b, h)
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// logTime is how the common log format writes an instant.
+// logTime is the layout of instants in the common log format.
 const logTime = "02/Jan/2006:15:04:05 -0700"
 
-// longestLine is how long a line of an access log may be.
+// longestLine is the longest allowed line of an access log, in bytes.
 const longestLine = 1 << 20
 
 // Skipped counts the lines of an access log that are not requests.
@@ -23,15 +23,15 @@ type Skipped struct {
 }
 
 // ReadAccessLog reads the requests of a log in the common or the combined format, each of cost 1.
-// Such a log has whole seconds and is in the order in which requests ended: they are sorted, and
-// those of one second are spread evenly over it, for how they came within it is not known. Lines of
-// another form are skipped and counted; if all are, the error wraps ErrTrace.
+// Such a log has whole seconds and is in the order in which requests ended. ReadAccessLog sorts
+// them and spreads those of one second evenly over it. Lines of another form are skipped and
+// counted; if all are, the error wraps ErrTrace.
 func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 	var t Trace
 	var skipped Skipped
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(make([]byte, 0, 64<<10), longestLine)
-	var last []byte // the text of the instant before: in a busy log most lines share it
+	var last []byte // the text of the previous instant, which most lines of a busy log share
 	var at shaper.Instant
 	number := 0
 	for scanner.Scan() {
@@ -63,7 +63,7 @@ func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 		return nil, skipped, fmt.Errorf("read the access log: line %d: %w", number+1, err)
 	}
 	if len(t) == 0 && skipped.Lines > 0 {
-		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, nor is any other", ErrTrace, skipped.First)
+		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, and no other line is", ErrTrace, skipped.First)
 	}
 	return t.sorted().spread(), skipped, nil
 }
@@ -78,7 +78,7 @@ func timeOf(line []byte) ([]byte, bool) {
 	return text, found && bytes.IndexByte(after, '"') >= 0
 }
 
-// spread lays the arrivals of each instant, which stands for a whole second, evenly over it.
+// spread distributes the arrivals of each second evenly over it.
 func (t Trace) spread() Trace {
 	for i := 0; i < len(t); {
 		n := 1

@@ -68,7 +68,7 @@ func TestCappedStories(t *testing.T) {
 	}
 }
 
-// A pace as slow as one interval a year charges a hundred of them at most, whoever foresees it.
+// A pace as slow as one interval a year charges a hundred of them at most, in either run.
 func TestChargeOfAnExpensiveJob(t *testing.T) {
 	slow := shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 10}
 	for _, concurrency := range []int64{0, 1} {
@@ -83,9 +83,9 @@ func TestChargeOfAnExpensiveJob(t *testing.T) {
 	}
 }
 
-// TestCappedAsLived: what is told of a job as it arrives is what comes of it, event by event; a cap
-// that is never reached changes nothing; and there are never more jobs with workers than it says.
-func TestCappedAsLived(t *testing.T) {
+// TestForeseeCappedAgreesWithFlow: foreseeCapped gives the run that a flow makes event by event. A
+// cap that is never reached changes nothing, and workers never hold more jobs than the cap.
+func TestForeseeCappedAgreesWithFlow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
 		p.MaxWait = 0

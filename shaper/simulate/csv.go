@@ -25,10 +25,10 @@ const (
 
 // ReadCSV reads a trace of one arrival a line. Lines may be out of order. The first column is the
 // instant: in RFC 3339, such as 2026-03-01T12:00:00.25Z, or a number of seconds, such as 0.25,
-// since the Unix epoch or any other moment. The second, if there is one, is the cost, 1 if empty. A
-// first line that begins with a name is a header: then the columns "at" and "cost" may stand
-// anywhere and others are skipped. What is finer than a microsecond is cut off. The error wraps
-// ErrTrace and names the line.
+// since the Unix epoch or any other origin. The second, if there is one, is the cost, 1 if empty. A
+// first line that begins with a name is a header: then the columns "at" and "cost" may be anywhere,
+// and others are skipped. Instants are cut to microseconds. The error wraps ErrTrace and names the
+// line.
 func ReadCSV(r io.Reader) (Trace, error) {
 	c := csv.NewReader(r)
 	c.ReuseRecord, c.FieldsPerRecord, c.Comment = true, -1, '#'
@@ -64,7 +64,7 @@ func ReadCSV(r io.Reader) (Trace, error) {
 	return t.sorted(), nil
 }
 
-// readError tells a file that is no CSV, whose fault is the trace's, from one that cannot be read.
+// readError wraps ErrTrace if the file is not CSV, but not if it cannot be read.
 func readError(err error) error {
 	if e := (*csv.ParseError)(nil); errors.As(err, &e) {
 		return fmt.Errorf("%w: %w", ErrTrace, err)
@@ -78,7 +78,7 @@ func isHeader(field string) bool {
 	return field != "" && (field[0] >= 'a' && field[0] <= 'z' || field[0] >= 'A' && field[0] <= 'Z')
 }
 
-// columns are the places of the two columns in a header, -1 for none.
+// columns are the indices of the two columns in a header, -1 for none.
 func columns(header []string) (at, cost int) {
 	find := func(name string) int {
 		return slices.IndexFunc(header, func(field string) bool { return strings.EqualFold(strings.TrimSpace(field), name) })
@@ -124,8 +124,8 @@ func parseInstant(text string) (shaper.Instant, error) {
 	return i, nil
 }
 
-// parseSeconds reads digits with an optional fraction, exactly; what is too large for an instant
-// comes back as latest + 1.
+// parseSeconds reads digits with an optional fraction, exactly. It returns latest + 1 for values
+// that are too large for an instant.
 func parseSeconds(text string) (shaper.Instant, bool) {
 	whole, fraction, dotted := strings.Cut(text, ".")
 	if whole == "" || dotted && fraction == "" {
@@ -157,7 +157,7 @@ func parseSeconds(text string) (shaper.Instant, bool) {
 // RFC 3339.
 type CSVWriter struct{ w *csv.Writer }
 
-// NewCSVWriter begins a file with its header. What is written reaches w with Flush at the latest.
+// NewCSVWriter begins a file with its header. It buffers; Flush writes the rest to w.
 func NewCSVWriter(w io.Writer) *CSVWriter {
 	c := &CSVWriter{csv.NewWriter(w)}
 	_ = c.w.Write([]string{ColumnAt, ColumnCost}) // a failure is kept for Flush

@@ -6,19 +6,19 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// afterZero keeps the instants of a trace that begins at 0 from being "never" to package shaper.
-// Its arithmetic knows no other origin.
+// afterZero shifts a trace that begins at 0, because instant 0 means never to package shaper. A
+// shift changes no result.
 const afterZero = shaper.Instant(1_000_000)
 
-// live replays the trace through a shaper.Flow itself, event by event: the rule that foresee
-// abbreviates. It allocates with every departure. It knows no horizon, which would not matter to
-// flows as slow as those that need it. With a cap of concurrency, which the flow has only if the
-// service takes time, a job also waits until one of those before it is settled.
+// live replays the trace through a shaper.Flow, event by event. foresee is the fast form of it.
+// live allocates with every departure and ignores the horizon, which does not matter for the slow
+// flows that need live. With a cap of concurrency, which a flow has only if its service takes time,
+// a job also waits until an earlier one is settled.
 func (r *Run) live(p shaper.Policy, service time.Duration) {
 	f := shaper.Flow{Bucket: shaper.NewBucket(p.Paces())}
 	head := 0
-	running, first := int64(0), 0 // jobs that left from the first on and take part in the cap
-	// leave lets go whoever leaves or expires up to an instant.
+	running, first := int64(0), 0 // jobs from the first on that left and count in the cap
+	// leave ends the jobs that leave or expire up to an instant.
 	leave := func(end int, now shaper.Instant) {
 		for f.Queued > 0 {
 			for ; head < end && r.Fates[head] != Waiting; head++ {

@@ -10,14 +10,14 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Shape is how the arrivals of a generated trace come.
+// Shape is the pattern of arrivals in a generated trace.
 type Shape string
 
 // The shapes of generated traces.
 const (
 	Steady    Shape = "steady"     // evenly spaced at the rate
 	Poisson   Shape = "poisson"    // independent of each other, at the rate on average
-	FlashSale Shape = "flash-sale" // Poisson; a fifth of the way in the peak sets in, of which half is gone after each further twelfth
+	FlashSale Shape = "flash-sale" // Poisson; the peak begins after a fifth of the time, and halves with each further twelfth
 	DailyWave Shape = "daily-wave" // Poisson; from the rate at midnight to the peak at noon and back
 )
 
@@ -79,7 +79,7 @@ func (g Generator) Validate() error {
 	return ps.Err()
 }
 
-// Trace makes the trace, which may be without arrivals if it is short. The error is of type
+// Trace makes the trace, which may be empty if it is short. The error is of type
 // shaper.Problems.
 func (g Generator) Trace() (Trace, error) {
 	if err := g.Validate(); err != nil {
@@ -88,8 +88,8 @@ func (g Generator) Trace() (Trace, error) {
 	if g.Shape == Steady {
 		return g.steady(), nil
 	}
-	// Thinning (Lewis and Shedler, 1979): arrivals at the greatest intensity, of which each stays
-	// with the intensity's share of it.
+	// Thinning (Lewis and Shedler, 1979): arrivals at the greatest intensity, each kept with the
+	// probability intensity / greatest intensity.
 	most := g.Rate.PerSecond()
 	if g.Shape.peaked() {
 		most = g.Peak.PerSecond()
@@ -122,13 +122,13 @@ func (g Generator) steady() Trace {
 	return t
 }
 
-// Where the sale of a flash sale opens, and in what part of the whole its rush halves.
+// The parts of the whole time at which a flash sale opens, and in which its rush halves.
 const (
 	opening = 1.0 / 5
 	halving = 1.0 / 12
 )
 
-// intensity is the rate of arrivals a second, so many seconds after the beginning.
+// intensity is the rate of arrivals a second, at seconds after the beginning.
 func (g Generator) intensity(at float64) float64 {
 	low, high := g.Rate.PerSecond(), g.Peak.PerSecond()
 	switch g.Shape {
@@ -145,7 +145,7 @@ func (g Generator) intensity(at float64) float64 {
 	}
 }
 
-// mean estimates how many arrivals there will be.
+// mean estimates the number of arrivals.
 func (g Generator) mean() float64 {
 	const steps = 1000
 	var sum float64

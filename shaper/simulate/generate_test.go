@@ -48,8 +48,8 @@ func TestGenerator(t *testing.T) {
 	}
 }
 
-// TestSteadyIsExact: a steady trace waits nowhere at its own rate.
-func TestSteadyIsExact(t *testing.T) {
+// TestSteadyTraceNeverWaits: a steady trace never waits at its own rate.
+func TestSteadyTraceNeverWaits(t *testing.T) {
 	for _, text := range []string{"7/3s", "999/s", "5/24h"} {
 		trace, err := Generator{Shape: Steady, Rate: rate(text), For: 1000 * rate(text).Interval()}.Trace()
 		if err != nil {

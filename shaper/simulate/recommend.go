@@ -8,11 +8,11 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Goals are what a rate and a capacity should reach on a trace.
+// Goals are the bounds that a rate and a capacity should keep on a trace.
 type Goals struct {
 	MaxRefused float64       // share of the arrivals that may be refused, 0 to 1
-	WaitP99    time.Duration // that 99 % of those admitted may wait at most; 0 is no goal, and then Upstream must be given
-	Upstream   shaper.Rate   // that the upstream takes at most; the zero value is no bound
+	WaitP99    time.Duration // the longest wait of 99 % of the admitted jobs; 0 is no goal, and then Upstream must be set
+	Upstream   shaper.Rate   // the most that the upstream accepts; the zero value is no bound
 	Burst      int64         // of the policy, at least 1
 }
 
@@ -41,29 +41,28 @@ func (g Goals) Validate() error {
 	return ps.Err()
 }
 
-// Point is a rate with the smallest capacity at which it refuses no more than the goal, and what
-// comes of them.
+// Point is a rate with the smallest capacity at which it refuses no more than the goal, and the
+// results.
 type Point struct {
 	Rate     shaper.Rate
 	Capacity int64
 	Refused  float64 // share of the arrivals
 	WaitP99  time.Duration
 	WaitMax  time.Duration
-	Reached  bool // whether all goals are
+	Reached  bool // all goals
 }
 
 // Recommendation is the smallest rate that reaches the goals.
 type Recommendation struct {
-	Point         // not Reached if no rate within the bound does; then it is that of the greatest rate
+	Point         // the point of the greatest rate, not Reached, if no rate reaches the goals
 	Curve []Point // rates around it, the slowest first
 }
 
 // Recommend finds the smallest rate, and for it the smallest capacity, that reach the goals on the
-// trace. The rate is a whole number a second, or a minute, an hour, a day where it would be below
-// ten; without a goal for the waits it is the upstream's. Jobs are taken to hold their places until
-// they leave: what workers take out of the queue ahead of that is a reserve, on which no capacity
-// should rest. watch, unless nil, is called with the number of rates tried so far. The error is of
-// type shaper.Problems or wraps ErrTrace.
+// trace. The rate is a whole number a second, or a minute, an hour, a day if it would be below ten.
+// Without a goal for the waits it is the upstream's. Jobs count in the depth until they leave: the
+// capacity does not rely on workers that lease them earlier. watch, unless nil, is called with the
+// number of rates tried so far. The error is of type shaper.Problems or wraps ErrTrace.
 func Recommend(t Trace, g Goals, watch func(tried int)) (Recommendation, error) {
 	if err := g.Validate(); err != nil {
 		return Recommendation{}, err
@@ -81,7 +80,7 @@ type tuner struct {
 	goals   Goals
 	run     *Run
 	waits   []int64
-	refused int // as many may be
+	refused int // at most
 	watch   func(tried int)
 	known   map[shaper.Rate]Point
 }
@@ -104,7 +103,7 @@ func (u *tuner) try(r shaper.Rate) Point {
 		p.Capacity = capacity
 		return !u.run.foresee(p, 0, u.refused)
 	}
-	// A queue without a bound refuses nothing; more than its peak is never needed.
+	// A queue without a bound refuses nothing. The capacity never needs to exceed its peak.
 	low, high := int64(1), int64(len(u.run.Trace))
 	refuses(high)
 	high = max(1, u.run.peak())
@@ -124,7 +123,7 @@ func (u *tuner) try(r shaper.Rate) Point {
 	return point
 }
 
-// measure sums up the last replay.
+// measure returns the figures of the last replay.
 func (u *tuner) measure(p Point) Point {
 	u.waits = u.waits[:0]
 	for i, a := range u.run.Trace {
@@ -142,7 +141,7 @@ func (u *tuner) measure(p Point) Point {
 // periods are the units that a rate may be per, the shortest first.
 var periods = []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour}
 
-// smallest finds the smallest rate that reaches the goals, else the greatest there may be.
+// smallest finds the smallest rate that reaches the goals, else the greatest allowed one.
 func (u *tuner) smallest() Point {
 	bound := u.goals.Upstream
 	if bound == (shaper.Rate{}) {
@@ -164,11 +163,11 @@ func (u *tuner) smallest() Point {
 	return most
 }
 
-// search finds the smallest limit for the period that reaches the goals within the bound, supposing
-// that greater ones do, too.
+// search finds the smallest limit for the period that reaches the goals within the bound. It
+// assumes that greater ones reach them, too.
 func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
 	top := int64(bound.PerSecond() * period.Seconds() * (1 + 1e-12)) // 6/m is 0.1/s, of which sixty are not quite six
-	// The mean is where to begin: doubled until it will do.
+	// Start at the mean, and double it until it reaches the goals.
 	sum, _ := u.run.Trace.cost()
 	guess := int64(float64(sum) / max(u.run.Trace.Span().Seconds(), period.Seconds()) * period.Seconds())
 	high := min(max(guess, 1), top)
@@ -192,8 +191,8 @@ func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
 	return u.try(shaper.Rate{Limit: high, Period: period}), true
 }
 
-// tryLegal is try, or a point that reaches nothing where the burst is not legal for the rate or the
-// queue would outlast the calendar.
+// tryLegal is try, or a point without goals reached if the burst is not legal for the rate, or if
+// the queue would last beyond the last instant.
 func (u *tuner) tryLegal(r shaper.Rate) Point {
 	p := shaper.DefaultPolicy()
 	p.Rate, p.Burst, p.Concurrency, p.Capacity = r, u.goals.Burst, 0, int64(len(u.run.Trace))
@@ -203,10 +202,10 @@ func (u *tuner) tryLegal(r shaper.Rate) Point {
 	return u.try(r)
 }
 
-// around are the parts of the recommended rate, in percent, that the curve shows.
+// around are the rates of the curve, in percent of the recommended one.
 var around = []int64{50, 60, 70, 80, 90, 95, 100, 105, 110, 125, 150, 200, 300, 400}
 
-// curve is the points of rates around one, within the upstream's.
+// curve returns the points of rates around one, within the upstream's.
 func (u *tuner) curve(r shaper.Rate) []Point {
 	var curve []Point
 	for _, percent := range around {

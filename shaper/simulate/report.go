@@ -12,29 +12,29 @@ type Report struct {
 	Name     string
 	Arrived  int64
 	Admitted int64
-	Refused  int64 // those that could not have left in time included
-	Delayed  int64 // admitted, but did not leave at once
-	Expired  int64 // admitted, but did not leave at all
-	Departed int64 // what left; of those admitted the rest still waits
+	Refused  int64 // including those that could not have left in time
+	Delayed  int64 // admitted, but not departed at once
+	Expired  int64 // admitted, but never departed
+	Departed int64 // the rest of the admitted ones still waits
 
-	// Of those that left: the time from arrival to departure that the share did not exceed.
+	// Quantiles of the time from arrival to departure.
 	WaitP50, WaitP95, WaitP99, WaitMax time.Duration
 
-	PeakDepth     int64         // the most that waited after an admission, the one admitted included; 0 for a limiter
+	PeakDepth     int64         // the greatest depth after an admission; 0 for a limiter
 	FullestWindow int64         // the greatest cost that left within any Window
 	Window        time.Duration // the period of the rate
 	Ends          time.Duration // from the first arrival to the last departure
 }
 
-// Report sums the run up.
+// Report returns the figures of the run.
 func (r *Run) Report() Report {
 	out, waits := r.sum(make([]int64, 0, len(r.Trace)))
 	out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = quantiles(waits)
 	return out
 }
 
-// Together sums up runs of separate flows: counts are sums, waits those of all jobs, and maxima
-// those of one flow. The flows share no window.
+// Together returns the figures of runs of separate flows: counts are sums, waits those of all jobs,
+// and maxima those of one flow. The flows share no window.
 func Together(runs ...*Run) Report {
 	var all Report
 	var waits []int64
@@ -50,7 +50,7 @@ func Together(runs ...*Run) Report {
 	return all
 }
 
-// sum is the report but for its waits, which it appends, in µs.
+// sum returns the report without waits, and appends the waits, in µs.
 func (r *Run) sum(waits []int64) (Report, []int64) {
 	out := Report{Name: r.Name, Arrived: int64(len(r.Trace)), Window: r.Rate.Period}
 	var inWindow int64
@@ -95,8 +95,8 @@ func (r *Run) sum(waits []int64) (Report, []int64) {
 // queued reports whether the run has a queue: limiters have none.
 func (r *Run) queued() bool { return r.Name == NameShaper }
 
-// quantiles are the values that half, 95 %, 99 % and all of the waits, in µs, do not exceed; zero
-// without waits. It reorders them.
+// quantiles returns the median, the 95th and 99th percentile and the maximum of the waits, in µs;
+// zero without waits. It reorders them.
 func quantiles(waits []int64) (p50, p95, p99, most time.Duration) {
 	from := 0
 	at := func(share float64) time.Duration {
@@ -111,9 +111,8 @@ func quantiles(waits []int64) (p50, p95, p99, most time.Duration) {
 	return at(0.50), at(0.95), at(0.99), at(1)
 }
 
-// choose puts the value that belongs there when sorted at index n, no greater ones before it and no
-// smaller ones behind it: Hoare's selection, linear on average where sorting millions of waits
-// would take longer than the replay.
+// choose partitions the values around the one with rank n, which it puts at index n. It is Hoare's
+// selection, linear on average: sorting millions of waits would take longer than the replay.
 func choose(v []int64, n int) {
 	for len(v) > 1 {
 		pivot := median(v[0], v[len(v)/2], v[len(v)-1])

@@ -2,7 +2,7 @@ package simulate
 
 import "github.com/7509e464/sluice/shaper"
 
-// Fate is what became of an arrival.
+// Fate is the end of an arrival.
 type Fate byte
 
 // The fates of arrivals.
@@ -11,10 +11,10 @@ const (
 	Unreachable             // refused by the shaper: it could not have left within the max wait
 	Expired                 // admitted, but its max wait was over before it could leave
 	Departed
-	Waiting // admitted, and there to the end: nothing leaves a flow that is paused
+	Waiting // admitted, but still there at the end: the flow is paused
 )
 
-// Run is a trace with what became of each arrival. All lists have the length of the trace.
+// Run is a trace with the fate of each arrival. All lists have the length of the trace.
 type Run struct {
 	Name     string      // "shaper", or the name of the limiter
 	Rate     shaper.Rate // its period is that of the fullest window
@@ -23,17 +23,17 @@ type Run struct {
 	Trace Trace
 	Fates []Fate
 	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused or still there
-	Freed []shaper.Instant // when its place became free: up to the horizon before it left
+	Freed []shaper.Instant // when it left the depth: up to the horizon before its departure
 }
 
 // NameShaper is the name of the shaper's runs.
 const NameShaper = "shaper"
 
-// newRun is a run before anything has arrived, in which places become free when jobs leave.
+// newRun returns a run before the first arrival, with Freed equal to Gone.
 func newRun(name string, t Trace, r shaper.Rate) *Run {
 	gone := make([]shaper.Instant, len(t))
 	return &Run{Name: name, Rate: r, Trace: t, Fates: make([]Fate, len(t)), Gone: gone, Freed: gone}
 }
 
-// Admitted reports whether the arrival was let in.
+// Admitted reports whether the arrival was admitted.
 func (f Fate) Admitted() bool { return f >= Expired }

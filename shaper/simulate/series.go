@@ -14,12 +14,12 @@ type Series struct {
 	Arrived []int64 // arrivals
 	Passed  []int64 // departures
 	Refused []int64
-	Depth   []int64 // the most that waited
+	Depth   []int64 // the greatest
 }
 
 // Series divides the run into at most the given number of steps. Each is 1, 2 or 5 times a power of
-// ten microseconds long: with a round rate that is a whole number of intervals, so even departures
-// look even. Several runs of one trace are laid out alike by giving the end of the last.
+// ten microseconds long. With a round rate that is a whole number of intervals, so even departures
+// look even. Give the end of the longest run to get equal steps for several runs of one trace.
 func (r *Run) Series(steps int, end shaper.Instant) Series {
 	begin := r.Trace[0].At
 	end = max(end, r.End())
@@ -78,7 +78,7 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 // longestStep is the longest round step that a time.Duration holds: 158 years.
 const longestStep = shaper.Instant(5e15)
 
-// roundStep is the least of 1, 2, 5, 10, 20, … that is not below the step, up to the longest.
+// roundStep is the smallest of 1, 2, 5, 10, 20, … that is not below the step, up to the longest.
 func roundStep(least shaper.Instant) shaper.Instant {
 	least = min(least, longestStep)
 	for unit := shaper.Instant(1); ; unit *= 10 {
@@ -90,7 +90,7 @@ func roundStep(least shaper.Instant) shaper.Instant {
 	}
 }
 
-// End is when the last arrival or departure of the run is.
+// End is the instant of the last arrival or departure.
 func (r *Run) End() shaper.Instant {
 	end := r.Trace[len(r.Trace)-1].At
 	for i := len(r.Gone) - 1; i >= 0; i-- {

@@ -14,7 +14,7 @@ const Horizon = 20 * time.Millisecond
 // Workers are the properties of the workers that the run needs. The zero value leases and delivers
 // in no time.
 type Workers struct {
-	Horizon time.Duration // how far ahead of their stamps they lease jobs; with 0 a job holds its place until it leaves
+	Horizon time.Duration // how far ahead of their stamps they lease jobs; with 0 a job counts in the depth until it leaves
 	Service time.Duration // from a job's departure until it is settled; with 0 the concurrency of the policy does not count
 }
 
@@ -63,8 +63,8 @@ func Shaper(t Trace, p shaper.Policy, w Workers) (*Run, error) {
 	return r, nil
 }
 
-// pile is a run in which nothing leaves. Jobs go when their max wait is over, or never; that they
-// could not leave in time is not said of a flow that is paused.
+// pile is the run of a paused flow. Jobs expire when their max wait is over, or stay. None is
+// refused for its max wait, because a paused flow has no estimate.
 func (r *Run) pile(p shaper.Policy) {
 	depth, head := int64(0), 0
 	if p.MaxWait == 0 {
@@ -88,28 +88,28 @@ func (r *Run) pile(p shaper.Policy) {
 	}
 }
 
-// endless names the setting that would keep jobs in the queue past the last instant that there is.
+// endless names the setting that would keep jobs in the queue past the last instant.
 func endless(t Trace, p shaper.Policy, w Workers) error {
 	sum, most := t.cost()
 	if p.Concurrency > 0 {
 		waves := min(float64(len(t)), float64(p.Capacity))/float64(p.Concurrency) + 1
 		if float64(t[len(t)-1].At)+waves*float64(w.Service.Microseconds()) > float64(latest) {
-			return shaper.Problems{{Field: "concurrency", Value: fmt.Sprint(p.Concurrency), Rule: fmt.Sprintf("with deliveries of %v the last of so many would leave after the year 2255", w.Service)}}
+			return shaper.Problems{{Field: "concurrency", Value: fmt.Sprint(p.Concurrency), Rule: fmt.Sprintf("with deliveries of %v the last job would leave after the year 2255", w.Service)}}
 		}
 	}
 	for _, c := range p.Paces() {
 		waiting := min(float64(sum), float64(p.Capacity)*float64(c.Charged(most)))
 		if end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit); end > float64(latest) {
-			return shaper.Problems{{Field: "capacity", Value: fmt.Sprint(p.Capacity), Rule: fmt.Sprintf("at %v the last of so many would leave after the year 2255", c.Rate)}}
+			return shaper.Problems{{Field: "capacity", Value: fmt.Sprint(p.Capacity), Rule: fmt.Sprintf("at %v the last job would leave after the year 2255", c.Rate)}}
 		}
 	}
 	return nil
 }
 
-// foreseeable reports whether each job's stamp can be told when it arrives. It can, for jobs leave
-// in their order and the stamp of each follows from those before it, whenever it is looked for. A
-// max wait is judged by shaper.Bucket.Start, which says the same in doubles, but where these may
-// round, only it knows what it says, and a job that it lets in may expire.
+// foreseeable reports whether each job's stamp follows at its arrival. Without a max wait it always
+// does, because jobs leave in order and a stamp depends only on earlier ones. With a max wait,
+// shaper.Bucket.Start decides in doubles. Where these may round, the run is not foreseeable, and an
+// admitted job may expire.
 func foreseeable(t Trace, p shaper.Policy) bool {
 	if p.MaxWait == 0 {
 		return true
@@ -123,9 +123,8 @@ func foreseeable(t Trace, p shaper.Policy) bool {
 	return true
 }
 
-// pace is a shaper.Cell with its divisions done beforehand: one interval is whole + part/limit µs,
-// and the credit of the burst, (burst − 1) intervals, likewise. It charges as shaper.Pace.Charged
-// says.
+// pace is a shaper.Cell with precomputed divisions: one interval is whole + part/limit µs, and the
+// credit of the burst is (burst − 1) intervals. It charges as shaper.Pace.Charged does.
 type pace struct {
 	shaper.Pace
 	tat, rem                 int64
@@ -146,7 +145,7 @@ func newPaces(p shaper.Policy) []pace {
 	return out
 }
 
-// earliest is the first instant at which the pace lets a job leave.
+// earliest is the first instant at which the pace allows a departure.
 func (c *pace) earliest() int64 {
 	e := c.tat - c.creditWhole
 	if c.rem < c.creditParts {
@@ -172,16 +171,15 @@ func (c *pace) charge(stamp, cost int64) {
 	c.tat, c.rem = c.tat+cost*c.whole+sum/c.limit, sum%c.limit
 }
 
-// foresee gives each job its stamp as it arrives. The queue is the arrivals from head on that were
-// admitted: they leave in their order. It gives up, and reports false, once more than so many are
-// refused.
+// foresee gives each job its stamp at its arrival. The queue is the admitted arrivals from head on,
+// which leave in order. It stops and returns false once more than refusals jobs are refused.
 //
-// Those of a bunch, which arrive at one instant, are judged together: the first of them leaves
-// after the last has found a place or none.
+// Arrivals at one instant, a bunch, are decided together: the first of them leaves after the
+// decision on the last.
 //
-// A worker looks at the flow when a job comes into an empty queue, and then half a horizon before
-// the first stamp that waits; each poll leases what is stamped up to a horizon later. So the poll
-// that leases a job is known as it arrives, too.
+// A worker polls the flow when a job enters an empty queue, and then half a horizon before the
+// first waiting stamp. Each poll leases the jobs with stamps up to a horizon later. So the poll
+// that leases a job also follows at its arrival.
 func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool {
 	paces := newPaces(p)
 	last, poll, depth, head := int64(0), int64(0), int64(0), 0
@@ -206,7 +204,7 @@ func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool
 			head++
 		}
 		if depth >= p.Capacity {
-			fates[i] = Refused // a run may be made anew over an old one
+			fates[i] = Refused // a run may be reused
 			if refusals--; refusals < 0 {
 				return false
 			}
@@ -236,17 +234,16 @@ func (r *Run) foresee(p shaper.Policy, horizon time.Duration, refusals int) bool
 	return true
 }
 
-// foreseeCapped is foresee for a flow of which only so many jobs may be with workers at once. A job
-// is with one from the poll that leases it until it is settled. Jobs are leased in their order and
-// are all served equally long, so they are settled in their order, too, and the poll that leases a
-// job is at the earliest when the one that is a cap's worth before it is settled. Then the shard's
-// owner is woken. The stamp is still that of shaper.Bucket.Stamp: a poll that comes late by no more
-// than the slack gives the place on the grid, and the job leaves at once.
+// foreseeCapped is foresee for a flow with a cap on leased jobs. A job is leased from its poll
+// until it is settled. Jobs are leased in order and served equally long, so they are settled in
+// order, too. The poll that leases job i comes at the earliest when job i − cap is settled, which
+// wakes the shard's owner. The stamp is that of shaper.Bucket.Stamp: a poll that is late by at most
+// the slack keeps the grid, and the job leaves at once.
 func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 	paces := newPaces(p)
 	last, poll, depth, head := int64(0), int64(0), int64(0), 0
 	ahead, service := w.Horizon.Microseconds(), w.Service.Microseconds()
-	running, first := int64(0), 0 // jobs leased from the first on, the newest of them included, that take part in the cap
+	running, first := int64(0), 0 // leased jobs from the first on that count in the cap, with the newest
 	r.Freed = make([]shaper.Instant, len(r.Trace))
 	bunch := 0
 	for i, a := range r.Trace {
@@ -292,7 +289,7 @@ func (r *Run) foreseeCapped(p shaper.Policy, w Workers) {
 	}
 }
 
-// peak is the most that waited after an admission, the one admitted included.
+// peak is the greatest depth after an admission.
 func (r *Run) peak() int64 {
 	var depth, peak int64
 	head, bunch := 0, 0

@@ -72,9 +72,9 @@ func TestShaperStories(t *testing.T) {
 	}
 }
 
-// TestNothingLeaves: in a flow that is paused jobs pile up, until their max wait is over or for
-// good; one that drains takes none.
-func TestNothingLeaves(t *testing.T) {
+// TestPausedAndDrainingFlows: jobs of a paused flow stay until their max wait is over, or forever;
+// a draining flow accepts none.
+func TestPausedAndDrainingFlows(t *testing.T) {
 	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 2, Paused: true}
 	for _, story := range []struct {
 		name   string
@@ -107,8 +107,8 @@ func TestNothingLeaves(t *testing.T) {
 	}
 }
 
-// TestTogether: flows beside each other are counted together, and one alone is as its own report.
-func TestTogether(t *testing.T) {
+// TestTogetherSumsUpRuns: Together sums up several flows; of one flow it is its own report.
+func TestTogetherSumsUpRuns(t *testing.T) {
 	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 3}
 	one, err := Shaper(at(repeat(6, 0)...), p, Workers{})
 	if err != nil {
@@ -174,9 +174,9 @@ func TestWorkersLookAhead(t *testing.T) {
 	}
 }
 
-// TestForeseenAsLived: what is told of a job as it arrives is what shaper.Admit and shaper.Bucket
-// make of it, event by event.
-func TestForeseenAsLived(t *testing.T) {
+// TestForeseeAgreesWithFlow: foresee gives the run that shaper.Admit and shaper.Bucket make event
+// by event.
+func TestForeseeAgreesWithFlow(t *testing.T) {
 	foreseen := 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
@@ -206,8 +206,8 @@ func TestForeseenAsLived(t *testing.T) {
 	}
 }
 
-// TestRunsKeepTheirWord: bound, rate, order and max wait hold in every run, however it was made.
-func TestRunsKeepTheirWord(t *testing.T) {
+// TestRunsConform: bound, rate, order and max wait hold in every run, however it was made.
+func TestRunsConform(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flowPolicies().Draw(t, "policy")
 		trace := traces(p.Rate).Draw(t, "trace")

@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// MaxArrivals is how many arrivals a trace may have.
+// MaxArrivals is the greatest number of arrivals in a trace.
 const MaxArrivals = 20_000_000
 
 // Arrival is a request of a trace.
@@ -25,8 +25,8 @@ type Trace []Arrival
 // ErrTrace is wrapped by every error about a trace that cannot be read or replayed.
 var ErrTrace = errors.New("not a trace")
 
-// validate reports whether the trace can be replayed. The error wraps ErrTrace and tells the number
-// of the arrival, from 1.
+// validate reports whether the trace can be replayed. The error wraps ErrTrace and names the
+// arrival by its number, from 1.
 func (t Trace) validate() error {
 	if len(t) == 0 {
 		return fmt.Errorf("%w: it has no arrivals", ErrTrace)
@@ -46,7 +46,7 @@ func (t Trace) validate() error {
 
 func (t Trace) fault(i int, last shaper.Instant) error {
 	if t[i].At < last {
-		return fmt.Errorf("%w: arrival %d is before the one it follows, or before 1970", ErrTrace, i+1)
+		return fmt.Errorf("%w: arrival %d is before the previous one, or before 1970", ErrTrace, i+1)
 	}
 	return fmt.Errorf("%w: arrival %d has cost %d, which must be from 1 to %d", ErrTrace, i+1, t[i].Cost, shaper.MaxCost)
 }
@@ -67,7 +67,7 @@ func (t Trace) cost() (sum, most int64) {
 	return sum, most
 }
 
-// sorted puts the arrivals in order; those of one instant stay as they were.
+// sorted sorts the arrivals by instant; the sort is stable.
 func (t Trace) sorted() Trace {
 	inOrder := func(a, b Arrival) int { return cmp.Compare(a.At, b.At) }
 	if !slices.IsSortedFunc(t, inOrder) {

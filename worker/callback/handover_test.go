@@ -101,7 +101,7 @@ func (f *full) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-func TestFullRedisIsLeftInPeace(t *testing.T) {
+func TestFullRedisIsRetriedSlowly(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var f full
 		b.redis.AddHook(&f)

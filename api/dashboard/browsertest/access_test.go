@@ -15,10 +15,10 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// named are the roles that mean nothing to who cannot see them, unless they have a name.
+// named are the roles that need a name for screen readers.
 var named = []string{"button", "link", "textbox", "searchbox", "spinbutton", "slider", "combobox", "radio", "checkbox", "image", "img", "dialog", "region", "navigation", "table"}
 
-// unnamed may go without: their captions stand before them.
+// unnamed may have none: their headings precede them.
 var unnamed = []string{"table"}
 
 func TestAccessibility(t *testing.T) {
@@ -113,7 +113,7 @@ func checkContrast(t *testing.T, p *Page) {
 	}
 }
 
-// focused tells where the focus is: its number in the order of the document, what it is, and
+// focused describes the focus: its number in the order of the document, what it is, and
 // whether it can be seen to have it.
 const focused = `(() => {
   const e = document.activeElement;

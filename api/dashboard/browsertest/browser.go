@@ -18,8 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience is how long a page may take to become what is waited for. It is no measure: machines
-// that run tests have other work, too.
+// patience bounds each wait for a page. It is generous, because machines that run tests are busy.
 const patience = 60 * time.Second
 
 // Browser is one chromium without a window.
@@ -122,7 +121,7 @@ func (p *Page) Complaints() []string {
 // Close closes the tab.
 func (p *Page) Close() { p.cancel() }
 
-// Context is what commands of chromedp for the page run with.
+// Context is the context for commands of chromedp on the page.
 func (p *Page) Context() context.Context { return p.ctx }
 
 // Go opens an address.
@@ -173,7 +172,7 @@ func (p *Page) Wait(script string) error {
 		select {
 		case <-ctx.Done():
 			seen, _ := Eval[string](p, `document.body?.innerText.slice(0, 2000) || ""`)
-			return fmt.Errorf("it does not come about: %s: %w\nthe page shows:\n%s", script, errors.Join(err, ctx.Err()), seen)
+			return fmt.Errorf("condition not met: %s: %w\nthe page shows:\n%s", script, errors.Join(err, ctx.Err()), seen)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -208,14 +207,14 @@ func (p *Page) Fill(selector, value string) error {
 	return nil
 }
 
-// Press types keys into what has the focus.
+// Press types keys into the focused element.
 func (p *Page) Press(keys string) error {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	return chromedp.Do(ctx, chromedp.KeyEvent(keys))
 }
 
-// Picture writes what the tab shows to a PNG file.
+// Picture writes a screenshot of the tab to a PNG file.
 func (p *Page) Picture(file string) error {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -229,5 +228,5 @@ func (p *Page) Picture(file string) error {
 	return os.WriteFile(file, png, 0o644)
 }
 
-// Quote is the text as a literal of JavaScript.
+// Quote is the text as a JavaScript literal.
 func Quote(text string) string { return strings.ReplaceAll(strconv.Quote(text), "</", `<\/`) }

@@ -27,7 +27,7 @@ const Token = "browsertest-0123456789"
 const (
 	startPatience = 30 * time.Second
 	stopPatience  = 30 * time.Second
-	look          = 20 * time.Millisecond
+	pause         = 20 * time.Millisecond
 )
 
 // Program is a running sluice serve with a private Redis, and the upstream that it delivers to.
@@ -96,7 +96,7 @@ tenants:
 	return p, nil
 }
 
-// freePorts finds addresses that nobody listens on.
+// freePorts finds free addresses.
 func freePorts(n int) ([]string, error) {
 	var found []string
 	for range n {
@@ -110,7 +110,7 @@ func freePorts(n int) ([]string, error) {
 	return found, nil
 }
 
-// Run starts the program, again if need be, and waits until it takes jobs.
+// Run starts the program, also after Stop, and waits until it accepts jobs.
 func (p *Program) Run(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *Program) Run(ctx context.Context) error {
 			return fmt.Errorf("sluice ended: %w\n%s", err, told)
 		case <-ctx.Done():
 			return fmt.Errorf("sluice is not ready: %w", ctx.Err())
-		case <-time.After(look):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -174,7 +174,7 @@ func (p *Program) Close() error {
 	return err
 }
 
-// Fail makes the upstream refuse every delivery for good, or take them again.
+// Fail makes the upstream refuse every delivery permanently, or accept them again.
 func (p *Program) Fail(fail bool) { p.failing.Store(fail) }
 
 // Busy makes the upstream answer 503 with a Retry-After of that many seconds. With 0 it accepts
@@ -187,7 +187,7 @@ func (p *Program) Call(ctx context.Context, method, path string, body, out any) 
 	return p.send(ctx, method, p.Admin+path, body, out)
 }
 
-// Submit submits n jobs of a tenant in one batch; those that find no place are refused.
+// Submit submits n jobs of a tenant in one batch; those beyond the capacity are refused.
 func (p *Program) Submit(ctx context.Context, tenant string, n int) error {
 	type job struct {
 		Type    string          `json:"type"`

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Traffic submits jobs of a tenant until ctx ends, as jagged as life: mean a second, in bursts and
-// lulls that a seed decides.
+// Traffic submits jobs of a tenant until ctx ends: mean a second, in bursts and pauses drawn from a
+// seed.
 func (p *Program) Traffic(ctx context.Context, tenant string, mean float64, seed uint64) {
 	const step = 100 * time.Millisecond
 	rnd := rand.New(rand.NewPCG(seed, 17))
@@ -31,7 +31,7 @@ func (p *Program) Traffic(ctx context.Context, tenant string, mean float64, seed
 		owed += mean * step.Seconds() * factor * rnd.ExpFloat64()
 		if n := min(int(owed), 500); n > 0 {
 			owed -= float64(n)
-			_ = p.Submit(ctx, tenant, n) // what is refused is part of the picture
+			_ = p.Submit(ctx, tenant, n) // refusals are part of the picture
 		}
 	}
 }

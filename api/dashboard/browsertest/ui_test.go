@@ -104,7 +104,7 @@ func tenantOf(t *testing.T, name string) (now wire.Tenant) {
 	return now
 }
 
-// keep puts what the page shows beside the other pictures, for people to look at.
+// keep puts what the page shows among the other pictures, for review.
 func keep(t *testing.T, p *Page, name string) {
 	t.Helper()
 	must(t, p.Picture(filepath.Join(pictures, name+".png")))
@@ -157,7 +157,7 @@ func TestOverview(t *testing.T) {
 	must(t, p.Fill("#tenant-search", "overv"))
 	must(t, p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
 	must(t, p.Fill("#tenant-search", "nobody is called that"))
-	must(t, p.WaitText("tbody", "No tenant has a name with this in it"))
+	must(t, p.WaitText("tbody", "No tenant name contains this text"))
 	if paint := eval[float64](t, p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`); paint < 0 {
 		t.Error("nothing was painted")
 	} else {
@@ -297,7 +297,7 @@ func TestDeadLetters(t *testing.T) {
 	// Inspect one: its payload, its error, its way.
 	must(t, p.Click(`section[aria-labelledby=jobs-title] tbody a`))
 	must(t, p.WaitText("pre.payload", `"order"`))
-	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not tried again"))
+	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not retried"))
 	must(t, p.WaitText(".facts", "400"))
 	must(t, p.Click(`.headline button.primary`))
 	must(t, p.WaitText(".headline .pill", "succeeded"))
@@ -316,7 +316,7 @@ func TestDeadLetters(t *testing.T) {
 	checkDead(t, p, name, 0, 3)
 }
 
-// checkDead looks for how many dead letters there are now, and for no other number.
+// checkDead checks the present number of dead letters.
 func checkDead(t *testing.T, p *Page, name string, now, everyone int) {
 	t.Helper()
 	badge := ""
@@ -342,7 +342,7 @@ func checkDead(t *testing.T, p *Page, name string, now, everyone int) {
 	q.Close()
 }
 
-// asksOfJobs opens a dialog of the list of jobs, looks for what it says, and cancels.
+// asksOfJobs opens a dialog of the list of jobs, checks its text, and cancels.
 func asksOfJobs(t *testing.T, p *Page, button, want string) {
 	t.Helper()
 	must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith(%s) && !b.hidden); b?.click(); return b; })()`, Quote(button))))
@@ -351,7 +351,7 @@ func asksOfJobs(t *testing.T, p *Page, button, want string) {
 	must(t, p.Wait(`!document.querySelector("dialog")`))
 }
 
-// A hold says until when and why, and an operator ends it.
+// A hold shows its end and cause, and an operator ends it.
 func TestHolds(t *testing.T) {
 	const name = "held"
 	program.Busy(1800)
@@ -359,7 +359,7 @@ func TestHolds(t *testing.T) {
 	must(t, program.Submit(t.Context(), name, 3))
 	p := open(t, 1280, 900, "dark", "#/tenant/"+name)
 	must(t, p.WaitText(".headline .pill", "held until "))
-	must(t, p.WaitText(".notice.warn", "the upstream answered 503 and named the time after which to come back"))
+	must(t, p.WaitText(".notice.warn", "the upstream answered 503 and sent Retry-After"))
 	until := tenantOf(t, name).HeldUntil
 	if left := time.Until(until); left < 20*time.Minute || left > 31*time.Minute {
 		t.Errorf("it is held until %v, for %v", until, left)
@@ -436,7 +436,7 @@ func find(t *testing.T, p *Page, name string) {
 	must(t, p.Wait(`[...document.querySelectorAll(".table tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
 }
 
-// A click leads to the top of a view, where the header tells how the connection fares.
+// A click leads to the top of a view, where the header shows the state of the connection.
 func TestAViewBeginsAtItsTop(t *testing.T) {
 	must(t, program.Submit(t.Context(), "top", 40))
 	for _, width := range []int64{360, 1280} {
@@ -474,7 +474,7 @@ func TestReconnects(t *testing.T) {
 	p.Complaints() // of the time without a server
 }
 
-// Further rates are told beside the rate, and what is left of a rate is measured by the strictest
+// Further rates are shown beside the rate, and the effective rate is compared with the strictest
 // of them.
 func TestFurtherRates(t *testing.T) {
 	const name = "partner"
@@ -495,7 +495,7 @@ func TestFurtherRates(t *testing.T) {
 	asks(t, p, "Drain", "will leave at 10/s and 1,000/d burst 1,000.")
 }
 
-// asks opens a dialog of the tenant, looks for what it says, and cancels.
+// asks opens a dialog of the tenant, checks its text, and cancels.
 func asks(t *testing.T, p *Page, button, want string) {
 	t.Helper()
 	must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.disabled); b?.click(); return b; })()`, Quote(button))))
@@ -506,7 +506,7 @@ func asks(t *testing.T, p *Page, button, want string) {
 	must(t, p.Wait(`!document.querySelector("dialog")`))
 }
 
-// What is asked before a change foretells by the rates of the routes that jobs wait in.
+// Dialogs predict with the rates of the routes in which jobs wait.
 func TestDialogsKnowTheRoutes(t *testing.T) {
 	const name = "routes"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"routes": map[string]any{"login": map[string]any{"rate": wire.Rate{Limit: 5, PeriodMS: 60_000}}}}, nil)
@@ -525,7 +525,7 @@ func TestDialogsKnowTheRoutes(t *testing.T) {
 	asks(t, p, "Resume", "will leave at the rates of their routes, without a burst.")
 }
 
-// Who looks in the night from a telephone learns why and by whom, too.
+// A narrow screen shows reason and actor of a change, too.
 func TestHistoryOnAPhone(t *testing.T) {
 	const name = "history"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 3, PeriodMS: 1000}, "reason": "their warehouse is slow"}, nil)
@@ -592,7 +592,7 @@ func TestEachFrameIsDrawn(t *testing.T) {
 	}
 }
 
-// The two pictures that the documentation shows, in small: what a look at the page should find.
+// The two pictures of the documentation, in small.
 func TestPictures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -639,9 +639,9 @@ type drawing struct {
 	Overlap         bool
 }
 
-// A page that is opened late shows what has come and left before: when it did, and each job once.
-// So does every page that is opened after it, and that which Back leads to.
-func TestThePastIsTrue(t *testing.T) {
+// TestHistoryOfALatePage: a page that is opened late shows past arrivals and departures at their
+// times, each job once. So do the pages that are opened after it, and one reached by Back.
+func TestHistoryOfALatePage(t *testing.T) {
 	const name = "late"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 10, PeriodMS: 1000}}, nil)
 	p := open(t, 1280, 900, "light", "#/tenant/"+name)
@@ -649,7 +649,7 @@ func TestThePastIsTrue(t *testing.T) {
 	must(t, p.Wait(`Number(document.querySelectorAll(".figures dd")[5].textContent) >= 120`)) // have departed
 	p.Close()
 	q := open(t, 1280, 900, "light", "#/tenant/"+name)
-	look := func(when string) {
+	check := func(when string) {
 		t.Helper()
 		must(t, q.Wait(`uPlot.sync("time").plots.some((u) => u.root.isConnected && u.root.closest(".picture") && u.edges?.[0].length > 20)`))
 		got := eval[drawing](t, q, drawn)
@@ -658,7 +658,7 @@ func TestThePastIsTrue(t *testing.T) {
 		}
 	}
 	must(t, q.WaitText("h1", name))
-	look("at first")
+	check("at first")
 	keep(t, q, "late")
 	eval[bool](t, q, `(location.hash = "#/", true)`)
 	must(t, q.Wait(`document.querySelector("tbody th a")`))
@@ -666,15 +666,15 @@ func TestThePastIsTrue(t *testing.T) {
 	must(t, q.Wait(fmt.Sprintf(`Date.now() > %d`, began.Add(3*time.Second).UnixMilli())))
 	eval[bool](t, q, `(history.back(), true)`)
 	must(t, q.WaitText("h1", name))
-	look("after Back")
+	check("after Back")
 	eval[bool](t, q, `(history.forward(), true)`)
 	must(t, q.WaitText("#tenants-title", "Tenants"))
 	eval[bool](t, q, `(history.back(), true)`)
 	must(t, q.WaitText("h1", name))
-	look("after Back again")
+	check("after Back again")
 }
 
-// A job that was refused for good is not out of attempts.
+// A job that failed permanently is not out of attempts.
 func TestWhyAJobIsDead(t *testing.T) {
 	p := open(t, 1000, 800, "light", "#/")
 	const said = `(async (job) => {
@@ -682,11 +682,11 @@ func TestWhyAJobIsDead(t *testing.T) {
   return steps({ state: "dead", done: true, created_at: "2000-01-01T00:00:00Z", finished_at: "2000-01-01T00:00:01Z", ...job }).at(-1).what;
 })`
 	for job, want := range map[string]string{
-		`{ attempts: 1, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not tried again",
-		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not tried again",
+		`{ attempts: 1, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not retried",
+		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not retried",
 		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 503 } }`: "Dead: out of attempts, after 5 attempts",
 		`{ attempts: 1, max_attempts: 1, last_error: { message: "away" } }`:            "Dead: out of attempts, after 1 attempt",
-		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`:      "Dead: failed in a way that is not tried again",
+		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`:      "Dead: failed with an error that is not retried",
 	} {
 		if got := eval[string](t, p, said+"("+job+")"); got != want {
 			t.Errorf("%s: %s, want %s", job, got, want)
@@ -694,7 +694,7 @@ func TestWhyAJobIsDead(t *testing.T) {
 	}
 }
 
-// Only what Redis keeps beyond the end of the process is healthy.
+// A store that loses its jobs with the process is not healthy.
 func TestHealth(t *testing.T) {
 	p := open(t, 1000, 800, "light", "#/")
 	const said = `(async (store) => {
@@ -706,7 +706,7 @@ func TestHealth(t *testing.T) {
   return pill;
 })`
 	for store, want := range map[string]string{
-		`{ ok: true, engine: "redis" }`: "healthy good", `{ ok: true, engine: "embedded" }`: "in memory only warn", `{ ok: false, engine: "redis" }`: "away bad",
+		`{ ok: true, engine: "redis" }`: "healthy good", `{ ok: true, engine: "embedded" }`: "in memory only warn", `{ ok: false, engine: "redis" }`: "unavailable bad",
 	} {
 		if got := eval[string](t, p, said+"("+store+")"); got != want {
 			t.Errorf("%s: %s, want %s", store, got, want)

@@ -1,6 +1,6 @@
-// Command screenshots makes the pictures of docs/dashboard.md: it runs the program with tenants and
-// traffic of its own, and takes pictures of the dashboard in a browser. It needs chromium and
-// redis-server. The traffic comes of fixed seeds; times of day and the like differ from run to run.
+// Command screenshots makes the pictures of docs/dashboard.md: it runs the program with sample
+// tenants and traffic, and takes screenshots of the dashboard in a browser. It needs chromium and
+// redis-server. The traffic has fixed seeds; times of day differ from run to run.
 package main
 
 import (
@@ -25,7 +25,7 @@ const policies = `  defaults: { rate: 5/s, capacity: 300 }
   partner:  { rate: 30/m, capacity: 100 }
   slow:     { rate: 1/s, capacity: 50, paused: true }`
 
-const settled = 3 * time.Second // after which a page without charts is as it stays
+const settled = 3 * time.Second // after which a page without charts is complete
 
 func main() {
 	out := flag.String("out", "docs", "folder that the pictures are written to")
@@ -99,8 +99,8 @@ func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) err
 	}
 }
 
-// pictures takes one after the other: each browser page costs time that the program and its Redis
-// would lack.
+// pictures takes one after the other: browser pages compete with the program and its Redis for the
+// processor.
 func pictures(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
 	for _, one := range []picture{
 		{"dashboard-overview.png", "#/", "light", 1280, 1060, nil, false},
@@ -153,7 +153,7 @@ func (one picture) take(ctx context.Context, p *browsertest.Program, b *browsert
 	return page.Picture(filepath.Join(out, one.file))
 }
 
-// draft moves the slider of the rate, and waits for what that would have made of the last hour.
+// draft moves the slider of the rate, and waits for the forecast.
 func draft(page *browsertest.Page) error {
 	const set = `(() => { const f = document.querySelector("#rate"); f.value = 30; f.dispatchEvent(new Event("input")); return true; })()`
 	if _, err := browsertest.Eval[bool](page, set); err != nil {

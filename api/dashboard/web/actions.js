@@ -1,10 +1,10 @@
-// What can be done to a tenant beside its knobs: pause, resume, drain, purge, replay. Each asks first and names what will happen.
+// The actions on a tenant: pause, resume, drain, purge, replay. Each opens a dialog that names the effect.
 import { el } from "./dom.js";
 import { ask } from "./dialog.js";
 import { post, tenantPath } from "./api.js";
 import { allRates, count, duration, limitedBy, plural } from "./format.js";
 
-// leaving says at what rate the jobs of these flows leave: at that of each, for each has its own.
+// leaving names the rate at which the jobs of these flows leave. Each flow has its own rate.
 function leaving(t, flows) {
   const rates = new Set((flows.length ? flows : [t]).map(allRates));
   if (rates.size > 1) return "at the rates of their routes";
@@ -20,9 +20,9 @@ export function pause(t) {
   ask({
     title: `Pause ${t.tenant}?`, confirm: "Pause", reason: true,
     lines: [
-      `No job leaves any more: ${plural(t.depth, "job")} will wait.`,
-      t.running > 0 && `${plural(t.running, "delivery", "deliveries")} under way will end.`,
-      `New jobs are still admitted, until ${count(t.capacity)} wait; then they are refused with 429.`,
+      `No job leaves until the tenant is resumed: ${plural(t.depth, "job")} will wait.`,
+      t.running > 0 && `${plural(t.running, "delivery", "deliveries")} in flight will finish.`,
+      `New jobs are still admitted. While ${count(t.capacity)} wait, further ones are refused with 429.`,
     ].filter(Boolean),
     run: async (reason) => {
       await post(tenantPath(t.tenant, "pause"), reasonBody(reason));
@@ -35,12 +35,12 @@ export function resume(t) {
   ask({
     title: `Resume ${t.tenant}?`, confirm: "Resume", reason: true,
     lines: [
-      t.depth > 0 ? `${plural(t.depth, "waiting job")} will leave ${waiting(t)}, without a burst.` : "Jobs leave again as they come.",
+      t.depth > 0 ? `${plural(t.depth, "waiting job")} will leave ${waiting(t)}, without a burst.` : "New jobs will leave again.",
       t.draining && "New jobs are admitted again.",
     ].filter(Boolean),
     run: async (reason) => {
       await post(tenantPath(t.tenant, "resume"), reasonBody(reason));
-      return `${t.tenant} runs again.`;
+      return `${t.tenant} is resumed.`;
     },
   });
 }
@@ -50,12 +50,12 @@ export function unhold(t) {
     title: `End the hold of ${t.tenant}?`, confirm: "End the hold", reason: true,
     lines: [
       `${limitedBy({ ...t, limited_by: "held" }).why}`,
-      `${plural(t.depth, "waiting job")} will leave, at the part of the rate that the hold has left at first.`,
+      `${plural(t.depth, "waiting job")} will leave, at a reduced rate at first.`,
       t.held_by === "breaker" && "If the upstream still does not answer, the circuit breaker holds the flow again.",
     ].filter(Boolean),
     run: async (reason) => {
       await post(tenantPath(t.tenant, "unhold"), reasonBody(reason));
-      return `${t.tenant} is held no longer.`;
+      return `The hold of ${t.tenant} has ended.`;
     },
   });
 }
@@ -66,16 +66,16 @@ export function drain(t) {
     lines: [
       "New jobs are refused with 503 until the tenant is resumed, and dead letters cannot be replayed.",
       `${plural(t.depth, "waiting job")} will leave ${waiting(t)}.`,
-      t.paused && "The tenant is paused as well: nothing leaves before it is resumed.",
+      t.paused && "The tenant is paused as well: no job leaves before it is resumed.",
     ].filter(Boolean),
     run: async (reason) => {
       await post(tenantPath(t.tenant, "drain"), reasonBody(reason));
-      return `${t.tenant} drains.`;
+      return `${t.tenant} is draining.`;
     },
   });
 }
 
-// sweep sends one filter until nothing is left: one request changes about 10,000 jobs.
+// sweep repeats a request until no job matches its filter: one request changes about 10,000 jobs.
 async function sweep(t, what, filter, progress) {
   let total = 0;
   let body = filter;
@@ -90,9 +90,9 @@ async function sweep(t, what, filter, progress) {
 
 export function purge(t) {
   const choices = [
-    ["queued", "Queued jobs", "Every job that waits for its turn will be cancelled."],
-    ["scheduled", "Scheduled jobs", "Every job that waits for its time will be cancelled."],
-    ["retrying", "Retrying jobs", "Every job that waits for another attempt will be cancelled."],
+    ["queued", "Queued jobs", "Every queued job will be cancelled."],
+    ["scheduled", "Scheduled jobs", "Every scheduled job will be cancelled."],
+    ["retrying", "Retrying jobs", "Every retrying job will be cancelled."],
     ["dead", `Dead letters (${count(t.dead)})`, `${plural(t.dead, "dead letter")} will be deleted, with payloads and errors.`],
     ["", "All: waiting jobs and dead letters", `${plural(t.depth, "waiting job")} will be cancelled, and ${plural(t.dead, "dead letter")} deleted.`],
   ];
@@ -106,7 +106,7 @@ export function purge(t) {
     } }), label)));
   const { go } = ask({
     title: `Purge ${t.tenant}?`, confirm: "Purge", danger: true, extra: el("div", { class: "stack" }, options, effect),
-    lines: ["Deliveries under way are not touched.", "Jobs created from now on are not touched."],
+    lines: ["Deliveries in flight are not affected.", "Jobs created from now on are not affected."],
     run: async (_, progress) => {
       const { total } = await sweep(t, "purge", state ? { state } : {}, progress);
       return `${plural(total, "job")} of ${t.tenant} purged.`;
@@ -115,7 +115,7 @@ export function purge(t) {
   go.disabled = true; // nothing is chosen yet
 }
 
-// purgeDead is the purge that stands beside the dead letters.
+// purgeDead deletes all dead letters, from the list of jobs.
 export function purgeDead(t, done) {
   ask({
     title: `Delete all dead letters of ${t.tenant}?`, confirm: "Delete all", danger: true,
@@ -128,22 +128,22 @@ export function purgeDead(t, done) {
   });
 }
 
-const stops = { "queue-full": "the queue is full", "queue-bytes-full": "the queue holds as many bytes as it may", draining: "the tenant drains" };
+const stops = { "queue-full": "the queue is full", "queue-bytes-full": "the queue has reached its limit of bytes", draining: "the tenant is draining" };
 
 export function replayAll(t, done) {
   const error = el("input", { id: "replay-error", maxlength: 255, autocomplete: "off", placeholder: "Any" });
   ask({
     title: `Replay all dead letters of ${t.tenant}?`, confirm: "Replay all",
     lines: [
-      `${plural(t.dead, "dead letter")} will go back through the bucket with fresh attempts, and leave ${leaving(t, flowsOf(t))}.`,
-      `There is room for ${count(Math.max(0, t.capacity - t.depth))}; the first that finds no place ends it.`,
+      `${plural(t.dead, "dead letter")} will go back into the queue with fresh attempts, and leave ${leaving(t, flowsOf(t))}.`,
+      `The queue has capacity for ${count(Math.max(0, t.capacity - t.depth))} more. Replay stops when it is full.`,
     ],
     extra: el("div", { class: "field" }, el("label", { for: "replay-error" }, "Only those whose last error contains"), error),
     run: async (_, progress) => {
       const filter = error.value.trim() ? { error: error.value.trim() } : {};
       const { total, stopped, retry } = await sweep(t, "replay", filter, progress);
       done();
-      const end = stopped ? ` It stopped: ${stops[stopped] || stopped}${retry ? `; a place frees in ${duration(retry)}` : ""}.` : "";
+      const end = stopped ? ` It stopped: ${stops[stopped] || stopped}${retry ? `; capacity frees in ${duration(retry)}` : ""}.` : "";
       return `${plural(total, "dead letter")} replayed.${end}`;
     },
   });

@@ -1,4 +1,4 @@
-// Speaks to the admin listener. Errors are problems (RFC 9457), whose titles and details are made for people.
+// Calls the admin API. Errors are problems (RFC 9457); their titles and details are shown.
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -9,7 +9,7 @@ export class Problem extends Error {
   }
 }
 
-// unreachable is the status of a problem that no server has answered with.
+// unreachable is the status of a call without an answer.
 export const unreachable = 0;
 
 async function call(method, path, body, headers) {
@@ -39,11 +39,11 @@ export const post = async (path, body = {}, headers) => (await call("POST", path
 export const patch = async (path, body, headers) => (await call("PATCH", path, body, headers)).value;
 export const del = async (path) => (await call("DELETE", path)).value;
 
-// signInAgain leads to the sign-in page, and from there back to where the reader is.
+// signInAgain opens the sign-in page, which leads back to this view.
 export function signInAgain() {
   try {
     sessionStorage.setItem("sluice.return", location.hash);
-  } catch { /* then it leads to the overview */ }
+  } catch { /* sign-in then leads to the overview */ }
   location.assign("/login");
 }
 
@@ -60,7 +60,7 @@ export function query(parameters) {
 
 let document_ = null;
 
-// offers reports whether this server has the operation, by its own description: what depends on settings is not shown where it is off.
+// offers reports whether the OpenAPI document of this server has the operation. The page hides operations that the settings turn off.
 export async function offers(method, path) {
   document_ ||= get("/openapi.json").catch(() => {
     document_ = null;

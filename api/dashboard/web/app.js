@@ -1,4 +1,4 @@
-// Puts the page together: one stream, one view at a time by the part of the address after #, and word of how the connection fares.
+// Puts the page together: one stream, one view at a time, chosen by the hash of the address, and the state of the connection.
 import { attribute, el, text } from "./dom.js";
 import { get } from "./api.js";
 import { keepInSight } from "./focus.js";
@@ -9,11 +9,11 @@ import { Overview, Totals } from "./overview.js";
 import { TenantView } from "./tenant.js";
 import { JobView } from "./job.js";
 
-const restoredFor = 6000; // ms that the word of a restored connection stays
+const restoredFor = 6000; // ms that the notice of a restored connection stays
 const place = document.getElementById("view");
 const banner = document.getElementById("banner");
 const totals = new Totals();
-const table = { sort: "depth", limit: 50 }; // what the reader has asked of the table of tenants
+const table = { sort: "depth", limit: 50 }; // the chosen sorting and length of the table of tenants
 
 let view = null;
 let lostAt = 0;
@@ -36,7 +36,7 @@ function connection(phase, before) {
   text(document.getElementById("pulse-text"), says[phase]);
   if (phase === "lost") {
     if (!lostAt) lostAt = Date.now();
-    notice("warn", `The connection to Sluice was lost at ${timeOfDay(lostAt)}. What is shown is of then; trying again …`);
+    notice("warn", `The connection to Sluice was lost at ${timeOfDay(lostAt)}. The figures are from that time. Reconnecting …`);
     totals.gap();
     if (!(view instanceof Overview)) view.gap();
   } else if (phase === "live" && before === "lost") {
@@ -56,7 +56,7 @@ function notice(tone, said, forMS) {
   if (forMS) notice.timer = setTimeout(() => node.remove(), forMS);
 }
 
-// part decodes a part of the address, which may be of any making.
+// part decodes a part of the address. A part that is not encoded well is used as it is.
 function part(encoded) {
   try {
     return decodeURIComponent(encoded);
@@ -84,7 +84,7 @@ function show(first) {
   stream.want(view.want());
   if (!first) {
     scrollTo(0, 0);
-    place.focus({ preventScroll: true }); // else it would scroll the top of the page away, the word of the connection with it
+    place.focus({ preventScroll: true }); // a scroll would hide the top of the page with the state of the connection
   }
 }
 
@@ -92,20 +92,20 @@ async function tellVersion() {
   try {
     const v = await get("/version");
     text(document.getElementById("version"), `Sluice ${v.version}, ${v.go}`);
-  } catch { /* the connection's own notice says it */ }
+  } catch { /* the notice of the connection reports it */ }
 }
 
-// comeBack goes to where the reader was when the session ended.
+// comeBack returns to the view in which the session ended.
 function comeBack() {
   try {
     const hash = sessionStorage.getItem("sluice.return");
     sessionStorage.removeItem("sluice.return");
     if (hash && !location.hash) history.replaceState(null, "", hash);
-  } catch { /* the overview is as good */ }
+  } catch { /* the overview is shown */ }
 }
 
 document.getElementById("skip").addEventListener("click", (e) => {
-  e.preventDefault(); // the address says which view it is
+  e.preventDefault(); // the hash of the address names the view
   place.focus();
 });
 document.getElementById("logout").hidden = document.body.dataset.session !== "cookie";

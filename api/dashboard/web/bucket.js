@@ -1,16 +1,16 @@
 // The bucket: what arrives rains in as it comes, what waits is the water, what leaves drips out evenly, what is refused falls over the rim.
 //
-// Water level and counts are exact. Drops are true in number up to ten a look for arrivals, and up to `stream` a second for departures; what is
+// Water level and counts are exact. Drops are true in number up to ten a sample for arrivals, and up to `stream` a second for departures; what is
 // more flows together. A reader who wants no motion gets the level alone.
 import { colour, onTheme, stillness } from "./theme.js";
 import { short } from "./format.js";
 
-const rest = 64; // ms between two pictures, which makes four to a look: calm motion needs no more, and each takes the browser about a millisecond
+const rest = 64; // ms between two pictures, which makes four to a sample: calm motion needs no more, and each takes the browser about a millisecond
 const gravity = 900; // px/s²
 const stream = 9; // departures a second from which drops join
 const bead = 46; // px/s at which what has left flows away
 const slimmest = 1.75; // the height of the bucket by its width at most
-const mostDrops = 10; // of one look
+const mostDrops = 10; // of one sample
 
 export class Bucket {
   constructor(canvas) {
@@ -67,7 +67,7 @@ export class Bucket {
     this.draw();
   }
 
-  // see takes a look: the state, and what has happened since the last one, ms ago.
+  // see takes a sample: the state, and the changes since the last one, ms ago.
   see(state, seen, ms) {
     Object.assign(this.state, state);
     if (!stillness.matches && !document.hidden) {
@@ -86,8 +86,8 @@ export class Bucket {
     if (this.due.length > 80) this.due.splice(0, this.due.length - 80);
   }
 
-  // wake has the bucket drawn in the next frame, which after a look is that of the charts, and again while something moves. Between two pictures no
-  // frame is asked for: the browser goes to the same trouble for one in which nothing is drawn.
+  // wake requests a drawing in the next frame, which after a sample is that of the charts, and again while something moves. Between two pictures no
+  // frame is requested: an empty frame costs the browser as much.
   wake() {
     clearTimeout(this.resting);
     if (this.asked || this.gone) return;

@@ -36,12 +36,12 @@ function wideEnough(u, labels, i) {
   return Math.max(leastAxis, ...labels.map((said) => Math.ceil(u.ctx.measureText(said).width / devicePixelRatio) + labelGap + 2));
 }
 
-// valueAxis is as wide as its labels ask for, or of the given size. However low the chart, it has room for two, or nobody could tell its scale.
+// valueAxis is as wide as its labels need, or has the given size. Even a low chart has two labels, which show its scale.
 export const valueAxis = (say, size = wideEnough) => axis({
   size, gap: labelGap, space: (u, i, low, high, px) => Math.min(34, px / 2), values: (_, splits) => splits.map((v) => (v === null ? "" : say(v))),
 });
 
-// fromZero leaves some air above the highest value and never makes nothing look like much.
+// fromZero leaves a margin above the highest value. least keeps small values small.
 export function fromZero(least) {
   return (_, low, high) => [0, Math.max((Number.isFinite(high) ? high : 0) * 1.12, least)];
 }
@@ -49,9 +49,9 @@ export function fromZero(least) {
 export const line = (name, extra = {}) => ({ stroke: () => colour(name), width: 2, points: { show: false }, spanGaps: false, ...extra });
 export const area = (name, alpha, extra = {}) => line(name, { fill: () => colour(name, alpha), ...extra });
 export const dashed = (name, extra = {}) => line(name, { width: 1.5, dash: [5, 5], ...extra });
-const columnShare = 0.78, columnMargin = 14; // of its time that a column fills, but for the last px
+const columnShare = 0.78, columnMargin = 14; // share of its time span that a column fills; margin in px
 
-// columns are as wide as the time that each is of: the plot's edges say where they begin and end.
+// columns are as wide as their time spans, which the plot's edges hold.
 export const columns = (name) => ({
   stroke: () => colour(name), fill: () => colour(name), width: 0, points: { show: false }, paths: (u, series, first, last) => {
     const fill = new Path2D(), [from, to] = u.edges, zero = u.valToPos(0, "y", true), ys = u.data[series];
@@ -91,13 +91,13 @@ export class Plot {
   // tall is the given height, or that of an element whose size does not follow from the chart.
   tall() { return this.height || this.host.clientHeight; }
 
-  // span is the time that is shown: what was seen, at least a minute, at most the seconds.
+  // span is the time range shown: that of the data, at least a minute, at most the seconds.
   span() {
     const now = this.now ?? Date.now() / 1000;
     return [now - Math.min(this.seconds, Math.max(leastSpan, now - (this.since ?? now))), now];
   }
 
-  // draw shows the data up to now; a page that nobody sees is not drawn. Columns need the edges of their times.
+  // draw shows the data up to now, unless the page is hidden. Columns need the edges of their time spans.
   draw(now, data, edges) {
     this.now = now;
     this.u.edges = edges;
@@ -114,7 +114,7 @@ export class Plot {
 
 // ChartCard is a card with a title, a legend that says the present values, or those under the pointer, and the chart.
 export class ChartCard {
-  // empty is what to say while there is nothing to draw.
+  // empty is the text while there is no data.
   constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note, empty }) {
     this.series = series;
     this.source = data;

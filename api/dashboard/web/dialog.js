@@ -1,7 +1,7 @@
-// Asks before something is done. The question says what will happen, in words and figures; Escape and Cancel do nothing.
+// Confirms an action. The dialog describes its effect, with figures; Escape and Cancel close it without effect.
 import { el, text } from "./dom.js";
 
-// toast tells what has happened, until the next one, or for a while.
+// toast shows a result for a while, or until the next one.
 export function toast(said, tone = "good") {
   const banner = document.getElementById("banner");
   const node = el("p", { class: "notice " + tone }, said);
@@ -11,7 +11,7 @@ export function toast(said, tone = "good") {
   setTimeout(() => node.remove(), 8000);
 }
 
-// ask shows the question. run does it and may return what to tell; while it fails, the dialog stays and says why. Of a reason, run gets the text.
+// ask opens the dialog. run does the action and may return a text for a toast. When it fails, the dialog stays open and shows the error. run gets the text of the reason.
 export function ask({ title, lines = [], extra = null, reason = false, danger = false, confirm, run }) {
   const said = el("p", { class: "notice bad", role: "alert", hidden: true });
   const why = el("input", { id: "ask-reason", maxlength: 255, autocomplete: "off", placeholder: "Kept in the history" });

@@ -12,13 +12,13 @@ export function el(name, attributes, ...children) {
   return node;
 }
 
-// text says something else where it is something else, so that what stays is not laid out again.
+// text sets the text only where it differs, which avoids a new layout.
 export function text(node, said) {
   const value = String(said);
   if (node.textContent !== value) node.textContent = value;
 }
 
-// attribute sets or removes, and touches nothing that is so already.
+// attribute sets or removes an attribute only where it differs.
 export function attribute(node, name, value) {
   if (value === null || value === undefined || value === false) {
     if (node.hasAttribute(name)) node.removeAttribute(name);
@@ -27,7 +27,7 @@ export function attribute(node, name, value) {
   }
 }
 
-// move keeps the focus of what it moves, where the browser can.
+// move keeps the focus inside the moved node, where the browser supports it.
 const move = (parent, node, before) => (node.isConnected && parent.moveBefore ? parent.moveBefore(node, before) : parent.insertBefore(node, before));
 
 // keyed makes the children of parent one for each item, in order: those of known keys are kept, moved and updated in place.

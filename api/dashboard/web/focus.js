@@ -1,12 +1,12 @@
-// Keeps the control that has the focus in sight while the page changes around it. A reader who scrolls away from it is left alone.
+// Keeps the focused control in view while the page changes around it, unless the reader scrolls away.
 
-const most = 0.9; // of a control, to be in sight: its box may end between two pixels
+const most = 0.9; // visible share of a control in view: its box may end between two pixels
 
 // keepInSight scrolls back to the focused control where it leaves the window although nobody has scrolled: what stands above it has
 // changed its height, perhaps in the very moment in which the focus came by a key.
 export function keepInSight() {
-  let focused = null, arrived = false; // whether it has the focus only since the last look
-  let seenAt = null; // how far the page was scrolled when the control was last in sight
+  let focused = null, arrived = false; // arrived: it got the focus since the last check
+  let seenAt = null; // scroll position when the control was last in view
   const watch = new IntersectionObserver((entries) => {
     const { target, intersectionRatio, boundingClientRect } = entries.at(-1);
     if (target !== document.activeElement) return;
@@ -15,19 +15,19 @@ export function keepInSight() {
     if (intersectionRatio >= most) seenAt = scrollY;
     else if (byKey || seenAt === scrollY) {
       target.scrollIntoView({ block: "nearest", inline: "nearest" });
-      seenAt = scrollY; // now: the reader may scroll away before the next look
+      seenAt = scrollY; // now: the reader may scroll away before the next check
     }
   }, { threshold: [0, most] });
-  const look = () => { // at once, and whenever it enters or leaves
+  const check = () => { // at once, and whenever it enters or leaves the view
     watch.disconnect();
     if (focused) watch.observe(focused);
   };
   document.addEventListener("focusin", ({ target }) => {
-    if (target === focused) return; // a row that was moved has got it back
+    if (target === focused) return; // a moved row got its focus back
     focused = target;
     arrived = true;
     seenAt = null;
-    look();
+    check();
   });
-  addEventListener("scroll", look, { passive: true });
+  addEventListener("scroll", check, { passive: true });
 }

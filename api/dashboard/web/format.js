@@ -1,4 +1,4 @@
-// Says figures in words of few letters. Numbers are grouped as 12,345; times of day are those of the reader.
+// Formats figures briefly. Numbers are grouped as 12,345; times are local.
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
@@ -50,10 +50,10 @@ export const allRates = (p) => [policyRate(p.rate), furtherRates(p.rates)].filte
 // strictest is the lowest of the rates, per second. It is what effective_rate_per_s is a part of.
 export const strictest = (p) => Math.min(...[p.rate, ...(p.rates || [])].map(ratePerSecond));
 
-// leftOf is the part of its rate that a flow has, less than 1 while an upstream asks for peace.
+// leftOf is the part of its rate that a flow has, less than 1 after a hold.
 export const leftOf = (p) => p.effective_rate_per_s / strictest(p);
 
-// rateNow says the rate, and before it what is left where that is less. said is how to say the rate.
+// rateNow is the rate, after the effective rate where that is lower. said is the text of the rate.
 export const rateNow = (p, said) => (leftOf(p) < 0.99 ? `${figure(leftOf(p) * p.rate.limit)} of ${said}` : said);
 
 export function duration(ms) {
@@ -89,44 +89,44 @@ export function moment(t) {
   return at.toDateString() === new Date().toDateString() ? clock.format(at) : day.format(at);
 }
 
-// shortID is the part of a job's id that tells jobs of one moment apart.
+// shortID is the random part of a job's id.
 export const shortID = (id) => (id.length > 16 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id);
 
 const limits = {
   rate: { says: "at the rate", tone: "good", why: "Jobs wait and leave as fast as the rate allows." },
-  concurrency: { says: "at the cap", tone: "warn", why: "As many deliveries are under way as the concurrency cap allows: the upstream is slower than the rate." },
-  upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream take all the places that a worker keeps for it, so they end more slowly than the rate allows. Other routes have places of their own." },
-  late: { says: "late", tone: "warn", why: "Jobs come too late from Redis to leave at their instants and are given back: Redis is too far or too slow for worker.lease." },
-  workers: { says: "no worker", tone: "warn", why: "Jobs could leave, and no worker takes them: all places are taken (worker.concurrency), or no worker is live." },
-  held: { says: "held", tone: "warn", why: "Held: the upstream asked to be left in peace, or is not there. Jobs wait and are kept; it is tried again by itself." },
-  paused: { says: "paused", tone: "warn", why: "Nothing leaves until it is resumed." },
-  idle: { says: "idle", tone: "", why: "Nothing waits." },
+  concurrency: { says: "at the cap", tone: "warn", why: "Deliveries in flight have reached the concurrency cap: the upstream is slower than the rate." },
+  upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream fill all the slots that a worker reserves for it, so they end more slowly than the rate allows. Other routes have their own slots." },
+  late: { says: "late", tone: "warn", why: "Jobs arrive from Redis too late to leave on time and are released: the latency of Redis is too high for worker.lease." },
+  workers: { says: "no worker", tone: "warn", why: "Jobs may leave, but no worker takes them: all slots are in use (worker.concurrency), or no worker is live." },
+  held: { says: "held", tone: "warn", why: "Held: the upstream asked for a pause or does not answer. Jobs wait; delivery is retried automatically." },
+  paused: { says: "paused", tone: "warn", why: "No job leaves until the tenant is resumed." },
+  idle: { says: "idle", tone: "", why: "No job waits." },
 };
 
 const heldBecause = {
-  retry_after: "and named the time after which to come back",
+  retry_after: "and sent Retry-After",
   breaker: "and the circuit breaker of the route is not closed",
-  hand_off: "asynq does not take its jobs",
+  hand_off: "asynq does not accept its jobs",
 };
 
-// held says until when a flow is held and why; where the server does not say, that it is.
+// held describes a hold: its end and its cause, as far as the server reports them.
 function held({ held_until: until, held_by: by, held_status: status }) {
   if (!until) return limits.held;
   const answer = by === "hand_off" ? "" : status ? `the upstream answered ${status} ` : "the upstream does not answer ";
   return {
     says: `held until ${moment(until)}`, tone: "warn",
-    why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}` : ""}. Jobs wait and are kept; then one is tried again by itself.`,
+    why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}` : ""}. Jobs wait; then one is retried automatically.`,
   };
 }
 
-// limitedBy says what keeps the next job from leaving, and how worrying that is.
+// limitedBy describes what delays the next job, with a tone.
 export const limitedBy = (t) => {
-  if (t.draining) return { says: "draining", tone: "warn", why: "New jobs are refused; what waits leaves." };
+  if (t.draining) return { says: "draining", tone: "warn", why: "New jobs are refused; waiting jobs still leave." };
   if (t.paused) return limits.paused;
   return t.limited_by === "held" ? held(t) : limits[t.limited_by] || { says: t.limited_by || none, tone: "" };
 };
 
 export const stateTone = { succeeded: "good", dead: "bad", expired: "bad", cancelled: "warn", retrying: "warn", leased: "move", queued: "", scheduled: "" };
 
-// failure is the last error of a job, with the status where the message does not say it, and the detail.
+// failure is the last error of a job with its detail, and with its status where the message lacks it.
 export const failure = (e) => (!e ? "" : [e.status && !e.message.includes(String(e.status)) && e.status, e.message, e.detail].filter(Boolean).join(": "));

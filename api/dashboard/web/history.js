@@ -1,4 +1,4 @@
-// Who has changed what of a tenant, when and why.
+// The history of the changes of a tenant.
 import { el } from "./dom.js";
 import { get, tenantPath } from "./api.js";
 import { count, duration, furtherRates, moment, none, policyRate } from "./format.js";
@@ -11,11 +11,11 @@ const say = {
   max_wait_ms: duration,
 };
 
-const done = { unhold: "holds ended" }; // what is no change of settings
+const done = { unhold: "holds ended" }; // actions that change no settings
 
 const saying = (setting, value) => (value === undefined || value === null ? "as configured" : say[setting] ? say[setting](value) : typeof value === "number" ? count(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
 
-// changes says of two sets of overrides what differs, routes included.
+// changes lists the differences of two sets of overrides, with those of routes.
 export function changes(before, after, where = "") {
   const said = [];
   for (const setting of new Set([...Object.keys(before || {}), ...Object.keys(after || {})])) {
@@ -39,15 +39,15 @@ export class History {
       el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("When"), head("Change"), head("Reason", "p1"), head("By", "p2"), head("Revision", "num p3"))), this.body)));
   }
 
-  // follow reads the history again when the tenant has another revision.
+  // follow reads the history again when the revision has changed.
   async follow(revision) {
     if (revision === this.revision) return;
     this.revision = revision;
     try {
       const { items } = await get(tenantPath(this.tenant, "history"));
-      this.body.replaceChildren(...(items.length ? items.slice(0, shown).map((e) => this.row(e)) : [el("tr", null, el("td", { class: "nothing", colspan: 5 }, "Nothing was changed here. Changes of the configuration file are in its own history."))]));
+      this.body.replaceChildren(...(items.length ? items.slice(0, shown).map((e) => this.row(e)) : [el("tr", null, el("td", { class: "nothing", colspan: 5 }, "No setting was changed here. Changes of the configuration file are not listed."))]));
     } catch {
-      this.revision = undefined; // the next look tries again
+      this.revision = undefined; // the next event tries again
     }
   }
 

@@ -1,28 +1,28 @@
-// One job: what it is, what it carries, and what has become of it, step by step.
+// One job: its facts, its payload and the steps of its life.
 import { el, text, attribute } from "./dom.js";
 import { del, get, tenantLink, tenantPath } from "./api.js";
 import { replay } from "./actions.js";
 import { ask, toast } from "./dialog.js";
 import { bytes, count, duration, failure, moment, none, plural, shortID, stateTone } from "./format.js";
 
-const often = 1000; // ms between two looks at a job that has not ended
+const often = 1000; // ms between two reads of a job that has not ended
 
 const span = (a, b) => duration(Date.parse(b) - Date.parse(a));
 
-const outcomes = { retry: ["failed, to be tried again", "warn"], dead: ["failed for good", "bad"], held: ["held: the upstream is left in peace", "warn"], succeeded: ["delivered", "good"] };
-const ends = { succeeded: ["Succeeded", "good"], dead: ["Dead", "bad"], cancelled: ["Cancelled", "warn"], expired: ["Expired: it could not leave in time", "bad"] };
+const outcomes = { retry: ["failed, will be retried", "warn"], dead: ["failed, will not be retried", "bad"], held: ["held: the upstream is not ready", "warn"], succeeded: ["delivered", "good"] };
+const ends = { succeeded: ["Succeeded", "good"], dead: ["Dead", "bad"], cancelled: ["Cancelled", "warn"], expired: ["Expired: its max wait was over", "bad"] };
 
-// triedAgain reports whether failures with the status, 0 where there was no answer, cost an attempt and no more. Others end the job at once.
+// triedAgain reports whether a failure with the status is retried; 0 is no answer. Other failures end the job at once.
 const triedAgain = (status) => !status || [408, 425, 429].includes(status) || status >= 500;
 
-// whyDead says what has ended a dead job: one that was refused for good may have had attempts left.
+// whyDead is why a job is dead: a permanent failure may leave attempts unused.
 function whyDead(job) {
   const status = job.last_error?.status || 0;
   if (job.attempts >= job.max_attempts && triedAgain(status)) return `out of attempts, after ${plural(job.attempts, "attempt")}`;
-  return triedAgain(status) ? "failed in a way that is not tried again" : `the upstream answered ${status}, which is not tried again`;
+  return triedAgain(status) ? "failed with an error that is not retried" : `the upstream answered ${status}, which is not retried`;
 }
 
-// steps tells the way of a job: {what, at, tone, detail}, the earliest first; what is still to come has no instant that is past.
+// steps are the steps of a job, {what, at, tone, detail}, earliest first. A step to come has next.
 export function steps(job) {
   const all = [{ what: "Admitted", at: job.created_at, tone: "move" }];
   for (const a of job.attempt_log || []) {
@@ -38,7 +38,7 @@ export function steps(job) {
     const detail = job.response ? `the upstream answered ${job.response.status}` : "";
     all.push({ what: job.state === "dead" ? `${what}: ${whyDead(job)}` : what, at: job.finished_at, tone, detail });
   } else if (job.state === "scheduled" || job.state === "retrying") {
-    all.push({ what: job.state === "retrying" ? "Tried again" : "Due", at: job.scheduled_at, tone: "", next: true });
+    all.push({ what: job.state === "retrying" ? "Retry" : "Due", at: job.scheduled_at, tone: "", next: true });
   } else if (job.state === "queued") {
     all.push({ what: `Leaves as number ${count(job.position)}`, at: job.estimated_start_at, tone: "", next: true });
   }
@@ -68,14 +68,14 @@ export class JobView {
         el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
         el("section", { class: "card" }, el("header", null, el("h2", null, "Payload"), this.payloadNote = el("small")), el("div", { class: "body" }, this.payload))),
       this.answerCard);
-    this.look();
+    this.read();
   }
 
   want() { return { limit: 0 }; }
 
   on() {}
 
-  async look() {
+  async read() {
     clearTimeout(this.timer);
     let done = false;
     try {
@@ -86,11 +86,11 @@ export class JobView {
       done = job.done;
     } catch (problem) {
       if (this.gone) return;
-      text(this.failed, problem.status === 404 ? "There is no such job: it ended longer ago than ended jobs are kept, or its id is another tenant’s, or none." : problem.message);
+      text(this.failed, problem.status === 404 ? "There is no such job of this tenant: its retention is over, or the id is wrong." : problem.message);
       this.failed.hidden = false;
       done = problem.status === 404;
     }
-    if (!done) this.timer = setTimeout(() => this.look(), often);
+    if (!done) this.timer = setTimeout(() => this.read(), often);
   }
 
   show(job) {
@@ -111,9 +111,9 @@ export class JobView {
     if (told !== this.told) {
       this.told = told;
       this.steps.replaceChildren(...way.map((s, i) => el("li", { "data-tone": s.tone || null }, el("div", { class: "what" }, s.what), s.detail && el("div", null, s.detail),
-        s.at ? el("time", { datetime: s.at }, `${s.next ? "about " : ""}${moment(s.at)}`) : el("span", { class: "gap" }, "when is not known"), i > 0 && !s.next && s.at && el("span", { class: "gap" }, `, ${span(way[i - 1].at, s.at)} later`))));
+        s.at ? el("time", { datetime: s.at }, `${s.next ? "about " : ""}${moment(s.at)}`) : el("span", { class: "gap" }, "time unknown"), i > 0 && !s.next && s.at && el("span", { class: "gap" }, `, ${span(way[i - 1].at, s.at)} later`))));
     }
-    const carries = job.payload === undefined ? (job.payload_truncated ? "It has more than 64 KiB, and is not shown." : "It is not kept once a job has ended, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
+    const carries = job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
     text(this.payload, carries);
     text(this.payloadNote, job.payload_bytes ? bytes(job.payload_bytes) : "");
     this.answerCard.hidden = !job.response;
@@ -127,26 +127,26 @@ export class JobView {
     this.replayButton.disabled = true;
     try {
       await replay(this.tenant, this.id);
-      toast(`${shortID(this.id)} goes through the bucket again.`);
+      toast(`${shortID(this.id)} is queued again.`);
     } catch (problem) {
       toast(problem.message, "bad");
     }
     this.replayButton.disabled = false;
-    this.look();
+    this.read();
   }
 
   cancel() {
     ask({
-      title: `Cancel ${shortID(this.id)}?`, confirm: "Cancel the job", danger: true, lines: ["It will not be delivered, and its place in the queue becomes free.", "This cannot be undone."],
+      title: `Cancel ${shortID(this.id)}?`, confirm: "Cancel the job", danger: true, lines: ["It will not be delivered, and its capacity becomes free.", "This cannot be undone."],
       run: async () => {
         await del(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)));
-        this.look();
+        this.read();
         return `${shortID(this.id)} is cancelled.`;
       },
     });
   }
 
-  gap() { this.look(); }
+  gap() { this.read(); }
 
   destroy() {
     this.gone = true;

@@ -5,15 +5,15 @@ import { purgeDead, replay, replayAll } from "./actions.js";
 import { toast } from "./dialog.js";
 import { failure, moment, none, shortID, short, stateTone } from "./format.js";
 
-const page = 20; // rows at first, and more at each wish
-const often = 2000; // ms between two looks while the list is in sight
+const page = 20; // rows of a page
+const often = 2000; // ms between two reads while the list is in view
 const states = [
   ["all", "All"], ["queued", "Queued"], ["leased", "Leased"], ["retrying", "Retrying"], ["scheduled", "Scheduled"], ["succeeded", "Succeeded"], ["dead", "Dead"],
   ["cancelled", "Cancelled"], ["expired", "Expired"],
 ];
 const nothing = {
-  queued: "No job waits.", leased: "No job is being delivered.", retrying: "No job waits for another attempt.", scheduled: "No job waits for its time.",
-  all: "No job was submitted lately.", succeeded: "No job has succeeded lately.", dead: "No job is dead.", cancelled: "No job was cancelled lately.", expired: "No job has expired lately.",
+  queued: "No job waits.", leased: "No job is being delivered.", retrying: "No job waits for a retry.", scheduled: "No job is scheduled.",
+  all: "No job was submitted recently.", succeeded: "No job has succeeded recently.", dead: "No job is dead.", cancelled: "No job was cancelled recently.", expired: "No job has expired recently.",
 };
 
 export class Jobs {
@@ -27,10 +27,10 @@ export class Jobs {
     this.body = el("tbody");
     this.more = el("button", { type: "button", class: "small", hidden: true, onclick: () => {
       this.size += page;
-      this.look();
+      this.read();
     } }, "Show more");
-    this.replayAll = el("button", { type: "button", class: "small", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.look()) }, "Replay all …");
-    this.deleteAll = el("button", { type: "button", class: "small danger", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.look()) }, "Delete all …");
+    this.replayAll = el("button", { type: "button", class: "small", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.read()) }, "Replay all …");
+    this.deleteAll = el("button", { type: "button", class: "small danger", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.read()) }, "Delete all …");
     this.failed = el("p", { class: "notice bad", role: "alert", hidden: true });
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
     this.node = el("section", { class: "card", "aria-labelledby": "jobs-title" },
@@ -41,10 +41,10 @@ export class Jobs {
         this.body)),
       el("div", { class: "more" }, this.more));
     this.mark();
-    this.look();
+    this.read();
   }
 
-  // tally says beside their tabs how many jobs are leased, and how many dead letters there are. Their places are kept, so that nothing jumps.
+  // tally shows the numbers of leased jobs and dead letters beside their tabs. Their widths are reserved, so that nothing jumps.
   tally({ running, dead }) {
     text(this.tallies.leased, running > 0 ? short(running) : "");
     text(this.tallies.dead, dead > 0 ? short(dead) : "");
@@ -54,7 +54,7 @@ export class Jobs {
     this.state = state;
     this.size = page;
     this.mark();
-    this.look();
+    this.read();
   }
 
   mark() {
@@ -65,9 +65,9 @@ export class Jobs {
     text(this.when, { queued: "Position", leased: "Departed", retrying: "Again at", scheduled: "Due at", all: "Next or last" }[this.state] || "Ended");
   }
 
-  // look reads the list, and again after a while. Answers that come too late are dropped; so are those of looks that nobody has asked for while
-  // somebody goes through the list by keyboard: rows must not vanish under the focus.
-  async look(unasked) {
+  // read loads the list, now and periodically. Late answers are dropped; so is the answer of a periodic read (unasked) while the focus is in the
+  // list: rows must not vanish under the focus.
+  async read(unasked) {
     clearTimeout(this.timer);
     const asked = (this.asked = (this.asked || 0) + 1);
     try {
@@ -83,11 +83,11 @@ export class Jobs {
     this.timer = setTimeout(() => this.again(), often);
   }
 
-  // again looks while the list is in sight and nobody goes through it by keyboard.
+  // again reads the list while it is in view and does not have the focus.
   again() {
     const box = this.node.getBoundingClientRect();
     const seen = !document.hidden && box.bottom > 0 && box.top < innerHeight;
-    if (seen && !this.body.contains(document.activeElement)) this.look(true);
+    if (seen && !this.body.contains(document.activeElement)) this.read(true);
     else this.timer = setTimeout(() => this.again(), often);
   }
 
@@ -130,12 +130,12 @@ export class Jobs {
     button.disabled = true;
     try {
       await replay(this.tenant, j.id);
-      toast(`${shortID(j.id)} goes through the bucket again.`);
+      toast(`${shortID(j.id)} is queued again.`);
     } catch (problem) {
       toast(problem.message, "bad");
       button.disabled = false;
     }
-    this.look();
+    this.read();
   }
 
   destroy() {

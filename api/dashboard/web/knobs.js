@@ -1,5 +1,5 @@
-// The knobs of a tenant: rate, capacity, concurrency. What is set here is a draft until it is applied; meanwhile the page says what the change
-// would have made of the last hour's arrivals. A change that somebody else has made in between is never overwritten unseen.
+// The knobs of a tenant: rate, capacity, concurrency. Changes are a draft until they are applied. A forecast simulates the draft with the
+// arrivals of the last hour. Applying a draft never overwrites a change that the reader has not seen.
 import { el, text, attribute } from "./dom.js";
 import { patch, post, tenantPath } from "./api.js";
 import { count, duration, furtherRates, plural, policyRate, timeOfDay } from "./format.js";
@@ -41,7 +41,7 @@ class Knob {
   get value() { return this.field.value === "" ? NaN : Number(this.field.value); }
 
   show(value) {
-    if (document.activeElement === this.field && this.values) return; // somebody types
+    if (document.activeElement === this.field && this.values) return; // the reader types
     if (this.value !== value) this.field.value = value;
     this.place();
   }
@@ -87,7 +87,7 @@ export class Knobs {
     this.discard = el("button", { type: "button", disabled: true, onclick: () => this.drop() }, "Discard");
     this.said = el("p", { class: "notice", role: "status", hidden: true });
     this.forecast = el("div", { class: "forecast", role: "status" });
-    this.foreseeNothing();
+    this.showNoForecast();
     this.form = el("form", { novalidate: true }, Object.values(this.knobs).map((k) => k.node), this.forecast,
       el("div", { class: "field" }, el("label", { for: "reason" }, "Reason"), this.reason), this.said, el("div", { class: "apply" }, this.apply, this.discard));
     this.form.addEventListener("submit", (e) => {
@@ -113,11 +113,11 @@ export class Knobs {
     this.fill();
     if (this.base && t.revision !== this.base.revision && !this.busy && !this.warned) {
       this.warned = true;
-      this.tell(`Changed meanwhile, revision ${t.revision}. What you have not touched shows it.`, "warn");
+      this.tell(`Changed meanwhile, revision ${t.revision}. Settings outside your draft show the new values.`, "warn");
     }
   }
 
-  // fill sets what is not of the draft to what is in force.
+  // fill sets the settings outside the draft to the values in force.
   fill() {
     const t = this.tenant;
     if (!this.touched.has("capacity")) this.knobs.capacity.show(t.capacity);
@@ -137,12 +137,12 @@ export class Knobs {
 
   rate() { return { limit: this.knobs.rate.value, period_ms: Number(this.period.value) }; }
 
-  // draft is a merge patch of what was touched.
+  // draft is a merge patch of the touched settings.
   draft() {
     return Object.fromEntries([...this.touched].map((setting) => [setting, setting === "rate" ? this.rate() : this.knobs[setting].value]));
   }
 
-  // same reports whether a setting is at what is in force.
+  // same reports whether a setting has the value in force.
   same(setting) {
     const t = this.tenant, rate = this.rate();
     return setting === "rate" ? rate.limit === t.rate.limit && rate.period_ms === t.rate.period_ms : this.knobs[setting].value === t[setting];
@@ -170,28 +170,28 @@ export class Knobs {
     this.base = null;
     this.warned = false;
     this.touched.clear();
-    this.foreseeNothing();
+    this.showNoForecast();
   }
 
   async predict(d) {
     if (!this.form.checkValidity()) {
-      this.foreseeNothing();
+      this.showNoForecast();
       return;
     }
     const asked = (this.asked = (this.asked || 0) + 1);
     try {
       const p = await post(tenantPath(this.name, "predict"), d);
       if (asked !== this.asked || !this.base) return;
-      this.foretell(p);
+      this.showForecast(p);
     } catch (problem) {
       if (asked !== this.asked || !this.base) return;
       this.forecast.replaceChildren(el("small", null, problem.status === 404 || problem.status === 405 ? "This server makes no forecasts." : problem.message));
     }
   }
 
-  foretell(p) {
+  showForecast(p) {
     if (!p.arrivals) {
-      this.forecast.replaceChildren(el("small", null, "Nothing has arrived in the last hour, so there is nothing to foretell from."));
+      this.forecast.replaceChildren(el("small", null, "No job has arrived in the last hour, so there is no forecast."));
       return;
     }
     const row = (label, key, say) => {
@@ -207,9 +207,9 @@ export class Knobs {
           row("Wait, 99 %", "wait_p99_ms", duration), row("Longest wait", "wait_max_ms", duration), row("Deepest queue", "depth_max", count))));
   }
 
-  // foreseeNothing keeps the place, so that nothing jumps when a knob is touched.
-  foreseeNothing() {
-    this.forecast.replaceChildren(el("small", null, "Move a knob: what the change would have made of the last hour’s arrivals is shown here, before it is applied."));
+  // showNoForecast reserves the height, so that nothing jumps when a knob is touched.
+  showNoForecast() {
+    this.forecast.replaceChildren(el("small", null, "Move a knob to see a forecast: the arrivals of the last hour, simulated with the change."));
   }
 
   drop() {
@@ -249,7 +249,7 @@ export class Knobs {
       this.busy = false;
       if (problem.status === 412) {
         this.base = this.tenant;
-        this.tell(`Somebody has changed ${this.name} meanwhile: it is ${policyRate(this.tenant.rate)}, capacity ${count(this.tenant.capacity)}, concurrency ${count(this.tenant.concurrency)} now. Apply again to lay your draft over it.`, "warn");
+        this.tell(`Somebody has changed ${this.name} meanwhile: it is ${policyRate(this.tenant.rate)}, capacity ${count(this.tenant.capacity)}, concurrency ${count(this.tenant.concurrency)} now. Apply again to overwrite it with your draft.`, "warn");
       } else {
         this.tell(problem.message, "bad");
       }

@@ -1,25 +1,25 @@
-// Makes rates of cumulative counts that are seen a few times a second. Times are seconds, rates per second.
+// Derives rates from cumulative counts, sampled a few times a second. Times are seconds, rates per second.
 
-const leastSpan = 1, mostSpan = 8; // s that an estimate looks back
+const leastSpan = 1, mostSpan = 8; // s that an estimate covers
 const soonest = 2; // s of few departures before there is an estimate
-const usualStep = 0.5; // s between two looks at the most, of a stream that keeps up
-const givenBack = 1000; // departures that were given back unused are taken off again; where more are missing, the count has begun anew
+const usualStep = 0.5; // s between two samples at the most, of a stream that keeps up
+const givenBack = 1000; // the count falls by departures that were released unused; if it falls by more, it was reset
 const enough = 24; // departures, after which the error of one is small
 
-// Meter measures even traffic. A count seen four times a second says of two a second 0, 4, 0, 4: so it looks from one change of the count to
+// Meter measures even traffic. A count seen four times a second says of two a second 0, 4, 0, 4: so it measures from one change of the count to
 // another, over as many as it needs to be exact, and over no more, so that another rate shows at once.
 export class Meter {
   constructor() { this.reset(); }
 
-  // reset forgets: what comes now has nothing to do with what was.
+  // reset drops the history.
   reset() {
     this.edges = [];
     this.total = null;
     this.seen = null;
-    this.slack = 0; // s by which looks are further apart than usual: no change between two of them says nothing
+    this.slack = 0; // s by which samples are further apart than usual; within it, an unchanged count is no sign of an end
   }
 
-  // turn begins anew at the present count, as after a change of the rate.
+  // turn starts anew at the present count, as after a change of the rate.
   turn() { this.edges.splice(0, this.edges.length - 1); }
 
   add(t, total) {
@@ -31,7 +31,7 @@ export class Meter {
     }
     total = Math.max(total, this.total);
     this.slack = Math.max(0, t - this.seen - usualStep);
-    // The last of n departures since the last look, evenly spaced, was half their distance ago on average: with one of them, in the middle.
+    // The last of n departures since the last sample, evenly spaced, was half their distance ago on average: with one of them, in the middle.
     if (total !== this.total) this.edges.push({ t: t - (t - this.seen) / (2 * (total - this.total)), total });
     this.total = total;
     this.seen = t;
@@ -60,7 +60,7 @@ export class Meter {
 }
 
 // Lanes keeps the last seconds of arrivals, refusals and departures for a picture of them. Arrivals are as jagged as they came: counted in spans that
-// do not overlap, of half a second where looks are that close, else as wide as the time between two looks. So none is drawn twice, or finer than it
+// do not overlap, of half a second where samples are that close, else as wide as the time between two samples. So none is drawn twice, or finer than it
 // is known.
 export class Lanes {
   constructor(seconds = 60, width = 0.5) {
@@ -70,50 +70,50 @@ export class Lanes {
     this.line = []; // {t, rate, limit, further}
     this.meter = new Meter();
     this.limit = null; // the rate that departures keep to
-    this.last = null; // the look that the next one goes on from
-    this.now = null; // what was until then is known
+    this.last = null; // the latest sample
+    this.now = null; // the time up to which the samples reach
   }
 
-  // gap begins anew after a time in which nothing was seen, and keeps what is drawn.
+  // gap starts anew after a time without samples, and keeps what is drawn.
   gap() {
     this.last = null;
     this.meter.reset();
     if (this.line.length) this.line.push({ t: this.now + 0.001, rate: null, limit: null, further: null });
   }
 
-  // past takes what the server remembers, of times that were not seen here: looks as add takes them, with gap where nothing is known of the time
-  // before, and spans {from, to, admitted, rejected}.
-  past(looks, spans) {
+  // past adds the history of the server, as far as it is older than the own samples: samples as add takes them, with gap where the time before is
+  // unknown, and spans {from, to, admitted, rejected}.
+  past(samples, spans) {
     const seen = this.now ?? -Infinity;
     for (const s of spans) {
       const from = Math.max(s.from, seen), share = (s.to - from) / (s.to - s.from);
       if (share > 0) this.spans.push({ from, to: s.to, admitted: s.admitted * share, rejected: s.rejected * share });
     }
-    for (const look of looks) {
-      if (look.t <= seen) continue;
-      if (look.gap) this.gap();
+    for (const sample of samples) {
+      if (sample.t <= seen) continue;
+      if (sample.gap) this.gap();
       const since = this.last;
-      this.look(look.t, look);
+      this.sample(sample.t, sample);
       this.lineTo(since);
     }
     this.forget();
   }
 
-  // add takes a look: totals that only grow, and the rate that departures keep to, if any, with a further one that is stricter. It tells what has
-  // happened since the last look.
-  add(t, look) {
+  // add takes a sample: totals that only grow, and the rate that departures keep to, if any, with a further one that is stricter. It returns what has
+  // happened since the last sample.
+  add(t, sample) {
     const none = { admitted: 0, rejected: 0, departed: 0 };
     if (this.now !== null && t <= this.now) return none;
-    if (this.last && (look.admitted < this.last.admitted || look.departed < this.last.departed - givenBack)) this.gap();
+    if (this.last && (sample.admitted < this.last.admitted || sample.departed < this.last.departed - givenBack)) this.gap();
     const since = this.last;
-    this.look(t, look);
-    const seen = since ? { admitted: look.admitted - since.admitted, rejected: look.rejected - since.rejected, departed: Math.max(0, look.departed - since.departed) } : none;
+    this.sample(t, sample);
+    const seen = since ? { admitted: sample.admitted - since.admitted, rejected: sample.rejected - since.rejected, departed: Math.max(0, sample.departed - since.departed) } : none;
     if (since) this.spread(since.t, t, seen);
     this.forget();
     return seen;
   }
 
-  look(t, { admitted, rejected, departed, rate = null, further = null }) {
+  sample(t, { admitted, rejected, departed, rate = null, further = null }) {
     if (this.limit !== null && Math.abs(rate - this.limit) > 0.03 * this.limit) this.meter.turn();
     this.limit = rate;
     this.now = t;
@@ -121,7 +121,7 @@ export class Lanes {
     this.line.push({ t, rate: this.meter.add(t, departed), limit: rate, further });
   }
 
-  // lineTo draws the mean rate since the look before, where the meter has no better one yet.
+  // lineTo draws the mean rate since the sample before, where the meter has no better one yet.
   lineTo(since) {
     const now = this.line.at(-1), step = since && now.t - since.t;
     if (now.rate !== null || !(step >= leastSpan * 0.9)) return;
@@ -129,7 +129,7 @@ export class Lanes {
     this.line.splice(-1, 0, { ...now, t: since.t + 0.002 });
   }
 
-  // spread counts what came between two looks: into half seconds, to each its share by time, so that steady arrivals stay steady.
+  // spread distributes the arrivals between two samples over half seconds, by time, so that steady arrivals stay steady.
   spread(from, to, { admitted, rejected }) {
     if (to - from > this.width * 1.5) {
       this.spans.push({ from, to, admitted, rejected });
@@ -189,11 +189,11 @@ export class Lanes {
 
 const seconds = (at) => Date.parse(at) / 1000;
 
-// spansOf are arrivals that the server remembers, for Lanes.past.
+// spansOf converts the arrivals in the history of the server for Lanes.past.
 export const spansOf = (arrivals) => arrivals.map((a) => ({ from: seconds(a.from), to: seconds(a.until), admitted: a.admitted, rejected: a.refused }));
 
-// looksOf are the totals of figures that the server remembers, for Lanes.past.
-export const looksOf = (figures) => figures.map((f) => ({ ...f, t: seconds(f.at), admitted: f.admitted_total, rejected: f.rejected_total, departed: f.departed_total }));
+// samplesOf converts the history of the server for Lanes.past.
+export const samplesOf = (figures) => figures.map((f) => ({ ...f, t: seconds(f.at), admitted: f.admitted_total, rejected: f.rejected_total, departed: f.departed_total }));
 
 // Series keeps named figures of the last seconds, at most one a step, for a chart.
 export class Series {

@@ -1,45 +1,45 @@
-// The overview: all tenants together, what carries them, and the table to find one in.
+// The overview: the sum of all tenants, the store, the routes and the table of tenants.
 import { el, text, attribute } from "./dom.js";
 import { Picture } from "./picture.js";
 import { ChartCard, Plot, area, fromZero, line, timeAxis, valueAxis } from "./chart.js";
-import { Lanes, Series, looksOf, spansOf } from "./meter.js";
+import { Lanes, Series, samplesOf, spansOf } from "./meter.js";
 import { Routes } from "./routes.js";
 import { TenantTable } from "./tenants.js";
 import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
 
 const engines = { redis: "Redis", private: "Redis, private to this process", embedded: "In memory: jobs are lost on exit" };
 
-// rim is the scale of a bucket that has no capacity: a round number that what waits fits in, and not smaller than it was.
+// rim is the scale of a bucket without a capacity: a round number above the depth, never smaller than before.
 function rimFor(depth, before) {
   let rim = 100;
   while (rim < depth * 1.08) rim *= rim.toString().startsWith("2") ? 2.5 : 2;
   return Math.max(rim, before && depth > before / 8 ? before : 0);
 }
 
-// Totals keeps what was seen of all tenants, also while another view is shown.
+// Totals keeps the figures of all tenants, also while another view is shown.
 export class Totals {
   constructor() {
     this.lanes = new Lanes();
     this.series = new Series(["depth", "running", "lateness", "refused", "ping"]);
   }
 
-  // keep remembers what no picture has drawn.
+  // keep stores figures that no picture has drawn.
   keep(e) { this.lanes.add(Date.parse(e.at) / 1000, totalsOf(e)); }
 
-  // chart remembers what the charts show; it reports whether there is something new to draw.
+  // chart stores the data of the charts and reports whether it has changed.
   chart(e, refused = this.lanes.rates().rejected) {
     return this.series.add(Date.parse(e.at) / 1000, { depth: e.depth, running: e.running, lateness: e.lateness_p99_ms, refused, ping: (e.store || e).ping_ms });
   }
 
-  // past takes what the server remembers of the minutes before, as far as it was not seen here.
+  // past adds the history of the server, without the samples already held.
   past({ overviews, arrivals }) {
-    const seen = this.lanes.now ?? -Infinity, looks = looksOf(overviews);
-    this.lanes.past(looks, spansOf(arrivals));
-    looks.forEach((look, i) => {
-      const before = looks[i - 1];
-      if (look.t <= seen) return;
-      if (look.gap) this.series.gap();
-      this.chart(look, before && !look.gap ? (look.rejected - before.rejected) / (look.t - before.t) : null);
+    const seen = this.lanes.now ?? -Infinity, samples = samplesOf(overviews);
+    this.lanes.past(samples, spansOf(arrivals));
+    samples.forEach((sample, i) => {
+      const before = samples[i - 1];
+      if (sample.t <= seen) return;
+      if (sample.gap) this.series.gap();
+      this.chart(sample, before && !sample.gap ? (sample.rejected - before.rejected) / (sample.t - before.t) : null);
     });
   }
 
@@ -69,7 +69,7 @@ export class Overview {
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "in flight", colour: "--violet", draw: line("--violet", { width: 1.5 }) }],
       }),
       new ChartCard({
-        title: "Lateness of departures", data: pick("lateness"), say: duration, least: 1, height: 130, empty: "Nothing has left lately.",
+        title: "Lateness of departures", data: pick("lateness"), say: duration, least: 1, height: 130, empty: "No job has left recently.",
         series: [{ label: "99 % left no later than", colour: "--warn", draw: area("--warn", 0.14) }],
       }),
       new ChartCard({
@@ -83,16 +83,16 @@ export class Overview {
     const storeFact = (name, label) => el("div", null, el("dt", null, label), this.store[name] = el("dd", null, none));
     this.health = el("span", { class: "pill" });
     this.complaint = el("p", { class: "notice bad", role: "alert", hidden: true });
-    this.idle = el("p", { class: "notice bad", role: "alert", hidden: true }, "No worker has been heard of for three seconds: nothing leaves.");
+    this.idle = el("p", { class: "notice bad", role: "alert", hidden: true }, "No worker has reported for three seconds: no job leaves.");
     this.node = el("div", { class: "stack overview" },
       el("h1", { class: "visually-hidden" }, "Overview"), this.idle,
       el("div", { class: "beside" }, this.picture.node,
         el("section", { class: "card full" }, el("header", null, el("h2", null, "Redis"), this.health),
           el("div", { class: "body stack" }, this.complaint,
-            el("dl", { class: "facts narrow" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Payloads that wait"), storeFact("ping", "Answers within"))),
+            el("dl", { class: "facts narrow" }, storeFact("engine", "Store"), storeFact("version", "Version"), storeFact("memory", "Memory"), storeFact("bytes", "Waiting payloads"), storeFact("ping", "Round trip"))),
           this.pingHost = el("div", { class: "fills" }))),
       el("dl", { class: "figures nine", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"), fact("dead", "Dead letters"),
-        fact("admittedTotal", "Admitted in all"), fact("rejectedTotal", "Refused in all"), fact("departedTotal", "Departed in all")),
+        fact("admittedTotal", "Admitted, total"), fact("rejectedTotal", "Refused, total"), fact("departedTotal", "Departed, total")),
       el("div", { class: "grid three" }, this.cards.map((c) => c.node)),
       this.routes.node, this.table.node);
   }
@@ -109,7 +109,7 @@ export class Overview {
     this.rim = rimFor(e.depth, this.rim);
     this.picture.show(t, totalsOf(e), { depth: e.depth, rim: this.rim, room: e.tenants > 0 ? `in ${plural(e.tenants, "queue")}` : "" });
     const news = this.totals.chart(e) || !this.ping;
-    this.ping ||= new Plot(this.pingHost, { seconds: 300, series: [area("--accent", 0.1, { width: 1.5 })], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "Chart: how fast Redis answers" });
+    this.ping ||= new Plot(this.pingHost, { seconds: 300, series: [area("--accent", 0.1, { width: 1.5 })], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "Chart: round trip to Redis" });
     const series = this.totals.series;
     if (news) {
       this.ping.draw(t, [series.xs, series.ys[series.names.indexOf("ping")]]);
@@ -133,8 +133,8 @@ export class Overview {
 
   showStore(e) {
     const s = this.store, store = e.store || {};
-    const volatile = store.engine === "embedded"; // it answers, and forgets all at its end
-    text(this.health, !store.ok ? "away" : volatile ? "in memory only" : "healthy");
+    const volatile = store.engine === "embedded"; // it answers, but loses all at its end
+    text(this.health, !store.ok ? "unavailable" : volatile ? "in memory only" : "healthy");
     attribute(this.health, "data-tone", !store.ok ? "bad" : volatile ? "warn" : "good");
     text(s.engine, engines[store.engine] || store.engine || none);
     text(s.ping, duration(store.ping_ms));
@@ -143,7 +143,7 @@ export class Overview {
     text(s.bytes, bytes(e.bytes));
     const differ = store.differing_processes || 0;
     this.complaint.hidden = Boolean(store.ok) && differ === 0;
-    if (store.ok && differ > 0) text(this.complaint, `${plural(differ, "process", "processes")} with another configuration file: its policies are not in force. Give all processes the same file.`);
+    if (store.ok && differ > 0) text(this.complaint, `${plural(differ, "process", "processes")} with a different configuration file: its policies are not in force. Give all processes the same file.`);
     if (!store.ok) text(this.complaint, store.error ? `Redis does not answer: ${store.error}` : "Redis does not answer.");
   }
 

@@ -1,5 +1,5 @@
 // The picture that explains Sluice: jagged arrivals above, the bucket beside them, the flat line of departures below. Its two lanes share one
-// time axis, and each has a scale of its own: a burst must not press the line of departures down to nothing.
+// time axis, and each has its own scale, so that a burst does not flatten the line of departures.
 import { el, text, attribute } from "./dom.js";
 import { Plot, columns, area, dashed, timeAxis, valueAxis, fromZero } from "./chart.js";
 import { Bucket } from "./bucket.js";
@@ -16,7 +16,7 @@ const swatch = (name, kind = "") => {
 };
 
 export class Picture {
-  // whose is whom it is of, for those who cannot see it; lanes may be those of an earlier picture, so that nothing seen is lost.
+  // whose names the tenant for screen readers; lanes may be those of an earlier picture, which keeps its data.
   constructor({ title, note, whose, lanes = new Lanes(seconds), limit = "Rate set" }) {
     this.lanes = lanes;
     this.whose = whose;
@@ -51,7 +51,7 @@ export class Picture {
     this.bucket = new Bucket(this.canvas);
   }
 
-  // show draws a look: totals that only grow, and the state of the bucket {depth, rim, rate, further, closed}; rate is what departures keep to, if
+  // show draws a sample: totals that only grow, and the state of the bucket {depth, rim, rate, further, closed}; rate is what departures keep to, if
   // anything, and further a stricter rate that holds as well.
   show(t, totals, state) {
     if (!this.out) this.start();

@@ -1,11 +1,11 @@
-// The card of routes: how each upstream fares, those that fail first.
+// The card of routes: the state of each upstream, failing ones first.
 import { el, text, attribute, keyed } from "./dom.js";
 import { count, plural, short } from "./format.js";
 
 const breakers = {
-  closed: { says: "closed", tone: "good", why: "Deliveries are made as they are due." },
-  "half-open": { says: "half open", tone: "warn", why: "Some deliveries are made to see whether the upstream is back." },
-  open: { says: "open", tone: "bad", why: "The upstream does not answer, or only with errors. Its flows are held, and one job is tried now and then." },
+  closed: { says: "closed", tone: "good", why: "Deliveries are made normally." },
+  "half-open": { says: "half open", tone: "warn", why: "Some deliveries are made to test whether the upstream answers again." },
+  open: { says: "open", tone: "bad", why: "The upstream does not answer, or answers only with errors. Its flows are held, and single jobs are tried." },
 };
 
 export class Routes {

@@ -1,4 +1,4 @@
-// The one event stream of the page. It is opened again whenever it ends, sooner at first, and says how it fares.
+// The one event stream of the page. It reconnects with backoff and reports the state of the connection.
 import { get, query, unreachable } from "./api.js";
 
 const firstPause = 500, longestPause = 5000; // ms between two tries
@@ -17,7 +17,7 @@ export class Stream {
     addEventListener("pageshow", (e) => { if (e.persisted) this.open(); });
   }
 
-  // want says what to stream. A stream of the same is kept.
+  // want sets what to stream. A stream with the same parameters is kept.
   want(parameters) {
     const path = "/v1/stream" + query(parameters);
     if (path === this.path) return;
@@ -62,7 +62,7 @@ export class Stream {
     this.watchdog = setTimeout(() => this.broken(), patience);
   }
 
-  // ended opens the next stream at once, without a word: the server ends each after ten minutes. Only if that fails, too, the connection is lost.
+  // ended opens the next stream at once, without a notice: the server ends each after ten minutes. If that fails, the connection is lost.
   ended() {
     if (this.phase !== "live" || this.ending) {
       this.broken();
@@ -72,7 +72,7 @@ export class Stream {
     this.open();
   }
 
-  // broken tries again, by itself: an EventSource gives up for good where a proxy or a starting server answers for a moment with an error.
+  // broken retries: an EventSource gives up for good after an error status, as a proxy or a starting server may send.
   broken() {
     this.ending = false;
     this.close();
@@ -80,7 +80,7 @@ export class Stream {
     this.timer = setTimeout(async () => {
       this.pause = Math.min(this.pause * 2, longestPause);
       try {
-        await get("/v1/tenants?limit=1"); // an ended session shows as 401 here, which an EventSource does not tell
+        await get("/v1/tenants?limit=1"); // an ended session shows as 401 here; an EventSource hides the status
       } catch (problem) {
         if (problem.status === unreachable || problem.status >= 500) {
           this.broken();

@@ -1,4 +1,4 @@
-// Test jobs and bursts, where the server takes them: to see the bucket fill and drip.
+// Submits test jobs and bursts, where the server allows it.
 import { el, text } from "./dom.js";
 import { post, tenantPath } from "./api.js";
 import { plural } from "./format.js";

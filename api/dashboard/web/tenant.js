@@ -3,7 +3,7 @@ import { el, text, attribute, keyed } from "./dom.js";
 import { offers } from "./api.js";
 import { Picture } from "./picture.js";
 import { ChartCard, area, dashed, line } from "./chart.js";
-import { Series, looksOf, spansOf } from "./meter.js";
+import { Series, samplesOf, spansOf } from "./meter.js";
 import { Knobs } from "./knobs.js";
 import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
@@ -13,7 +13,7 @@ import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, 
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
 
-// limitsOf are what departures keep to: the rate, as much of it as is left, and a further rate that is stricter, if any.
+// limitsOf are the limits of departures: the effective rate, and a stricter further rate, if any.
 const limitsOf = (left, rate, least) => ({ rate: left * rate, further: least < left * rate ? least : null });
 
 export class TenantView {
@@ -29,7 +29,7 @@ export class TenantView {
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "capacity", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
       new ChartCard({
-        title: "Wait", note: "of what waits, and of jobs that ended lately", data: pick("oldest", "p50", "p95", "p99"), say: duration, least: 10, empty: "Nothing has waited lately.",
+        title: "Wait", note: "of waiting and recently ended jobs", data: pick("oldest", "p50", "p95", "p99"), say: duration, least: 10, empty: "No job has waited recently.",
         series: [{ label: "oldest waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "median", colour: "--departures", draw: line("--departures") }, { label: "95 %", colour: "--violet", draw: line("--violet") }, { label: "99 %", colour: "--warn", draw: line("--warn") }],
       }),
       this.rates = new ChartCard({
@@ -54,7 +54,7 @@ export class TenantView {
     const fact = (name, label) => el("div", null, el("dt", null, label), this.figures[name] = el("dd", null, none));
     this.routesBody = el("tbody");
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
-    this.routes = el("section", { class: "card", hidden: true, "aria-labelledby": "routes-title" }, el("header", null, el("h2", { id: "routes-title" }, "Routes"), el("small", null, "each with a queue, a bound and a rate of its own")),
+    this.routes = el("section", { class: "card", hidden: true, "aria-labelledby": "routes-title" }, el("header", null, el("h2", { id: "routes-title" }, "Routes"), el("small", null, "each has its own queue, capacity and rate")),
       el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"))), this.routesBody)));
     this.node = el("div", { class: "stack" },
       el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, el("div", { class: "actions" }, Object.values(this.buttons))),
@@ -66,12 +66,12 @@ export class TenantView {
       this.more = el("div", { class: "stack" }, this.jobs.node, this.history.node));
     offers("post", "/v1/tenants/{tenant}/jobs").then((takes) => {
       if (!takes || this.gone) return;
-      this.submit = new Submit(tenant, () => this.jobs.look());
+      this.submit = new Submit(tenant, () => this.jobs.read());
       this.more.before(this.submit.node);
     });
   }
 
-  // want asks for no other tenants: their table is not here.
+  // want requests no other tenants: their table is not shown.
   want() { return { tenant: this.tenant, limit: 0 }; }
 
   on(name, e) {
@@ -80,12 +80,12 @@ export class TenantView {
     if (name === "tenant") this.show(e);
   }
 
-  // past takes what the server remembers of the minutes before, as far as it was not seen here.
-  past({ looks: remembered, arrivals }) {
+  // past adds the history of the server, without the samples already held.
+  past({ looks: samples, arrivals }) {
     const { lanes } = this.picture, seen = lanes.now ?? -Infinity;
-    const looks = looksOf(remembered).map((l) => ({ ...l, ...limitsOf(l.effective_rate_per_s / l.strictest_rate_per_s, l.rate_per_s, l.strictest_rate_per_s) }));
-    lanes.past(looks, spansOf(arrivals));
-    for (const l of looks) {
+    const past = samplesOf(samples).map((l) => ({ ...l, ...limitsOf(l.effective_rate_per_s / l.strictest_rate_per_s, l.rate_per_s, l.strictest_rate_per_s) }));
+    lanes.past(past, spansOf(arrivals));
+    for (const l of past) {
       if (l.t <= seen) continue;
       if (l.gap) this.series.gap();
       this.series.add(l.t, { depth: l.depth, capacity: l.capacity, oldest: l.oldest_wait_ms, effective: l.effective_rate_per_s, set: l.strictest_rate_per_s, running: l.running });
@@ -118,7 +118,7 @@ export class TenantView {
     text(f.departed, short(e.departed_total));
     text(f.succeeded, short(e.succeeded_total));
     text(f.dead, short(e.dead));
-    attribute(f.dead, "title", `${plural(e.dead_total, "job")} became dead letters in all, with those that were replayed, deleted or kept for long enough`);
+    attribute(f.dead, "title", `${plural(e.dead_total, "job")} became dead letters in total, including replayed and deleted ones and those past retention`);
     f.dead.classList.toggle("bad", e.dead > 0);
     this.showRoutes(e);
   }
@@ -138,13 +138,13 @@ export class TenantView {
     b.drain.hidden = Boolean(e.draining);
     const explained = [stopped || e.limited_by === "paused" || ["held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
     const unknown = explained.length === 0 && !e.revision && !(e.depth + e.running + e.admitted_total + e.rejected_total);
-    if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or was idle for so long that its figures were forgotten. What is set here holds from its next job on.");
+    if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or its figures were deleted while it was idle. Settings apply from its next job on.");
     attribute(this.reason, "class", unknown ? "notice" : "notice warn");
     this.reason.hidden = explained.length === 0;
     text(this.reason, explained.join(" "));
   }
 
-  // showRoutes says nothing of a single route that is as the tenant is.
+  // showRoutes hides a single route with the settings of the tenant.
   showRoutes(e) {
     const items = Object.entries(e.routes || {}).map(([route, flow]) => ({ route, ...flow })).sort((a, b) => (a.route < b.route ? -1 : 1));
     this.routes.hidden = items.length < 2 && items.every((r) => allRates(r) === allRates(e));
@@ -166,7 +166,7 @@ export class TenantView {
   gap() {
     this.picture.gap();
     this.series.gap();
-    this.jobs.look();
+    this.jobs.read();
   }
 
   destroy() {

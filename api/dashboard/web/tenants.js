@@ -4,10 +4,10 @@ import { tenantLink } from "./api.js";
 import { Meter } from "./meter.js";
 import { allRates, count, duration, limitedBy, none, perSecond, policyRate, rateNow, short } from "./format.js";
 
-const rememberLooks = 6; // of a tenant, for its rates
+const mostSamples = 6; // of a tenant, for its rates
 const typing = 250; // ms without a key before the server is asked
 
-// figureCell says a figure; nothing is said more softly than something.
+// figureCell shows a figure, a zero in a softer colour.
 function figureCell(cell, said, value) {
   text(cell, said);
   cell.classList.toggle("zero", !(value > 0));
@@ -20,7 +20,7 @@ export class TenantTable {
   constructor(parameters, ask) {
     this.parameters = parameters;
     this.ask = ask;
-    this.looks = new Map();
+    this.recent = new Map();
     this.search = el("input", { type: "search", id: "tenant-search", placeholder: "Part of a name", value: parameters.q || "", maxlength: 255, autocomplete: "off", spellcheck: "false" });
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
@@ -42,7 +42,7 @@ export class TenantTable {
         el("thead", null, el("tr", null, head("name", "Tenant"), head("depth", "Waiting"), head("oldest_wait", "Oldest wait", "num"), head("", "Arrivals", "num p2"), head("", "Departures", "num p1"),
           head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Dead letters", "num p3"), head("", "State", "p1"))), this.body)));
     this.sorted();
-    this.say("Reading the tenants …");
+    this.say("Loading tenants …");
   }
 
   set(changes) {
@@ -60,11 +60,11 @@ export class TenantTable {
     text(this.matching, event.matching === event.items.length ? `${count(event.matching)} shown` : `${count(event.items.length)} of ${count(event.matching)} shown`);
     for (const item of event.items) this.remember(t, item);
     if (event.items.length === 0) {
-      this.say(this.parameters.q ? "No tenant has a name with this in it." : "No tenant has sent a job yet.");
+      this.say(this.parameters.q ? "No tenant name contains this text." : "No tenant has sent a job yet.");
       return;
     }
     keyed(this.body, event.items, (i) => i.tenant, (i) => this.row(i), (row, i) => this.fill(row, i));
-    for (const [name, look] of this.looks) if (look.at < t - 30) this.looks.delete(name);
+    for (const [name, figures] of this.recent) if (figures.at < t - 30) this.recent.delete(name);
   }
 
   // say fills the table with a sentence.
@@ -73,19 +73,19 @@ export class TenantTable {
   }
 
   remember(t, item) {
-    let look = this.looks.get(item.tenant);
-    if (!look) this.looks.set(item.tenant, look = { past: [], meter: new Meter() });
-    if (look.at === t) return;
-    look.at = t;
-    look.departures = look.meter.add(t, item.departed_total);
-    const last = look.past.at(-1);
-    if (last && item.admitted_total < last.admitted) look.past = [];
-    look.past.push({ t, admitted: item.admitted_total, rejected: item.rejected_total });
-    if (look.past.length > rememberLooks) look.past.shift();
-    const first = look.past[0], now = look.past.at(-1);
+    let figures = this.recent.get(item.tenant);
+    if (!figures) this.recent.set(item.tenant, figures = { past: [], meter: new Meter() });
+    if (figures.at === t) return;
+    figures.at = t;
+    figures.departures = figures.meter.add(t, item.departed_total);
+    const last = figures.past.at(-1);
+    if (last && item.admitted_total < last.admitted) figures.past = [];
+    figures.past.push({ t, admitted: item.admitted_total, rejected: item.rejected_total });
+    if (figures.past.length > mostSamples) figures.past.shift();
+    const first = figures.past[0], now = figures.past.at(-1);
     const span = now.t - first.t;
-    look.arrivals = span > 0 ? (now.admitted + now.rejected - first.admitted - first.rejected) / span : null;
-    look.refused = span > 0 ? (now.rejected - first.rejected) / span : null;
+    figures.arrivals = span > 0 ? (now.admitted + now.rejected - first.admitted - first.rejected) / span : null;
+    figures.refused = span > 0 ? (now.rejected - first.rejected) / span : null;
   }
 
   row(item) {
@@ -101,7 +101,7 @@ export class TenantTable {
   }
 
   fill(row, item) {
-    const c = row.cellsOf, look = this.looks.get(item.tenant);
+    const c = row.cellsOf, figures = this.recent.get(item.tenant);
     const share = item.capacity > 0 ? Math.min(1, item.depth / item.capacity) : item.depth > 0 ? 1 : 0;
     figureCell(c.depth, short(item.depth), item.depth);
     c.depth.title !== `${count(item.depth)} of ${count(item.capacity)}` && (c.depth.title = `${count(item.depth)} of ${count(item.capacity)}`);
@@ -109,14 +109,14 @@ export class TenantTable {
     if (c.bar.style.transform !== scale) c.bar.style.transform = scale;
     attribute(c.level, "data-full", share >= 1 ? "" : null);
     text(c.oldest, item.depth > 0 ? duration(item.oldest_wait_ms) : none);
-    figureCell(c.arrivals, look.arrivals === null ? none : perSecond(look.arrivals), look.arrivals);
-    figureCell(c.departures, look.departures === null ? none : perSecond(look.departures), look.departures);
+    figureCell(c.arrivals, figures.arrivals === null ? none : perSecond(figures.arrivals), figures.arrivals);
+    figureCell(c.departures, figures.departures === null ? none : perSecond(figures.departures), figures.departures);
     const further = item.rates?.length;
     text(c.rate, rateNow(item, further ? `${policyRate(item.rate)} +${further}` : policyRate(item.rate)));
     attribute(c.rate, "title", further ? allRates(item) : null);
     text(c.total, short(item.rejected_total));
-    text(c.now, look.refused > 0 ? `${perSecond(look.refused)} · ` : "");
-    c.refused.classList.toggle("bad", look.refused > 0);
+    text(c.now, figures.refused > 0 ? `${perSecond(figures.refused)} · ` : "");
+    c.refused.classList.toggle("bad", figures.refused > 0);
     c.refused.classList.toggle("zero", item.rejected_total === 0);
     figureCell(c.running, short(item.running), item.running);
     figureCell(c.dead, short(item.dead), item.dead);

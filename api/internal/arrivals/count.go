@@ -6,7 +6,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Count is how many arrivals there were in a span of time.
+// Count is the number of arrivals in a span of time.
 type Count struct{ Admitted, Refused int64 }
 
 // Counts counts the tenant's arrivals, of all routes, between each edge and the next. The edges
@@ -22,8 +22,8 @@ func (l *Log) Counts(name string, edges []shaper.Instant) []Count {
 	return counts
 }
 
-// CountsOfAll counts the arrivals of all tenants between each edge and the next. It holds up the
-// arrivals of a stripe of the tenants at a time.
+// CountsOfAll counts the arrivals of all tenants between each edge and the next. It blocks the
+// recording of one stripe of tenants at a time.
 func (l *Log) CountsOfAll(edges []shaper.Instant) []Count {
 	counts := newCounts(edges)
 	for i := range l.stripes {
@@ -39,7 +39,7 @@ func (l *Log) CountsOfAll(edges []shaper.Instant) []Count {
 
 func newCounts(edges []shaper.Instant) []Count { return make([]Count, max(0, len(edges)-1)) }
 
-// share counts what the tenant's histories have between the edges.
+// share counts the arrivals in the tenant's histories between the edges.
 func (t *tenant) share(counts []Count, edges []shaper.Instant) {
 	if len(counts) == 0 {
 		return
@@ -51,8 +51,8 @@ func (t *tenant) share(counts []Count, edges []shaper.Instant) {
 	}
 }
 
-// share counts the arrivals of a run where they lie, evenly between its ends: each goes to one
-// span, and those outside to none.
+// share counts the arrivals of a run, spread evenly between its ends: each in one span, or in none
+// if it is outside of all.
 func (r run) share(counts []Count, edges []shaper.Instant) {
 	first := max(0, sort.Search(len(edges), func(i int) bool { return edges[i] > r.at })-1)
 	before, refusedBefore := r.until(edges[first])

@@ -1,20 +1,20 @@
-// Package arrivals remembers when jobs came to this process, and lets others watch them come.
+// Package arrivals records the arrivals of jobs at this process and streams them to followers.
 //
 // # Words
 //
-//	arrival    a submission that the queue has judged: the store's instant, its cost, its route, and whether it was admitted
+//	arrival    a submission that the queue has decided on: the store's instant, its cost, its route, and whether it was admitted
 //	history    the arrivals of one flow, a tenant's for one route, in the last hour
 //	run        arrivals of a history that came close together: exact at both ends, spread evenly between them
-//	width      how long a run may be: 1 ms at first, more where a history has not the room for so many runs
-//	follower   somebody who is told every arrival of a tenant, exactly
+//	width      the greatest length of a run: 1 ms at first, more when a history is full of runs
+//	follower   receives every arrival of a tenant, exactly
 //
 // # What it promises
 //
-// Noting an arrival takes some tens of nanoseconds and allocates nothing once a history has its
-// room. Memory is bounded, whatever the number of tenants and of their arrivals: then histories
-// become coarser, and tenants that were silent longest are forgotten. An arrival that is remembered
-// at all is counted exactly, with its cost. A follower who is slower than the arrivals is told how
-// many were lost.
+// Recording an arrival takes some tens of nanoseconds and allocates nothing once a history has
+// grown. Memory is bounded for any number of tenants and arrivals: at the bound, histories become
+// coarser, and the tenants that were silent longest are dropped. A recorded arrival is counted
+// exactly, with its cost. A follower that is slower than the arrivals gets the number of those it
+// has lost.
 //
-// What other processes have admitted is not known here, and nothing outlives the process.
+// Arrivals at other processes are unknown here, and the record ends with the process.
 package arrivals

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// ErrTooMany means that as many follow tenants as this process allows.
+// ErrTooMany means that the process has reached its limit of followers.
 var ErrTooMany = errors.New("arrivals: too many followers")
 
-// bufferMost is how many arrivals wait for a follower; further ones are lost to it.
+// bufferMost bounds the arrivals that are buffered for a follower; it loses further ones.
 const bufferMost = 1 << 14
 
-// Follower is told every arrival of a tenant from the call of Log.Follow on. It is for one reader.
+// Follower receives every arrival of a tenant from the call of Log.Follow on. It is for one reader.
 type Follower struct {
 	log    *Log
 	tenant string
@@ -22,11 +22,11 @@ type Follower struct {
 	mu   sync.Mutex
 	wait []Arrival
 	lost int64
-	read []Arrival // what was taken last; the two take turns
+	read []Arrival // the buffer that was taken last; the two alternate
 }
 
-// Follow begins to follow a tenant, seen before or not; with a route, its arrivals for that one
-// alone. Call Stop at the end. The error is ErrTooMany.
+// Follow begins to follow a tenant, known or not; with a route, only its arrivals for that route.
+// The caller must call Stop at the end. The error is ErrTooMany.
 func (l *Log) Follow(name, route string) (*Follower, error) {
 	if l.followed.Add(1) > followsMost {
 		l.followed.Add(-1)
@@ -56,11 +56,11 @@ func (f *Follower) Stop() {
 	f.log.followed.Add(-1)
 }
 
-// News has an element when there is something to take.
+// News has an element when Take has arrivals to return.
 func (f *Follower) News() <-chan struct{} { return f.news }
 
-// Take is the arrivals since the last call, nearly in order, and how many were lost because nobody
-// took them. They are the reader's until the next call.
+// Take returns the arrivals since the last call, nearly in order, and the number of those lost
+// because the buffer was full. They are valid until the next call.
 func (f *Follower) Take() (came []Arrival, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,8 +11,7 @@ import (
 
 const (
 	finest = shaper.Instant(1000) // the least width, in µs
-	// steppedBack is by how much the store's clock must have gone back for what was before to mean
-	// nothing any more.
+	// steppedBack is the step back of the store's clock that makes earlier arrivals meaningless.
 	steppedBack = time.Minute
 )
 
@@ -41,9 +40,9 @@ func (h *history) last() shaper.Instant {
 	return r.at + shaper.Instant(r.span)
 }
 
-// add counts an arrival in; refused is 1 if it was, else 0. It reports false if that needs a run
-// for which there is no room. Answers of the store may come in another order than its verdicts:
-// what is late by little counts to the last run.
+// add counts an arrival; refused is 1 if it was refused, else 0. It reports false if it needs a new
+// run and the history is full. Answers of the store may come in another order than its decisions:
+// an arrival that is slightly late counts in the last run.
 func (h *history) add(at shaper.Instant, cost int64, refused uint32) bool {
 	if k := len(h.runs) - 1; k >= 0 {
 		r := &h.runs[k]
@@ -70,27 +69,27 @@ func (h *history) add(at shaper.Instant, cost int64, refused uint32) bool {
 	return true
 }
 
-// begin begins a run, for which there must be room.
+// begin begins a run. The history must not be full.
 func (h *history) begin(at shaper.Instant, cost int64, refused uint32) {
 	h.runs = append(h.runs, run{at: at, n: 1, cost: uint32(cost), no: refused})
 }
 
-// since is the runs that end at the instant or later.
+// since returns the runs that end at the instant or later.
 func (h *history) since(from shaper.Instant) []run {
 	return h.runs[sort.Search(len(h.runs), func(i int) bool { return h.runs[i].at+shaper.Instant(h.runs[i].span) >= from }):]
 }
 
-// drop forgets what was before the instant.
+// drop removes the runs before the instant.
 func (h *history) drop(before shaper.Instant) {
 	h.runs = h.runs[:copy(h.runs, h.since(before))]
 }
 
-// resize moves the runs, of which there must not be more, to where there is room for so many.
+// resize gives the history the capacity of so many runs, at least the present number.
 func (h *history) resize(runs int) {
 	h.runs = append(make([]run, 0, runs), h.runs...)
 }
 
-// coarsen doubles the width until there are at most so many runs, at least 1.
+// coarsen doubles the width until at most that many runs are left, at least 1.
 func (h *history) coarsen(most int) {
 	for len(h.runs) > max(1, most) {
 		h.width *= 2
@@ -110,8 +109,8 @@ func (h *history) coarsen(most int) {
 	}
 }
 
-// traceOf is the arrivals of the runs that begin at the instant or later. Those of a run are laid
-// evenly between its ends, and its cost is shared out evenly.
+// traceOf returns the arrivals of the runs that begin at the instant or later. It spreads the
+// arrivals of a run evenly between its ends, and its cost evenly over them.
 func traceOf(runs []run, from shaper.Instant) simulate.Trace {
 	runs = runs[sort.Search(len(runs), func(i int) bool { return runs[i].at >= from }):]
 	n := 0

@@ -13,10 +13,10 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// Kept is how long arrivals are remembered.
+// Kept is how long arrivals are kept.
 const Kept = time.Hour
 
-// Arrival is a submission that the queue has judged.
+// Arrival is a submission that the queue has decided on.
 type Arrival struct {
 	At       shaper.Instant // on the clock of the store
 	Cost     int64          // 1 to shaper.MaxCost
@@ -31,11 +31,11 @@ const (
 	firstRuns   = 8       // of a new history
 	flowRuns    = 1 << 16 // of one history
 	spareRuns   = 1 << 20 // beyond the first ones, of all histories
-	sampled     = 8       // tenants that are looked at when there is no room
+	sampled     = 8       // tenants that are examined when the log is full
 	followsMost = 32
 )
 
-// Log remembers the arrivals of one process. It is safe for concurrent use; the zero value is not
+// Log records the arrivals of one process. It is safe for concurrent use; the zero value is not
 // usable, see New.
 type Log struct {
 	begun    time.Time
@@ -46,7 +46,7 @@ type Log struct {
 	followed atomic.Int64
 }
 
-// stripe is a part of the tenants under a lock of its own.
+// stripe is a part of the tenants with its own lock.
 type stripe struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
@@ -54,13 +54,13 @@ type stripe struct {
 	_       [40]byte // so that no two locks share a line of the cache
 }
 
-// tenant is what is known of one. Routes are few, so they are looked for one after the other.
+// tenant holds the histories of a tenant. Routes are few, so the search is linear.
 type tenant struct {
 	flows     []*history
 	followers []*Follower
 }
 
-// New is a log without arrivals.
+// New returns an empty log.
 func New() *Log {
 	l := &Log{begun: time.Now(), seed: maphash.MakeSeed()}
 	l.spare.Store(spareRuns)
@@ -74,7 +74,7 @@ func (l *Log) stripe(tenant string) *stripe {
 	return &l.stripes[maphash.String(l.seed, tenant)%stripes]
 }
 
-// Note remembers an arrival and tells the followers of its tenant.
+// Note records an arrival and sends it to the followers of its tenant.
 func (l *Log) Note(name string, a Arrival) {
 	s := l.stripe(name)
 	s.mu.Lock()
@@ -111,8 +111,8 @@ func (t *tenant) of(route string) *history {
 	return nil
 }
 
-// begin makes a history. Where the stripe has as many as it may, that of a tenant silent for long
-// is forgotten.
+// begin makes a history. When the stripe is full, it drops the history of a tenant that was silent
+// for long.
 func (l *Log) begin(s *stripe, t *tenant, route string) *history {
 	if s.flows >= flowsMost {
 		l.forgetOne(s, t)
@@ -124,12 +124,12 @@ func (l *Log) begin(s *stripe, t *tenant, route string) *history {
 	return h
 }
 
-// makeRoom gives a history that is full room for one run more: what is too old goes if that is
-// much, else the history grows, else it becomes coarser.
+// makeRoom makes space for one more run in a full history: it drops old runs if they are many, else
+// the history grows, else it becomes coarser.
 func (l *Log) makeRoom(s *stripe, h *history, now shaper.Instant) {
 	full := len(h.runs)
 	h.drop(now.Add(-Kept))
-	if len(h.runs) <= full*3/4 { // else there would soon be no room again
+	if len(h.runs) <= full*3/4 { // else it would soon be full again
 		if len(h.runs) <= full/4 && h.width > finest {
 			h.width /= 2
 		}
@@ -142,7 +142,7 @@ func (l *Log) makeRoom(s *stripe, h *history, now shaper.Instant) {
 	h.coarsen(cap(h.runs) / 2)
 }
 
-// take takes runs of the spare ones, if there are so many.
+// take takes n of the spare runs, if there are that many.
 func (l *Log) take(runs int) bool {
 	if l.spare.Add(-int64(runs)) >= 0 {
 		return true
@@ -151,11 +151,11 @@ func (l *Log) take(runs int) bool {
 	return false
 }
 
-// give gives back what a history has beyond its first runs.
+// give returns the spare runs of a history.
 func (l *Log) give(h *history) { l.spare.Add(int64(cap(h.runs) - firstRuns)) }
 
-// reclaim looks at some tenants, in no order, and takes from them what is too old or more than
-// their share. It reports whether it took any.
+// reclaim takes runs from some random tenants: those that are too old or beyond their share. It
+// reports whether it took any.
 func (l *Log) reclaim(s *stripe, but *history, now shaper.Instant) (took bool) {
 	share := max(firstRuns, int(spareRuns/max(1, l.flows.Load())))
 	looked := 0
@@ -181,8 +181,7 @@ func (l *Log) reclaim(s *stripe, but *history, now shaper.Instant) (took bool) {
 	return took
 }
 
-// forgetOne forgets the history that was silent longest, of some tenants, in no order, other than
-// but.
+// forgetOne drops the history that was silent longest among some random tenants other than but.
 func (l *Log) forgetOne(s *stripe, but *tenant) {
 	var name string
 	var of *tenant
@@ -214,14 +213,14 @@ func (l *Log) forget(s *stripe, name string, t *tenant, h *history) {
 	s.dropIfEmpty(name, t)
 }
 
-// dropIfEmpty forgets the name of a tenant of which nothing is known and whom nobody follows.
+// dropIfEmpty drops a tenant without histories and followers.
 func (s *stripe) dropIfEmpty(name string, t *tenant) {
 	if len(t.flows) == 0 && len(t.followers) == 0 {
 		delete(s.tenants, name)
 	}
 }
 
-// Since is from when on this process remembers arrivals, at now: an hour before, or its start.
+// Since is the instant from which this process has arrivals, at now: an hour before, or its start.
 func (l *Log) Since(now time.Time) time.Time {
 	if hour := now.Add(-Kept); hour.After(l.begun) {
 		return hour
@@ -229,9 +228,9 @@ func (l *Log) Since(now time.Time) time.Time {
 	return l.begun
 }
 
-// Traces are the tenant's arrivals by route, those at most an hour old at now: admitted or not. Of
-// more than most together only the last are told, and from is the instant of the first of them,
-// else 0.
+// Traces returns the tenant's arrivals by route, admitted or not, at most an hour old at now. If
+// they are more than most in total, it returns the last ones, and from is the instant of the first
+// of them. Else from is 0.
 func (l *Log) Traces(name string, now shaper.Instant, most int) (traces map[string]simulate.Trace, from shaper.Instant) {
 	flows := l.runs(name, now.Add(-Kept))
 	n := 0
@@ -252,7 +251,7 @@ func (l *Log) Traces(name string, now shaper.Instant, most int) (traces map[stri
 	return traces, from
 }
 
-// runs are copies of the tenant's histories, from some instant on.
+// runs returns copies of the tenant's histories from an instant on.
 func (l *Log) runs(name string, from shaper.Instant) map[string][]run {
 	s := l.stripe(name)
 	s.mu.Lock()
@@ -268,7 +267,7 @@ func (l *Log) runs(name string, from shaper.Instant) map[string][]run {
 	return flows
 }
 
-// begin is the instant of the first of the last runs that have no more arrivals than most together.
+// begin is the instant of the first of the last runs with at most most arrivals in total.
 func begin(flows map[string][]run, most int) shaper.Instant {
 	var all []run
 	for _, runs := range flows {

@@ -50,7 +50,7 @@ func TestFewArrivalsAreExact(t *testing.T) {
 	}
 }
 
-func TestOnlyTheLastOfTooMany(t *testing.T) {
+func TestTooManyArrivalsKeepTheLast(t *testing.T) {
 	l := New()
 	for i := range 100 {
 		l.Note("acme", came(noon.Add(time.Duration(i)*time.Second)))
@@ -62,7 +62,7 @@ func TestOnlyTheLastOfTooMany(t *testing.T) {
 	}
 }
 
-// TestAClockSetBack: what came before is forgotten, for its instants mean nothing any more. A
+// TestAClockSetBack: earlier arrivals are dropped, because their instants have no meaning. A
 // little is the order of answers.
 func TestAClockSetBack(t *testing.T) {
 	l := New()
@@ -78,9 +78,9 @@ func TestAClockSetBack(t *testing.T) {
 	}
 }
 
-// TestHistoriesAreTrue: whatever comes, no arrival of the last hour is lost or moved by as much as
-// the width of a run, and a trace can be replayed.
-func TestHistoriesAreTrue(t *testing.T) {
+// TestHistoriesLoseNoArrival: no arrival of the last hour is lost or moved by the width of a run or
+// more, and a trace can be replayed.
+func TestHistoriesLoseNoArrival(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := New()
 		l.spare.Store(rapid.SampledFrom([]int64{0, 8, 100, spareRuns}).Draw(t, "spare"))
@@ -178,9 +178,9 @@ func TestAFloodOfNames(t *testing.T) {
 	}
 }
 
-// TestRoomIsShared: where there is no room left, who came first gives what is more than its share
-// to a neighbour who comes later.
-func TestRoomIsShared(t *testing.T) {
+// TestMemoryIsShared: when the memory is used up, an early tenant gives what is beyond its share to
+// a later one.
+func TestMemoryIsShared(t *testing.T) {
 	l := New()
 	l.spare.Store(flowRuns - firstRuns)
 	// So many that a share is an eighth of what one may have, and none beside the two that are
@@ -337,7 +337,7 @@ func TestManyAtOnce(t *testing.T) {
 		total += int64(len(got)) + lost
 	}
 	if total != callers*each {
-		t.Errorf("the follower was told of %d, want %d", total, callers*each)
+		t.Errorf("the follower got %d, want %d", total, callers*each)
 	}
 	if got, _ := l.Traces("acme", noon.Add(time.Hour), everything); len(got["default"]) != callers*each {
 		t.Errorf("%d are remembered, want %d", len(got["default"]), callers*each)

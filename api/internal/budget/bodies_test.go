@@ -89,7 +89,7 @@ func TestSlowestBodyIsEvicted(t *testing.T) {
 			t.Errorf("an evicted body goes on: %v", err)
 		}
 		again := body("loud", MaxBodies/8-deadline.BodyStep)
-		if err := again.step(); !errors.As(err, &errNoRoom{}) || healthy.evicted {
+		if err := again.step(); !errors.As(err, &errFull{}) || healthy.evicted {
 			t.Errorf("%v; evicted one that goes on: %v", err, healthy.evicted)
 		}
 		for _, in := range []*incoming{other, slowest, healthy, again} {

@@ -18,34 +18,34 @@ import (
 )
 
 const (
-	FreeBody  = 16 << 10  // bytes of a body that are taken without asking the budget
-	MaxBodies = 128 << 20 // bytes of all bodies at once, what is free not counted
+	FreeBody  = 16 << 10  // bytes of a body outside the budget
+	MaxBodies = 128 << 20 // bytes of all bodies at once, without their free parts
 
-	// bodyStall is how long the next deadline.BodyStep of a body may take, however fast the former
+	// bodyStall bounds the time for the next deadline.BodyStep of a body, however fast the former
 	// ones came.
 	bodyStall = 5 * time.Second
-	// BodyYield is after how long without a deadline.BodyStep a body gives its place to another
-	// one.
+	// BodyYield is the time without a deadline.BodyStep after which a body may be evicted for
+	// another.
 	BodyYield = time.Second
 )
 
 // maxIgnoredBody is the largest body that an operation without one reads and ignores, in bytes.
 const maxIgnoredBody = 64 << 10
 
-// errNoRoom is the error of a body that the process has no memory for now.
-type errNoRoom struct{ full Bound }
+// errFull is the error of a body that exceeds the budget now.
+type errFull struct{ full Bound }
 
-func (e errNoRoom) Error() string { return "api: " + e.full.Text("bytes of large bodies") }
+func (e errFull) Error() string { return "api: " + e.full.Text("bytes of large bodies") }
 
-// errEvicted is the error of a body that came too slowly while others needed its place.
-var errEvicted = errors.New("api: a slow body made room for another one")
+// errEvicted is the error of a slow body that was evicted for another.
+var errEvicted = errors.New("api: a slow body was evicted for another one")
 
-// Bodies bounds the memory of all bodies that are being read and handled. Without it, connections ×
-// the largest batch would be a way to end the process.
+// Bodies bounds the memory of all bodies that are being read and handled. Without it, the largest
+// batch on every connection would exhaust the memory of the process.
 //
-// A body that has stalled holds its place only while nobody else needs it: where there is no room,
-// the one that has been without progress the longest is evicted. One that arrives at
-// deadline.BodyStep per BodyYield or faster is never evicted.
+// A stalled body keeps its memory only while no other needs it: when the budget is used up, the
+// body without progress for the longest time is evicted. A body that arrives at deadline.BodyStep
+// per BodyYield or faster is never evicted.
 type Bodies struct {
 	Shares
 	Arriving *list.List // of *incoming that hold something; the longest without progress first
@@ -58,25 +58,25 @@ func NewBodies(tenant, address Percent, evicted prometheus.Counter) *Bodies {
 
 // incoming is the body of a request as it arrives. The server's deadline.ReadTimeout holds for the
 // header and the first deadline.BodyStep bytes, from the first byte of the request. Each further
-// deadline.BodyStep moves the deadline by a second, but never beyond bodyStall from now: an honest
-// client may be slow, one that drips or falls silent gains nothing.
+// deadline.BodyStep moves the deadline by a second, but never beyond bodyStall from now. So a slow
+// client may finish, but one that drips or falls silent may not.
 type incoming struct {
 	r       io.Reader
 	control *http.ResponseController
 	budget  *Bodies
 	start   time.Time
 	got     int64 // bytes
-	steps   int64 // that the deadline has moved
+	steps   int64 // by which the deadline has moved
 
 	// Guarded by the budget's lock.
 	owner   Owner
 	held    int64         // bytes of the budget
 	last    time.Time     // when it took its last step
-	place   *list.Element // in budget.arriving; nil while it holds nothing, and once it has arrived
+	element *list.Element // in budget.arriving; nil while it holds nothing, and once it has arrived
 	evicted bool
 }
 
-// Read reads on.
+// Read reads the next part.
 func (b *incoming) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	b.got += int64(n)
@@ -85,8 +85,8 @@ func (b *incoming) Read(p []byte) (int, error) {
 			return n, full
 		}
 	}
-	// Not at the end: from there on the server watches the connection, and a deadline would look
-	// like a client that is gone.
+	// Not at the end: from there on the server watches the connection, and would take a deadline
+	// for a disconnect.
 	if steps := b.got / deadline.BodyStep; err == nil && steps > b.steps {
 		b.steps = steps
 		b.extend()
@@ -97,7 +97,7 @@ func (b *incoming) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// step takes the next deadline.BodyStep of the budget, if need be from bodies that have stalled.
+// step takes the next deadline.BodyStep of the budget, if need be from stalled bodies.
 func (b *incoming) step() error {
 	budget := b.budget
 	budget.mu.Lock()
@@ -112,29 +112,29 @@ func (b *incoming) step() error {
 			break
 		}
 		if !budget.evict(b, full, now) {
-			return errNoRoom{full}
+			return errFull{full}
 		}
 	}
 	budget.add(b.owner, deadline.BodyStep)
 	b.held += deadline.BodyStep
 	b.last = now
-	if b.place == nil {
-		b.place = budget.Arriving.PushBack(b)
+	if b.element == nil {
+		b.element = budget.Arriving.PushBack(b)
 	} else {
-		budget.Arriving.MoveToBack(b.place)
+		budget.Arriving.MoveToBack(b.element)
 	}
 	return nil
 }
 
-// evict ends the body that has been without progress the longest, of those that count in the bound;
-// false if none has stalled. Its place is free at once, its memory a moment later. The lock is
-// held.
+// evict ends the body without progress for the longest time, among those that count in the bound.
+// It returns false if none has stalled. The budget is free at once, the memory soon after. The lock
+// is held.
 func (budget *Bodies) evict(asking *incoming, full Bound, now time.Time) bool {
 	for e := budget.Arriving.Front(); e != nil; e = e.Next() {
 		b := e.Value.(*incoming)
 		switch {
 		case now.Sub(b.last) < BodyYield:
-			return false // and none after it has stalled either
+			return false // nor has any after it
 		case b == asking, full == ofTenant && b.owner.Tenant != asking.owner.Tenant,
 			full == ofAddress && b.owner.Address != asking.owner.Address:
 			continue
@@ -150,18 +150,18 @@ func (budget *Bodies) evict(asking *incoming, full Bound, now time.Time) bool {
 	return false
 }
 
-// release gives back what the body holds. The lock is held.
+// release returns the body's part of the budget. The lock is held.
 func (budget *Bodies) release(b *incoming) {
 	budget.add(b.owner, -b.held)
 	b.held = 0
 	budget.settle(b)
 }
 
-// settle takes the body out of those that may be evicted. The lock is held.
+// settle makes the body safe from eviction. The lock is held.
 func (budget *Bodies) settle(b *incoming) {
-	if b.place != nil {
-		budget.Arriving.Remove(b.place)
-		b.place = nil
+	if b.element != nil {
+		budget.Arriving.Remove(b.element)
+		b.element = nil
 	}
 }
 
@@ -169,14 +169,14 @@ func (budget *Bodies) settle(b *incoming) {
 func (b *incoming) extend() {
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()
-	if b.evicted { // its deadline has been set for good
+	if b.evicted { // its deadline is final
 		return
 	}
 	end := b.start.Add(deadline.ReadTimeout + time.Duration(b.steps)*time.Second)
 	if stall := time.Now().Add(bodyStall); stall.Before(end) {
 		end = stall
 	}
-	// What has no deadlines, as in tests, needs none moved.
+	// A writer without deadlines, as in tests, returns an error.
 	_ = b.control.SetReadDeadline(end)
 	_ = b.control.SetWriteDeadline(end.Add(deadline.AnswerTimeout))
 }
@@ -187,14 +187,14 @@ func (b *incoming) isEvicted() bool {
 	return b.evicted
 }
 
-// arrived says that nothing more is read: the body keeps what it holds and cannot be evicted.
+// arrived ends the reading: the body keeps its part of the budget and cannot be evicted.
 func (b *incoming) arrived() {
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()
 	b.budget.settle(b)
 }
 
-// done gives back what the body holds, at the first call.
+// done returns the body's part of the budget, at the first call.
 func (b *incoming) done() {
 	b.budget.mu.Lock()
 	defer b.budget.mu.Unlock()
@@ -215,7 +215,7 @@ func (budget *Bodies) Read(w http.ResponseWriter, r *http.Request, b Spec, of fu
 ) {
 	nothing := func() {}
 	if r.ContentLength > b.Limit {
-		// The rest is not worth reading, so the connection cannot be used again.
+		// The rest is not read, so the connection cannot be used again.
 		w.Header().Set("Connection", "close")
 		return nil, nothing, problem.TooLargeBody("the body", b.Limit)
 	}
@@ -227,11 +227,11 @@ func (budget *Bodies) Read(w http.ResponseWriter, r *http.Request, b Spec, of fu
 	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
-		// A length is a promise at best: memory follows what has arrived.
+		// Content-Length may be wrong, so memory grows with the bytes that have arrived.
 		buf.Grow(int(min(r.ContentLength, FreeBody)) + bytes.MinRead)
 	}
 	limited := http.MaxBytesReader(w, r.Body, b.Limit)
-	if r.ContentLength >= 0 && r.ContentLength <= FreeBody { // the budget is never asked
+	if r.ContentLength >= 0 && r.ContentLength <= FreeBody { // free of the budget
 		_, err = buf.ReadFrom(limited)
 		return buf.Bytes(), nothing, bodyProblem(w, err)
 	}
@@ -243,8 +243,8 @@ func (budget *Bodies) Read(w http.ResponseWriter, r *http.Request, b Spec, of fu
 	return buf.Bytes(), from.done, bodyProblem(w, err)
 }
 
-// IgnoreBody reads what stands where no body belongs, and forgets it. Left alone it would be read
-// when the answer begins, for a stream after the deadline of reading was lifted.
+// IgnoreBody reads and drops the body of a request that should have none. Unread, it would be read
+// when the answer begins, which for a stream is after the end of the read deadline.
 func IgnoreBody(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -253,20 +253,20 @@ func IgnoreBody(w http.ResponseWriter, r *http.Request) error {
 	return bodyProblem(w, err)
 }
 
-// bodyProblem is the problem of a body that could not be read, nil if it could. What is left of it
-// is not worth reading.
+// bodyProblem is the problem of a body that could not be read, nil if it could. The rest of the
+// body is not read.
 func bodyProblem(w http.ResponseWriter, err error) error {
 	if err == nil {
 		return nil
 	}
 	var size *http.MaxBytesError
-	var room errNoRoom
+	var over errFull
 	switch {
 	case errors.As(err, &size):
 		return err
-	case errors.As(err, &room):
+	case errors.As(err, &over):
 		w.Header().Set("Connection", "close")
-		return problem.Overloaded.With(room.full.Text("bytes of large bodies") + "; send the same request again, or a smaller one").
+		return problem.Overloaded.With(over.full.Text("bytes of large bodies") + "; send the same request again, or a smaller one").
 			Retry(ratelimit.RetryAfter(time.Second))
 	case errors.Is(err, errEvicted):
 		w.Header().Set("Connection", "close")

@@ -10,13 +10,13 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// maxReaders bounds the tenants that a Reads remembers. It evicts the least recently used one,
-// so a flood of invented names does not refill the bucket of a tenant that keeps reading.
+// maxReaders bounds the tenants in a Reads. It evicts the least recently used one,
+// so a flood of invented names does not refill the bucket of a tenant that reads.
 const maxReaders = 10_000
 
-// Reads bounds how often one tenant may read jobs from this process, so that polling cannot
-// take Redis away from the rest. It is a token bucket for each tenant, in memory: n processes let
-// through n times as much.
+// Reads bounds the rate at which one tenant reads jobs through this process, so that its polling
+// does not slow Redis down for others. It is a token bucket per tenant, in memory: n processes
+// allow n times the rate.
 type Reads struct {
 	Shown shaper.Rate // as configured
 	limit rate.Limit
@@ -26,15 +26,14 @@ type Reads struct {
 	readers *simplelru.LRU[string, *rate.Limiter]
 }
 
-// NewReads lets each tenant read at the rate, and a second's worth of it, at least one, at
-// once.
+// NewReads allows each tenant the rate, with a burst of one second's worth, at least 1.
 func NewReads(r shaper.Rate) *Reads {
 	readers, _ := simplelru.NewLRU[string, *rate.Limiter](maxReaders, nil) // fails only for sizes below 1
 	return &Reads{Shown: r, limit: rate.Limit(r.PerSecond()), Burst: max(1, int(r.PerSecond())), readers: readers}
 }
 
-// Take spends one read of the tenant. Where there is none left it spends nothing and says in how
-// long there is.
+// Take spends one read of the tenant. If none is left, it spends nothing and returns the time until
+// the next one.
 func (b *Reads) Take(tenant string, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package budget bounds what one tenant or one address may hold of what all clients share:
-// requests, event streams, reads of jobs and the memory of large bodies. Package api and its
+// Package budget bounds the share of one tenant or one address in common resources: requests, event
+// streams, reads of jobs and the memory of large bodies. Package api and its
 // internal packages import it.
 package budget
 
@@ -21,8 +21,8 @@ const (
 	ofAddress       // the address holds its share
 )
 
-// Shares counts what clients hold of a limited resource. One tenant or one address gets a share of
-// it, never the whole.
+// Shares counts the use of a limited resource. One tenant or one address gets a share of it, never
+// the whole.
 type Shares struct {
 	most, perTenant, perAddress int64
 
@@ -32,7 +32,7 @@ type Shares struct {
 	addresses map[string]int64
 }
 
-// Percent is the part of a shared resource that one client may hold at once.
+// Percent is the share of a resource that one client may use at once.
 type Percent int
 
 // The default shares of one client.
@@ -68,7 +68,7 @@ func (s *Shares) Give(o Owner, n int64) {
 	s.add(o, -n)
 }
 
-// Count returns what is held by all.
+// Count returns the use of all clients.
 func (s *Shares) Count() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,14 +88,14 @@ func (s *Shares) full(o Owner, n int64) Bound {
 	return Unbound
 }
 
-// add changes what the owner holds; s.mu is held.
+// add changes the use of the owner; s.mu is held.
 func (s *Shares) add(o Owner, n int64) {
 	s.held += n
 	addTo(s.tenants, o.Tenant, n)
 	addTo(s.addresses, o.Address, n)
 }
 
-// addTo deletes names that hold nothing.
+// addTo deletes names at zero.
 func addTo(counts map[string]int64, name string, n int64) {
 	if name == "" {
 		return
@@ -107,7 +107,7 @@ func addTo(counts map[string]int64, name string, n int64) {
 	}
 }
 
-// Text says whose limit of what is reached; what is a plural.
+// Text names the limit that is reached; what is a plural.
 func (b Bound) Text(what string) string {
 	switch b {
 	case ofTenant:

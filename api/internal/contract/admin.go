@@ -111,9 +111,9 @@ func Tenants() []Operation {
 // tenantJobs is where the jobs of a tenant are on the admin listener.
 const tenantJobs = "/v1/tenants/{tenant}/jobs"
 
-// TenantJobs are the part of the control plane that is about jobs. They do what those of
-// the data plane do, for the tenant in the path: the operator has no credential of the tenant's,
-// spends none of its reads (api.status_rate), and no limiter guard stands before them.
+// TenantJobs are the operations of the control plane on jobs. They do the same as those of the data
+// plane, for the tenant in the path. They need no credential of the tenant, do not count in its
+// reads (api.status_rate), and have no limiter guards.
 func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	const tag = "Jobs of tenants"
 	guards := append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...)
@@ -152,21 +152,21 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	if !adminSubmit {
 		return operations
 	}
-	told := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
+	headers := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
 	return append(operations, Operation{
 		ID: "submit-tenant-job", Method: http.MethodPost, Path: tenantJobs, tag: tag, summary: "Submit a test job for a tenant",
 		description: "Like POST /v1/jobs on the intake. Available only if admin.submit is on, as in sluice dev.",
 		Params:      []*huma.Param{tenantPathParam, keyParam, preferParam, traceParam},
 		Body:        jsonBody(wire.Submission{}, maxBody, false),
 		answers: map[int]Answer{
-			http.StatusAccepted: {"The job is stored and will be delivered.", wire.Job{}, append(told, limitHeaderNames...)},
-			http.StatusOK:       {"The job was done within the preferred wait.", wire.Job{}, told},
+			http.StatusAccepted: {"The job is stored and will be delivered.", wire.Job{}, append(headers, limitHeaderNames...)},
+			http.StatusOK:       {"The job was done within the preferred wait.", wire.Job{}, headers},
 		},
 		Refusals: slices.Concat(operatorKinds, admissionKinds),
 	})
 }
 
-// Arrivals are the part of the control plane that is about what came.
+// Arrivals are the operations of the control plane on arrivals.
 func Arrivals() []Operation {
 	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
 	return []Operation{{
@@ -187,7 +187,7 @@ func Arrivals() []Operation {
 	}}
 }
 
-// Guards are the part of the control plane that is about guards.
+// Guards are the operations of the control plane on guards.
 func Guards() []Operation {
 	const tag, path = "Guards", "/v1/guards"
 	unknown := append([]problem.Kind{problem.UnknownGuard, problem.StorageUnavailable}, operatorKinds...)
@@ -210,7 +210,7 @@ func Guards() []Operation {
 	}}
 }
 
-// Figures show the figures in motion.
+// Figures are the operations that show live figures.
 func Figures() []Operation {
 	const tag = "Figures"
 	low, most := 0.0, float64(MaxLines)

@@ -20,16 +20,15 @@ const (
 
 // Kinds that several operations answer with; see also operation.kinds.
 var (
-	// operatorKinds are of the control plane.
+	// operatorKinds are those of the control plane.
 	operatorKinds = []problem.Kind{problem.Unauthorized, problem.Forbidden, problem.RateLimited}
-	// admissionKinds are of what brings new jobs.
+	// admissionKinds are those of operations that admit jobs.
 	admissionKinds = []problem.Kind{
 		problem.UnknownRoute, problem.DeadlineFarAway, problem.KeyReused, problem.QueueFull, problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining, problem.StorageUnavailable, problem.ShuttingDown,
 	}
-	// replayKinds are of what brings a dead job back. It has its room in the store, and no
-	// deadline.
+	// replayKinds are those of a replay. The job is stored already, and has no deadline.
 	replayKinds = []problem.Kind{problem.UnknownJob, problem.StateConflict, problem.QueueFull, problem.QueueBytesFull, problem.TenantDraining, problem.StorageUnavailable}
-	// RouterKinds are of requests that reach no operation.
+	// RouterKinds are those of requests that reach no operation.
 	RouterKinds = []problem.Kind{problem.NotFound, problem.MethodNotAllowed}
 )
 
@@ -110,7 +109,7 @@ func Jobs(maxBody int64) []Operation {
 const listDescription = "Jobs in one state or in all, newest first within each state and route, page by page. A job whose state changes between two pages may be on neither or on both. " +
 	"With type, created_after or created_before a page may have fewer jobs than the limit, or none. The list ends with the page that has no next_cursor."
 
-// listParams are the query of GET /v1/jobs.
+// listParams are the query parameters of GET /v1/jobs.
 func listParams() []*huma.Param {
 	state := textSchema(0, 0)
 	for _, name := range decode.StateNames(queue.ListStates()) {

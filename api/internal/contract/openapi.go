@@ -1,6 +1,6 @@
 // Package contract declares every operation of the HTTP API as data: its parameters, bodies,
-// answers and problems. The OpenAPI documents are made of it, and package api enforces it. Package
-// api and its internal packages import it.
+// answers and problems. The OpenAPI documents are made from it, and package api enforces it.
+// Package api and its internal packages import it.
 package contract
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// PageFiles is the page at /docs. It reads /openapi.json and needs nothing from elsewhere.
+// PageFiles is the page at /docs. It reads /openapi.json and nothing from other hosts.
 //
 //go:embed page
 var PageFiles embed.FS
@@ -35,7 +35,7 @@ const (
 	pageCSP     = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-// New is an empty OpenAPI document over the router. Nothing but what is mounted is served.
+// New returns an empty OpenAPI document over the router. Only mounted operations are served.
 func New(router chi.Router, title, version string) huma.API {
 	cfg := huma.DefaultConfig(title, cmp.Or(version, "unversioned"))
 	cfg.CreateHooks = nil // would add $schema members to the bodies

@@ -13,18 +13,18 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// Operation is one method of one path: what the OpenAPI document says of it, which is also what is
-// enforced, and its handler.
+// Operation is one method of one path: its declaration, which the OpenAPI document shows and
+// package api enforces.
 type Operation struct {
 	ID, Method, Path string
 	tag              string
 	summary          string
 	description      string
-	Params           []*huma.Param // every query parameter that is taken
+	Params           []*huma.Param // every accepted query parameter
 	Body             *Body
 	answers          map[int]Answer // on success
 	Refusals         []problem.Kind // further problems that it may answer with; see kinds
-	Identifies       bool           // the caller must be somebody: call.who
+	Identifies       bool           // the handler needs the principal: call.who
 	Security         []map[string][]string
 }
 
@@ -87,8 +87,8 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 	return doc
 }
 
-// Kinds are those of all problems that the operation may answer with. Where no body and no query
-// belong, both are looked at all the same.
+// Kinds are those of all problems that the operation may answer with. A body and a query are
+// checked also if the operation accepts none.
 func (op Operation) Kinds() []problem.Kind {
 	all := append([]problem.Kind{problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault}, op.Refusals...)
 	if slices.Contains(op.Refusals, problem.StorageUnavailable) {
@@ -123,8 +123,8 @@ type eventStream struct {
 	event string // empty: state, of a job, with an id
 }
 
-// schema describes the stream as the list of its events, because OpenAPI 3.1 has no words for one
-// event after the other.
+// schema describes the stream as the list of its events, because OpenAPI 3.1 cannot describe
+// a sequence of events.
 func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
 	one := &huma.Schema{

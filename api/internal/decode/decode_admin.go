@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Filter reads the optional body of purge and replay. What is given must restrict the choice:
-// a list of no ids, or an instant before all jobs, must not come to mean every job.
+// Filter reads the optional body of purge and replay. Each given condition must restrict the
+// choice: an empty list of ids, or an instant before all jobs, must not select every job.
 func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
 	return f, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
@@ -53,8 +53,8 @@ func (rd *reader) state(path string, value json.RawMessage, states []queue.ListS
 	return s
 }
 
-// instant reads a time of RFC 3339. With an offset, one of the year 9999 may be of the next in UTC,
-// which could not be told again.
+// instant reads a time of RFC 3339. With an offset, a time of the year 9999 may be of the next in
+// UTC, which RFC 3339 cannot express.
 func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || !IsInstant(t) {
 		rd.wrong(path, value, InstantRule)
@@ -64,7 +64,7 @@ func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
 
 const InstantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z"
 
-// IsInstant reports whether the time is one that a client may give, and can be told again.
+// IsInstant reports whether a client may send the time, and RFC 3339 can express it in UTC.
 func IsInstant(t time.Time) bool { return t.Unix() > 0 && !t.After(LastTime) }
 
 // LastTime is the last that RFC 3339 can write.

@@ -13,17 +13,17 @@ import (
 // SettingsPatch is a decoded merge patch (RFC 7396) of a tenant's settings.
 type SettingsPatch struct {
 	settings overridesPatch
-	routes   map[string]*overridesPatch // nil: what is said of the route goes
-	noRoutes bool                       // what is said of any route goes first
-	tier     *string                    // empty: it goes
+	routes   map[string]*overridesPatch // nil: the settings of the route are reset
+	noRoutes bool                       // the settings of all routes are reset first
+	tier     *string                    // empty: it is reset
 	Reason   string
 	Partial  bool // a rate was given by halves: the other half comes from the rate in force
 }
 
-// overridesPatch changes what is said in general, or of one route; inForce is the rate there.
+// overridesPatch changes the general settings, or those of one route; inForce is the rate there.
 type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
 
-// rateOf tells the rate in force for a route, or in general for "".
+// rateOf returns the rate in force for a route, or that of the tenant for "".
 type rateOf func(route string) shaper.Rate
 
 // Settings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other
@@ -56,7 +56,7 @@ func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error
 	return p, rd.Err()
 }
 
-// patchRoutes reads what is said of single routes.
+// patchRoutes reads the settings of single routes.
 func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool) {
 	if isNull(value) {
 		p.noRoutes = true
@@ -68,7 +68,7 @@ func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessag
 			rd.wrong(path, value, "must not be repeated")
 			return true
 		}
-		if isNull(value) { // also of a route that is not configured any more
+		if isNull(value) { // also of a route that was removed from the configuration
 			p.routes[route] = nil
 			return true
 		}
@@ -85,7 +85,7 @@ func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessag
 	})
 }
 
-// Apply lays the patch over the overrides.
+// Apply applies the patch to the overrides.
 func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrides, error) {
 	if err := p.settings.apply(&o, inForce("")); err != nil {
 		return o, err
@@ -125,7 +125,7 @@ func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
 	return nil
 }
 
-// member reads one setting into the patch of its place; it reports whether there is such a setting.
+// member reads one setting into the patch; it reports whether there is such a setting.
 func (p *SettingsPatch) member(rd *reader, to *overridesPatch, name, path string, value json.RawMessage) bool {
 	set := func(edit func(o *shaper.Overrides)) {
 		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
@@ -179,7 +179,7 @@ const (
 // rateRule is the validation rule of a rate. Its text form is that of the configuration file.
 const rateRule = "must be an object with limit and period_ms, or a text such as 10/s or 5/24h"
 
-// rateText reads a rate that is a text; ok is false where that is noted as wrong.
+// rateText reads a rate in text form; ok is false if it is noted as wrong.
 func (rd *reader) rateText(path string, value json.RawMessage) (r shaper.Rate, ok bool) {
 	before := len(rd.Fields)
 	text := rd.text(path, value, 0, wire.MaxTypeBytes)

@@ -1,17 +1,15 @@
-// Package live keeps the figures that the dashboard and `sluice top` show in motion: of all tenants
-// together, of each in a table, of one in detail. A Hub reads them from the store while somebody
-// watches, once for all who watch. While nobody does it reads nothing or, with Remember, as much as
-// keeps the last minutes: so a page opened late does not begin empty.
+// Package live keeps the live figures of the dashboard and `sluice top`: sums over all tenants, a
+// table of tenants, and one tenant in detail. A Hub reads them from the store while there are
+// watches, once for all of them. Without watches it reads nothing or, with Remember, enough for a
+// history of the last minutes, so that a new page does not begin empty.
 //
-// What it promises: what a watcher takes is the latest there is; what it was too slow for is
-// skipped and never queued, so a client that hangs costs a few pointers. Those who watch are told
-// of a reading one after the other, spread over the time until the next one: dashboards that all
-// draw at one instant take the processor from what else their machine does. A scan goes through all
-// tenants in short scripts with rests between them, so that it takes at most about a fifth of Redis
-// while it runs and a twentieth over time, however many tenants there are: with many of them it
-// comes less often.
+// A watch takes the latest figures. It skips those for which it was too slow, so a client that
+// hangs costs a few pointers. Watches are notified one after the other, spread over the time until
+// the next reading, because dashboards that draw at one instant cause a peak of processor time. A
+// scan reads all tenants in short scripts with pauses between them. It takes at most about a fifth
+// of Redis while it runs and a twentieth over time: with many tenants, scans are rarer.
 //
-// What it leaves to others: who may watch, and how the figures are written (package api).
+// Package api decides who may watch, and encodes the figures.
 package live
 
 import (
@@ -33,11 +31,11 @@ const (
 	scanSeldom    = 5 * time.Second        // at the most, unless a scan takes longer
 	scanAge       = 10 * time.Second       // an older one is of no use to a new watcher
 	scanPart      = 64                     // tenants of one script: some 0.5 ms
-	scanShare     = 20                     // a scan may take one part in so many of the time
-	restShare     = 4                      // after a script there is rest for so many times as long
+	scanShare     = 20                     // a scan may take 1/scanShare of the time
+	restShare     = 4                      // the pause after a script is that many times as long
 	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
 	callCost      = 200 * time.Microsecond // that a script takes at the most, and
-	tenantCost    = 20 * time.Microsecond  // for each tenant it tells of: some 10 on a core of its own
+	tenantCost    = 20 * time.Microsecond  // for each tenant in it: some 10 on a core of its own
 	waitsMost     = 200                    // recent jobs of a route whose waits are sampled
 )
 
@@ -45,12 +43,12 @@ const (
 type Source interface {
 	// Totals sums over all tenants.
 	Totals(ctx context.Context) (queue.Totals, error)
-	// Workers tells who works and how late departures were.
+	// Workers reports the live workers and the lateness of departures.
 	Workers(ctx context.Context) (reports.Workers, error)
 	// DeadLetters counts those of all tenants, as of some seconds ago. It is not known before all
 	// tenants were gone through.
 	DeadLetters(ctx context.Context) (n int64, known bool)
-	// StoreHealth tells engine and version with an error, too.
+	// StoreHealth reports engine and version also with an error.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
 	// Scan returns a page of about most tenants; next is the cursor of the following page, ""
 	// starts and ends. A tenant may be returned twice.
@@ -120,7 +118,7 @@ type Hub struct {
 	stirred chan struct{} // it has happened
 }
 
-// New is a hub that at most so many may watch at once.
+// New returns a hub for at most that many watches.
 func New(source Source, most int) *Hub {
 	ctx, end := context.WithCancel(context.Background())
 	return &Hub{
@@ -129,7 +127,7 @@ func New(source Source, most int) *Hub {
 	}
 }
 
-// Close ends all watches and returns when nothing is read any more.
+// Close ends all watches and returns when the last read has ended.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.end()
@@ -137,19 +135,19 @@ func (h *Hub) Close() {
 	h.loops.Wait()
 }
 
-// View is what a watcher wants.
+// View selects the figures of a watch.
 type View struct {
 	Scan   bool   // figures of each tenant
-	Tenant string // to be told of in detail; empty for none
+	Tenant string // read in detail; empty for none
 }
 
-// Watch is one who watches. Its methods are for one goroutine.
+// Watch receives figures. Its methods are for one goroutine.
 type Watch struct {
 	hub   *Hub
 	view  View
-	phase time.Duration // after a reading, that it is told of it
+	phase time.Duration // from a reading to its notification
 	news  chan struct{}
-	told  News // guarded by the hub's lock
+	sent  News // guarded by the hub's lock
 }
 
 // Watch begins a watch; Close it. Errors: ErrTooMany, ErrClosed.
@@ -183,7 +181,7 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	return w, nil
 }
 
-// freePhase is the middle of the longest time between two readings in which nobody is told. It is
+// freePhase is the middle of the longest time between two readings without a notification. It is
 // called with the lock held.
 func (h *Hub) freePhase() time.Duration {
 	var taken []time.Duration
@@ -207,10 +205,10 @@ func (h *Hub) freePhase() time.Duration {
 	return (from + longest/2) % overviewEvery
 }
 
-// tell signals news in the phase of the watch, or at once while it waits for its first figures. It
-// is called with the lock held.
-func (w *Watch) tell() {
-	waits := w.told.Overview == nil || w.view.Scan && w.told.Scan == nil || w.view.Tenant != "" && w.told.Tenant == nil
+// notify signals news in the phase of the watch, or at once while it waits for its first figures.
+// It is called with the lock held.
+func (w *Watch) notify() {
+	waits := w.sent.Overview == nil || w.view.Scan && w.sent.Scan == nil || w.view.Tenant != "" && w.sent.Tenant == nil
 	if waits || w.phase == 0 {
 		signal(w.news)
 		return
@@ -250,7 +248,7 @@ func (w *Watch) News() <-chan struct{} { return w.news }
 // Ended is closed when the hub is.
 func (w *Watch) Ended() <-chan struct{} { return w.hub.ctx.Done() }
 
-// News is what there is of late; nil of what was told before.
+// News holds the latest figures; those that were sent before are nil.
 type News struct {
 	Overview *Overview
 	Scan     *Scan
@@ -263,14 +261,14 @@ func (w *Watch) Take() News {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var n News
-	if o := h.overview; o != w.told.Overview {
-		n.Overview, w.told.Overview = o, o
+	if o := h.overview; o != w.sent.Overview {
+		n.Overview, w.sent.Overview = o, o
 	}
-	if c := h.scan; w.view.Scan && c != w.told.Scan {
-		n.Scan, w.told.Scan = c, c
+	if c := h.scan; w.view.Scan && c != w.sent.Scan {
+		n.Scan, w.sent.Scan = c, c
 	}
-	if d := h.details[w.view.Tenant]; w.view.Tenant != "" && d != w.told.Tenant {
-		n.Tenant, w.told.Tenant = d, d
+	if d := h.details[w.view.Tenant]; w.view.Tenant != "" && d != w.sent.Tenant {
+		n.Tenant, w.sent.Tenant = d, d
 	}
 	return n
 }
@@ -299,22 +297,22 @@ func signal(c chan struct{}) {
 	}
 }
 
-// publish puts new figures into place for those whom they concern and tells them, unless there is
-// nobody left whom they concern, or the loop that they come from has ended.
+// publish stores new figures and notifies the watches that they concern. It does nothing if there
+// is no such watch, or if the loop that read the figures has ended.
 func (h *Hub) publish(ctx context.Context, concerns func(View) bool, put func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ctx.Err() != nil {
 		return
 	}
-	told := false
+	notified := false
 	for w := range h.watches {
 		if concerns(w.view) {
-			w.tell()
-			told = true
+			w.notify()
+			notified = true
 		}
 	}
-	if told {
+	if notified {
 		put()
 	}
 }

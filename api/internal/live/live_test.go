@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // source is a store that counts what it is asked.
 type source struct {
-	tenants, part int           // how many there are, and are told at once at the most
+	tenants, part int           // how many there are, and how many a scan returns at most
 	takes         time.Duration // for a part of a scan
 
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type source struct {
 
 func newSource() *source { return &source{tenants: 3, part: 1000, asked: map[string]int{}} }
 
-// ask notes a call and fails it as told.
+// ask notes a call and returns its scripted error.
 func (s *source) ask(call string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func TestOneReadingServesAll(t *testing.T) {
 			}
 			for _, w := range all {
 				if news := w.Take(); news.Overview == nil || news.Scan == nil || news.Tenant == nil || len(news.Scan.Briefs) != 3 {
-					t.Errorf("told %+v", news)
+					t.Errorf("got %+v", news)
 				}
 				w.Close()
 			}
@@ -192,9 +192,9 @@ func TestOneReadingServesAll(t *testing.T) {
 	}
 }
 
-// Watchers are told of a reading one after the other, whoever came and went before; only their
+// Watchers are notified of a reading one after the other, independent of earlier ones; only their
 // first figures come at once.
-func TestWatchersAreToldInTurn(t *testing.T) {
+func TestWatchersAreNotifiedInTurn(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		gone := begin(t, h, View{})
@@ -202,7 +202,7 @@ func TestWatchersAreToldInTurn(t *testing.T) {
 		for range 4 {
 			began := time.Now()
 			w := begin(t, h, View{Scan: true, Tenant: "acme"})
-			for w.told.Overview == nil || w.told.Scan == nil || w.told.Tenant == nil {
+			for w.sent.Overview == nil || w.sent.Scan == nil || w.sent.Tenant == nil {
 				<-w.News()
 				w.Take()
 			}
@@ -235,7 +235,7 @@ func TestWatchersAreToldInTurn(t *testing.T) {
 				next = at[i+1]
 			}
 			if apart := next - at[i]; apart < overviewEvery/8 || apart > overviewEvery/4 {
-				t.Errorf("told at %v", at)
+				t.Errorf("notified at %v", at)
 			}
 		}
 		for _, w := range all {
@@ -256,13 +256,13 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 		detailed := begin(t, h, View{Tenant: "acme"})
 		pass(5 * time.Second)
 		if news := plain.Take(); news.Overview == nil || news.Scan != nil || news.Tenant != nil {
-			t.Errorf("a plain watch is told %+v", news)
+			t.Errorf("a plain watch gets %+v", news)
 		}
 		if news := counting.Take(); news.Scan == nil || news.Tenant != nil {
-			t.Errorf("a watch of all is told %+v", news)
+			t.Errorf("a watch of all gets %+v", news)
 		}
 		if news := detailed.Take(); news.Scan != nil || news.Tenant == nil || news.Tenant.Tenant.Name != "acme" {
-			t.Errorf("a watch of one is told %+v", news)
+			t.Errorf("a watch of one gets %+v", news)
 		}
 		counting.Close()
 		detailed.Close()
@@ -278,7 +278,7 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	})
 }
 
-// A watcher that does not take for a while is told the latest once, and nothing of what came
+// A watcher that does not take for a while gets the latest once, and nothing of what came
 // between.
 func TestASlowWatcherSkips(t *testing.T) {
 	s := newSource()
@@ -296,7 +296,7 @@ func TestASlowWatcherSkips(t *testing.T) {
 		default:
 		}
 		if again := w.Take(); again != (News{}) {
-			t.Errorf("told again: %+v", again)
+			t.Errorf("got again: %+v", again)
 		}
 		pass(overviewEvery)
 		<-w.News()
@@ -375,7 +375,7 @@ func TestTheStoreIsAway(t *testing.T) {
 	})
 }
 
-func TestAFaultOfOnePartIsTold(t *testing.T) {
+func TestFaultOfOnePartIsReported(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		s.fail(errors.New("a fault"))
@@ -415,9 +415,9 @@ func TestOverviews(t *testing.T) {
 	})
 }
 
-// Who comes again soon, as a page that is reloaded, is shown what was read last at once; who comes
-// late is not.
-func TestWhoComesAgain(t *testing.T) {
+// TestReturningWatcher: a watcher that returns soon, as after a reload of the page, gets the last
+// figures at once. A later one does not.
+func TestReturningWatcher(t *testing.T) {
 	s := newSource()
 	s.takes = 100 * time.Millisecond
 	story(t, s, 10, func(t *testing.T, h *Hub) {

@@ -144,7 +144,8 @@ type recent struct {
 	waits []time.Duration
 }
 
-// detail reads a tenant. While the store is away nothing is told of it; the overview says why.
+// detail reads a tenant. While the store is unavailable there are no figures of it; the overview
+// has the error.
 func (h *Hub) detail(ctx context.Context, name string, waits map[string]*recent) {
 	t, err := h.source.Tenant(ctx, name)
 	if err != nil {

@@ -37,7 +37,7 @@ func (h *Hub) Remember() {
 	}
 }
 
-// Stir tells that jobs come, so that Remember samples at once. It costs next to nothing when they
+// Stir reports new jobs, so that Remember samples at once. It costs next to nothing when they
 // came before.
 func (h *Hub) Stir() {
 	if h.resting.Load() {

@@ -14,7 +14,7 @@ import (
 
 var perSecond = shaper.Rate{Limit: 1, Period: time.Second}
 
-// set changes what the source tells.
+// set changes the figures of the source.
 func (s *source) set(totals queue.Totals, briefs ...queue.Brief) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,9 @@ func TestRememberingManyIsRare(t *testing.T) {
 	})
 }
 
-// From the first job on the past is as fine as while somebody watches.
-func TestStirring(t *testing.T) {
+// TestHistoryIsFinerFromTheFirstJob: from the first job on, samples are as frequent as while
+// somebody watches.
+func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 	s := newSource()
 	s.set(queue.Totals{})
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -100,7 +101,7 @@ func TestStirring(t *testing.T) {
 	})
 }
 
-func TestThePastIsFinerWhileSomebodyWatches(t *testing.T) {
+func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		h.Remember()
@@ -137,8 +138,8 @@ func TestThePastIsFinerWhileSomebodyWatches(t *testing.T) {
 	})
 }
 
-// Looks hold what a plain list of scans would, in bounded memory.
-func TestLooks(t *testing.T) {
+// TestSamplesAgreeWithScans: the samples hold the figures of the scans, in bounded memory.
+func TestSamplesAgreeWithScans(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 40

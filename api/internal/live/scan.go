@@ -31,8 +31,7 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 	}
 }
 
-// take goes through all tenants once, and says how long the store was busy with it, as far as that
-// can be told from here.
+// take reads all tenants once, and estimates how long the store was busy with it.
 func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error) {
 	c = &Scan{}
 	var owed time.Duration // rest

@@ -1,4 +1,4 @@
-// Package ratelimit tells clients about limits: rate limit headers, Retry-After, and the turns of
+// Package ratelimit informs clients about limits: rate limit headers, Retry-After, and the turns of
 // clients that wait for a slot of a full queue. Packages of api that refuse requests import it.
 package ratelimit
 

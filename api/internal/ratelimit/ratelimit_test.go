@@ -77,7 +77,7 @@ func TestRetryAfterIsNeverEarlyAndScattered(t *testing.T) {
 			seen[s] = true
 		}
 		if len(seen) < 2 {
-			t.Errorf("%v: everyone is told %v", wait, seen)
+			t.Errorf("%v: all answers have %v", wait, seen)
 		}
 	}
 }

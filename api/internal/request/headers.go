@@ -23,8 +23,8 @@ const (
 
 const defaultTenant = "default"
 
-// Tenant is the tenant that the request names, or "default". The name is taken as it stands:
-// percent signs mean nothing.
+// Tenant is the tenant that the request names, or "default". The name is not decoded: percent signs
+// have no meaning.
 func Tenant(h http.Header) (string, error) {
 	values := h[TenantHeader]
 	switch len(values) {
@@ -37,8 +37,8 @@ func Tenant(h http.Header) (string, error) {
 	}
 }
 
-// CheckTenant is the 422 for a name that no tenant can have. A name that is not UTF-8 could not be
-// shown in JSON without becoming another one's.
+// CheckTenant is the 422 for an invalid name of a tenant. JSON would change a name that is not
+// UTF-8 into another one.
 func CheckTenant(field, name string) error {
 	rule := decode.TextRule(name, 1, wire.MaxTenantBytes)
 	if rule == "" && !utf8.ValidString(name) {
@@ -50,9 +50,9 @@ func CheckTenant(field, name string) error {
 	return nil
 }
 
-// IdempotencyKey is the key that the request carries, empty if none. What starts with a double
-// quote is a structured string (draft-ietf-httpapi-idempotency-key-header); anything else is its
-// raw bytes, because most clients send it bare.
+// IdempotencyKey is the key of the request, empty if none. A value that starts with a double quote
+// is a structured string (draft-ietf-httpapi-idempotency-key-header). Any other value is taken as
+// raw bytes, because most clients do not quote it.
 func IdempotencyKey(h http.Header) (string, error) {
 	values := h[KeyHeader]
 	if len(values) == 0 {
@@ -77,8 +77,8 @@ func IdempotencyKey(h http.Header) (string, error) {
 }
 
 // TraceParent is the trace that the request belongs to (W3C Trace Context), empty if the header
-// is absent or not valid, which the recommendation wants ignored. Of a version that is not known
-// yet, the parts that every version has are kept, as version 00.
+// is absent or invalid, as the recommendation requires. Of an unknown version, the parts that every
+// version has are kept, as version 00.
 func TraceParent(h http.Header) string {
 	values := h["Traceparent"]
 	if len(values) != 1 {
@@ -121,7 +121,7 @@ func (p Preference) Applied() string {
 }
 
 // Prefer reads wait=N out of the Prefer headers (RFC 7240) leniently: the first wait counts, more
-// than 30 counts as 30, and what cannot be read is no preference.
+// than 30 counts as 30, and an invalid value is no preference.
 func Prefer(h http.Header) Preference {
 	for _, value := range h["Prefer"] {
 		for _, one := range splitQuoted(value, ',') {
@@ -139,20 +139,19 @@ func Prefer(h http.Header) Preference {
 	return Preference{}
 }
 
-// wholeSeconds reads digits alone, of any length, bounded to the longest wait.
+// wholeSeconds reads only digits, of any number, and bounds the result to the longest wait.
 func wholeSeconds(s string) (int, bool) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
 		return 0, false
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil || n > wire.MaxWaitSeconds { // so many digits that it must be more
+	if err != nil || n > wire.MaxWaitSeconds { // more digits than fit
 		n = wire.MaxWaitSeconds
 	}
 	return n, true
 }
 
-// splitQuoted splits at sep where it does not stand inside a quoted string. There is always at
-// least one part.
+// splitQuoted splits at each sep outside of quoted strings. It returns at least one part.
 func splitQuoted(s string, sep byte) []string {
 	if strings.IndexByte(s, sep) < 0 {
 		return []string{s}
@@ -176,11 +175,11 @@ func splitQuoted(s string, sep byte) []string {
 // Revisions is the condition of a change. The zero value is none.
 type Revisions struct {
 	Listed    bool    // one of revisions must be the current one
-	Revisions []int64 // those of the entity tags that can be revisions at all
+	Revisions []int64 // the entity tags that are revisions
 }
 
 // IfMatch reads If-Match (RFC 9110): "*", or a list of entity tags, weak or strong, which quote a
-// revision. A tag that quotes something else is no error; it just never matches.
+// revision. A tag that quotes something else is no error, but never matches.
 func IfMatch(h http.Header) (Revisions, error) {
 	values := h["If-Match"]
 	if len(values) == 0 {
@@ -211,6 +210,5 @@ func IfMatch(h http.Header) (Revisions, error) {
 	return m, nil
 }
 
-// ETag names a revision. It stands for the tenant's settings; the figures beside them change
-// without it.
+// ETag names a revision. It identifies the tenant's settings; the figures change without it.
 func ETag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }

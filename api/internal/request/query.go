@@ -16,8 +16,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// List reads the query but for the tenant; whether the route exists and the cursor is one is for
-// others to say.
+// List reads the query without the tenant. It checks neither that the route exists nor the cursor.
 func List(query url.Values) (queue.List, error) {
 	l := queue.List{
 		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"), IdempotencyKey: query.Get("idempotency_key"),
@@ -67,7 +66,7 @@ func List(query url.Values) (queue.List, error) {
 	return l, wrongs.Err()
 }
 
-// PageLimit is how many items the client wants on a page.
+// PageLimit is the number of items that the client wants on a page.
 func PageLimit(query url.Values, otherwise, most int) (int, error) {
 	if !query.Has("limit") {
 		return otherwise, nil
@@ -80,7 +79,7 @@ func PageLimit(query url.Values, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// DefaultJobs is how many jobs a page has when the client does not say.
+// DefaultJobs is the default number of jobs on a page.
 const DefaultJobs = 100
 
 const CursorRule = "must be a next_cursor of an earlier page"

@@ -15,7 +15,7 @@ import (
 
 // Arrivals at other processes are counted from sample to sample, not in the half seconds in which
 // this process had some.
-func TestThePastKnowsOtherProcesses(t *testing.T) {
+func TestHistoryIncludesOtherProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := arrivals.New()
 		time.Sleep(2 * time.Minute) // nothing is known from the beginning

@@ -10,9 +10,9 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// EncodeWaiting writes what Encode would of a job of which no delivery has ended, with a
-// newline, and reports whether it could: it leaves names that must be escaped to Encode. Every
-// submission is answered so, and reflection took a twentieth of its processor time.
+// EncodeWaiting writes the same as Encode for a job without an ended delivery, with a newline. It
+// returns false for names that must be escaped, which are left to Encode. It answers every
+// submission, where reflection took a twentieth of the processor time.
 func EncodeWaiting(buf *bytes.Buffer, j *wire.Job) bool {
 	if j.LastError != nil || j.AttemptLog != nil || j.Response != nil || !isPlain(j.Tenant) || !isPlain(j.Route) || !isPlain(j.Type) {
 		return false
@@ -52,7 +52,7 @@ func EncodeWaiting(buf *bytes.Buffer, j *wire.Job) bool {
 	return true
 }
 
-// isPlain reports whether a string stands in JSON as it is.
+// isPlain reports whether a string needs no escaping in JSON.
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -62,8 +62,7 @@ func isPlain(s string) bool {
 	return true
 }
 
-// Encode writes v with a newline after it, and characters that mean something in HTML as they
-// are.
+// Encode writes v and a newline. It does not escape HTML characters.
 func Encode(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

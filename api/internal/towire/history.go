@@ -33,7 +33,7 @@ func TenantHistory(d *live.Detail, hub *live.Hub, log *arrivals.Log) wire.Tenant
 	out := wire.TenantHistory{Tenant: d.Tenant.Name}
 	var samples []sample
 	for _, l := range hub.PastOf(d) {
-		out.Looks = append(out.Looks, wire.PastTenant{
+		out.Samples = append(out.Samples, wire.PastTenant{
 			At: l.At.UTC(), Gap: l.Gap, Depth: l.Depth, Running: l.Running, Capacity: l.Capacity,
 			OldestWaitMS: l.OldestWait.Milliseconds(), Rate: l.Rate, Strictest: l.Strictest, EffectiveRate: l.Effective,
 			Admitted: l.Admitted, Rejected: l.Rejected, Departed: l.Departed,

@@ -14,8 +14,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Job is the job in its JSON form. A job of which only the key is known has no state; it has
-// ended long ago.
+// Job is the job in its JSON form. A job without a state has ended long ago: only its key is left.
 func Job(j queue.Job) *wire.Job {
 	out := &wire.Job{
 		ID:             j.ID,
@@ -52,7 +51,7 @@ func Job(j queue.Job) *wire.Job {
 	return out
 }
 
-// OperatorJob is the job as operators see it: with what its upstream's clients must not learn.
+// OperatorJob is the job as operators see it, with details that clients must not get.
 func OperatorJob(j queue.Job) *wire.Job {
 	out := Job(j)
 	if j.LastError != nil {
@@ -63,8 +62,8 @@ func OperatorJob(j queue.Job) *wire.Job {
 
 var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
 
-// outcomeOf names how the i-th delivery of the log ended. The log has what the worker asked for; a
-// hold that found no free one left may have made the job dead instead.
+// outcomeOf names the outcome of the i-th delivery in the log. The log has the outcome that the
+// worker requested. A hold beyond the free ones may have made the job dead instead.
 func outcomeOf(j queue.Job, i int) string {
 	a := j.Log[i]
 	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
@@ -73,7 +72,7 @@ func outcomeOf(j queue.Job, i int) string {
 	return outcomeNames[a.Event]
 }
 
-// responseOf keeps text as it is; whatever JSON could not repeat byte for byte goes as base64.
+// responseOf keeps text, and encodes as base64 what JSON cannot represent byte for byte.
 func responseOf(r *queue.Response) *wire.Response {
 	out := &wire.Response{Status: r.Status, Headers: r.Headers, Body: string(r.Body), BodyTruncated: r.Truncated}
 	if out.Headers == nil {
@@ -85,8 +84,8 @@ func responseOf(r *queue.Response) *wire.Response {
 	return out
 }
 
-// UTC is the time in UTC; the zero time stays zero. What is stored may be later than
-// decode.LastTime, and is shown as that.
+// UTC is the time in UTC; the zero time stays zero. A stored time later than decode.LastTime is
+// shown as decode.LastTime.
 func UTC(t time.Time) time.Time {
 	switch {
 	case t.IsZero():

@@ -47,7 +47,7 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	return out
 }
 
-// ByTrouble orders routes, those first that need a look.
+// ByTrouble orders routes, failing ones first.
 func ByTrouble(a, b wire.RouteLine) int {
 	states := []string{"open", "half-open", "closed"}
 	return cmp.Or(
@@ -56,7 +56,7 @@ func ByTrouble(a, b wire.RouteLine) int {
 	)
 }
 
-// storeError says why the store is not ok, without what only a log may tell.
+// storeError is the reason why the store is not ok, without details that only the log may have.
 func storeError(err error) string {
 	text := err.Error()
 	switch {
@@ -90,8 +90,8 @@ func TenantNow(d *live.Detail) wire.TenantNow {
 // fineMS is a time in milliseconds with three digits after the point: these are often below one.
 func fineMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())) / 1000 }
 
-// Firsts are the first n in order. It keeps no more than twice as many in order at a time, for
-// there may be thousands.
+// Firsts returns the first n in order. It sorts at most 2n at a time, because there may be
+// thousands.
 func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	if n <= 0 {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// firsts is a sort that is cut.
-func TestFirsts(t *testing.T) {
+// TestFirstsAgreeWithSort: Firsts returns the beginning of the sorted list.
+func TestFirstsAgreeWithSort(t *testing.T) {
 	for range 200 {
 		list := make([]int, rand.IntN(60))
 		for i := range list {
@@ -33,7 +33,7 @@ func TestStoreErrors(t *testing.T) {
 		"dial tcp 10.1.2.3:6379: connection refused": "cannot be reached",
 	} {
 		if got := storeError(fmt.Errorf("%w: %s", queue.ErrUnavailable, text)); got != want {
-			t.Errorf("%s is told as %q, want %q", text, got, want)
+			t.Errorf("%s is shown as %q, want %q", text, got, want)
 		}
 	}
 	if got := storeError(fmt.Errorf("x: %w", context.DeadlineExceeded)); got != "no answer in time" {

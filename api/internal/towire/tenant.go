@@ -39,7 +39,7 @@ func policy(p shaper.Policy, sources map[string]string) wire.Policy {
 	return out
 }
 
-// heldUntil is when the hold ends, zero where there is none.
+// heldUntil is the end of the hold, zero if there is none.
 func heldUntil(f queue.Figures) time.Time {
 	if f.HeldUntil.IsZero() {
 		return time.Time{}

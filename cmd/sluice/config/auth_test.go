@@ -154,7 +154,7 @@ auth:
 	}
 }
 
-// With clients told apart the API may listen anywhere; with nobody told apart it needs to be said.
+// With authentication the API may listen anywhere; without it, that needs a setting.
 func TestPublicAPI(t *testing.T) {
 	const public = route + "api: { listen: \"0.0.0.0:8080\" }\n"
 	for section, wanted := range map[string]bool{"": false, "auth: { mode: none }": false, "auth: { mode: keys }": true, "auth: { mode: [guest] }": true} {

@@ -131,8 +131,8 @@ func TestRouteURLProblems(t *testing.T) {
 	}
 }
 
-// What a newcomer writes first is refused with what was probably meant.
-func TestMeant(t *testing.T) {
+// TestSuggestions: a common mistake of a new user is refused with a suggestion.
+func TestSuggestions(t *testing.T) {
 	for setting, want := range map[string]string{
 		"api: { listen: 8080 }":                       "is 127.0.0.1:8080 meant?",
 		"api: { listen: \":8080\" }":                  "",

@@ -161,7 +161,7 @@ func TestCollectorThatHangs(t *testing.T) {
 	}
 }
 
-func TestOff(t *testing.T) {
+func TestTracingIsOff(t *testing.T) {
 	traces, err := Open(t.Context(), Config{})
 	if traces != nil || err != nil || traces.Tracer() != nil {
 		t.Errorf("%v, %v", traces, err)

@@ -46,7 +46,7 @@ func TestIDsSortByTime(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoID(t *testing.T) {
+func TestInvalidIDs(t *testing.T) {
 	id, err := newID(5)
 	if err != nil {
 		t.Fatal(err)

@@ -34,9 +34,8 @@ func (s subject) keys(shard ShardKeys) map[string]string {
 	}
 }
 
-// TestKeysTellSubjectsApart: two keys are equal only if they are of one kind and about the same
-// subject.
-func TestKeysTellSubjectsApart(t *testing.T) {
+// TestKeysAreUniquePerSubject: two keys are equal only if they have the same kind and subject.
+func TestKeysAreUniquePerSubject(t *testing.T) {
 	shard := NewKeyspace(1).Shard(0)
 	ofTenant := map[string]bool{"policy": true, "history": true, "names": true, "keys": true, "lines": true}
 	rapid.Check(t, func(t *rapid.T) {
@@ -166,9 +165,9 @@ func TestClusterSlot(t *testing.T) {
 	}
 }
 
-// TestSlotsAsRedisSaysThem asks a server in cluster mode for the slot of every kind of key, for
+// TestSlotsAgreeWithRedis asks a server in cluster mode for the slot of every kind of key, for
 // names that try to break out.
-func TestSlotsAsRedisSaysThem(t *testing.T) {
+func TestSlotsAgreeWithRedis(t *testing.T) {
 	options, err := redis.ParseURL(redistest.Start(t, "--cluster-enabled", "yes").URL())
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
-// Package limitertest is the conformance suite of limiter.Store: what a store promises, each
-// promise one small named test. It runs on every store; a new promise is written down here first.
+// Package limitertest is the conformance suite of limiter.Store: one named test per promise of a
+// store. It runs on every store; a new promise is added here first.
 //
-// Time is real here, for a store owns its clock. So the tests either have policies in whose period
-// nothing comes back while they run, or ask until what they wait for has come. What a decision says
-// to the microsecond is tested with the pure functions, and with the scripts.
+// A store owns its clock, so time is real here. The tests either use policies that restore nothing
+// while they run, or repeat a call until it succeeds. The microseconds of decisions are tested with
+// the pure functions and with the scripts.
 package limitertest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Run runs the suite. Every test gets a store of its own from fresh, which must end with that test.
+// Run runs the suite. fresh makes a store for each test, which must end with that test.
 func Run(t *testing.T, fresh func(t *testing.T) limiter.Store) {
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		t.Run(name, func(t *testing.T) {
@@ -41,24 +41,24 @@ func Run(t *testing.T, fresh func(t *testing.T) limiter.Store) {
 
 var tests = map[string]func(*suite){
 	"the limit passes, then nothing":               theLimit,
-	"a question takes nothing":                     questions,
+	"a cost of 0 takes nothing":                    questions,
 	"more than the limit never passes":             neverFits,
-	"keys and rules are counted apart":             apart,
+	"keys and rules have separate counts":          apart,
 	"any text may be a key":                        anyText,
-	"a changed policy begins anew":                 changed,
-	"it passes again when the decision says":       again,
-	"a key that is cleared is as if never used":    cleared,
+	"a changed policy starts with a fresh state":   changed,
+	"it passes after retry-after":                  again,
+	"a cleared key is fresh":                       cleared,
 	"a thousand callers get the limit":             thousand,
-	"no window holds more than the policy says":    windows,
+	"no window exceeds the policy":                 windows,
 	"a block is listed, and cleared":               blocked,
 	"a list of blocked keys is bounded and sorted": blockedList,
-	"a policy that is not legal is an error":       illegal,
+	"an illegal policy is an error":                illegal,
 }
 
-// ofBlocks are the tests for which a policy must have a block.
+// ofBlocks are the tests that need a policy with a block.
 var ofBlocks = map[string]bool{"a block is listed, and cleared": true, "a list of blocked keys is bounded and sorted": true}
 
-// suite is one test with a store in which nothing but the test's own calls happens.
+// suite is one test with its own store.
 type suite struct {
 	*testing.T
 	ctx       context.Context
@@ -66,7 +66,7 @@ type suite struct {
 	algorithm limiter.Algorithm
 }
 
-// slow is a policy under which nothing comes back during a test, nor does a window end.
+// slow is a policy that restores nothing during a test, and whose window does not end.
 func (s *suite) slow(limit int64) limiter.Rule {
 	return s.rule(limit, shaper.MaxPeriod)
 }
@@ -179,10 +179,10 @@ func again(s *suite) {
 	}
 	for !s.take(r, "k", 2).Allowed {
 	}
-	// Before the answer the store's clock had not come to the instant of it yet, so this is the
-	// least that has passed there.
+	// The refusal was decided before its answer arrived, so at least this time has passed on the
+	// store's clock.
 	if passed := time.Since(before); passed < refused.RetryAfter-time.Millisecond {
-		s.Errorf("it passed after %v, told was %v", passed, refused.RetryAfter)
+		s.Errorf("it passed after %v, retry-after was %v", passed, refused.RetryAfter)
 	}
 }
 
@@ -206,7 +206,7 @@ func cleared(s *suite) {
 	}
 }
 
-// Callers of the tests with many.
+// Callers in the concurrent tests.
 const goroutines, callers = 64, 1000
 
 func thousand(s *suite) {
@@ -228,13 +228,13 @@ func thousand(s *suite) {
 		})
 	}
 	wg.Wait()
-	// The buckets regain a token in no less than four days.
+	// The buckets regain a token after at least four days.
 	if allowed.Load() != limit {
 		s.Errorf("%d of %d callers passed, the limit is %d", allowed.Load(), callers, limit)
 	}
 }
 
-// Most is what a limiter lets pass at most within any window of one period.
+// Most is the greatest cost that a limiter allows within any window of one period.
 func Most(p limiter.Policy) int64 {
 	switch p.Algorithm {
 	case limiter.FixedWindow:
@@ -248,8 +248,8 @@ func Most(p limiter.Policy) int64 {
 	}
 }
 
-// windows sends callers for as long as several windows last. What was asked and answered within one
-// period was decided in it, so that must not be more than the policy promises of any.
+// windows sends requests for several windows. Requests that were sent and answered within one
+// period were decided in it, so their number must not exceed the policy.
 func windows(s *suite) {
 	r := s.rule(20, 100*time.Millisecond)
 	type passed struct{ asked, answered time.Duration }
@@ -308,14 +308,14 @@ func blocked(s *suite) {
 		s.Errorf("before an overflow: %v", list)
 	}
 	if d := s.take(r, "k", 3); d.RetryAfter != 0 || len(s.blocks(r, 10)) != 0 {
-		s.Errorf("what can never pass blocks: %+v", d)
+		s.Errorf("a cost above the limit blocks: %+v", d)
 	}
 	first := s.take(r, "k", 1)
 	if second := s.take(r, "k", 1); first.Allowed || second.Allowed || second.RetryAfter > first.RetryAfter {
-		s.Errorf("a try prolongs the block: %+v, then %+v", first, second)
+		s.Errorf("a request extends the block: %+v, then %+v", first, second)
 	}
 	if d := s.take(r, "k", 0); d.Allowed || d.Remaining != 0 {
-		s.Errorf("a question while blocked: %+v", d)
+		s.Errorf("a cost of 0 while blocked: %+v", d)
 	}
 	list := s.blocks(r, 10)
 	if len(list) != 1 || list[0].Key != "k" || list[0].Left <= 0 || list[0].Left > time.Hour {
@@ -344,7 +344,7 @@ func blockedList(s *suite) {
 		s.take(r, fmt.Sprint("k", i), 1)
 	}
 	if n := len(s.blocks(r, 0)); n != 0 {
-		s.Errorf("%d, none were asked for", n)
+		s.Errorf("%d of a limit of 0", n)
 	}
 	list := s.blocks(r, 12)
 	if len(list) != 12 || !slices.IsSortedFunc(list, func(a, b limiter.Blocked) int { return int(a.Left - b.Left) }) {

@@ -1,8 +1,8 @@
-// Package picture draws simulated runs: arrivals above, departures below, what waits between them,
-// and refusals marked. It is apart from package simulate so that the simulator imports no drawing.
+// Package picture draws simulated runs: arrivals, departures and depth, with refusals marked. It is
+// separate so that package simulate imports no drawing.
 //
-// The colours are those of Okabe and Ito, which people with any colour vision tell apart; nothing
-// is told by colour alone.
+// The colours are those of Okabe and Ito, which people with any colour vision can distinguish. No
+// information is in colour alone.
 package picture
 
 import (
@@ -43,7 +43,7 @@ var (
 	gridColour      = color.RGBA{R: 225, G: 225, B: 225, A: 255}
 )
 
-// width is that of every picture; the height is as many panels need.
+// width is that of every picture; the height depends on the panels.
 const (
 	width       = 23 * vg.Centimeter
 	panelHeight = 4.2 * vg.Centimeter
@@ -51,11 +51,11 @@ const (
 	footHeight  = 1.2 * vg.Centimeter // for the name and the labels of the time axis
 )
 
-// steps is how many steps of time a picture shows: enough to see what happens within a period, few
-// enough to be drawn apart.
+// steps is the number of time steps of a picture: enough to show a single period, few enough to be
+// distinct.
 const steps = 500
 
-// newPanel is an empty plot in the manner of all panels.
+// newPanel returns an empty plot in the style of all panels.
 func newPanel(title, y string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
@@ -76,7 +76,7 @@ func newPanel(title, y string) *plot.Plot {
 	return p
 }
 
-// ticks labels an axis with round numbers, at most so many.
+// ticks labels an axis with round numbers, at most that many.
 type ticks struct{ most float64 }
 
 // Ticks implements plot.Ticker.
@@ -110,7 +110,7 @@ func bound(from, to, y float64) *plotter.Line {
 	}
 }
 
-// rug marks along the upper edge of a panel the steps in which something was refused.
+// rug marks the steps with refusals along the upper edge of a panel.
 type rug struct {
 	refused []int64
 	step    float64
@@ -148,7 +148,7 @@ func swatch(c *draw.Canvas, colour color.Color) {
 	c.FillPolygon(colour, []vg.Point{{X: c.Min.X, Y: bottom}, {X: c.Max.X, Y: bottom}, {X: c.Max.X, Y: top}, {X: c.Min.X, Y: top}})
 }
 
-// timeUnit is the unit in which a span is told along an axis.
+// timeUnit is the unit of a time axis for a span.
 func timeUnit(span time.Duration) (name string, unit time.Duration) {
 	switch {
 	case span >= 72*time.Hour:
@@ -193,7 +193,7 @@ func stack(w io.Writer, f Format, panels []*plot.Plot, height vg.Length) error {
 	var file bytes.Buffer
 	_, err := canvas.WriteTo(&file)
 	if err == nil {
-		// Where there is no Liberation Sans, a font of the same widths.
+		// Fallbacks with the widths of Liberation Sans.
 		_, err = w.Write(bytes.ReplaceAll(file.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
 	}
 	if err != nil {

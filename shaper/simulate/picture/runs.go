@@ -12,11 +12,11 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// errNoRuns is what a picture of nothing is refused with.
+// errNoRuns is the error of a picture without runs.
 var errNoRuns = errors.New("draw: there is no run")
 
 // Run draws one run: its arrivals with the refused ones on top, its departures with the rate, and,
-// if it has a queue, what waits in it and the capacity.
+// if it has a queue, the depth and the capacity.
 func Run(w io.Writer, f Format, r *simulate.Run) error {
 	if r == nil || len(r.Trace) == 0 {
 		return errNoRuns
@@ -38,11 +38,11 @@ func Run(w io.Writer, f Format, r *simulate.Run) error {
 
 	panels := []*plot.Plot{arrivals, departures}
 	if r.Capacity > 0 {
-		title := fmt.Sprintf("Depth: at most %d of %d places; 99 %% waited at most %v, the longest %v",
+		title := fmt.Sprintf("Depth: at most %d, capacity %d; 99 %% waited at most %v, the longest %v",
 			report.PeakDepth, r.Capacity, short(report.WaitP99), short(report.WaitMax))
 		depth := newPanel(title, "jobs")
 		depth.Add(area(axis.counts(s.Depth), depthColour))
-		// A capacity far above what waits would leave nothing to see.
+		// A capacity far above the depth would hide the depth.
 		if float64(r.Capacity) <= 4*float64(report.PeakDepth) {
 			depth.Add(axis.bound(float64(r.Capacity)))
 			depth.Legend.Add("capacity", axis.bound(0))
@@ -53,8 +53,8 @@ func Run(w io.Writer, f Format, r *simulate.Run) error {
 	return stack(w, f, panels, panelHeight)
 }
 
-// Comparison draws the arrivals of one trace, and below them what each run made of it, all with the
-// same scale.
+// Comparison draws the arrivals of one trace, and below them the departures of each run, all with
+// the same scale.
 func Comparison(w io.Writer, f Format, runs []*simulate.Run) error {
 	if len(runs) == 0 || len(runs[0].Trace) == 0 {
 		return errNoRuns
@@ -93,7 +93,7 @@ func Comparison(w io.Writer, f Format, runs []*simulate.Run) error {
 	return stack(w, f, panels, rowHeight)
 }
 
-// timeAxis lays series along an axis of time.
+// timeAxis maps series to a time axis.
 type timeAxis struct {
 	name     string
 	step     float64 // in units of the axis
@@ -106,8 +106,8 @@ func newTimeAxis(s simulate.Series) timeAxis {
 	return timeAxis{name: name, step: float64(s.Step) / float64(unit), steps: len(s.Arrived), duration: s.Step}
 }
 
-// counts are the values of a series over time, but for those that repeat the one before; the last
-// is there twice, for its step to have a width.
+// counts are the points of a series over time, without repeated values. The last value has two
+// points, which give its step a width.
 func (a timeAxis) counts(values []int64) plotter.XYs {
 	var xys plotter.XYs
 	for i, v := range values {
@@ -118,7 +118,7 @@ func (a timeAxis) counts(values []int64) plotter.XYs {
 	return append(xys, plotter.XY{X: float64(len(values)) * a.step, Y: float64(values[len(values)-1])})
 }
 
-// rates are the values of a series as so many a second.
+// rates are the values of a series per second.
 func (a timeAxis) rates(values []int64) plotter.XYs {
 	xys := a.counts(values)
 	for i := range xys {
@@ -129,7 +129,7 @@ func (a timeAxis) rates(values []int64) plotter.XYs {
 
 func (a timeAxis) bound(y float64) *plotter.Line { return bound(0, float64(a.steps)*a.step, y) }
 
-// lay gives the panels the same axis of time, labelled below the last, and room above the highest
+// lay gives the panels the same time axis, labelled below the last, and a margin above the highest
 // value.
 func (a timeAxis) lay(panels []*plot.Plot) {
 	for i, p := range panels {
@@ -164,7 +164,7 @@ func less(a, b []int64) []int64 {
 	return out
 }
 
-// short is a duration as a person would say it.
+// short formats a duration briefly.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d >= 100*time.Second:

@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// TradeOff draws what capacity and what wait each rate of a recommendation needs, with the
-// recommended one marked.
+// TradeOff draws the capacity and the wait for each rate of a recommendation, with the recommended
+// one marked.
 func TradeOff(w io.Writer, f Format, r simulate.Recommendation, g simulate.Goals) error {
 	if len(r.Curve) == 0 {
 		return errNoRuns
@@ -29,9 +29,9 @@ func TradeOff(w io.Writer, f Format, r simulate.Recommendation, g simulate.Goals
 	low, high := capacity[0].X, capacity[len(capacity)-1].X
 	chosen := float64(r.Rate.Limit)
 
-	above := newPanel(fmt.Sprintf("Smallest capacity that refuses at most %.4g %%", 100*g.MaxRefused), "places")
+	above := newPanel(fmt.Sprintf("Smallest capacity that refuses at most %.4g %%", 100*g.MaxRefused), "jobs")
 	above.Add(line(capacity, depthColour), dot(chosen, float64(r.Capacity), depthColour))
-	above.Legend.Add(fmt.Sprintf("recommended: %v, %d places", r.Rate, r.Capacity), dot(0, 0, depthColour))
+	above.Legend.Add(fmt.Sprintf("recommended: %v, capacity %d", r.Rate, r.Capacity), dot(0, 0, depthColour))
 
 	below := newPanel("Wait that 99 % do not exceed at that capacity", "seconds")
 	below.Add(line(wait, departureColour), dot(chosen, r.WaitP99.Seconds(), departureColour))

@@ -8,7 +8,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-func TestThereAndBack(t *testing.T) {
+func TestTicketRoundTrip(t *testing.T) {
 	want := Ticket{Ref: queue.LeaseRef{ID: "06ah2k0000000000000000000g0f", Epoch: 31}, Within: 90 * time.Minute, MaxAttempts: 5}
 	id := TaskID(want.Ref)
 	if id != "06ah2k0000000000000000000g0f:31" {
@@ -20,8 +20,8 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestStrangers are tasks that are not to be touched.
-func TestStrangers(t *testing.T) {
+// TestTasksThatAreNotTouched: tasks of others are left unchanged.
+func TestTasksThatAreNotTouched(t *testing.T) {
 	ours := Ticket{Ref: queue.LeaseRef{ID: "a", Epoch: 1}, Within: time.Hour, MaxAttempts: 1}.Headers()
 	with := func(name, value string) map[string]string {
 		h := maps.Clone(ours)

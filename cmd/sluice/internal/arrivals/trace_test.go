@@ -86,7 +86,7 @@ func FuzzParseShare(f *testing.F) {
 	})
 }
 
-func TestWriteFileTellsWhatFailed(t *testing.T) {
+func TestWriteFileNamesTheFailure(t *testing.T) {
 	failure := errors.New("no more paper")
 	fails := func(io.Writer) error { return failure }
 	if err := writeFile(filepath.Join(t.TempDir(), "a"), fails); !errors.Is(err, failure) {

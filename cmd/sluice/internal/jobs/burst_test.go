@@ -68,7 +68,7 @@ func TestBurstFailures(t *testing.T) {
 		ctx  context.Context
 		b    burst
 	}{
-		{"no verdict", t.Context(), burst{submit: fail(errors.New("connection refused"))}},
+		{"no result", t.Context(), burst{submit: fail(errors.New("connection refused"))}},
 		{"another refusal", t.Context(), burst{submit: fail(&refusedError{kind: "draining", err: errors.New("x")})}},
 		{"dead jobs", t.Context(), burst{submit: upTo(2), follow: true, await: endedAs("dead")}},
 		{"no job ends", t.Context(), burst{submit: upTo(2), follow: true, patience: time.Millisecond, await: never}},

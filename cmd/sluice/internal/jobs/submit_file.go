@@ -37,7 +37,7 @@ type feed struct {
 	prefix   string        // of the idempotency keys of lines without one; empty: none
 	wait     bool          // for capacity while the queue is full
 	patience time.Duration // with a server that fails
-	send     func(ctx context.Context, jobs []json.RawMessage) ([]wire.BatchVerdict, error)
+	send     func(ctx context.Context, jobs []json.RawMessage) ([]wire.JobResult, error)
 	tally    *console.Tally
 
 	pending  []submission // read and without an outcome, in order
@@ -206,7 +206,7 @@ const maxLine = maxBatchBytes - 4<<10
 
 // settle counts the outcomes of a batch. It returns how long to wait for capacity, 0 if all lines
 // have an outcome.
-func (f *feed) settle(batch []submission, outcomes []wire.BatchVerdict) (pause time.Duration) {
+func (f *feed) settle(batch []submission, outcomes []wire.JobResult) (pause time.Duration) {
 	var kept []submission
 	for i, v := range outcomes {
 		s := batch[i]
@@ -335,7 +335,7 @@ func (c *SubmitCmd) submitFile(a *console.App) error {
 	f := &feed{
 		lines:  feedLines(ctx, newLineReader(in, maxLine)),
 		prefix: c.KeyPrefix, wait: !c.NoWait, patience: c.Timeout, tally: t,
-		send: func(ctx context.Context, jobs []json.RawMessage) ([]wire.BatchVerdict, error) {
+		send: func(ctx context.Context, jobs []json.RawMessage) ([]wire.JobResult, error) {
 			return remote.SubmitRaw(ctx, c.Tenant, jobs, false)
 		},
 	}

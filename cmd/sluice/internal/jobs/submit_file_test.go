@@ -31,19 +31,19 @@ func numbered(n int) string {
 
 // intake is a server for batches that keeps what it takes.
 type intake struct {
-	t       *testing.T
-	began   time.Time
-	room    int           // places
-	frees   time.Duration // how often one frees; 0: never
-	taken   int
-	order   []string       // payloads, in order
-	keys    map[string]int // idempotency key → jobs with it
-	sizes   []int          // of the requests
-	refuse  func(request int, jobs []wire.BatchJob) error
-	verdict func(job wire.BatchJob) (wire.BatchVerdict, bool)
+	t      *testing.T
+	began  time.Time
+	room   int           // places
+	frees  time.Duration // how often one frees; 0: never
+	taken  int
+	order  []string       // payloads, in order
+	keys   map[string]int // idempotency key → jobs with it
+	sizes  []int          // of the requests
+	refuse func(request int, jobs []wire.BatchJob) error
+	result func(job wire.BatchJob) (wire.JobResult, bool)
 }
 
-func (in *intake) send(_ context.Context, jobs []json.RawMessage) ([]wire.BatchVerdict, error) {
+func (in *intake) send(_ context.Context, jobs []json.RawMessage) ([]wire.JobResult, error) {
 	in.sizes = append(in.sizes, len(jobs))
 	bytes := client.BatchFrame
 	parsed := make([]wire.BatchJob, len(jobs))
@@ -65,11 +65,11 @@ func (in *intake) send(_ context.Context, jobs []json.RawMessage) ([]wire.BatchV
 	if in.frees > 0 {
 		room += int(time.Since(in.began) / in.frees)
 	}
-	out := make([]wire.BatchVerdict, len(jobs))
+	out := make([]wire.JobResult, len(jobs))
 	for i, job := range parsed {
 		out[i].Status = 202
-		if in.verdict != nil {
-			if v, is := in.verdict(job); is {
+		if in.result != nil {
+			if v, is := in.result(job); is {
 				out[i] = v
 				continue
 			}
@@ -114,13 +114,13 @@ func (in *intake) inOrder(n int) bool {
 }
 
 // paused refuses the payload once, as a tenant that is paused does.
-func paused(payload string) func(wire.BatchJob) (wire.BatchVerdict, bool) {
+func paused(payload string) func(wire.BatchJob) (wire.JobResult, bool) {
 	first := true
-	return func(job wire.BatchJob) (wire.BatchVerdict, bool) {
+	return func(job wire.BatchJob) (wire.JobResult, bool) {
 		refused := first && string(job.Payload) == payload
 		first = first && !refused
 		capacity := int64(5)
-		v := wire.BatchVerdict{Problem: problem(429, "queue-full").Problem}
+		v := wire.JobResult{Problem: problem(429, "queue-full").Problem}
 		v.Capacity = &capacity
 		return v, refused
 	}
@@ -162,24 +162,24 @@ func TestSubmitFile(t *testing.T) {
 		{name: "a queue that is slow beyond all patience", text: numbered(10), in: intake{room: 4, frees: 100 * time.Hour},
 			want: feedSummary{Lines: 10, Admitted: 10}, least: 600 * time.Hour},
 		{name: "a queue that cannot say when", text: numbered(2), want: feedSummary{Lines: 2, Admitted: 2}, least: pausedPause, sizes: []int{2, 1},
-			in: intake{verdict: paused(`{"n":2}`)}},
-		{name: "a queue that takes nothing", text: numbered(1), in: intake{verdict: func(wire.BatchJob) (wire.BatchVerdict, bool) {
+			in: intake{result: paused(`{"n":2}`)}},
+		{name: "a queue that takes nothing", text: numbered(1), in: intake{result: func(wire.BatchJob) (wire.JobResult, bool) {
 			none := int64(0)
-			return wire.BatchVerdict{Problem: wire.Problem{Type: "urn:sluice:problem:queue-full", Status: 429, Capacity: &none}}, true
+			return wire.JobResult{Problem: wire.Problem{Type: "urn:sluice:problem:queue-full", Status: 429, Capacity: &none}}, true
 		}}, named: "line 1", want: feedSummary{Lines: 1, Refused: map[string]int{"queue-full": 1}}},
 		{name: "single refusals", text: numbered(3), named: "line 2", want: feedSummary{Lines: 3, Admitted: 2, Refused: map[string]int{"deadline-unreachable": 1}},
-			in: intake{verdict: func(job wire.BatchJob) (wire.BatchVerdict, bool) {
-				return wire.BatchVerdict{Problem: problem(422, "deadline-unreachable").Problem}, string(job.Payload) == `{"n":2}`
+			in: intake{result: func(job wire.BatchJob) (wire.JobResult, bool) {
+				return wire.JobResult{Problem: problem(422, "deadline-unreachable").Problem}, string(job.Payload) == `{"n":2}`
 			}}},
 		{name: "malformed lines", text: numbered(5), named: "cost (string) breaks a rule; breaks a rule", sizes: []int{5},
 			want: feedSummary{Lines: 5, Admitted: 4, Refused: map[string]int{"invalid-request": 1}},
-			in: intake{verdict: func(job wire.BatchJob) (wire.BatchVerdict, bool) {
-				return wire.BatchVerdict{Problem: problem(422, "invalid-request", field("cost"), field("body")).Problem}, string(job.Payload) == `{"n":3}`
+			in: intake{result: func(job wire.BatchJob) (wire.JobResult, bool) {
+				return wire.JobResult{Problem: problem(422, "invalid-request", field("cost"), field("body")).Problem}, string(job.Payload) == `{"n":3}`
 			}}},
 		{name: "a payload that never fits", text: numbered(3), named: "line 2", sizes: []int{3},
 			want: feedSummary{Lines: 3, Admitted: 2, Refused: map[string]int{"never-fits": 1}},
-			in: intake{verdict: func(job wire.BatchJob) (wire.BatchVerdict, bool) {
-				return wire.BatchVerdict{Problem: problem(429, "never-fits").Problem}, string(job.Payload) == `{"n":2}`
+			in: intake{result: func(job wire.BatchJob) (wire.JobResult, bool) {
+				return wire.JobResult{Problem: problem(429, "never-fits").Problem}, string(job.Payload) == `{"n":2}`
 			}}},
 		{name: "a gateway that takes less", text: numbered(5), want: feedSummary{Lines: 5, Admitted: 5},
 			in: intake{refuse: func(_ int, jobs []wire.BatchJob) error {

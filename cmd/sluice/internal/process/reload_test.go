@@ -63,7 +63,7 @@ func (r *reloading) write(file string) {
 	}
 }
 
-func (r *reloading) looks(n int) {
+func (r *reloading) checks(n int) {
 	for range n {
 		r.poll(r.t.Context())
 	}
@@ -87,14 +87,14 @@ func (r *reloading) want(set string, good float64, logged ...string) {
 
 func TestChangedFileIsPutIntoForce(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
-	r.looks(3)
+	r.checks(3)
 	r.want("", 1)
 	r.write("tiers: { pro: { rate: 50/s } }\ntenants: { acme: { tier: pro } }")
-	r.looks(1)
+	r.checks(1)
 	r.want("", 1) // it may be half written
-	r.looks(1)
+	r.checks(1)
 	r.want("50/s", 1, "are in force")
-	r.looks(3)
+	r.checks(3)
 	r.want("50/s", 1)
 }
 
@@ -112,26 +112,26 @@ func TestSignalPutsTheFileIntoForce(t *testing.T) {
 	signals <- os.Interrupt
 	r.run(ctx, signals)
 	r.want("set", 1, "are in force")
-	r.looks(3)
+	r.checks(3)
 	r.want("set", 1)
 }
 
 func TestFileWithAMistakeIsRefusedWhole(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	r.write("tenants: { acme: { rate: 7/s }, shop: { rate: fast, capacity: -1 } }")
-	r.looks(4)
+	r.checks(4)
 	r.want("", 0, "tenants.shop.rate", "tenants.shop.capacity", "stay in force")
 	if n := strings.Count(r.log.String(), "refused"); n != 0 {
 		t.Errorf("said again: %d times", n)
 	}
 	r.write("tenants: { acme: { rate: 9/s } }")
-	r.looks(2)
+	r.checks(2)
 	r.want("9/s", 1)
 	r.write("tenants: { acme: { rate: } ")
-	r.looks(2)
+	r.checks(2)
 	r.want("9/s", 0, "must be YAML")
 	r.write("tenants: { acme: { rate: 9/s } }")
-	r.looks(2)
+	r.checks(2)
 	r.want("9/s", 1) // as before the mistake: nothing to do
 }
 
@@ -140,10 +140,10 @@ func TestFileThatIsGoneChangesNothing(t *testing.T) {
 	if err := os.Remove(r.path); err != nil {
 		t.Fatal(err)
 	}
-	r.looks(3)
+	r.checks(3)
 	r.want("", 1)
 	r.write("tenants: { acme: { rate: 6/s } }")
-	r.looks(2)
+	r.checks(2)
 	r.want("6/s", 1)
 }
 
@@ -151,26 +151,26 @@ func TestPoliciesWaitForRedis(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
 	r.write("tenants: { acme: { rate: 6/s } }")
-	r.looks(4)
+	r.checks(4)
 	r.want("", 0, "redis does not answer")
 	r.fails = nil
-	r.looks(1)
+	r.checks(1)
 	r.want("6/s", 1)
 }
 
-func TestPoliciesThatWaitGiveWayToAMistake(t *testing.T) {
+func TestFileErrorCancelsWaitingPolicies(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
 	r.write("tenants: { acme: { rate: 6/s } }")
-	r.looks(2)
+	r.checks(2)
 	r.want("", 0, "redis does not answer")
 	r.write("tenants: { acme: { rate: fast } }")
 	r.reload(t.Context()) // as on SIGHUP
 	r.fails = nil
-	r.looks(3)
+	r.checks(3)
 	r.want("", 0, "stay in force")
 	r.write("tenants: { acme: { rate: 6/s } }")
-	r.looks(2)
+	r.checks(2)
 	r.want("6/s", 1)
 }
 

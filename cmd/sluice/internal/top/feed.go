@@ -37,47 +37,47 @@ type eventStream interface {
 // liveFeed follows the live figures of one server. It opens the stream, reopens it when it breaks
 // or another view is requested, and sends its events.
 type liveFeed struct {
-	open     func(ctx context.Context, look client.Look) (eventStream, error)
+	open     func(ctx context.Context, view client.View) (eventStream, error)
 	send     func(news any)
 	patience time.Duration    // how long the server may be unreachable; 0: without limit
-	asked    chan client.Look // holds the latest requested view
+	asked    chan client.View // holds the latest requested view
 }
 
 func newLiveFeed(c *client.Client, patience time.Duration) *liveFeed {
 	return &liveFeed{
-		open: func(ctx context.Context, look client.Look) (eventStream, error) {
-			s, err := c.Live(ctx, look, feedIdle)
+		open: func(ctx context.Context, view client.View) (eventStream, error) {
+			s, err := c.Live(ctx, view, feedIdle)
 			if err != nil {
 				return nil, err // not a nil *client.Stream in an interface
 			}
 			return s, nil
 		},
-		patience: patience, asked: make(chan client.Look, 1),
+		patience: patience, asked: make(chan client.View, 1),
 	}
 }
 
 // ask requests another view. It is called by one goroutine.
-func (f *liveFeed) ask(look client.Look) {
+func (f *liveFeed) ask(view client.View) {
 	select {
 	case <-f.asked:
 	default:
 	}
-	f.asked <- look
+	f.asked <- view
 }
 
 // run follows the figures until ctx ends, which is no error, or until a retry cannot help: the
 // server refuses, did not answer at the start, or is unreachable for longer than the patience.
-func (f *liveFeed) run(ctx context.Context, look client.Look) error {
+func (f *liveFeed) run(ctx context.Context, view client.View) error {
 	pause, met := feedPause, false
 	var lost time.Time
 	for {
 		began := time.Now()
-		next, err := f.follow(ctx, look, func() { met, lost, pause = true, time.Time{}, feedPause })
+		next, err := f.follow(ctx, view, func() { met, lost, pause = true, time.Time{}, feedPause })
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			look = next
+			view = next
 			continue
 		case errors.Is(err, io.EOF) &&
 			time.Since(began) > time.Second: // the server ends streams after some minutes
@@ -98,7 +98,7 @@ func (f *liveFeed) run(ctx context.Context, look client.Look) error {
 		f.send(linkNews{err: err})
 		timer := time.NewTimer(pause)
 		select {
-		case look = <-f.asked:
+		case view = <-f.asked:
 		case <-timer.C:
 		case <-ctx.Done():
 		}
@@ -115,8 +115,8 @@ func answered(err error) bool {
 
 // follow opens the stream once and sends its events until it breaks or another view is requested,
 // which it returns. came is called with each event.
-func (f *liveFeed) follow(ctx context.Context, look client.Look, came func()) (next client.Look, err error) {
-	stream, err := f.open(ctx, look)
+func (f *liveFeed) follow(ctx context.Context, view client.View, came func()) (next client.View, err error) {
+	stream, err := f.open(ctx, view)
 	if err != nil {
 		return next, err
 	}

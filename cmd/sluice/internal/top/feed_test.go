@@ -70,8 +70,8 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 		told = append(told, fmt.Sprintf("%v %s", time.Since(began), text))
 	}
 	n := 0
-	f := &liveFeed{patience: patience, asked: make(chan client.Look, 1)}
-	f.open = func(_ context.Context, l client.Look) (eventStream, error) {
+	f := &liveFeed{patience: patience, asked: make(chan client.View, 1)}
+	f.open = func(_ context.Context, l client.View) (eventStream, error) {
 		n++
 		note("open " + l.Tenant)
 		return open(n)
@@ -87,7 +87,7 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	if meanwhile != nil {
 		go meanwhile(f, cancel)
 	}
-	err = f.run(ctx, client.Look{Tenant: "a"})
+	err = f.run(ctx, client.View{Tenant: "a"})
 	synctest.Wait()
 	return told, err
 }
@@ -104,7 +104,7 @@ func TestFeedConnectsAgain(t *testing.T) {
 			return streamOf(true, `overview={}`), nil
 		}, func(f *liveFeed, stop func()) {
 			time.Sleep(10 * time.Second)
-			f.ask(client.Look{Tenant: "b"})
+			f.ask(client.View{Tenant: "b"})
 			time.Sleep(time.Second)
 			stop()
 		})

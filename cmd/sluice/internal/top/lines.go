@@ -60,7 +60,7 @@ type samples struct {
 }
 
 // take adds a message. A sample is complete with each table but the first.
-func (l *samples) take(news any) (look sample, complete bool) {
+func (l *samples) take(news any) (out sample, complete bool) {
 	m := l.model
 	_, _ = m.Update(news)
 	if _, is := news.(tenantsNews); !is || m.overview == nil {
@@ -70,38 +70,38 @@ func (l *samples) take(news any) (look sample, complete bool) {
 		l.first = true
 		return sample{}, false
 	}
-	look = sample{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching,
+	out = sample{Overview: overviewFigures{*m.overview, ratesOf(&m.all)}, Matching: m.table.Matching,
 		Tenants: []tenantFigures{}}
 	for _, row := range m.table.Items {
-		look.Tenants = append(look.Tenants, tenantFigures{row, ratesOf(m.tracks[row.Tenant])})
+		out.Tenants = append(out.Tenants, tenantFigures{row, ratesOf(m.tracks[row.Tenant])})
 	}
 	if m.tenant != nil {
-		look.Tenant = &shownTenant{*m.tenant, ratesOf(&m.figures)}
+		out.Tenant = &shownTenant{*m.tenant, ratesOf(&m.figures)}
 	}
-	return look, true
+	return out, true
 }
 
 // print writes samples until there are enough or the command is interrupted.
-func (c *Cmd) print(a *console.App, f *liveFeed, look client.Look) error {
+func (c *Cmd) print(a *console.App, f *liveFeed, view client.View) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
-	l := &samples{model: newTopModel(ctx, "", look, topPorts{})}
+	l := &samples{model: newTopModel(ctx, "", view, topPorts{})}
 	var failed error
 	left := c.Count
 	f.send = func(news any) {
 		if link, is := news.(linkNews); is && link.err != nil {
 			fmt.Fprintf(a.Err, "no connection; retrying: %s\n", linkText(link.err))
 		}
-		look, complete := l.take(news)
+		got, complete := l.take(news)
 		if !complete || ctx.Err() != nil {
 			return
 		}
-		failed = c.printSample(a.Out, look)
+		failed = c.printSample(a.Out, got)
 		if left--; left == 0 || failed != nil {
 			cancel()
 		}
 	}
-	err := f.run(ctx, look)
+	err := f.run(ctx, view)
 	switch {
 	case err != nil:
 		return err

@@ -26,7 +26,7 @@ const topRows = 200
 
 // topPorts are the effects of the live view.
 type topPorts struct {
-	look   func(client.Look)                                  // requests another view; returns at once
+	view   func(client.View)                                  // requests another view; returns at once
 	change func(context.Context, change) (wire.Tenant, error) // of a tenant
 }
 
@@ -55,7 +55,7 @@ type topModel struct {
 	ports  topPorts
 
 	width, height int
-	look          client.Look
+	view          client.View
 	link          linkNews
 	overview      *wire.Overview
 	all           track
@@ -64,8 +64,8 @@ type topModel struct {
 	chosen        string            // tenant under the cursor
 	row           int               // its last row
 	first         int               // first row of the screen
-	tenant        *wire.TenantNow   // of look.Tenant, once received
-	figures       track             // of look.Tenant
+	tenant        *wire.TenantNow   // of view.Tenant, once received
+	figures       track             // of view.Tenant
 	typing        bool              // the user types a search
 	typed         string
 	plan          *change
@@ -74,9 +74,9 @@ type topModel struct {
 	keys          bool // the help is shown
 }
 
-func newTopModel(ctx context.Context, server string, look client.Look, ports topPorts) *topModel {
+func newTopModel(ctx context.Context, server string, view client.View, ports topPorts) *topModel {
 	return &topModel{
-		ctx: ctx, server: server, ports: ports, look: look, width: 80, height: 24, tracks: map[string]*track{}, chosen: look.Tenant,
+		ctx: ctx, server: server, ports: ports, view: view, width: 80, height: 24, tracks: map[string]*track{}, chosen: view.Tenant,
 	}
 }
 
@@ -103,7 +103,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tenantsNews:
 		m.seeTenants(wire.TenantLines(msg))
 	case tenantNews:
-		if msg.Tenant.Tenant == m.look.Tenant { // figures of the previous view may still arrive
+		if msg.Tenant.Tenant == m.view.Tenant { // figures of the previous view may still arrive
 			t := wire.TenantNow(msg)
 			m.tenant = &t
 			m.figures.see(t.At, totals{t.Admitted, t.Rejected, t.Departed}, t.Depth)
@@ -137,7 +137,7 @@ func (m *topModel) seeTenants(t wire.TenantLines) {
 	// gone.
 	if at := m.rowOf(m.chosen); at >= 0 {
 		m.row = at
-	} else if m.look.Tenant == "" {
+	} else if m.view.Tenant == "" {
 		m.move(m.row)
 	}
 	m.scroll()
@@ -189,7 +189,7 @@ func (m *topModel) press(key tea.KeyPressMsg) tea.Cmd {
 	case "esc", "backspace", "left":
 		return m.back()
 	case "enter", "right":
-		if m.look.Tenant == "" && m.chosen != "" {
+		if m.view.Tenant == "" && m.chosen != "" {
 			return m.show(m.chosen)
 		}
 	case "p":
@@ -201,7 +201,7 @@ func (m *topModel) press(key tea.KeyPressMsg) tea.Cmd {
 	case "-", "_":
 		m.propose("slower")
 	}
-	if m.look.Tenant == "" {
+	if m.view.Tenant == "" {
 		return m.pressInTable(name)
 	}
 	return nil
@@ -223,10 +223,10 @@ func (m *topModel) pressInTable(name string) tea.Cmd {
 	case "end", "G":
 		m.move(len(m.table.Items))
 	case "/":
-		m.typing, m.typed = true, m.look.Search
+		m.typing, m.typed = true, m.view.Search
 	case "s":
-		next := slices.Index(topSorts, m.look.Sort) + 1
-		m.look.Sort = topSorts[next%len(topSorts)]
+		next := slices.Index(topSorts, m.view.Sort) + 1
+		m.view.Sort = topSorts[next%len(topSorts)]
 		m.first = 0
 		return m.ask()
 	}
@@ -236,13 +236,13 @@ func (m *topModel) pressInTable(name string) tea.Cmd {
 // back leaves the chart of a tenant, then the search.
 func (m *topModel) back() tea.Cmd {
 	switch {
-	case m.look.Tenant != "":
-		m.look.Tenant, m.tenant = "", nil
+	case m.view.Tenant != "":
+		m.view.Tenant, m.tenant = "", nil
 		if at := m.rowOf(m.chosen); at >= 0 {
 			m.move(at)
 		}
-	case m.look.Search != "":
-		m.look.Search = ""
+	case m.view.Search != "":
+		m.view.Search = ""
 	default:
 		return nil
 	}
@@ -251,7 +251,7 @@ func (m *topModel) back() tea.Cmd {
 
 // show shows one tenant. Its chart begins with the figures of the table.
 func (m *topModel) show(tenant string) tea.Cmd {
-	m.look.Tenant, m.tenant, m.figures = tenant, nil, track{}
+	m.view.Tenant, m.tenant, m.figures = tenant, nil, track{}
 	if k := m.tracks[tenant]; k != nil {
 		m.figures = *k
 		m.figures.points = slices.Clone(k.points)
@@ -261,9 +261,9 @@ func (m *topModel) show(tenant string) tea.Cmd {
 
 // ask requests the current view from the server.
 func (m *topModel) ask() tea.Cmd {
-	look := m.look
+	view := m.view
 	return func() tea.Msg {
-		m.ports.look(look)
+		m.ports.view(view)
 		return nil
 	}
 }
@@ -273,10 +273,10 @@ func (m *topModel) edit(key tea.KeyPressMsg) tea.Cmd {
 	switch key.String() {
 	case "enter":
 		m.typing = false
-		if m.typed == m.look.Search {
+		if m.typed == m.view.Search {
 			return nil
 		}
-		m.look.Search, m.row, m.first = m.typed, 0, 0
+		m.view.Search, m.row, m.first = m.typed, 0, 0
 		return m.ask()
 	case "esc":
 		m.typing = false
@@ -296,13 +296,13 @@ func searchText(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255
 
 // subject returns the tenant that a change applies to, with its last figures.
 func (m *topModel) subject() (row wire.TenantLine, found bool) {
-	if t := m.tenant; m.look.Tenant != "" && t != nil {
+	if t := m.tenant; m.view.Tenant != "" && t != nil {
 		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Rates: t.Rates, Depth: t.Depth,
 			Capacity: t.Capacity, Paused: t.Paused}, true
 	}
 	name := m.chosen
-	if m.look.Tenant != "" {
-		name = m.look.Tenant
+	if m.view.Tenant != "" {
+		name = m.view.Tenant
 	}
 	if at := m.rowOf(name); at >= 0 {
 		return m.table.Items[at], true
@@ -313,7 +313,7 @@ func (m *topModel) subject() (row wire.TenantLine, found bool) {
 // routesVary reports whether a route of the shown tenant has rates of its own. The table has no
 // routes.
 func (m *topModel) routesVary() bool {
-	if m.look.Tenant == "" || m.tenant == nil {
+	if m.view.Tenant == "" || m.tenant == nil {
 		return false
 	}
 	for _, flow := range m.tenant.Routes {

@@ -17,7 +17,7 @@ import (
 
 // tenantLines returns height lines about the shown tenant: its settings, its state and its charts.
 func (m *topModel) tenantLines(height int) []string {
-	name := styleTitle.Render(console.Plain(m.look.Tenant))
+	name := styleTitle.Render(console.Plain(m.view.Tenant))
 	t := m.tenant
 	if t == nil {
 		return []string{"", name, "", "waiting for its figures …"}

@@ -59,12 +59,12 @@ func (c *Cmd) Run(a *console.App) error {
 	if err != nil {
 		return err
 	}
-	look := client.Look{Tenant: c.Name, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
+	view := client.View{Tenant: c.Name, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
 	if c.JSON || c.Lines || c.Count > 0 || !console.Terminal(a.Out) || a.Env("TERM", "") == "dumb" {
-		return c.print(a, newLiveFeed(stream, c.Patience), look)
+		return c.print(a, newLiveFeed(stream, c.Patience), view)
 	}
-	look.Limit = topRows
-	return c.live(a, newLiveFeed(stream, 0), look, remote)
+	view.Limit = topRows
+	return c.live(a, newLiveFeed(stream, 0), view, remote)
 }
 
 // streamClient returns a client for endless answers: only the response header has a timeout.
@@ -75,11 +75,11 @@ func streamClient() *http.Client {
 }
 
 // live runs the full screen. It opens the screen only after the server has answered.
-func (c *Cmd) live(a *console.App, f *liveFeed, look client.Look, remote *client.Client) error {
+func (c *Cmd) live(a *console.App, f *liveFeed, view client.View, remote *client.Client) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
-	model := newTopModel(ctx, access.BaseURL(c.Admin), look,
-		topPorts{look: f.ask, change: applyChange(remote)})
+	model := newTopModel(ctx, access.BaseURL(c.Admin), view,
+		topPorts{view: f.ask, change: applyChange(remote)})
 	environ := a.Environ
 	if a.Env("NO_COLOR", "") != "" {
 		environ = append(slices.Clone(environ),
@@ -98,7 +98,7 @@ func (c *Cmd) live(a *console.App, f *liveFeed, look client.Look, remote *client
 	}
 	fed := make(chan error, 1)
 	go func() {
-		err := f.run(ctx, look)
+		err := f.run(ctx, view)
 		cancel()
 		fed <- err
 	}()

@@ -29,15 +29,15 @@ type topWorld struct {
 	t       *testing.T
 	m       *topModel
 	now     time.Time
-	samples []client.Look
+	views   []client.View
 	changes []change
 	err     error // of the next change
 }
 
 func newTopWorld(t *testing.T, width, height int) *topWorld {
 	w := &topWorld{t: t, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	w.m = newTopModel(t.Context(), "http://127.0.0.1:8081", client.Look{Sort: "depth", Limit: topRows}, topPorts{
-		look: func(l client.Look) { w.samples = append(w.samples, l) },
+	w.m = newTopModel(t.Context(), "http://127.0.0.1:8081", client.View{Sort: "depth", Limit: topRows}, topPorts{
+		view: func(l client.View) { w.views = append(w.views, l) },
 		change: func(_ context.Context, c change) (wire.Tenant, error) {
 			w.changes = append(w.changes, c)
 			return wire.Tenant{Tenant: c.tenant, Policy: wire.Policy{Rate: c.rate}, Revision: 8}, w.err
@@ -121,7 +121,7 @@ func (w *topWorld) pass(seconds, tenants int) {
 		w.send(linkNews{})
 		w.send(o)
 		w.send(tenantsNews{At: w.now, Matching: tenants, Items: rows})
-		if at := slices.IndexFunc(rows, func(r wire.TenantLine) bool { return r.Tenant == w.m.look.Tenant }); at >= 0 {
+		if at := slices.IndexFunc(rows, func(r wire.TenantLine) bool { return r.Tenant == w.m.view.Tenant }); at >= 0 {
 			r := rows[at]
 			n := tenantNews{At: w.now, WaitP50MS: 120, WaitP95MS: 2345, WaitP99MS: 24_870}
 			n.Tenant.Tenant, n.Tier, n.Revision, n.Reason = r.Tenant, "pro", 7, "black friday"
@@ -135,7 +135,7 @@ func (w *topWorld) pass(seconds, tenants int) {
 	}
 }
 
-// frame is the screen, with the colours left out, after a look at its size.
+// frame is the screen without colours; it checks the size.
 func (w *topWorld) frame() string {
 	w.t.Helper()
 	text := w.m.View().Content
@@ -157,7 +157,7 @@ func (w *topWorld) foot() string {
 	return strings.Join(lines[max(0, len(lines)-4):], "\n")
 }
 
-// Frames as they are looked at by a person; -update writes them anew.
+// Frames in a readable form; -update writes them anew.
 var update = flag.Bool("update", false, "write the frames of testdata anew")
 
 func TestTopFrames(t *testing.T) {
@@ -276,7 +276,7 @@ func TestTopChanges(t *testing.T) {
 	w.keys("down", "enter")
 	w.err = nil
 	w.keys("-y")
-	if got := w.changes[len(w.changes)-1].tenant; got != w.m.look.Tenant {
+	if got := w.changes[len(w.changes)-1].tenant; got != w.m.view.Tenant {
 		t.Errorf("%s was changed", got)
 	}
 }
@@ -325,23 +325,23 @@ func TestTopFurtherRates(t *testing.T) {
 	says(w.foot(), "Its jobs (600 wait) leave at their rates.") // a route has one of its own
 }
 
-func TestTopLooks(t *testing.T) {
+func TestTopRequestsViews(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	w.pass(2, 30)
 	w.keys("down", "enter", "esc", "s", "s", "s", "s", "/", "acme", "backspace", "enter", "esc")
 	chosen := w.m.table.Items[1].Tenant
-	look := client.Look{Sort: "depth", Limit: topRows}
-	with := func(change func(*client.Look)) client.Look {
-		l := look
+	view := client.View{Sort: "depth", Limit: topRows}
+	with := func(change func(*client.View)) client.View {
+		l := view
 		change(&l)
 		return l
 	}
-	want := []client.Look{
-		with(func(l *client.Look) { l.Tenant = chosen }), look,
-		with(func(l *client.Look) { l.Sort = "oldest_wait" }), with(func(l *client.Look) { l.Sort = "refused" }), with(func(l *client.Look) { l.Sort = "name" }), look,
-		with(func(l *client.Look) { l.Search = "acm" }), look,
+	want := []client.View{
+		with(func(l *client.View) { l.Tenant = chosen }), view,
+		with(func(l *client.View) { l.Sort = "oldest_wait" }), with(func(l *client.View) { l.Sort = "refused" }), with(func(l *client.View) { l.Sort = "name" }), view,
+		with(func(l *client.View) { l.Search = "acm" }), view,
 	}
-	if diff := cmp.Diff(want, w.samples); diff != "" {
+	if diff := cmp.Diff(want, w.views); diff != "" {
 		t.Error(diff)
 	}
 	// Keys that mean something elsewhere are text of a search.
@@ -351,8 +351,8 @@ func TestTopLooks(t *testing.T) {
 		t.Errorf("%q", w.m.typed)
 	}
 	w.keys("esc")
-	if w.m.look.Search != "" || len(w.samples) != len(want) {
-		t.Error(w.samples)
+	if w.m.view.Search != "" || len(w.views) != len(want) {
+		t.Error(w.views)
 	}
 	if w.keys("esc") || !w.keys("q") || !w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}) {
 		t.Error("q and ctrl+c end it, esc does not")
@@ -379,7 +379,7 @@ func TestTopCursor(t *testing.T) {
 		t.Error(w.m.chosen)
 	}
 	w.send(tenantsNews{At: w.now.Add(3 * time.Second)})
-	if w.m.chosen != "" || w.keys("enter", "down", "pgup", "end") || w.m.look.Tenant != "" {
+	if w.m.chosen != "" || w.keys("enter", "down", "pgup", "end") || w.m.view.Tenant != "" {
 		t.Error(w.m.chosen)
 	}
 	// Tenants out of sight are forgotten.
@@ -474,7 +474,7 @@ func TestTopTexts(t *testing.T) {
 	}
 }
 
-// A look is printed with each table but the first, which has no rates.
+// A got is printed with each table but the first, which has no rates.
 func TestTopLines(t *testing.T) {
 	want := "12:00:02 all: tenants 2 depth 5615 running 24 in 466/s out 200/s refused 128/s workers 2 lateness_p99 1.2ms store ok\n" +
 		"12:00:02 acme: rate 200/s by rate depth 4895/5000 running 2 in 456/s out 200/s refused 128/s oldest 24.9s\n" +
@@ -484,8 +484,8 @@ func TestTopLines(t *testing.T) {
 	l := &samples{model: w.m}
 	var out bytes.Buffer
 	feed := func(news any) {
-		if look, complete := l.take(news); complete {
-			if err := cmd.printSample(&out, look); err != nil {
+		if sampled, complete := l.take(news); complete {
+			if err := cmd.printSample(&out, sampled); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -507,7 +507,7 @@ func TestTopLines(t *testing.T) {
 	out.Reset()
 	cmd.JSON = true
 	feed(tenantsNews{At: w.now.Add(3 * time.Second), Matching: 2, Items: []wire.TenantLine{tenantAt(0, 3)}})
-	var look struct {
+	var sampled struct {
 		Overview struct {
 			Depth    int64    `json:"depth"`
 			Arrivals *float64 `json:"arrivals_per_s"`
@@ -518,17 +518,17 @@ func TestTopLines(t *testing.T) {
 			Refusals *float64 `json:"refusals_per_s"`
 		} `json:"tenants"`
 	}
-	if err := json.Unmarshal(out.Bytes(), &look); err != nil || strings.Count(out.String(), "\n") != 1 {
+	if err := json.Unmarshal(out.Bytes(), &sampled); err != nil || strings.Count(out.String(), "\n") != 1 {
 		t.Fatalf("%v: %s", err, out.String())
 	}
-	if look.Overview.Arrivals == nil || len(look.Tenants) != 1 || look.Tenants[0].Tenant != "acme" || look.Tenants[0].Capacity != 5000 || look.Tenants[0].Refusals == nil {
-		t.Errorf("%+v", look)
+	if sampled.Overview.Arrivals == nil || len(sampled.Tenants) != 1 || sampled.Tenants[0].Tenant != "acme" || sampled.Tenants[0].Capacity != 5000 || sampled.Tenants[0].Refusals == nil {
+		t.Errorf("%+v", sampled)
 	}
 }
 
-// What the stream tells of the minutes before is drawn at once, and what was seen already is not
+// The history of the stream is drawn at once, and samples already shown are not
 // drawn twice.
-func TestTopBeginsWithThePast(t *testing.T) {
+func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	var past historyNews
 	for i := range 7 {

@@ -60,7 +60,7 @@ func (m *topModel) frame() string {
 	switch {
 	case m.keys:
 		lines = m.helpLines()
-	case m.look.Tenant != "":
+	case m.view.Tenant != "":
 		lines = append(m.titleLines(), m.tenantLines(m.height-3-len(foot))...)
 	default:
 		lines = m.titleLines()
@@ -377,8 +377,8 @@ func (m *topModel) tableLines() []string {
 		switch {
 		case m.table.At.IsZero():
 			text = ""
-		case m.look.Search != "":
-			text = "no name of a tenant contains " + console.Plain(m.look.Search)
+		case m.view.Search != "":
+			text = "no name of a tenant contains " + console.Plain(m.view.Search)
 		}
 		return append(lines, "", "  "+text)
 	}
@@ -421,7 +421,7 @@ func (m *topModel) rowLine(columns []column, r wire.TenantLine) string {
 // foot returns a message or a question, and the keys.
 func (m *topModel) foot() []string {
 	keys := "enter chart  / search  s sort  p pause  r resume  + - rate  ? help  q quit"
-	if m.look.Tenant != "" {
+	if m.view.Tenant != "" {
 		keys = "esc back  p pause  r resume  + - rate  ? help  q quit"
 	}
 	if ansi.StringWidth(keys) > m.width {
@@ -448,12 +448,12 @@ func (m *topModel) foot() []string {
 		if m.failed {
 			text = styleBad.Render(text)
 		}
-	case m.look.Tenant == "" && len(m.table.Items) > 0:
+	case m.view.Tenant == "" && len(m.table.Items) > 0:
 		text = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())),
 			console.Count(int64(m.table.Matching)))
-		text += ", by " + strings.ReplaceAll(m.look.Sort, "_", " ")
-		if m.look.Search != "" {
-			text += ", with " + console.Plain(m.look.Search) + " in the name (esc: all)"
+		text += ", by " + strings.ReplaceAll(m.view.Sort, "_", " ")
+		if m.view.Search != "" {
+			text += ", with " + console.Plain(m.view.Search) + " in the name (esc: all)"
 		}
 		text = styleFaint.Render(ansi.Truncate(text, m.width, "…"))
 	}
