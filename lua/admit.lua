@@ -26,18 +26,20 @@
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
 --   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
---   free capacity in µs, and where a job was over its share the bytes that were stored of the flow;
+--   free capacity in µs, where a job was over its share the bytes that were stored of the flow, and
+--   where its pool was full a text: depth, capacity, bytes and capacity in bytes of the pool;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
 --   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
 --   ''. The answer to an atomic batch that is refused describes the first job that was refused, and
 --   ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
---   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share)
+--   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share,
+--   10 pool full, 11 pool full of bytes)
 -- Derived keys: flow queue later lines dead tenants
 -- Channels: sluice:wake
 
---! include record clock policy bucket stored flow admission batch
+--! include record clock policy bucket stored pool flow filing admission batch
 
 -- An atomic batch needs capacity for all its jobs that were not admitted before.
 local twins = {}
@@ -46,7 +48,11 @@ for a = first_arg, atomic and #ARGV or 0, 2 do
   local key, f, _, _, hash = KEYS[k], asks_for(ARGV[a])
   local keyed = hash ~= ''
   if not twins[key] and (all_new or stored(key) == '' and not (keyed and redis.call('GET', KEYS[k + 1]))) then
-    f.asked, f.asked_bytes = f.asked + 1, f.asked_bytes + n32(ARGV[a + 1], PAYLOAD_AT - COST_AT + 1)
+    local p, payload = f.pool, n32(ARGV[a + 1], PAYLOAD_AT - COST_AT + 1)
+    f.asked, f.asked_bytes = f.asked + 1, f.asked_bytes + payload
+    if p then
+      p.asked, p.asked_bytes = p.asked + 1, p.asked_bytes + payload
+    end
   end
   twins[key], twins.k = true, k + (keyed and 2 or 1)
 end
@@ -64,7 +70,7 @@ local function next_slot(f)
   if f.queued == 0 or f.stopped then
     return 0
   end
-  local first = start_after(f, 0)
+  local first = start_of(f, 0)
   return first ~= 0 and first - now or 0
 end
 
@@ -102,14 +108,20 @@ local function repeated(f, known, print)
   refusal = refusal or not same and f or nil
 end
 
+-- asked_of returns the capacity that a job needs: its own, or that of the rest of an atomic batch.
+local function asked_of(f, payload)
+  if not atomic then
+    return 1, payload
+  end
+  local size, bytes = f.asked, f.asked_bytes
+  f.asked, f.asked_bytes = size - 1, bytes - payload
+  return size, bytes
+end
+
 -- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after.
 local function outcome_of(f, payload, delay, wait)
-  local size, bytes = 1, payload
-  if atomic then
-    size, bytes = f.asked, f.asked_bytes
-    f.asked, f.asked_bytes = f.asked - 1, f.asked_bytes - payload
-  end
-  local drained = f.stopped and 0 or start_after(f, f.cost)
+  local size, bytes = asked_of(f, payload)
+  local drained = f.stopped and 0 or start_of(f, f.cost)
   local start = drained
   if delay > 0 and drained ~= 0 then
     start = max(drained, now + delay)
@@ -119,6 +131,15 @@ local function outcome_of(f, payload, delay, wait)
     return DRAINING, 0, 0
   elseif refusal then
     return refusal, drained, departures and retry_after(f, departures) or 0
+  end
+  local p = f.pool
+  refusal, departures = nil, nil
+  if p then
+    refusal, departures = full(p, asked_of(p, payload))
+  end
+  if refusal then
+    replies[f.number][6], replies[f.number][7] = 0, format('%d %d %d %d', p.depth, p.policy.capacity, p.bytes, p.policy.capacity_bytes)
+    return IN_POOL[refusal], drained, departures and retry_after(p, departures) or 0
   elseif no_bytes or f.unknown then
     return STORE_FULL, 0, 0
   elseif most_stored and over_share(f, bytes) then
@@ -139,6 +160,9 @@ local function queued(f, cost, id)
     f.first = max(earliest(f), now) -- constant within the call, because nothing leaves here
   else
     f.queued, f.cost = f.queued + 1, f.cost + cost
+    if f.pool then
+      f.pool.queued, f.pool.cost = f.pool.queued + 1, f.pool.cost + cost
+    end
   end
   return f.queued
 end
@@ -201,6 +225,9 @@ local function decide(k, f, delay, wait, hash, print, rest)
     f.later_before = min(f.later_before or at, at)
   end
   f.depth, f.bytes = f.depth + 1, f.bytes + payload
+  if f.pool then
+    f.pool.depth, f.pool.bytes = f.pool.depth + 1, f.pool.bytes + payload
+  end
   local record = job_new(state, at, deadline, f.seq, now, wait, rest)
   write(f, key, record, RECORD_BYTES + #record)
   placed[id] = told
@@ -271,13 +298,13 @@ local saved = false
 for i = 1, #flows do
   local f = flows[i]
   if f.touched then
-    flow_save(f)
     due_save(f, f.later_before, horizon)
+    flow_save(f)
     saved = true
   end
 end
 if saved then
+  due_flush(horizon)
   clock_save()
 end
-due_flush()
 return { now, replies, decisions, details }

@@ -85,15 +85,18 @@ type KnownJob struct {
 }
 
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
-	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare}
+	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes}
 
-func (r *reader) outcome() shaper.Outcome {
+// The outcomes of a job whose pool is full.
+const poolFull, poolFullOfBytes = 10, 11
+
+func (r *reader) outcome() (o shaper.Outcome, ofPool bool) {
 	code := r.int()
 	if code < 1 || code >= int64(len(outcomes)) {
 		r.fail("no such outcome")
-		return ""
+		return "", false
 	}
-	return outcomes[code]
+	return outcomes[code], code >= poolFull
 }
 
 // Call is the call in the form that is sent.
@@ -158,7 +161,7 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		r.fail("not one array per flow")
 	}
 	of := make([]Decision, len(flows)) // by flow, what all its jobs have in common
-	stored := make([]int64, len(flows))
+	stored, pools := make([]int64, len(flows)), make([]string, len(flows))
 	for i, item := range flows {
 		fields, _ := item.([]any)
 		f := reader{values: fields}
@@ -166,6 +169,9 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		of[i].Capacity, of[i].CapacityBytes, of[i].NextSlot = f.int(), f.int(), micros(f.int())
 		if f.more() {
 			stored[i] = f.int()
+		}
+		if f.more() {
+			pools[i] = f.text()
 		}
 		r.join(f)
 	}
@@ -195,6 +201,9 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 			if v.detail(&d); v.Outcome == shaper.OverShare {
 				v.Stored, v.Share = stored[jobs[n-1].Flow], c.Share
 			}
+			if v.OfPool {
+				d.join(v.readPool(pools[jobs[n-1].Flow]))
+			}
 		} else {
 			d.fail("no such job")
 		}
@@ -213,9 +222,18 @@ func (v *Decision) read(r *reader) {
 	v.Outcome, v.State, v.Created = shaper.Admitted, shaper.Queued, v.Now
 }
 
+// readPool reads the figures of a full pool.
+func (v *Decision) readPool(text string) (r reader) {
+	if _, err := fmt.Sscan(text, &v.Depth, &v.Capacity, &v.Bytes, &v.CapacityBytes); err != nil {
+		r.fail("not the figures of a pool")
+	}
+	v.Remaining = max(0, v.Capacity-v.Depth)
+	return r
+}
+
 // detail reads the details of a job.
 func (v *Decision) detail(r *reader) {
-	if v.Outcome = r.outcome(); v.Outcome != shaper.Admitted {
+	if v.Outcome, v.OfPool = r.outcome(); v.Outcome != shaper.Admitted {
 		v.State, v.Created = 0, 0
 	}
 	if state := r.text(); state != "" {

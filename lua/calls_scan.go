@@ -49,6 +49,12 @@ type ScannedFlow struct {
 	Letters                                       int64  // dead letters that can be replayed
 	Cause                                         string // of its last hold; empty if unknown
 	Stored                                        Stored // zero in a page
+
+	Pool   string // that it is in, as in keys; empty for none
+	InTurn bool   // it waits for its turn there
+	// Of a pool itself, sums over the flows that wait for their turn.
+	Weights  int64
+	Reserves float64 // costs a second
 }
 
 // Stored is the bytes that a flow has stored.
@@ -122,6 +128,10 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	cells := next()
 	f.Hindered = parseHindrance(next())
 	obeyed := next()
+	if turn, _, ok := strings.Cut(next(), " "); ok {
+		f.InTurn, f.Pool = turn[0] == '+', turn[1:]
+	}
+	f.Weights, f.Reserves = number(), float64(number())/1e6
 	f.Oldest, f.Letters = instant(), number()
 	if rest != "" {
 		f.Stored = Stored{
@@ -139,6 +149,22 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 		}
 	}
 	return f, err
+}
+
+// ParseTurn reads weight and reserve of the turn that a flow has in its pool, as lib/pool.lua writes
+// it.
+func ParseTurn(text string) (weight int64, reserve shaper.Rate) {
+	var limit, period int64
+	if fields := strings.Fields(text); len(fields) == 5 {
+		weight, _ = strconv.ParseInt(fields[3], 10, 64)
+		if n, err := numbersIn(fields[4], 4); err == nil {
+			limit, period = n[0], n[1]
+		}
+	}
+	if limit > 0 {
+		reserve = shaper.Rate{Limit: limit, Period: micros(period)}
+	}
+	return max(weight, 1), reserve
 }
 
 // parseHindrance reads a hindrance as lib/flow.lua writes it. A malformed text is no hindrance.

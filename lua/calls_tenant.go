@@ -15,13 +15,17 @@ type TuneCall struct {
 	Policies                                                  int64  // revision of the shard's policies that Settings were resolved with
 	Name                                                      string // of this call; the same when it is sent again
 	Expected                                                  *int64 // revision of the tenant; nil for any
-	Source                                                    string // "api" or "file"; empty where only the lines change
+	Source                                                    string // "api" or "file"; empty where only the lines change; TunePart
 	Says                                                      string // settings of the source, empty for none
 	Reason, HistoryEntry                                      string // of the API
 	Entry                                                     string // of the tenant, in the tenants and tuned keys
 	EndHolds                                                  bool
 	Settings                                                  Lines // of the tenant's flows; none without settings of its own
 }
+
+// TunePart is the source of a call to a shard that holds flows of the tenant, but not its settings.
+// Expected is their revision then.
+const TunePart = "part"
 
 // Tuned is the result of a TuneCall.
 type Tuned int64

@@ -6,7 +6,7 @@
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock policy bucket stored flow finish poll
+--! include record clock policy bucket stored pool flow filing finish poll
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, EXPIRE_MOST)
 local jobs = jobs_to_change(ids, KEYS[3])

@@ -8,7 +8,7 @@
 -- Derived keys: flow lines policy flows dead unlock tenants
 -- Channels: sluice:wake
 
---! include record clock policy bucket stored flow finish poll
+--! include record clock policy bucket stored pool flow filing finish poll
 
 local IDLE_MOST = 64
 local LEFT_MOST = 65536 -- bytes
@@ -18,6 +18,7 @@ local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is
 -- the tenant; and the bytes of its dead letters.
 local function idle_keys(tenant)
   local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
+  overrides = overrides or is_pool(tenant) -- its virtual time must not start again
   local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
   local names = redis.call('SMEMBERS', keys[1])
   if #names == 0 then

@@ -22,7 +22,7 @@
 -- Derived keys: flow queue later lines policy flows job dead done returned history tenants unlock
 -- Channels: sluice:wake
 
---! include record clock policy bucket stored flow findings
+--! include record clock policy bucket stored pool flow filing findings pool_findings
 
 local RECORDS_MOST, LEASES_MOST = 1000, 5000
 local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
@@ -40,9 +40,14 @@ if due_sound ~= 'zset' and due_sound ~= 'none' then
   redis.call('HSET', KEYS[1], 'looked', '00') -- the next polls make every flow due
 end
 
+if not pools_sound() then
+  return reply
+end
 local names, seen = {}, {}
 local function add_flow(name)
-  names[#names + 1] = not seen[name] and name or nil
+  if not seen[name] and not is_pool(name) then
+    names[#names + 1] = name
+  end
   seen[name] = true
 end
 for a = 6, #ARGV do
@@ -195,6 +200,7 @@ local function mend_flow(name)
         find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it', 'SREM', PREFIX .. 'flows:' .. tenant_of(name), name)
         if repair then
           redis.call('ZREM', KEYS[2], name)
+          unfile(name)
         end
       end
       return
@@ -216,7 +222,11 @@ local function mend_flow(name)
   set(f, 'counts', 'flow:' .. name, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost, 'bytes', bytes, 'live', live,
     'dead_bytes', dead_bytes_of(name, f.dead_bytes))
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
-  if flow_due(f, head) and not redis.call('ZSCORE', KEYS[2], name) then
+  local is_filed = f.pool and filed_in(f.pool, name) or not f.pool and redis.call('ZSCORE', KEYS[2], name)
+  if not is_filed then
+    f.due_before = nil
+  end
+  if flow_due(f, head) and not is_filed then
     find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no poll would find them')
   end
   local plain = sub(name, 1, 1) ~= '~' -- the entry of any other tenant has its name, which the next admission writes
@@ -235,9 +245,9 @@ local function mend_flow(name)
     else
       f.seen = 0
     end
-    flow_save(f)
     due_save(f, head, horizon)
-    due_flush()
+    flow_save(f)
+    due_flush(horizon)
     filed, unfiled = {}, {}
   end
 end
@@ -256,13 +266,19 @@ if recount and repair or totals then
     for n = 1, #of_tenant do
       local key = PREFIX .. 'flow:' .. of_tenant[n]
       if sound(key, 'hash') then
-        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes')
-        numbers(v, 5)
+        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn')
+        numbers(v, 7)
+        if is_pool(of_tenant[n]) then
+          v[1], v[2], v[3] = 0, 0, 0
+        else
+          pool_add(v)
+        end
         depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + v[4] + v[5]
       end
     end
   end
   set(clock, not recount and 'totals', 'clock', 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
+  pools_compare(set)
   if lost and repair then
     redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00')
   end

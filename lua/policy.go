@@ -34,11 +34,19 @@ func EncodePolicy(p shaper.Policy) string {
 		flag(p.Paused), flag(p.Draining))
 }
 
+// EncodePooled writes the policy of a flow that is in a pool, named as in keys.
+func EncodePooled(p shaper.Policy, pool string) string {
+	return fmt.Sprintf("%s %d %d:%d %s", EncodePolicy(p), p.Weight, p.Reserve.Limit, p.Reserve.Period.Microseconds(), pool)
+}
+
 // parseObeyed reads the policy that a flow keeps: the tier that its tenant claimed, and the paces.
 func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	fields := strings.Fields(text)
 	if len(fields) > 0 && strings.HasPrefix(fields[0], "=") {
 		fields = append([]string{""}, fields...) // of a shard without a revision
+	}
+	if len(fields) == 12 {
+		fields = fields[:9] // in a pool
 	}
 	if len(fields) != 9 || fields[1][0] != '=' {
 		return "", nil, fmt.Errorf("%w: not a policy", ErrReply)

@@ -7,7 +7,7 @@
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock policy bucket stored flow finish poll
+--! include record clock policy bucket stored pool flow filing finish poll
 
 local SWEEP_MOST = 100 -- leases that one call takes back
 
@@ -23,7 +23,7 @@ for i = 1, #ids do
   local id, j = ids[i], jobs[i]
   if j and j.state == 'l' then
     local f = flows[j.flow]
-    f.running, clock.running = f.running - 1, clock.running - 1
+    run(f, -1)
     redis.call('HINCRBY', KEYS[1], 'lapsed', 1)
     j.outcome = 'x'
     if charge_free(j) then

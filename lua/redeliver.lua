@@ -9,7 +9,7 @@
 -- Derived keys: flow queue later returned lines job done dead expires unlock tenants
 -- Channels: sluice:wake
 
---! include record clock policy bucket stored flow finish poll
+--! include record clock policy bucket stored pool flow filing finish poll
 
 local grant = redis.call('GET', KEYS[5])
 local given = granted(grant)
@@ -47,7 +47,7 @@ for n = 1, #order do
     cost = cost + list[i].cost
   end
   local late = first < from - SLACK
-  local anew = late and last == f.last
+  local anew = late and last == f.last and not f.pool -- a pool's slot that is over is lost
   local back = late and not anew
   if anew then
     rewind(f, first, cost)
@@ -63,8 +63,8 @@ for n = 1, #order do
       depart(f, j.stamp, j.cost)
     end
     if back then
-      f.running, clock.running = f.running - 1, clock.running - 1
-      f.departed, clock.departed = f.departed - 1, clock.departed - 1
+      run(f, -1)
+      leave(f, -1)
       j.outcome = 'R'
       give_back(j.id, j, f)
       redis.call('ZREM', KEYS[4], j.id)

@@ -19,7 +19,7 @@
 -- Derived keys: flow queue later lines idem dead tenants
 -- Channels: sluice:wake
 
---! include record clock policy bucket stored flow admission
+--! include record clock policy bucket stored pool flow filing admission
 
 local ABSENT, DONE, CONFLICT = 0, 1, 3
 clock_load(ARGV[1])
@@ -55,11 +55,17 @@ if p.draining then
 end
 -- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()
-  return paused(f) and 0 or start_after(f, f.cost)
+  return paused(f) and 0 or start_of(f, f.cost)
 end
 local refusal, departures = full(f, 1, j.payload)
 if refusal then
   return reply(refusal, 0, drained(), departures and retry_after(f, departures) or 0)
+end
+if f.pool then
+  refusal, departures = full(f.pool, 1, j.payload)
+  if refusal then
+    return reply(IN_POOL[refusal], 0, drained(), departures and retry_after(f.pool, departures) or 0)
+  end
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake
@@ -83,8 +89,8 @@ redis.call('ZADD', queue, j.seq, id)
 if known then
   redis.call('SET', idem_key, string.match(known, '^%S+ %S+'))
 end
-flow_save(f)
 due_save(f, later, horizon)
-due_flush()
+flow_save(f)
+due_flush(horizon)
 clock_save()
 return reply(ADMITTED, f.queued, start, 0)

@@ -14,7 +14,8 @@
 --   API overrides, file overrides, reason, and per flow a text, a line for each part:
 --   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted,
 --   rejected, departed, succeeded, dead, cause of its hold ('0' none), cells ('0' none), hindrance
---   and policy as lib/flow.lua writes them ('0' none), since when its oldest job could have left (0
+--   and policy as lib/flow.lua writes them ('0' none), turn in its pool ('0' none), and of a pool
+--   the sums of weights and of reserves as lib/pool.lua writes them, since when its oldest job could have left (0
 --   none), dead letters that can be replayed, and of one tenant the bytes stored: of waiting and
 --   leased jobs, of dead letters, of answers in the current window, in the window before, start of
 --   the current window, of idempotency keys the same three
@@ -28,7 +29,7 @@
 
 local FIELDS = {
   'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted', 'rejected', 'departed', 'succeeded',
-  'dead', 'cause', 'cells', 'hindered', 'policy',
+  'dead', 'cause', 'cells', 'hindered', 'policy', 'turn', 'weights', 'reserves',
 }
 local DEPTH, QUEUED, RUNNING, DEAD = 7, 8, 9, 15 -- in FIELDS
 local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before', 'keys_at' }
@@ -45,7 +46,8 @@ local function flow_text(name)
   for k = 1, #FIELDS do
     v[k] = v[k] or '0'
   end
-  v[#FIELDS + 1] = format('%.0f', oldest_of(name, v[DEPTH] + 0, v[QUEUED] + 0, v[RUNNING] + 0))
+  local is_pool = byte(name) == 43 -- +; it has no queue of its own
+  v[#FIELDS + 1] = is_pool and '0' or format('%.0f', oldest_of(name, v[DEPTH] + 0, v[QUEUED] + 0, v[RUNNING] + 0))
   v[#FIELDS + 2] = format('%d', letters_of(name, v[DEAD] + 0, now - retention))
   return name .. '\n' .. table.concat(v, '\n')
 end

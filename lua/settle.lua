@@ -23,7 +23,7 @@
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock policy bucket stored flow finish
+--! include record clock policy bucket stored pool flow filing finish
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
@@ -74,21 +74,22 @@ for k = 6, #KEYS do
   end
 end
 
-local COUNTS, COUNTED = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth' }, 6
+local COUNTS, COUNTED = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn' }, 6
 
 -- flow_counts reads the counts of a flow that change when its jobs succeed. It returns nil if the
 -- flow's place in the index of due flows may change, too. due is that place, if it has one.
 local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, unpack(COUNTS))
-  if not v[1] or not (due or v[7] == '0') then
+  local filed_in, pool = string.match(v[8] or '', '^([+-])(%S+)')
+  if not v[1] or not (due or v[7] == '0' or filed_in == '+') then
     return nil
   end
   reach[#reach + 1] = PREFIX .. 'done:' .. name
   numbers(v, COUNTED)
   return {
     name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4], answers_before = v[5], answers_at = v[6], was = v,
-    due = due and tonumber(due), counts = true,
+    due = due and tonumber(due), counts = true, pool = pool and pool_of(pool, reach),
   }
 end
 
@@ -145,17 +146,17 @@ local function apply(id, outcome, cause, delay, most, result, j, f)
     dead = dead or (again and j.attempts >= j.max)
   end
   if outcome == 'o' then
-    refuse(f)
+    refuse(f.pool or f)
   end
   j.outcome = outcome
   ended[#ended + 1] = id
-  f.running = f.running - 1
-  clock.running = clock.running - 1
+  run(f, -1)
   if outcome == 'h' then
-    if now + delay >= f.held then
-      redis.call('HSET', f.key, 'cause', cause == '' and '0' or cause)
+    local held = f.pool or f -- an upstream that asks a pool's flow for a pause asks the pool
+    if now + delay >= held.held then
+      redis.call('HSET', held.key, 'cause', cause == '' and '0' or cause)
     end
-    hold(f, now + delay)
+    hold(held, now + delay)
     dead = charge_free(j)
   end
   if dead then
@@ -172,7 +173,10 @@ local function apply(id, outcome, cause, delay, most, result, j, f)
     end
     if outcome ~= 'h' then
       refund(f, j.stamp, j.cost)
-      f.departed, clock.departed = f.departed - 1, clock.departed - 1
+      if f.pool then
+        refund(f.pool, j.stamp, j.cost)
+      end
+      leave(f, -1)
     end
     keep_result(id, j, f, result)
     give_back(id, j, f)
@@ -186,7 +190,8 @@ local function succeed(key, id, j, f, most, result)
   if j.epoch > 1 then
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
-  f.running, f.succeeded, clock.running = f.running - 1, f.succeeded + 1, clock.running - 1
+  f.succeeded = f.succeeded + 1
+  run(f, -1)
   local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT) -- bytes of the result, and before it
   if kept > 0 and result == '' then
     result = redis.call('GETRANGE', key, text, text + kept - 1)
@@ -253,11 +258,11 @@ for i = 1, #touched do
       wake_for(f.due, horizon)
     end
   else
-    flow_save(f)
     due_save(f, f.later_before, horizon)
+    flow_save(f)
   end
 end
-due_flush()
+due_flush(horizon)
 if #touched > 0 then
   clock_save()
 end

@@ -39,7 +39,7 @@
 -- Derived keys: flow queue later returned lines job idem done dead outbox unlock tenants
 -- Channels: sluice:wake sluice:done
 
---! include record clock policy bucket stored flow finish poll plan
+--! include record clock policy bucket stored pool flow filing finish poll plan plan_pool
 
 local FLOWS_MOST = 64
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
@@ -107,20 +107,31 @@ local function carry_out(f)
   if f.kept then
     hinder(f, 'upstream', f.ready + HINDERED)
   end
-  f.running = f.running + #f.leave
-  f.departed = f.departed + #f.leave
-  clock.running, clock.departed = clock.running + #f.leave, clock.departed + #f.leave
+  if not f.pool then -- else plan_pool has counted them
+    run(f, #f.leave)
+    leave(f, #f.leave)
+  end
 end
 
--- plan_of plans a flow and reads what its dropped jobs need.
+-- plan_of plans a flow or a pool. It returns whether more jobs may be ready to leave, and how many
+-- leave.
 local function plan_of(name, budget)
+  if is_pool(name) then
+    return { plan_pool(pool_of(sub(name, 1, -2)), budget) }
+  end
   local f = flow(name)
+  if f.pool then -- retune has filed it here
+    plan_begin(f)
+    unfiled[#unfiled + 1] = name
+    f.due_before = nil
+    return { false, 0 }
+  end
   local more = plan(f, budget)
   if f.drop[1] then
     flow_reach(f)
     flow_tallied(f)
   end
-  return more
+  return { more, #f.leave }
 end
 
 -- set_aside undoes the plan of a flow, and returns when the flow is due again.
@@ -168,10 +179,10 @@ for i = 1, #names do
     break
   end
   local name, depth, bytes = names[i], clock.depth, clock.bytes
-  local ok, left = attempt('flow ' .. name, plan_of, name, budget)
+  local ok, planned = attempt('flow ' .. name, plan_of, name, budget)
   if ok then
-    more = more or left
-    local leaving, route = #flows[name].leave, bounds and route_of(name)
+    more = more or planned[1]
+    local leaving, route = planned[2], bounds and route_of(name)
     budget = budget - leaving
     if route and bounds[route] then
       bounds[route] = bounds[route] - leaving

@@ -12,8 +12,9 @@
 --   2 horizon in µs
 --   3 revision of the shard's policies
 --   4 name of the call
---   5 revision expected, '' for any
---   6 source: 'api', 'file', or '' where only the lines change
+--   5 revision expected, '' for any; of a part the revision of the settings
+--   6 source: 'api', 'file', '' where only the lines change, or 'part' in a shard that holds flows
+--     of the tenant but not its settings
 --   7 settings of the source, '' for none
 --   8 reason   9 entry for the history   10 entry in tenants and tuned
 --   11 '1' ends the holds of the tenant's flows; then the settings keep the reason of their last
@@ -26,7 +27,7 @@
 -- Derived keys: flow later lines unlock tenants
 -- Channels: sluice:wake
 
---! include record clock policy bucket flow
+--! include record clock policy bucket pool flow filing
 
 local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
 clock_load(ARGV[1])
@@ -36,7 +37,10 @@ local revision, calls = tonumber(v[1]) or 0, v[2] or ''
 if string.find(' ' .. calls .. ' ', ' ' .. ARGV[4] .. ' ', 1, true) then
   return { now, 1, revision }
 end
-if ARGV[5] ~= '' and tonumber(ARGV[5]) ~= revision then
+local part = source == 'part'
+if part and tonumber(ARGV[5]) < revision then
+  return { now, 1, revision } -- a later change came first
+elseif not part and ARGV[5] ~= '' and tonumber(ARGV[5]) ~= revision then
   return { now, 0, revision }
 end
 if ARGV[3] ~= clock.revision then
@@ -59,7 +63,10 @@ for name in string.gmatch(calls, '%S+') do
 end
 
 unlock()
-if source ~= '' then
+if part then
+  revision = ARGV[5]
+  redis.call('HSET', KEYS[3], 'revision', revision, 'calls', table.concat(recent, ' '))
+elseif source ~= '' then
   revision = revision + 1
   redis.call('HSET', KEYS[3], 'revision', revision, 'calls', table.concat(recent, ' '), source, ARGV[7])
   redis.call('ZADD', KEYS[6], now, ARGV[10])
@@ -88,9 +95,9 @@ for i = 1, #flows do
   if ARGV[11] == '1' then
     f.held = min(f.held, now)
   end
-  flow_save(f)
   due_save(f, f.later_before, horizon)
+  flow_save(f)
 end
-due_flush()
+due_flush(horizon)
 clock_save()
-return { now, 1, revision }
+return { now, 1, tonumber(revision) }

@@ -27,8 +27,10 @@ const (
 // errClosed is the answer to calls on a closed queue.
 var errClosed = fmt.Errorf("%w: the queue is closed", ErrUnavailable)
 
-// NewID makes the id of a job of the tenant: 28 characters of [0-9a-v].
-func (q *Queue) NewID(tenant string) (string, error) { return q.store.NewID(tenant) }
+// NewID makes the id of a job of the tenant with the route: 28 characters of [0-9a-v].
+func (q *Queue) NewID(tenant, route string) (string, error) {
+	return store.NewID(q.policies.Current().Placement(tenant, route))
+}
 
 // Submit requests admission of one job. Concurrent calls are gathered into few script calls,
 // without a wait when there is nothing to gather. The error wraps ErrUnavailable or is the
@@ -42,8 +44,9 @@ func (q *Queue) Submit(ctx context.Context, s Submission) (Decision, error) {
 }
 
 // SubmitBatch requests admission of 1 to 1,000 jobs of one tenant, decided in order in one atomic
-// step. If atomic, either all are admitted or none, and then every decision carries the outcome of
-// the first refusal.
+// step for the jobs of each pool, and one for those of no pool. If atomic, either all are admitted
+// or none, and then every decision carries the outcome of the first refusal; the routes must be in
+// one pool or all in none, or the error is of type shaper.Problems.
 func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
 	if len(batch) == 0 || len(batch) > batchMost {
 		return nil, fmt.Errorf("queue: a batch of %d jobs, want 1 to %d", len(batch), batchMost)
@@ -58,7 +61,37 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 		}
 		ids[s.ID] = true
 	}
-	return q.submit(ctx, slices.Clone(batch), atomic)
+	return q.submitParts(ctx, slices.Clone(batch), atomic)
+}
+
+// submitParts submits the jobs of each shard by themselves. With an error some may be admitted.
+func (q *Queue) submitParts(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
+	placed := q.policies.Current()
+	parts, at, order := map[int][]Submission{}, map[int][]int{}, []int(nil)
+	for i, s := range batch {
+		shard := placed.Placement(s.Tenant, s.Route).Index
+		if parts[shard] == nil {
+			order = append(order, shard)
+		}
+		parts[shard], at[shard] = append(parts[shard], s), append(at[shard], i)
+	}
+	if len(order) == 1 {
+		return q.submit(ctx, batch, atomic)
+	}
+	if atomic {
+		return nil, shaper.Problems{{Field: "atomic", Value: "true", Rule: "must be false for a batch whose routes are in different pools"}}
+	}
+	decisions := make([]Decision, len(batch))
+	for _, shard := range order {
+		some, err := q.submit(ctx, parts[shard], false)
+		if err != nil {
+			return nil, err
+		}
+		for n, d := range some {
+			decisions[at[shard][n]] = d
+		}
+	}
+	return decisions, nil
 }
 
 // submit submits jobs of one tenant. It keeps and changes the batch. It replaces what a replayed
@@ -176,7 +209,8 @@ func (f *flusher) flush(gathered []*pending) {
 		if p.ctx.Err() != nil {
 			continue // its caller has left
 		}
-		shard, single := f.q.store.ShardOf(p.batch[0].Tenant), len(p.batch) == 1
+		first, single := p.batch[0], len(p.batch) == 1
+		shard := f.q.policies.Current().Placement(first.Tenant, first.Route)
 		a := byShard[shard.Index]
 		if a == nil || !single {
 			a = f.q.newAdmission(shard, p.atomic && !single)
@@ -271,7 +305,7 @@ func (a *admission) flow(name string, s *Submission) int {
 // job encodes the submission for the script. A submission without an id gets one.
 func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 	if s.ID == "" {
-		if s.ID, err = a.q.NewID(s.Tenant); err != nil {
+		if s.ID, err = store.NewID(a.shard); err != nil {
 			return job, err
 		}
 	}
@@ -279,7 +313,7 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		return job, err
 	}
 	if shard, ok := a.q.store.ShardOfID(s.ID); !ok || shard != a.shard {
-		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant", s.ID)
+		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant and the route", s.ID)
 	}
 	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
 	job = lua.AdmitJob{Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}

@@ -20,16 +20,15 @@ type result struct {
 
 // Job reads one job of the tenant. ErrNotFound, ErrUnavailable.
 func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
-	shard, err := q.shardOf(tenant, id)
-	if err != nil {
+	if err := q.mayOwn(tenant, id); err != nil {
 		return Job{}, err
 	}
-	return q.readOne(ctx, shard, EncodeName(tenant), id)
+	return q.readOne(ctx, EncodeName(tenant), id)
 }
 
 // readOne reads a job of the tenant, which is named as in keys.
-func (q *Queue) readOne(ctx context.Context, shard ShardKeys, tenant, id string) (Job, error) {
-	jobs, err := q.read(ctx, shard, tenant, []string{id})
+func (q *Queue) readOne(ctx context.Context, tenant, id string) (Job, error) {
+	jobs, err := q.read(ctx, tenant, []string{id})
 	if err != nil {
 		return Job{}, err
 	}
@@ -39,13 +38,12 @@ func (q *Queue) readOne(ctx context.Context, shard ShardKeys, tenant, id string)
 	return jobs[0], nil
 }
 
-// shardOf returns the shard of a job. ErrNotFound for an id that cannot be one of the tenant.
-func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
-	shard, ok := q.store.ShardOfID(id)
-	if !ok || q.store.ShardOf(tenant) != shard {
-		return shard, ErrNotFound
+// mayOwn returns ErrNotFound for an id that no job of the tenant can have.
+func (q *Queue) mayOwn(tenant, id string) error {
+	if shard, ok := q.store.ShardOfID(id); !ok || !q.policies.Current().Holds(shard, tenant) {
+		return ErrNotFound
 	}
-	return shard, nil
+	return nil
 }
 
 // jobOf is the record as clients see it, without its position in the queue.
@@ -75,7 +73,7 @@ func jobOf(id string, r lua.Record) Job {
 // Cancel ends a waiting job; a repeated call is no error. ErrNotFound; ErrConflict with the job
 // when it is leased or done.
 func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
-	if _, err := q.shardOf(tenant, id); err != nil {
+	if err := q.mayOwn(tenant, id); err != nil {
 		return Job{}, err
 	}
 	codes, err := q.discard(ctx, tenant, []Job{{ID: id}}, false)
@@ -101,10 +99,16 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) 
 // outcome is Admitted, Full, FullOfBytes or Draining. ErrNotFound; ErrConflict with the job in the
 // decision when it is not dead.
 func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Decision, err error) {
-	if _, err := q.shardOf(tenant, id); err != nil {
+	if err := q.mayOwn(tenant, id); err != nil {
 		return v, err
 	}
-	done, err := q.replay(ctx, tenant, []Job{{ID: id}}, func(Job) int { return maxAttempts })
+	dead := Job{ID: id}
+	if len(q.policies.Current().Baseline.Pools) > 0 { // a pool may have taken over its route
+		if dead, err = q.Job(ctx, tenant, id); err != nil {
+			return v, err
+		}
+	}
+	done, err := q.replay(ctx, tenant, []Job{dead}, func(Job) int { return maxAttempts })
 	if err != nil {
 		return v, err
 	}
@@ -123,8 +127,12 @@ type replayed struct {
 func (q *Queue) replay(
 	ctx context.Context, tenant string, jobs []Job, attempts func(Job) int,
 ) ([]replayed, error) {
-	shard, calls := q.store.ShardOf(tenant), make([]lua.ReplayCall, len(jobs))
+	calls, placed := make([]lua.ReplayCall, len(jobs)), q.policies.Current()
 	for i, j := range jobs {
+		shard, ok := q.store.ShardOfID(j.ID)
+		if !ok || j.Route != "" && placed.Placement(tenant, j.Route) != shard {
+			return nil, fmt.Errorf("%w dead: its route %q has moved to another pool since; submit it again", ErrConflict, j.Route)
+		}
 		calls[i] = lua.ReplayCall{
 			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
 			Job: shard.Job(j.ID), Tenant: EncodeName(tenant), Horizon: q.horizon,

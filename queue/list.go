@@ -70,12 +70,15 @@ const (
 
 // source is a key that holds jobs of a flow.
 type source struct {
+	shard     ShardKeys
 	flow, key string
 	holds     ListState // ListScheduled: retrying jobs too; ListSucceeded: all that have ended and are not dead
 }
 
 // name is the source in a cursor.
-func (p source) name() string { return string(p.holds) + ":" + p.flow }
+func (p source) name() string {
+	return strconv.Itoa(p.shard.Index) + ":" + string(p.holds) + ":" + p.flow
+}
 
 // holder returns what the source of jobs in the state holds.
 func (s ListState) holder() ListState {
@@ -113,8 +116,7 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	if l.IdempotencyKey != "" {
 		return q.listKey(ctx, l)
 	}
-	shard := q.store.ShardOf(l.Tenant)
-	sources, err := q.sources(ctx, shard, l)
+	sources, err := q.sources(ctx, l)
 	if err != nil {
 		return page, err
 	}
@@ -125,14 +127,14 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 	heads, unread := map[source][]entry{}, map[source]int{}
 	for _, p := range sources {
 		if m := marks[p.name()]; !m.End {
-			if heads[p], err = q.entries(ctx, shard, p, l.State, size, m); err != nil {
+			if heads[p], err = q.entries(ctx, p, l.State, size, m); err != nil {
 				return page, err
 			}
 			unread[p] = len(heads[p])
 		}
 	}
 	entries, ids := newest(heads, size)
-	jobs, err := q.read(ctx, shard, EncodeName(l.Tenant), ids)
+	jobs, err := q.read(ctx, EncodeName(l.Tenant), ids)
 	if err != nil {
 		return page, err
 	}
@@ -165,25 +167,36 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 }
 
 // sources returns where jobs of the list may be.
-func (q *Queue) sources(ctx context.Context, shard ShardKeys, l List) (sources []source, err error) {
-	flows := []string{store.FlowName(l.Tenant, l.Route)}
-	if l.Route == "" {
-		if flows, err = q.store.Fast.SMembers(ctx, shard.Names(EncodeName(l.Tenant))).Result(); err != nil {
-			return nil, store.Unavailable(err)
-		}
+func (q *Queue) sources(ctx context.Context, l List) (sources []source, err error) {
+	shards, flows := q.policies.Current().Shards(l.Tenant), []string{store.FlowName(l.Tenant, l.Route)}
+	byShard, err := q.flowsOf(ctx, l.Tenant, shards)
+	if err != nil {
+		return nil, err
 	}
-	for _, flow := range flows {
-		for _, p := range []source{
-			{flow, shard.Queue(flow), ListQueued}, {flow, shard.Later(flow), ListScheduled},
-			{flow, shard.Leases(), ListLeased}, // of the whole shard
-			{flow, shard.Dead(flow), ListDead}, {flow, shard.Done(flow), ListSucceeded},
-		} {
-			if l.State == ListAll || l.State.holder() == p.holds {
-				sources = append(sources, p)
+	for i, shard := range shards {
+		if l.Route == "" {
+			flows = byShard[i]
+		}
+		for _, flow := range flows {
+			for _, p := range []source{
+				{shard, flow, shard.Queue(flow), ListQueued}, {shard, flow, shard.Later(flow), ListScheduled},
+				{shard, flow, shard.Leases(), ListLeased}, // of the whole shard
+				{shard, flow, shard.Dead(flow), ListDead}, {shard, flow, shard.Done(flow), ListSucceeded},
+			} {
+				if l.State == ListAll || l.State.holder() == p.holds {
+					sources = append(sources, p)
+				}
 			}
 		}
 	}
 	return sources, nil
+}
+
+// flowsOf lists the flows of a tenant, by shard.
+func (q *Queue) flowsOf(ctx context.Context, tenant string, shards []ShardKeys) ([][]string, error) {
+	return store.Pipeline(ctx, q.store.Fast, shards, func(p redis.Pipeliner, s ShardKeys) *redis.StringSliceCmd {
+		return p.SMembers(ctx, s.Names(EncodeName(tenant)))
+	})
 }
 
 // newest merges the heads of the sources, newest first, up to limit entries.
@@ -206,13 +219,20 @@ func newest(heads map[source][]entry, limit int) (entries []entry, ids []string)
 
 // listKey lists the job of an idempotency key. Past retention it has only what the key holds.
 func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
-	key := q.store.ShardOf(l.Tenant).Idem(EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))
-	text, err := q.store.Fast.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return Page{}, nil
-	}
+	texts, err := store.Pipeline(ctx, q.store.Fast, q.policies.Current().Shards(l.Tenant), func(p redis.Pipeliner, s ShardKeys) *redis.SliceCmd {
+		return p.MGet(ctx, s.Idem(EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))) // no error where it is not
+	})
 	if err != nil {
-		return Page{}, store.Unavailable(err)
+		return Page{}, err
+	}
+	text := ""
+	for _, found := range texts {
+		if value, ok := found[0].(string); ok {
+			text = value
+		}
+	}
+	if text == "" {
+		return Page{}, nil
 	}
 	known := lua.ParseKnown(text)
 	job, err := q.Job(ctx, l.Tenant, known.ID)
@@ -242,10 +262,10 @@ func (l List) takes(j Job) bool {
 
 // entries reads up to limit + 1 entries of a source after the mark, in the order of the list.
 func (q *Queue) entries(
-	ctx context.Context, shard ShardKeys, p source, state ListState, limit int, after mark,
+	ctx context.Context, p source, state ListState, limit int, after mark,
 ) (out []entry, err error) {
 	if p.holds == ListSucceeded {
-		return q.doneEntries(ctx, shard, p, state, limit, after)
+		return q.doneEntries(ctx, p, state, limit, after)
 	}
 	skip := int64(0) // entries with the score of after that were skipped; may be more than a step
 	for more := true; more && len(out) <= limit; {
@@ -270,7 +290,7 @@ func (q *Queue) entries(
 			last := fresh[len(fresh)-1]
 			after, skip = mark{Score: last.score, ID: last.id}, 0
 		}
-		if fresh, err = q.ofState(ctx, shard, state, fresh); err != nil {
+		if fresh, err = q.ofState(ctx, state, fresh); err != nil {
 			return nil, err
 		}
 		out = append(out, fresh[:min(len(fresh), limit+1-len(out))]...)
@@ -279,7 +299,7 @@ func (q *Queue) entries(
 }
 
 // ofState keeps the entries of one source whose job is in the state and flow.
-func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, entries []entry) ([]entry, error) {
+func (q *Queue) ofState(ctx context.Context, state ListState, entries []entry) ([]entry, error) {
 	if len(entries) == 0 {
 		return entries, nil
 	}
@@ -288,7 +308,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 		return entries, nil
 	}
 	heads, err := store.Pipeline(ctx, q.store.Fast, entries, func(p redis.Pipeliner, e entry) *redis.StringCmd {
-		return p.GetRange(ctx, shard.Job(e.id), 0, recordHead)
+		return p.GetRange(ctx, e.source.shard.Job(e.id), 0, recordHead)
 	})
 	if err != nil {
 		return nil, err
@@ -305,7 +325,7 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 
 // doneEntries reads the list of recently ended jobs, which has no scores.
 func (q *Queue) doneEntries(
-	ctx context.Context, shard ShardKeys, p source, state ListState, limit int, after mark,
+	ctx context.Context, p source, state ListState, limit int, after mark,
 ) (out []entry, err error) {
 	ids, err := q.store.Fast.LRange(ctx, p.key, 0, -1).Result()
 	if err != nil {
@@ -323,7 +343,7 @@ func (q *Queue) doneEntries(
 		for _, id := range some {
 			entries = append(entries, entry{source: p, id: id})
 		}
-		if entries, err = q.ofState(ctx, shard, state, entries); err != nil {
+		if entries, err = q.ofState(ctx, state, entries); err != nil {
 			return nil, err
 		}
 		if out = append(out, entries...); len(out) > limit {
@@ -348,13 +368,14 @@ func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
 		return Job{}, ErrNotFound
 	}
 	tenant, _, _ := strings.Cut(flow, "/")
-	return q.readOne(ctx, shard, tenant, id)
+	return q.readOne(ctx, tenant, id)
 }
 
 // read reads jobs of the tenant, which is named as in keys. It leaves out those that are gone.
-func (q *Queue) read(ctx context.Context, shard ShardKeys, tenant string, ids []string) ([]Job, error) {
+func (q *Queue) read(ctx context.Context, tenant string, ids []string) ([]Job, error) {
 	calls := make([]lua.StatusCall, len(ids))
 	for i, id := range ids {
+		shard, _ := q.store.ShardOfID(id) // ids come from the store, or were checked
 		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant}
 	}
 	found, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.StatusCall.Decode)

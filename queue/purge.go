@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/policies"
 	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -89,7 +90,7 @@ func (q *Queue) sweep(
 	}
 	start, swept := time.Now(), Swept{CreatedBefore: f.CreatedBefore}
 	if swept.CreatedBefore.IsZero() {
-		_, now, err := q.scanTenant(ctx, tenant)
+		_, now, err := q.scanTenant(ctx, policies.Tenant(tenant))
 		if err != nil {
 			return swept, err
 		}
@@ -128,10 +129,9 @@ func (q *Queue) candidates(
 	return func(yield func([]Job, error) bool) {
 		if len(f.IDs) > 0 {
 			ids := slices.DeleteFunc(slices.Clone(f.IDs), func(id string) bool {
-				_, err := q.shardOf(tenant, id)
-				return err != nil
+				return q.mayOwn(tenant, id) != nil
 			})
-			yield(q.read(ctx, q.store.ShardOf(tenant), EncodeName(tenant), ids))
+			yield(q.read(ctx, EncodeName(tenant), ids))
 			return
 		}
 		for _, state := range states {
@@ -150,13 +150,29 @@ func (q *Queue) candidates(
 
 // discard cancels waiting jobs of a tenant and, if dead, deletes dead ones.
 func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]lua.JobCode, error) {
-	shard := q.store.ShardOf(tenant)
-	call := lua.CancelCall{
-		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
-		Tenant: EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
+	calls, at := map[ShardKeys]*lua.CancelCall{}, map[ShardKeys][]int{} // at: which of the jobs
+	for i, j := range jobs {
+		shard, ok := q.store.ShardOfID(j.ID)
+		if !ok {
+			return nil, ErrNotFound
+		}
+		if calls[shard] == nil {
+			calls[shard] = &lua.CancelCall{
+				Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
+				Tenant: EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
+			}
+		}
+		calls[shard].Jobs, at[shard] = append(calls[shard].Jobs, shard.Job(j.ID)), append(at[shard], i)
 	}
-	for _, j := range jobs {
-		call.Jobs = append(call.Jobs, shard.Job(j.ID))
+	codes := make([]lua.JobCode, len(jobs))
+	for shard, call := range calls {
+		found, err := store.Invoke(ctx, q.store.Run, *call)
+		if err != nil {
+			return nil, err
+		}
+		for n, code := range found {
+			codes[at[shard][n]] = code
+		}
 	}
-	return store.Invoke(ctx, q.store.Run, call)
+	return codes, nil
 }

@@ -29,11 +29,12 @@ import (
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards    int                         // 1 to 1,024, default 64; fixed at the first start
-	Defaults  shaper.Policy               // of tenants without settings of their own; default shaper.DefaultPolicy()
-	Routes    map[string]shaper.Overrides // laid over the defaults for the flows of a route
-	Tiers     map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
-	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
+	Shards    int                            // 1 to 1,024, default 64; fixed at the first start
+	Defaults  shaper.Policy                  // of tenants without settings of their own; default shaper.DefaultPolicy()
+	Routes    map[string]shaper.Overrides    // laid over the defaults for the flows of a route
+	Tiers     map[string]shaper.Overrides    // laid over the defaults for the tenants of a tier
+	Pools     map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
+	Tenants   map[string]shaper.Overrides    // of the tenants named in the configuration file
 	Retention Retention
 	Store     StoreLimits
 	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend).
@@ -126,7 +127,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	if err := store.EachMaster(ctx, s.Patient, lua.Load); err != nil {
 		return nil, e.conn.Advise(store.Unavailable(err))
 	}
-	file := policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers}, o.Tenants)
+	file := policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers, Pools: o.Pools}, o.Tenants)
 	if o.Reporter {
 		q.policies.Assume(file)
 	} else if err := q.policies.Start(ctx, o.Registerer, file, born, q.layout); err != nil {

@@ -2,9 +2,12 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/internal/policies"
@@ -30,24 +33,137 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 	if err != nil {
 		return nil, "", err
 	}
-	scan, err := q.scan(ctx, q.store.Shard(n), lua.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
+	shard := q.store.Shard(n)
+	scan, err := q.scan(ctx, shard, lua.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
 	if err != nil {
+		return nil, "", err
+	}
+	if err := q.complete(ctx, shard, &scan); err != nil {
 		return nil, "", err
 	}
 	return q.resolver.briefs(q.policies.Current(), scan), cursorAfter(n, scan.Cursor, q.store.Len()), nil
 }
 
-// scanTenant reads one tenant, also one never seen.
-func (q *Queue) scanTenant(ctx context.Context, tenant string) (t lua.ScannedTenant, now shaper.Instant, err error) {
-	shard := q.store.ShardOf(tenant)
-	scan, err := q.scan(ctx, shard, lua.ScanCall{Policy: shard.Policy(EncodeName(tenant))})
+// scanTenant reads one tenant or pool, also one never seen, with its flows in all shards.
+func (q *Queue) scanTenant(ctx context.Context, s policies.Subject) (t lua.ScannedTenant, now shaper.Instant, err error) {
+	home := q.policies.Home(s)
+	scan, err := q.scan(ctx, home, lua.ScanCall{Policy: home.Policy(s.Key())})
 	if err != nil {
 		return t, 0, err
 	}
 	if len(scan.Tenants) != 1 {
 		return t, 0, store.Unavailable(lua.ErrReply)
 	}
-	return scan.Tenants[0], scan.Now, nil
+	t = scan.Tenants[0]
+	if s.IsPool {
+		return t, scan.Now, nil
+	}
+	all := []lua.ScannedTenant{t}
+	err = q.addParts(ctx, home, all, []string{s.Name})
+	return all[0], scan.Now, err
+}
+
+// complete makes the page of a shard one of tenants with their flows in all shards. It leaves out
+// those that another shard's page has, and pools.
+func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *lua.Scan) error {
+	entries := make([]string, len(scan.Tenants))
+	for i, t := range scan.Tenants {
+		entries[i] = t.Entry
+	}
+	listed, err := q.listedHere(ctx, shard, entries)
+	if err != nil {
+		return err
+	}
+	scan.Tenants = slices.DeleteFunc(scan.Tenants, func(t lua.ScannedTenant) bool { return !slices.Contains(listed, t.Entry) })
+	names := make([]string, len(scan.Tenants))
+	for i, t := range scan.Tenants {
+		names[i] = store.TenantOfEntry(t.Entry)
+	}
+	return q.addParts(ctx, shard, scan.Tenants, names)
+}
+
+// listedHere returns the entries of a shard's index that are tenants listed by this shard: the
+// first of the tenant's shards that knows it.
+func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []string) (listed []string, err error) {
+	type elsewhere struct {
+		entry string
+		shard ShardKeys
+	}
+	placed := q.policies.Current()
+	var before []elsewhere
+	for _, entry := range entries {
+		if store.IsPool(entry) {
+			continue
+		}
+		listed = append(listed, entry)
+		for _, s := range placed.Shards(store.TenantOfEntry(entry)) {
+			if s == shard {
+				break
+			}
+			before = append(before, elsewhere{entry, s})
+		}
+	}
+	if len(before) == 0 {
+		return listed, nil
+	}
+	known, err := store.Pipeline(ctx, q.store.Fast, before, func(p redis.Pipeliner, e elsewhere) *redis.FloatSliceCmd {
+		return p.ZMScore(ctx, e.shard.Tenants(), e.entry) // 0 for one that is not there
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range before {
+		if known[i][0] != 0 {
+			listed = slices.DeleteFunc(listed, func(entry string) bool { return entry == e.entry })
+		}
+	}
+	return listed, nil
+}
+
+// addParts adds the flows that the tenants have in other shards than this one.
+func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []lua.ScannedTenant, names []string) error {
+	placed := q.policies.Current()
+	var calls []lua.ScanCall
+	var of []int
+	for i, name := range names {
+		for _, s := range placed.Shards(name) {
+			if s != shard {
+				calls = append(calls, lua.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(EncodeName(name))})
+				of = append(of, i)
+			}
+		}
+	}
+	found, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.ScanCall.Decode)
+	if err != nil {
+		return err
+	}
+	for n, scan := range found {
+		if len(scan.Tenants) != 1 {
+			return store.Unavailable(lua.ErrReply)
+		}
+		t := &tenants[of[n]]
+		if placed.Shards(names[of[n]])[0].Clock() == calls[n].Clock { // a page of a pool's shard has not read the settings
+			part := scan.Tenants[0]
+			t.Revision, t.API, t.File, t.Reason = part.Revision, part.API, part.File, part.Reason
+		}
+		for _, f := range scan.Tenants[0].Flows {
+			t.Flows = addFlow(t.Flows, f)
+		}
+	}
+	return nil
+}
+
+// addFlow adds a flow. A route that has joined or left a pool may have left a flow behind: the one
+// with jobs counts.
+func addFlow(flows []lua.ScannedFlow, f lua.ScannedFlow) []lua.ScannedFlow {
+	i := slices.IndexFunc(flows, func(other lua.ScannedFlow) bool { return other.Flow == f.Flow })
+	switch {
+	case i < 0:
+		return append(flows, f)
+	case f.Depth+f.Running > 0 || f.Pool != "":
+		flows[i] = f
+	}
+	return flows
 }
 
 func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (lua.Scan, error) {
@@ -159,6 +275,8 @@ func limitedBy(p shaper.Policy, f lua.ScannedFlow, now shaper.Instant) string {
 		return limitedConcurrency
 	case f.Hindered.Until > now:
 		return f.Hindered.Cause
+	case f.Pool != "" && f.Bucket.Earliest() <= now:
+		return limitedPool
 	}
 	// A flow whose policy has changed is ready at once, so its workers are not late.
 	if bucket, changed := f.Bucket.Retune(p.Paces(), now); !changed && bucket.Earliest() < now.Add(-overdue) {

@@ -22,7 +22,7 @@ func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 
 // describe reads a tenant as it is or, with other API overrides, as it would be.
 func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Overrides) (Tenant, error) {
-	scanned, now, err := q.scanTenant(ctx, tenant)
+	scanned, now, err := q.scanTenant(ctx, policies.Tenant(tenant))
 	if err != nil {
 		return Tenant{}, err
 	}
@@ -89,12 +89,14 @@ const (
 	limitedPaused      = "paused"
 	limitedIdle        = "idle"
 	limitedLate        = "late"
+	limitedPool        = "pool"
 )
 
 // LimitCauses lists what can keep the next job of a flow from leaving:
 //
 //	rate         the rate, or one of the further rates
 //	concurrency  the flow's own cap
+//	pool         it waits for its turn in its pool
 //	upstream     its deliveries hold all the slots that a worker keeps for them
 //	late         its jobs come too late from Redis to leave at their stamps
 //	workers      it could leave, and no worker leases it: all slots are taken, or none is live
@@ -103,7 +105,7 @@ const (
 //	idle         nothing waits
 //
 // upstream and late are reported by workers, in the flow's field hindered; see lib/flow.lua.
-var LimitCauses = []string{limitedRate, limitedConcurrency, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused, limitedIdle}
+var LimitCauses = []string{limitedRate, limitedConcurrency, limitedPool, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused, limitedIdle}
 
 // encode is the cause as it is kept with a flow.
 func (c HoldCause) encode() string {
@@ -134,43 +136,51 @@ const tuneTries = 20
 // ErrUnavailable, shaper.Problems when the resulting policy breaks a rule, or the error of
 // change.Edit.
 func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant, error) {
+	api, err := q.change(ctx, policies.Tenant(tenant), change, func(p *policies.Set, s policies.Stated) error {
+		return p.Baseline.Validate(s.Statements)
+	})
+	switch {
+	case err != nil:
+		return Tenant{}, err
+	case change.DryRun:
+		return q.describe(ctx, tenant, &api)
+	}
+	return q.Tenant(ctx, tenant)
+}
+
+// change changes the API overrides of a tenant or a pool, unless it is a dry run, and returns them.
+func (q *Queue) change(
+	ctx context.Context, subject policies.Subject, change Change, validate func(*policies.Set, policies.Stated) error,
+) (api shaper.Overrides, err error) {
 	for range tuneTries {
-		found, err := q.policies.Stated(ctx, q.store.Fast, tenant)
+		p := q.policies.Current()
+		s, err := q.policies.Stated(ctx, subject)
 		if err != nil {
-			return Tenant{}, err
+			return api, err
 		}
-		s, p := found[0], q.policies.Current()
 		if change.IfRevision != nil && *change.IfRevision != s.Revision {
-			return Tenant{}, fmt.Errorf("%w: %d", ErrRevision, s.Revision)
+			return api, fmt.Errorf("%w: %d", ErrRevision, s.Revision)
 		}
 		before := s.API
 		if s.API, err = change.Edit(s.API); err != nil {
-			return Tenant{}, err
+			return api, err
 		}
-		if err := p.Baseline.Validate(s.Statements); err != nil {
-			return Tenant{}, err
+		if err := validate(p, s); err != nil || change.DryRun {
+			return s.API, err
 		}
-		if change.DryRun {
-			return q.describe(ctx, tenant, &s.API)
-		}
-		tuned, err := q.tune(ctx, p, s, before, change)
-		if err == nil && tuned == lua.TunedOtherPolicies {
-			err = q.policies.Reinstate(ctx, q.store.ShardOf(tenant))
-		}
-		if err != nil {
-			return Tenant{}, err
-		}
-		if tuned == lua.TunedChanged {
-			return q.Tenant(ctx, tenant)
+		changed, err := q.tune(ctx, p, s, before, change)
+		if err != nil || changed {
+			return s.API, err
 		}
 	}
-	return Tenant{}, fmt.Errorf("%w: too many concurrent changes of the tenant", ErrUnavailable)
+	return api, fmt.Errorf("%w: too many concurrent changes of %s", ErrUnavailable, subject.Key())
 }
 
-// tune stores API overrides, with an entry in the history.
+// tune stores API overrides, with an entry in the history. changed is false where another change or
+// other policies came first.
 func (q *Queue) tune(
 	ctx context.Context, p *policies.Set, s policies.Stated, before shaper.Overrides, change Change,
-) (tuned lua.Tuned, err error) {
+) (changed bool, err error) {
 	action := ""
 	if change.EndHolds {
 		action = ActionUnhold
@@ -180,17 +190,31 @@ func (q *Queue) tune(
 	})
 	call := q.policies.TuneCall(p, s, shaper.SourceAPI, policies.EncodeOverrides(s.API))
 	call.Reason, call.HistoryEntry, call.EndHolds = change.Reason, string(entry), change.EndHolds
+	if err := q.policies.Intend(ctx, p, s.Subject); err != nil {
+		return false, err
+	}
+	var tuned lua.Tuned
 	values, err := q.store.Run(ctx, call.Call())
 	if err == nil {
 		tuned, _, err = call.Decode(values)
 	}
-	return tuned, store.Unavailable(err)
+	switch {
+	case err != nil:
+		return false, store.Unavailable(err)
+	case tuned == lua.TunedOtherPolicies:
+		return false, q.policies.Reinstate(ctx, q.policies.Home(s.Subject))
+	}
+	return tuned == lua.TunedChanged, q.policies.Spread(ctx, p, s.Subject)
 }
 
 // History lists the last changes of a tenant's API overrides, at most 100, the newest first.
 // Errors: ErrUnavailable.
 func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, error) {
-	texts, err := q.store.Fast.LRange(ctx, q.store.ShardOf(tenant).History(EncodeName(tenant)), 0, -1).Result()
+	return q.history(ctx, policies.Tenant(tenant))
+}
+
+func (q *Queue) history(ctx context.Context, s policies.Subject) ([]HistoryEntry, error) {
+	texts, err := q.store.Fast.LRange(ctx, q.policies.Home(s).History(s.Key()), 0, -1).Result()
 	if err != nil {
 		return nil, store.Unavailable(err)
 	}
@@ -220,7 +244,11 @@ func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []
 		if err != nil {
 			return nil, "", store.Unavailable(err)
 		}
-		for _, e := range entries {
+		listed, err := q.listedHere(ctx, q.store.Shard(shard), entries)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, e := range listed {
 			names = append(names, store.TenantOfEntry(e))
 		}
 		if int64(len(entries)) == want {

@@ -15,18 +15,25 @@ import (
 // up to most of each route. It leaves out retried jobs: they waited for their retry. Errors:
 // ErrUnavailable.
 func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error) {
-	shard := q.store.ShardOf(tenant)
-	flows, err := q.store.Fast.SMembers(ctx, shard.Names(EncodeName(tenant))).Result()
-	if err != nil || len(flows) == 0 {
-		return nil, store.Unavailable(err)
+	shards := q.policies.Current().Shards(tenant)
+	flows, err := q.flowsOf(ctx, tenant, shards)
+	if err != nil {
+		return nil, err
 	}
-	lists, err := store.Pipeline(ctx, q.store.Fast, flows, func(p redis.Pipeliner, flow string) *redis.StringSliceCmd {
-		return p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
+	var lists []string
+	for i, shard := range shards {
+		for _, flow := range flows[i] {
+			lists = append(lists, shard.Done(flow))
+		}
+	}
+	ids, err := store.Pipeline(ctx, q.store.Fast, lists, func(p redis.Pipeliner, list string) *redis.StringSliceCmd {
+		return p.LRange(ctx, list, 0, int64(most)-1)
 	})
 	if err != nil {
 		return nil, err
 	}
-	heads, err := store.Pipeline(ctx, q.store.Fast, slices.Concat(lists...), func(p redis.Pipeliner, id string) *redis.StringCmd {
+	heads, err := store.Pipeline(ctx, q.store.Fast, slices.Concat(ids...), func(p redis.Pipeliner, id string) *redis.StringCmd {
+		shard, _ := q.store.ShardOfID(id)
 		return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
 	})
 	if err != nil {

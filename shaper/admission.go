@@ -49,6 +49,7 @@ const (
 // Admission is the decision on one request, with every fact that the client gets.
 type Admission struct {
 	Outcome   Outcome
+	OfPool    bool    // of Full and FullOfBytes: the pool is full, and depth, capacity and bytes are those of the pool
 	Now       Instant // the instant of the decision
 	Position  int64   // 1 is next; 0 unless the job is queued
 	Start     Instant // estimated departure; of Full and FullOfBytes: when all jobs queued now have left; 0 while paused or unknown

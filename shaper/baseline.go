@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,8 +22,87 @@ const (
 // that a tenant may be in.
 type Baseline struct {
 	Defaults Policy
-	Routes   map[string]Overrides // defaults of a route's flows
-	Tiers    map[string]Overrides // laid over the defaults, by name
+	Routes   map[string]Overrides    // defaults of a route's flows
+	Tiers    map[string]Overrides    // laid over the defaults, by name
+	Pools    map[string]PoolSettings `json:",omitempty"` // by name
+}
+
+// PoolSettings declare a pool in the configuration file: the routes whose flows share it, and its
+// rate, further rates, burst, capacities, concurrency and pause.
+type PoolSettings struct {
+	Routes    []string
+	Overrides Overrides
+}
+
+// PoolOf returns the name of the pool that a route is in, empty for none.
+func (b Baseline) PoolOf(route string) string {
+	for name, pool := range b.Pools {
+		if slices.Contains(pool.Routes, route) {
+			return name
+		}
+	}
+	return ""
+}
+
+// poolSettings are the settings that a pool has.
+var poolSettings = []string{"rate", "burst", "rates", "capacity", "capacity_bytes", "concurrency", "paused"}
+
+// PoolDefaults is what a pool has without settings: no bound but a rate, which every pool states.
+func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity, Weight: 1} }
+
+// ResolvePool is the policy of a pool with these API overrides, and the source of each setting.
+func (b Baseline) ResolvePool(name string, api Overrides) (Policy, map[string]string) {
+	p, sources := PoolDefaults(), map[string]string{}
+	for _, setting := range poolSettings {
+		sources[setting] = SourceDefault
+	}
+	for _, layer := range []struct {
+		source string
+		says   Overrides
+	}{{SourceFile, b.Pools[name].Overrides}, {SourceAPI, api}} {
+		p = layer.says.Over(p)
+		for _, setting := range layer.says.Set() {
+			sources[setting] = layer.source
+		}
+	}
+	return p, sources
+}
+
+// ValidatePool returns every setting of the pool that is out of bounds or that no pool has. The
+// result is of type Problems.
+func (b Baseline) ValidatePool(name string, api Overrides) error {
+	var ps Problems
+	for _, says := range []Overrides{b.Pools[name].Overrides, api} {
+		for _, setting := range says.Set() {
+			ps.Check(slices.Contains(poolSettings, setting), setting, "set", "must be absent: a pool has "+strings.Join(poolSettings, ", "))
+		}
+		ps.Check(says.Tier == nil, "tier", "set", "must be absent: tenants have tiers")
+		ps.Check(len(says.Routes) == 0, "routes", "set", "must be absent: the configuration file lists the routes of a pool")
+	}
+	p, _ := b.ResolvePool(name, api)
+	problems, _ := p.Validate().(Problems)
+	return append(ps, problems...).Err()
+}
+
+// ValidatePools returns what is wrong with the pools of a configuration file: their settings, and
+// routes in two pools. The result is of type Problems.
+func (b Baseline) ValidatePools() error {
+	var ps Problems
+	ps.Check(len(b.Pools) <= MaxPools, "pools", len(b.Pools), fmt.Sprintf("must be at most %d", MaxPools))
+	in := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(b.Pools)) {
+		path := "pools." + name
+		ps.Check(name != "" && len(name) <= 64, path, strconv.Quote(name), "must have a name of 1 to 64 bytes")
+		problems, _ := b.ValidatePool(name, Overrides{}).(Problems)
+		ps = append(ps, problems.Under(path)...)
+		ps.Check(len(b.Pools[name].Routes) > 0, path+".routes", "none", "must name at least one route")
+		for _, route := range b.Pools[name].Routes {
+			other, taken := in[route]
+			ps.Check(!taken, path+".routes", strconv.Quote(route), fmt.Sprintf("must be in one pool: it is in %s, too", other))
+			in[route] = name
+		}
+	}
+	return ps.Err()
 }
 
 // Statements are the settings of one tenant by source. The zero value has none.
@@ -99,11 +179,22 @@ func (b Baseline) Policies(s Statements) map[Class]Policy {
 	}
 	policies := map[Class]Policy{}
 	for _, s.Claimed = range tiers {
-		for _, route := range append(b.Mentioned(s), "") {
+		for _, route := range append(b.classRoutes(s), "") {
 			policies[Class{s.Claimed, route}], _ = b.Resolve(s, route)
 		}
 	}
 	return policies
+}
+
+// classRoutes returns the routes whose flows obey other policies than those of any route: with
+// settings of their own, or in a pool.
+func (b Baseline) classRoutes(s Statements) []string {
+	routes := b.Mentioned(s)
+	for _, pool := range b.Pools {
+		routes = append(routes, pool.Routes...)
+	}
+	slices.Sort(routes)
+	return slices.Compact(routes)
 }
 
 // Mentioned returns the sorted names of the routes with settings of their own.

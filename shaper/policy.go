@@ -38,11 +38,15 @@ type Policy struct {
 	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
 	Paused      bool          // nothing leaves; admission goes on
 	Draining    bool          // nothing is admitted; what waits leaves
+
+	// Of a flow whose route is in a pool; see Pool.
+	Weight  int64 // 1 to MaxWeight: its part of what reserves leave of the pool's rate
+	Reserve Rate  // the part of the pool's rate that it has before all others, at most Rate; zero for none
 }
 
 // DefaultPolicy is the policy of a tenant without settings.
 func DefaultPolicy() Policy {
-	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
+	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64, Weight: 1}
 }
 
 // Paces are all the rates of the policy, the first one first.
@@ -139,6 +143,14 @@ func (p Policy) Validate() error {
 	case p.MaxWait%time.Millisecond != 0:
 		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be in whole milliseconds"})
 	}
+	within("weight", p.Weight, 1, MaxWeight)
+	if p.Reserve != (Rate{}) {
+		if err := p.Reserve.Validate(); err != nil {
+			ps = append(ps, Problem{"reserve", fmt.Sprintf("%d per %v", p.Reserve.Limit, p.Reserve.Period), err.Error()})
+		} else if p.Reserve.PerSecond() > p.Rate.PerSecond() {
+			ps = append(ps, Problem{"reserve", p.Reserve.String(), "must be at most the rate, " + p.Rate.String()})
+		}
+	}
 	return ps.Err()
 }
 
@@ -154,6 +166,8 @@ type Overrides struct {
 	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty"`
 	Paused        *bool       `json:"paused,omitempty"`
 	Draining      *bool       `json:"draining,omitempty"`
+	Weight        *int64      `json:"weight,omitempty"`
+	Reserve       *Rate       `json:"reserve,omitempty"`
 
 	// The tier that a tenant is in; empty for none. No setting of a route or of a tier.
 	Tier *string `json:"tier,omitempty"`
@@ -211,6 +225,12 @@ func (o Overrides) Over(base Policy) Policy {
 	if o.Draining != nil {
 		base.Draining = *o.Draining
 	}
+	if o.Weight != nil {
+		base.Weight = *o.Weight
+	}
+	if o.Reserve != nil {
+		base.Reserve = *o.Reserve
+	}
 	return base
 }
 
@@ -229,6 +249,8 @@ var settings = []struct {
 	{"max_wait_ms", func(o Overrides) bool { return o.MaxWaitMS != nil }},
 	{"paused", func(o Overrides) bool { return o.Paused != nil }},
 	{"draining", func(o Overrides) bool { return o.Draining != nil }},
+	{"weight", func(o Overrides) bool { return o.Weight != nil }},
+	{"reserve", func(o Overrides) bool { return o.Reserve != nil }},
 }
 
 // Settings names every setting, as the API does.

@@ -3,6 +3,8 @@
 
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED, DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
+local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11 } -- the outcome where it is the pool that is full
+
 local LATER_MOST = 1000 -- shaper.LaterMost
 
 -- full returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that
@@ -54,7 +56,7 @@ local function retry_after(f, departures)
   end
   local at = 0
   if departures <= f.queued then
-    at = start_after(f, floor((departures - 1) * f.cost / f.queued))
+    at = start_of(f, floor((departures - 1) * f.cost / f.queued))
   else
     at = start_of_later(f, departures - f.queued)
   end

@@ -22,6 +22,9 @@ for i = 1, flow_count do
     flow_known(f)
   end
   f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[POLICY_AT]
+  if f.pool then
+    f.pool.asked, f.pool.asked_bytes = 0, 0
+  end
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live

@@ -152,10 +152,10 @@ end
 local function save_flows(list, horizon)
   for i = 1, #list do
     finish_save(list[i])
-    flow_save(list[i])
     due_save(list[i], list[i].later_before, horizon)
+    flow_save(list[i])
   end
-  due_flush()
+  due_flush(horizon)
 end
 
 -- end_waiting ends a job before its delivery; nothing happens if it does not wait.

@@ -1,14 +1,17 @@
--- flow: reads and writes flows, their counts, and KEYS[2], the index of flows by due instant.
+-- flow: reads and writes flows and pools, and their counts.
 
--- paused reports whether the flow is paused or full of dead letters.
+-- paused reports whether the flow or its pool is paused, or the flow full of dead letters.
 local function paused(f)
-  return f.policy.paused or f.full > now
+  return f.policy.paused or f.full > now or f.pool ~= nil and f.pool.policy.paused
 end
 
 -- take_place adds a job to the depth, leave_place removes it.
 local function take_place(f, j)
   f.depth, f.bytes = f.depth + 1, f.bytes + j.payload
   clock.depth, clock.bytes = clock.depth + 1, clock.bytes + j.payload
+  if f.pool then
+    f.pool.depth, f.pool.bytes = f.pool.depth + 1, f.pool.bytes + j.payload
+  end
 end
 
 -- The bytes never become negative, and the last job takes those of lost records with it.
@@ -17,6 +20,26 @@ local function leave_place(f, j)
   local bytes, in_all = f.bytes - payload, clock.bytes - payload
   f.depth, f.bytes = f.depth - 1, bytes > 0 and bytes or 0
   clock.depth, clock.bytes = clock.depth - 1, in_all > 0 and in_all or 0
+  local p = f.pool
+  if p then
+    p.depth, p.bytes = p.depth - 1, max(0, p.bytes - payload)
+  end
+end
+
+-- run counts n more leased jobs of the flow.
+local function run(f, n)
+  f.running, clock.running = f.running + n, clock.running + n
+  if f.pool then
+    f.pool.running = f.pool.running + n
+  end
+end
+
+-- leave counts n more departures of the flow.
+local function leave(f, n)
+  f.departed, clock.departed = f.departed + n, clock.departed + n
+  if f.pool then
+    f.pool.departed = f.pool.departed + n
+  end
 end
 
 local function tenant_of(name)
@@ -30,11 +53,11 @@ end
 -- The fields of a flow: numbers that every call reads, cells, policy, and the tallies, which tick
 -- does without most of the time.
 local FLOW_FIELDS = {
-  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy',
+  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy', 'turn',
   'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
   'keys', 'keys_before', 'keys_at',
 }
-local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
+local NUMBERS_END, CELLS, POLICY_AT, TURN_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 16, 29
 
 -- cells_of reads the state of each pace, as TAT:remainder joined by commas.
 local function cells_of(text, paces)
@@ -84,9 +107,9 @@ local function flow_obey(f, tier, unseen)
   return retune(f)
 end
 
--- flow_of reads the fields of a flow up to the given one, under the policies in force. claimed is
--- the tier that the tenant's credential claims now; nil keeps the one claimed last.
-local function flow_of(name, last, claimed, unseen)
+-- flow_read reads the fields of a flow up to the given one, under the policies in force, without its
+-- pool. claimed is the tier that the tenant's credential claims now; nil keeps the one claimed last.
+local function flow_read(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
   numbers(v, NUMBERS_END)
@@ -107,9 +130,52 @@ local function flow_of(name, last, claimed, unseen)
   return f
 end
 
+local pools, pool_list = {}, {} -- by name without the slash, and in the order in which they were read
+
+-- pool_of reads a pool; a new one is made by pools_save.
+local function pool_of(short, unseen)
+  local p = pools[short]
+  if p then
+    return p
+  end
+  p = flow_read(short .. '/', POLICY_AT, '', unseen)
+  local v = redis.call('HMGET', p.key, unpack(POOL_FIELDS))
+  numbers(v, #POOL_FIELDS)
+  p.virtual, p.behind, p.weights, p.reserves = v[1], v[2], v[3], v[4]
+  p.fields, p.short, p.turn, p.seen = v, short, '', 0
+  p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {} -- changes of its indexes
+  local indexes = { PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short }
+  redis.call('EXISTS', KEYS[1], p.key, PREFIX .. 'flows:' .. short, unpack(indexes))
+  for i = 1, #indexes do
+    redis.call('ZCARD', indexes[i]) -- fails before the first write where one has a wrong type
+  end
+  p.wait_index, p.ready_index, p.reserve_index = unpack(indexes)
+  pools[short], pool_list[#pool_list + 1] = p, p
+  return p
+end
+
+-- flow_of is flow_read with the pool of the flow. Where the flow is filed does not change while
+-- flow_due gives due_before.
+local function flow_of(name, last, claimed, unseen)
+  if is_pool(name) then
+    return pool_of(sub(name, 1, -2), unseen)
+  end
+  local f = flow_read(name, max(last, TURN_AT), claimed, unseen)
+  if f.policy.pool then
+    f.pool = pool_of(f.policy.pool, unseen)
+    f.turn = turn_read(f.was[TURN_AT], f.pool)
+    f.due_before = f.turn.filed and f.queued > 0 and f.policy.text == f.was[POLICY_AT] and earliest(f)
+  end
+  return f
+end
+
 -- flow_load reads a whole flow; see flow_of.
 local function flow_load(name, claimed, unseen)
   local f = flow_of(name, TALLIES_END, claimed, unseen)
+  if is_pool(name) then
+    flow_tallied(f)
+    return f
+  end
   flow_tally(f, f.was)
   if f.live > 0 and f.depth == 0 and f.running == 0 then
     stored_add(f, 'live', -f.live) -- of lost records
@@ -135,6 +201,13 @@ local function flow_save(f)
     args[#args + 1], args[#args + 2] = 'policy', f.policy.text
     f.was[POLICY_AT] = f.policy.text
   end
+  if f.pool then
+    local text = turn_text(f.turn, f.pool)
+    if text ~= f.was[TURN_AT] then
+      args[#args + 1], args[#args + 2] = 'turn', text
+      f.was[TURN_AT] = text
+    end
+  end
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))
   end
@@ -143,7 +216,7 @@ end
 -- later_head is the earliest eligible time among the scheduled and retrying jobs, nil when there is
 -- none.
 local function later_head(f)
-  if f.depth <= f.queued then
+  if f.depth <= f.queued or is_pool(f.name) then
     return nil
   end
   local head = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, 0, 'WITHSCORES')
@@ -157,7 +230,7 @@ end
 -- the flow must be mended first.
 local function later_known(f)
   local at = later_head(f)
-  if not at and f.depth > f.queued then
+  if not at and f.depth > f.queued and not is_pool(f.name) then
     error('DAMAGED flow ' .. f.name)
   end
   return at
@@ -171,63 +244,6 @@ local function flow_known(f)
   end
 end
 
--- flow_due is the next instant at which a job of the flow may leave, nil when none can.
-local function flow_due(f, later)
-  local p = f.policy
-  if p.paused or (p.concurrency > 0 and f.running >= p.concurrency) then
-    return nil
-  end
-  if f.queued > 0 then
-    return earliest(f)
-  end
-  return later and max(earliest(f), later)
-end
-
--- hinder stores why jobs of a flow cannot leave, apart from its policy: a cause as limited_by shows
--- it, and the instant until which it holds. A later cause replaces it.
-local function hinder(f, cause, till)
-  redis.call('HSET', f.key, 'hindered', format('%d:', till) .. cause)
-end
-
-local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to remove from it
-
--- due_save files the flow under its next possible stamp; due_flush writes it. If horizon is given,
--- it wakes the owner when that is before the planned poll.
-local function due_save(f, later, horizon)
-  local due = flow_due(f, later)
-  if due then
-    filed[#filed + 1] = format('%d', due)
-    filed[#filed + 1] = f.name
-    if horizon then
-      wake_for(due, horizon)
-    end
-  else
-    unfiled[#unfiled + 1] = f.name
-  end
-end
-
--- last_first reverses a list of scores and members in ascending order, for ZADD. Redis walks a
--- small index from its head to each new member, so the greatest score should come first. In batches
--- of a hundred this saves 10 % of a job's instructions in Redis.
-local function last_first(list)
-  local i, k = 1, #list - 1
-  while i < k do
-    list[i], list[i + 1], list[k], list[k + 1] = list[k], list[k + 1], list[i], list[i + 1]
-    i, k = i + 2, k - 2
-  end
-  return list
-end
-
--- due_flush writes what due_save has filed, of at most 1,000 flows.
-local function due_flush()
-  if #filed > 0 then
-    redis.call('ZADD', KEYS[2], unpack(filed))
-  end
-  if #unfiled > 0 then
-    redis.call('ZREM', KEYS[2], unpack(unfiled))
-  end
-end
-
 -- enqueue adds a job to the counts of the queue; the caller adds its id under its sequence.
 local function enqueue(f, cost)
   if f.queued == 0 then
@@ -235,6 +251,9 @@ local function enqueue(f, cost)
   end
   f.queued = f.queued + 1
   f.cost = f.cost + cost
+  if f.pool then
+    f.pool.queued, f.pool.cost = f.pool.queued + 1, f.pool.cost + cost
+  end
 end
 
 -- dequeue removes a job from the counts of the queue. The last one takes the cost of lost records
@@ -242,6 +261,22 @@ end
 local function dequeue(f, cost)
   f.queued = f.queued - 1
   f.cost = f.queued > 0 and f.cost - cost or 0
+  local p = f.pool
+  if p then
+    p.queued = p.queued - 1
+    p.cost = p.queued > 0 and max(0, p.cost - cost) or 0
+  end
+end
+
+-- start_of estimates when a job leaves that has the given cost waiting before it in its flow, 0
+-- when unknown. In a pool, every flow that waits now keeps waiting.
+local function start_of(f, ahead)
+  local own, p = start_after(f, ahead), f.pool
+  if not p or own == 0 then
+    return own
+  end
+  local in_pool = start_after(p, cost_before(p, f, ahead))
+  return in_pool > 0 and max(own, in_pool) or 0
 end
 
 -- place_of returns the position in the queue and the estimated start of a job by its rank.
@@ -249,7 +284,7 @@ local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0
   end
-  return rank + 1, start_after(f, floor(rank * f.cost / max(f.queued, 1)))
+  return rank + 1, start_of(f, floor(rank * f.cost / max(f.queued, 1)))
 end
 
 -- estimate returns the position and the estimated start of a job, 0 where it has none.
@@ -257,7 +292,7 @@ local function estimate(f, id, j)
   if j.state == 'q' then
     return place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, id) or 0)
   elseif (j.state == 's' or j.state == 'r') and not paused(f) then
-    local start = start_after(f, f.cost)
+    local start = start_of(f, f.cost)
     return 0, start ~= 0 and max(start, j.at) or 0
   end
   return 0, 0

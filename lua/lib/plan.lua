@@ -96,11 +96,35 @@ local function share_of(f)
   return route and min(route, ceil((3 * route - (bounds[f.name] or 0)) / 4))
 end
 
+-- plan_begin prepares a flow for a plan, unless that was done.
+local function plan_begin(f)
+  if not f.leave then
+    f.leave, f.drop, f.promote = {}, {}, {}
+  end
+end
+
+-- take removes a job that leaves or is dropped from the counts of its flow. It returns whether the
+-- job may leave at the stamp.
+local function take(f, j, stamp)
+  dequeue(f, j.cost)
+  leave_place(f, j)
+  local overdue = (j.deadline or 0) > 0 and j.deadline < stamp
+  if not j.missing and not overdue then
+    return true
+  end
+  if overdue then
+    attempt('idempotency key of job ' .. j.id, finish_reads, j)
+  end
+  drop_left = drop_left - 1
+  f.drop[#f.drop + 1] = j
+  return false
+end
+
 -- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and
 -- f.promote. True if more jobs may be ready to leave.
 local function plan(f, budget)
   local p = f.policy
-  f.leave, f.drop, f.promote = {}, {}, {}
+  plan_begin(f)
   if p.paused then
     return false
   end
@@ -182,16 +206,7 @@ local function plan(f, budget)
         table.remove(waiting, 1)
         j.gone = true
       end
-      dequeue(f, j.cost)
-      leave_place(f, j)
-      if j.missing then
-        drop_left = drop_left - 1
-        f.drop[#f.drop + 1] = j
-      elseif (j.deadline or 0) > 0 and j.deadline < stamp then
-        attempt('idempotency key of job ' .. j.id, finish_reads, j)
-        drop_left = drop_left - 1
-        f.drop[#f.drop + 1] = j
-      else
+      if take(f, j, stamp) then
         depart(f, stamp, j.cost)
         j.stamp = stamp
         f.leave[#f.leave + 1] = j

@@ -2,12 +2,14 @@
 --
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, capacity, capacity in bytes, concurrency, max wait in ms,
--- paused, draining. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants
--- without settings of their own, lines:TENANT for any other. The field revision of both names the
+-- paused, draining; then, of a flow in a pool, its weight, its reserve as limit:period_us, 0:0 for
+-- none, and the pool as +NAME. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants
+-- without settings of their own, lines:TENANT for any other. The line of a pool is +NAME/ in lines,
+-- or / in lines:+NAME. The field revision of both names the
 -- shard's policies that they were resolved with. A flow keeps its line behind that revision and the
 -- tier that the credential of its tenant claims.
 
-local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d)$'
+local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 
 local policies = {} -- by their text; flows share them
 
@@ -17,7 +19,7 @@ local function policy_read(text)
   if p or not text then
     return p
   end
-  local revision, tier, paces, capacity, bytes, concurrency, wait, paused, draining = string.match(text, POLICY)
+  local revision, tier, paces, capacity, bytes, concurrency, wait, paused, draining, pooled = string.match(text, POLICY)
   if not revision then
     return nil
   end
@@ -27,6 +29,13 @@ local function policy_read(text)
   }
   for limit, period, burst in string.gmatch(paces, '(%d+):(%d+):(%d+)') do
     p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0 }
+  end
+  if pooled ~= '' then
+    local weight, limit, reserve_period, pool = string.match(pooled, '^(%d+) (%d+):(%d+) (%+%S+)$')
+    if not pool then
+      return nil
+    end
+    p.weight, p.reserve_limit, p.reserve_period, p.pool = weight + 0, limit + 0, reserve_period + 0, pool
   end
   policies[text] = p
   return p
@@ -43,6 +52,10 @@ end
 -- lost them.
 local function policy_of(tenant, tier, route, unseen)
   local own = PREFIX .. 'lines:' .. tenant
+  if byte(tenant) == 43 then -- +, a pool
+    local line = redis.call('HGET', own, '/') or redis.call('HGET', PREFIX .. 'lines', tenant .. '/')
+    return line and policy_read(clock.revision .. ' = ' .. line) or nil
+  end
   local line = line_in(own, tier, route)
   if not line then
     missed(own, unseen)

@@ -59,7 +59,7 @@ func New(s *store.Store) *Store { return &Store{s} }
 // stored.
 func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (Key, error) {
 	shard, now := s.store.ShardOf(tenant), time.Now()
-	id, err := s.store.NewID(tenant)
+	id, err := store.NewID(shard)
 	if err != nil {
 		return Key{}, err
 	}

@@ -23,11 +23,12 @@ func (r *reader) config(values map[string]any) Config {
 	}
 	listModes(values)
 	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
-		"callbacks.secrets", "routes", "tiers", "tenants", "guards")
+		"callbacks.secrets", "routes", "pools", "tiers", "tenants", "guards")
 	r.between(c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
+	r.pools(&c, sectionOf(values, "pools"))
 	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
 	r.guards(&c, sectionOf(values, "guards"))
@@ -173,6 +174,60 @@ func (r *reader) texts(path string, values map[string]any, rule func(text string
 		texts = append(texts, text)
 	}
 	return texts
+}
+
+// pools reads the pools; the routes must have been read.
+func (r *reader) pools(c *Config, values map[string]any) {
+	before := len(r.problems)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		path := "pools." + quoteName(name)
+		if !isRoute(name) {
+			r.problem(path, "the name", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+			continue
+		}
+		section, ok := values[name].(map[string]any)
+		if !ok {
+			r.problem(path, kindOf(values[name]), "must be a section")
+			continue
+		}
+		var pool shaper.PoolSettings
+		r.scalars(path, section, PoolSettings(), &pool.Overrides, "rates", "routes")
+		if raw, present := section["rates"]; present {
+			if paces, ok := r.rates(path+".rates", raw); ok {
+				pool.Overrides.Rates = &paces
+			}
+		}
+		pool.Routes = r.poolRoutes(path+".routes", section["routes"], c.Routes)
+		if c.Tenants.Pools == nil {
+			c.Tenants.Pools = map[string]shaper.PoolSettings{}
+		}
+		c.Tenants.Pools[name] = pool
+	}
+	if len(r.problems) > before {
+		return // what follows from them would be reported again
+	}
+	for _, p := range problemsOf(shaper.Baseline{Pools: c.Tenants.Pools}.ValidatePools()) {
+		r.problems = append(r.problems, p)
+	}
+}
+
+// poolRoutes reads the routes of a pool.
+func (r *reader) poolRoutes(path string, raw any, routes map[string]Route) (names []string) {
+	list, isList := raw.([]any)
+	if !isList && raw != nil {
+		r.problem(path, kindOf(raw), "must be a list of names of routes, such as [orders, refunds]")
+		return nil
+	}
+	for i, item := range list {
+		name, _ := item.(string)
+		if _, known := routes[name]; !known {
+			r.problem(fmt.Sprintf("%s[%d]", path, i), show(item),
+				"must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // tiers reads the tiers; the defaults must have been read.

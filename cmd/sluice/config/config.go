@@ -143,11 +143,12 @@ type Tenants struct {
 	Routes   map[string]shaper.Overrides // override the defaults for the flows of a route
 	Tiers    map[string]shaper.Overrides // override the defaults for the tenants of a tier
 	Named    map[string]shaper.Overrides // override the defaults and the tier
+	Pools    map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
 }
 
 // Baseline returns the policies of tenants that are not named.
 func (t Tenants) Baseline() shaper.Baseline {
-	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers}
+	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers, Pools: t.Pools}
 }
 
 // Traces are the settings of OpenTelemetry spans.

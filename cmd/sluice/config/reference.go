@@ -37,6 +37,9 @@ func Reference() string {
 		"| `routes` | not set | must be a list of names of routes | Count only jobs for these routes, each job of a batch as one. |\n"+
 		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Count only jobs of these types, each job of a batch as one. |\n",
 		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
+	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings())
+	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) | Further rates, the strictest wins. |\n" +
+		"| `routes` | not set | must be a list of names of routes, each in one pool at most | Routes whose flows share the rate. Required. |\n")
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""

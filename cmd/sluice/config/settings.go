@@ -197,6 +197,33 @@ func TenantSettings() []Setting {
 			Rule: "must be a duration in whole milliseconds from 0s to 8784h"},
 		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop their departures.",
 			Rule: "must be true or false"},
+		{Key: "weight", Kind: Whole, Default: "1",
+			Help: "Part of what reserves leave of the rate of a pool, beside the weights of its other flows.",
+			Rule: "must be a whole number from 1 to 1000"},
+		{Key: "reserve", Kind: Rate,
+			Help: "Part of the rate of a pool that a flow has before all others.",
+			Rule: "must be LIMIT/PERIOD, at most the rate"},
+	}
+}
+
+// PoolSettings returns the scalar settings of each pool.
+func PoolSettings() []Setting {
+	return []Setting{
+		{Key: "rate", Kind: Rate, Help: "Departures of all flows of the pool per period, such as 200/s. Required.",
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
+		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs of the pool that may leave at once after an idle period.",
+			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
+		{Key: "capacity", Kind: Whole, Default: "1000000000",
+			Help: "Maximum waiting jobs of the pool; more are refused with 429.",
+			Rule: "must be a whole number from 0 to 1000000000"},
+		{Key: "capacity_bytes", Kind: Whole, Default: "0",
+			Help: "Maximum bytes of the payloads of waiting jobs of the pool; more are refused with 429. 0 is no bound.",
+			Rule: "must be a whole number from 0 to 1125899906842624"},
+		{Key: "concurrency", Kind: Whole, Default: "0",
+			Help: "Maximum concurrent deliveries of the pool by all workers; 0 is no bound.",
+			Rule: "must be a whole number from 0 to 1000000"},
+		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop the departures of the pool.",
+			Rule: "must be true or false"},
 	}
 }
 

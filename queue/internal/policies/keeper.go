@@ -59,6 +59,7 @@ type Keeper struct {
 	member     string     // of store.FilesKey: the file of this process
 	differs    int        // comparisons in a row that found another file in force
 	unresolved int        // comparisons in a row that found tenants which do not have it yet
+	spreading  []string   // tenants whose settings were about to change at the last comparison
 }
 
 // New returns a keeper without policies; call Start or Assume before any other method.
@@ -69,7 +70,7 @@ func New(s *store.Store, horizon time.Duration, log *slog.Logger) *Keeper {
 // Assume uses the policies of the file and leaves the store as it is. It is for a process that only
 // reports the ends of jobs.
 func (k *Keeper) Assume(file *File) {
-	k.current.Store(&Set{File: file})
+	k.current.Store(newSet(file, 0, k.store.Keyspace))
 	k.agree(true, 0)
 }
 
@@ -167,10 +168,10 @@ func (k *Keeper) compare(ctx context.Context) error {
 	defer k.mu.Unlock()
 	var meta *redis.SliceCmd
 	var now *redis.TimeCmd
-	var files *redis.StringSliceCmd
+	var files, spread *redis.StringSliceCmd
 	if _, err := k.store.Patient.Pipelined(ctx, func(p redis.Pipeliner) error {
 		meta = p.HMGet(ctx, store.MetaKey, "born", "policies_digest", metaRevision, metaResolved)
-		now, files = p.Time(ctx), p.ZRange(ctx, store.FilesKey, 0, -1)
+		now, files, spread = p.Time(ctx), p.ZRange(ctx, store.FilesKey, 0, -1), p.SMembers(ctx, store.SpreadKey)
 		return nil
 	}); err != nil {
 		return store.Unavailable(err)
@@ -190,6 +191,9 @@ func (k *Keeper) compare(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := k.spreadLeft(ctx, spread.Val()); err != nil {
+		return err
+	}
 	others := 0
 	for _, member := range files.Val() {
 		if digest, id, _ := strings.Cut(member, " "); digest != found.Digest && id != k.id {
@@ -198,6 +202,22 @@ func (k *Keeper) compare(ctx context.Context) error {
 	}
 	k.note(found.Digest, others)
 	return k.reportFile(ctx, now.Val())
+}
+
+// spreadLeft finishes changes of tenants that a process has begun and not finished since the last
+// comparison.
+func (k *Keeper) spreadLeft(ctx context.Context, tenants []string) error {
+	before := k.spreading
+	k.spreading = tenants
+	for _, tenant := range tenants {
+		if !slices.Contains(before, tenant) {
+			continue
+		}
+		if err := k.Spread(ctx, k.Current(), Tenant(tenant)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // note records whether this process's file is in force, and logs a change.

@@ -42,10 +42,53 @@ func NewFile(baseline shaper.Baseline, tenants map[string]shaper.Overrides) *Fil
 type Set struct {
 	*File
 	Revision int64
+
+	pools  map[string]string // by route: its pool, as in keys
+	shards []store.ShardKeys // of pools, in ascending order
+	in     store.Keyspace
 }
 
-// Lines returns the policies of a tenant's flows in the form of the scripts.
-func (p *Set) Lines(s shaper.Statements) lua.Lines {
+func newSet(file *File, revision int64, in store.Keyspace) *Set {
+	p := &Set{File: file, Revision: revision, pools: map[string]string{}, in: in}
+	for name, pool := range file.Baseline.Pools {
+		p.shards = append(p.shards, in.ShardOf(store.PoolName(name)))
+		for _, route := range pool.Routes {
+			p.pools[route] = store.PoolName(name)
+		}
+	}
+	slices.SortFunc(p.shards, func(a, b store.ShardKeys) int { return a.Index - b.Index })
+	p.shards = slices.Compact(p.shards)
+	return p
+}
+
+// Placement returns the shard of a flow: that of its pool, or that of its tenant.
+func (p *Set) Placement(tenant, route string) store.ShardKeys {
+	if pool, ok := p.pools[route]; ok {
+		return p.in.ShardOf(pool)
+	}
+	return p.in.ShardOf(tenant)
+}
+
+// Shards returns the shards that may hold flows of a tenant. The first one holds its settings.
+func (p *Set) Shards(tenant string) []store.ShardKeys {
+	home := p.in.ShardOf(tenant)
+	shards := make([]store.ShardKeys, 1, 1+len(p.shards))
+	shards[0] = home
+	for _, s := range p.shards {
+		if s != home {
+			shards = append(shards, s)
+		}
+	}
+	return shards
+}
+
+// Holds reports whether a shard may hold flows of a tenant.
+func (p *Set) Holds(shard store.ShardKeys, tenant string) bool {
+	return shard == p.in.ShardOf(tenant) || slices.Contains(p.shards, shard)
+}
+
+// Lines returns the policies of a tenant's flows in a shard in the form of the scripts.
+func (p *Set) Lines(s shaper.Statements, shard store.ShardKeys) lua.Lines {
 	resolved := p.Baseline.Policies(s)
 	lines := make(lua.Lines, len(resolved))
 	for class, policy := range resolved {
@@ -53,9 +96,35 @@ func (p *Set) Lines(s shaper.Statements) lua.Lines {
 		if class.Route != "" {
 			route = store.EncodeName(class.Route)
 		}
-		lines[store.TierName(class.Tier)+"/"+route] = lua.EncodePolicy(policy)
+		line := lua.EncodePolicy(policy)
+		if pool, ok := p.pools[class.Route]; ok && p.in.ShardOf(pool) == shard {
+			line = lua.EncodePooled(policy, pool)
+		}
+		lines[store.TierName(class.Tier)+"/"+route] = line
 	}
 	return lines
+}
+
+// baselineLines are the lines of a shard: of tenants without settings of their own, and of pools.
+func (p *Set) baselineLines(shard store.ShardKeys) lua.Lines {
+	lines := p.Lines(shaper.Statements{}, shard)
+	for name := range p.Baseline.Pools {
+		if key := store.PoolName(name); p.in.ShardOf(key) == shard {
+			policy, _ := p.Baseline.ResolvePool(name, shaper.Overrides{})
+			lines[key+"/"] = lua.EncodePolicy(policy)
+		}
+	}
+	return lines
+}
+
+// poolOf returns the pool with a name as in keys.
+func (p *Set) poolOf(key string) (name string, ok bool) {
+	for name := range p.Baseline.Pools {
+		if store.PoolName(name) == key {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // record is the hash sluice:meta as far as it is about policies.
@@ -84,10 +153,10 @@ func (k *Keeper) Set(ctx context.Context, file *File) error {
 	k.file.Store(file)
 	revision, err := k.record(ctx, file)
 	if err != nil {
-		k.current.CompareAndSwap(nil, &Set{File: file})
+		k.current.CompareAndSwap(nil, newSet(file, 0, k.store.Keyspace))
 		return err
 	}
-	return k.enforce(ctx, &Set{file, revision}, true)
+	return k.enforce(ctx, newSet(file, revision, k.store.Keyspace), true)
 }
 
 // start puts the file of a new process into force. If the file was in force before another, the
@@ -173,9 +242,9 @@ func (k *Keeper) follow(ctx context.Context, finish bool) error {
 	if err != nil || found.Revision == 0 {
 		return err
 	}
-	p := &Set{&File{text: found.Policies, digest: found.Digest}, found.Revision}
-	if err := json.Unmarshal([]byte(found.Policies), p.File); err != nil {
+	file := &File{text: found.Policies, digest: found.Digest}
+	if err := json.Unmarshal([]byte(found.Policies), file); err != nil {
 		return fmt.Errorf("%w: the policies in force cannot be read by this version: %w", store.ErrSchema, err)
 	}
-	return k.enforce(ctx, p, finish)
+	return k.enforce(ctx, newSet(file, found.Revision, k.store.Keyspace), finish)
 }

@@ -22,8 +22,8 @@ import (
 type enforcing struct{}
 
 // enforce puts recorded policies into force: the baseline in every shard, and with tenantsToo the
-// settings of single tenants. It changes nothing where they are in force, and stops where later
-// ones are.
+// settings of single tenants and pools. It changes nothing where they are in force, and stops where
+// later ones are.
 func (k *Keeper) enforce(ctx context.Context, p *Set, tenantsToo bool) error {
 	ctx = context.WithValue(ctx, enforcing{}, true)
 	if err := k.declare(ctx, p, k.store.Shards()...); err != nil {
@@ -33,15 +33,15 @@ func (k *Keeper) enforce(ctx context.Context, p *Set, tenantsToo bool) error {
 	if !tenantsToo {
 		return nil
 	}
-	tenants, err := k.tunedTenants(ctx, p)
+	subjects, err := k.tuned(ctx, p)
 	if err != nil {
 		return err
 	}
 	for range tries {
-		if len(tenants) == 0 {
+		if len(subjects) == 0 {
 			return store.Unavailable(k.store.Patient.HSet(ctx, store.MetaKey, metaResolved, p.Revision).Err())
 		}
-		if tenants, err = k.resolve(ctx, p, tenants); err != nil {
+		if subjects, err = k.resolve(ctx, p, subjects); err != nil {
 			if errors.Is(err, errOutdated) {
 				return nil
 			}
@@ -53,10 +53,9 @@ func (k *Keeper) enforce(ctx context.Context, p *Set, tenantsToo bool) error {
 
 // declare puts the baseline into force in shards that have an older one. It repairs nothing.
 func (k *Keeper) declare(ctx context.Context, p *Set, shards ...store.ShardKeys) error {
-	lines := p.Lines(shaper.Statements{})
 	calls := make([]lua.Call, len(shards))
 	for i, s := range shards {
-		calls[i] = lua.DeclareCall{Clock: s.Clock(), Lines: s.Lines(), Revision: p.Revision, Settings: lines}.Call()
+		calls[i] = lua.DeclareCall{Clock: s.Clock(), Lines: s.Lines(), Revision: p.Revision, Settings: p.baselineLines(s)}.Call()
 	}
 	for _, r := range lua.RunAll(ctx, k.store.Patient, k.store.Observe, calls) {
 		if r.Err != nil {
@@ -66,128 +65,281 @@ func (k *Keeper) declare(ctx context.Context, p *Set, shards ...store.ShardKeys)
 	return nil
 }
 
-// tunedTenants lists the tenants that have settings of their own, or get some from the file.
-func (k *Keeper) tunedTenants(ctx context.Context, p *Set) ([]string, error) {
+// Subject is what settings can be stated for: a tenant or a pool.
+type Subject struct {
+	Name   string // of the tenant or the pool
+	IsPool bool
+}
+
+// Tenant and Pool are the subjects of these names.
+func Tenant(name string) Subject { return Subject{Name: name} }
+func Pool(name string) Subject   { return Subject{Name: name, IsPool: true} }
+
+// Key is the subject as in keys.
+func (s Subject) Key() string {
+	if s.IsPool {
+		return store.PoolName(s.Name)
+	}
+	return store.EncodeName(s.Name)
+}
+
+// entry is the subject in the indexes of tenants.
+func (s Subject) entry() string {
+	if s.IsPool {
+		return store.PoolName(s.Name)
+	}
+	return store.TenantEntry(s.Name)
+}
+
+// Home returns the shard that holds the settings of a subject.
+func (k *Keeper) Home(s Subject) store.ShardKeys {
+	if s.IsPool {
+		return k.store.ShardOf(s.Key())
+	}
+	return k.store.ShardOf(s.Name)
+}
+
+// parts returns the other shards that may hold flows of a subject.
+func (p *Set) parts(s Subject) []store.ShardKeys {
+	if s.IsPool {
+		return nil
+	}
+	return p.Shards(s.Name)[1:]
+}
+
+// tuned lists the subjects that have settings of their own, or get some from the file.
+func (k *Keeper) tuned(ctx context.Context, p *Set) (subjects []Subject, err error) {
 	indexes, err := store.Pipeline(ctx, k.store.Patient, k.store.Shards(),
 		func(p redis.Pipeliner, s store.ShardKeys) *redis.StringSliceCmd { return p.SMembers(ctx, s.Tuned()) })
 	if err != nil {
 		return nil, err
 	}
-	tenants := slices.Collect(maps.Keys(p.Tenants))
-	for _, entry := range slices.Concat(indexes...) {
-		tenants = append(tenants, store.TenantOfEntry(entry))
+	found := map[Subject]bool{}
+	for tenant := range p.Tenants {
+		found[Tenant(tenant)] = true
 	}
-	slices.Sort(tenants)
-	return slices.Compact(tenants), nil
+	for _, entry := range slices.Concat(indexes...) {
+		if !store.IsPool(entry) {
+			found[Tenant(store.TenantOfEntry(entry))] = true
+		} else if name, ok := p.poolOf(entry); ok {
+			found[Pool(name)] = true
+		}
+	}
+	return slices.Collect(maps.Keys(found)), nil
 }
 
 // errOutdated means that later policies are in force in a shard.
 var errOutdated = errors.New("queue: other policies are in force by now")
 
-// resolveMost bounds the tenants of one exchange, so that other calls get their turn.
+// resolveMost bounds the subjects of one exchange, so that other calls get their turn.
 const resolveMost = 100
 
-// resolve gives tenants the settings of the file, and resolves the lines of their flows with these
-// policies. It returns the tenants that others changed meanwhile. Errors: errOutdated,
+// resolve gives subjects the settings of the file, and resolves the lines of their flows with these
+// policies. It returns the subjects that others changed meanwhile. Errors: errOutdated,
 // ErrUnavailable.
-func (k *Keeper) resolve(ctx context.Context, p *Set, tenants []string) (left []string, err error) {
-	for part := range slices.Chunk(tenants, resolveMost) {
-		found, err := k.Stated(ctx, k.store.Patient, part...)
+func (k *Keeper) resolve(ctx context.Context, p *Set, subjects []Subject) (left []Subject, err error) {
+	for some := range slices.Chunk(subjects, resolveMost) {
+		found, err := k.stated(ctx, k.store.Patient, p, some...)
 		if err != nil {
 			return nil, err
 		}
-		var calls []lua.TuneCall
-		var called []string
+		var calls, parts []lua.TuneCall
+		var called []Stated
 		for _, s := range found {
-			if call, needed := k.resolveCall(p, s); needed {
-				calls, called = append(calls, call), append(called, s.Tenant)
+			call, needed := k.resolveCall(p, &s)
+			if needed {
+				calls, called = append(calls, call), append(called, s)
+			} else {
+				parts = append(parts, k.partCalls(p, s)...)
 			}
 		}
-		tuned, err := store.InvokeAll(ctx, k.store, k.store.Patient, calls, func(c lua.TuneCall, values []any) (lua.Tuned, error) {
-			tuned, _, err := c.Decode(values)
-			return tuned, err
-		})
+		tuned, err := k.tune(ctx, calls)
 		if err != nil {
 			return nil, err
 		}
 		for i, t := range tuned {
-			switch t {
-			case lua.TunedOtherPolicies:
-				return nil, errOutdated
-			case lua.TunedOtherTenant:
-				left = append(left, called[i])
+			if t == lua.TunedOtherTenant {
+				left = append(left, called[i].Subject)
+				continue
 			}
+			if calls[i].Source != "" {
+				called[i].Revision++
+			}
+			parts = append(parts, k.partCalls(p, called[i])...)
+		}
+		if _, err := k.tune(ctx, parts); err != nil {
+			return nil, err
 		}
 	}
 	return left, nil
 }
 
-// resolveCall gives a tenant the settings of the file. It is not needed if the tenant has them.
-func (k *Keeper) resolveCall(p *Set, s Stated) (call lua.TuneCall, needed bool) {
+// tune sends calls in one exchange. Errors: errOutdated, ErrUnavailable.
+func (k *Keeper) tune(ctx context.Context, calls []lua.TuneCall) ([]lua.Tuned, error) {
+	tuned, err := store.InvokeAll(ctx, k.store, k.store.Patient, calls, func(c lua.TuneCall, values []any) (lua.Tuned, error) {
+		tuned, _, err := c.Decode(values)
+		return tuned, err
+	})
+	if err == nil && slices.Contains(tuned, lua.TunedOtherPolicies) {
+		err = errOutdated
+	}
+	return tuned, err
+}
+
+// resolveCall gives a subject the settings of the file. It is not needed if the subject has them.
+func (k *Keeper) resolveCall(p *Set, s *Stated) (call lua.TuneCall, needed bool) {
 	source, before := "", EncodeOverrides(s.File)
-	s.File = p.Tenants[s.Tenant]
+	if !s.IsPool { // the lines of the shard hold what the file states of a pool
+		s.File = p.Tenants[s.Name]
+	}
 	declared := EncodeOverrides(s.File)
 	if declared != before {
 		source = shaper.SourceFile
 	}
-	call = k.TuneCall(p, s, source, declared)
+	call = k.TuneCall(p, *s, source, declared)
 	resolved := s.resolved == p.Revision || s.resolved == 0 && len(call.Settings) == 0
 	return call, source != "" || !resolved
 }
 
-// TuneCall changes the settings of a tenant from a source; s holds the changed ones.
+// TuneCall changes the settings of a subject from a source; s holds the changed ones.
 func (k *Keeper) TuneCall(p *Set, s Stated, source, declared string) lua.TuneCall {
-	shard, name := k.store.ShardOf(s.Tenant), store.EncodeName(s.Tenant)
+	call := k.tuneCall(p, s, k.Home(s.Subject))
+	call.Expected, call.Source, call.Says = &s.Revision, source, declared
+	return call
+}
+
+func (k *Keeper) tuneCall(p *Set, s Stated, shard store.ShardKeys) lua.TuneCall {
+	name := s.Key()
 	call := lua.TuneCall{
 		Clock: shard.Clock(), Due: shard.Due(), Policy: shard.Policy(name), History: shard.History(name), Names: shard.Names(name),
 		Tenants: shard.Tenants(), Tuned: shard.Tuned(), Lines: shard.LinesOf(name), Horizon: k.horizon, Policies: p.Revision,
-		Name: store.ShortHash(uuid.NewString()), Expected: &s.Revision, Source: source, Says: declared, Entry: store.TenantEntry(s.Tenant),
+		Name: store.ShortHash(uuid.NewString()), Entry: s.entry(),
 	}
-	if !s.File.Empty() || !s.API.Empty() {
-		call.Settings = p.Lines(s.Statements)
+	switch {
+	case s.File.Empty() && s.API.Empty():
+	case s.IsPool:
+		policy, _ := p.Baseline.ResolvePool(s.Name, s.API)
+		call.Settings = lua.Lines{"/": lua.EncodePolicy(policy)}
+	default:
+		call.Settings = p.Lines(s.Statements, shard)
 	}
 	return call
 }
 
-// Stated holds the settings of a tenant by source.
+// partCalls give the policies of a subject to the other shards that may hold flows of it, and do
+// not have them.
+func (k *Keeper) partCalls(p *Set, s Stated) (calls []lua.TuneCall) {
+	for _, shard := range p.parts(s.Subject) {
+		if has := s.parts[shard.Index]; has == (part{s.Revision, p.Revision}) {
+			continue
+		}
+		call := k.tuneCall(p, s, shard)
+		if len(call.Settings) == 0 && s.parts[shard.Index] == (part{}) {
+			continue // it never had any
+		}
+		call.Source, call.Expected = lua.TunePart, &s.Revision
+		calls = append(calls, call)
+	}
+	return calls
+}
+
+// Spread gives the policies of a changed subject to the other shards that may hold flows of it.
+func (k *Keeper) Spread(ctx context.Context, p *Set, subject Subject) error {
+	if len(p.parts(subject)) == 0 {
+		return nil
+	}
+	found, err := k.stated(ctx, k.store.Fast, p, subject)
+	if err != nil {
+		return err
+	}
+	if _, err = k.tune(ctx, k.partCalls(p, found[0])); err != nil && !errors.Is(err, errOutdated) {
+		return err
+	}
+	return store.Unavailable(k.store.Fast.SRem(ctx, store.SpreadKey, subject.Name).Err())
+}
+
+// Intend records that a subject is about to change: should this process fail before Spread, another
+// one does it.
+func (k *Keeper) Intend(ctx context.Context, p *Set, subject Subject) error {
+	if len(p.parts(subject)) == 0 {
+		return nil
+	}
+	return store.Unavailable(k.store.Fast.SAdd(ctx, store.SpreadKey, subject.Name).Err())
+}
+
+// Stated holds the settings of a subject by source.
 type Stated struct {
-	Tenant   string
+	Subject
 	Revision int64
 	shaper.Statements
 
-	resolved int64 // revision of the policies that the lines of its flows were resolved with; 0 without lines
+	resolved int64        // revision of the policies that the lines of its flows were resolved with; 0 without lines
+	parts    map[int]part // by shard
 }
 
-// Stated reads the settings of tenants by source.
-func (k *Keeper) Stated(ctx context.Context, c redis.UniversalClient, tenants ...string) ([]Stated, error) {
-	settings, lines := make([]*redis.SliceCmd, len(tenants)), make([]*redis.SliceCmd, len(tenants))
-	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, tenant := range tenants {
-			shard, name := k.store.ShardOf(tenant), store.EncodeName(tenant)
-			settings[i] = p.HMGet(ctx, shard.Policy(name), "revision", shaper.SourceAPI, shaper.SourceFile)
-			lines[i] = p.HMGet(ctx, shard.LinesOf(name), "revision")
+// part is which settings of a subject, and resolved with which policies, a shard has that may hold
+// flows of it.
+type part struct{ revision, resolved int64 }
+
+// Stated reads the settings of a subject by source.
+func (k *Keeper) Stated(ctx context.Context, subject Subject) (Stated, error) {
+	found, err := k.stated(ctx, k.store.Fast, k.Current(), subject)
+	if err != nil {
+		return Stated{}, err
+	}
+	return found[0], nil
+}
+
+// storedSettings are the settings of a subject in a shard.
+type storedSettings struct {
+	Revision int64  `redis:"revision"`
+	API      string `redis:"api"`
+	File     string `redis:"file"`
+	resolved int64
+}
+
+func (k *Keeper) stated(ctx context.Context, c redis.UniversalClient, p *Set, subjects ...Subject) ([]Stated, error) {
+	type read struct {
+		settings, lines *redis.SliceCmd
+	}
+	reads := map[Subject][]read{}
+	if _, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, s := range subjects {
+			for _, shard := range append([]store.ShardKeys{k.Home(s)}, p.parts(s)...) {
+				reads[s] = append(reads[s], read{
+					pipe.HMGet(ctx, shard.Policy(s.Key()), "revision", shaper.SourceAPI, shaper.SourceFile),
+					pipe.HMGet(ctx, shard.LinesOf(s.Key()), "revision"),
+				})
+			}
 		}
 		return nil
 	}); err != nil {
 		return nil, store.Unavailable(err)
 	}
-	out := make([]Stated, len(tenants))
-	for i, tenant := range tenants {
-		var found struct {
-			Revision int64  `redis:"revision"`
-			API      string `redis:"api"`
-			File     string `redis:"file"`
-		}
-		var resolved struct {
+	decoded := func(r read) (found storedSettings, err error) {
+		var lines struct {
 			Revision int64 `redis:"revision"`
 		}
-		if err := errors.Join(settings[i].Scan(&found), lines[i].Scan(&resolved)); err != nil {
-			return nil, store.Unavailable(err)
+		err = errors.Join(r.settings.Scan(&found), r.lines.Scan(&lines))
+		found.resolved = lines.Revision
+		return found, store.Unavailable(err)
+	}
+	out := make([]Stated, len(subjects))
+	for i, subject := range subjects {
+		found, err := decoded(reads[subject][0])
+		if err != nil {
+			return nil, err
 		}
-		s := Stated{Tenant: tenant, Revision: found.Revision, resolved: resolved.Revision}
-		var err error
+		s := Stated{Subject: subject, Revision: found.Revision, resolved: found.resolved, parts: map[int]part{}}
 		if s.Statements, err = Decode(found.API, found.File); err != nil {
 			return nil, err
+		}
+		for n, shard := range p.parts(subject) {
+			found, err := decoded(reads[subject][1+n])
+			if err != nil {
+				return nil, err
+			}
+			s.parts[shard.Index] = part{found.Revision, found.resolved}
 		}
 		out[i] = s
 	}

@@ -19,11 +19,10 @@ const (
 
 var idEncoding = base32.NewEncoding(idAlphabet).WithPadding(base32.NoPadding)
 
-// NewID makes an id for a job or an API key of the tenant. It fails only when the system has no
+// NewID makes an id for a job or an API key in the shard. It fails only when the system has no
 // randomness.
-func (k Keyspace) NewID(tenant string) (string, error) { return newID(k.ShardOf(tenant).Index) }
-
-func newID(shard int) (string, error) {
+func NewID(in ShardKeys) (string, error) {
+	shard := in.Index
 	u, err := uuid.NewV7()
 	if err != nil {
 		return "", fmt.Errorf("make a job id: %w", err)

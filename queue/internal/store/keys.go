@@ -19,6 +19,7 @@ const (
 	LatenessKey  = "sluice:{workers}:late:"   // and the id of the worker
 	RoutesKey    = "sluice:{workers}:routes:" // and the id of the worker
 	FilesKey     = "sluice:{workers}:files"   // "DIGEST PROCESS" by the time of the process's last report
+	SpreadKey    = "sluice:{workers}:spread"  // tenants whose settings are about to change in several shards
 	SessionKey   = "sluice:session:"          // and the hex digest of the session
 	WakeChannel  = "sluice:wake"
 	DoneChannel  = "sluice:done:" // and the id of the job
@@ -70,7 +71,8 @@ func (k Keyspace) ShardOfClock(key string) (s ShardKeys, ok bool) {
 	return k.shards[i], ok
 }
 
-// ShardOf returns the shard of all flows of the tenant.
+// ShardOf returns the shard of the tenant's settings, and of its flows that are in no pool. A pool
+// is named as PoolName names it.
 func (k Keyspace) ShardOf(tenant string) ShardKeys {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(tenant)) // never fails
@@ -111,6 +113,14 @@ func EncodeName(name string) string {
 
 // FlowName is a flow in keys and index members.
 func FlowName(tenant, route string) string { return EncodeName(tenant) + "/" + EncodeName(route) }
+
+// PoolName is a pool in keys. No tenant is named so there.
+func PoolName(pool string) string { return poolMark + EncodeName(pool) }
+
+// IsPool reports whether an entry of an index of tenants is that of a pool.
+func IsPool(entry string) bool { return strings.HasPrefix(entry, poolMark) }
+
+const poolMark = "+"
 
 // TierName is a tier in keys; empty for none.
 func TierName(tier string) string {
@@ -171,15 +181,20 @@ func (s ShardKeys) Policy(tenant string) string  { return s.prefix + "policy:" +
 func (s ShardKeys) LinesOf(tenant string) string { return s.prefix + "lines:" + tenant }
 func (s ShardKeys) History(tenant string) string { return s.prefix + "history:" + tenant }
 func (s ShardKeys) Names(tenant string) string   { return s.prefix + "flows:" + tenant }
-func (s ShardKeys) Flow(flow string) string      { return s.prefix + "flow:" + flow }
-func (s ShardKeys) Queue(flow string) string     { return s.prefix + "queue:" + flow }
-func (s ShardKeys) Later(flow string) string     { return s.prefix + "later:" + flow }
-func (s ShardKeys) Returned(flow string) string  { return s.prefix + "returned:" + flow }
-func (s ShardKeys) Dead(flow string) string      { return s.prefix + "dead:" + flow }
-func (s ShardKeys) Done(flow string) string      { return s.prefix + "done:" + flow }
-func (s ShardKeys) Job(id string) string         { return s.prefix + "job:" + id }
-func (s ShardKeys) Key(id string) string         { return s.prefix + "key:" + id }
-func (s ShardKeys) Keys(tenant string) string    { return s.prefix + "keys:" + tenant }
+
+// Wait, Ready and Reserve are the indexes of a pool, named as PoolName names it.
+func (s ShardKeys) Wait(pool string) string     { return s.prefix + "wait:" + pool }
+func (s ShardKeys) Ready(pool string) string    { return s.prefix + "ready:" + pool }
+func (s ShardKeys) Reserve(pool string) string  { return s.prefix + "reserve:" + pool }
+func (s ShardKeys) Flow(flow string) string     { return s.prefix + "flow:" + flow }
+func (s ShardKeys) Queue(flow string) string    { return s.prefix + "queue:" + flow }
+func (s ShardKeys) Later(flow string) string    { return s.prefix + "later:" + flow }
+func (s ShardKeys) Returned(flow string) string { return s.prefix + "returned:" + flow }
+func (s ShardKeys) Dead(flow string) string     { return s.prefix + "dead:" + flow }
+func (s ShardKeys) Done(flow string) string     { return s.prefix + "done:" + flow }
+func (s ShardKeys) Job(id string) string        { return s.prefix + "job:" + id }
+func (s ShardKeys) Key(id string) string        { return s.prefix + "key:" + id }
+func (s ShardKeys) Keys(tenant string) string   { return s.prefix + "keys:" + tenant }
 func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }

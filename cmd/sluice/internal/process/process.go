@@ -314,6 +314,7 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Routes:   p.Config.Tenants.Routes,
 		Tiers:    p.Config.Tenants.Tiers,
 		Tenants:  p.Config.Tenants.Named,
+		Pools:    p.Config.Tenants.Pools,
 		Retention: queue.Retention{
 			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead, Idempotency: p.Config.Retention.Idempotency,
 			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,

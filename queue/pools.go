@@ -1,0 +1,180 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/policies"
+	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// ErrNoPool means that the configuration file in force declares no pool of that name.
+var ErrNoPool = errors.New("queue: no such pool")
+
+// Pool is the policy of a pool with the source of each setting, and its figures.
+type Pool struct {
+	Name     string
+	Routes   []string // whose flows share it
+	Policy   shaper.Policy
+	Sources  map[string]string // setting → "api", "file" or "default"
+	Reason   string            // given with the last change through the API
+	Revision int64             // 0 if it was never changed through the API
+	API      shaper.Overrides  // overrides that were set through the API
+
+	Depth, Bytes, Running, Departed int64 // sums over its flows
+
+	Waiting       int64     // flows that have a job to give
+	Weights       int64     // sum of their weights
+	Reserves      float64   // sum of their reserves, in costs a second; above the rate they degrade in proportion
+	HeldUntil     time.Time // zero: it is not held
+	HeldBy        HoldCause // while it is held
+	LimitedBy     string    // rate, concurrency, held, paused, workers or idle, as in LimitCauses
+	EffectiveRate float64   // departures a second now: the rate, less what the holds of the upstream cost
+}
+
+// PoolFlow is a flow of a pool.
+type PoolFlow struct {
+	Tenant, Route string // as in keys
+	Depth         int64
+	Departed      int64
+	Running       int64
+	Weight        int64
+	Reserve       shaper.Rate // zero for none
+	Part          float64     // of the pool's rate that weight and reserve entitle it to while the same flows wait
+}
+
+// Pools lists the names of the pools, sorted.
+func (q *Queue) Pools() []string {
+	return slices.Sorted(maps.Keys(q.policies.Current().Baseline.Pools))
+}
+
+// PoolOf returns the pool that a route is in, empty for none.
+func (q *Queue) PoolOf(route string) string { return q.policies.Current().Baseline.PoolOf(route) }
+
+// Pool reads the policy and figures of a pool. Errors: ErrNoPool, ErrUnavailable.
+func (q *Queue) Pool(ctx context.Context, name string) (Pool, error) {
+	return q.describePool(ctx, name, nil)
+}
+
+// describePool reads a pool as it is or, with other API overrides, as it would be.
+func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.Overrides) (Pool, error) {
+	baseline, subject := q.policies.Current().Baseline, policies.Pool(name)
+	declared, ok := baseline.Pools[name]
+	if !ok {
+		return Pool{}, ErrNoPool
+	}
+	scanned, now, err := q.scanTenant(ctx, subject)
+	if err != nil {
+		return Pool{}, err
+	}
+	s, err := policies.Decode(scanned.API, "")
+	if err != nil {
+		return Pool{}, err
+	}
+	if instead != nil {
+		s.API = *instead
+	}
+	p := Pool{Name: name, Routes: declared.Routes, Reason: scanned.Reason, Revision: scanned.Revision, API: s.API}
+	p.Policy, p.Sources = baseline.ResolvePool(name, s.API)
+	var flow lua.ScannedFlow // one that never waited
+	if len(scanned.Flows) > 0 {
+		flow = scanned.Flows[0]
+	}
+	home := q.policies.Home(subject)
+	sizes, err := store.Pipeline(ctx, q.store.Fast, []string{home.Wait(subject.Key()), home.Ready(subject.Key())},
+		func(p redis.Pipeliner, key string) *redis.IntCmd { return p.ZCard(ctx, key) })
+	if err != nil {
+		return Pool{}, err
+	}
+	f := figuresOf(p.Policy, flow, now)
+	p.Depth, p.Bytes, p.Running, p.Departed = f.Depth, f.Bytes, f.Running, f.Departed
+	p.HeldUntil, p.HeldBy, p.LimitedBy, p.EffectiveRate = f.HeldUntil, f.HeldBy, f.LimitedBy, f.EffectiveRate
+	p.Waiting, p.Weights, p.Reserves = sizes[0]+sizes[1], flow.Weights, flow.Reserves
+	return p, nil
+}
+
+// TunePool changes the API overrides of a pool. The backlog obeys at once. Errors: ErrNoPool,
+// ErrRevision, ErrUnavailable, shaper.Problems when the resulting policy breaks a rule, or the error
+// of change.Edit.
+func (q *Queue) TunePool(ctx context.Context, name string, change Change) (Pool, error) {
+	if _, ok := q.policies.Current().Baseline.Pools[name]; !ok {
+		return Pool{}, ErrNoPool
+	}
+	api, err := q.change(ctx, policies.Pool(name), change, func(p *policies.Set, s policies.Stated) error {
+		return p.Baseline.ValidatePool(name, s.API)
+	})
+	switch {
+	case err != nil:
+		return Pool{}, err
+	case change.DryRun:
+		return q.describePool(ctx, name, &api)
+	}
+	return q.Pool(ctx, name)
+}
+
+// PoolHistory lists the last changes of a pool's API overrides, at most 100, the newest first.
+// Errors: ErrNoPool, ErrUnavailable.
+func (q *Queue) PoolHistory(ctx context.Context, name string) ([]HistoryEntry, error) {
+	if _, ok := q.policies.Current().Baseline.Pools[name]; !ok {
+		return nil, ErrNoPool
+	}
+	return q.history(ctx, policies.Pool(name))
+}
+
+// PoolFlows reads flows of a pool that have a job to give, at most most: first those that may leave
+// next. Errors: ErrNoPool, ErrUnavailable.
+func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlow, error) {
+	p, err := q.Pool(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	subject := policies.Pool(name)
+	home := q.policies.Home(subject)
+	indexes, err := store.Pipeline(ctx, q.store.Fast, []string{home.Ready(subject.Key()), home.Wait(subject.Key())},
+		func(p redis.Pipeliner, key string) *redis.StringSliceCmd { return p.ZRange(ctx, key, 0, int64(most)-1) })
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Concat(indexes...)
+	names = names[:min(len(names), most)]
+	fields, err := store.Pipeline(ctx, q.store.Fast, names, func(p redis.Pipeliner, flow string) *redis.SliceCmd {
+		return p.HMGet(ctx, home.Flow(flow), "depth", "departed", "running", "turn")
+	})
+	if err != nil {
+		return nil, err
+	}
+	flows := make([]PoolFlow, len(names))
+	for i, flow := range names {
+		f := PoolFlow{}
+		f.Tenant, f.Route, _ = strings.Cut(flow, "/")
+		for k, n := range []*int64{&f.Depth, &f.Departed, &f.Running} {
+			text, _ := fields[i][k].(string)
+			*n, _ = strconv.ParseInt(text, 10, 64) // 0 where it is missing
+		}
+		turn, _ := fields[i][3].(string)
+		f.Weight, f.Reserve = lua.ParseTurn(turn)
+		f.Part = shaper.Part(f.Weight, p.Weights, perSecond(f.Reserve), p.Reserves, slowest(p.Policy))
+		flows[i] = f
+	}
+	return flows, nil
+}
+
+// slowest is the strictest of the rates of a policy, a second.
+func slowest(p shaper.Policy) float64 { return effectiveRate(p, 1) }
+
+// perSecond is a reserve a second, 0 for none.
+func perSecond(r shaper.Rate) float64 {
+	if r == (shaper.Rate{}) {
+		return 0
+	}
+	return r.PerSecond()
+}

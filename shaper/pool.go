@@ -1,0 +1,141 @@
+package shaper
+
+import (
+	"cmp"
+	"strings"
+)
+
+// Bounds of what a flow has in its pool.
+const (
+	MaxWeight = 1000
+	MaxPools  = 256
+)
+
+// leadMost is more than a flow's virtual start can be ahead of the pool's virtual time. A tag that
+// is further ahead is of before a Rebase.
+const leadMost = 2 * MaxCost * virtualUnit
+
+// virtualUnit is how many units of virtual time a cost of 1 takes a flow of weight 1.
+const virtualUnit = 1000
+
+// Pool is the pacing state of a rate that several flows share. Its bucket gives the stamps. For
+// each stamp, Pick chooses the flow that departs: first by reserves, as in mClock (Gulati et al.,
+// OSDI 2010), then by weights, as in start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
+// A candidate is a flow with a waiting job that nothing of its own keeps from leaving at the stamp.
+type Pool struct {
+	Bucket
+	Virtual int64 // V: the virtual start of the last departure by weight
+	// Behind is how far, in µs, the clock of the reserves is behind that of the stamps. It grows
+	// while the pool cannot give all reserves. So they degrade in proportion, and nothing is owed
+	// afterwards.
+	Behind int64
+}
+
+// Tag is the turn of a flow in its pool. The zero value is that of a flow that was never served.
+type Tag struct {
+	Start   int64 // σ: the virtual start of its next job, in whole units
+	Rem     int64 // and Rem/weight of a unit
+	Reserve Cell  // ρ: the instant, by the clock of the reserves, from which its next job is reserved; zero without a reserve
+}
+
+// Candidate is a flow that may depart.
+type Candidate struct {
+	Name   string
+	Weight int64 // 1 to MaxWeight
+	Tag
+}
+
+// Enter returns the tag of a flow that becomes a candidate for a stamp. Idleness earns no credit:
+// the flow starts at the pool's virtual time, and its reserve is at most one job behind. reserve is
+// zero for none.
+func (p Pool) Enter(t Tag, weight int64, reserve Rate, at Instant) Tag {
+	if t.Start < p.Virtual || t.Start > p.Virtual+leadMost {
+		t.Start, t.Rem = p.Virtual, 0
+	}
+	t.Rem = min(t.Rem, weight-1)
+	if reserve == (Rate{}) {
+		t.Reserve = Cell{}
+		return t
+	}
+	if t.Reserve.Rate != reserve {
+		t.Reserve = Cell{Pace: Pace{Rate: reserve, Burst: 1}, TAT: t.Reserve.TAT}
+	}
+	if behind := at - Instant(p.Behind) - t.Reserve.interval(); t.Reserve.TAT < behind {
+		t.Reserve.TAT, t.Reserve.Rem = behind, 0
+	}
+	return t
+}
+
+// interval is T of the cell in whole µs, rounded up.
+func (c Cell) interval() Instant {
+	return Instant((c.period() + c.Rate.Limit - 1) / c.Rate.Limit)
+}
+
+// Pick chooses the candidate that departs at the stamp, and whether its reserve says so. There must
+// be one. Ties are broken by name.
+func (p Pool) Pick(candidates []Candidate, at Instant) (index int, reserved bool) {
+	index = -1
+	for i, c := range candidates {
+		if c.Reserve == (Cell{}) || c.Reserve.TAT > at-Instant(p.Behind) {
+			continue
+		}
+		if index < 0 || before(c, candidates[index], c.Reserve.TAT, candidates[index].Reserve.TAT) {
+			index = i
+		}
+	}
+	if index >= 0 {
+		return index, true
+	}
+	for i, c := range candidates {
+		if index < 0 || before(c, candidates[index], c.Start, candidates[index].Start) {
+			index = i
+		}
+	}
+	return index, false
+}
+
+func before[T cmp.Ordered](a, b Candidate, of, than T) bool {
+	return cmp.Or(cmp.Compare(of, than), strings.Compare(a.Name, b.Name)) < 0
+}
+
+// Serve lets a job of the cost leave at the stamp, and returns the pool and the flow's next tag.
+func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
+	p.Bucket = p.Depart(at, cost)
+	t := c.Tag
+	if !reserved {
+		p.Virtual = max(p.Virtual, t.Start)
+		sum := t.Rem + cost*virtualUnit
+		t.Start, t.Rem = t.Start+sum/c.Weight, sum%c.Weight
+		return p, t
+	}
+	if late := int64(at-t.Reserve.TAT) - p.Behind - int64(t.Reserve.interval()); late > 0 {
+		p.Behind += late
+	}
+	t.Reserve = t.Reserve.move(t.Reserve.Charged(cost))
+	return p, t
+}
+
+// rebaseAt is a virtual time well below 2⁵³, up to which the scripts' doubles are exact.
+const rebaseAt = 1 << 52
+
+// Rebase returns what must be subtracted from the virtual start of every flow and from Virtual, 0
+// nearly always.
+func (p Pool) Rebase() int64 {
+	if p.Virtual < rebaseAt {
+		return 0
+	}
+	return p.Virtual
+}
+
+// Part returns the part of the pool's rate that a flow has while the same flows wait, from 0 to 1.
+// weights and reserves are the sums over the waiting flows, this one included; reserves and reserve
+// are in costs a second, and so is rate.
+func Part(weight, weights int64, reserve, reserves, rate float64) float64 {
+	if reserves >= rate {
+		if reserve > 0 {
+			return reserve / reserves
+		}
+		return 0
+	}
+	return (reserve + (rate-reserves)*float64(weight)/float64(max(weights, weight))) / rate
+}
