@@ -26,17 +26,16 @@
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
 --   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
---   free capacity in µs, where a job was over its share the bytes that were stored of the flow, and
---   where its pool was full a text: depth, capacity, bytes and capacity in bytes of the pool;
+--   free capacity in µs, and where a job was over its share the bytes that were stored of the flow;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
 --   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
---   ''. The answer to an atomic batch that is refused describes the first job that was refused, and
+--   '', or where its pool is full depth, capacity, bytes and capacity in bytes of that. The answer to an atomic batch that is refused describes the first job that was refused, and
 --   ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
 --   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share,
 --   10 pool full, 11 pool full of bytes)
--- Derived keys: flow queue later lines dead tenants
+-- Derived keys: flow queue later lines dead tenants flows wait ready reserve
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored pool flow filing admission batch
@@ -85,8 +84,8 @@ local function answer(f, position, start, outcome, state, after, created, known)
 end
 
 -- refuse answers a job that is refused.
-local function refuse(f, outcome, start, after)
-  answer(f, 0, start, outcome, '', after)
+local function refuse(f, outcome, start, after, of_pool)
+  answer(f, 0, start, outcome, '', after, 0, of_pool)
   f.rejected = f.rejected + 1
   f.touched = not f.unknown -- nothing is stored of a tenant that is refused and not in the index
   if f.touched then
@@ -118,7 +117,8 @@ local function asked_of(f, payload)
   return size, bytes
 end
 
--- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after.
+-- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after, and
+-- the figures of its pool where that is full.
 local function outcome_of(f, payload, delay, wait)
   local size, bytes = asked_of(f, payload)
   local drained = f.stopped and 0 or start_of(f, f.cost)
@@ -138,8 +138,8 @@ local function outcome_of(f, payload, delay, wait)
     refusal, departures = full(p, asked_of(p, payload))
   end
   if refusal then
-    replies[f.number][6], replies[f.number][7] = 0, format('%d %d %d %d', p.depth, p.policy.capacity, p.bytes, p.policy.capacity_bytes)
-    return IN_POOL[refusal], drained, departures and retry_after(p, departures) or 0
+    return IN_POOL[refusal], drained, departures and retry_after(p, departures) or 0,
+      format('%d %d %d %d', p.depth, p.policy.capacity, p.bytes, p.policy.capacity_bytes)
   elseif no_bytes or f.unknown then
     return STORE_FULL, 0, 0
   elseif most_stored and over_share(f, bytes) then
@@ -159,10 +159,7 @@ local function queued(f, cost, id)
     enqueue(f, cost)
     f.first = max(earliest(f), now) -- constant within the call, because nothing leaves here
   else
-    f.queued, f.cost = f.queued + 1, f.cost + cost
-    if f.pool then
-      f.pool.queued, f.pool.cost = f.pool.queued + 1, f.pool.cost + cost
-    end
+    count_queued(f, cost)
   end
   return f.queued
 end
@@ -203,9 +200,9 @@ local function decide(k, f, delay, wait, hash, print, rest)
     return repeated(f, known, print)
   end
   wait = wait > 0 and wait or f.policy.wait
-  local outcome, start, after = outcome_of(f, payload, delay, wait)
+  local outcome, start, after, of_pool = outcome_of(f, payload, delay, wait)
   if outcome ~= ADMITTED then
-    return refuse(f, outcome, start, after)
+    return refuse(f, outcome, start, after, of_pool)
   end
   f.seq, f.touched = f.seq + 1, true
   local state, at, deadline, position = 'q', now + delay, 0, 0
@@ -238,6 +235,9 @@ local function decide(k, f, delay, wait, hash, print, rest)
   end
 end
 
+for i = 1, atomic and flow_count or 0 do
+  flows[i].next_before = next_slot(flows[i])
+end
 local k = first_key
 for a = first_arg, #ARGV, 2 do
   local f, delay, wait, hash, print = numbered[ARGV[a]], 0, 0, ''
@@ -251,9 +251,9 @@ for a = first_arg, #ARGV, 2 do
   end
 end
 if refusal and atomic then
-  -- The reply describes the flow as it was read; was[5] jobs of it are queued.
+  -- The reply describes the flow as it was read.
   local f, last = refusal, details[#details]
-  replies[f.number][5] = f.was[5] ~= 0 and next_slot(f) or 0
+  replies[f.number][5] = f.next_before
   if last[2] ~= REUSED and not f.fresh then
     local count = (#ARGV - first_arg + 1) / 2
     redis.call('HINCRBY', f.key, 'rejected', count)

@@ -161,7 +161,7 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		r.fail("not one array per flow")
 	}
 	of := make([]Decision, len(flows)) // by flow, what all its jobs have in common
-	stored, pools := make([]int64, len(flows)), make([]string, len(flows))
+	stored := make([]int64, len(flows))
 	for i, item := range flows {
 		fields, _ := item.([]any)
 		f := reader{values: fields}
@@ -169,9 +169,6 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		of[i].Capacity, of[i].CapacityBytes, of[i].NextSlot = f.int(), f.int(), micros(f.int())
 		if f.more() {
 			stored[i] = f.int()
-		}
-		if f.more() {
-			pools[i] = f.text()
 		}
 		r.join(f)
 	}
@@ -201,9 +198,6 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 			if v.detail(&d); v.Outcome == shaper.OverShare {
 				v.Stored, v.Share = stored[jobs[n-1].Flow], c.Share
 			}
-			if v.OfPool {
-				d.join(v.readPool(pools[jobs[n-1].Flow]))
-			}
 		} else {
 			d.fail("no such job")
 		}
@@ -222,15 +216,6 @@ func (v *Decision) read(r *reader) {
 	v.Outcome, v.State, v.Created = shaper.Admitted, shaper.Queued, v.Now
 }
 
-// readPool reads the figures of a full pool.
-func (v *Decision) readPool(text string) (r reader) {
-	if _, err := fmt.Sscan(text, &v.Depth, &v.Capacity, &v.Bytes, &v.CapacityBytes); err != nil {
-		r.fail("not the figures of a pool")
-	}
-	v.Remaining = max(0, v.Capacity-v.Depth)
-	return r
-}
-
 // detail reads the details of a job.
 func (v *Decision) detail(r *reader) {
 	if v.Outcome, v.OfPool = r.outcome(); v.Outcome != shaper.Admitted {
@@ -243,7 +228,13 @@ func (v *Decision) detail(r *reader) {
 	if created := shaper.Instant(r.int()); created != 0 {
 		v.Created = created
 	}
-	if known := r.text(); known != "" {
+	switch known := r.text(); {
+	case v.OfPool:
+		if _, err := fmt.Sscan(known, &v.Depth, &v.Capacity, &v.Bytes, &v.CapacityBytes); err != nil {
+			r.fail("not the figures of a pool")
+		}
+		v.Remaining = max(0, v.Capacity-v.Depth)
+	case known != "":
 		v.Known = ParseKnown(known)
 	}
 }
@@ -342,7 +333,7 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 
 // neededBy is the script with the name that a poll may need, nil for none.
 func neededBy(name string) *Script {
-	for _, s := range []*Script{Commands.Redeliver, Commands.Reclaim, Commands.Expire, Commands.Retune, Commands.Forget} {
+	for _, s := range []*Script{Commands.TickPools, Commands.Redeliver, Commands.Reclaim, Commands.Expire, Commands.Retune, Commands.Forget} {
 		if s.Name == name {
 			return s
 		}

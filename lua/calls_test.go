@@ -315,7 +315,7 @@ func (w *world) retuned(s lua.Scan) lua.Scan {
 // declare puts a baseline into force.
 func (w *world) declare(at shaper.Instant, revision int64, b shaper.Baseline) {
 	call := lua.DeclareCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Lines: w.shard.Lines(), Revision: revision, Settings: obeyed{baseline: b}.lines(),
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Lines: w.shard.Lines(), Revision: revision, Settings: obeyed{baseline: b}.baselineLines(),
 	}
 	w.note("declare %d revision %d %q", at, revision, call.Settings)
 	got, err := call.Decode(w.run(call.Call()))

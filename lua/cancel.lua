@@ -18,6 +18,7 @@
 --   now, then per job: 0 no such job of this tenant, 1 cancelled, 2 deleted, 3 not possible in its
 --   state
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
+--   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored pool flow filing finish

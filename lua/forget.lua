@@ -5,7 +5,7 @@
 -- is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
--- Derived keys: flow lines policy flows dead unlock tenants
+-- Derived keys: flow lines policy flows dead unlock tenants wait ready reserve
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored pool flow filing finish poll
@@ -18,7 +18,6 @@ local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is
 -- the tenant; and the bytes of its dead letters.
 local function idle_keys(tenant)
   local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
-  overrides = overrides or is_pool(tenant) -- its virtual time must not start again
   local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
   local names = redis.call('SMEMBERS', keys[1])
   if #names == 0 then

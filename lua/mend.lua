@@ -20,6 +20,7 @@
 -- Reply
 --   now, then per finding: kind, name of the key or flow, what was found
 -- Derived keys: flow queue later lines policy flows job dead done returned history tenants unlock
+--   wait ready reserve
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored pool flow filing findings pool_findings

@@ -55,6 +55,7 @@ func flowsOf(jobs []candidate) (names []string) {
 
 func (m *model) admit(r admission) []lua.Decision {
 	m.begin(r.at)
+	askedOf, askedBytesOf := map[*pooled]int64{}, map[*pooled]int64{} // an atomic batch of pools
 	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
 	before, stored := map[string]shaper.Admission{}, map[string]int64{}
 	for _, name := range flowsOf(r.jobs) {
@@ -71,6 +72,8 @@ func (m *model) admit(r admission) []lua.Decision {
 		if m.jobs[c.id] == nil && m.known(c, nil) == "" {
 			asked[c.flow]++
 			askedBytes[c.flow] += int64(len(c.payload))
+			askedOf[flows[c.flow].pool]++
+			askedBytesOf[flows[c.flow].pool] += int64(len(c.payload))
 		}
 	}
 
@@ -89,7 +92,7 @@ func (m *model) admit(r admission) []lua.Decision {
 			case j.State == shaper.Queued:
 				v.Position, v.Start = m.place(c.id, f)
 			case (j.State == shaper.Scheduled || j.State == shaper.Retrying) && !m.paused(f).Paused:
-				v.Start = startAt(f, m.now, j.At)
+				v.Start = m.startAt(f, j.At)
 			}
 		} else if known := m.known(c, made); known != "" {
 			refused = strings.Fields(known)[1] != c.print
@@ -103,8 +106,14 @@ func (m *model) admit(r admission) []lua.Decision {
 			if r.atomic {
 				size, bytes = asked[c.flow], askedBytes[c.flow]
 			}
+			sizeOf, bytesOf := int64(1), payload
+			if r.atomic {
+				sizeOf, bytesOf = askedOf[f.pool], askedBytesOf[f.pool]
+			}
 			asked[c.flow]--
 			askedBytes[c.flow] -= payload
+			askedOf[f.pool]--
+			askedBytesOf[f.pool] -= payload
 			_, live := m.tenants[c.entry]
 			unknown := r.noTenants && f.fresh && !live
 			if wait == 0 {
@@ -113,7 +122,7 @@ func (m *model) admit(r admission) []lua.Decision {
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{
 					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: r.noBytes || unknown,
-					Stored: jobBytes(m.record(c, 0, 0)), Share: r.share,
+					Stored: jobBytes(m.record(c, 0, 0)), Share: r.share, Pool: m.shared(f, sizeOf, bytesOf),
 				}, instants(m.laters[c.flow]))
 			touched[c.flow] = !unknown
 			if refused = v.Outcome != shaper.Admitted; refused {
@@ -127,6 +136,11 @@ func (m *model) admit(r admission) []lua.Decision {
 			} else {
 				f.admitted++
 				m.clock.admitted++
+				f.count(func(p *pooled) {
+					if p.Depth, p.Bytes = p.Depth+1, p.Bytes+payload; c.delay <= 0 {
+						p.Queued, p.Cost = p.Queued+1, p.Cost+c.cost
+					}
+				})
 				j := m.record(c, f.Seq, wait)
 				v.State, v.Created = j.State, m.now
 				admitted, records = append(admitted, c), append(records, j)
@@ -136,6 +150,7 @@ func (m *model) admit(r admission) []lua.Decision {
 			}
 		}
 		m.reach(string(v.Outcome))
+		m.reachIf(v.OfPool, "pool full")
 		if refused && refusal == nil {
 			if refusal, refusedBy = v, c.flow; r.atomic {
 				break
@@ -145,7 +160,9 @@ func (m *model) admit(r admission) []lua.Decision {
 	if r.atomic && refusal != nil {
 		m.reachIf(len(r.jobs) > 1, "refused whole")
 		was := before[refusedBy]
-		refusal.Depth, refusal.Bytes, refusal.Remaining, refusal.NextSlot = was.Depth, was.Bytes, was.Remaining, was.NextSlot
+		if refusal.NextSlot = was.NextSlot; !refusal.OfPool {
+			refusal.Depth, refusal.Bytes, refusal.Remaining = was.Depth, was.Bytes, was.Remaining
+		}
 		for i := range decisions {
 			decisions[i] = *refusal
 		}
@@ -220,8 +237,8 @@ func (m *model) known(c candidate, made map[string]string) string {
 }
 
 // startAt estimates when a scheduled or retrying job leaves.
-func startAt(f *flow, now, eligible shaper.Instant) shaper.Instant {
-	start := f.Start(f.Cost, now)
+func (m *model) startAt(f *flow, eligible shaper.Instant) shaper.Instant {
+	start := f.StartIn(m.shared(f, 0, 0), f.Cost, m.now)
 	if start == 0 {
 		return 0
 	}

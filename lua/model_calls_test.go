@@ -27,10 +27,13 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	}
 	flows, stays := map[string]*flow{}, map[*flow]bool{} // stays: neither retuned nor filed anew
 	for _, s := range r.items {
-		if j := m.jobs[s.Key]; j != nil && flows[j.Flow] == nil {
+		if j := m.jobs[s.Key]; j != nil && j.State == shaper.Leased && flows[j.Flow] == nil {
 			f, known := m.flows[j.Flow]
 			_, filed := m.due[j.Flow]
-			stay := !m.clock.scan && !whole[j.Flow] && known && (filed || f.Depth == 0)
+			stay := !m.clock.scan && !whole[j.Flow] && known && (filed || f.Depth == 0 || f.turn.filed)
+			if f.pool = nil; stay && f.turn.pool != "" {
+				f.pool = m.pool(f.turn.pool)
+			}
 			flows[j.Flow] = &f
 			if !stay {
 				flows[j.Flow] = m.load(j.Flow)
@@ -70,14 +73,15 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		}
 	}
 	for _, f := range touched {
-		m.store(f)
 		if due, filed := m.due[f.name]; !stays[f] {
 			m.file(f, true)
 		} else if filed {
 			m.wakeFor(shaper.Instant(due))
 		}
+		m.store(f)
 	}
 	if len(touched) > 0 {
+		m.savePools(true)
 		m.save()
 	}
 	return codes
@@ -94,8 +98,11 @@ func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode
 // apply ends a current lease.
 func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	delete(m.leases, s.Key)
-	f.Running--
-	m.clock.running--
+	m.run(f, -1)
+	upstream := f // what an upstream asks of a pool's flow, it asks of the pool
+	if f.pool != nil {
+		upstream = &f.pool.flow
+	}
 	j.Outcome = byte(s.Outcome)
 	if s.MaxAttempts > 0 {
 		j.MaxAttempts = s.MaxAttempts
@@ -106,16 +113,19 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		j.Attempts++
 		die = s.Outcome == lua.OutcomeDead || again && j.Attempts >= j.MaxAttempts
 		if s.Outcome == lua.OutcomeOverload {
-			share := f.Share
-			f.Bucket, f.trial = f.Refuse(f.trial, f.departed, m.now)
-			m.reachIf(f.Share != share, "slowed by refusals")
+			share := upstream.Share
+			upstream.Bucket, upstream.trial = upstream.Refuse(upstream.trial, upstream.departed, m.now)
+			m.reachIf(upstream.Share != share, "slowed by refusals")
 		}
 	case lua.OutcomeHeld:
 		m.reach("held")
-		if m.now.Add(s.Delay) >= f.HeldUntil {
-			f.cause = cmp.Or(s.Cause, "0")
+		if !strings.HasPrefix(s.Cause, "retry_after") {
+			upstream = f // a circuit breaker is that of one route
 		}
-		f.Bucket = f.Hold(m.now.Add(s.Delay), m.now)
+		if m.now.Add(s.Delay) >= upstream.HeldUntil {
+			upstream.cause = cmp.Or(s.Cause, "0")
+		}
+		upstream.Bucket = upstream.Hold(m.now.Add(s.Delay), m.now)
 		die = chargeFree(j)
 	case lua.OutcomeReleased, lua.OutcomeMissed:
 		if s.Outcome == lua.OutcomeMissed {
@@ -124,8 +134,8 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		m.reachIf(j.Stamp == f.Last, "refunded")
 		m.reachIf(j.Stamp != f.Last, "slot gone")
 		f.Bucket = f.Refund(j.Stamp, j.Cost)
-		f.departed--
-		m.clock.departed--
+		f.count(func(p *pooled) { p.Bucket = p.Refund(j.Stamp, j.Cost) })
+		m.depart(f, -1)
 	}
 	m.reachIf(die && s.Outcome != lua.OutcomeDead, "out of attempts")
 	if !die && s.Outcome != lua.OutcomeSucceeded && len(s.Result) > 0 {
@@ -308,7 +318,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
 	ask := func() (shaper.Flow, shaper.Admission) {
-		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost}, instants(m.laters[f.name]))
+		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost, Pool: m.shared(f, 1, size(j))}, instants(m.laters[f.name]))
 		a.NextSlot = 0
 		return after, a
 	}
@@ -322,6 +332,9 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	m.live(f, jobBytes(j))
 	after, a := ask()
 	f.Flow = after
+	f.count(func(p *pooled) {
+		p.Depth, p.Bytes, p.Queued, p.Cost = p.Depth+1, p.Bytes+size(j), p.Queued+1, p.Cost+j.Cost
+	})
 	become(j, shaper.Replay)
 	j.Seq, j.At, j.Attempts, j.FreeLeases, j.Tag, j.MaxAttempts = f.Seq, m.now, 0, 0, r.tag, r.maxAttempts
 	if j.MaxWaitMS > 0 {
@@ -362,7 +375,7 @@ func (r tuning) lines() lua.Lines {
 	if r.file.Empty() && r.api.Empty() {
 		return nil
 	}
-	return r.resolved.lines()
+	return r.resolved.linesOf(r.tenant)
 }
 
 func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
@@ -383,7 +396,11 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 	}
 	var flows []*flow
 	for name := range m.names[r.tenant] {
-		flows = append(flows, m.load(name))
+		if isPool(name) {
+			flows = append(flows, &m.pool(r.tenant).flow)
+		} else {
+			flows = append(flows, m.load(name))
+		}
 	}
 
 	p.file, p.api = r.file, r.api
@@ -397,7 +414,9 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		p.fields["calls"] = strings.Join(calls[:min(len(calls), callsKept)], " ")
 		p.fields["revision"] = strconv.FormatInt(p.revision, 10)
 		p.fields[r.source] = r.says
-		m.tenants[r.entry] = int64(m.now)
+		if !isPool(r.entry) {
+			m.tenants[r.entry] = int64(m.now)
+		}
 	}
 	if r.source == "api" {
 		if !r.endHolds {
@@ -445,7 +464,7 @@ func (m *model) status(at shaper.Instant, tenant, id string) (s lua.Status, reco
 	case j.State == shaper.Queued:
 		s.Position, s.Start = m.place(id, f)
 	case j.State.Waiting() && !m.paused(f).Paused:
-		s.Start = startAt(f, m.now, j.At)
+		s.Start = m.startAt(f, j.At)
 	}
 	record = *j
 	record.Payload = nil
@@ -491,6 +510,12 @@ func (m *model) scanned(tenant string) lua.ScannedTenant {
 		}
 		if f.cause != "0" {
 			flow.Cause = f.cause
+		}
+		if f.turn.pool != "" {
+			flow.Pool, flow.InTurn = f.turn.pool, f.turn.filed
+		}
+		if p := m.pools[strings.TrimSuffix(name, "/")]; p != nil {
+			flow.Weights, flow.Reserves, flow.Oldest = p.weights, float64(p.reserves)/1e6, 0
 		}
 		t.Flows = append(t.Flows, flow)
 	}

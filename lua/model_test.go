@@ -99,8 +99,12 @@ type obeyed struct {
 	revision int64 // of the policies in force when they were resolved
 }
 
-// of is the policy of a flow whose tenant's credential claims the tier.
+// of is the policy of a flow whose tenant's credential claims the tier, or of a pool.
 func (o obeyed) of(claimed, flow string) shaper.Policy {
+	if isPool(flow) {
+		p, _ := o.baseline.ResolvePool(tenantOf(flow)[1:], o.says.API)
+		return p
+	}
 	o.says.Claimed = claimed
 	resolved, _ := o.baseline.Resolve(o.says, routeOf(flow))
 	return resolved
@@ -109,14 +113,23 @@ func (o obeyed) of(claimed, flow string) shaper.Policy {
 func (o obeyed) lines() lua.Lines {
 	lines := lua.Lines{}
 	for class, p := range o.baseline.Policies(o.says) {
-		lines[class.Tier+"/"+class.Route] = lua.EncodePolicy(p)
+		lines[class.Tier+"/"+class.Route] = o.line("/"+class.Route, p)
+	}
+	return lines
+}
+
+// baselineLines are those of all tenants without settings of their own, and of the pools.
+func (o obeyed) baselineLines() lua.Lines {
+	lines := o.lines()
+	for name := range o.baseline.Pools {
+		lines["+"+name+"/"] = lua.EncodePolicy(o.of("", "+"+name+"/"))
 	}
 	return lines
 }
 
 // stored is the hash that holds them.
-func (o obeyed) stored() map[string]string {
-	fields := map[string]string(o.lines())
+func (o obeyed) stored(lines lua.Lines) map[string]string {
+	fields := map[string]string(lines)
 	fields["revision"] = text(o.revision)
 	return fields
 }
@@ -139,12 +152,21 @@ type flow struct {
 	live, deadBytes                               int64  // stored: of waiting and leased jobs, of dead letters
 	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
+
+	turn turn
+	// Of the command under way.
+	pool       *pooled        // nil for none
+	dueBefore  shaper.Instant // while nextDue is this, its place in the pool stays; 0: it does not
+	planned    bool
+	share      int // slots of the worker that it may take, if shareKnown
+	shareKnown bool
+	found      map[string]lua.Record // promoted jobs, as they were before
 }
 
 // paused is the policy that estimates go by: as many dead letters as are kept pause a flow, too.
 func (m *model) paused(f *flow) shaper.Policy {
 	p := f.policy
-	p.Paused = p.Paused || f.full > m.now
+	p.Paused = p.Paused || f.full > m.now || f.pool != nil && f.pool.policy.Paused
 	return p
 }
 
@@ -192,7 +214,10 @@ type model struct {
 	policies                      map[string]policy
 	outbox                        zset
 	claimed                       claimed
-	deleted                       map[string]bool // jobs
+	deleted                       map[string]bool    // jobs
+	pools                         map[string]*pooled // by +NAME
+	open                          map[string]*pooled // those that the command under way has read
+	stampedInPool                 map[leaseRef]departure
 	deadCapacity                  int
 	deadBytes                     int64
 
@@ -207,7 +232,7 @@ func newModel() *model {
 		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
 	}
 }
 
@@ -220,6 +245,7 @@ var situations = []string{
 	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes", "store_full", "in a tier",
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
+	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "pool full", "pool retuned", "pools needed",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 }
 
@@ -246,6 +272,7 @@ func set(sets map[string]zset, name, member string, score int64) {
 
 // begin reads the clock; only save keeps what it became.
 func (m *model) begin(at shaper.Instant) {
+	m.open = nil
 	m.clock = m.stored
 	m.stepped = at+m.clock.off < m.clock.last
 	m.reachIf(m.stepped, "clock back")
@@ -288,11 +315,14 @@ func (m *model) load(name string) *flow { return m.loadClaimed(name, m.flows[nam
 func (m *model) loadClaimed(name, tier string) *flow {
 	f, known := m.flows[name]
 	f.name, f.fresh, f.retuned = name, !known, false
-	if !known || f.revision != m.clock.revision || f.tier != tier {
+	f.planned, f.shareKnown, f.found = false, false, nil
+	obeys := !known || f.revision != m.clock.revision || f.tier != tier
+	if obeys {
 		f.tier = tier
 		m.obey(&f)
 	}
 	f.later = m.laters[name].head()
+	m.join(&f, obeys)
 	return &f
 }
 
@@ -319,6 +349,7 @@ func (m *model) retune(f *flow) {
 		f.Ready = max(f.Ready, f.full)
 		f.retuned, f.segment = true, m.newSegment()
 		m.reach("retuned")
+		m.reachIf(isPool(f.name), "pool retuned")
 	}
 }
 
@@ -348,6 +379,10 @@ func (f *flow) nextDue() shaper.Instant {
 // file puts the flow under its next due instant, and plans a poll for it if wake says so.
 func (m *model) file(f *flow, wake bool) {
 	due := f.nextDue()
+	if f.pool != nil {
+		m.fileInPool(f, due)
+		return
+	}
 	if due == never {
 		delete(m.due, f.name)
 		return
@@ -360,9 +395,13 @@ func (m *model) file(f *flow, wake bool) {
 
 func (m *model) storeAll(flows []*flow, wake bool) {
 	for _, f := range flows {
-		m.store(f)
+		if isPool(f.name) {
+			continue
+		}
 		m.file(f, wake)
+		m.store(f)
 	}
+	m.savePools(wake)
 }
 
 // enqueue counts a job into the queue.
@@ -370,8 +409,7 @@ func (m *model) enqueue(f *flow, cost int64) {
 	if f.Queued == 0 {
 		f.Bucket = f.MarkReady(m.now)
 	}
-	f.Queued++
-	f.Cost += cost
+	f.queued(1, cost)
 }
 
 // become moves a job along an arrow of the state machine; there is no other way to change its
@@ -467,8 +505,7 @@ func (m *model) oldest(name string) shaper.Instant {
 
 // countIn adds a job to the depth again.
 func (m *model) countIn(f *flow, j *lua.Record) {
-	f.Depth, f.Bytes = f.Depth+1, f.Bytes+size(j)
-	m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
+	m.waits(f, 1, size(j))
 }
 
 // live counts bytes of waiting and leased jobs, dead those of dead letters.
@@ -541,14 +578,12 @@ func (m *model) leave(id string, f *flow) {
 	j := m.jobs[id]
 	if j.State == shaper.Queued {
 		delete(m.queue[f.name], id)
-		f.Queued--
-		f.Cost -= j.Cost
+		f.queued(-1, j.Cost)
 	} else {
 		delete(m.laters[f.name], id)
 	}
 	delete(m.expires, id)
-	f.Depth, f.Bytes = f.Depth-1, f.Bytes-size(j)
-	m.clock.depth, m.clock.bytes = m.clock.depth-1, m.clock.bytes-size(j)
+	m.waits(f, -1, size(j))
 }
 
 // chargeFree counts a hold or an expired lease and reports whether no attempt is left.
@@ -567,7 +602,7 @@ func (m *model) place(id string, f *flow) (position int64, start shaper.Instant)
 	if m.paused(f).Paused {
 		return rank + 1, 0
 	}
-	return rank + 1, f.Start(rank*f.Cost/max(f.Queued, 1), m.now)
+	return rank + 1, f.StartIn(m.shared(f, 0, 0), rank*f.Cost/max(f.Queued, 1), m.now)
 }
 
 // facts is what every answer says of a flow.
@@ -575,7 +610,7 @@ func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 	a := shaper.Admission{
 		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes, CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
 	}
-	if next := f.Start(0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
+	if next := f.StartIn(m.shared(f, 0, 0), 0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)
 	}
 	return a

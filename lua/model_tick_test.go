@@ -50,6 +50,7 @@ type polling struct {
 	promotable, droppable int
 	records               []lua.Record // of the leases, as the poll found them
 	bounds                map[string]int
+	poolsNeeded           bool // a pool is due, and the script leaves pools to another one
 }
 
 // earliest is the earliest stamp that the poll gives.
@@ -72,7 +73,7 @@ func (m *model) tick(r poll) (lua.Grant, []lua.Record) {
 
 // step does what the script does. answered is true for a sending that is too old for an answer.
 func (l *polling) step() (more, answered bool) {
-	if l.script == nil {
+	if l.script == nil || l.script == lua.Commands.TickPools {
 		return l.lease()
 	}
 	switch l.script {
@@ -155,8 +156,12 @@ func (l *polling) lease() (more, answered bool) {
 		return false, false
 	}
 	more = l.leaseAll()
-	if l.scans() {
+	switch {
+	case l.scans():
 		return l.needs(lua.Commands.Retune)
+	case l.poolsNeeded:
+		l.reach("pools needed")
+		return l.needs(lua.Commands.TickPools)
 	}
 	return more, false
 }
@@ -231,7 +236,7 @@ func (l *polling) redeliver(g grant) {
 		ids := byFlow[f.name]
 		first, last := l.jobs[ids[0]].Stamp, l.jobs[ids[len(ids)-1]].Stamp
 		late := first < l.earliest().Add(-shaper.Slack)
-		anew := late && last == f.Last
+		anew := late && last == f.Last && f.pool == nil
 		back := late && !anew
 		if anew {
 			var cost int64
@@ -260,10 +265,8 @@ func (l *polling) redeliver(g grant) {
 				continue
 			}
 			j.Outcome = byte(lua.OutcomeReleased)
-			f.Running--
-			f.departed--
-			l.clock.departed--
-			l.clock.running--
+			l.run(f, -1)
+			l.depart(f, -1)
 			l.giveBack(id, f, shaper.Release)
 			delete(l.leases, id)
 		}
@@ -291,8 +294,7 @@ func (l *polling) takeBack(ids []string) {
 		j := l.jobs[id]
 		f := l.touch(j.Flow)
 		delete(l.leases, id)
-		f.Running--
-		l.clock.running--
+		l.run(f, -1)
 		l.clock.lapsed++
 		j.Outcome = 'x'
 		if chargeFree(j) {
@@ -387,10 +389,27 @@ func (l *polling) leaseAll() (more bool) {
 		if budget <= 0 {
 			break
 		}
-		left, stopped := l.leaseFlow(l.touch(name), budget)
+		if isPool(name) && l.script == nil {
+			l.poolsNeeded = true
+			continue
+		}
+		if isPool(name) {
+			left, stopped := l.leasePool(l.pool(strings.TrimSuffix(name, "/")), budget)
+			more = more || stopped
+			budget -= left
+			continue
+		}
+		f := l.touch(name)
+		if f.pool != nil { // the scan of new policies has made it due
+			delete(l.due, name)
+			f.dueBefore = 0
+			continue
+		}
+		left, stopped := l.leaseFlow(f, budget)
 		more = more || stopped
 		budget -= left
 	}
+	l.groupByFlow()
 	if len(l.grant.Leases) > 0 {
 		g := grant{counter: l.counter}
 		for _, leased := range l.grant.Leases {
@@ -402,6 +421,22 @@ func (l *polling) leaseAll() (more bool) {
 	l.reachIf(l.scans(), "scanned beside leasing")
 	l.storeAll(l.touched, l.helper)
 	return more && budget > 0
+}
+
+// groupByFlow puts the jobs of a flow together: a poll of a pool finds them one by one.
+func (l *polling) groupByFlow() {
+	at := func(id string) int {
+		return slices.IndexFunc(l.touched, func(f *flow) bool { return f.name == l.jobs[id].Flow })
+	}
+	order := make([]int, len(l.grant.Leases))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return at(l.grant.Leases[a].ID) - at(l.grant.Leases[b].ID) })
+	leases, records := slices.Clone(l.grant.Leases), slices.Clone(l.records)
+	for i, from := range order {
+		l.grant.Leases[i], l.records[i] = leases[from], records[from]
+	}
 }
 
 // leaseFlow lets jobs of a flow leave, lowest sequence first, until none may leave before the
@@ -487,10 +522,8 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		j.Epoch++
 		l.stamp(f, id, stamp)
 		l.give(id, max(l.now, stamp).Add(lease), found[id])
-		f.Running++
-		f.departed++
-		l.clock.departed++
-		l.clock.running++
+		l.run(f, 1)
+		l.depart(f, 1)
 		left++
 	}
 	return left, true
@@ -519,8 +552,7 @@ func (l *polling) promote(f *flow, id string) member {
 	if f.Queued == 0 {
 		f.Bucket = f.MarkReady(j.At)
 	}
-	f.Queued++
-	f.Cost += j.Cost
+	f.queued(1, j.Cost)
 	set(l.queue, f.name, id, j.Seq)
 	return member{id, j.Seq}
 }

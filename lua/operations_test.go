@@ -85,6 +85,13 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "further rates") {
 		p.Rates = append(p.Rates, drawPaces(t, th))
 	}
+	p.Weight = 1
+	if th.pooled {
+		p.Weight = rapid.SampledFrom([]int64{1, 1, 2, 3, 7, 1000}).Draw(t, "weight")
+		if rapid.IntRange(0, 2).Draw(t, "reserves") == 2 {
+			p.Reserve = drawPaces(t, th).Rate
+		}
+	}
 	return p
 }
 
@@ -180,7 +187,16 @@ func (w *world) drawWorker() *consumer {
 }
 
 func (w *world) pollOf(c *consumer, most int) poll {
-	return poll{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0]}
+	return poll{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0], script: w.leasing()}
+}
+
+// leasing is the script by which the workers poll. Those of a shard with pools change over to
+// TickPools.
+func (w *world) leasing() *lua.Script {
+	if w.th.pooled && w.T != nil && rapid.IntRange(0, 3).Draw(w.T, "leases by") > 0 {
+		return lua.Commands.TickPools
+	}
+	return nil
 }
 
 func (w *world) drawTick(learnt bool) {
@@ -398,6 +414,9 @@ func (w *world) drawDeclare() {
 // drawBaseline draws the defaults and, one time in three, what is said of a route and of tiers.
 func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 	b := shaper.Baseline{Defaults: drawPolicy(t, th)}
+	if th.pooled {
+		b.Pools = map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: drawPool(t, th)}}
+	}
 	if rapid.IntRange(0, 2).Draw(t, "tiers") > 0 {
 		return b
 	}
@@ -409,6 +428,19 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 		b.Tiers[name] = tier
 	}
 	return b
+}
+
+// drawPool draws the settings of a pool.
+func drawPool(t *rapid.T, th theme) shaper.Overrides {
+	p := drawPolicy(t, th)
+	o := shaper.Overrides{Rate: &p.Rate, Burst: &p.Burst, Capacity: &p.Capacity, CapacityBytes: &p.CapacityBytes, Concurrency: &p.Concurrency, Paused: &p.Paused}
+	if len(p.Rates) > 0 {
+		o.Rates = &[]shaper.PaceJSON{}
+		for _, r := range p.Rates {
+			*o.Rates = append(*o.Rates, shaper.PaceJSON{Limit: r.Rate.Limit, PeriodMS: r.Rate.Period.Milliseconds(), Burst: r.Burst})
+		}
+	}
+	return o
 }
 
 // drawRoutes says something of one route or none.
@@ -459,6 +491,12 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 	if which&128 != 0 {
 		o.Draining = &p.Draining
 	}
+	if which&2 != 0 && th.pooled {
+		o.Weight = &p.Weight
+	}
+	if which&4 != 0 && th.pooled {
+		o.Reserve = &p.Reserve
+	}
 	if which&64 != 0 {
 		list := []shaper.PaceJSON{}
 		for _, pace := range p.Rates {
@@ -471,10 +509,13 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 
 // tuningOf is a change of what one source says of a tenant.
 func (w *world) tuningOf(tenant, source string, o shaper.Overrides) tuning {
-	name := queue.EncodeName(tenant)
+	name, entry := queue.EncodeName(tenant), entryOf(tenant)
+	if isPool(tenant) {
+		name, entry = tenant, tenant
+	}
 	w.names++
 	r := tuning{
-		at: w.wall, tenant: name, entry: entryOf(tenant), name: fmt.Sprintf("call%d", w.names), source: source,
+		at: w.wall, tenant: name, entry: entry, name: fmt.Sprintf("call%d", w.names), source: source,
 		file: w.m.policies[name].file, api: w.m.policies[name].api, reason: fmt.Sprintf("reason %d", w.names), historyEntry: fmt.Sprintf("entry %d", w.names),
 	}
 	if len(o.Set()) > 0 {
@@ -498,6 +539,9 @@ func (w *world) drawTune() {
 	w.pass()
 	tenant := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")
 	r := w.tuningOf(tenant, rapid.SampledFrom([]string{"api", "file"}).Draw(w.T, "source"), w.drawOverrides())
+	if w.th.pooled && rapid.IntRange(0, 2).Draw(w.T, "a pool") == 2 {
+		r = w.tuningOf("+erp", "api", drawPool(w.T, w.th))
+	}
 	switch rapid.IntRange(0, 9).Draw(w.T, "resolved") {
 	case 8: // the policies change, and the settings of the tenant do not
 		r.source, r.says, r.file, r.api = "", "", w.m.policies[r.tenant].file, w.m.policies[r.tenant].api

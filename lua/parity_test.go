@@ -30,6 +30,7 @@ type theme struct {
 	rates   []string
 	flood   bool // batches beyond the bounds of one poll
 	traced  bool
+	pooled  bool  // all routes are in one pool
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
 }
@@ -58,6 +59,16 @@ var themes = []theme{
 		name: "bytes of dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, letters: 900,
 		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6},
 	},
+	{
+		name: "pool", tenants: []string{"acme", "zoë & co", "third"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s", "1000000/s", "999/m"}, pooled: true,
+		weights: map[string]int{"tune": 4, "tick": 20},
+	},
+	{name: "pool floods", tenants: []string{"acme", "b", "c"}, routes: []string{"echo", "mail"}, rates: []string{"1000000/s", "200/s", "3/7ms"}, flood: true, pooled: true},
+	{
+		name: "pool answers get lost", tenants: []string{"acme", "b", "c"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s", "3/7ms", "7/3s"}, pooled: true,
+		weights: map[string]int{"lost tick": 12, "again": 12, "settle": 12},
+	},
+	{name: "pool traced", tenants: []string{"acme", "b"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3, pooled: true},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
@@ -274,6 +285,9 @@ func (w *world) drain() {
 		}
 		w.tune(w.tuningOf(tenant, "api", free))
 	}
+	if w.th.pooled {
+		w.tune(w.tuningOf("+erp", "api", shaper.Overrides{Paused: new(bool)}))
+	}
 	worker := w.workers[0]
 	for round := 0; ; round++ {
 		if round == 20_000 {
@@ -311,14 +325,18 @@ func (w *world) drain() {
 	}
 	for name := range s.Keys {
 		switch kind, _, _ := strings.Cut(name, ":"); kind {
-		case "due", "expires", "leases", "queue", "later", "outbox":
+		case "due", "expires", "leases", "queue", "later", "outbox", "wait", "ready", "reserve":
 			w.fail("%s is left behind: %v", name, s.Keys[name])
 		}
 	}
 	var departures []departure
-	for _, d := range w.left {
-		if d != nil {
-			departures = append(departures, *d)
+	for ref, d := range w.left {
+		if d == nil {
+			continue
+		}
+		departures = append(departures, *d)
+		if ofPool, ok := w.m.stampedInPool[ref]; ok {
+			departures = append(departures, ofPool)
 		}
 	}
 	if err := conformity(departures); err != nil {

@@ -36,7 +36,7 @@ func EncodePolicy(p shaper.Policy) string {
 
 // EncodePooled writes the policy of a flow that is in a pool, named as in keys.
 func EncodePooled(p shaper.Policy, pool string) string {
-	return fmt.Sprintf("%s %d %d:%d %s", EncodePolicy(p), p.Weight, p.Reserve.Limit, p.Reserve.Period.Microseconds(), pool)
+	return fmt.Sprintf("%s %d %d:%d %s", EncodePolicy(p), max(1, p.Weight), p.Reserve.Limit, p.Reserve.Period.Microseconds(), pool)
 }
 
 // parseObeyed reads the policy that a flow keeps: the tier that its tenant claimed, and the paces.

@@ -5,6 +5,7 @@
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
+--   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored pool flow filing finish poll

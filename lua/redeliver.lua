@@ -6,7 +6,8 @@
 -- Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
--- Derived keys: flow queue later returned lines job done dead expires unlock tenants
+-- Derived keys: flow queue later returned lines job done dead expires unlock tenants flows wait
+--   ready reserve
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored pool flow filing finish poll

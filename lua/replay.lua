@@ -16,7 +16,7 @@
 --   now, then 0 no such job of this tenant, 3 not dead, or 1 and: outcome as of admit, position,
 --   estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in
 --   bytes
--- Derived keys: flow queue later lines idem dead tenants
+-- Derived keys: flow queue later lines idem dead tenants flows wait ready reserve
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored pool flow filing admission
@@ -32,8 +32,10 @@ end
 local f = flow_load(j.flow)
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
-local function reply(outcome, position, start, after)
-  return { now, DONE, outcome, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period, f.bytes, p.capacity_bytes }
+local function reply(outcome, position, start, after, of)
+  of = of or f -- what is full
+  local bound, pace = of.policy, p.paces[1]
+  return { now, DONE, outcome, position, start, of.depth, bound.capacity, after, pace.limit, pace.period, of.bytes, bound.capacity_bytes }
 end
 if j.tag == tag then
   local rank = redis.call('ZRANK', queue, id)
@@ -64,7 +66,7 @@ end
 if f.pool then
   refusal, departures = full(f.pool, 1, j.payload)
   if refusal then
-    return reply(IN_POOL[refusal], 0, drained(), departures and retry_after(f.pool, departures) or 0)
+    return reply(IN_POOL[refusal], 0, drained(), departures and retry_after(f.pool, departures) or 0, f.pool)
   end
 end
 

@@ -43,7 +43,7 @@ func newScript(name string, source func() string) *Script {
 
 // Scripts are all the commands.
 type Scripts struct {
-	Tick, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
+	Tick, TickPools, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
 
 	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Declare, Mend *Script
 
@@ -52,7 +52,7 @@ type Scripts struct {
 
 // Commands are the scripts of this build.
 var Commands = Scripts{
-	Tick: command("tick"), Redeliver: command("redeliver"), Reclaim: command("reclaim"), Expire: command("expire"), Retune: command("retune"),
+	Tick: command("tick"), TickPools: command("tick_pools"), Redeliver: command("redeliver"), Reclaim: command("reclaim"), Expire: command("expire"), Retune: command("retune"),
 	Forget: command("forget"),
 
 	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),

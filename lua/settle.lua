@@ -21,6 +21,7 @@
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
 --   the job is dead because the hold cost its last attempt
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
+--   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
 --! include record clock policy bucket stored pool flow filing finish
@@ -152,7 +153,8 @@ local function apply(id, outcome, cause, delay, most, result, j, f)
   ended[#ended + 1] = id
   run(f, -1)
   if outcome == 'h' then
-    local held = f.pool or f -- an upstream that asks a pool's flow for a pause asks the pool
+    -- An upstream that asks for a pause asks the pool. A circuit breaker is that of one route.
+    local held = sub(cause, 1, 11) == 'retry_after' and f.pool or f
     if now + delay >= held.held then
       redis.call('HSET', held.key, 'cause', cause == '' and '0' or cause)
     end
@@ -262,8 +264,8 @@ for i = 1, #touched do
     flow_save(f)
   end
 end
-due_flush(horizon)
 if #touched > 0 then
+  due_flush(horizon)
   clock_save()
 end
 return { now, table.concat(codes) }

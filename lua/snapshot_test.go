@@ -54,10 +54,10 @@ func (m *model) snapshot() snapshot {
 		s.Ends = append(s.Ends, "claim")
 	}
 	if m.lines.revision > 0 {
-		s.Keys["lines"] = m.lines.stored()
+		s.Keys["lines"] = m.lines.stored(m.lines.baselineLines())
 	}
 	for entry, own := range m.tuned {
-		s.Keys["lines:"+tenantOfEntry(entry)] = own.stored()
+		s.Keys["lines:"+tenantOfEntry(entry)] = own.stored(own.linesOf(tenantOfEntry(entry)))
 	}
 	if len(m.tuned) > 0 {
 		s.Keys["tuned"] = slices.Sorted(maps.Keys(m.tuned))
@@ -77,13 +77,19 @@ func (m *model) snapshot() snapshot {
 			cells[i] = fmt.Sprintf("%d:%d", c.TAT, c.Rem)
 		}
 		fields := map[string]string{
-			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, lua.EncodePolicy(f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
+			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, m.lines.line(name, f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
 			"live": text(f.live), "dead_bytes": text(f.deadBytes),
 			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before), "answers_at": text(f.answers.Since),
 			"keys": text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
+		}
+		if f.turn.pool != "" {
+			fields["turn"] = f.turn.String()
+		}
+		if p := m.pools[strings.TrimSuffix(name, "/")]; p != nil {
+			fields["virtual"], fields["behind"], fields["weights"], fields["reserves"] = text(p.virtual), text(p.behind), text(p.weights), text(p.reserves)
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)
@@ -95,6 +101,11 @@ func (m *model) snapshot() snapshot {
 			fields["cause"] = f.cause
 		}
 		s.Keys["flow:"+name] = present(fields)
+	}
+	for name, p := range m.pools {
+		sorted("wait:"+name, p.wait)
+		sorted("ready:"+name, p.ready)
+		sorted("reserve:"+name, p.reserve)
 	}
 	for name, z := range m.queue {
 		sorted("queue:"+name, z)
@@ -168,7 +179,7 @@ func bare(r lua.Record) lua.Record {
 var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmder{
 	"clock": hash, "flow": hash, "policy": hash, "lines": hash,
 	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
-	"outbox": sortedSet, "returned": sortedSet,
+	"outbox": sortedSet, "returned": sortedSet, "wait": sortedSet, "ready": sortedSet, "reserve": sortedSet,
 	"tuned": plainSet, "flows": plainSet,
 	"history": list, "done": list,
 	"job": plain, "idem": plain, "grant": plain, "claim": plain,

@@ -9,7 +9,7 @@
 -- Reply
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0
 --   unknown), record without its payload
--- Derived keys: flow queue lines tenants
+-- Derived keys: flow queue lines tenants flows wait ready reserve
 -- Channels: (none)
 
 --! include record clock policy bucket pool flow

@@ -24,7 +24,7 @@
 -- Reply
 --   now, 1 changed or 0 another revision of the tenant or 2 another of the shard's policies,
 --   revision in force
--- Derived keys: flow later lines unlock tenants
+-- Derived keys: flow later lines unlock tenants flows wait ready reserve
 -- Channels: sluice:wake
 
 --! include record clock policy bucket pool flow filing
@@ -69,7 +69,9 @@ if part then
 elseif source ~= '' then
   revision = revision + 1
   redis.call('HSET', KEYS[3], 'revision', revision, 'calls', table.concat(recent, ' '), source, ARGV[7])
-  redis.call('ZADD', KEYS[6], now, ARGV[10])
+  if not is_pool(ARGV[10]) then -- the index of tenants has no pools
+    redis.call('ZADD', KEYS[6], now, ARGV[10])
+  end
 end
 if source == 'api' then
   if ARGV[11] ~= '1' then

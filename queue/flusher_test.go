@@ -176,7 +176,7 @@ func TestOneIDGatheredTwice(t *testing.T) {
 	}
 	w := work()
 	var err error
-	if w.ID, err = q.NewID(w.Tenant); err != nil {
+	if w.ID, err = q.NewID(w.Tenant, w.Route); err != nil {
 		t.Fatal(err)
 	}
 	submit(w)
@@ -340,7 +340,7 @@ func TestOneIDPlainAndKeyed(t *testing.T) {
 			}
 			twin := work()
 			var err error
-			if twin.ID, err = q.NewID("acme"); err != nil {
+			if twin.ID, err = q.NewID("acme", twin.Route); err != nil {
 				t.Fatal(err)
 			}
 			keyed := twin

@@ -46,7 +46,7 @@ func FuzzTenantsAreApart(f *testing.F) {
 		ctx := t.Context()
 		key := strconv.FormatInt(round.Add(1), 10) // the same for both
 		submit := func(tenant string) string {
-			id, err := q.NewID(tenant)
+			id, err := q.NewID(tenant, "default")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ type result struct {
 
 // Job reads one job of the tenant. ErrNotFound, ErrUnavailable.
 func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
-	if err := q.mayOwn(tenant, id); err != nil {
+	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, err
 	}
 	return q.readOne(ctx, EncodeName(tenant), id)
@@ -38,12 +38,13 @@ func (q *Queue) readOne(ctx context.Context, tenant, id string) (Job, error) {
 	return jobs[0], nil
 }
 
-// mayOwn returns ErrNotFound for an id that no job of the tenant can have.
-func (q *Queue) mayOwn(tenant, id string) error {
-	if shard, ok := q.store.ShardOfID(id); !ok || !q.policies.Current().Holds(shard, tenant) {
-		return ErrNotFound
+// shardOf returns the shard of a job. ErrNotFound for an id that no job of the tenant can have.
+func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
+	shard, ok := q.store.ShardOfID(id)
+	if !ok || !q.policies.Current().Holds(shard, tenant) {
+		return shard, ErrNotFound
 	}
-	return nil
+	return shard, nil
 }
 
 // jobOf is the record as clients see it, without its position in the queue.
@@ -73,7 +74,7 @@ func jobOf(id string, r lua.Record) Job {
 // Cancel ends a waiting job; a repeated call is no error. ErrNotFound; ErrConflict with the job
 // when it is leased or done.
 func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
-	if err := q.mayOwn(tenant, id); err != nil {
+	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, err
 	}
 	codes, err := q.discard(ctx, tenant, []Job{{ID: id}}, false)
@@ -99,7 +100,7 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) 
 // outcome is Admitted, Full, FullOfBytes or Draining. ErrNotFound; ErrConflict with the job in the
 // decision when it is not dead.
 func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Decision, err error) {
-	if err := q.mayOwn(tenant, id); err != nil {
+	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err
 	}
 	dead := Job{ID: id}

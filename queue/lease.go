@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,12 +53,13 @@ type Consumer struct {
 	counter int64
 	seen    int64
 	needed  *lua.Script // that the last answer requested beside its jobs
+	leases  *lua.Script // that leases jobs: Tick, or TickPools once the shard has had a pool
 }
 
 // Consumer returns a consumer of the shard for the worker with this id, which must be unique to the
 // process. There may be only one consumer for a worker and a shard.
 func (b *Broker) Consumer(worker string, shard int) *Consumer {
-	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1}
+	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1, leases: lua.Commands.Tick}
 }
 
 // Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error
@@ -65,11 +67,11 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil
-	grant, reading, err := c.poll(ctx, o, needed)
+	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
 		// one.
-		grant, reading, err = c.poll(ctx, o, grant.Needed)
+		grant, reading, err = c.poll(ctx, o, cmp.Or(grant.Needed, c.leases))
 	}
 	if err != nil {
 		return Tick{}, err
@@ -97,11 +99,11 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	return tick, nil
 }
 
-// poll makes one call of a poll: of tick, or of the script that is needed.
-func (c *Consumer) poll(ctx context.Context, o TickOptions, needed *lua.Script) (lua.Grant, Reading, error) {
+// poll makes one call of a poll, of the script that leases or of one that is needed.
+func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) (lua.Grant, Reading, error) {
 	s := c.shard
 	call := lua.TickCall{
-		Script: needed,
+		Script: script,
 		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker),
 		Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon,
@@ -115,6 +117,9 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, needed *lua.Script) 
 	grant, err := call.Decode(values)
 	if err != nil {
 		return grant, reading, store.Unavailable(err)
+	}
+	if grant.Needed == lua.Commands.TickPools {
+		c.leases = grant.Needed
 	}
 	c.counter++
 	if grant.Counter != 0 {

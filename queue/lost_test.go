@@ -242,7 +242,7 @@ func TestLostAdmitAnswer(t *testing.T) {
 	onEngines(t, lua.Commands.Admit, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		w := work()
 		var err error
-		if w.ID, err = q.NewID(w.Tenant); err != nil {
+		if w.ID, err = q.NewID(w.Tenant, w.Route); err != nil {
 			t.Fatal(err)
 		}
 		l.lose.Store(1)

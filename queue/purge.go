@@ -129,7 +129,8 @@ func (q *Queue) candidates(
 	return func(yield func([]Job, error) bool) {
 		if len(f.IDs) > 0 {
 			ids := slices.DeleteFunc(slices.Clone(f.IDs), func(id string) bool {
-				return q.mayOwn(tenant, id) != nil
+				_, err := q.shardOf(tenant, id)
+				return err != nil
 			})
 			yield(q.read(ctx, EncodeName(tenant), ids))
 			return

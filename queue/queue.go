@@ -175,6 +175,9 @@ func (q *Queue) Broker() *Broker { return q.broker }
 // Store returns what the packages below queue share: the connections and the keys.
 func (q *Queue) Store() *store.Store { return q.store }
 
+// MoveError means that a file moves routes to another pool while jobs of theirs wait or run.
+type MoveError = policies.MoveError
+
 // Agreement is whether the policies of this process's configuration file are in force.
 type Agreement struct {
 	InForce   bool
@@ -190,8 +193,8 @@ func (q *Queue) Agreement() Agreement { return Agreement(q.policies.Agreement())
 // Redis: the baseline, and the settings of single tenants. Tenants that the file named before and
 // does not name now lose its settings. Backlogs obey at once. The policies must be valid. They hold
 // until the next call of any process: a process with another file follows, and reports it. Errors:
-// ErrUnavailable; then a part of them may be in force, and the other processes put the rest into
-// force.
+// *MoveError, which changes nothing; ErrUnavailable: then a part of them may be in force, and the
+// other processes put the rest into force.
 func (q *Queue) SetPolicies(
 	ctx context.Context, baseline shaper.Baseline, tenants map[string]shaper.Overrides,
 ) error {

@@ -64,7 +64,7 @@ func (q *Queue) scanTenant(ctx context.Context, s policies.Subject) (t lua.Scann
 }
 
 // complete makes the page of a shard one of tenants with their flows in all shards. It leaves out
-// those that another shard's page has, and pools.
+// those that another shard's page has.
 func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *lua.Scan) error {
 	entries := make([]string, len(scan.Tenants))
 	for i, t := range scan.Tenants {
@@ -92,9 +92,6 @@ func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []strin
 	placed := q.policies.Current()
 	var before []elsewhere
 	for _, entry := range entries {
-		if store.IsPool(entry) {
-			continue
-		}
 		listed = append(listed, entry)
 		for _, s := range placed.Shards(store.TenantOfEntry(entry)) {
 			if s == shard {

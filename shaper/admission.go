@@ -28,6 +28,7 @@ type Request struct {
 	Closed  bool          // the store accepts no more bytes, or no new tenants
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
+	Pool    *Shared       // that the flow is in; nil for none
 }
 
 // Outcome is what became of a submission.
@@ -75,7 +76,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	eligible := now.Add(r.Delay)
 	var drained Instant
 	if !p.Paused {
-		drained = max(f.Start(f.Cost, now), 0)
+		drained = max(f.StartIn(r.Pool, f.Cost, now), 0)
 	}
 	start := drained
 	if start != 0 {
@@ -87,15 +88,16 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	case f.Depth+r.Size > p.Capacity:
 		a.Outcome, a.Start = Full, drained
 		if r.Size <= p.Capacity {
-			a.RetryAfter = f.retryAfter(p, now, f.Depth+r.Size-p.Capacity, later)
+			a.RetryAfter = f.retryAfter(p, r.Pool, now, f.Depth+r.Size-p.Capacity, later)
 		}
 	case p.CapacityBytes > 0 && f.Bytes+r.Bytes > p.CapacityBytes:
 		a.Outcome, a.Start = FullOfBytes, drained
 		if r.Bytes <= p.CapacityBytes {
 			// Bytes are taken as spread evenly over the jobs. In doubles, as in the script.
 			departures := math.Ceil(float64(f.Bytes+r.Bytes-p.CapacityBytes) * float64(f.Depth) / float64(f.Bytes))
-			a.RetryAfter = f.retryAfter(p, now, int64(departures), later)
+			a.RetryAfter = f.retryAfter(p, r.Pool, now, int64(departures), later)
 		}
+	case r.Pool.refuses(&a, now, drained):
 	case r.Closed:
 		a.Outcome = StoreFull
 	case r.Share > 0 && f.Stored+r.Bytes > r.Share:
@@ -118,25 +120,57 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		f.Seq++
 		a.Start = start
 	}
-	a.Depth, a.Bytes = f.Depth, f.Bytes
-	a.Remaining = max(0, p.Capacity-f.Depth)
+	if !a.OfPool {
+		a.Depth, a.Bytes = f.Depth, f.Bytes
+		a.Remaining = max(0, p.Capacity-f.Depth)
+	}
 	if f.Queued > 0 && !p.Paused {
-		if next := f.Start(0, now); next != 0 {
+		if next := f.StartIn(r.Pool, 0, now); next != 0 {
 			a.NextSlot = next.Sub(now)
 		}
 	}
 	return f, a
 }
 
+// refuses reports whether a pool has no capacity for the request, and describes the refusal.
+func (s *Shared) refuses(a *Admission, now, drained Instant) bool {
+	if s == nil {
+		return false
+	}
+	p, bytes := s.Policy, s.Flow.Bytes
+	departures := int64(0) // until it fits; 0: it never does
+	switch {
+	case s.Depth+s.Size > p.Capacity:
+		a.Outcome = Full
+		if s.Size <= p.Capacity {
+			departures = s.Depth + s.Size - p.Capacity
+		}
+	case p.CapacityBytes > 0 && bytes+s.Bytes > p.CapacityBytes:
+		a.Outcome = FullOfBytes
+		if s.Bytes <= p.CapacityBytes {
+			departures = int64(math.Ceil(float64(bytes+s.Bytes-p.CapacityBytes) * float64(s.Depth) / float64(bytes)))
+		}
+	default:
+		return false
+	}
+	a.OfPool, a.Start = true, drained
+	a.Depth, a.Capacity, a.Remaining = s.Depth, p.Capacity, max(0, p.Capacity-s.Depth)
+	a.Bytes, a.CapacityBytes = bytes, p.CapacityBytes
+	if departures > 0 {
+		a.RetryAfter = s.retryAfter(p, nil, now, departures, nil)
+	}
+	return true
+}
+
 // retryAfter is the time until the given number of jobs, at least 1, have left. It is exact while
 // the queued jobs have the same cost and no scheduled or retrying one costs more than one interval.
-func (f Flow) retryAfter(p Policy, now Instant, departures int64, later []Instant) time.Duration {
+func (f Flow) retryAfter(p Policy, pool *Shared, now Instant, departures int64, later []Instant) time.Duration {
 	if p.Paused {
 		return 0
 	}
 	var at Instant
 	if departures <= f.Queued {
-		at = f.Start((departures-1)*f.Cost/f.Queued, now)
+		at = f.StartIn(pool, (departures-1)*f.Cost/f.Queued, now)
 	} else {
 		at = f.startOfLater(departures-f.Queued, now, later)
 	}

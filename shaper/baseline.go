@@ -48,7 +48,7 @@ func (b Baseline) PoolOf(route string) string {
 var poolSettings = []string{"rate", "burst", "rates", "capacity", "capacity_bytes", "concurrency", "paused"}
 
 // PoolDefaults is what a pool has without settings: no bound but a rate, which every pool states.
-func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity, Weight: 1} }
+func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity} }
 
 // ResolvePool is the policy of a pool with these API overrides, and the source of each setting.
 func (b Baseline) ResolvePool(name string, api Overrides) (Policy, map[string]string) {

@@ -40,13 +40,13 @@ type Policy struct {
 	Draining    bool          // nothing is admitted; what waits leaves
 
 	// Of a flow whose route is in a pool; see Pool.
-	Weight  int64 // 1 to MaxWeight: its part of what reserves leave of the pool's rate
+	Weight  int64 // 1 to MaxWeight, 0 counts as 1: its part of what reserves leave of the pool's rate
 	Reserve Rate  // the part of the pool's rate that it has before all others, at most Rate; zero for none
 }
 
 // DefaultPolicy is the policy of a tenant without settings.
 func DefaultPolicy() Policy {
-	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64, Weight: 1}
+	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
 }
 
 // Paces are all the rates of the policy, the first one first.
@@ -143,7 +143,7 @@ func (p Policy) Validate() error {
 	case p.MaxWait%time.Millisecond != 0:
 		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be in whole milliseconds"})
 	}
-	within("weight", p.Weight, 1, MaxWeight)
+	within("weight", p.Weight, 0, MaxWeight)
 	if p.Reserve != (Rate{}) {
 		if err := p.Reserve.Validate(); err != nil {
 			ps = append(ps, Problem{"reserve", fmt.Sprintf("%d per %v", p.Reserve.Limit, p.Reserve.Period), err.Error()})

@@ -2,6 +2,7 @@ package shaper
 
 import (
 	"cmp"
+	"math"
 	"strings"
 )
 
@@ -26,8 +27,7 @@ type Pool struct {
 	Bucket
 	Virtual int64 // V: the virtual start of the last departure by weight
 	// Behind is how far, in µs, the clock of the reserves is behind that of the stamps. It grows
-	// while the pool cannot give all reserves. So they degrade in proportion, and nothing is owed
-	// afterwards.
+	// while the pool cannot give all reserves, see Advance.
 	Behind int64
 }
 
@@ -45,20 +45,36 @@ type Candidate struct {
 	Tag
 }
 
-// Enter returns the tag of a flow that becomes a candidate for a stamp. Idleness earns no credit:
-// the flow starts at the pool's virtual time, and its reserve is at most one job behind. reserve is
-// zero for none.
-func (p Pool) Enter(t Tag, weight int64, reserve Rate, at Instant) Tag {
+// Obey returns the tag of a flow with this weight and reserve, zero for none.
+func (t Tag) Obey(weight int64, reserve Rate) Tag {
+	t.Rem = min(t.Rem, weight-1)
+	switch {
+	case reserve == (Rate{}):
+		t.Reserve = Cell{}
+	case t.Reserve.Rate != reserve:
+		t.Reserve = Cell{Pace: Pace{Rate: reserve, Burst: 1}, TAT: t.Reserve.TAT}
+	}
+	return t
+}
+
+// Advance sets the clock of the reserves for a stamp. head is the candidate whose reserve was due
+// first of those that were candidates for the stamp before, or left at it. The clock is at most one
+// job ahead of it. So reserves above the pool's rate degrade in proportion, and nothing is owed
+// afterwards.
+func (p Pool) Advance(head Tag, at Instant) Pool {
+	p.Behind = max(p.Behind, int64(at-head.Reserve.TAT-head.Reserve.interval()))
+	return p
+}
+
+// Enter returns the tag of a flow that becomes a candidate for a stamp, and was none for the one
+// before. Idleness earns no credit: the flow starts at the pool's virtual time, and its reserve is
+// at most one job behind.
+func (p Pool) Enter(t Tag, at Instant) Tag {
 	if t.Start < p.Virtual || t.Start > p.Virtual+leadMost {
 		t.Start, t.Rem = p.Virtual, 0
 	}
-	t.Rem = min(t.Rem, weight-1)
-	if reserve == (Rate{}) {
-		t.Reserve = Cell{}
+	if t.Reserve == (Cell{}) {
 		return t
-	}
-	if t.Reserve.Rate != reserve {
-		t.Reserve = Cell{Pace: Pace{Rate: reserve, Burst: 1}, TAT: t.Reserve.TAT}
 	}
 	if behind := at - Instant(p.Behind) - t.Reserve.interval(); t.Reserve.TAT < behind {
 		t.Reserve.TAT, t.Reserve.Rem = behind, 0
@@ -108,9 +124,6 @@ func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, T
 		t.Start, t.Rem = t.Start+sum/c.Weight, sum%c.Weight
 		return p, t
 	}
-	if late := int64(at-t.Reserve.TAT) - p.Behind - int64(t.Reserve.interval()); late > 0 {
-		p.Behind += late
-	}
 	t.Reserve = t.Reserve.move(t.Reserve.Charged(cost))
 	return p, t
 }
@@ -137,5 +150,55 @@ func Part(weight, weights int64, reserve, reserves, rate float64) float64 {
 		}
 		return 0
 	}
-	return (reserve + (rate-reserves)*float64(weight)/float64(max(weights, weight))) / rate
+	return (reserve + float64(float64((rate-reserves)*float64(weight))/float64(max(weights, weight)))) / rate
+}
+
+// Shared is a pool as the admission to one of its flows sees it.
+type Shared struct {
+	Flow                 // sums over its flows, and its bucket
+	Policy        Policy // of the pool
+	Size, Bytes   int64  // capacity that must be free in it for the job or batch
+	Weight        int64  // of the flow
+	Reserve       Rate   // of the flow, zero for none
+	Weights       int64  // sum over the flows that wait and this one
+	ReservesMicro int64  // the same, in millionths of a cost a second: see ReserveMicro
+}
+
+// ReserveMicro is a reserve in millionths of a cost a second, rounded down; 0 for none.
+func ReserveMicro(r Rate) int64 {
+	if r == (Rate{}) {
+		return 0
+	}
+	return int64(math.Floor(float64(r.Limit) * 1e12 / float64(r.Period.Microseconds())))
+}
+
+// Before estimates the cost that the pool gives away before a job of the flow that has the given
+// cost waiting before it there, while the same flows wait. In doubles, in the same order as in the
+// script.
+func (s Shared) Before(f Flow, ahead int64) int64 {
+	rate := float64(farthest)
+	for _, c := range s.Cells {
+		rate = min(rate, float64(c.Rate.Limit)*1e12/float64(c.period()))
+	}
+	part := Part(s.Weight, s.Weights, float64(ReserveMicro(s.Reserve)), float64(s.ReservesMicro), rate)
+	if float64(part*float64(s.Cost)) <= float64(ahead) {
+		return s.Cost
+	}
+	half := float64(float64(f.Cost)/float64(max(1, f.Queued))) / 2
+	before := math.Floor(float64(float64(float64(ahead)+half)/part) - half)
+	return int64(max(0, min(float64(s.Cost), before)))
+}
+
+// StartIn is Start for a flow that is in a pool, nil for none: every flow that waits now keeps
+// waiting.
+func (f Flow) StartIn(s *Shared, ahead int64, now Instant) Instant {
+	own := f.Start(ahead, now)
+	if s == nil || own == 0 {
+		return own
+	}
+	in := s.Start(s.Before(f, ahead), now)
+	if in == 0 {
+		return 0
+	}
+	return max(own, in)
 }

@@ -53,13 +53,23 @@ func run(p shaper.Pool, flows []*share, from shaper.Instant, n int, each func(i 
 		}
 		var candidates []shaper.Candidate
 		var who []int
+		var head *share
+		for _, f := range flows {
+			if f.in = f.in && f.waits && f.own.Earliest() <= slot; f.in && f.reserve != (shaper.Rate{}) {
+				if head == nil || f.Reserve.TAT < head.Reserve.TAT || f.Reserve.TAT == head.Reserve.TAT && f.Name < head.Name {
+					head = f
+				}
+			}
+		}
+		if head != nil {
+			p = p.Advance(head.Tag, slot)
+		}
 		for k, f := range flows {
 			if !f.waits || f.own.Earliest() > slot {
-				f.in = false
 				continue
 			}
 			if !f.in {
-				f.Tag, f.in = p.Enter(f.Tag, f.Weight, f.reserve, slot), true
+				f.Tag, f.in = p.Enter(f.Obey(f.Weight, f.reserve), slot), true
 			}
 			candidates, who = append(candidates, f.Candidate), append(who, k)
 		}
@@ -67,9 +77,6 @@ func run(p shaper.Pool, flows []*share, from shaper.Instant, n int, each func(i 
 		f := flows[who[pick]]
 		p, f.Tag = p.Serve(f.Candidate, reserved, slot, f.cost)
 		f.own = f.own.Depart(slot, f.cost)
-		if f.own.Earliest() > slot {
-			f.in = false
-		}
 		out = append(out, served{slot, who[pick], f.cost, reserved})
 		from = slot
 	}

@@ -18,12 +18,9 @@ func OverridesOf(o shaper.Overrides) Overrides {
 }
 
 func routeOverridesOf(o shaper.Overrides) RouteOverrides {
-	out := RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused, Weight: o.Weight}
+	out := RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
 	if o.Rate != nil {
 		out.Rate = new(RateOf(*o.Rate))
-	}
-	if o.Reserve != nil {
-		out.Reserve = new(RateOf(*o.Reserve))
 	}
 	if o.Rates != nil {
 		paces := make([]Pace, len(*o.Rates))

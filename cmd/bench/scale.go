@@ -201,7 +201,7 @@ func (s *store) fillOne(ctx context.Context, tenant string, jobs int, ahead int6
 			batch[0].Cost = ahead
 		}
 		for i := range batch {
-			if batch[i].ID, err = s.NewID(tenant); err != nil {
+			if batch[i].ID, err = s.NewID(tenant, batch[i].Route); err != nil {
 				return "", err
 			}
 		}

@@ -33,6 +33,7 @@ local function pool_file(f, due)
   if t.filed then
     p.weights, p.reserves = p.weights - t.weight, p.reserves - reserve_a_second(t.limit, t.period)
     p.unready[#p.unready + 1] = f.name
+    p.ready_add[f.name], p.reserve_add[f.name] = nil, nil
   end
   t.filed = due ~= nil
   turn_obey(t, f.policy)
@@ -97,6 +98,15 @@ local function rebase(p)
   p.virtual = 0
 end
 
+-- scored returns scores by member as arguments of ZADD.
+local function scored(scores)
+  local list = {}
+  for member, score in pairs(scores) do
+    list[#list + 1], list[#list + 2] = format('%d', score), member
+  end
+  return list
+end
+
 -- pools_save writes the pools that were read, and files each under its next possible stamp.
 local function pools_save(horizon)
   for i = 1, #pool_list do
@@ -104,15 +114,14 @@ local function pools_save(horizon)
     local wait, ready, reserve = p.wait_index, p.ready_index, p.reserve_index
     if p.fresh then
       redis.call('SADD', PREFIX .. 'flows:' .. p.short, p.name)
-      redis.call('ZADD', PREFIX .. 'tenants', now, p.short)
       p.fresh = false
     end
     in_parts('ZREM', ready, p.unready, 1)
     in_parts('ZREM', reserve, p.unready, 1)
     in_parts('ZREM', wait, p.unwait, 1)
     in_parts('ZADD', wait, last_first(p.wait), 1)
-    in_parts('ZADD', ready, p.ready_add, 1)
-    in_parts('ZADD', reserve, p.reserve_add, 1)
+    in_parts('ZADD', ready, scored(p.ready_add), 1)
+    in_parts('ZADD', reserve, scored(p.reserve_add), 1)
     p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}
     if p.virtual >= REBASE_AT then
       rebase(p)

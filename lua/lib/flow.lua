@@ -244,16 +244,20 @@ local function flow_known(f)
   end
 end
 
+-- count_queued counts one more queued job.
+local function count_queued(f, cost)
+  f.queued, f.cost = f.queued + 1, f.cost + cost
+  if f.pool then
+    f.pool.queued, f.pool.cost = f.pool.queued + 1, f.pool.cost + cost
+  end
+end
+
 -- enqueue adds a job to the counts of the queue; the caller adds its id under its sequence.
 local function enqueue(f, cost)
   if f.queued == 0 then
     f.ready = max(f.ready, now)
   end
-  f.queued = f.queued + 1
-  f.cost = f.cost + cost
-  if f.pool then
-    f.pool.queued, f.pool.cost = f.pool.queued + 1, f.pool.cost + cost
-  end
+  count_queued(f, cost)
 end
 
 -- dequeue removes a job from the counts of the queue. The last one takes the cost of lost records

@@ -46,8 +46,7 @@ local function promote(f, waiting, stamp, from)
     if f.queued == 0 then
       f.ready = max(f.ready, j.at)
     end
-    f.queued = f.queued + 1
-    f.cost = f.cost + j.cost
+    count_queued(f, j.cost)
     f.promote[#f.promote + 1] = j
     local place = #waiting + 1
     while place > 1 and waiting[place - 1].seq > j.seq do

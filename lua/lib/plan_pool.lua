@@ -1,274 +1,303 @@
--- plan_pool: which jobs of a pool's flows leave now.
+-- plan_pool: which jobs of a pool's flows leave now. A block, because a script
+-- may have 200 local names.
 
-local MOVES_MOST, TRIES_MORE = 500, 50
+local pools_needed, plan_pool
 
--- queue_head returns the id and the sequence of the first queued job that no earlier slot took.
-local function queue_head(f)
-  if f.at > #f.window then
-    local last = f.fetched + (f.fetched == 0 and 1 or 16) - 1
-    local queue = PREFIX .. 'queue:' .. f.name
-    f.window, f.at = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last), 'WITHSCORES'), 1
-    f.fetched = f.fetched + #f.window / 2
-    if not f.window[1] and f.queued > #f.waiting then
-      absent(queue)
-      error('DAMAGED flow ' .. f.name)
+do
+  local MOVES_MOST, TRIES_MORE = 500, 50
+
+  -- queue_head returns the id and the sequence of the first queued job that no earlier slot took.
+  local function queue_head(f)
+    if f.at > #f.window then
+      local last = f.fetched + (f.fetched == 0 and 1 or 16) - 1
+      local queue = PREFIX .. 'queue:' .. f.name
+      f.window, f.at = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last), 'WITHSCORES'), 1
+      f.fetched = f.fetched + #f.window / 2
+      if not f.window[1] and f.queued > #f.waiting then
+        absent(queue)
+        error('DAMAGED flow ' .. f.name)
+      end
+    end
+    return f.window[f.at], tonumber(f.window[f.at + 1])
+  end
+
+  -- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then.
+  local function take_next(f, slot)
+    while drop_left > 0 do
+      while f.later_before and f.later_before <= slot and promote_left > 0 do
+        f.promoted_from = promote(f, f.waiting, slot, f.promoted_from)
+      end
+      local id, seq = queue_head(f)
+      local j = f.waiting[1]
+      local from_queue = id and not (j and j.seq < seq)
+      if from_queue then
+        local raw = record_of(id)
+        j = job_waiting(raw, id) or job_of_raw(raw, id, f)
+      end
+      if not j then
+        return nil
+      end
+      if j.at > slot then
+        f.ready = max(f.ready, j.at)
+        return nil
+      end
+      if from_queue then
+        f.at = f.at + 2
+      else
+        table.remove(f.waiting, 1)
+        j.gone = true
+      end
+      if take(f, j, slot) then
+        j.stamp = slot
+        return j
+      end
     end
   end
-  return f.window[f.at], tonumber(f.window[f.at + 1])
-end
 
--- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then.
-local function take_next(f, slot)
-  while drop_left > 0 do
-    while f.later_before and f.later_before <= slot and promote_left > 0 do
-      f.promoted_from = promote(f, f.waiting, slot, f.promoted_from)
+  -- Lists of entries in ascending order, each with a score and the name of a flow. An entry counts
+  -- only while it is the one that current holds for the name.
+
+  local function entries_of(list)
+    local entries = {}
+    for i = 1, #list, 2 do
+      entries[#entries + 1] = { name = list[i], score = tonumber(list[i + 1]) }
     end
-    local id, seq = queue_head(f)
-    local j = f.waiting[1]
-    local from_queue = id and not (j and j.seq < seq)
-    if from_queue then
-      local raw = record_of(id)
-      j = job_waiting(raw, id) or job_of_raw(raw, id, f)
-    end
-    if not j then
-      return nil
-    end
-    if j.at > slot then
-      f.ready = max(f.ready, j.at)
-      return nil
-    end
-    if from_queue then
-      f.at = f.at + 2
-    else
-      table.remove(f.waiting, 1)
-      j.gone = true
-    end
-    if take(f, j, slot) then
-      j.stamp = slot
-      return j
-    end
+    return entries
   end
-end
 
--- Lists of entries in ascending order, each with a score and the name of a flow. An entry counts
--- only while it is the one that current holds for the name.
-
-local function entries_of(list)
-  local entries = {}
-  for i = 1, #list, 2 do
-    entries[#entries + 1] = { name = list[i], score = tonumber(list[i + 1]) }
-  end
-  return entries
-end
-
-local function current_of(entries)
-  local current = {}
-  for i = 1, #entries do
-    current[entries[i].name] = entries[i]
-  end
-  return current
-end
-
-local function insert(entries, current, score, name)
-  local low, high = 1, #entries + 1
-  while low < high do
-    local middle = floor((low + high) / 2)
-    local e = entries[middle]
-    if e.score < score or e.score == score and e.name < name then
-      low = middle + 1
-    else
-      high = middle
+  local function current_of(entries)
+    local current = {}
+    for i = 1, #entries do
+      current[entries[i].name] = entries[i]
     end
+    return current
   end
-  local entry = { name = name, score = score }
-  table.insert(entries, low, entry)
-  current[name] = entry
-end
 
-local function first_of(entries, current)
-  while entries[1] and current[entries[1].name] ~= entries[1] do
-    table.remove(entries, 1)
+  local function insert(entries, current, score, name)
+    local low, high = 1, #entries + 1
+    while low < high do
+      local middle = floor((low + high) / 2)
+      local e = entries[middle]
+      if e.score < score or e.score == score and e.name < name then
+        low = middle + 1
+      else
+        high = middle
+      end
+    end
+    local entry = { name = name, score = score }
+    table.insert(entries, low, entry)
+    current[name] = entry
   end
-  return entries[1]
-end
 
--- pool_window reads the indexes of a pool as far as the plan can need them.
-local function pool_window(p, most)
-  local last = format('%d', most)
-  local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon, 'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
-  local w = {
-    wait = entries_of(wait), ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
-    reserve = entries_of(redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES')), turns = {}, moved = {},
-  }
-  w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
-  w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST -- flows that wait for later are not in the window
-  return w
-end
+  local function first_of(entries, current)
+    while entries[1] and current[entries[1].name] ~= entries[1] do
+      table.remove(entries, 1)
+    end
+    return entries[1]
+  end
 
--- turn_of is the turn of a flow, which need not have been loaded.
-local function turn_of(p, w, name)
-  local t = w.turns[name] or turn_read(redis.call('HGET', PREFIX .. 'flow:' .. name, 'turn'), p)
-  w.turns[name] = t
-  return t
-end
+  -- pool_window reads the indexes of a pool as far as the plan can need them.
+  local function pool_window(p, most)
+    local last = format('%d', most)
+    local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon, 'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
+    local w = {
+      wait = entries_of(wait), ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
+      reserve = entries_of(redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES')), turns = {}, moved = {},
+    }
+    w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
+    w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST -- flows that wait for later are not in the window
+    return w
+  end
 
--- move_candidates makes the flows candidates for a slot that wait for an instant up to limit.
-local function move_candidates(p, w, limit, slot)
-  local head = first_of(w.wait, w.wait_now)
-  while head and head.score <= limit do
-    local name = head.name
-    local t = turn_of(p, w, name)
-    enter(p, t, slot)
+  -- turn_of is the turn of a flow, which need not have been loaded, with the stamp given last.
+  local function turn_of(p, w, name)
+    local t = w.turns[name]
+    if not t then
+      local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, 'turn', 'last')
+      t = turn_read(v[1], p)
+      t.last = tonumber(v[2]) or 0
+      w.turns[name] = t
+    end
+    return t
+  end
+
+  local function become_candidate(w, name, t)
     insert(w.ready, w.ready_now, t.start, name)
     if t.limit > 0 then
       insert(w.reserve, w.reserve_now, t.tat, name)
     end
     w.wait_now[name], w.moved[name] = nil, true
-    head = first_of(w.wait, w.wait_now)
   end
-end
 
--- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, and whether its reserve
--- says so.
-local function pick(p, w, slot)
-  local reserved = first_of(w.reserve, w.reserve_now)
-  if reserved and reserved.score <= slot - p.behind then
-    return reserved, true
+  -- move_candidates makes the flows candidates for a slot that wait for an instant up to limit. One
+  -- that left at the slot before was a candidate then.
+  local function move_candidates(p, w, limit, slot)
+    local entering = {}
+    local head = first_of(w.wait, w.wait_now)
+    while head and head.score <= limit do
+      local t = turn_of(p, w, head.name)
+      if t.last == p.last then
+        become_candidate(w, head.name, t)
+      else
+        entering[#entering + 1] = head.name
+      end
+      w.wait_now[head.name] = nil
+      head = first_of(w.wait, w.wait_now)
+    end
+    local reserved = first_of(w.reserve, w.reserve_now)
+    if reserved then
+      local t = turn_of(p, w, reserved.name)
+      t.tat, t.tat_rem = reserved.score, t.tat == reserved.score and t.tat_rem or 0
+      advance(p, t, slot)
+    end
+    for i = 1, #entering do
+      local t = turn_of(p, w, entering[i])
+      enter(p, t, slot)
+      become_candidate(w, entering[i], t)
+    end
   end
-  return first_of(w.ready, w.ready_now), false
-end
 
--- pooled returns a flow of the pool for a plan, with its turn as in the window.
-local function pooled(p, w, name)
-  local f = flow(name)
-  if not f.waiting then
-    plan_begin(f)
-    f.waiting, f.window, f.at, f.fetched, f.promoted_from = {}, {}, 1, 0, 0
-    f.turn = f.pool == p and w.turns[name] or f.turn
-    f.due_before, w.turns[name] = nil, f.turn
+  -- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, and whether its reserve
+  -- says so.
+  local function pick(p, w, slot)
+    local reserved = first_of(w.reserve, w.reserve_now)
+    if reserved and reserved.score <= slot - p.behind then
+      return reserved, true
+    end
+    return first_of(w.ready, w.ready_now), false
   end
-  return f
-end
 
--- bounded puts a flow off that may take no slot of the worker.
-local function bounded(f)
-  local route = route_of(f.name)
-  if not bounds or not bounds[route] then
-    return false
+  -- pooled returns a flow of the pool for a plan, with its turn as in the window.
+  local function pooled(p, w, name)
+    local f = flow(name)
+    if not f.waiting then
+      plan_begin(f)
+      f.waiting, f.window, f.at, f.fetched, f.promoted_from = {}, {}, 1, 0, 0
+      f.turn = f.pool == p and w.turns[name] or f.turn
+      f.due_before, w.turns[name], f.turn.last = nil, f.turn, f.last
+    end
+    return f
   end
-  f.share_left = f.share_left or share_of(f)
-  if f.share_left > 0 and bounds[route] > 0 then
-    return false
-  end
-  put_off(f, horizon)
-  f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
-  return true
-end
 
--- serve_flow lets the next job of a flow leave at the slot. It returns whether one left.
-local function serve_flow(p, f, entry, reserved, slot)
-  local due = f.pool == p and flow_due(f, f.later_before)
-  if not due or due > slot or bounded(f) then
-    return false
+  -- bounded puts a flow off that may take no slot of the worker.
+  local function bounded(f)
+    local route = route_of(f.name)
+    if not bounds or not bounds[route] then
+      return false
+    end
+    f.share_left = f.share_left or share_of(f)
+    if f.share_left > 0 and bounds[route] > 0 then
+      return false
+    end
+    put_off(f, horizon)
+    f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
+    return true
   end
-  local j = take_next(f, slot)
-  if f.drop[1] and not f.reached then
-    f.reached = true
-    flow_reach(f)
-    flow_tallied(f)
-  end
-  if not j then
-    return false
-  end
-  local t = f.turn
-  if reserved and t.tat ~= entry.score then
-    t.tat, t.tat_rem = entry.score, 0
-  elseif not reserved and t.start ~= entry.score then
-    t.start, t.rem = entry.score, 0
-  end
-  depart(f, slot, j.cost)
-  depart(p, slot, j.cost)
-  serve(p, t, reserved, slot, j.cost)
-  f.leave[#f.leave + 1] = j
-  run(f, 1)
-  leave(f, 1)
-  if f.share_left then
-    f.share_left, bounds[route_of(f.name)] = f.share_left - 1, bounds[route_of(f.name)] - 1
-  end
-  return true
-end
 
--- pool_aside takes a damaged flow out of the pool for a while.
-local function pool_aside(p, w, name)
-  p.wait[#p.wait + 1], p.wait[#p.wait + 2] = format('%d', now + ASIDE), name
-  p.unready[#p.unready + 1] = name
-  w.moved[name] = nil
-  local f = flows[name]
-  if f and f.waiting and not f.leave[1] then
-    flows[name] = nil
-    for i = #touched, 1, -1 do
-      if touched[i] == f then
-        table.remove(touched, i)
+  -- serve_flow lets the next job of a flow leave at the slot. It returns whether one left.
+  local function serve_flow(p, f, entry, reserved, slot)
+    local due = f.pool == p and flow_due(f, f.later_before)
+    if not due or due > slot or bounded(f) then
+      return false
+    end
+    local j = take_next(f, slot)
+    if f.drop[1] and not f.reached then
+      f.reached = true
+      flow_reach(f)
+      flow_tallied(f)
+    end
+    if not j then
+      return false
+    end
+    local t = f.turn
+    if reserved and t.tat ~= entry.score then
+      t.tat, t.tat_rem = entry.score, 0
+    elseif not reserved and t.start ~= entry.score then
+      t.start, t.rem = entry.score, 0
+    end
+    depart(f, slot, j.cost)
+    depart(p, slot, j.cost)
+    serve(p, t, reserved, j.cost)
+    t.last = slot
+    f.leave[#f.leave + 1] = j
+    run(f, 1)
+    leave(f, 1)
+    if f.share_left then
+      f.share_left, bounds[route_of(f.name)] = f.share_left - 1, bounds[route_of(f.name)] - 1
+    end
+    return true
+  end
+
+  -- pool_aside takes a damaged flow out of the pool for a while.
+  local function pool_aside(p, w, name)
+    p.wait[#p.wait + 1], p.wait[#p.wait + 2] = format('%d', now + ASIDE), name
+    p.unready[#p.unready + 1] = name
+    w.moved[name] = nil
+    local f = flows[name]
+    if f and f.waiting and not f.leave[1] then
+      flows[name] = nil
+      for i = #touched, 1, -1 do
+        if touched[i] == f then
+          table.remove(touched, i)
+        end
       end
     end
   end
-end
 
--- plan_pool decides, without writing, which jobs of a pool's flows leave now. It returns whether
--- more may be ready to leave, and how many leave.
-local function plan_pool(p, budget)
-  local most, left = min(budget, FLOW_JOBS_MOST), 0
-  if p.policy.concurrency > 0 then
-    most = min(most, p.policy.concurrency - p.running)
-  end
-  if p.policy.paused or most <= 0 then
-    return false, 0
-  end
-  local tries = most + TRIES_MORE
-  local w = pool_window(p, tries)
-  while left < most and tries > 0 do
-    local ready, wait = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now)
-    if not ready and not wait then
-      break
+  -- plan_pool decides, without writing, which jobs of a pool's flows leave now. It returns whether
+  -- more may be ready to leave, and how many leave.
+  plan_pool = function(name, budget)
+    local p = pool_of(sub(name, 1, -2), unseen)
+    local most, left = min(budget, FLOW_JOBS_MOST), 0
+    if p.policy.concurrency > 0 then
+      most = min(most, p.policy.concurrency - p.running)
     end
-    local slot = stamp_of(p, ready and 0 or wait.score, from)
-    if slot > now + horizon then
-      break
+    if p.policy.paused or most <= 0 then
+      return false, 0
     end
-    if slot >= w.unseen_after then
-      move_candidates(p, w, w.unseen_after, slot)
-      tries = 0 -- the next poll sees who else is a candidate
-      break
-    end
-    move_candidates(p, w, slot, slot)
-    local entry, reserved = pick(p, w, slot)
-    local name = entry.name
-    tries = tries - 1
-    w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
-    local ok, f = attempt('flow ' .. name, pooled, p, w, name)
-    local served
-    if ok then
-      ok, served = attempt('flow ' .. name, serve_flow, p, f, entry, reserved, slot)
-    end
-    if not ok then
-      pool_aside(p, w, name)
-    else
-      left = left + (served and 1 or 0)
-      local due = f.pool == p and flow_due(f, f.later_before)
-      if due then
-        insert(w.wait, w.wait_now, due, name)
-      elseif f.pool ~= p then -- its route has left the pool
-        p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
+    local tries = most + TRIES_MORE
+    local w = pool_window(p, tries)
+    while left < most and tries > 0 do
+      local ready, wait = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now)
+      if not ready and not wait then
+        break
+      end
+      local slot = stamp_of(p, ready and 0 or wait.score, from)
+      if slot > now + horizon then
+        break
+      end
+      if slot >= w.unseen_after then
+        move_candidates(p, w, w.unseen_after, slot)
+        tries = 0 -- the next poll sees who else is a candidate
+        break
+      end
+      move_candidates(p, w, slot, slot)
+      local entry, reserved = pick(p, w, slot)
+      local name = entry.name
+      tries = tries - 1
+      w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
+      local ok, f = attempt('flow ' .. name, pooled, p, w, name)
+      local served
+      if ok then
+        ok, served = attempt('flow ' .. name, serve_flow, p, f, entry, reserved, slot)
+      end
+      if not ok then
+        pool_aside(p, w, name)
+      else
+        left = left + (served and 1 or 0)
+        local due = f.pool == p and flow_due(f, f.later_before)
+        if due then
+          insert(w.wait, w.wait_now, due, name)
+        elseif f.pool ~= p then -- its route has left the pool
+          p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
+        end
       end
     end
-  end
-  for name in pairs(w.moved) do
-    local t = w.turns[name]
-    p.unwait[#p.unwait + 1] = name
-    p.ready_add[#p.ready_add + 1], p.ready_add[#p.ready_add + 2] = format('%d', t.start), name
-    if t.limit > 0 then
-      p.reserve_add[#p.reserve_add + 1], p.reserve_add[#p.reserve_add + 2] = format('%d', t.tat), name
+    for name in pairs(w.moved) do
+      local t = w.turns[name]
+      p.unwait[#p.unwait + 1] = name
+      p.ready_add[name], p.reserve_add[name] = t.start, t.limit > 0 and t.tat or nil
     end
+    return left == most or tries <= 0, left
   end
-  return left == most or tries <= 0, left
 end

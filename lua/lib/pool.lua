@@ -46,9 +46,13 @@ local function reserve_a_second(limit, period)
   return limit > 0 and floor(limit * 1000000000000 / period) or 0
 end
 
--- turn_obey lays weight and reserve of the policy over a turn.
+-- turn_obey lays weight and reserve of the policy over a turn: shaper.Tag.Obey.
 local function turn_obey(t, policy)
-  t.weight, t.limit, t.period = policy.weight, policy.reserve_limit, policy.reserve_period
+  local limit, period = policy.reserve_limit, policy.reserve_period
+  t.weight, t.rem = policy.weight, min(t.rem, policy.weight - 1)
+  if limit ~= t.limit or period ~= t.period then
+    t.limit, t.period, t.tat, t.tat_rem = limit, period, limit > 0 and t.tat or 0, 0
+  end
 end
 
 -- interval is T of a reserve in whole µs, rounded up.
@@ -56,18 +60,19 @@ local function interval(t)
   return floor((t.period + t.limit - 1) / t.limit)
 end
 
+-- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn of
+-- the candidate whose reserve is due first, of those that were candidates for the stamp before.
+local function advance(p, head, at)
+  p.behind = max(p.behind, at - head.tat - interval(head))
+end
+
 -- enter is shaper.Pool.Enter: the turn of a flow that becomes a candidate for a stamp.
 local function enter(p, t, at)
   if t.start < p.virtual or t.start > p.virtual + LEAD_MOST then
     t.start, t.rem = p.virtual, 0
   end
-  t.rem = min(t.rem, t.weight - 1)
   if t.limit == 0 then
-    t.tat, t.tat_rem = 0, 0
     return
-  end
-  if t.tat_rem >= t.limit then
-    t.tat_rem = 0
   end
   local behind = at - p.behind - interval(t)
   if t.tat < behind then
@@ -75,8 +80,8 @@ local function enter(p, t, at)
   end
 end
 
--- cost_before is the cost that the pool gives away before a flow that has the given cost waiting
--- before a job of its own, while the same flows wait: shaper.Pool.Before.
+-- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
+-- waiting before it there, while the same flows wait: shaper.Shared.Before.
 local function cost_before(p, f, ahead)
   local t, policy, rate = f.turn, f.policy, FARTHEST
   local weights, reserves = p.weights, p.reserves
@@ -89,9 +94,9 @@ local function cost_before(p, f, ahead)
   end
   local part
   if reserves >= rate then
-    part = reserve / reserves
+    part = reserve > 0 and reserve / reserves or 0
   else
-    part = (reserve + (rate - reserves) * policy.weight / weights) / rate
+    part = (reserve + (rate - reserves) * policy.weight / max(weights, policy.weight)) / rate
   end
   local half = f.cost / max(1, f.queued) / 2
   if part * p.cost <= ahead then
@@ -102,14 +107,13 @@ end
 
 -- serve is the part of shaper.Pool.Serve after the bucket's: the next turn of the flow whose job
 -- departs.
-local function serve(p, t, reserved, at, cost)
+local function serve(p, t, reserved, cost)
   if not reserved then
     p.virtual = max(p.virtual, t.start)
     local sum = t.rem + cost * VIRTUAL_UNIT
     t.start, t.rem = t.start + floor(sum / t.weight), sum % t.weight
     return
   end
-  p.behind = max(p.behind, at - t.tat - interval(t))
   local cell = { limit = t.limit, period = t.period, burst = 1, tat = t.tat, rem = t.tat_rem }
   cell_move(cell, charged(cell, cost))
   t.tat, t.tat_rem = cell.tat, cell.rem

@@ -121,7 +121,7 @@ func refusalLeavesNoTrace(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 1 })
 	kept := s.admit(work())
 	refused := work()
-	refused.ID, _ = s.q.NewID(tenant)
+	refused.ID, _ = s.q.NewID(tenant, "default")
 	refused.IdempotencyKey = "k"
 	equal(s, "the outcome", s.submit(refused).Outcome, shaper.Full)
 	if _, err := s.q.Job(s.ctx, tenant, refused.ID); !errors.Is(err, queue.ErrNotFound) {
@@ -263,7 +263,7 @@ func burstThenSpacing(s *suite) {
 
 func sameIDTwice(s *suite) {
 	w := work()
-	w.ID, _ = s.q.NewID(tenant)
+	w.ID, _ = s.q.NewID(tenant, "default")
 	first, again := s.submit(w), s.submit(w)
 	equal(s, "the outcome", again.Outcome, shaper.Admitted)
 	equal(s, "the id", again.Job.ID, first.Job.ID)
@@ -307,7 +307,7 @@ func unstorable(s *suite) {
 
 // foreignID: a job under such an id could be leased, but neither read nor settled.
 func foreignID(s *suite) {
-	id, _ := s.q.NewID(tenant)
+	id, _ := s.q.NewID(tenant, "default")
 	for _, id := range []string{"x", id + "x", id[:27] + "1"} {
 		w := work()
 		w.ID = id

@@ -130,7 +130,7 @@ func atomicRefusalCounted(s *suite) {
 
 func batchSameID(s *suite) {
 	w := work()
-	w.ID, _ = s.q.NewID(tenant)
+	w.ID, _ = s.q.NewID(tenant, "default")
 	if _, err := s.q.SubmitBatch(s.ctx, []queue.Submission{w, work(), w}, false); err == nil {
 		s.Error("a batch with one id twice was taken")
 	}

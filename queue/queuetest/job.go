@@ -57,7 +57,7 @@ func jobReads(s *suite) {
 // strangers are ids that no call may find.
 func (s *suite) strangers(id string) []string {
 	s.Helper()
-	never, err := s.q.NewID(tenant)
+	never, err := s.q.NewID(tenant, "default")
 	if err != nil {
 		s.Fatalf("NewID: %v", err)
 	}

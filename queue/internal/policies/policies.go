@@ -146,10 +146,13 @@ func readRecord(ctx context.Context, c redis.HashCmdable) (r record, err error) 
 
 // Set puts another file into force, for all processes. Tenants that the former file named and this
 // one does not lose its settings. On an error a part may be in force; the other processes put the
-// rest into force.
+// rest into force. A *MoveError changes nothing.
 func (k *Keeper) Set(ctx context.Context, file *File) error {
 	k.publish.Lock()
 	defer k.publish.Unlock()
+	if err := k.checkMoves(ctx, file); err != nil {
+		return err
+	}
 	k.file.Store(file)
 	revision, err := k.record(ctx, file)
 	if err != nil {

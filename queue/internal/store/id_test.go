@@ -11,7 +11,7 @@ import (
 func TestIDNamesItsShard(t *testing.T) {
 	all := NewKeyspace(MaxShards)
 	for shard := range MaxShards {
-		id, err := newID(shard)
+		id, err := NewID(ShardKeys{Index: shard})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func TestIDsSortByTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ids []string
 		for i := range 1000 {
-			id, err := newID((7 * i) % 64)
+			id, err := NewID(ShardKeys{Index: (7 * i) % 64})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +47,7 @@ func TestIDsSortByTime(t *testing.T) {
 }
 
 func TestInvalidIDs(t *testing.T) {
-	id, err := newID(5)
+	id, err := NewID(ShardKeys{Index: 5})
 	if err != nil {
 		t.Fatal(err)
 	}

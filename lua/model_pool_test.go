@@ -1,0 +1,446 @@
+package lua_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// The bounds of a poll of a pool.
+const movesMost, triesMore = 500, 50
+
+// pooled is a pool of the model.
+type pooled struct {
+	flow                 // its bucket, and sums over its flows
+	virtual, behind      int64
+	weights, reserves    int64
+	wait, ready, reserve zset
+}
+
+// turn is the turn of a flow in its pool.
+type turn struct {
+	shaper.Tag
+	pool    string // as +NAME; empty for none
+	filed   bool
+	weight  int64
+	reserve shaper.Rate
+}
+
+func (t turn) String() string {
+	filed := "-"
+	if t.filed {
+		filed = "+"
+	}
+	return fmt.Sprintf("%s%s %d %d %d %d:%d:%d:%d", filed, t.pool, t.Start, t.Rem, t.weight,
+		t.reserve.Limit, t.reserve.Period.Microseconds(), t.Tag.Reserve.TAT, t.Tag.Reserve.Rem)
+}
+
+func isPool(name string) bool { return strings.HasPrefix(name, "+") }
+
+// poolOf is the pool that a flow is in, as +NAME; empty for none.
+func (o obeyed) poolOf(flow string) string {
+	if isPool(flow) {
+		return ""
+	}
+	if name := o.baseline.PoolOf(routeOf(flow)); name != "" {
+		return "+" + name
+	}
+	return ""
+}
+
+// line is the line of a flow's policy.
+func (o obeyed) line(flow string, p shaper.Policy) string {
+	if pool := o.poolOf(flow); pool != "" {
+		return lua.EncodePooled(p, pool)
+	}
+	return lua.EncodePolicy(p)
+}
+
+// linesOf are the lines of a tenant with settings of its own, or of a pool.
+func (o obeyed) linesOf(tenant string) lua.Lines {
+	if isPool(tenant) {
+		return lua.Lines{"/": lua.EncodePolicy(o.of("", tenant+"/"))}
+	}
+	return o.lines()
+}
+
+// pool is a pool as the command under way sees it.
+func (m *model) pool(name string) *pooled {
+	if p := m.open[name]; p != nil {
+		return p
+	}
+	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}}
+	if stored := m.pools[name]; stored != nil {
+		*p = *stored
+	}
+	p.flow = *m.loadClaimed(name+"/", "")
+	if m.open == nil {
+		m.open = map[string]*pooled{}
+	}
+	m.open[name] = p
+	return p
+}
+
+// join gives a loaded flow its pool.
+func (m *model) join(f *flow, obeyed bool) {
+	name := m.lines.poolOf(f.name)
+	if f.pool = nil; name == "" {
+		return
+	}
+	f.pool = m.pool(name)
+	if f.turn.pool != name {
+		f.turn = turn{pool: name, weight: 1}
+	}
+	f.dueBefore = 0
+	if f.turn.filed && f.Queued > 0 && !obeyed {
+		f.dueBefore = f.Earliest()
+	}
+}
+
+// count changes the sums of the flow's pool.
+func (f *flow) count(change func(p *pooled)) {
+	if f.pool != nil {
+		change(f.pool)
+	}
+}
+
+// run counts n more leased jobs of a flow, depart n more departures.
+func (m *model) run(f *flow, n int64) {
+	f.Running += n
+	m.clock.running += n
+	f.count(func(p *pooled) { p.Running += n })
+}
+
+func (m *model) depart(f *flow, n int64) {
+	f.departed += n
+	m.clock.departed += n
+	f.count(func(p *pooled) { p.departed += n })
+}
+
+// queued counts n more queued jobs of a flow, each of the cost.
+func (f *flow) queued(n, cost int64) {
+	f.Queued += n
+	f.Cost += n * cost
+	f.count(func(p *pooled) { p.Queued, p.Cost = p.Queued+n, p.Cost+n*cost })
+}
+
+// waits counts n more waiting jobs, each of that many bytes.
+func (m *model) waits(f *flow, n, bytes int64) {
+	f.Depth, f.Bytes = f.Depth+n, f.Bytes+n*bytes
+	m.clock.depth, m.clock.bytes = m.clock.depth+n, m.clock.bytes+n*bytes
+	f.count(func(p *pooled) { p.Depth, p.Bytes = p.Depth+n, p.Bytes+n*bytes })
+}
+
+// shared is the pool of a flow as its admission sees it; nil for none.
+func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
+	if f.pool == nil {
+		return nil
+	}
+	s := &shaper.Shared{
+		Flow: f.pool.Flow, Policy: f.pool.policy, Size: size, Bytes: bytes, Weight: f.policy.Weight, Reserve: f.policy.Reserve,
+		Weights: f.pool.weights, ReservesMicro: f.pool.reserves,
+	}
+	if !f.turn.filed {
+		s.Weights += s.Weight
+		s.ReservesMicro += shaper.ReserveMicro(s.Reserve)
+	}
+	return s
+}
+
+// fileInPool files a flow in its pool under its next possible stamp, never for none.
+func (m *model) fileInPool(f *flow, due shaper.Instant) {
+	p, t := f.pool, &f.turn
+	if due != never && due == f.dueBefore {
+		m.reach("kept in its pool")
+		return
+	}
+	if t.filed {
+		p.weights -= t.weight
+		p.reserves -= shaper.ReserveMicro(t.reserve)
+		delete(p.ready, f.name)
+		delete(p.reserve, f.name)
+	}
+	t.filed = due != never
+	t.weight, t.reserve, t.Tag = f.policy.Weight, f.policy.Reserve, t.Obey(f.policy.Weight, f.policy.Reserve)
+	if !t.filed {
+		delete(p.wait, f.name)
+		return
+	}
+	p.weights += t.weight
+	p.reserves += shaper.ReserveMicro(t.reserve)
+	p.wait[f.name] = int64(due)
+}
+
+// savePools keeps the pools that the command has read, and files them.
+func (m *model) savePools(wake bool) {
+	for _, name := range slices.Sorted(maps.Keys(m.open)) {
+		p := m.open[name]
+		if p.fresh {
+			m.name(p.name)
+			p.fresh = false
+		}
+		m.pools[name] = p
+		m.flows[p.name] = p.flow
+		due := never
+		switch {
+		case p.policy.Paused, p.policy.Concurrency > 0 && p.Running >= p.policy.Concurrency:
+		case len(p.ready) > 0:
+			due = p.Earliest()
+		case len(p.wait) > 0:
+			due = max(p.Earliest(), p.wait.head())
+		}
+		if due == never {
+			delete(m.due, p.name)
+			continue
+		}
+		m.due[p.name] = int64(due)
+		if wake {
+			m.wakeFor(due)
+		}
+	}
+}
+
+// pooling is a poll of a pool under way.
+type pooling struct {
+	*polling
+	p                    *pooled
+	wait, ready, reserve zset
+	turns                map[string]turn
+	moved                map[string]bool
+}
+
+func first(z zset) (name string, ok bool) {
+	list := z.list()
+	if len(list) == 0 {
+		return "", false
+	}
+	return list[0].Name, true
+}
+
+func (g *pooling) pacing() shaper.Pool {
+	return shaper.Pool{Bucket: g.p.Bucket, Virtual: g.p.virtual, Behind: g.p.behind}
+}
+
+// enter makes the flows candidates for a slot that wait for an instant up to limit.
+func (g *pooling) enter(limit, slot shaper.Instant) {
+	join := func(name string, t turn) {
+		g.turns[name] = t
+		g.ready[name] = t.Start
+		if t.reserve != (shaper.Rate{}) {
+			g.reserve[name] = int64(t.Tag.Reserve.TAT)
+		}
+		delete(g.wait, name)
+		g.moved[name] = true
+	}
+	var entering []string
+	for _, name := range g.wait.upTo(limit, len(g.wait)) {
+		last := g.model.flows[name].Last
+		if f := g.polling.flows[name]; f != nil {
+			last = f.Last
+		}
+		if last == g.p.Last {
+			join(name, g.turn(name))
+		} else {
+			entering = append(entering, name)
+		}
+	}
+	if name, ok := first(g.reserve); ok {
+		t := g.turn(name)
+		if score := shaper.Instant(g.reserve[name]); t.Tag.Reserve.TAT != score {
+			t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = score, 0
+		}
+		g.turns[name] = t
+		g.p.behind = g.pacing().Advance(t.Tag, slot).Behind
+	}
+	for _, name := range entering {
+		t := g.turn(name)
+		t.Tag = g.pacing().Enter(t.Tag, slot)
+		join(name, t)
+	}
+}
+
+// turn is the turn of a flow as the poll sees it.
+func (g *pooling) turn(name string) turn {
+	if t, ok := g.turns[name]; ok {
+		return t
+	}
+	return g.model.flows[name].turn
+}
+
+// leasePool lets jobs of a pool's flows leave; stopped reports that more may be ready.
+func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
+	most := min(budget, flowJobsMost)
+	if p.policy.Concurrency > 0 {
+		most = min(most, int(p.policy.Concurrency-p.Running))
+	}
+	if p.policy.Paused || most <= 0 {
+		return 0, false
+	}
+	g := &pooling{polling: l, p: p, wait: zset{}, ready: maps.Clone(p.ready), reserve: maps.Clone(p.reserve), turns: map[string]turn{}, moved: map[string]bool{}}
+	limit, unseenAfter := l.now.Add(horizon), never
+	for _, name := range p.wait.upTo(limit, movesMost) {
+		g.wait[name] = p.wait[name]
+		unseenAfter = shaper.Instant(p.wait[name])
+	}
+	if len(g.wait) < movesMost {
+		unseenAfter = never
+	}
+	tries := most + triesMore
+	for left < most && tries > 0 {
+		eligible := shaper.Instant(0)
+		if len(g.ready) == 0 {
+			if eligible = g.wait.head(); eligible == never {
+				break
+			}
+		}
+		slot := p.Stamp(eligible, l.earliest())
+		if slot > limit {
+			break
+		}
+		if slot >= unseenAfter {
+			l.reach("more flows than a poll moves")
+			g.enter(unseenAfter, slot)
+			tries = 0
+			break
+		}
+		g.enter(slot, slot)
+		tries--
+		if g.next(slot) {
+			left++
+		}
+	}
+	for name := range g.moved {
+		t := g.turns[name]
+		delete(p.wait, name)
+		p.ready[name] = t.Start
+		if t.reserve != (shaper.Rate{}) {
+			p.reserve[name] = int64(t.Tag.Reserve.TAT)
+		}
+	}
+	return left, left == most || tries <= 0
+}
+
+// next lets the flow whose turn it is use the slot, and reports whether a job left.
+func (g *pooling) next(slot shaper.Instant) bool {
+	name, reserved := first(g.reserve)
+	score := g.reserve[name]
+	if reserved = reserved && score <= int64(slot)-g.p.behind; !reserved {
+		name, _ = first(g.ready)
+		score = g.ready[name]
+	}
+	delete(g.ready, name)
+	delete(g.reserve, name)
+	delete(g.moved, name)
+	known := g.polling.flows[name] != nil && g.polling.flows[name].planned
+	f := g.touch(name)
+	if !known {
+		f.planned, f.dueBefore = true, 0
+		if t, ok := g.turns[name]; ok {
+			f.turn = t
+		}
+	}
+	served := g.serve(f, slot, score, reserved)
+	g.turns[name] = f.turn
+	if due := f.nextDue(); f.pool == g.p && due != never {
+		g.wait[name] = int64(due)
+	} else if f.pool != g.p {
+		delete(g.p.wait, name)
+		delete(g.p.ready, name)
+		delete(g.p.reserve, name)
+	}
+	return served
+}
+
+func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool) bool {
+	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
+		return false
+	}
+	id, found := g.take(f, slot)
+	if id == "" {
+		return false
+	}
+	g.reachIf(reserved, "reserved")
+	g.reachIf(!reserved && len(g.ready) > 0, "shared by weight")
+	switch {
+	case reserved && int64(f.turn.Tag.Reserve.TAT) != score:
+		f.turn.Tag.Reserve.TAT, f.turn.Tag.Reserve.Rem = shaper.Instant(score), 0
+	case !reserved && f.turn.Start != score:
+		f.turn.Start, f.turn.Rem = score, 0
+	}
+	j := g.jobs[id]
+	g.stamp(f, id, slot)
+	pacing, tag := g.pacing().Serve(shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, reserved, slot, j.Cost)
+	g.reachIf(pacing.Behind != g.p.behind, "reserves degrade")
+	g.p.Bucket, g.p.virtual, g.p.behind, f.turn.Tag = pacing.Bucket, pacing.Virtual, pacing.Behind, tag
+	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, j.Cost}
+	g.give(id, max(g.now, slot).Add(lease), found)
+	g.run(f, 1)
+	g.depart(f, 1)
+	if _, ok := g.polling.bounds[routeOf(f.name)]; ok {
+		f.share--
+		g.polling.bounds[routeOf(f.name)]--
+	}
+	return true
+}
+
+// take takes the next job of a flow for a slot; empty if none is eligible by then.
+func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found lua.Record) {
+	for g.droppable > 0 {
+		for f.later <= slot && g.promotable > 0 {
+			for _, id := range g.laters[f.name].upTo(slot, g.promotable) {
+				if f.found == nil {
+					f.found = map[string]lua.Record{}
+				}
+				f.found[id] = *g.jobs[id]
+				g.promote(f, id)
+				g.promotable--
+			}
+			f.later = g.laters[f.name].head()
+		}
+		id, ok := first(g.queue[f.name])
+		if !ok {
+			return "", found
+		}
+		j := g.jobs[id]
+		if j.At > slot {
+			f.Bucket = f.MarkReady(j.At)
+			return "", found
+		}
+		found = *j
+		if before, promoted := f.found[id]; promoted {
+			found = before
+		}
+		overdue := j.Deadline > 0 && j.Deadline < slot
+		g.leave(id, f)
+		if overdue {
+			g.finish(id, f, shaper.Overdue, nil)
+			g.droppable--
+			continue
+		}
+		become(j, shaper.Stamped)
+		j.Epoch++
+		return id, found
+	}
+	return "", found
+}
+
+// bounded puts a flow off that may take no slot of the worker.
+func (g *pooling) bounded(f *flow) bool {
+	free, is := g.polling.bounds[routeOf(f.name)]
+	if !is {
+		return false
+	}
+	if !f.shareKnown {
+		f.share, f.shareKnown = min(free, int(math.Ceil(float64(3*free-g.polling.bounds[f.name])/4))), true
+	}
+	if f.share > 0 && free > 0 {
+		return false
+	}
+	g.putOff(f)
+	return true
+}

@@ -1,0 +1,12 @@
+-- tick_pools: tick, for a shard with pools.
+--
+-- Guarantee: that of tick, and the stamps of each pool conform to its paces, go to its flows by
+-- reserve and weight, and leave no slot empty while a flow of it may go (shaper.Pool). A damaged
+-- flow is set aside, and the others of its pool go on.
+--
+-- KEYS, ARGV, Reply: as of tick
+-- Derived keys: flow flows queue later returned lines job idem done dead outbox unlock tenants
+--   wait ready reserve
+-- Channels: sluice:wake sluice:done
+
+--! include record clock policy bucket stored pool flow filing finish poll plan plan_pool lease
