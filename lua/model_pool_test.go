@@ -255,7 +255,9 @@ func (g *pooling) enter(limit, slot shaper.Instant) {
 			t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = score, 0
 		}
 		g.turns[name] = t
+		before := g.p.behind
 		g.p.behind = g.pacing().Advance(t.Tag, slot).Behind
+		g.reachIf(g.p.behind != before, "reserves degrade")
 	}
 	for _, name := range entering {
 		t := g.turn(name)
@@ -375,7 +377,6 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	j := g.jobs[id]
 	g.stamp(f, id, slot)
 	pacing, tag := g.pacing().Serve(shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, reserved, slot, j.Cost)
-	g.reachIf(pacing.Behind != g.p.behind, "reserves degrade")
 	g.p.Bucket, g.p.virtual, g.p.behind, f.turn.Tag = pacing.Bucket, pacing.Virtual, pacing.Behind, tag
 	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, j.Cost}
 	g.give(id, max(g.now, slot).Add(lease), found)

@@ -328,7 +328,7 @@ func (m *model) loadClaimed(name, tier string) *flow {
 
 // obey makes a flow obey the policies in force.
 func (m *model) obey(f *flow) {
-	f.revision = m.clock.revision
+	f.revision, f.dueBefore = m.clock.revision, 0
 	f.policy = m.lines.of(f.tier, f.name)
 	for entry, own := range m.tuned {
 		if tenantOfEntry(entry) == tenantOf(f.name) {

@@ -5,7 +5,7 @@
 -- Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
--- Derived keys: flows unlock tenants wait ready reserve
+-- Derived keys: flows unlock tenants
 -- Channels: sluice:wake
 
 --! include record clock policy bucket stored pool flow filing finish poll

@@ -41,7 +41,7 @@ type Policy struct {
 
 	// Of a flow whose route is in a pool; see Pool.
 	Weight  int64 // 1 to MaxWeight, 0 counts as 1: its part of what reserves leave of the pool's rate
-	Reserve Rate  // the part of the pool's rate that it has before all others, at most Rate; zero for none
+	Reserve Rate  `json:",omitzero"` // the part of the pool's rate that it has before all others, at most Rate; zero for none
 }
 
 // DefaultPolicy is the policy of a tenant without settings.

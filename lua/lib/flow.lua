@@ -103,7 +103,7 @@ local function flow_obey(f, tier, unseen)
     end
     return false
   end
-  f.policy = policy
+  f.policy, f.due_before = policy, nil
   return retune(f)
 end
 

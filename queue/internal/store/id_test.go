@@ -62,7 +62,7 @@ func TestInvalidIDs(t *testing.T) {
 }
 
 func FuzzShardOfID(f *testing.F) {
-	id, err := newID(63)
+	id, err := NewID(ShardKeys{Index: 63})
 	if err != nil {
 		f.Fatal(err)
 	}

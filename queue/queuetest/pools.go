@@ -1,0 +1,293 @@
+package queuetest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var poolTests = map[string]func(*suite){
+	"flows share a rate by weight, reserve and their own rate": poolShares,
+	"a change of weight is obeyed by the backlog":              poolReweighted,
+	"a change of the pool is obeyed, kept and undone":          poolTuned,
+	"a setting that no pool has is refused":                    poolRefuses,
+	"a paused pool lets nothing leave":                         poolPaused,
+	"the pool's concurrency bounds all its flows":              poolConcurrency,
+	"a full pool refuses jobs of any of its flows":             poolFull,
+	"an upstream that asks for a pause holds the pool":         poolHeld,
+	"a route of no pool is not delayed":                        poolOutside,
+	"a tenant is one, wherever its flows are":                  poolSpread,
+	"settings reach flows in every shard":                      poolTunedEverywhere,
+	"an atomic batch stays within a pool":                      poolBatch,
+	"a route with jobs does not change its pool":               poolMoves,
+}
+
+var hundred = shaper.Rate{Limit: 100, Period: time.Second}
+
+// pool restarts with a pool of the routes erp and mail, and settings of tenants.
+func (s *suite) pool(edit func(*shaper.Overrides), tenants map[string]shaper.Overrides) {
+	s.Helper()
+	o := shaper.Overrides{Rate: pointer(hundred)}
+	edit(&o)
+	s.restart(func(q *queue.Options) {
+		q.Tenants = tenants
+		q.Pools = map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp", "mail"}, Overrides: o}}
+	})
+}
+
+// pooledWork is a submission of the tenant to the pool.
+func pooledWork(tenant string) queue.Submission {
+	w := work()
+	w.Tenant, w.Route = tenant, "erp"
+	return w
+}
+
+// shares leases n jobs and counts them by tenant. The stamps must be those of the pool.
+func (s *suite) shares(n int, every time.Duration) map[string]int {
+	s.Helper()
+	leases := s.leaseUpTo(n, far)
+	equal(s, "jobs leased", len(leases), n)
+	byTenant, stamps := map[string]int{}, make([]shaper.Instant, len(leases))
+	for i, l := range leases {
+		byTenant[l.Tenant]++
+		stamps[i] = l.Stamp
+	}
+	slices.Sort(stamps)
+	for i := range stamps {
+		if d := stamps[i].Sub(stamps[0]) - time.Duration(i)*every; d < -time.Microsecond || d > time.Microsecond {
+			s.Fatalf("stamp %d of the pool is %v off its grid of %v", i, d, every)
+		}
+	}
+	return byTenant
+}
+
+func (s *suite) nearly(what string, got, want, by int) {
+	s.Helper()
+	if got < want-by || got > want+by {
+		s.Errorf("%s: %d, want %d within %d", what, got, want, by)
+	}
+}
+
+func poolShares(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, map[string]shaper.Overrides{
+		"a": {Weight: pointer(int64(4))}, "b": {Weight: pointer(int64(2))}, "c": {Rate: &shaper.Rate{Limit: 5, Period: time.Second}},
+		"d": {Reserve: &shaper.Rate{Limit: 20, Period: time.Second}},
+	})
+	for _, tenant := range []string{"a", "b", "c", "d"} {
+		s.backlog(200, pooledWork(tenant))
+	}
+	got := s.shares(200, 10*time.Millisecond) // two seconds
+	s.nearly("a, weight 4", got["a"], 86, 2)
+	s.nearly("b, weight 2", got["b"], 43, 2)
+	s.nearly("c, at most 5/s", got["c"], 10, 1)
+	s.nearly("d, 20/s reserved and weight 1", got["d"], 61, 2)
+	equal(s, "what limits a", s.tenant("a").Routes["erp"].LimitedBy, "rate") // its own next stamp is ahead
+}
+
+func poolReweighted(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	s.backlog(200, pooledWork(tenant))
+	s.backlog(200, pooledWork("other"))
+	got := s.shares(100, 10*time.Millisecond)
+	s.nearly("with equal weights", got[tenant], 50, 1)
+	s.tune(func(o *shaper.Overrides) { o.Weight = pointer(int64(3)) })
+	got = s.shares(100, 10*time.Millisecond)
+	s.nearly("with three times the weight", got[tenant], 75, 2)
+}
+
+func (s *suite) tunePool(edit func(*shaper.Overrides)) queue.Pool {
+	s.Helper()
+	p, err := s.q.TunePool(s.ctx, "erp", queue.Change{Reason: "test", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		edit(&o)
+		return o, nil
+	}})
+	if err != nil {
+		s.Fatalf("TunePool: %v", err)
+	}
+	return p
+}
+
+func poolTuned(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	s.backlog(300, pooledWork(tenant))
+	s.shares(20, 10*time.Millisecond)
+	double := shaper.Rate{Limit: 200, Period: time.Second}
+	p := s.tunePool(func(o *shaper.Overrides) { o.Rate = &double })
+	equal(s, "the rate", p.Policy.Rate, double)
+	equal(s, "its source", p.Sources["rate"], shaper.SourceAPI)
+	equal(s, "the revision", p.Revision, 1)
+	equal(s, "the reason", p.Reason, "test")
+	equal(s, "flows that wait", p.Waiting, 1)
+	s.shares(100, 5*time.Millisecond)
+	s.pool(func(o *shaper.Overrides) { o.Burst = pointer(int64(2)) }, nil) // another file
+	p, err := s.q.Pool(s.ctx, "erp")
+	equal(s, "the error", err, nil)
+	equal(s, "the rate under another file", p.Policy.Rate, double)
+	equal(s, "the burst of the file", p.Policy.Burst, 2)
+	p = s.tunePool(func(o *shaper.Overrides) { *o = shaper.Overrides{} })
+	equal(s, "the rate after the reset", p.Policy.Rate, hundred)
+	history, err := s.q.PoolHistory(s.ctx, "erp")
+	equal(s, "the error", err, nil)
+	equal(s, "changes in the history", len(history), 2)
+	if _, err := s.q.Pool(s.ctx, "none"); !errors.Is(err, queue.ErrNoPool) {
+		s.Errorf("a pool that there is not: %v", err)
+	}
+}
+
+func poolRefuses(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	_, err := s.q.TunePool(s.ctx, "erp", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Weight = pointer(int64(3))
+		return o, nil
+	}})
+	var problems shaper.Problems
+	if !errors.As(err, &problems) || problems[0].Field != "weight" {
+		s.Errorf("a weight of a pool: %v", err)
+	}
+}
+
+func poolPaused(s *suite) {
+	s.pool(func(o *shaper.Overrides) { o.Paused = pointer(true) }, nil)
+	s.admit(pooledWork(tenant))
+	s.none()
+	s.tunePool(func(o *shaper.Overrides) { o.Paused = pointer(false) })
+	s.lease(1)
+}
+
+func poolConcurrency(s *suite) {
+	s.pool(func(o *shaper.Overrides) { o.Concurrency = pointer(int64(3)) }, nil)
+	s.backlog(5, pooledWork(tenant))
+	s.backlog(5, pooledWork("other"))
+	leases := s.lease(3)
+	equal(s, "leased beyond the cap", len(s.leaseUpTo(10, far)), 0)
+	s.settle(leases[0], shaper.Succeed)
+	s.lease(1)
+}
+
+func poolFull(s *suite) {
+	s.pool(func(o *shaper.Overrides) { o.Capacity = pointer(int64(3)) }, nil)
+	s.backlog(2, pooledWork(tenant))
+	s.admit(pooledWork("other"))
+	v := s.submit(pooledWork("third"))
+	equal(s, "the outcome", v.Outcome, shaper.Full)
+	equal(s, "that it is the pool's", v.OfPool, true)
+	equal(s, "the depth", v.Depth, 3)
+	equal(s, "the capacity", v.Capacity, 3)
+	if v.RetryAfter <= 0 || v.RetryAfter > time.Second {
+		s.Errorf("retry after %v, want the time until a job of the pool leaves", v.RetryAfter)
+	}
+	s.admit(work()) // not in the pool
+}
+
+func poolHeld(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	s.backlog(2, pooledWork(tenant))
+	s.backlog(2, pooledWork("other"))
+	l := s.lease(1)[0]
+	s.settle(l, shaper.Hold, func(x *queue.Settlement) {
+		x.Delay, x.Cause = time.Hour, queue.HoldCause{By: queue.HeldByRetryAfter, Status: 429}
+	})
+	equal(s, "leased while the pool is held", len(s.leaseUpTo(10, time.Minute)), 0)
+	p, err := s.q.Pool(s.ctx, "erp")
+	equal(s, "the error", err, nil)
+	equal(s, "what limits the pool", p.LimitedBy, "held")
+	equal(s, "by what it is held", p.HeldBy.Status, 429)
+}
+
+func poolOutside(s *suite) {
+	s.pool(func(o *shaper.Overrides) { o.Rate = &slow }, nil)
+	s.backlog(3, pooledWork(tenant))
+	s.backlog(20, work())
+	equal(s, "jobs of no pool", len(slices.DeleteFunc(s.leaseUpTo(100, time.Second), func(l queue.Lease) bool { return l.Route != "default" })), 20)
+}
+
+func poolSpread(s *suite) {
+	s.spreadOut()
+	out := s.admit(work())
+	in := s.admit(pooledWork(tenant))
+	t := s.tenant(tenant)
+	equal(s, "the depth", t.Depth, 2)
+	equal(s, "the depth of the route in the pool", t.Routes["erp"].Depth, 1)
+	for _, j := range []queue.Job{out, in} {
+		equal(s, "the job", s.job(j.ID).Route, j.Route)
+	}
+	equal(s, "jobs listed", len(s.list(queue.List{Tenant: tenant, State: queue.ListAll, Limit: 10})), 2)
+	equal(s, "tenants scanned", len(s.scan(10)), 1)
+	equal(s, "the depth in a scan", s.scan(10)[tenant].Depth, 2)
+	only := pooledWork("only in the pool")
+	s.admit(only)
+	names, next := []string{}, ""
+	for {
+		page, more, err := s.q.Tenants(s.ctx, next, 10)
+		equal(s, "the error", err, nil)
+		names = append(names, page...)
+		if next = more; next == "" {
+			break
+		}
+	}
+	slices.Sort(names)
+	equal(s, "tenants listed", strings.Join(names, ", "), tenant+", only in the pool")
+	s.cancel(in.ID)
+	s.cancel(out.ID)
+	equal(s, "the depth after both were cancelled", s.tenant(tenant).Depth, 0)
+}
+
+// spreadOut opens a store with many shards, where the pool is in another shard than the tenant.
+func (s *suite) spreadOut() {
+	s.Helper()
+	keys := queue.NewKeyspace(16)
+	if keys.ShardOf(tenant) == keys.ShardOf("+erp") {
+		s.Fatal("the tenant and the pool are in one shard")
+	}
+	err := errors.Join(s.q.Close(), s.engine.Client().Del(s.ctx, "sluice:meta").Err()) // the store has one shard
+	equal(s, "the error", err, nil)
+	s.open(func(o *queue.Options) {
+		o.Shards = 16
+		o.Pools = map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp", "mail"}, Overrides: shaper.Overrides{Rate: pointer(hundred)}}}
+	})
+}
+
+func poolTunedEverywhere(s *suite) {
+	s.spreadOut()
+	w := pooledWork(tenant)
+	s.admit(w)
+	s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(1)) })
+	equal(s, "the outcome in the pool", s.submit(w).Outcome, shaper.Full)
+	s.admit(work())
+	equal(s, "the outcome outside", s.submit(work()).Outcome, shaper.Full)
+	s.tune(func(o *shaper.Overrides) { o.Capacity = nil })
+	s.admit(w)
+}
+
+func poolBatch(s *suite) {
+	s.spreadOut()
+	in, out := pooledWork(tenant), work()
+	_, err := s.q.SubmitBatch(s.ctx, []queue.Submission{in, out}, true)
+	var problems shaper.Problems
+	if !errors.As(err, &problems) || problems[0].Field != "atomic" {
+		s.Errorf("an atomic batch over two shards: %v", err)
+	}
+	for i, v := range s.batch(false, in, out, in) {
+		equal(s, "the outcome", v.Outcome, shaper.Admitted)
+		equal(s, "the route", v.Job.Route, []string{"erp", "default", "erp"}[i])
+	}
+}
+
+func poolMoves(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	j := s.admit(pooledWork(tenant))
+	baseline := shaper.Baseline{Defaults: shaper.Policy{Rate: quick, Burst: 1, Capacity: 1000}}
+	var moves *queue.MoveError
+	if err := s.q.SetPolicies(s.ctx, baseline, nil); !errors.As(err, &moves) {
+		s.Fatalf("a file without the pool: %v, want it refused", err)
+	}
+	equal(s, "jobs in the way", moves.Jobs, 1)
+	equal(s, "their routes", strings.Join(moves.Routes, ","), "erp")
+	s.cancel(j.ID)
+	equal(s, "the error once they are gone", s.q.SetPolicies(s.ctx, baseline, nil), nil)
+	equal(s, "pools", len(s.q.Pools()), 0)
+}
