@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/lua"
@@ -313,8 +314,12 @@ func TestLimitBlocks(t *testing.T) {
 			l.take(limitStart.Add(time.Millisecond), "", 1)
 			l.take(limitStart.Add(time.Second), "", 1)
 			listed, err := e.ZRangeWithScores(ctx, l.call.Blocks, 0, -1).Result()
-			if err != nil || len(listed) != 1 || listed[0].Member != l.call.Name || shaper.Instant(listed[0].Score) != limitStart.Add(time.Minute+time.Millisecond) {
-				t.Errorf("listed: %v, %v", listed, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			until := limitStart.Add(time.Minute + time.Millisecond)
+			if diff := cmp.Diff([]redis.Z{{Score: float64(until), Member: l.call.Name}}, listed); diff != "" {
+				t.Errorf("the blocked keys (-want +got):\n%s", diff)
 			}
 			other := newLimited(t, e, p, 1)
 			other.call.State, other.call.Log, other.call.Name = other.call.State+"2", other.call.Log+"2", "another"
@@ -368,8 +373,12 @@ func TestLimitByTheServersClock(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d, now, err := call.Decode(values); err != nil || !d.Allowed || now < before || now > shaper.InstantOf(time.Now()) {
-					t.Errorf("%s: %+v at %v, %v", a, d, now, err)
+				d, now, err := call.Decode(values)
+				if err != nil || !d.Allowed {
+					t.Errorf("%s: %+v, %v, want the request to be allowed", a, d, err)
+				}
+				if after := shaper.InstantOf(time.Now()); now < before || now > after {
+					t.Errorf("%s: decided at %v, want from %v to %v", a, now, before, after)
 				}
 			}
 		})

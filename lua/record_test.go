@@ -150,11 +150,19 @@ func FuzzDecodeRecord(f *testing.F) {
 		if _, err := r.Rest(); err != nil && !errors.Is(err, lua.ErrRecord) {
 			t.Errorf("encoding what was read: %v", err)
 		}
-		if state, flow, ok := lua.PeekRecord(raw); !ok || state != r.State || flow != r.Flow {
-			t.Errorf("at a glance it is %v of %q (%v), read whole %v of %q", state, flow, ok, r.State, r.Flow)
+		state, flow, ok := lua.PeekRecord(raw)
+		if !ok {
+			t.Error("PeekRecord refuses what DecodeRecord reads")
 		}
-		if flow, payload, size, ok := lua.PeekPayload(raw); !ok || flow != r.Flow || len(r.Payload) > 0 && (!bytes.Equal(payload, r.Payload) || size != len(payload)) {
-			t.Errorf("the payload of %q is %q of %d (%v), read whole %q of %q", flow, payload, size, ok, r.Payload, r.Flow)
+		if state != r.State || flow != r.Flow {
+			t.Errorf("PeekRecord: %v of %q, want %v of %q", state, flow, r.State, r.Flow)
+		}
+		flow, payload, size, ok := lua.PeekPayload(raw)
+		if !ok || flow != r.Flow {
+			t.Errorf("PeekPayload: the flow %q (%v), want %q", flow, ok, r.Flow)
+		}
+		if len(r.Payload) > 0 && (!bytes.Equal(payload, r.Payload) || size != len(payload)) {
+			t.Errorf("PeekPayload: %q of the size %d, want %q", payload, size, r.Payload)
 		}
 	})
 }

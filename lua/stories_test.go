@@ -154,8 +154,11 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		w.settleAll(lua.OutcomeSucceeded, 0)
 		w.wall = start.Add(13 * time.Millisecond)
 		g := one()
-		if state := w.m.jobs["overdue"].State; state != shaper.Expired || len(g.Leases) != 0 || !g.More {
-			w.fail("the overdue job is %v, the poll %+v", state, g)
+		if state := w.m.jobs["overdue"].State; state != shaper.Expired {
+			w.fail("the overdue job is %v, want expired", state)
+		}
+		if len(g.Leases) != 0 || !g.More {
+			w.fail("the poll is %+v, want no lease, and that work is left", g)
 		}
 		if g := one(); len(g.Leases) != 1 || g.Leases[0].Stamp != start.Add(32*time.Millisecond) {
 			w.fail("the next job leaves otherwise than in the slot of the one dropped: %+v", g)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // memory is a store of sessions.
@@ -73,9 +74,12 @@ func TestWrongTokensLockNobodyOut(t *testing.T) {
 			}
 		}
 		r := signInFrom(d, guesser, "guess")
-		if said := content(t, r); r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") != "60" || len(r.Cookies()) > 0 ||
-			!strings.Contains(said, "not the admin token") || r.Header.Get("Content-Security-Policy") == "" {
-			t.Errorf("one too many: %d, Retry-After %q: %s", r.StatusCode, r.Header.Get("Retry-After"), said)
+		queuetest.Compare(t, "the status of one too many", r.StatusCode, http.StatusTooManyRequests)
+		queuetest.Compare(t, "its Retry-After", r.Header.Get("Retry-After"), "60")
+		queuetest.Compare(t, "its cookies", len(r.Cookies()), 0)
+		queuetest.Contains(t, "its page", content(t, r), "not the admin token")
+		if r.Header.Get("Content-Security-Policy") == "" {
+			t.Error("one too many: there is no Content-Security-Policy")
 		}
 		for _, peer := range []string{guesser, another} {
 			if r := signInFrom(d, peer, token); r.StatusCode != http.StatusSeeOther || len(r.Cookies()) != 1 {
@@ -111,9 +115,9 @@ func TestSessions(t *testing.T) {
 				t.Error("the store has what opens")
 			}
 		}
-		if !s.of(with(c)) || !elsewhere.of(with(c)) || process("another token 0000").of(with(c)) {
-			t.Error("here, elsewhere, or with another token")
-		}
+		queuetest.Compare(t, "it holds here", s.of(with(c)), true)
+		queuetest.Compare(t, "it holds at another process", elsewhere.of(with(c)), true)
+		queuetest.Compare(t, "it holds with another token", process("another token 0000").of(with(c)), false)
 		for _, value := range []string{"", c.Value + "A", c.Value[:len(c.Value)-2], "!" + c.Value[1:], strings.Repeat("A", len(c.Value))} {
 			if s.of(with(&http.Cookie{Name: c.Name, Value: value})) {
 				t.Errorf("%q opens", value)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 func TestEcho(t *testing.T) {
@@ -25,9 +26,11 @@ func TestEcho(t *testing.T) {
 		w := httptest.NewRecorder()
 		echoHandler(console.NewLogger(&log, "info")).ServeHTTP(w, r)
 		got, err := io.ReadAll(w.Result().Body)
-		if err != nil || w.Code != http.StatusOK || strings.TrimSpace(string(got)) != c.want {
-			t.Errorf("%d %s, want %s", w.Code, got, c.want)
+		if err != nil {
+			t.Fatal(err)
 		}
+		queuetest.Compare(t, "the status", w.Code, http.StatusOK)
+		queuetest.Compare(t, "the answer", strings.TrimSpace(string(got)), c.want)
 		if !strings.Contains(log.String(), `"tenant":"`+queue.EncodeName("a b")+`"`) {
 			t.Errorf("logged %s", log.String())
 		}

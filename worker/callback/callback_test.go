@@ -20,6 +20,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
@@ -124,8 +125,14 @@ func TestRetriesAreSignedWithTheSecretsOfToday(t *testing.T) {
 		if len(calls) != 2 {
 			t.Fatalf("%d requests", len(calls))
 		}
-		if b.verify(calls[0], oldSecret) != nil || b.verify(calls[1], newSecret) != nil || b.verify(calls[1], oldSecret) == nil {
-			t.Error("the signatures are of the wrong secrets")
+		if err := b.verify(calls[0], oldSecret); err != nil {
+			t.Errorf("the first attempt is not signed with the secret of then: %v", err)
+		}
+		if err := b.verify(calls[1], newSecret); err != nil {
+			t.Errorf("the second attempt is not signed with the secret of now: %v", err)
+		}
+		if b.verify(calls[1], oldSecret) == nil {
+			t.Error("the second attempt is signed with a secret that was removed")
 		}
 	})
 }
@@ -376,8 +383,13 @@ func TestTransports(t *testing.T) {
 	s := newService(t, Config{Guard: guard(t)})
 	for name, c := range map[string]*outbound.Client{"listed": s.listed, "public": s.public} {
 		tr := c.Transport
-		if tr.Proxy != nil || !tr.DisableCompression || tr.TLSClientConfig != nil || tr.MaxConnsPerHost == 0 || tr.MaxResponseHeaderBytes == 0 {
-			t.Errorf("%s: %+v", name, tr)
+		for what, good := range map[string]bool{
+			"uses no proxy": tr.Proxy == nil, "decompresses nothing": tr.DisableCompression,
+			"verifies certificates by default": tr.TLSClientConfig == nil,
+			"bounds the connections of a host": tr.MaxConnsPerHost > 0,
+			"bounds the headers of an answer":  tr.MaxResponseHeaderBytes > 0,
+		} {
+			queuetest.Compare(t, "the transport of "+name+" targets "+what, good, true)
 		}
 	}
 	if s.listed.Dialer.Control != nil || s.public.Dialer.Control == nil {
@@ -394,8 +406,11 @@ func TestCertificatesAreVerified(t *testing.T) {
 	defer receiver.Close()
 	s := newService(t, Config{Guard: guard(t, receiver.URL)})
 	err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
-	if err == nil || !strings.Contains(err.Error(), "certificate") || errors.Is(err, asynq.SkipRetry) {
-		t.Error(err)
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("%v, want an error of the certificate", err)
+	}
+	if errors.Is(err, asynq.SkipRetry) {
+		t.Errorf("%v is final, want retries", err)
 	}
 }
 

@@ -231,15 +231,27 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		u, err := url.Parse(raw)
-		if err != nil || u.User != nil || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" || len(raw) > maxURL {
+		if err != nil {
 			t.Fatalf("%q passes: %v", raw, err)
+		}
+		if u.User != nil || u.Fragment != "" {
+			t.Errorf("%q passes with user information or a fragment", raw)
+		}
+		if u.Scheme != "http" && u.Scheme != "https" {
+			t.Errorf("%q passes with the scheme %q", raw, u.Scheme)
+		}
+		if len(raw) > maxURL {
+			t.Errorf("%q passes with %d bytes, want at most %d", raw, len(raw), maxURL)
 		}
 		host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 		if addr, ok := loose(host); ok && (addr.IsLoopback() || addr.IsPrivate() || !addr.IsGlobalUnicast()) {
-			t.Errorf("%q leads to %v", raw, addr)
+			t.Errorf("%q leads to the address %v", raw, addr)
 		}
-		if host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") {
-			t.Errorf("%q leads to %q", raw, host)
+		if host == "" {
+			t.Errorf("%q passes without a host", raw)
+		}
+		if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+			t.Errorf("%q leads to this machine", raw)
 		}
 		_, listed, _ := g.inspect(raw)
 		decoded := u.Path

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -119,9 +120,9 @@ func TestSlotsAreShared(t *testing.T) {
 				m.give(to, tenant, start, new(true))
 			}
 		}
-		if m.taken != 0 || len(m.tenants) != 0 || len(m.waiting) != 0 {
-			t.Errorf("left: %d %v %v", m.taken, m.tenants, m.waiting)
-		}
+		queuetest.Compare(m, "slots that are still taken", m.taken, 0)
+		queuetest.Compare(m, "tenants that are remembered", len(m.tenants), 0)
+		queuetest.Compare(m, "callers that wait", len(m.waiting), 0)
 	})
 }
 

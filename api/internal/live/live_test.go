@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/reports"
 )
 
@@ -122,6 +123,19 @@ func begin(t *testing.T, h *Hub, v View) *Watch {
 	return w
 }
 
+// parts names the kinds of figures in the news.
+func parts(n News) (names []string) {
+	for _, p := range []struct {
+		name  string
+		there bool
+	}{{"overview", n.Overview != nil}, {"scan", n.Scan != nil}, {"tenant", n.Tenant != nil}} {
+		if p.there {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
 // pass lets time pass, and what happens in it be done.
 func pass(d time.Duration) {
 	time.Sleep(d)
@@ -183,8 +197,10 @@ func TestOneReadingServesAll(t *testing.T) {
 				t.Errorf("%d watch: %d times the tenant", n, got)
 			}
 			for _, w := range all {
-				if news := w.Take(); news.Overview == nil || news.Scan == nil || news.Tenant == nil || len(news.Scan.Briefs) != 3 {
-					t.Errorf("got %+v", news)
+				news := w.Take()
+				queuetest.Compare(t, "the news", parts(news), []string{"overview", "scan", "tenant"})
+				if news.Scan != nil {
+					queuetest.Compare(t, "the tenants of the scan", len(news.Scan.Briefs), 3)
 				}
 				w.Close()
 			}
@@ -255,14 +271,12 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 		counting := begin(t, h, View{Scan: true})
 		detailed := begin(t, h, View{Tenant: "acme"})
 		pass(5 * time.Second)
-		if news := plain.Take(); news.Overview == nil || news.Scan != nil || news.Tenant != nil {
-			t.Errorf("a plain watch gets %+v", news)
-		}
-		if news := counting.Take(); news.Scan == nil || news.Tenant != nil {
-			t.Errorf("a watch of all gets %+v", news)
-		}
-		if news := detailed.Take(); news.Scan != nil || news.Tenant == nil || news.Tenant.Tenant.Name != "acme" {
-			t.Errorf("a watch of one gets %+v", news)
+		queuetest.Compare(t, "the news of a plain watch", parts(plain.Take()), []string{"overview"})
+		queuetest.Compare(t, "the news of a watch of all tenants", parts(counting.Take()), []string{"overview", "scan"})
+		news := detailed.Take()
+		queuetest.Compare(t, "the news of a watch of one tenant", parts(news), []string{"overview", "tenant"})
+		if news.Tenant != nil {
+			queuetest.Compare(t, "the tenant", news.Tenant.Tenant.Name, "acme")
 		}
 		counting.Close()
 		detailed.Close()
@@ -359,17 +373,22 @@ func TestTheStoreIsAway(t *testing.T) {
 		s.fail(queue.ErrUnavailable)
 		pass(2 * time.Second)
 		away := w.Take()
-		if away.Overview == nil || !errors.Is(away.Overview.Err, queue.ErrUnavailable) || away.Overview.Workers.Live != before.Overview.Workers.Live ||
-			away.Overview.Store.Engine != queue.EngineRedis || away.Overview.Depth == 0 {
-			t.Errorf("while it is away: %+v", away.Overview)
+		queuetest.Compare(t, "the news while it is away", parts(away), []string{"overview"})
+		o := away.Overview
+		if o == nil || !errors.Is(o.Err, queue.ErrUnavailable) {
+			t.Fatalf("the overview while it is away is %+v, want the error %v", o, queue.ErrUnavailable)
 		}
-		if away.Scan != nil || away.Tenant != nil {
-			t.Errorf("while it is away: %+v", away)
+		queuetest.Compare(t, "the last known workers", o.Workers.Live, before.Overview.Workers.Live)
+		queuetest.Compare(t, "the engine", o.Store.Engine, queue.EngineRedis)
+		if o.Depth == 0 {
+			t.Error("the depth while it is away is 0, want the last known one")
 		}
 		s.fail(nil)
 		pass(2 * time.Second)
-		if back := w.Take(); back.Overview.Err != nil || back.Scan == nil || back.Tenant == nil {
-			t.Errorf("once it is back: %+v", back)
+		back := w.Take()
+		queuetest.Compare(t, "the news once it is back", parts(back), []string{"overview", "scan", "tenant"})
+		if back.Overview != nil && back.Overview.Err != nil {
+			t.Errorf("the overview once it is back has the error %v", back.Overview.Err)
 		}
 		w.Close()
 	})
@@ -489,9 +508,9 @@ func TestComingAndGoing(t *testing.T) {
 		}
 		all.Wait()
 		pass(time.Second)
-		if h.reading != nil || h.counting != nil || len(h.details) != 0 {
-			t.Errorf("left: %v %v %v", h.reading, h.counting, slices.Collect(maps.Keys(h.details)))
-		}
+		queuetest.Compare(t, "overviews are read", h.reading != nil, false)
+		queuetest.Compare(t, "tenants are scanned", h.counting != nil, false)
+		queuetest.Compare(t, "the tenants that are read", slices.Collect(maps.Keys(h.details)), nil)
 		h.Close()
 	})
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // publicPEM is the public half of a key that nobody keeps.
@@ -148,9 +150,12 @@ auth:
     keys:
     - algorithm: RS256
       public_key: |`+indented(key)+"\n")})
-		if ps := problems(t, err); len(ps) != 1 || ps[0].Field != "auth.jwt.keys[0].public_key" || ps[0].Value != "(hidden)" {
-			t.Errorf("%s: %v", name, err)
+		ps := problems(t, err)
+		if len(ps) != 1 {
+			t.Fatalf("%s has the problems %v, want one", name, ps)
 		}
+		queuetest.Compare(t, "the problem of "+name, queuetest.Only(ps[0], "Field", "Value"),
+			shaper.Problem{Field: "auth.jwt.keys[0].public_key", Value: "(hidden)"})
 	}
 }
 

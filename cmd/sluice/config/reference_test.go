@@ -51,8 +51,11 @@ func TestSettingsAreComplete(t *testing.T) {
 			}
 			seen[name] = s.Key
 		}
-		if s.Help == "" || s.Rule == "" || !strings.HasSuffix(s.Help, ".") {
-			t.Errorf("%s: help %q, rule %q", s.Key, s.Help, s.Rule)
+		if !strings.HasSuffix(s.Help, ".") {
+			t.Errorf("%s: the help is %q, want a sentence", s.Key, s.Help)
+		}
+		if s.Rule == "" {
+			t.Errorf("%s has no rule", s.Key)
 		}
 	}
 }

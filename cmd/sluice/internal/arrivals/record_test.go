@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
@@ -92,9 +93,12 @@ func TestRecording(t *testing.T) {
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if trace, _, err := simulate.Read(strings.NewReader(out.String()), simulate.Auto); err != nil || len(trace) != 4 || trace.Span() != 4*time.Second-time.Microsecond {
-		t.Errorf("read as %v, %v", trace, err)
+	trace, _, err := simulate.Read(strings.NewReader(out.String()), simulate.Auto)
+	if err != nil {
+		t.Fatalf("the trace cannot be read again: %v", err)
 	}
+	queuetest.Compare(t, "the arrivals that are read again", len(trace), 4)
+	queuetest.Compare(t, "their span", trace.Span(), 4*time.Second-time.Microsecond)
 }
 
 // TestRecordingOverABreak: a stream that ends is opened again, and it is told that something may be
@@ -120,9 +124,10 @@ func TestRecordingOverABreak(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if text := trouble.String(); r.breaks != 2 || strings.Count(text, "is reopened\n") != 2 || !strings.Contains(text, "has ended the stream") || !strings.Contains(text, "is not valid") {
-		t.Errorf("%d breaks: %s", r.breaks, text)
-	}
+	text := trouble.String()
+	queuetest.Compare(t, "the breaks", r.breaks, 2)
+	queuetest.Compare(t, "how often a break is reported", strings.Count(text, "is reopened\n"), 2)
+	queuetest.Contains(t, "what is reported", text, "has ended the stream", "is not valid")
 }
 
 func TestRecordingNeedsAllServers(t *testing.T) {

@@ -36,8 +36,14 @@ func TestBoundsOfAProcess(t *testing.T) {
 	}
 	_, err = api.Job(t.Context(), "", submitted.Job.ID, 0)
 	var refused *client.Error
-	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" || access.TooOften(err) < refused.RetryAfter || access.TooOften(err) == 0 || access.Transient(err) {
-		t.Errorf("the second read: %v", err)
+	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" {
+		t.Fatalf("the second read: %v, want it to be rate-limited", err)
+	}
+	if wait := access.TooOften(err); wait == 0 || wait < refused.RetryAfter {
+		t.Errorf("commands wait %v, want at least %v", wait, refused.RetryAfter)
+	}
+	if access.Transient(err) {
+		t.Errorf("%v counts as an outage", err)
 	}
 	for range 5 { // the idle ones make room
 		alone := &http.Client{Transport: &http.Transport{}}

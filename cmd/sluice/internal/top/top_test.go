@@ -22,6 +22,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // topWorld is a server as the model sees it: figures by the second, and what was asked of it.
@@ -245,9 +246,10 @@ func TestTopChanges(t *testing.T) {
 		t.Error(w.changes)
 	}
 	w.keys("py")
-	if len(w.changes) != 1 || w.changes[0].tenant != "acme" || w.changes[0].action != "pause" || !strings.Contains(w.foot(), "acme is paused (revision 8)") {
-		t.Error(w.foot(), w.changes)
+	if len(w.changes) != 1 || w.changes[0].tenant != "acme" || w.changes[0].action != "pause" {
+		t.Fatalf("the changes are %+v, want one, a pause of acme", w.changes)
 	}
+	queuetest.Contains(t, "the screen", w.foot(), "acme is paused (revision 8)")
 	w.keys("r")
 	if got := w.foot(); !strings.Contains(got, "Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.") {
 		t.Error(got)
@@ -264,9 +266,10 @@ func TestTopChanges(t *testing.T) {
 	w.send(tenantsNews{At: w.now.Add(time.Second), Matching: 5, Items: rows})
 	w.keys("y")
 	want := change{tenant: "acme", action: "rate", rate: wire.Rate{Limit: 250, PeriodMS: 1000}, before: wire.Rate{Limit: 200, PeriodMS: 1000}, depth: 4883}
-	if len(w.changes) != 3 || w.changes[2] != want || !strings.Contains(w.foot(), "the rate of acme is 250/s (revision 8)") {
-		t.Errorf("%s\n%+v", w.foot(), w.changes)
+	if len(w.changes) != 3 || w.changes[2] != want {
+		t.Fatalf("the changes are %+v, want three, the last of them %+v", w.changes, want)
 	}
+	queuetest.Contains(t, "the screen", w.foot(), "the rate of acme is 250/s (revision 8)")
 	w.err = &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: 401}}
 	w.keys("+y")
 	if got := w.foot(); !strings.Contains(got, "acme was not changed: Credentials are missing or wrong (401)") {
@@ -302,11 +305,7 @@ func TestTopFurtherRates(t *testing.T) {
 	}
 	says := func(frame string, parts ...string) {
 		t.Helper()
-		for _, part := range parts {
-			if !strings.Contains(frame, part) {
-				t.Errorf("%q is missing:\n%s", part, frame)
-			}
-		}
+		queuetest.Contains(t, "the screen", frame, parts...)
 	}
 	show()
 	says(w.frame(), "10/s+ 100%")
@@ -354,9 +353,9 @@ func TestTopRequestsViews(t *testing.T) {
 	if w.m.view.Search != "" || len(w.views) != len(want) {
 		t.Error(w.views)
 	}
-	if w.keys("esc") || !w.keys("q") || !w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}) {
-		t.Error("q and ctrl+c end it, esc does not")
-	}
+	queuetest.Compare(t, "esc ends it", w.keys("esc"), false)
+	queuetest.Compare(t, "q ends it", w.keys("q"), true)
+	queuetest.Compare(t, "ctrl+c ends it", w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}), true)
 }
 
 // The cursor stays on its tenant while the order changes, and near its place when the tenant is
@@ -371,17 +370,17 @@ func TestTopCursor(t *testing.T) {
 	rows := slices.Clone(w.m.table.Items)
 	slices.Reverse(rows)
 	w.send(tenantsNews{At: w.now.Add(time.Second), Items: rows})
-	if w.m.chosen != "tenant-39" || w.m.first != 0 || !strings.Contains(w.frame(), "> tenant-39") {
-		t.Errorf("%s, from %d\n%s", w.m.chosen, w.m.first, w.frame())
-	}
+	queuetest.Compare(t, "the chosen tenant", w.m.chosen, "tenant-39")
+	queuetest.Compare(t, "the first row of the screen", w.m.first, 0)
+	queuetest.Contains(t, "the screen", w.frame(), "> tenant-39")
 	w.send(tenantsNews{At: w.now.Add(2 * time.Second), Items: rows[1:]})
 	if w.m.chosen != "tenant-38" {
 		t.Error(w.m.chosen)
 	}
 	w.send(tenantsNews{At: w.now.Add(3 * time.Second)})
-	if w.m.chosen != "" || w.keys("enter", "down", "pgup", "end") || w.m.view.Tenant != "" {
-		t.Error(w.m.chosen)
-	}
+	queuetest.Compare(t, "the chosen one of no tenants", w.m.chosen, "")
+	queuetest.Compare(t, "keys without tenants end it", w.keys("enter", "down", "pgup", "end"), false)
+	queuetest.Compare(t, "the tenant that is shown", w.m.view.Tenant, "")
 	// Tenants out of sight are forgotten.
 	if w.pass(70, 1); len(w.m.tracks) != 1 {
 		t.Errorf("%d tracks", len(w.m.tracks))
@@ -521,8 +520,17 @@ func TestTopLines(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &sampled); err != nil || strings.Count(out.String(), "\n") != 1 {
 		t.Fatalf("%v: %s", err, out.String())
 	}
-	if sampled.Overview.Arrivals == nil || len(sampled.Tenants) != 1 || sampled.Tenants[0].Tenant != "acme" || sampled.Tenants[0].Capacity != 5000 || sampled.Tenants[0].Refusals == nil {
-		t.Errorf("%+v", sampled)
+	if sampled.Overview.Arrivals == nil {
+		t.Error("the overview has no arrivals_per_s")
+	}
+	if len(sampled.Tenants) != 1 {
+		t.Fatalf("the tenants are %+v, want acme alone", sampled.Tenants)
+	}
+	acme := sampled.Tenants[0]
+	queuetest.Compare(t, "the tenant", acme.Tenant, "acme")
+	queuetest.Compare(t, "its capacity", acme.Capacity, 5000)
+	if acme.Refusals == nil {
+		t.Error("it has no refusals_per_s")
 	}
 }
 
@@ -535,9 +543,10 @@ func TestTopBeginsWithTheHistory(t *testing.T) {
 		past.Overviews = append(past.Overviews, wire.PastOverview{At: w.now.Add(time.Duration(i-7) * 5 * time.Second), Admitted: int64(100 * i), Departed: int64(50 * i)})
 	}
 	w.send(past)
-	if p, known := w.m.all.now(); !known || p.arrived != 20 || p.departed != 10 || len(w.m.all.points) != 30 {
-		t.Errorf("%+v of %d points", p, len(w.m.all.points))
-	}
+	p, known := w.m.all.now()
+	queuetest.Compare(t, "there is a last point", known, true)
+	queuetest.Compare(t, "its arrivals and departures a second", []float64{p.arrived, p.departed}, []float64{20, 10})
+	queuetest.Compare(t, "the points", len(w.m.all.points), 30)
 	w.send(past)
 	if len(w.m.all.points) != 30 {
 		t.Errorf("%d points after the same again", len(w.m.all.points))
