@@ -249,7 +249,7 @@ func TestLimitLogInParts(t *testing.T) {
 	}
 }
 
-// TestLimitRefusalsWriteNothing: who asks, or tries in vain, leaves no key and changes none.
+// TestLimitRefusalsWriteNothing: a question and a refusal leave no key and change none.
 func TestLimitRefusalsWriteNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, kind := range engines {
@@ -274,8 +274,8 @@ func TestLimitRefusalsWriteNothing(t *testing.T) {
 	}
 }
 
-// TestLimitSentAgain: a call whose answer was lost takes nothing when it is sent again, and is told
-// that it may pass, up to so many others in between; a refusal is no promise.
+// TestLimitSentAgain: a request that is sent again after a lost answer is allowed and not counted
+// again, with fewer than tagsKept others in between. A refusal is not remembered.
 func TestLimitSentAgain(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -332,8 +332,8 @@ func TestLimitBlocks(t *testing.T) {
 	}
 }
 
-// TestLimitMaxMemory: at maxmemory a limiter refuses to count, with nothing changed, and what would
-// be refused anyway is.
+// TestLimitMaxMemory: at maxmemory a limiter does not count and changes nothing. It still refuses
+// what exceeds the limit.
 func TestLimitMaxMemory(t *testing.T) {
 	ctx, e := context.Background(), realEngine(t)
 	for i, a := range limiter.Algorithms() {
@@ -385,6 +385,7 @@ func TestLimitByTheServersClock(t *testing.T) {
 	}
 }
 
+// TestLimitDecodeRefuses: a malformed reply of a limiter is ErrReply.
 func TestLimitDecodeRefuses(t *testing.T) {
 	for _, values := range [][]any{nil, {"text"}, {int64(1), int64(1), int64(1)}, {int64(1), int64(1), int64(1), int64(1), "x"}} {
 		if _, _, err := (lua.LimitCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {

@@ -104,8 +104,7 @@ func TestRecordTooLong(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRecord: stored bytes may be anything; reading them never panics, and what was read can
-// be encoded again. TestLayout: what the scripts read or write in one piece stands side by side.
+// TestLayout: fields that scripts read or write in one piece are adjacent.
 func TestLayout(t *testing.T) {
 	all := strings.Join(lua.HeadFields(), " ")
 	for _, piece := range []string{
@@ -124,6 +123,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// FuzzDecodeRecord: stored bytes may be anything. Reading them never panics, and a record that is
+// read can be encoded again.
 func FuzzDecodeRecord(f *testing.F) {
 	rest, err := lua.Record{Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo", Payload: []byte("payload")}.Rest()
 	if err != nil {
@@ -167,7 +168,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// FuzzParseKnown: what stands under an idempotency key may be anything; reading it never panics and
+// FuzzParseKnown: the value of an idempotency key may be anything. Reading it never panics and
 // invents nothing.
 func FuzzParseKnown(f *testing.F) {
 	f.Add("")
@@ -190,6 +191,8 @@ func FuzzParseKnown(f *testing.F) {
 	})
 }
 
+// TestParseKnown: the value of an idempotency key has the end of its job, or the id alone while the
+// job lives.
 func TestParseKnown(t *testing.T) {
 	want := lua.KnownJob{ID: "id", State: shaper.Succeeded, Created: 1_772_366_400_000_000, Finished: 1_772_366_400_000_001, Attempts: 2, MaxAttempts: 3}
 	if got := lua.ParseKnown("id print S 1772366400000000 1772366400000001 2 3"); got != want {

@@ -104,6 +104,8 @@ func TestFilesLoadNothingForeign(t *testing.T) {
 	}
 }
 
+// Assets have their type, are compressed where the client accepts it, and are revalidated by ETag.
+// Other paths are not found.
 func TestAssets(t *testing.T) {
 	d := newDashboard(t, token)
 	for _, c := range []struct {
@@ -150,6 +152,8 @@ func TestAssets(t *testing.T) {
 	}
 }
 
+// The token opens a session by a cookie that scripts and other sites cannot use. A wrong token, a
+// token in the address and another site open none.
 func TestSigningIn(t *testing.T) {
 	d := newDashboard(t, token)
 	if r := send(d, "GET", "/", nil, nil); r.StatusCode != 303 || r.Header.Get("Location") != "/login" {
@@ -204,6 +208,7 @@ func TestSigningIn(t *testing.T) {
 	}
 }
 
+// Without an admin token the page needs no session, and signing in leads to the page.
 func TestWithoutToken(t *testing.T) {
 	d := newDashboard(t, "")
 	r := send(d, "GET", "/", nil, nil)
@@ -221,6 +226,7 @@ func TestWithoutToken(t *testing.T) {
 	}
 }
 
+// A request is from another site if Sec-Fetch-Site says so, or else if Origin is another host.
 func TestCrossOrigin(t *testing.T) {
 	for _, c := range []struct {
 		site, origin string

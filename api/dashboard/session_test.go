@@ -167,7 +167,7 @@ func TestLogoutEndsTheSession(t *testing.T) {
 	})
 }
 
-// Who is signed in stays so while the store is away, and who has the token can sign in.
+// While the store is away, sessions stay open, and the token opens new ones.
 func TestSessionsWhileTheStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
@@ -188,7 +188,7 @@ func TestSessionsWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
-// Guessed cookies do not cost the store a question each.
+// A flood of guessed cookies costs at most half as many lookups in the store, and ends no session.
 func TestGuessedSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
@@ -218,6 +218,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// Only a cookie of the length of a session key is read as one.
 func FuzzSession(f *testing.F) {
 	s := newSessions(token, newMemory(), auth.NewGuesses())
 	f.Add(s.begin(with(&http.Cookie{Name: "x"})).Value + "A")

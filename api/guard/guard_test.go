@@ -74,6 +74,8 @@ func ask(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
+// The request beyond the limit gets a problem and rate limit headers. Its key is listed as blocked
+// until an operator clears it.
 func TestGuardRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, g, counted := guardOf(t, memoryStore(t), func(*Config) {})
@@ -119,8 +121,7 @@ func TestGuardRefuses(t *testing.T) {
 	})
 }
 
-// In the shadow everything passes, clients see nothing, and what would have been refused is
-// counted.
+// A guard in the shadow refuses nothing and sends no headers. It counts what it would refuse.
 func TestGuardInTheShadow(t *testing.T) {
 	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Shadow, c.FailClosed = true, true })
 	for range 5 {
@@ -147,6 +148,8 @@ func (stuck) Take(ctx context.Context, _ limiter.Rule, _ string, _ int64) (limit
 	return limiter.Decision{}, ctx.Err()
 }
 
+// While the store fails or hangs, a guard lets requests pass, unless it fails closed. In the shadow
+// it always lets them pass.
 func TestGuardWithoutItsStore(t *testing.T) {
 	for name, store := range map[string]limiter.Store{"away": away{}, "stuck": stuck{}} {
 		t.Run(name, func(t *testing.T) {
@@ -171,6 +174,7 @@ func TestGuardWithoutItsStore(t *testing.T) {
 	}
 }
 
+// Each mode sends its own headers, and the mode none sends none.
 func TestGuardHeaderModes(t *testing.T) {
 	for mode, want := range map[ratelimit.Mode]int{ratelimit.IETF: 2, ratelimit.Legacy: 3, ratelimit.Both: 5, ratelimit.None: 0} {
 		h, _, _ := guardOf(t, memoryStore(t), func(c *Config) { c.Headers = mode })
@@ -180,6 +184,8 @@ func TestGuardHeaderModes(t *testing.T) {
 	}
 }
 
+// An address is that of the connection, unless a trusted proxy forwards another. A request that
+// lacks a part of the key is not counted. The value of a header is hashed.
 func TestGuardKeys(t *testing.T) {
 	byAddress, err := KeyByAddress(netip.MustParsePrefix("10.0.0.0/8"))
 	if err != nil {
@@ -231,6 +237,7 @@ func TestGuardKeys(t *testing.T) {
 	}
 }
 
+// All problems of the settings are reported at once.
 func TestGuardRefusesBadSettings(t *testing.T) {
 	_, err := New(nil, Config{Rule: limiter.Rule{Name: "a b"}})
 	var ps shaper.Problems
@@ -240,8 +247,8 @@ func TestGuardRefusesBadSettings(t *testing.T) {
 	queuetest.Contains(t, "the error", err.Error(), "no store", "no key", "the name must")
 }
 
-// TestGuardUnderAThousandCallers: through the handler, too, no more than the limit passes.
-func TestGuardUnderAThousandCallers(t *testing.T) {
+// Of concurrent requests with one key, exactly the limit passes.
+func TestGuardUnderConcurrentRequests(t *testing.T) {
 	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Rule.Policy.Rate.Limit = 50 })
 	var passed atomic.Int64
 	var wg sync.WaitGroup

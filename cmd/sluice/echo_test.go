@@ -12,6 +12,8 @@ import (
 	"github.com/7509e464/sluice/queue/queuetest"
 )
 
+// The echo server answers with the job that it got. It leaves out a payload that is long or not
+// JSON, and logs the tenant encoded.
 func TestEcho(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{`{"sku":1}`, `{"id":"j1","tenant":"a b","type":"t","attempt":2,"bytes":9,"payload":{"sku":1}}`},

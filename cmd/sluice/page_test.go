@@ -131,6 +131,7 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// TestTenantsPage runs the commands of docs/tenants.md, which must print what the page shows.
 func TestTenantsPage(t *testing.T) {
 	t.Parallel()
 	const source = "../../docs/tenants.md"
@@ -167,6 +168,8 @@ func TestTenantsPage(t *testing.T) {
 	testscript.Run(t, params)
 }
 
+// readPage finds the commands with their output, and the files. A block that it cannot understand
+// is an error.
 func TestReadPage(t *testing.T) {
 	ex, err := readPage("# T\n```console\n$ a b\none\n$ c\n```\n```yaml\n# x.yaml\nk: v\n```\n```yaml\nno: file\n```\n```sh\nd\n```\n")
 	if err != nil || len(ex.commands) != 2 {
@@ -183,6 +186,7 @@ func TestReadPage(t *testing.T) {
 	}
 }
 
+// An ellipsis stands for any text or lines, and any blanks for others. The rest must be equal.
 func TestShownOutput(t *testing.T) {
 	for _, c := range []struct {
 		shown, output string

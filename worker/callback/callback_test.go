@@ -78,8 +78,8 @@ func TestWithoutSecretsNothingIsSigned(t *testing.T) {
 	})
 }
 
-// TestRetries is a receiver that fails in every way before it takes the callback: what is sent
-// stays the same, and the pauses grow.
+// A receiver that fails in every way gets the same body and id each time, signed anew, after
+// growing pauses.
 func TestRetries(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(500, 302, 0, 101, 200)
@@ -137,7 +137,8 @@ func TestRetriesAreSignedWithTheSecretsOfToday(t *testing.T) {
 	})
 }
 
-// TestArchive is what is given up, and why.
+// A callback is archived with the reason: after the last attempt, or at once where a retry cannot
+// help.
 func TestArchive(t *testing.T) {
 	for name, row := range map[string]struct {
 		status   int
@@ -180,8 +181,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestTasksOfOthers: a process that hands nothing over delivers what others left, in its first
-// moment or within 75 seconds.
+// A process delivers tasks that others left, in its first moment or within 75 seconds.
 func TestTasksOfOthers(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(200)
@@ -242,7 +242,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestOnRedis is the way of a callback through a real Redis that was away at first.
+// A callback passes through a real Redis, which was away at first.
 func TestOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	options, err := redis.ParseURL(server.URL())
@@ -297,7 +297,7 @@ func TestOnRedis(t *testing.T) {
 	}
 }
 
-// TestHostileAnswers are bounded, and do not change what the status says.
+// Hostile answers are bounded, and the status alone decides on a retry.
 func TestHostileAnswers(t *testing.T) {
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
@@ -378,7 +378,7 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestTransports have what no test through a server can show.
+// Transports use no proxy and are bounded. Only those of public targets have a control of the dial.
 func TestTransports(t *testing.T) {
 	s := newService(t, Config{Guard: guard(t)})
 	for name, c := range map[string]*outbound.Client{"listed": s.listed, "public": s.public} {
@@ -397,8 +397,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreVerified: a certificate that nobody vouches for is a failure, to be tried
-// again.
+// A certificate that cannot be verified fails the attempt, which is retried.
 func TestCertificatesAreVerified(t *testing.T) {
 	receiver := httptest.NewUnstartedServer(http.NotFoundHandler())
 	receiver.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -414,6 +413,8 @@ func TestCertificatesAreVerified(t *testing.T) {
 	}
 }
 
+// Pauses double up to the longest one, plus up to half at random. Fifteen attempts take about a
+// day.
 func TestPauses(t *testing.T) {
 	for range 100 {
 		var sum time.Duration
@@ -433,6 +434,7 @@ func TestPauses(t *testing.T) {
 	}
 }
 
+// All problems of the settings are reported at once, without secrets.
 func TestNewListsEveryProblem(t *testing.T) {
 	_, err := New(Config{Secrets: []string{oldSecret, "whsec_", "whsec_hunter2?"}, MaxAttempts: 1, Timeout: -1, Concurrency: -1, Grace: -1})
 	var ps shaper.Problems

@@ -39,6 +39,8 @@ const (
 	rulePublic   = "public address"
 )
 
+// Check refuses URLs that lead to a private address, hide their target or can be read in two ways.
+// It quotes none.
 func TestCheck(t *testing.T) {
 	g := guard(t)
 	for raw, rule := range map[string]string{
@@ -145,6 +147,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A listed prefix covers its own paths, however a URL writes them. A private URL outside of it is
+// refused.
 func TestListedPrefixes(t *testing.T) {
 	g := guard(t, "https://partner.example", "http://10.0.0.7:8080/hooks/", "https://API.example:443/v1/hook", "http://[::1]:9000/x", "http://localhost:25/")
 	for raw, want := range map[string]bool{
@@ -212,8 +216,8 @@ func TestBadPrefixesAreAllNamed(t *testing.T) {
 	}
 }
 
-// FuzzCheck looks for a URL that passes and leads to where it must not, as far as a URL alone can
-// tell, and for one that is quoted.
+// FuzzCheck looks for a URL that passes although it leads to a private address, as far as a URL can
+// show that. No error quotes a URL.
 func FuzzCheck(f *testing.F) {
 	for _, seed := range []string{
 		"https://partner.example/hooks/x?y=z", "https://partner.example/hooks/../x", "https://partner.example/hooks/%2e%2e/x", "http://127.0.0.1:80/",

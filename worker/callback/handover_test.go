@@ -15,8 +15,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestHandedOverTwice: an event is delivered once however often it is handed over, and each end of
-// a job is an event.
+// An event is delivered once, although it is handed over again. Each end of a job is an event.
 func TestHandedOverTwice(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(200)
@@ -135,6 +134,7 @@ func TestFullRedisIsRetriedSlowly(t *testing.T) {
 	})
 }
 
+// A job that still runs, or whose body is not JSON, is not handed over.
 func TestHandOverRefusesWhatHasNotEnded(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s := b.service(Config{})

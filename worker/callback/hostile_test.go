@@ -170,8 +170,8 @@ const (
 	answered     = "answered"      // by a receiver that is listed
 )
 
-// TestHostileTargets is target S1: none of them brings a connection to the canary, whichever layer
-// is asked, and none panics.
+// TestHostileTargets is target S1: no hostile target gets a connection to the canary, whichever
+// layer is asked, and none panics.
 func TestHostileTargets(t *testing.T) {
 	c := newCanary(t)
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {

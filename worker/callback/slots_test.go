@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestTarpitHoldsUpItsOwnCallbacksAlone: one receiver never answers, and one tenant sends all its
-// callbacks there. Those of another tenant leave as if it were not there.
+// A receiver that never answers delays no callbacks of other tenants, although one tenant sends all
+// its callbacks there.
 func TestTarpitHoldsUpItsOwnCallbacksAlone(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(204)
@@ -40,8 +40,8 @@ func TestTarpitHoldsUpItsOwnCallbacksAlone(t *testing.T) {
 	})
 }
 
-// A callback whose receiver never answers is given up after a request of its own, however few
-// attempts it has and whatever became of the others.
+// A callback is archived only after a request of its own, although its receiver never answers and
+// it has few attempts.
 func TestEveryCallbackIsTriedBeforeItIsGivenUp(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(204)
@@ -79,6 +79,8 @@ func inSlots(t *testing.T, most int, test func(model)) {
 	synctest.Test(t, func(t *testing.T) { test(model{t, newSlots(most)}) })
 }
 
+// A receiver gets at most a quarter of the slots, a tenant half. A free slot goes to the tenant
+// with the fewest.
 func TestSlotsAreShared(t *testing.T) {
 	inSlots(t, 8, func(m model) { // 2 of a receiver, 4 of a tenant
 		start := time.Now()
@@ -126,7 +128,7 @@ func TestSlotsAreShared(t *testing.T) {
 	})
 }
 
-// Few of one tenant wait, and they make room for another's.
+// Few callbacks of one tenant wait for a slot, and they give way to those of another.
 func TestWaitersAreShared(t *testing.T) {
 	inSlots(t, 4, func(m model) { // 8 wait at most, 4 of a tenant, 2 of a receiver
 		for i, tenant := range []string{"a", "a", "b", "b"} {
@@ -190,6 +192,8 @@ func TestPostponedTasksCannotPileUp(t *testing.T) {
 	})
 }
 
+// A receiver that fails again and again gets only probes, at growing intervals, and the last
+// attempts of callbacks. A success closes its breaker.
 func TestBreakerOfAReceiver(t *testing.T) {
 	inSlots(t, 8, func(m model) {
 		fail := func() {
@@ -234,7 +238,7 @@ func TestBreakerOfAReceiver(t *testing.T) {
 	})
 }
 
-// What is remembered of receivers is bounded.
+// At most mostReceivers receivers are remembered.
 func TestReceiversAreBounded(t *testing.T) {
 	inSlots(t, 8, func(m model) {
 		for i := range 2 * mostReceivers {

@@ -111,6 +111,8 @@ func keep(t *testing.T, p *Page, name string) {
 	must(t, p.Picture(filepath.Join(pictures, name+".png")))
 }
 
+// A wrong token is refused. The right one opens a session that scripts cannot read, until the
+// operator signs out.
 func TestSignIn(t *testing.T) {
 	p, err := browser.NewPage(800, 700, 1, "light")
 	must(t, err)
@@ -145,6 +147,8 @@ const painted = `Math.min(...[...document.querySelectorAll("main canvas")].filte
   return n;
 }))`
 
+// The overview lists tenants, finds them by name and draws its charts. A hostile name stays text,
+// and nothing is loaded from elsewhere.
 func TestOverview(t *testing.T) {
 	must(t, program.Submit(t.Context(), "overview", 40))
 	must(t, program.Submit(t.Context(), hostile, 5))
@@ -180,6 +184,8 @@ func TestHostileTenant(t *testing.T) {
 	}
 }
 
+// A rate that is chosen with the keyboard is forecast, applied and measured. A change that somebody
+// else makes meanwhile is not overwritten unseen.
 func TestRateChangeReachesTheFlow(t *testing.T) {
 	const name = "slider"
 	must(t, program.Submit(t.Context(), name, 450))
@@ -230,6 +236,7 @@ func TestRateChangeReachesTheFlow(t *testing.T) {
 	}
 }
 
+// Each command asks before it acts, does nothing on Escape, and shows the new state.
 func TestPauseResumeDrainPurge(t *testing.T) {
 	const name = "switch"
 	must(t, program.Submit(t.Context(), name, 300))
@@ -281,6 +288,8 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	queuetest.Compare(t, "the tenant", queuetest.Only(tenantOf(t, name), "Draining", "Paused", "Depth"), wire.Tenant{})
 }
 
+// Every view has the same number of dead letters. Each shows why it died, and is replayed alone or
+// with the others.
 func TestDeadLetters(t *testing.T) {
 	const name = "letters"
 	program.Fail(true)
@@ -406,6 +415,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// The page submits test jobs, and refuses a payload that is not JSON.
 func TestSubmitting(t *testing.T) {
 	p := open(t, 1000, 900, "light", "#/tenant/tries")
 	must(t, p.Wait(`document.querySelector("#submit-many")`))
@@ -454,6 +464,7 @@ func TestAViewBeginsAtItsTop(t *testing.T) {
 	}
 }
 
+// A page that loses its server says so in sight, and goes on when the server is back.
 func TestReconnects(t *testing.T) {
 	must(t, program.Submit(t.Context(), "restart", 400))
 	p := open(t, 1000, 800, "light", "#/tenant/restart")
@@ -572,8 +583,7 @@ func TestAxes(t *testing.T) {
 	}
 }
 
-// A frame costs the browser about as much whether something is drawn in it or not, and three
-// dashboards must leave the processor to others.
+// The page requests only frames in which it draws, because an empty frame costs about as much.
 func TestEachFrameIsDrawn(t *testing.T) {
 	must(t, program.Submit(t.Context(), "frames", 200))
 	p := open(t, 1280, 860, "light", "#/")
@@ -592,7 +602,7 @@ func TestEachFrameIsDrawn(t *testing.T) {
 	}
 }
 
-// The two pictures of the documentation, in small.
+// The pages of the documentation's pictures fit their windows, wide and narrow.
 func TestPictures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

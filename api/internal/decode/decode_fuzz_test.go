@@ -19,8 +19,7 @@ import (
 
 const onePlainJob = `{"type":"order.create","payload":{"n":1}}`
 
-// What the strict decoder takes, encoding/json reads in the same way; and it takes nothing that
-// breaks a rule.
+// A submission that is accepted obeys the rules, and encoding/json reads it the same.
 func FuzzSubmission(f *testing.F) {
 	for _, s := range []string{
 		onePlainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
@@ -65,6 +64,8 @@ func FuzzSubmission(f *testing.F) {
 	})
 }
 
+// A batch that is accepted has 1 to MaxBatch jobs. The problem of a refused job names a field, and
+// an atomic batch is refused as a whole.
 func FuzzBatch(f *testing.F) {
 	for _, s := range []string{`{"jobs":[` + onePlainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, `{"jobs":[[`, `null`} {
 		f.Add([]byte(s))
@@ -94,6 +95,7 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
+// The name and the expiry of an accepted key obey the rules.
 func FuzzKey(f *testing.F) {
 	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `{"expires_at":"9999-12-31T23:59:59-23:59"}`, `[]`} {
 		f.Add([]byte(s))
@@ -118,6 +120,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
+// Every field of an accepted filter restricts the choice: none is ignored.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
 		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
@@ -163,6 +166,7 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
+// Accepted settings make valid rates, and applying them twice is the same as once.
 func FuzzSettings(f *testing.F) {
 	for _, s := range []string{
 		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,

@@ -176,7 +176,7 @@ func TestNothingIsReadWhileNobodyWatches(t *testing.T) {
 	})
 }
 
-// However many watch, what is read is the same.
+// The number of watchers does not change how often the store is read.
 func TestOneReadingServesAll(t *testing.T) {
 	for _, n := range []int{1, 50} {
 		s := newSource()
@@ -260,6 +260,7 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 	})
 }
 
+// A watcher gets the kinds of figures that its view names. A kind that no view names is not read.
 func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -292,8 +293,7 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	})
 }
 
-// A watcher that does not take for a while gets the latest once, and nothing of what came
-// between.
+// A watcher that does not take for a while gets the latest figures once, and none of those between.
 func TestASlowWatcherSkips(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -318,7 +318,7 @@ func TestASlowWatcherSkips(t *testing.T) {
 	})
 }
 
-// The more a scan costs, the seldomer there is one, and the store rests while it is taken.
+// The more expensive scans are, the rarer they are, and the store rests between their parts.
 func TestScansBackOff(t *testing.T) {
 	for _, tt := range []struct {
 		tenants     int
@@ -364,7 +364,9 @@ func TestScansBackOff(t *testing.T) {
 	}
 }
 
-func TestTheStoreIsAway(t *testing.T) {
+// While the store is away, watchers get the error with the last known overview. Scans and tenants
+// follow when it is back.
+func TestWatchersWhileTheStoreIsAway(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		w := begin(t, h, View{Scan: true, Tenant: "acme"})
@@ -394,6 +396,7 @@ func TestTheStoreIsAway(t *testing.T) {
 	})
 }
 
+// The first overview has an error if a part of it cannot be read, and the parts that can be.
 func TestFaultOfOnePartIsReported(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -404,8 +407,7 @@ func TestFaultOfOnePartIsReported(t *testing.T) {
 	})
 }
 
-// An overview that is asked for is as good as that of a watcher, and costs no more when it is asked
-// for often.
+// An overview on request is as fresh as a watcher's, and many requests share one reading.
 func TestOverviews(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -434,8 +436,8 @@ func TestOverviews(t *testing.T) {
 	})
 }
 
-// TestReturningWatcher: a watcher that returns soon, as after a reload of the page, gets the last
-// figures at once. A later one does not.
+// A watcher that returns soon, as after a reload of the page, gets the last figures at once. A
+// later one does not.
 func TestReturningWatcher(t *testing.T) {
 	s := newSource()
 	s.takes = 100 * time.Millisecond
@@ -463,7 +465,8 @@ func TestReturningWatcher(t *testing.T) {
 	})
 }
 
-func TestBoundAndEnd(t *testing.T) {
+// A hub has at most the given number of watchers, and Close ends them all.
+func TestWatchersAreBoundedAndEnded(t *testing.T) {
 	s := newSource()
 	synctest.Test(t, func(t *testing.T) {
 		h := New(s, 2)
@@ -485,7 +488,7 @@ func TestBoundAndEnd(t *testing.T) {
 	})
 }
 
-// Many come and go at once; nothing is left of them.
+// Watchers that come and go concurrently leave nothing behind.
 func TestComingAndGoing(t *testing.T) {
 	s := newSource()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,7 +33,8 @@ func pastOf(h *Hub, name string) []Sample {
 	return samples[:len(samples)-1]
 }
 
-// What is read while nobody watches and nothing happens is little, and nothing of single tenants.
+// While nobody watches and nothing happens, an overview is read every ten seconds, and single
+// tenants are not read again.
 func TestRememberingIsCheap(t *testing.T) {
 	s := newSource()
 	s.set(queue.Totals{Admitted: 7, Tenants: 1}, queue.Brief{Name: "acme", Rate: perSecond})
@@ -61,7 +62,7 @@ func TestRememberingIsCheap(t *testing.T) {
 	})
 }
 
-// A scan takes at most a hundredth of the store's time, however many tenants there are.
+// Scans for the history take at most a hundredth of the store's time, with any number of tenants.
 func TestRememberingManyIsRare(t *testing.T) {
 	s := newSource() // something happens all the time
 	s.tenants, s.takes = 30_000, 9*time.Millisecond
@@ -74,8 +75,7 @@ func TestRememberingManyIsRare(t *testing.T) {
 	})
 }
 
-// TestHistoryIsFinerFromTheFirstJob: from the first job on, samples are as frequent as while
-// somebody watches.
+// From the first job on, samples are as frequent as while somebody watches.
 func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 	s := newSource()
 	s.set(queue.Totals{})
@@ -111,6 +111,8 @@ func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 	})
 }
 
+// While somebody watches, the history keeps a moment a second of what is read anyway. An outage
+// leaves a gap, and old samples are dropped.
 func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -152,7 +154,7 @@ func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 	})
 }
 
-// TestSamplesAgreeWithScans: the samples hold the figures of the scans, in bounded memory.
+// The samples hold the figures of the scans, in bounded memory.
 func TestSamplesAgreeWithScans(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -34,6 +34,7 @@ func indented(text string) string {
 	return "\n        " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n        ")
 }
 
+// Modes, proxies and keys are read, the keys from texts and from files.
 func TestAuthSection(t *testing.T) {
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -73,6 +74,7 @@ auth:
 	}
 }
 
+// Modes are a list without repetition. None excludes the others.
 func TestModes(t *testing.T) {
 	for value, want := range map[string]string{
 		"none": "", "keys": "keys", "keys, guest": "keys guest", "guest,keys": "guest keys",
@@ -93,6 +95,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// A mistake is reported with its field, value and rule, and without secrets.
 func TestAuthProblems(t *testing.T) {
 	const hush = "hunter2hunter2"
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)

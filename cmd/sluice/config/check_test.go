@@ -107,6 +107,7 @@ func TestRouteURLs(t *testing.T) {
 	}
 }
 
+// A mistake in the URL of a route is reported alone, with its source and without passwords.
 func TestRouteURLProblems(t *testing.T) {
 	twins := write(t, "routes: { a-b: { url: \"http://x/\" }, a.b: { url: \"http://x/\" } }\n")
 	fleet := write(t, "routes: { fleet: { asynq: { queue: q } } }\n")
@@ -170,6 +171,7 @@ func TestSuggestions(t *testing.T) {
 		"tenants: { a: { max_wait: 1.5 } }":           "is 1.5s meant?",
 		"retention: { dead: 99999d }":                 "",
 		"tenants: { a: { capacity: 1000000000000 } }": "",
+		"foo: 1": "", // like no key
 	} {
 		_, err := config.Load(config.Sources{File: write(t, route+setting+"\n")})
 		if err == nil {
@@ -185,6 +187,8 @@ func TestSuggestions(t *testing.T) {
 	}
 }
 
+// An unknown variable is reported with a suggestion. Variables of commands and of orchestrators are
+// not reported.
 func TestStrays(t *testing.T) {
 	environ := []string{
 		"SLUICE_WORKER_LEESE=4s", "SLUICE_ROUTES_DEFAULT_URL=http://x/", "SLUICE_ROUTE_URL=http://x/", "SLUICE_REDIS_URI=redis://x", "SLUICE_WORKER_LEASE=4s",

@@ -7,8 +7,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// What is read is legal wherever a server could hold it, and whatever is not is a list of problems
-// that each say something.
+// A file of tenants is read as valid overrides, or refused with problems that each have a field, a
+// value and a rule.
 func FuzzLoadTenants(f *testing.F) {
 	for _, seed := range []string{
 		"tenants: { acme: { rate: 200/s, burst: 5, tier: pro, routes: { login: { rate: 5/m } } } }", "tenants: {}", "", "a: 1", "tenants: { defaults: {} }",

@@ -50,6 +50,7 @@ func mustLoad(t *testing.T, from config.Sources) config.Config {
 	return c
 }
 
+// A file with one route and nothing else has these settings.
 func TestDefaults(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route)})
 	want := config.Config{
@@ -74,7 +75,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A rate without a default may be taken back; one with a default must be a rate.
+// A rate without a default may be unset. A rate with a default must be set.
 func TestEmptyRate(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route+"api: { status_rate: 5/m }\n"), Flags: map[string]string{"api.status_rate": ""}})
 	if got.API.StatusRate != (shaper.Rate{}) {
@@ -88,7 +89,7 @@ func TestEmptyRate(t *testing.T) {
 	}
 }
 
-// A share may be a whole number, and is taken back by an empty flag; a variable is text.
+// A share may be a whole number, and an empty flag unsets it.
 func TestShare(t *testing.T) {
 	for _, c := range []struct {
 		yaml, variable, flag string
@@ -117,6 +118,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// Every section of the file reaches the configuration.
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
@@ -379,6 +381,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// The problems of file, variables and flags are reported together.
 func TestAllProblemsAtOnce(t *testing.T) {
 	_, err := config.Load(config.Sources{
 		File:    write(t, "redis: { url: nonsense }\nworker: { lease: 1, typo: 2 }\ntenants:\n  defaults: { rate: fast, capacity: -4 }\n  acme: { burst: 0 }\n"),
@@ -397,6 +400,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	}
 }
 
+// A flag outranks a variable, a variable the file, the file a preset. An empty variable is unset.
 func TestPrecedence(t *testing.T) {
 	from := config.Sources{Preset: map[string]any{"worker": map[string]any{"concurrency": 2}}}
 	from.File = write(t, route)
@@ -450,6 +454,7 @@ func TestEverySettingEverySource(t *testing.T) {
 	}
 }
 
+// The problem of a file that cannot be read names it.
 func TestMissingFile(t *testing.T) {
 	_, err := config.Load(config.Sources{File: filepath.Join(t.TempDir(), "absent.yaml")})
 	if ps := problems(t, err); len(ps) == 0 || !strings.Contains(ps[0].String(), "absent.yaml: cannot be read: no such file") {
@@ -499,15 +504,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// Of a key that is like none, none is said to be meant.
-func TestNoNearKey(t *testing.T) {
-	_, err := config.Load(config.Sources{File: write(t, "foo: 1\n"+route)})
-	if ps := problems(t, err); len(ps) != 1 || ps[0].String() != "foo: unknown key: must be a setting of this section" {
-		t.Errorf("%v", ps)
-	}
-}
-
-// What is missing may be in a file that cannot be read: then it is not said to be missing.
+// If the file cannot be read, settings that it may hold are not reported as missing.
 func TestUnreadFile(t *testing.T) {
 	for name, file := range map[string]string{"absent": filepath.Join(t.TempDir(), "absent.yaml"), "torn": write(t, "routes: {"), "no mapping": write(t, "- a")} {
 		_, err := config.Load(config.Sources{File: file, Environ: []string{"SLUICE_LOG_LEVEL=loud"}})

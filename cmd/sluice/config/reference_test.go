@@ -19,7 +19,7 @@ const (
 	end   = "<!-- end of settings -->\n"
 )
 
-// TestReferencePage holds the page and the settings together.
+// The tables of docs/configuration.md are those of the settings.
 func TestReferencePage(t *testing.T) {
 	content, err := os.ReadFile(page)
 	if err != nil {
@@ -42,6 +42,7 @@ func TestReferencePage(t *testing.T) {
 	}
 }
 
+// Every setting has a help, a rule, and names that no other setting has.
 func TestSettingsAreComplete(t *testing.T) {
 	seen := map[string]string{}
 	for _, s := range config.Settings() {

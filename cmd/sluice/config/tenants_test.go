@@ -13,6 +13,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// A file of tenants is read as overrides. A name may be a number, and a tenant may have no
+// settings.
 func TestTenantsAlone(t *testing.T) {
 	got, err := config.LoadTenants("--file", write(t, `
 tenants:
@@ -39,8 +41,8 @@ tenants:
 	}
 }
 
-// Names are what is written, also where YAML knows another reading: as a number, an instant,
-// nothing, or by an alias.
+// Names are read as written, also where YAML has another reading: as a number, a time, null or an
+// alias.
 func TestNamesAreTakenAsWritten(t *testing.T) {
 	const names = "0042: {}\n  34: {}\n  1e3: {}\n  0x10: {}\n  1_000: {}\n  1.10: {}\n  2024-01-01: {}\n  ~: {}\n  True: {}\n  !!int 007: {}\n  \"0o7\": {}\n  acme: { routes: { 010: { rate: 5/m } } }\n"
 	want := []string{"0042", "007", "0o7", "0x10", "1.10", "1_000", "1e3", "2024-01-01", "34", "True", "acme", "~"}

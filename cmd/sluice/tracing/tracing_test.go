@@ -26,6 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// The setting outranks the standard variables. An invalid endpoint is refused by its field, without
+// its text.
 func TestEndpoint(t *testing.T) {
 	const base, own = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	for _, tt := range []struct {
@@ -91,8 +93,7 @@ type failing struct{ err error }
 func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
 func (f *failing) Shutdown(context.Context) error                        { return nil }
 
-// TestOneLinePerChange: a collector that is away for long is told of once, and once when it is
-// back.
+// An outage of the collector is logged once when it begins, and once when it ends.
 func TestOneLinePerChange(t *testing.T) {
 	var log journal
 	next := &failing{}
@@ -130,7 +131,7 @@ sluice_trace_spans_total{result="failed"} 6
 	}
 }
 
-// TestCollectorThatHangs: neither a span nor the end waits for it for longer than the grace.
+// A collector that hangs delays no span, and the end by the grace at most.
 func TestCollectorThatHangs(t *testing.T) {
 	asked, end := make(chan struct{}, 1), make(chan struct{})
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -175,6 +176,7 @@ func TestCollectorThatHangs(t *testing.T) {
 	}
 }
 
+// Without an endpoint there are no traces, and the methods of nil work.
 func TestTracingIsOff(t *testing.T) {
 	traces, err := Open(t.Context(), Config{})
 	if traces != nil || err != nil {
@@ -186,8 +188,7 @@ func TestTracingIsOff(t *testing.T) {
 	traces.Close()
 }
 
-// TestOpenRefuses metrics that are registered already.
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRefusesRegisteredMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := Config{Endpoint: "http://127.0.0.1:1", Registerer: registry, Logger: slog.New(slog.DiscardHandler)}
 	first, err := Open(t.Context(), cfg)

@@ -67,7 +67,7 @@ func item(at, outcome string) string {
 	return fmt.Sprintf(`{"at":"2026-03-01T%sZ","cost":1,"route":"a,b","outcome":%q}`, at, outcome)
 }
 
-// TestRecording: what two servers tell becomes one trace in order.
+// The arrivals at two servers become one trace, in order.
 func TestRecording(t *testing.T) {
 	one := telling(t, eventText(0, item("12:00:00.000001", "admitted"), item("12:00:01", "refused"))+eventText(3, item("12:00:04", "admitted")))
 	two := telling(t, eventText(0, item("12:00:02.5", "admitted"))+"event: other\ndata: {}\n\n")
@@ -101,8 +101,7 @@ func TestRecording(t *testing.T) {
 	queuetest.Compare(t, "their span", trace.Span(), 4*time.Second-time.Microsecond)
 }
 
-// TestRecordingOverABreak: a stream that ends is opened again, and it is told that something may be
-// missing.
+// A stream that breaks is opened again, and each break is reported.
 func TestRecordingOverABreak(t *testing.T) {
 	s := telling(t, eventText(0, item("12:00:00", "admitted")), "event: arrivals\ndata: nonsense\n\n", eventText(0, item("12:00:01", "admitted")))
 	var trouble strings.Builder
@@ -130,6 +129,7 @@ func TestRecordingOverABreak(t *testing.T) {
 	queuetest.Contains(t, "what is reported", text, "has ended the stream", "is not valid")
 }
 
+// A recording does not begin without one of its servers, and names it.
 func TestRecordingNeedsAllServers(t *testing.T) {
 	one, two := telling(t, ""), telling(t)
 	r := &recording{tenant: "acme"}
@@ -138,7 +138,7 @@ func TestRecordingNeedsAllServers(t *testing.T) {
 	}
 }
 
-// TestTraceFile: what is too recent waits for what may come before it.
+// An arrival is written when no earlier one can follow any longer.
 func TestTraceFile(t *testing.T) {
 	var out strings.Builder
 	f := newTraceFile(&out)

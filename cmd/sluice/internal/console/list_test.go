@@ -30,6 +30,7 @@ func upToN(n int, asked *[]int) Listed[int] {
 	}
 }
 
+// A list is fetched in pages up to its limit. Where there is more, it ends with the next cursor.
 func TestListing(t *testing.T) {
 	for _, c := range []struct {
 		n     int
@@ -85,6 +86,7 @@ func toJSON(t *testing.T, v any) string {
 	return string(data)
 }
 
+// A limit of 0 is wrong usage. If a page cannot be fetched, the pages before it are printed.
 func TestListingFailures(t *testing.T) {
 	var asked []int
 	if err := upToN(1, &asked).Print(&strings.Builder{}, &strings.Builder{}, ListFlags{}); !errors.As(err, new(UsageError)) {

@@ -22,8 +22,7 @@ func (l heard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAnUpstreamsWordsAreNotLogged: what it sends unasked on an idle connection may be what it was
-// sent.
+// What an upstream sends unasked on an idle connection is not logged: it may repeat a payload.
 func TestAnUpstreamsWordsAreNotLogged(t *testing.T) {
 	said := make(heard, 1)
 	defer func(w io.Writer, flags int) {
@@ -66,7 +65,7 @@ func TestAnUpstreamsWordsAreNotLogged(t *testing.T) {
 	}
 }
 
-// A duration has its unit: nobody reads nanoseconds.
+// A duration is logged with its unit, not in nanoseconds.
 func TestDurationsAreLoggedWithTheirUnits(t *testing.T) {
 	var out bytes.Buffer
 	slog.New(newHandler(&out, "info")).Info("held", "for", 1500*time.Millisecond, "n", 7)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue/queuetest"
 )
 
@@ -35,6 +34,7 @@ func endedAs(state string) func(context.Context, string) (wire.Job, error) {
 	}
 }
 
+// The summary of a burst has the ends of its jobs, their rate and their waits.
 func TestBurst(t *testing.T) {
 	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(10), await: endedAs("succeeded")}
 	s := b.run(t.Context(), io.Discard)
@@ -58,6 +58,7 @@ func TestBurstFullQueueIsNoFailure(t *testing.T) {
 	queuetest.Compare(t, "refusals", s.Refused, map[string]int{queueFull: 6})
 }
 
+// Each of these makes a burst fail. Only a refused or failed submission has an error to explain.
 func TestBurstFailures(t *testing.T) {
 	fail := func(err error) func(context.Context, int) (wire.Job, error) {
 		return func(context.Context, int) (wire.Job, error) { return wire.Job{}, err }
@@ -90,20 +91,5 @@ func TestBurstFailures(t *testing.T) {
 				t.Errorf("the failure to explain is %v: %+v", s.failure, s)
 			}
 		})
-	}
-}
-
-func TestPercentile(t *testing.T) {
-	var sorted []time.Duration
-	if got := console.Percentile(sorted, 0.99); got != 0 {
-		t.Errorf("of nothing: %v", got)
-	}
-	for i := range 200 {
-		sorted = append(sorted, time.Duration(i+1))
-	}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 100, 0.99: 198, 1: 200} {
-		if got := console.Percentile(sorted, q); got != want {
-			t.Errorf("percentile %v: %d, want %d", q, got, want)
-		}
 	}
 }

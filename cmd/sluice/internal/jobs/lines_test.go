@@ -24,6 +24,7 @@ func readLines(t testing.TB, r io.Reader, most int) (lines []line) {
 	}
 }
 
+// Lines are trimmed and keep their numbers. Blank ones are skipped, and long ones have no text.
 func TestLines(t *testing.T) {
 	big := strings.Repeat("x", 200<<10)
 	for _, c := range []struct {
@@ -53,6 +54,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// Any text has the lines that strings.Split finds.
 func FuzzLines(f *testing.F) {
 	f.Add("a\n\n b\r\nccc", 2)
 	f.Add(strings.Repeat(" ", 70000)+"x\n", 10)

@@ -137,7 +137,8 @@ func field(path string) wire.FieldError {
 	return wire.FieldError{Field: path, Kind: "string", Rule: "breaks a rule"}
 }
 
-// What becomes of files, over virtual time.
+// Every line of a file is admitted in order, refused for good or counted as unsent, whatever the
+// server does.
 func TestSubmitFile(t *testing.T) {
 	away := errors.New("connection refused")
 	for _, c := range []struct {
@@ -253,7 +254,7 @@ func TestSubmitFile(t *testing.T) {
 	}
 }
 
-// A run that broke and is repeated submits nothing twice.
+// A run that failed may be repeated: no line is submitted twice.
 func TestSubmitFileAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := numbered(1200) + `{"type":"t","payload":{"n":1201},"idempotency_key":"own"}`
@@ -345,7 +346,7 @@ func FuzzReadSubmission(f *testing.F) {
 	})
 }
 
-// TestSubmitTooMuch: a payload that is too long is said to be that, though what is read of it is no
+// A payload that is too long is refused for its length, although the part that was read is not
 // JSON.
 func TestSubmitTooMuch(t *testing.T) {
 	var out, errs strings.Builder

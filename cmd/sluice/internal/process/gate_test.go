@@ -13,6 +13,8 @@ import (
 	"github.com/7509e464/sluice/queue/queuetest"
 )
 
+// Until the gate opens, /livez answers 200 and the rest 503, with a problem that is documented.
+// Then it forwards everything.
 func TestGate(t *testing.T) {
 	g := newGate()
 	ask := func(path string) *httptest.ResponseRecorder {

@@ -49,7 +49,7 @@ func TestGuardsOfAProcess(t *testing.T) {
 	submit(http.StatusAccepted)
 }
 
-// TestLoginsOfAProcess: 5/m for logins, alone or in batches, and as many orders as one likes.
+// A guard of logins counts those alone and those in batches, and no orders.
 func TestLoginsOfAProcess(t *testing.T) {
 	now := processtest.Start(t, map[string]any{
 		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}, "login": map[string]any{"url": "http://127.0.0.1:9/login"}},

@@ -14,8 +14,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
-// The bounds of the listeners reach them: how often a tenant may read, and how many connections
-// there may be.
+// The settings bound the reads of a tenant and the connections of a listener.
 func TestBoundsOfAProcess(t *testing.T) {
 	now := processtest.Start(t, map[string]any{
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},

@@ -19,8 +19,7 @@ import (
 	"github.com/7509e464/sluice/queue/queuetest"
 )
 
-// Who watches the figures sees the rest of a process that is stopped, and its end: the stream is
-// ended, not cut off.
+// A process that stops ends the streams of figures; it does not cut them off.
 func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	hc := &http.Client{}
 	defer hc.CloseIdleConnections()
@@ -52,8 +51,8 @@ func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	_ = body.Close()
 }
 
-// The whole way of a callback: submission, delivery, and the signed request to a target that is
-// listed.
+// A job's end reaches the listed target of its callback in a signed request. A target that is not
+// listed is refused.
 func TestCallbacksOfAProcess(t *testing.T) {
 	const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 	type received struct {
@@ -121,8 +120,7 @@ func TestCallbacksOfAProcess(t *testing.T) {
 	}
 }
 
-// TestAdminPages: asynqmon and the profiles are there when they are asked for, and only behind the
-// token.
+// asynqmon and the profiles are served where the settings turn them on, and only with the token.
 func TestAdminPages(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		now := processtest.Start(t, map[string]any{

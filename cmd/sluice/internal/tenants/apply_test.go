@@ -65,6 +65,7 @@ func (c *control) revision(name string) int64 {
 	return t.Revision
 }
 
+// diff prints what apply changes. apply makes the changes once, and leaves drains alone.
 func TestDiffAndApply(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -167,6 +168,7 @@ func TestApplyGoesOnAfterARefusal(t *testing.T) {
 	}
 }
 
+// diff --json prints each change with the sources of both values.
 func TestDiffAsJSON(t *testing.T) {
 	c := tiered(t)
 	code, out, _ := c.file("diff", "tenants: { acme: { rate: 200/s, tier: pro } }", "--json")
@@ -188,6 +190,7 @@ func TestDiffAsJSON(t *testing.T) {
 	}
 }
 
+// Wrong usage, a refusal and an outage have their exit codes, and a message with the cause.
 func TestUseOfDiffAndApply(t *testing.T) {
 	c := tiered(t)
 	for _, s := range []struct {
@@ -210,9 +213,9 @@ func TestUseOfDiffAndApply(t *testing.T) {
 	}
 }
 
-// A tenant that others change between the reading and the writing is read anew, and nothing of
-// theirs is overwritten unseen.
-func TestApplyIsNotFasterThanOthers(t *testing.T) {
+// A tenant that changes between the read and the write is read again, so no change is overwritten
+// unseen.
+func TestApplyOverwritesNothingUnseen(t *testing.T) {
 	c := newControl(t, 0)
 	var once sync.Once
 	c.fail = func(r *http.Request) bool {
@@ -241,6 +244,7 @@ func TestApplyIsNotFasterThanOthers(t *testing.T) {
 	queuetest.Compare(t, "the limit of the rate", got.Policy.Rate.Limit, 5)
 }
 
+// An outage ends apply with the number of tenants left. Repeated, it changes those alone.
 func TestApplyStopsWhenTheServerIsAway(t *testing.T) {
 	c := newControl(t, 0)
 	var mu sync.Mutex
@@ -271,6 +275,7 @@ func TestApplyStopsWhenTheServerIsAway(t *testing.T) {
 	}
 }
 
+// side calls its function for every number, until the first error or the end of the context.
 func TestSideBySide(t *testing.T) {
 	broken := errors.New("broken")
 	var mu sync.Mutex
@@ -306,6 +311,7 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
+// set and get print the settings of tenant and routes with their sources. Wrong flags are refused.
 func TestTenantPolicyFlags(t *testing.T) {
 	c := tiered(t)
 	for _, s := range []struct {
@@ -335,6 +341,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 	}
 }
 
+// A replacement needs the current revision. A dry run changes nothing.
 func TestReplaceOfTheClient(t *testing.T) {
 	c := newControl(t, 0)
 	remote, err := client.New(c.url, "", access.HTTPClient(1))

@@ -2,9 +2,7 @@ package tenants
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -76,6 +74,7 @@ func (c *control) run(verb string, flags ...string) (code int, out, errs string)
 	return code, stdout.String(), stderr.String()
 }
 
+// purge and replay handle the jobs that the flags select and no others. A selection must be given.
 func TestSweepCommands(t *testing.T) {
 	const all = "--created-before=2100-01-01T00:00:00Z"
 	for _, c := range []struct {
@@ -138,7 +137,7 @@ func TestSweepCommands(t *testing.T) {
 	}
 }
 
-// What was done before a failure is told, and the same command does the rest.
+// A failure reports what was done before it, and the same command does the rest.
 func TestSweepThatBreaks(t *testing.T) {
 	c := newControl(t, 5)
 	c.queue.SweptMost = 2
@@ -158,6 +157,7 @@ func TestSweepThatBreaks(t *testing.T) {
 	}
 }
 
+// The question before a purge names every part of the selection.
 func TestFilterText(t *testing.T) {
 	for _, c := range []struct {
 		filter wire.Filter
@@ -173,25 +173,7 @@ func TestFilterText(t *testing.T) {
 	}
 }
 
-func TestConfirm(t *testing.T) {
-	for answer, want := range map[string]error{"y\n": nil, "YES\n": nil, " y": nil, "n\n": console.ErrReported, "\n": console.ErrReported, "": console.ErrReported, "yessir\n": console.ErrReported} {
-		var errs bytes.Buffer
-		a := &console.App{Ctx: t.Context(), Stdio: console.Stdio{In: strings.NewReader(answer), Err: &errs}}
-		if err := a.Confirm("Sure? "); err != want || !strings.HasPrefix(errs.String(), "Sure? ") {
-			t.Errorf("%q: %v, %s", answer, err, errs.String())
-		}
-	}
-	var errs bytes.Buffer
-	in, out := io.Pipe()
-	defer out.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	a := &console.App{Ctx: ctx, Stdio: console.Stdio{In: in, Err: &errs}}
-	if err := a.Confirm("Sure? "); err != console.ErrReported || !strings.Contains(errs.String(), "Nothing was changed.") {
-		t.Errorf("%v, %s", err, errs.String())
-	}
-}
-
+// The history lists the changes, the latest first, with revision, actor, reason and values.
 func TestHistoryCommand(t *testing.T) {
 	c := newControl(t, 0)
 	code, out, errs := c.run("history")
@@ -226,7 +208,8 @@ func TestHistoryCommand(t *testing.T) {
 	}
 }
 
-func TestRatesInTheHistory(t *testing.T) {
+// The text of a change has both values of each setting. A value of 0 differs from none.
+func TestChangeText(t *testing.T) {
 	paces := []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 100}}
 	for _, c := range []struct {
 		before, after wire.Overrides

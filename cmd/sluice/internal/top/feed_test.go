@@ -93,6 +93,7 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	return told, err
 }
 
+// A stream that breaks is opened again after growing pauses, one of another view at once.
 func TestFeedConnectsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, err := runFeed(t, 0, func(n int) (eventStream, error) {
@@ -120,6 +121,8 @@ func TestFeedConnectsAgain(t *testing.T) {
 	})
 }
 
+// The feed ends if the first stream fails, if the server refuses it, or after an outage beyond its
+// patience.
 func TestFeedGivesUp(t *testing.T) {
 	refused := &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: http.StatusUnauthorized}}
 	starting := &client.Error{Problem: wire.Problem{Status: http.StatusServiceUnavailable}}
@@ -163,7 +166,7 @@ func TestFeedGivesUp(t *testing.T) {
 	}
 }
 
-// The whole command against a server: what is asked, the lines, and the exit codes.
+// The command requests its view, prints the lines, and has the exit code of its outcome.
 func TestTopCommand(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer s3cret" {

@@ -161,6 +161,7 @@ func (w *topWorld) foot() string {
 // Frames in a readable form; -update writes them anew.
 var update = flag.Bool("update", false, "write the frames of testdata anew")
 
+// The screens are those of testdata.
 func TestTopFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		width, height int
@@ -223,8 +224,8 @@ func TestTopFitsEveryScreen(t *testing.T) {
 	}
 }
 
-// Every change is asked for, says what it changes, and is made once, of the tenant that was asked
-// about.
+// A change is made after a question that says what it changes: once, and of the tenant in the
+// question.
 func TestTopChanges(t *testing.T) {
 	w := newTopWorld(t, 100, 24)
 	w.keys("+")
@@ -284,8 +285,8 @@ func TestTopChanges(t *testing.T) {
 	}
 }
 
-// Further rates are part of what an effective rate is compared with, and what waits is not foretold
-// by the first rate alone.
+// An effective rate is compared with the strictest rate. The time until a queue is empty is
+// predicted only if the first rate alone decides.
 func TestTopFurtherRates(t *testing.T) {
 	w := newTopWorld(t, 140, 30)
 	day := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
@@ -324,6 +325,7 @@ func TestTopFurtherRates(t *testing.T) {
 	says(w.foot(), "Its jobs (600 wait) leave at their rates.") // a route has one of its own
 }
 
+// Keys choose the tenant, the order and the search of the view. In a search, keys are text.
 func TestTopRequestsViews(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	w.pass(2, 30)
@@ -401,6 +403,7 @@ func TestTopPlainText(t *testing.T) {
 	}
 }
 
+// Totals become rates, one point a second. A restart and a long gap begin anew.
 func TestTrack(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -434,6 +437,7 @@ func TestTrack(t *testing.T) {
 	}
 }
 
+// Steps go up and down through round rates, and change the period where the limit is 1.
 func TestRateSteps(t *testing.T) {
 	second, minute, day := int64(1000), int64(60_000), int64(86_400_000)
 	for _, c := range []struct{ rate, faster, slower wire.Rate }{
@@ -455,14 +459,9 @@ func TestRateSteps(t *testing.T) {
 	}
 }
 
-func TestTopTexts(t *testing.T) {
+// Names, gauges and sparklines fill their cells exactly.
+func TestTopCells(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{console.Count(0), "0"}, {console.Count(999), "999"}, {console.Count(1000), "1,000"}, {console.Count(-1234567), "-1,234,567"},
-		{console.Short(0), "0"}, {console.Short(0.004), "0"}, {console.Short(0.25), "0.25"}, {console.Short(12.34), "12.3"}, {console.Short(99.97), "100"}, {console.Short(9999), "9999"}, {console.Short(12345), "12.3k"},
-		{console.Short(345678), "346k"}, {console.Short(1.25e6), "1.2M"}, {console.Short(7e9), "7G"}, {console.Short(7e14), "7e+14"},
-		{console.BytesText(0), "0 B"}, {console.BytesText(1000), "0.98 KiB"}, {console.BytesText(5 << 30), "5 GiB"},
-		{console.SpanText(0), "0ms"}, {console.SpanText(0.9996), "1.00s"}, {console.SpanText(2.046), "2.05s"}, {console.SpanText(99.96), "1m40s"}, {console.SpanText(3599.4), "59m59s"}, {console.SpanText(7300), "2h02m"},
-		{console.SpanText(86400 * 12), "12d"}, {console.SpanText(math.Inf(1)), "11574d"},
 		{left("日本商店", 5), "日本…"}, {left("ab", 4), "ab  "}, {right("ab", 4), "  ab"}, {right("abcdef", 4), "abc…"},
 		{gauge(0, 4), "    "}, {gauge(0.001, 4), "▏   "}, {gauge(0.5, 4), "██  "}, {gauge(0.999, 4), "███▉"}, {gauge(1, 4), "████"}, {gauge(9, 4), "████"},
 		{spark([]float64{0, 1, 50, 100, 200}, 6, 100), " ▁▂▅██"}, {spark(nil, 3, 0), "   "}, {spark([]float64{1, 2, 3}, 2, 3), "▆█"},
@@ -473,7 +472,7 @@ func TestTopTexts(t *testing.T) {
 	}
 }
 
-// A got is printed with each table but the first, which has no rates.
+// Each table of tenants after the first prints lines with rates, or one value as JSON.
 func TestTopLines(t *testing.T) {
 	want := "12:00:02 all: tenants 2 depth 5615 running 24 in 466/s out 200/s refused 128/s workers 2 lateness_p99 1.2ms store ok\n" +
 		"12:00:02 acme: rate 200/s by rate depth 4895/5000 running 2 in 456/s out 200/s refused 128/s oldest 24.9s\n" +
@@ -534,8 +533,7 @@ func TestTopLines(t *testing.T) {
 	}
 }
 
-// The history of the stream is drawn at once, and samples already shown are not
-// drawn twice.
+// The history of the stream is drawn at once. A sample that is shown is not drawn again.
 func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	var past historyNews
