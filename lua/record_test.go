@@ -67,7 +67,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		decisions, err := call.Decode(values)
 		if err != nil || decisions[0].Outcome != shaper.Admitted {
-			t.Fatalf("%+v, %v", decisions, err)
+			t.Fatalf("%v, the decisions are %+v, want admitted", err, decisions)
 		}
 		raw, err := e.Get(t.Context(), shard.Job("id")).Bytes()
 		if err != nil {

@@ -107,8 +107,9 @@ func TestSessions(t *testing.T) {
 		s, elsewhere := process(token), process(token)
 		at := with(&http.Cookie{Name: "x"})
 		c, second := s.begin(at), s.begin(at)
-		if c.Value == second.Value || c.Name != "sluice_session_8081" {
-			t.Errorf("%v, %v", c, second)
+		queuetest.Compare(t, "the name of the cookie", c.Name, "sluice_session_8081")
+		if c.Value == second.Value {
+			t.Errorf("two sessions have the cookie %v", c)
 		}
 		for id := range store.ends {
 			if strings.Contains(fmt.Sprintf("%x", id), c.Value) {
@@ -147,7 +148,7 @@ func TestLogoutEndsTheSession(t *testing.T) {
 			t.Fatal("it does not hold elsewhere")
 		}
 		if gone := s.end(with(c)); gone.MaxAge >= 0 {
-			t.Errorf("%v", gone)
+			t.Errorf("the cookie becomes %v, want it to be deleted", gone)
 		}
 		if s.of(with(c)) || !s.of(with(other)) {
 			t.Error("the copy opens, or another session does not")

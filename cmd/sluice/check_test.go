@@ -50,7 +50,8 @@ func TestCheckCommand(t *testing.T) {
 	if err := e.Client().Del(t.Context(), keys.Queue("acme/default")).Err(); err != nil {
 		t.Fatal(err)
 	}
-	queuetest.Contains(t, "the report of a deleted queue", check(command.ExitFailed), "unindexed: 1 (", "job:", "sluice check --repair")
+	queuetest.Contains(t, "the report of a deleted queue", check(command.ExitFailed), "unindexed: 1 (",
+		"job:", "sluice check --repair")
 	var report checkReport
 	text, _, _ := strings.Cut(check(command.ExitFailed, "--repair", "--json"), "Repaired.")
 	if err := json.Unmarshal([]byte(text), &report); err != nil {

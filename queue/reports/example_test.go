@@ -32,7 +32,8 @@ func Example() {
 	workers, err := store.Workers(ctx)
 	load := workers.Routes["default"]
 	fmt.Println("live:", workers.Live, err)
-	fmt.Println("99 % of", workers.Lateness.Sum(), "departures late by at most", workers.Lateness.Quantile(0.99))
+	fmt.Println("99 % of", workers.Lateness.Sum(), "departures late by at most",
+		workers.Lateness.Quantile(0.99))
 	fmt.Println("default:", load.InFlight, "in flight,", load.Failed, "of", load.Ended, "failed")
 	// Output:
 	// live: 1 <nil>

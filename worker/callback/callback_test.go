@@ -73,7 +73,7 @@ func TestWithoutSecretsNothingIsSigned(t *testing.T) {
 		b.handOver(s, completion(shaper.Dead, 1))
 		b.pass(3 * time.Second)
 		if calls := b.got(); len(calls) != 1 || calls[0].header["Webhook-Signature"] != nil {
-			t.Errorf("%+v", calls)
+			t.Errorf("the requests are %+v, want one without a signature", calls)
 		}
 	})
 }

@@ -264,9 +264,9 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	keep(t, p, "confirmation")
 	confirm()
 	must(t, p.WaitText(".headline .pill", "paused"))
-	if now := tenantOf(t, name); !now.Paused || now.Reason != "their warehouse is closed" {
-		t.Errorf("%+v", now)
-	}
+	now := tenantOf(t, name)
+	queuetest.Compare(t, "it is paused", now.Paused, true)
+	queuetest.Compare(t, "the reason", now.Reason, "their warehouse is closed")
 	must(t, p.WaitText(".lane-head .value", "0/s"))
 	press("Resume", "Resume switch?")
 	confirm()
@@ -285,7 +285,8 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	must(t, p.Wait(`[...document.querySelectorAll(".lane-head .value")][2].textContent === "0"`))
 	press("Resume", "Resume switch?")
 	confirm()
-	queuetest.Compare(t, "the tenant", queuetest.Only(tenantOf(t, name), "Draining", "Paused", "Depth"), wire.Tenant{})
+	queuetest.Compare(t, "the tenant", queuetest.Only(tenantOf(t, name), "Draining", "Paused", "Depth"),
+		wire.Tenant{})
 }
 
 // Every view has the same number of dead letters. Each shows why it died, and is replayed alone or
@@ -422,9 +423,7 @@ func TestSubmitting(t *testing.T) {
 	must(t, p.Fill("#submit-many", "7"))
 	must(t, p.Click("section[aria-labelledby=submit-title] .primary"))
 	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "7 jobs admitted"))
-	if now := tenantOf(t, "tries"); now.Admitted != 7 {
-		t.Errorf("%+v", now)
-	}
+	queuetest.Compare(t, "admitted jobs", tenantOf(t, "tries").Admitted, 7)
 	eval[bool](t, p, `(document.querySelector("#submit-payload").value = "{", true)`)
 	must(t, p.Click("section[aria-labelledby=submit-title] .primary"))
 	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "not JSON"))

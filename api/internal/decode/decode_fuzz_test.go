@@ -56,7 +56,8 @@ func FuzzSubmission(f *testing.F) {
 			t.Errorf("%q is taken with the type %q", body, got.Type)
 		}
 		if got.DelayMS < 0 || got.MaxWaitMS < 0 {
-			t.Errorf("%q is taken with a delay of %d ms and a max wait of %d ms", body, got.DelayMS, got.MaxWaitMS)
+			t.Errorf("%q is taken with a delay of %d ms and a max wait of %d ms", body, got.DelayMS,
+				got.MaxWaitMS)
 		}
 		if got.Cost < 0 || got.Cost > shaper.MaxCost {
 			t.Errorf("%q is taken with the cost %d, want 0 to %d", body, got.Cost, shaper.MaxCost)

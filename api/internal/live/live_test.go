@@ -273,7 +273,8 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 		detailed := begin(t, h, View{Tenant: "acme"})
 		pass(5 * time.Second)
 		queuetest.Compare(t, "the news of a plain watch", parts(plain.Take()), []string{"overview"})
-		queuetest.Compare(t, "the news of a watch of all tenants", parts(counting.Take()), []string{"overview", "scan"})
+		queuetest.Compare(t, "the news of a watch of all tenants", parts(counting.Take()),
+			[]string{"overview", "scan"})
 		news := detailed.Take()
 		queuetest.Compare(t, "the news of a watch of one tenant", parts(news), []string{"overview", "tenant"})
 		if news.Tenant != nil {
@@ -413,7 +414,7 @@ func TestOverviews(t *testing.T) {
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		for range 100 {
 			if o := h.Overview(t.Context()); o.Err != nil || o.Workers.Live != 2 {
-				t.Fatalf("%+v", o)
+				t.Fatalf("the overview is %+v, want two live workers and no error", o)
 			}
 			pass(10 * time.Millisecond)
 		}

@@ -95,11 +95,13 @@ func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 		if n := len(past) - since; since < 0 || n < 20 {
 			t.Fatalf("%d moments since the first job, want at least 20", n)
 		}
-		queuetest.Compare(t, "the first moment with a job", queuetest.Only(past[since], "At", "Depth"), Moment{At: began, Depth: 20})
+		queuetest.Compare(t, "the first moment with a job", queuetest.Only(past[since], "At", "Depth"),
+			Moment{At: began, Depth: 20})
 		samples := pastOf(h, "acme")
 		first := slices.IndexFunc(samples, func(l Sample) bool { return l.Admitted > 0 })
 		if first < 1 || len(samples)-first != 4 {
-			t.Fatalf("sample %d of %d is the first with a job, want 4 from it on, and one before it", first, len(samples))
+			t.Fatalf("sample %d of %d is the first with a job, want 4 from it on, and one before it",
+				first, len(samples))
 		}
 		queuetest.Compare(t, "the time of the first sample with a job", samples[first].At, began)
 		if n := samples[len(samples)-1].Departed; n < 14 {
@@ -125,7 +127,8 @@ func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 		if samples := pastOf(h, "t0"); len(samples) != 3 || s.count("scan") > 11 {
 			t.Errorf("%d samples of %d scans", len(samples), s.count("scan"))
 		}
-		queuetest.Compare(t, "the dead letters, known from the scan", h.Overview(t.Context()).Dead, new(int64))
+		queuetest.Compare(t, "the dead letters, known from the scan", h.Overview(t.Context()).Dead,
+			new(int64))
 		if n := s.count("dead letters"); n > 1 {
 			t.Errorf("the dead letters are counted %d times besides the scan, want at most once", n)
 		}
@@ -221,7 +224,8 @@ func TestSamplesAgreeWithScans(t *testing.T) {
 				t.Fatalf("%d instants, want at most %d, that of each scan", len(l.instants), len(all))
 			}
 			if l.count < most/2 && len(l.instants) != len(all) {
-				t.Fatalf("%d instants with only %d samples, want %d, that of each scan", len(l.instants), l.count, len(all))
+				t.Fatalf("%d instants with only %d samples, want %d, that of each scan",
+					len(l.instants), l.count, len(all))
 			}
 			told := all[len(all)-len(l.instants):]
 			for _, name := range names {

@@ -78,9 +78,7 @@ func TestDefaults(t *testing.T) {
 // A rate without a default may be unset. A rate with a default must be set.
 func TestEmptyRate(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route+"api: { status_rate: 5/m }\n"), Flags: map[string]string{"api.status_rate": ""}})
-	if got.API.StatusRate != (shaper.Rate{}) {
-		t.Errorf("%v", got.API.StatusRate)
-	}
+	queuetest.Compare(t, "api.status_rate", got.API.StatusRate, shaper.Rate{})
 	for _, yaml := range []string{"api: { status_rate: 5 }\n", "api: { status_rate: 0/s }\n", "tenants: { defaults: { rate: \"\" } }\n", "api: { max_connections: 0 }\n"} {
 		_, err := config.Load(config.Sources{File: write(t, route+yaml)})
 		if len(problems(t, err)) != 1 {
@@ -512,6 +510,7 @@ func TestUnreadFile(t *testing.T) {
 		for _, p := range problems(t, err) {
 			fields = append(fields, p.Field)
 		}
-		queuetest.Compare(t, "the fields with problems, the file being "+name, fields, []string{"--config", "log.level (SLUICE_LOG_LEVEL)"})
+		queuetest.Compare(t, "the fields with problems, the file being "+name, fields,
+			[]string{"--config", "log.level (SLUICE_LOG_LEVEL)"})
 	}
 }

@@ -37,7 +37,7 @@ tenants:
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if got, err := config.LoadTenants("--file", write(t, "tenants: {}")); len(got) != 0 || err != nil {
-		t.Errorf("%v %v", got, err)
+		t.Errorf("no tenants are read as %v, %v", got, err)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestNamesAreTakenAsWritten(t *testing.T) {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if len(got["acme"].Routes) != 1 || got["acme"].Routes["010"].Rate == nil {
-		t.Errorf("%+v", got["acme"])
+		t.Errorf("acme is %+v, want a rate of the route 010 alone", got["acme"])
 	}
 	c := mustLoad(t, config.Sources{File: write(t, strings.Replace(route, "routes: {", "routes: { 010: { url: \"http://127.0.0.1:9000/\" },", 1)+"\ntenants:\n  "+names)})
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(c.Tenants.Named))); diff != "" || c.Routes["010"].URL == "" {
@@ -113,6 +113,6 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 	}
 	_, err := config.LoadTenants("--file", t.TempDir()+"/none.yaml")
 	if ps := problems(t, err); len(ps) != 1 || !strings.Contains(ps[0].Rule, "cannot be read: no such file") {
-		t.Errorf("%v", err)
+		t.Errorf("a file that is not there: %v", err)
 	}
 }

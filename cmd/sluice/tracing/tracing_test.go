@@ -172,7 +172,7 @@ func TestCollectorThatHangs(t *testing.T) {
 		t.Errorf("the end took %v", took)
 	}
 	if text := log.String(); strings.Count(text, "the last traces were not sent") != 1 {
-		t.Errorf("%s", text)
+		t.Errorf("the log is %s, want that the last traces were not sent, once", text)
 	}
 }
 

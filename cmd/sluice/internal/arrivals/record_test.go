@@ -118,7 +118,7 @@ func TestRecordingOverABreak(t *testing.T) {
 	}()
 	for range 2 {
 		if came := <-r.came; len(came.Items) != 1 {
-			t.Errorf("%+v", came)
+			t.Errorf("an event has the arrivals %+v, want one", came.Items)
 		}
 	}
 	cancel()
@@ -134,7 +134,7 @@ func TestRecordingNeedsAllServers(t *testing.T) {
 	one, two := telling(t, ""), telling(t)
 	r := &recording{tenant: "acme"}
 	if _, err := r.connect(t.Context(), []server{one, two}); err == nil || !strings.Contains(err.Error(), two.address) {
-		t.Errorf("%v", err)
+		t.Errorf("%v, want an error that names %s", err, two.address)
 	}
 }
 

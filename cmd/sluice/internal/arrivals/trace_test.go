@@ -49,7 +49,7 @@ func TestWriteFileNamesTheFailure(t *testing.T) {
 	failure := errors.New("no more paper")
 	fails := func(io.Writer) error { return failure }
 	if err := writeFile(filepath.Join(t.TempDir(), "a"), fails); !errors.Is(err, failure) {
-		t.Errorf("%v", err)
+		t.Errorf("%v, want %v", err, failure)
 	}
 	if err := writeFile(filepath.Join(t.TempDir(), "absent", "a"), fails); err == nil || errors.Is(err, failure) {
 		t.Errorf("a directory that is not there: %v", err)

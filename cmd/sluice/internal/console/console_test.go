@@ -15,7 +15,7 @@ func TestWorkCanBeInterrupted(t *testing.T) {
 	a := &App{Ctx: ctx}
 	failure, leave := errors.New("no"), make(chan struct{})
 	if err := a.Interruptible(func(*App) error { return failure }); !errors.Is(err, failure) {
-		t.Errorf("%v", err)
+		t.Errorf("%v, want %v", err, failure)
 	}
 	if err := a.Interruptible(func(*App) error { cancel(); <-leave; return nil }); err == nil {
 		t.Error("it went on")
@@ -39,6 +39,6 @@ func TestConfirm(t *testing.T) {
 	cancel()
 	a := &App{Ctx: ctx, Stdio: Stdio{In: in, Err: &errs}}
 	if err := a.Confirm("Sure? "); err != ErrReported || !strings.Contains(errs.String(), "Nothing was changed.") {
-		t.Errorf("%v, %s", err, errs.String())
+		t.Errorf("interrupted: %v, want %v and a note: %s", err, ErrReported, errs.String())
 	}
 }

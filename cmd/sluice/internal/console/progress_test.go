@@ -24,12 +24,13 @@ func TestLongWorkIsWatched(t *testing.T) {
 			watch(i)
 		}
 		if end(); log.String() != c.want {
-			t.Errorf("%s: %q", c.name, log.String())
+			t.Errorf("%s: %q, want %q", c.name, log.String(), c.want)
 		}
 	}
 	var log bytes.Buffer
 	watch, _ := (&App{Stdio: Stdio{Err: &log}}).WatchSteps("rates tried", -1, true)
-	if watch(20); log.String() != "rates tried 20\n" {
-		t.Errorf("%q", log.String())
+	want := "rates tried 20\n"
+	if watch(20); log.String() != want {
+		t.Errorf("20 steps: %q, want %q", log.String(), want)
 	}
 }

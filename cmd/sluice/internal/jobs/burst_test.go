@@ -43,7 +43,8 @@ func TestBurst(t *testing.T) {
 	queuetest.Compare(t, "ends", s.Ended, map[string]int{"succeeded": 10})
 	queuetest.Compare(t, "all jobs were followed", s.Followed, true)
 	queuetest.Compare(t, "departures a second", s.DepartureS, 10)
-	queuetest.Compare(t, "median and 99th percentile of the waits", []int64{s.WaitP50MS, s.WaitP99MS}, []int64{500, 1000})
+	queuetest.Compare(t, "median and 99th percentile of the waits", []int64{s.WaitP50MS, s.WaitP99MS},
+		[]int64{500, 1000})
 	var text strings.Builder
 	if err := s.print(&text); err != nil || !strings.Contains(text.String(), "10.00/s") {
 		t.Errorf("printed %q, %v", text.String(), err)

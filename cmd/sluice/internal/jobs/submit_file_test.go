@@ -236,7 +236,8 @@ func TestSubmitFile(t *testing.T) {
 				if c.want.Refused == nil {
 					c.want.Refused = map[string]int{}
 				}
-				queuetest.Compare(t, "the summary", queuetest.Only(got, "Lines", "Admitted", "Replayed", "Refused", "Unsent"), c.want)
+				queuetest.Compare(t, "the summary",
+					queuetest.Only(got, "Lines", "Admitted", "Replayed", "Refused", "Unsent"), c.want)
 				if c.sizes != nil && !slices.Equal(in.sizes, c.sizes) {
 					t.Errorf("requests of %v, want %v", in.sizes, c.sizes)
 				}
@@ -265,7 +266,7 @@ func TestSubmitFileAgain(t *testing.T) {
 			return nil
 		}}
 		if s := in.feed(strings.NewReader(text)).run(t.Context()); s.ok() || s.Admitted != 1000 {
-			t.Fatalf("%+v", s)
+			t.Fatalf("the first run: %+v, want a failure with 1000 admitted", s)
 		}
 		keys := in.keys
 		f := in.feed(strings.NewReader(text))
@@ -300,7 +301,8 @@ func TestSubmitFileOfASlowWriter(t *testing.T) {
 		}()
 		s := f.run(ctx)
 		queuetest.Compare(t, "it went well", s.ok(), false)
-		queuetest.Compare(t, "the summary", queuetest.Only(s, "Admitted", "Error"), feedSummary{Admitted: 3, Error: "interrupted"})
+		queuetest.Compare(t, "the summary", queuetest.Only(s, "Admitted", "Error"),
+			feedSummary{Admitted: 3, Error: "interrupted"})
 		queuetest.Compare(t, "the sizes of the requests", in.sizes, []int{1, 1, 1})
 		var text strings.Builder
 		s.explain(&text)

@@ -28,7 +28,8 @@ func TestGate(t *testing.T) {
 	for _, path := range []string{"/readyz", "/v1/jobs/x"} {
 		w := ask(path)
 		queuetest.Compare(t, path+" before: the status", w.Code, http.StatusServiceUnavailable)
-		queuetest.Compare(t, path+" before: the Content-Type", w.Header().Get("Content-Type"), "application/problem+json")
+		queuetest.Compare(t, path+" before: the Content-Type", w.Header().Get("Content-Type"),
+			"application/problem+json")
 		if w.Header().Get("Retry-After") == "" {
 			t.Errorf("%s before: there is no Retry-After", path)
 		}

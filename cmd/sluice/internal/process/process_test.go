@@ -113,7 +113,8 @@ func TestCallbacksOfAProcess(t *testing.T) {
 		t.Fatalf("the callback is %s: %v", call.body, err)
 	}
 	queuetest.Compare(t, "the type of the event", event.Type, "job.succeeded")
-	queuetest.Compare(t, "its job", queuetest.Only(event.Data, "ID", "State"), wire.Job{ID: got.Job.ID, State: "succeeded"})
+	queuetest.Compare(t, "its job", queuetest.Only(event.Data, "ID", "State"),
+		wire.Job{ID: got.Job.ID, State: "succeeded"})
 	queuetest.Compare(t, "its time, beside the end of the job", event.Timestamp, event.Data.Finished)
 	if id := call.header.Get("webhook-id"); !strings.HasPrefix(id, got.Job.ID+":") {
 		t.Errorf("webhook-id %q", id)
@@ -154,7 +155,8 @@ func TestAdminPages(t *testing.T) {
 			}
 			status, format, body := ask(c.path, "0123456789abcdef")
 			if !on {
-				queuetest.Compare(t, "the status of "+c.path+" although it is off", status, http.StatusNotFound)
+				queuetest.Compare(t, "the status of "+c.path+" although it is off", status,
+					http.StatusNotFound)
 				continue
 			}
 			queuetest.Compare(t, "the status of "+c.path, status, http.StatusOK)

@@ -68,7 +68,8 @@ func TestOperatorAtAProcess(t *testing.T) {
 	queuetest.Compare(t, "the job", queuetest.Only(job, "Payload", "PayloadBytes", "Position"),
 		wire.JobDetail{Job: wire.Job{Position: 1}, Payload: []byte(`{"sku":1}`), PayloadBytes: 10})
 	var page wire.JobList
-	queuetest.Compare(t, "the status of the list", a.ask("GET", jobs+"?state=queued", "", &page), http.StatusOK)
+	queuetest.Compare(t, "the status of the list", a.ask("GET", jobs+"?state=queued", "", &page),
+		http.StatusOK)
 	if len(page.Items) != 1 || page.Items[0].ID != job.ID {
 		t.Errorf("the list is %+v, want the job %s alone", page.Items, job.ID)
 	}
@@ -76,7 +77,8 @@ func TestOperatorAtAProcess(t *testing.T) {
 		t.Errorf("cancel: %d %+v", got, job)
 	}
 	var ended wire.JobDetail
-	queuetest.Compare(t, "the status of a read when it has ended", a.ask("GET", jobs+"/"+job.ID, "", &ended), http.StatusOK)
+	queuetest.Compare(t, "the status of a read when it has ended",
+		a.ask("GET", jobs+"/"+job.ID, "", &ended), http.StatusOK)
 	queuetest.Compare(t, "its payload", queuetest.Only(ended, "Payload", "PayloadBytes"), wire.JobDetail{})
 	if got := a.ask("POST", now.API.String()+"/v1/jobs", `{"type":"t","payload":1}`, nil); got != http.StatusUnauthorized {
 		t.Errorf("a client without a key: %d", got)
@@ -99,7 +101,8 @@ func TestOperatorAtAProcess(t *testing.T) {
 		t.Errorf("pause: %d", got)
 	}
 	var again wire.JobDetail
-	queuetest.Compare(t, "the status of the replay", a.ask("POST", jobs+"/"+job.ID+"/replay", "", &again), http.StatusAccepted)
+	queuetest.Compare(t, "the status of the replay",
+		a.ask("POST", jobs+"/"+job.ID+"/replay", "", &again), http.StatusAccepted)
 	queuetest.Compare(t, "the job that it returns", queuetest.Only(again, "ID", "State"),
 		wire.JobDetail{Job: wire.Job{ID: job.ID, State: "queued"}})
 }

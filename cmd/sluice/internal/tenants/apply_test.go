@@ -134,7 +134,8 @@ func TestDiffAndApply(t *testing.T) {
 			if code, out, errs := with.file("apply", file, c.flags...); code != command.ExitOK || !strings.HasPrefix(out, "changed  0\n") {
 				t.Errorf("again: exit code %d\n%s%s", code, out, errs)
 			}
-			queuetest.Compare(t, "the revision after it was applied again", with.revision("acme"), acme.Revision)
+			queuetest.Compare(t, "the revision after it was applied again", with.revision("acme"),
+				acme.Revision)
 		})
 	}
 }
@@ -183,7 +184,7 @@ func TestDiffAsJSON(t *testing.T) {
 	text, err := json.Marshal(got.Tenants[0].Changes[1])
 	want := `{"setting":"rate","from":{"value":{"limit":10,"period_ms":1000},"source":"default"},"to":{"value":{"limit":200,"period_ms":1000},"source":"api"}}`
 	if err != nil || string(text) != want {
-		t.Errorf("%s %v", text, err)
+		t.Errorf("%v, the change is\n%s, want\n%s", err, text, want)
 	}
 	if _, out, _ := c.file("diff", "tenants: {}", "--json"); out != "{\n  \"tenants\": [],\n  \"equal\": 0\n}\n" {
 		t.Errorf("nothing: %s", out)
@@ -358,6 +359,6 @@ func TestReplaceOfTheClient(t *testing.T) {
 	queuetest.Compare(t, "the tenant of a dry run", got.Tenant, "a/b")
 	queuetest.Compare(t, "its revision", got.Revision, 0)
 	if got, err := remote.Replace(t.Context(), "a/b", client.Replacement{}); err != nil || got.Revision != 1 {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("%v, %+v, want the revision 1", err, got)
 	}
 }

@@ -190,7 +190,7 @@ func TestHistoryCommand(t *testing.T) {
 	code, out, errs = c.run("history")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if code != command.ExitOK || len(lines) != 6 {
-		t.Fatalf("%d %s %s", code, out, errs)
+		t.Fatalf("exit code %d, want %d and 6 lines\n%s%s", code, command.ExitOK, out, errs)
 	}
 	for i, want := range [][]string{
 		{"AT", "REVISION", "BY", "REASON", "CHANGE"}, {" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining true → -"},
@@ -204,7 +204,7 @@ func TestHistoryCommand(t *testing.T) {
 		}
 	}
 	if code, out, _ := c.run("history", "--json"); code != command.ExitOK || !strings.Contains(out, `"reason": "black friday"`) {
-		t.Errorf("%d %s", code, out)
+		t.Errorf("with --json: exit code %d, want %d and the reason\n%s", code, command.ExitOK, out)
 	}
 }
 

@@ -229,22 +229,16 @@ func TestTopFitsEveryScreen(t *testing.T) {
 func TestTopChanges(t *testing.T) {
 	w := newTopWorld(t, 100, 24)
 	w.keys("+")
-	if !strings.Contains(w.foot(), "no tenant is chosen") {
-		t.Error(w.foot())
-	}
+	queuetest.Contains(t, "the screen", w.foot(), "no tenant is chosen")
 	w.pass(3, 5)
 
 	w.keys("p")
-	if got := w.foot(); len(w.changes) != 0 || !strings.Contains(got, "Pause acme? Its jobs stop leaving (4,883 wait)") {
-		t.Error(got, w.changes)
-	}
+	queuetest.Contains(t, "the screen", w.foot(), "Pause acme? Its jobs stop leaving (4,883 wait)")
 	w.keys("n")
-	if len(w.changes) != 0 || !strings.Contains(w.foot(), "cancelled: nothing was changed") {
-		t.Error(w.foot(), w.changes)
-	}
+	queuetest.Contains(t, "the screen", w.foot(), "cancelled: nothing was changed")
 	w.keys("p", "enter") // a key that is hit by habit is no yes
 	if len(w.changes) != 0 {
-		t.Error(w.changes)
+		t.Errorf("the changes are %+v, want none", w.changes)
 	}
 	w.keys("py")
 	if len(w.changes) != 1 || w.changes[0].tenant != "acme" || w.changes[0].action != "pause" {
@@ -252,15 +246,13 @@ func TestTopChanges(t *testing.T) {
 	}
 	queuetest.Contains(t, "the screen", w.foot(), "acme is paused (revision 8)")
 	w.keys("r")
-	if got := w.foot(); !strings.Contains(got, "Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.") {
-		t.Error(got)
-	}
+	queuetest.Contains(t, "the screen", w.foot(),
+		"Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.")
 	w.keys("y")
 
 	w.keys("++-")
-	if got := w.foot(); !strings.Contains(got, "from 200/s to 250/s? Then the waiting jobs (4,883) leave in 19.5s.") {
-		t.Error(got)
-	}
+	queuetest.Contains(t, "the screen", w.foot(),
+		"from 200/s to 250/s? Then the waiting jobs (4,883) leave in 19.5s.")
 	// Meanwhile the order of the table changes; the question stays what it was.
 	rows := slices.Clone(w.m.table.Items)
 	slices.Reverse(rows)
@@ -273,9 +265,8 @@ func TestTopChanges(t *testing.T) {
 	queuetest.Contains(t, "the screen", w.foot(), "the rate of acme is 250/s (revision 8)")
 	w.err = &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: 401}}
 	w.keys("+y")
-	if got := w.foot(); !strings.Contains(got, "acme was not changed: Credentials are missing or wrong (401)") {
-		t.Error(got)
-	}
+	queuetest.Contains(t, "the screen", w.foot(),
+		"acme was not changed: Credentials are missing or wrong (401)")
 	// In the view of one tenant it is that one which is changed.
 	w.keys("down", "enter")
 	w.err = nil
@@ -348,13 +339,11 @@ func TestTopRequestsViews(t *testing.T) {
 	// Keys that mean something elsewhere are text of a search.
 	w.keys("/", "q?+p")
 	w.send(tea.PasteMsg{Content: "x\n\x1b[31my"})
-	if w.m.typed != "q?+px \ufffd[31my" || w.m.plan != nil {
-		t.Errorf("%q", w.m.typed)
-	}
+	queuetest.Compare(t, "the text of the search", w.m.typed, "q?+px \ufffd[31my")
+	queuetest.Compare(t, "a change is being asked for", w.m.plan != nil, false)
 	w.keys("esc")
-	if w.m.view.Search != "" || len(w.views) != len(want) {
-		t.Error(w.views)
-	}
+	queuetest.Compare(t, "the search after esc", w.m.view.Search, "")
+	queuetest.Compare(t, "the views that were requested", len(w.views), len(want))
 	queuetest.Compare(t, "esc ends it", w.keys("esc"), false)
 	queuetest.Compare(t, "q ends it", w.keys("q"), true)
 	queuetest.Compare(t, "ctrl+c ends it", w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}), true)
@@ -376,9 +365,7 @@ func TestTopCursor(t *testing.T) {
 	queuetest.Compare(t, "the first row of the screen", w.m.first, 0)
 	queuetest.Contains(t, "the screen", w.frame(), "> tenant-39")
 	w.send(tenantsNews{At: w.now.Add(2 * time.Second), Items: rows[1:]})
-	if w.m.chosen != "tenant-38" {
-		t.Error(w.m.chosen)
-	}
+	queuetest.Compare(t, "the chosen tenant when it is gone", w.m.chosen, "tenant-38")
 	w.send(tenantsNews{At: w.now.Add(3 * time.Second)})
 	queuetest.Compare(t, "the chosen one of no tenants", w.m.chosen, "")
 	queuetest.Compare(t, "keys without tenants end it", w.keys("enter", "down", "pgup", "end"), false)
@@ -543,7 +530,8 @@ func TestTopBeginsWithTheHistory(t *testing.T) {
 	w.send(past)
 	p, known := w.m.all.now()
 	queuetest.Compare(t, "there is a last point", known, true)
-	queuetest.Compare(t, "its arrivals and departures a second", []float64{p.arrived, p.departed}, []float64{20, 10})
+	queuetest.Compare(t, "its arrivals and departures a second", []float64{p.arrived, p.departed},
+		[]float64{20, 10})
 	queuetest.Compare(t, "the points", len(w.m.all.points), 30)
 	w.send(past)
 	if len(w.m.all.points) != 30 {
