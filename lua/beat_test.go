@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestBeat tells who is live, by a clock that goes back once.
+// A worker is live until ttl after its last heartbeat, or until it leaves, also when the clock goes
+// back.
 func TestBeat(t *testing.T) {
 	const ttl = 3 * time.Second
 	start := shaper.Instant(1_772_366_400_000_000)

@@ -134,7 +134,7 @@ func unique(pattern *regexp.Regexp, text string) []string {
 	return keysOf(set)
 }
 
-// TestHeaders: the header of a script is its contract, so it must say what the code does.
+// TestHeaders: the header of a script is its contract, and says what the code does.
 func TestHeaders(t *testing.T) {
 	for _, s := range lua.Commands.All() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestPlainLua(t *testing.T) {
 	}
 }
 
-// TestConstants: what scripts and Go both name is the same number.
+// TestConstants: a number that scripts and Go both name is the same in both.
 func TestConstants(t *testing.T) {
 	for _, tt := range []struct {
 		script *lua.Script
@@ -294,7 +294,7 @@ func TestOutcomeCodes(t *testing.T) {
 	}
 }
 
-// TestHeaderReader: the reader of headers is not blind.
+// TestHeaderReader: the checks of this file find what they look for.
 func TestHeaderReader(t *testing.T) {
 	h := header{part: map[string]string{"ARGV": "1 instant in µs, or '' for 7   2 horizon\n4, 5, 6 no   3 yes, 1 to 9\n4, 5 both\nthen per job: 6 x\n", "Derived keys": "a b (c)"}}
 	if got := h.fixed("ARGV"); got != 5 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/lua"
@@ -248,7 +249,7 @@ func TestLimitLogInParts(t *testing.T) {
 	}
 }
 
-// TestLimitRefusalsWriteNothing: who asks, or tries in vain, leaves no key and changes none.
+// TestLimitRefusalsWriteNothing: a question and a refusal leave no key and change none.
 func TestLimitRefusalsWriteNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, kind := range engines {
@@ -273,8 +274,8 @@ func TestLimitRefusalsWriteNothing(t *testing.T) {
 	}
 }
 
-// TestLimitSentAgain: a call whose answer was lost takes nothing when it is sent again, and is told
-// that it may pass, up to so many others in between; a refusal is no promise.
+// TestLimitSentAgain: a request that is sent again after a lost answer is allowed and not counted
+// again, with fewer than tagsKept others in between. A refusal is not remembered.
 func TestLimitSentAgain(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -313,8 +314,12 @@ func TestLimitBlocks(t *testing.T) {
 			l.take(limitStart.Add(time.Millisecond), "", 1)
 			l.take(limitStart.Add(time.Second), "", 1)
 			listed, err := e.ZRangeWithScores(ctx, l.call.Blocks, 0, -1).Result()
-			if err != nil || len(listed) != 1 || listed[0].Member != l.call.Name || shaper.Instant(listed[0].Score) != limitStart.Add(time.Minute+time.Millisecond) {
-				t.Errorf("listed: %v, %v", listed, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			until := limitStart.Add(time.Minute + time.Millisecond)
+			if diff := cmp.Diff([]redis.Z{{Score: float64(until), Member: l.call.Name}}, listed); diff != "" {
+				t.Errorf("the blocked keys (-want +got):\n%s", diff)
 			}
 			other := newLimited(t, e, p, 1)
 			other.call.State, other.call.Log, other.call.Name = other.call.State+"2", other.call.Log+"2", "another"
@@ -327,8 +332,8 @@ func TestLimitBlocks(t *testing.T) {
 	}
 }
 
-// TestLimitMaxMemory: at maxmemory a limiter refuses to count, with nothing changed, and what would
-// be refused anyway is.
+// TestLimitMaxMemory: at maxmemory a limiter does not count and changes nothing. It still refuses
+// what exceeds the limit.
 func TestLimitMaxMemory(t *testing.T) {
 	ctx, e := context.Background(), realEngine(t)
 	for i, a := range limiter.Algorithms() {
@@ -368,14 +373,19 @@ func TestLimitByTheServersClock(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d, now, err := call.Decode(values); err != nil || !d.Allowed || now < before || now > shaper.InstantOf(time.Now()) {
-					t.Errorf("%s: %+v at %v, %v", a, d, now, err)
+				d, now, err := call.Decode(values)
+				if err != nil || !d.Allowed {
+					t.Errorf("%s: %+v, %v, want the request to be allowed", a, d, err)
+				}
+				if after := shaper.InstantOf(time.Now()); now < before || now > after {
+					t.Errorf("%s: decided at %v, want from %v to %v", a, now, before, after)
 				}
 			}
 		})
 	}
 }
 
+// TestLimitDecodeRefuses: a malformed reply of a limiter is ErrReply.
 func TestLimitDecodeRefuses(t *testing.T) {
 	for _, values := range [][]any{nil, {"text"}, {int64(1), int64(1), int64(1)}, {int64(1), int64(1), int64(1), int64(1), "x"}} {
 		if _, _, err := (lua.LimitCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {

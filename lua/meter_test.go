@@ -73,8 +73,7 @@ func charge(p shaper.Pace, cost int64) *big.Rat {
 	return new(big.Rat).Add(new(big.Rat).SetInt64(int64(c.TAT-1)), big.NewRat(c.Rem, p.Rate.Limit))
 }
 
-// TestMeterNotices: the judge is not blind.
-func TestMeterNotices(t *testing.T) {
+func TestConformityFindsAnEarlyStamp(t *testing.T) {
 	paces := []shaper.Pace{{Rate: shaper.Rate{Limit: 10, Period: 1e9}, Burst: 2}}
 	at := func(stamps ...shaper.Instant) (list []departure) {
 		for _, s := range stamps {

@@ -70,7 +70,7 @@ func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
 	return o
 }
 
-// TestPolicyIsUnderstood: what EncodePolicy writes, the scripts and parseObeyed understand.
+// TestPolicyIsUnderstood: the scripts and parseObeyed read the policy that EncodePolicy wrote.
 func TestPolicyIsUnderstood(t *testing.T) {
 	e := embeddedEngine(t)
 	at := shaper.Instant(1_772_366_400_000_000)

@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+// TestPrune: prune keeps the statements that a script needs, directly or through others, and drops
+// the rest.
 func TestPrune(t *testing.T) {
 	const lib = "local used, unused = 1, 2\n" +
 		"local alone = 3\n" +
@@ -39,6 +41,7 @@ func TestNoComments(t *testing.T) {
 	}
 }
 
+// TestFold: fold replaces a constant by its value and drops its declaration.
 func TestFold(t *testing.T) {
 	const source = "local FAR = 9007199254740991\n" +
 		"local A, B = 1, 20\n" +
@@ -54,7 +57,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// BenchmarkCompose is what a process pays that sends every script.
+// BenchmarkCompose is the cost of a process that sends every script.
 func BenchmarkCompose(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

@@ -67,7 +67,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		decisions, err := call.Decode(values)
 		if err != nil || decisions[0].Outcome != shaper.Admitted {
-			t.Fatalf("%+v, %v", decisions, err)
+			t.Fatalf("%v, the decisions are %+v, want admitted", err, decisions)
 		}
 		raw, err := e.Get(t.Context(), shard.Job("id")).Bytes()
 		if err != nil {
@@ -104,8 +104,7 @@ func TestRecordTooLong(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRecord: stored bytes may be anything; reading them never panics, and what was read can
-// be encoded again. TestLayout: what the scripts read or write in one piece stands side by side.
+// TestLayout: fields that scripts read or write in one piece are adjacent.
 func TestLayout(t *testing.T) {
 	all := strings.Join(lua.HeadFields(), " ")
 	for _, piece := range []string{
@@ -124,6 +123,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// FuzzDecodeRecord: stored bytes may be anything. Reading them never panics, and a record that is
+// read can be encoded again.
 func FuzzDecodeRecord(f *testing.F) {
 	rest, err := lua.Record{Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo", Payload: []byte("payload")}.Rest()
 	if err != nil {
@@ -150,16 +151,24 @@ func FuzzDecodeRecord(f *testing.F) {
 		if _, err := r.Rest(); err != nil && !errors.Is(err, lua.ErrRecord) {
 			t.Errorf("encoding what was read: %v", err)
 		}
-		if state, flow, ok := lua.PeekRecord(raw); !ok || state != r.State || flow != r.Flow {
-			t.Errorf("at a glance it is %v of %q (%v), read whole %v of %q", state, flow, ok, r.State, r.Flow)
+		state, flow, ok := lua.PeekRecord(raw)
+		if !ok {
+			t.Error("PeekRecord refuses what DecodeRecord reads")
 		}
-		if flow, payload, size, ok := lua.PeekPayload(raw); !ok || flow != r.Flow || len(r.Payload) > 0 && (!bytes.Equal(payload, r.Payload) || size != len(payload)) {
-			t.Errorf("the payload of %q is %q of %d (%v), read whole %q of %q", flow, payload, size, ok, r.Payload, r.Flow)
+		if state != r.State || flow != r.Flow {
+			t.Errorf("PeekRecord: %v of %q, want %v of %q", state, flow, r.State, r.Flow)
+		}
+		flow, payload, size, ok := lua.PeekPayload(raw)
+		if !ok || flow != r.Flow {
+			t.Errorf("PeekPayload: the flow %q (%v), want %q", flow, ok, r.Flow)
+		}
+		if len(r.Payload) > 0 && (!bytes.Equal(payload, r.Payload) || size != len(payload)) {
+			t.Errorf("PeekPayload: %q of the size %d, want %q", payload, size, r.Payload)
 		}
 	})
 }
 
-// FuzzParseKnown: what stands under an idempotency key may be anything; reading it never panics and
+// FuzzParseKnown: the value of an idempotency key may be anything. Reading it never panics and
 // invents nothing.
 func FuzzParseKnown(f *testing.F) {
 	f.Add("")
@@ -182,6 +191,8 @@ func FuzzParseKnown(f *testing.F) {
 	})
 }
 
+// TestParseKnown: the value of an idempotency key has the end of its job, or the id alone while the
+// job lives.
 func TestParseKnown(t *testing.T) {
 	want := lua.KnownJob{ID: "id", State: shaper.Succeeded, Created: 1_772_366_400_000_000, Finished: 1_772_366_400_000_001, Attempts: 2, MaxAttempts: 3}
 	if got := lua.ParseKnown("id print S 1772366400000000 1772366400000001 2 3"); got != want {

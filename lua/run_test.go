@@ -91,7 +91,7 @@ func TestRunFallsBack(t *testing.T) {
 	}
 }
 
-// TestRunReportsTheEnd: with the server gone every call has an error, and none is taken for an
+// TestRunReportsTheEnd: without the server every call has an error, and none is taken for an
 // unknown script.
 func TestRunReportsTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,8 +109,7 @@ func TestRunReportsTheEnd(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses: an answer that is not what the script promises is an error, never a panic or a
-// guess.
+// TestDecodeRefuses: a reply that breaks a script's contract is an error, never a panic or a guess.
 func TestDecodeRefuses(t *testing.T) {
 	one := int64(1)
 	for name, decode := range map[string]func([]any) error{

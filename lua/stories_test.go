@@ -81,8 +81,8 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 	})
 }
 
-// TestStoredOutlivesIdleness: a tenant that has left much in the store is known until it is gone,
-// so that it gets no new share by waiting.
+// TestStoredOutlivesIdleness: a tenant is not forgotten while it has much in the store, so it gets
+// no new share by waiting.
 func TestStoredOutlivesIdleness(t *testing.T) {
 	tell(t, "1000000/s", func(w *world) {
 		w.submit(220, 0)
@@ -135,9 +135,8 @@ func TestFreeLeasesEnd(t *testing.T) {
 	})
 }
 
-// TestOverdueAtItsStamp: a job that would leave after its deadline expires instead and spends no
-// slot; and a poll that may lease one job does not know who comes after the one it dropped, so it
-// says that work is left.
+// TestOverdueAtItsStamp: a job whose stamp would be after its deadline expires and takes no slot. A
+// poll that may lease one job and drops it reports that work is left.
 func TestOverdueAtItsStamp(t *testing.T) {
 	tell(t, "100/s", func(w *world) {
 		start := w.wall
@@ -154,8 +153,11 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		w.settleAll(lua.OutcomeSucceeded, 0)
 		w.wall = start.Add(13 * time.Millisecond)
 		g := one()
-		if state := w.m.jobs["overdue"].State; state != shaper.Expired || len(g.Leases) != 0 || !g.More {
-			w.fail("the overdue job is %v, the poll %+v", state, g)
+		if state := w.m.jobs["overdue"].State; state != shaper.Expired {
+			w.fail("the overdue job is %v, want expired", state)
+		}
+		if len(g.Leases) != 0 || !g.More {
+			w.fail("the poll is %+v, want no lease, and that work is left", g)
 		}
 		if g := one(); len(g.Leases) != 1 || g.Leases[0].Stamp != start.Add(32*time.Millisecond) {
 			w.fail("the next job leaves otherwise than in the slot of the one dropped: %+v", g)
@@ -163,8 +165,8 @@ func TestOverdueAtItsStamp(t *testing.T) {
 	})
 }
 
-// TestPollOfNothing: a poll before anything is due writes nothing, and where the worker polls next
-// something is to be done. An expiry is such a thing, and a poll before its time is of no use.
+// TestPollOfNothing: a poll before anything is due writes nothing. The instant that it returns is
+// that of the next work, which may be an expiry.
 func TestPollOfNothing(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
 		off := true

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"compress/gzip"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 const token = "0123456789abcdef"
@@ -102,6 +104,8 @@ func TestFilesLoadNothingForeign(t *testing.T) {
 	}
 }
 
+// Assets have their type, are compressed where the client accepts it, and are revalidated by ETag.
+// Other paths are not found.
 func TestAssets(t *testing.T) {
 	d := newDashboard(t, token)
 	for _, c := range []struct {
@@ -122,13 +126,13 @@ func TestAssets(t *testing.T) {
 		{"/assets/../dashboard.go", "", 404, "", false},
 	} {
 		r := send(d, "GET", c.path, http.Header{"Accept-Encoding": {c.accept}}, nil)
-		if r.StatusCode != c.status || (c.format != "" && r.Header.Get("Content-Type") != c.format) || (r.Header.Get("Content-Encoding") == "gzip") != c.packed {
-			t.Errorf("%+v: %d %v", c, r.StatusCode, r.Header)
+		what := c.path + " with Accept-Encoding " + c.accept + ": "
+		queuetest.Compare(t, what+"the status", r.StatusCode, c.status)
+		queuetest.Compare(t, what+"is compressed", r.Header.Get("Content-Encoding") == "gzip", c.packed)
+		if r.StatusCode != 200 {
 			continue
 		}
-		if c.status != 200 {
-			continue
-		}
+		queuetest.Compare(t, what+"Content-Type", r.Header.Get("Content-Type"), c.format)
 		if r.Header.Get("Content-Security-Policy") != policy || r.Header.Get("Cache-Control") != "private, no-cache" {
 			t.Errorf("%s: %v", c.path, r.Header)
 		}
@@ -148,6 +152,8 @@ func TestAssets(t *testing.T) {
 	}
 }
 
+// The token opens a session by a cookie that scripts and other sites cannot use. A wrong token, a
+// token in the address and another site open none.
 func TestSigningIn(t *testing.T) {
 	d := newDashboard(t, token)
 	if r := send(d, "GET", "/", nil, nil); r.StatusCode != 303 || r.Header.Get("Location") != "/login" {
@@ -158,31 +164,41 @@ func TestSigningIn(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "0123456789abcde", token + " "} {
 		r := send(d, "POST", "/login", nil, url.Values{"token": {wrong}})
-		if said := content(t, r); r.StatusCode != 401 || !strings.Contains(said, "not the admin token") || len(r.Cookies()) > 0 || (wrong != "" && strings.Contains(said, wrong)) {
-			t.Errorf("%q: %d %v", wrong, r.StatusCode, r.Cookies())
+		what, said := fmt.Sprintf("the token %q: ", wrong), content(t, r)
+		queuetest.Compare(t, what+"the status", r.StatusCode, 401)
+		queuetest.Compare(t, what+"the cookies", len(r.Cookies()), 0)
+		queuetest.Contains(t, what+"the page", said, "not the admin token")
+		if wrong != "" && strings.Contains(said, wrong) {
+			t.Errorf("%sthe page repeats it", what)
 		}
 	}
 	if r := send(d, "POST", "/login?token="+token, nil, url.Values{}); r.StatusCode != 401 {
 		t.Errorf("a token in the address opens: %d", r.StatusCode)
 	}
 	r := send(d, "POST", "/login", nil, url.Values{"token": {token}})
-	if r.StatusCode != 303 || r.Header.Get("Location") != "/" || len(r.Cookies()) != 1 {
-		t.Fatalf("the token: %d %v", r.StatusCode, r.Header)
+	queuetest.Compare(t, "the status with the token", r.StatusCode, 303)
+	queuetest.Compare(t, "the Location with the token", r.Header.Get("Location"), "/")
+	if len(r.Cookies()) != 1 {
+		t.Fatalf("with the token: the cookies %v, want one", r.Cookies())
 	}
 	c := r.Cookies()[0]
-	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Secure || strings.Contains(c.Value, token) {
-		t.Errorf("%+v", c)
+	queuetest.Compare(t, "the cookie", queuetest.Only(*c, "HttpOnly", "SameSite", "Path", "Secure"),
+		http.Cookie{HttpOnly: true, SameSite: http.SameSiteStrictMode, Path: "/"})
+	if strings.Contains(c.Value, token) {
+		t.Error("the cookie holds the token")
 	}
 	cookie := http.Header{"Cookie": {c.Name + "=" + c.Value}}
 	r = send(d, "GET", "/", cookie, nil)
-	if page := content(t, r); r.StatusCode != 200 || !strings.Contains(page, `data-session="cookie"`) || len(r.Cookies()) != 0 {
-		t.Errorf("the page: %d", r.StatusCode)
-	}
+	queuetest.Compare(t, "the status of the page", r.StatusCode, 200)
+	queuetest.Compare(t, "the cookies of the page", len(r.Cookies()), 0)
+	queuetest.Contains(t, "the page", content(t, r), `data-session="cookie"`)
 	if r := send(d, "GET", "/login", cookie, nil); r.StatusCode != 303 {
 		t.Errorf("login with a session: %d", r.StatusCode)
 	}
-	if r := send(d, "POST", "/logout", cookie, nil); r.StatusCode != 303 || len(r.Cookies()) != 1 || r.Cookies()[0].MaxAge >= 0 {
-		t.Errorf("logout: %d %v", r.StatusCode, r.Cookies())
+	r = send(d, "POST", "/logout", cookie, nil)
+	queuetest.Compare(t, "the status of the logout", r.StatusCode, 303)
+	if gone := r.Cookies(); len(gone) != 1 || gone[0].MaxAge >= 0 {
+		t.Errorf("logout sets the cookies %v, want one that deletes the session's", gone)
 	}
 	for _, path := range []string{"/login", "/logout"} {
 		h := http.Header{"Origin": {"https://evil.example"}, "Cookie": cookie["Cookie"]}
@@ -192,21 +208,25 @@ func TestSigningIn(t *testing.T) {
 	}
 }
 
+// Without an admin token the page needs no session, and signing in leads to the page.
 func TestWithoutToken(t *testing.T) {
 	d := newDashboard(t, "")
-	if r := send(d, "GET", "/", nil, nil); r.StatusCode != 200 || !strings.Contains(content(t, r), `data-session="none"`) || len(r.Cookies()) > 0 {
-		t.Errorf("the page: %d", r.StatusCode)
-	}
+	r := send(d, "GET", "/", nil, nil)
+	queuetest.Compare(t, "the status of the page", r.StatusCode, 200)
+	queuetest.Compare(t, "the cookies of the page", len(r.Cookies()), 0)
+	queuetest.Contains(t, "the page", content(t, r), `data-session="none"`)
 	for _, method := range []string{"GET", "POST"} {
-		if r := send(d, method, "/login", nil, url.Values{"token": {token}}); r.StatusCode != 303 || r.Header.Get("Location") != "/" || len(r.Cookies()) > 0 {
-			t.Errorf("%s /login: %d", method, r.StatusCode)
-		}
+		r := send(d, method, "/login", nil, url.Values{"token": {token}})
+		queuetest.Compare(t, method+" /login: the status", r.StatusCode, 303)
+		queuetest.Compare(t, method+" /login: the Location", r.Header.Get("Location"), "/")
+		queuetest.Compare(t, method+" /login: the cookies", len(r.Cookies()), 0)
 	}
 	if d.SignedIn(httptest.NewRequest("GET", "/", nil)) {
 		t.Error("somebody has signed in where nobody need")
 	}
 }
 
+// A request is from another site if Sec-Fetch-Site says so, or else if Origin is another host.
 func TestCrossOrigin(t *testing.T) {
 	for _, c := range []struct {
 		site, origin string

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // memory is a store of sessions.
@@ -73,9 +74,12 @@ func TestWrongTokensLockNobodyOut(t *testing.T) {
 			}
 		}
 		r := signInFrom(d, guesser, "guess")
-		if said := content(t, r); r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") != "60" || len(r.Cookies()) > 0 ||
-			!strings.Contains(said, "not the admin token") || r.Header.Get("Content-Security-Policy") == "" {
-			t.Errorf("one too many: %d, Retry-After %q: %s", r.StatusCode, r.Header.Get("Retry-After"), said)
+		queuetest.Compare(t, "the status of one too many", r.StatusCode, http.StatusTooManyRequests)
+		queuetest.Compare(t, "its Retry-After", r.Header.Get("Retry-After"), "60")
+		queuetest.Compare(t, "its cookies", len(r.Cookies()), 0)
+		queuetest.Contains(t, "its page", content(t, r), "not the admin token")
+		if r.Header.Get("Content-Security-Policy") == "" {
+			t.Error("one too many: there is no Content-Security-Policy")
 		}
 		for _, peer := range []string{guesser, another} {
 			if r := signInFrom(d, peer, token); r.StatusCode != http.StatusSeeOther || len(r.Cookies()) != 1 {
@@ -103,17 +107,18 @@ func TestSessions(t *testing.T) {
 		s, elsewhere := process(token), process(token)
 		at := with(&http.Cookie{Name: "x"})
 		c, second := s.begin(at), s.begin(at)
-		if c.Value == second.Value || c.Name != "sluice_session_8081" {
-			t.Errorf("%v, %v", c, second)
+		queuetest.Compare(t, "the name of the cookie", c.Name, "sluice_session_8081")
+		if c.Value == second.Value {
+			t.Errorf("two sessions have the cookie %v", c)
 		}
 		for id := range store.ends {
 			if strings.Contains(fmt.Sprintf("%x", id), c.Value) {
 				t.Error("the store has what opens")
 			}
 		}
-		if !s.of(with(c)) || !elsewhere.of(with(c)) || process("another token 0000").of(with(c)) {
-			t.Error("here, elsewhere, or with another token")
-		}
+		queuetest.Compare(t, "it holds here", s.of(with(c)), true)
+		queuetest.Compare(t, "it holds at another process", elsewhere.of(with(c)), true)
+		queuetest.Compare(t, "it holds with another token", process("another token 0000").of(with(c)), false)
 		for _, value := range []string{"", c.Value + "A", c.Value[:len(c.Value)-2], "!" + c.Value[1:], strings.Repeat("A", len(c.Value))} {
 			if s.of(with(&http.Cookie{Name: c.Name, Value: value})) {
 				t.Errorf("%q opens", value)
@@ -143,7 +148,7 @@ func TestLogoutEndsTheSession(t *testing.T) {
 			t.Fatal("it does not hold elsewhere")
 		}
 		if gone := s.end(with(c)); gone.MaxAge >= 0 {
-			t.Errorf("%v", gone)
+			t.Errorf("the cookie becomes %v, want it to be deleted", gone)
 		}
 		if s.of(with(c)) || !s.of(with(other)) {
 			t.Error("the copy opens, or another session does not")
@@ -163,7 +168,7 @@ func TestLogoutEndsTheSession(t *testing.T) {
 	})
 }
 
-// Who is signed in stays so while the store is away, and who has the token can sign in.
+// While the store is away, sessions stay open, and the token opens new ones.
 func TestSessionsWhileTheStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
@@ -184,7 +189,7 @@ func TestSessionsWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
-// Guessed cookies do not cost the store a question each.
+// A flood of guessed cookies costs at most half as many lookups in the store, and ends no session.
 func TestGuessedSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()
@@ -214,6 +219,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// Only a cookie of the length of a session key is read as one.
 func FuzzSession(f *testing.F) {
 	s := newSessions(token, newMemory(), auth.NewGuesses())
 	f.Add(s.begin(with(&http.Cookie{Name: "x"})).Value + "A")

@@ -11,8 +11,8 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// An address may log in twice a minute. A third attempt blocks it for an hour. Method Limits of
-// queue.Queue returns a store that processes share.
+// An address may log in twice a minute. A third attempt blocks it for an hour. Processes share the
+// store that limits.New of queue/limits returns.
 func ExampleGuard_Handler() {
 	store, err := limiter.NewMemoryStore(100_000)
 	if err != nil {

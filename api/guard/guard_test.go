@@ -21,6 +21,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -73,6 +74,8 @@ func ask(h http.Handler, path string) *httptest.ResponseRecorder {
 	return w
 }
 
+// The request beyond the limit gets a problem and rate limit headers. Its key is listed as blocked
+// until an operator clears it.
 func TestGuardRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, g, counted := guardOf(t, memoryStore(t), func(*Config) {})
@@ -90,36 +93,43 @@ func TestGuardRefuses(t *testing.T) {
 		if err := json.Unmarshal(refused.Body.Bytes(), &p); err != nil {
 			t.Fatal(err)
 		}
-		if refused.Code != http.StatusTooManyRequests || p.Type != "urn:sluice:problem:rate-limited" || p.Guard != "login" || p.RetryAfterMS != time.Hour.Milliseconds() ||
-			refused.Header().Get("Content-Type") != "application/problem+json" || refused.Header().Get("RateLimit") != `"login";r=0;t=3600` {
-			t.Errorf("%d %v %s", refused.Code, refused.Header(), refused.Body)
+		queuetest.Compare(t, "the status of the refusal", refused.Code, http.StatusTooManyRequests)
+		queuetest.Compare(t, "its problem", queuetest.Only(p, "Type", "Guard", "RetryAfterMS"),
+			wire.Problem{Type: "urn:sluice:problem:rate-limited", Guard: "login", RetryAfterMS: time.Hour.Milliseconds()})
+		queuetest.Compare(t, "its Content-Type", refused.Header().Get("Content-Type"),
+			"application/problem+json")
+		queuetest.Compare(t, "its RateLimit", refused.Header().Get("RateLimit"), `"login";r=0;t=3600`)
+		after := refused.Header().Get("Retry-After")
+		if seconds, err := strconv.Atoi(after); err != nil || seconds < 3600 || seconds > 3600+62 {
+			t.Errorf("Retry-After %q, want 3600 to 3662", after)
 		}
-		if after, err := strconv.Atoi(refused.Header().Get("Retry-After")); err != nil || after < 3600 || after > 3600+62 || refused.Header().Get("X-RateLimit-Retry-After") != strconv.Itoa(after) {
-			t.Errorf("%v", refused.Header())
-		}
+		queuetest.Compare(t, "its X-RateLimit-Retry-After",
+			refused.Header().Get("X-RateLimit-Retry-After"), after)
 		if ask(h, "/other").Code != http.StatusNoContent {
 			t.Error("another key is refused")
 		}
-		if list, err := g.Blocked(t.Context(), 10); err != nil || len(list) != 1 || list[0].Key != "POST /login" {
-			t.Errorf("blocked: %v, %v", list, err)
+		list, err := g.Blocked(t.Context(), 10)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%v, the blocked keys %v, want one", err, list)
 		}
-		if known, err := g.Clear(t.Context(), "POST /login"); err != nil || !known || ask(h, "/login").Code != http.StatusNoContent {
-			t.Errorf("after it was cleared: %v, %v", known, err)
+		queuetest.Compare(t, "the blocked key", list[0].Key, "POST /login")
+		if known, err := g.Clear(t.Context(), "POST /login"); err != nil || !known {
+			t.Errorf("Clear: %v, %v, want the key to be known", known, err)
 		}
+		queuetest.Compare(t, "the status after it was cleared", ask(h, "/login").Code, http.StatusNoContent)
 		if diff := cmp.Diff(map[Decision]int{Allowed: 4, Refused: 1}, counted.of); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-// In the shadow everything passes, clients see nothing, and what would have been refused is
-// counted.
+// A guard in the shadow refuses nothing and sends no headers. It counts what it would refuse.
 func TestGuardInTheShadow(t *testing.T) {
 	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Shadow, c.FailClosed = true, true })
 	for range 5 {
-		if w := ask(h, "/login"); w.Code != http.StatusNoContent || len(w.Header()) != 0 {
-			t.Errorf("%d %v", w.Code, w.Header())
-		}
+		w := ask(h, "/login")
+		queuetest.Compare(t, "the status", w.Code, http.StatusNoContent)
+		queuetest.Compare(t, "the headers", w.Header(), http.Header{})
 	}
 	if diff := cmp.Diff(map[Decision]int{Allowed: 2, WouldRefuse: 3}, counted.of); diff != "" {
 		t.Error(diff)
@@ -140,6 +150,8 @@ func (stuck) Take(ctx context.Context, _ limiter.Rule, _ string, _ int64) (limit
 	return limiter.Decision{}, ctx.Err()
 }
 
+// While the store fails or hangs, a guard lets requests pass, unless it fails closed. In the shadow
+// it always lets them pass.
 func TestGuardWithoutItsStore(t *testing.T) {
 	for name, store := range map[string]limiter.Store{"away": away{}, "stuck": stuck{}} {
 		t.Run(name, func(t *testing.T) {
@@ -149,9 +161,12 @@ func TestGuardWithoutItsStore(t *testing.T) {
 					t.Errorf("open: %d, %v", w.Code, counted.of)
 				}
 				closed, _, counted := guardOf(t, store, func(c *Config) { c.FailClosed = true })
-				if w := ask(closed, "/login"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || counted.of[FailedClosed] != 1 {
-					t.Errorf("closed: %d, %v", w.Code, counted.of)
+				refused := ask(closed, "/login")
+				if refused.Header().Get("Retry-After") == "" {
+					t.Error("closed: the refusal has no Retry-After")
 				}
+				queuetest.Compare(t, "closed: the status", refused.Code, http.StatusServiceUnavailable)
+				queuetest.Compare(t, "closed: the decisions", counted.of, map[Decision]int{FailedClosed: 1})
 				shadow, _, counted := guardOf(t, store, func(c *Config) { c.FailClosed, c.Shadow = true, true })
 				if w := ask(shadow, "/login"); w.Code != http.StatusNoContent || counted.of[FailedOpen] != 1 {
 					t.Errorf("shadow: %d, %v", w.Code, counted.of)
@@ -161,6 +176,7 @@ func TestGuardWithoutItsStore(t *testing.T) {
 	}
 }
 
+// Each mode sends its own headers, and the mode none sends none.
 func TestGuardHeaderModes(t *testing.T) {
 	for mode, want := range map[ratelimit.Mode]int{ratelimit.IETF: 2, ratelimit.Legacy: 3, ratelimit.Both: 5, ratelimit.None: 0} {
 		h, _, _ := guardOf(t, memoryStore(t), func(c *Config) { c.Headers = mode })
@@ -170,6 +186,8 @@ func TestGuardHeaderModes(t *testing.T) {
 	}
 }
 
+// An address is that of the connection, unless a trusted proxy forwards another. A request that
+// lacks a part of the key is not counted. The value of a header is hashed.
 func TestGuardKeys(t *testing.T) {
 	byAddress, err := KeyByAddress(netip.MustParsePrefix("10.0.0.0/8"))
 	if err != nil {
@@ -211,21 +229,28 @@ func TestGuardKeys(t *testing.T) {
 	const secret = "sluice_secret"
 	one, counted := KeyByHeader("X-API-Key")(request("192.0.2.7:1", "", secret))
 	other, _ := KeyByHeader("X-API-Key")(request("192.0.2.7:1", "", "another"))
-	if !counted || one == other || strings.Contains(one, "secret") || len(one) != 22 {
-		t.Errorf("%q and %q", one, other)
+	queuetest.Compare(t, "a request with the header is counted", counted, true)
+	queuetest.Compare(t, "the length of a header's key", len(one), 22)
+	if one == other {
+		t.Errorf("two values of the header have the key %q", one)
+	}
+	if strings.Contains(one, "secret") {
+		t.Errorf("the key %q reveals the header", one)
 	}
 }
 
+// All problems of the settings are reported at once.
 func TestGuardRefusesBadSettings(t *testing.T) {
 	_, err := New(nil, Config{Rule: limiter.Rule{Name: "a b"}})
 	var ps shaper.Problems
-	if !errors.As(err, &ps) || !strings.Contains(err.Error(), "no store") || !strings.Contains(err.Error(), "no key") || !strings.Contains(err.Error(), "the name must") {
-		t.Errorf("%v", err)
+	if !errors.As(err, &ps) {
+		t.Fatalf("%v, want shaper.Problems", err)
 	}
+	queuetest.Contains(t, "the error", err.Error(), "no store", "no key", "the name must")
 }
 
-// TestGuardUnderAThousandCallers: through the handler, too, no more than the limit passes.
-func TestGuardUnderAThousandCallers(t *testing.T) {
+// Of concurrent requests with one key, exactly the limit passes.
+func TestGuardUnderConcurrentRequests(t *testing.T) {
 	h, _, counted := guardOf(t, memoryStore(t), func(c *Config) { c.Rule.Policy.Rate.Limit = 50 })
 	var passed atomic.Int64
 	var wg sync.WaitGroup

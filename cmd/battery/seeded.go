@@ -72,7 +72,7 @@ var seeded = []bug{
 		"lua/sliding_log.lua", "cost <= limit - count and blocked == 0", "cost <= limit - count + 1 and blocked == 0",
 	},
 	{
-		"raw-tenant-key", "a tenant's name enters a key as it is", "./queue", "FuzzEncodeName",
+		"raw-tenant-key", "a tenant's name enters a key as it is", "./queue/internal/store", "FuzzEncodeName",
 		"queue/internal/store/keys.go", "	if plain {\n		return name\n	}\n", "	if plain || name != \"\" {\n		return name\n	}\n",
 	},
 	{
@@ -158,6 +158,8 @@ func (b bug) caught(ctx context.Context, dir string) (bool, error) {
 	out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
 	var failed *exec.ExitError
 	switch {
+	case err == nil && strings.Contains(string(out), "no tests to run"):
+		return false, fmt.Errorf("%s: no test %s in %s", b.name, b.test, b.pkg)
 	case err == nil:
 		return false, nil
 	case errors.As(err, &failed) && strings.Contains(string(out), "--- FAIL"):

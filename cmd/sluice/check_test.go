@@ -9,6 +9,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
@@ -49,13 +50,14 @@ func TestCheckCommand(t *testing.T) {
 	if err := e.Client().Del(t.Context(), keys.Queue("acme/default")).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if out := check(command.ExitFailed); !strings.Contains(out, "unindexed: 1 (") || !strings.Contains(out, "job:") || !strings.Contains(out, "sluice check --repair") {
-		t.Errorf("of a deleted queue: %s", out)
-	}
+	queuetest.Contains(t, "the report of a deleted queue", check(command.ExitFailed), "unindexed: 1 (",
+		"job:", "sluice check --repair")
 	var report checkReport
 	text, _, _ := strings.Cut(check(command.ExitFailed, "--repair", "--json"), "Repaired.")
-	if err := json.Unmarshal([]byte(text), &report); err != nil || report.Counts["unindexed"] != 1 || !report.Repaired {
-		t.Errorf("the report: %+v, %v", report, err)
+	if err := json.Unmarshal([]byte(text), &report); err != nil {
+		t.Fatalf("the report is %s: %v", text, err)
 	}
+	queuetest.Compare(t, "jobs found without an index", report.Counts["unindexed"], 1)
+	queuetest.Compare(t, "the findings are repaired", report.Repaired, true)
 	check(command.ExitOK)
 }

@@ -108,6 +108,7 @@ func TestWidthsOfPages(t *testing.T) {
 	})
 }
 
+// Anchors are the ids that GitHub gives headings.
 func TestAnchor(t *testing.T) {
 	for heading, want := range map[string]string{
 		" A partner's API for thousands": "a-partners-api-for-thousands", " `sluice job get`": "sluice-job-get", " A route: `routes.NAME`": "a-route-routesname",
@@ -180,6 +181,7 @@ func arguments(command string) (words []string) {
 	return words
 }
 
+// Words are split as a shell splits them, up to a comment, a pipe or a redirection.
 func TestArguments(t *testing.T) {
 	for command, want := range map[string]string{
 		`tenant set a --rate 5/s   # why`: "tenant,set,a,--rate,5/s", `submit '{"a":1}' | tail`: `submit,{"a":1}`, `top --sort="x y" >f`: "top,--sort=x y", `echo &`: "echo",

@@ -9,8 +9,11 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
+// The echo server answers with the job that it got. It leaves out a payload that is long or not
+// JSON, and logs the tenant encoded.
 func TestEcho(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
 		{`{"sku":1}`, `{"id":"j1","tenant":"a b","type":"t","attempt":2,"bytes":9,"payload":{"sku":1}}`},
@@ -25,9 +28,11 @@ func TestEcho(t *testing.T) {
 		w := httptest.NewRecorder()
 		echoHandler(console.NewLogger(&log, "info")).ServeHTTP(w, r)
 		got, err := io.ReadAll(w.Result().Body)
-		if err != nil || w.Code != http.StatusOK || strings.TrimSpace(string(got)) != c.want {
-			t.Errorf("%d %s, want %s", w.Code, got, c.want)
+		if err != nil {
+			t.Fatal(err)
 		}
+		queuetest.Compare(t, "the status", w.Code, http.StatusOK)
+		queuetest.Compare(t, "the answer", strings.TrimSpace(string(got)), c.want)
 		if !strings.Contains(log.String(), `"tenant":"`+queue.EncodeName("a b")+`"`) {
 			t.Errorf("logged %s", log.String())
 		}

@@ -44,7 +44,8 @@ func TestEveryHelpHasAnExample(t *testing.T) {
 	})
 }
 
-// The page names every command that is not hidden, with an example, and nothing that is no command.
+// docs/cli.md has a section with an example for every command that is not hidden, and no other
+// sections.
 func TestCommandPage(t *testing.T) {
 	content, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {
@@ -114,6 +115,7 @@ func TestServeHelpShowsEverySetting(t *testing.T) {
 	}
 }
 
+// A flag that is given becomes a setting. One that is not given overrides nothing.
 func TestFlagsReachTheSettings(t *testing.T) {
 	for _, c := range []struct {
 		args []string

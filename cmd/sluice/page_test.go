@@ -6,12 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // shown is one command of a page with the output that the page shows for it.
@@ -130,6 +131,7 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// TestTenantsPage runs the commands of docs/tenants.md, which must print what the page shows.
 func TestTenantsPage(t *testing.T) {
 	t.Parallel()
 	const source = "../../docs/tenants.md"
@@ -141,8 +143,13 @@ func TestTenantsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(ex.commands) < 20 || ex.files["sluice.yaml"] == "" || ex.files["tenants.yaml"] == "" {
-		t.Fatalf("%d commands, files %v", len(ex.commands), ex.files)
+	if len(ex.commands) < 20 {
+		t.Fatalf("%d commands, want at least 20", len(ex.commands))
+	}
+	for _, name := range []string{"sluice.yaml", "tenants.yaml"} {
+		if ex.files[name] == "" {
+			t.Fatalf("the page has no file %s", name)
+		}
 	}
 	if ex.commands[0].command != "sluice echo &" || ex.commands[1].command != "sluice serve --config sluice.yaml &" {
 		t.Error("the page does not start upstream and server as the script does")
@@ -161,12 +168,17 @@ func TestTenantsPage(t *testing.T) {
 	testscript.Run(t, params)
 }
 
+// readPage finds the commands with their output, and the files. A block that it cannot understand
+// is an error.
 func TestReadPage(t *testing.T) {
 	ex, err := readPage("# T\n```console\n$ a b\none\n$ c\n```\n```yaml\n# x.yaml\nk: v\n```\n```yaml\nno: file\n```\n```sh\nd\n```\n")
-	if err != nil || len(ex.commands) != 2 || ex.commands[0].command != "a b" || !slices.Equal(ex.commands[0].output, []string{"one"}) ||
-		len(ex.commands[1].output) != 0 || len(ex.files) != 1 || ex.files["x.yaml"] != "# x.yaml\nk: v\n" {
-		t.Errorf("%+v %v", ex, err)
+	if err != nil || len(ex.commands) != 2 {
+		t.Fatalf("%v, the commands %+v, want two", err, ex.commands)
 	}
+	queuetest.Compare(t, "the first command", ex.commands[0].command, "a b")
+	queuetest.Compare(t, "its output", ex.commands[0].output, []string{"one"})
+	queuetest.Compare(t, "the lines of the second one's output", len(ex.commands[1].output), 0)
+	queuetest.Compare(t, "the files", ex.files, map[string]string{"x.yaml": "# x.yaml\nk: v\n"})
 	for _, bad := range []string{"```console\none\n```\n", "```console\n$ a\n", "```\nx\n```\n"} {
 		if _, err := readPage(bad); err == nil {
 			t.Errorf("%q was taken", bad)
@@ -174,6 +186,7 @@ func TestReadPage(t *testing.T) {
 	}
 }
 
+// An ellipsis stands for any text or lines, and any blanks for others. The rest must be equal.
 func TestShownOutput(t *testing.T) {
 	for _, c := range []struct {
 		shown, output string

@@ -26,6 +26,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // collector is an OpenTelemetry collector that keeps what it is sent.
@@ -45,8 +46,11 @@ func startCollector(t *testing.T) *collector {
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var request collectorpb.ExportTraceServiceRequest
-		if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &request) != nil {
-			t.Errorf("%s %s is no OTLP", r.Method, r.URL)
+		if err == nil {
+			err = proto.Unmarshal(body, &request)
+		}
+		if err != nil || r.URL.Path != "/v1/traces" {
+			t.Errorf("%s %s is not OTLP at /v1/traces: %v", r.Method, r.URL, err)
 			http.Error(w, "no OTLP", http.StatusBadRequest)
 			return
 		}
@@ -133,8 +137,11 @@ func submitTraced(t *testing.T, address string) wire.Job {
 	}
 	defer resp.Body.Close()
 	var job wire.Job
-	if err := json.NewDecoder(resp.Body).Decode(&job); err != nil || resp.StatusCode != http.StatusOK || job.State != "succeeded" {
-		t.Fatalf("%d, %v: %+v", resp.StatusCode, err, job)
+	if err := json.NewDecoder(resp.Body).Decode(&job); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK || job.State != "succeeded" {
+		t.Fatalf("the status is %d and the job %+v, want 200 and succeeded", resp.StatusCode, job)
 	}
 	return job
 }
@@ -160,14 +167,20 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 			"messaging.operation.type": "process", "messaging.sluice.outcome": "succeeded", "messaging.sluice.attempt": "2", "http.response.status_code": "200"}},
 	} {
 		s, about := spans[i], told(spans[i].Attributes)
-		if s.Name != want.name || s.Kind != want.kind || fmt.Sprintf("%x", s.TraceId) != clientTrace {
-			t.Errorf("span %d: %v", i, s)
-		}
+		what := fmt.Sprintf("span %d: ", i)
+		queuetest.Compare(t, what+"name", s.Name, want.name)
+		queuetest.Compare(t, what+"kind", s.Kind, want.kind)
+		queuetest.Compare(t, what+"trace", fmt.Sprintf("%x", s.TraceId), clientTrace)
 		if want.parent == nil && fmt.Sprintf("%x", s.ParentSpanId) != clientSpan {
 			t.Errorf("span %d is not the client's child: %v", i, s)
 		}
-		if want.parent != nil && (string(s.ParentSpanId) != string(want.parent) || len(s.Links) != 1 || string(s.Links[0].SpanId) != string(want.parent)) {
-			t.Errorf("span %d is not the producer's child, and linked to it: %v", i, s)
+		if want.parent != nil {
+			var linked [][]byte
+			for _, l := range s.Links {
+				linked = append(linked, l.SpanId)
+			}
+			queuetest.Compare(t, what+"parent", s.ParentSpanId, want.parent)
+			queuetest.Compare(t, what+"links", linked, [][]byte{want.parent})
 		}
 		want.told["messaging.system"], want.told["messaging.destination.name"], want.told["messaging.message.id"] = "sluice", "default", job.ID
 		for key, value := range want.told {
@@ -175,8 +188,10 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 				t.Errorf("span %d: %s is %q, want %q", i, key, about[key], value)
 			}
 		}
-		if text := s.String(); strings.Contains(text, "cme & sons") || strings.Contains(text, "hunter2") || strings.Contains(text, "order.create") {
-			t.Errorf("span %d tells client text: %s", i, text)
+		for _, secret := range []string{"cme & sons", "hunter2", "order.create"} {
+			if text := s.String(); strings.Contains(text, secret) {
+				t.Errorf("span %d contains %q of the client: %s", i, secret, text)
+			}
 		}
 		if want.kind == tracepb.Span_SPAN_KIND_CONSUMER {
 			if got, own := <-u.parents, fmt.Sprintf("00-%x-%x-01", s.TraceId, s.SpanId); got != own {
@@ -184,9 +199,12 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 			}
 		}
 	}
-	if c.resource["service.name"] == "" || c.resource["service.version"] == "" || c.resource["telemetry.sdk.name"] != "opentelemetry" {
-		t.Errorf("resource %v", c.resource)
+	for _, name := range []string{"service.name", "service.version"} {
+		if c.resource[name] == "" {
+			t.Errorf("the resource has no %s: %v", name, c.resource)
+		}
 	}
+	queuetest.Compare(t, "telemetry.sdk.name", c.resource["telemetry.sdk.name"], "opentelemetry")
 }
 
 // TestTracesOfAProcess: the setting alone turns traces on, and a running process sends them soon.

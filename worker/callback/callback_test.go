@@ -20,6 +20,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
@@ -72,13 +73,13 @@ func TestWithoutSecretsNothingIsSigned(t *testing.T) {
 		b.handOver(s, completion(shaper.Dead, 1))
 		b.pass(3 * time.Second)
 		if calls := b.got(); len(calls) != 1 || calls[0].header["Webhook-Signature"] != nil {
-			t.Errorf("%+v", calls)
+			t.Errorf("the requests are %+v, want one without a signature", calls)
 		}
 	})
 }
 
-// TestRetries is a receiver that fails in every way before it takes the callback: what is sent
-// stays the same, and the pauses grow.
+// A receiver that fails in every way gets the same body and id each time, signed anew, after
+// growing pauses.
 func TestRetries(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(500, 302, 0, 101, 200)
@@ -124,13 +125,20 @@ func TestRetriesAreSignedWithTheSecretsOfToday(t *testing.T) {
 		if len(calls) != 2 {
 			t.Fatalf("%d requests", len(calls))
 		}
-		if b.verify(calls[0], oldSecret) != nil || b.verify(calls[1], newSecret) != nil || b.verify(calls[1], oldSecret) == nil {
-			t.Error("the signatures are of the wrong secrets")
+		if err := b.verify(calls[0], oldSecret); err != nil {
+			t.Errorf("the first attempt is not signed with the secret of then: %v", err)
+		}
+		if err := b.verify(calls[1], newSecret); err != nil {
+			t.Errorf("the second attempt is not signed with the secret of now: %v", err)
+		}
+		if b.verify(calls[1], oldSecret) == nil {
+			t.Error("the second attempt is signed with a secret that was removed")
 		}
 	})
 }
 
-// TestArchive is what is given up, and why.
+// A callback is archived with the reason: after the last attempt, or at once where a retry cannot
+// help.
 func TestArchive(t *testing.T) {
 	for name, row := range map[string]struct {
 		status   int
@@ -173,8 +181,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestTasksOfOthers: a process that hands nothing over delivers what others left, in its first
-// moment or within 75 seconds.
+// A process delivers tasks that others left, in its first moment or within 75 seconds.
 func TestTasksOfOthers(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(200)
@@ -235,7 +242,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestOnRedis is the way of a callback through a real Redis that was away at first.
+// A callback passes through a real Redis, which was away at first.
 func TestOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	options, err := redis.ParseURL(server.URL())
@@ -290,7 +297,7 @@ func TestOnRedis(t *testing.T) {
 	}
 }
 
-// TestHostileAnswers are bounded, and do not change what the status says.
+// Hostile answers are bounded, and the status alone decides on a retry.
 func TestHostileAnswers(t *testing.T) {
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
@@ -371,13 +378,18 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestTransports have what no test through a server can show.
+// Transports use no proxy and are bounded. Only those of public targets have a control of the dial.
 func TestTransports(t *testing.T) {
 	s := newService(t, Config{Guard: guard(t)})
 	for name, c := range map[string]*outbound.Client{"listed": s.listed, "public": s.public} {
 		tr := c.Transport
-		if tr.Proxy != nil || !tr.DisableCompression || tr.TLSClientConfig != nil || tr.MaxConnsPerHost == 0 || tr.MaxResponseHeaderBytes == 0 {
-			t.Errorf("%s: %+v", name, tr)
+		for what, good := range map[string]bool{
+			"uses no proxy": tr.Proxy == nil, "decompresses nothing": tr.DisableCompression,
+			"verifies certificates by default": tr.TLSClientConfig == nil,
+			"bounds the connections of a host": tr.MaxConnsPerHost > 0,
+			"bounds the headers of an answer":  tr.MaxResponseHeaderBytes > 0,
+		} {
+			queuetest.Compare(t, "the transport of "+name+" targets "+what, good, true)
 		}
 	}
 	if s.listed.Dialer.Control != nil || s.public.Dialer.Control == nil {
@@ -385,8 +397,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreVerified: a certificate that nobody vouches for is a failure, to be tried
-// again.
+// A certificate that cannot be verified fails the attempt, which is retried.
 func TestCertificatesAreVerified(t *testing.T) {
 	receiver := httptest.NewUnstartedServer(http.NotFoundHandler())
 	receiver.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -394,11 +405,16 @@ func TestCertificatesAreVerified(t *testing.T) {
 	defer receiver.Close()
 	s := newService(t, Config{Guard: guard(t, receiver.URL)})
 	err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
-	if err == nil || !strings.Contains(err.Error(), "certificate") || errors.Is(err, asynq.SkipRetry) {
-		t.Error(err)
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("%v, want an error of the certificate", err)
+	}
+	if errors.Is(err, asynq.SkipRetry) {
+		t.Errorf("%v is final, want retries", err)
 	}
 }
 
+// Pauses double up to the longest one, plus up to half at random. Fifteen attempts take about a
+// day.
 func TestPauses(t *testing.T) {
 	for range 100 {
 		var sum time.Duration
@@ -418,6 +434,7 @@ func TestPauses(t *testing.T) {
 	}
 }
 
+// All problems of the settings are reported at once, without secrets.
 func TestNewListsEveryProblem(t *testing.T) {
 	_, err := New(Config{Secrets: []string{oldSecret, "whsec_", "whsec_hunter2?"}, MaxAttempts: 1, Timeout: -1, Concurrency: -1, Grace: -1})
 	var ps shaper.Problems

@@ -14,8 +14,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestBacklogMetrics: what waits in the queue is what asynq's own inspector tells, and absent while
-// Redis is away.
+// The gauges of the queue are the counts of asynq's own inspector.
 func TestBacklogMetrics(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(500, 410)

@@ -7,11 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestTarpitHoldsUpItsOwnCallbacksAlone: one receiver never answers, and one tenant sends all its
-// callbacks there. Those of another tenant leave as if it were not there.
+// A receiver that never answers delays no callbacks of other tenants, although one tenant sends all
+// its callbacks there.
 func TestTarpitHoldsUpItsOwnCallbacksAlone(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(204)
@@ -39,8 +40,8 @@ func TestTarpitHoldsUpItsOwnCallbacksAlone(t *testing.T) {
 	})
 }
 
-// A callback whose receiver never answers is given up after a request of its own, however few
-// attempts it has and whatever became of the others.
+// A callback is archived only after a request of its own, although its receiver never answers and
+// it has few attempts.
 func TestEveryCallbackIsTriedBeforeItIsGivenUp(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(204)
@@ -78,6 +79,8 @@ func inSlots(t *testing.T, most int, test func(model)) {
 	synctest.Test(t, func(t *testing.T) { test(model{t, newSlots(most)}) })
 }
 
+// A receiver gets at most a quarter of the slots, a tenant half. A free slot goes to the tenant
+// with the fewest.
 func TestSlotsAreShared(t *testing.T) {
 	inSlots(t, 8, func(m model) { // 2 of a receiver, 4 of a tenant
 		start := time.Now()
@@ -119,13 +122,13 @@ func TestSlotsAreShared(t *testing.T) {
 				m.give(to, tenant, start, new(true))
 			}
 		}
-		if m.taken != 0 || len(m.tenants) != 0 || len(m.waiting) != 0 {
-			t.Errorf("left: %d %v %v", m.taken, m.tenants, m.waiting)
-		}
+		queuetest.Compare(m, "slots that are still taken", m.taken, 0)
+		queuetest.Compare(m, "tenants that are remembered", len(m.tenants), 0)
+		queuetest.Compare(m, "callers that wait", len(m.waiting), 0)
 	})
 }
 
-// Few of one tenant wait, and they make room for another's.
+// Few callbacks of one tenant wait for a slot, and they give way to those of another.
 func TestWaitersAreShared(t *testing.T) {
 	inSlots(t, 4, func(m model) { // 8 wait at most, 4 of a tenant, 2 of a receiver
 		for i, tenant := range []string{"a", "a", "b", "b"} {
@@ -189,6 +192,8 @@ func TestPostponedTasksCannotPileUp(t *testing.T) {
 	})
 }
 
+// A receiver that fails again and again gets only probes, at growing intervals, and the last
+// attempts of callbacks. A success closes its breaker.
 func TestBreakerOfAReceiver(t *testing.T) {
 	inSlots(t, 8, func(m model) {
 		fail := func() {
@@ -233,7 +238,7 @@ func TestBreakerOfAReceiver(t *testing.T) {
 	})
 }
 
-// What is remembered of receivers is bounded.
+// At most mostReceivers receivers are remembered.
 func TestReceiversAreBounded(t *testing.T) {
 	inSlots(t, 8, func(m model) {
 		for i := range 2 * mostReceivers {

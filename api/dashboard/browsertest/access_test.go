@@ -21,6 +21,8 @@ var named = []string{"button", "link", "textbox", "searchbox", "spinbutton", "sl
 // unnamed may have none: their headings precede them.
 var unnamed = []string{"table"}
 
+// Controls have names for screen readers, texts have contrast, and the focus moves forward in
+// sight, in both colour schemes.
 func TestAccessibility(t *testing.T) {
 	must(t, program.Submit(t.Context(), "reader", 400))
 	for _, view := range []struct {

@@ -3,6 +3,7 @@ package decode
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -12,13 +13,13 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
 const onePlainJob = `{"type":"order.create","payload":{"n":1}}`
 
-// What the strict decoder takes, encoding/json reads in the same way; and it takes nothing that
-// breaks a rule.
+// A submission that is accepted obeys the rules, and encoding/json reads it the same.
 func FuzzSubmission(f *testing.F) {
 	for _, s := range []string{
 		onePlainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
@@ -41,9 +42,8 @@ func FuzzSubmission(f *testing.F) {
 		if err := json.Unmarshal(body, &want); err != nil {
 			t.Fatalf("%q is taken, but: %v", body, err)
 		}
-		if got.Type != want.Type || got.Route != want.Route || got.DelayMS != want.DelayMS || got.MaxWaitMS != want.MaxWaitMS || got.Cost != want.Cost || got.CallbackURL != want.CallbackURL {
-			t.Errorf("%q: %+v, want %+v", body, got, want)
-		}
+		want.Payload = got.Payload // see below
+		queuetest.Compare(t, fmt.Sprintf("%q", body), got, want)
 		if !bytes.Contains(body, got.Payload) || !json.Valid(got.Payload) {
 			t.Errorf("%q: payload %q", body, got.Payload)
 		}
@@ -52,29 +52,51 @@ func FuzzSubmission(f *testing.F) {
 		if strings.Count(read, "\ufffd") > strings.Count(written, "\ufffd")+strings.Count(written, `\ufffd`) {
 			t.Errorf("%q: %q", body, read)
 		}
-		if got.Type == "" || HasControl(got.Type) || got.DelayMS < 0 || got.MaxWaitMS < 0 || got.Cost < 0 || got.Cost > shaper.MaxCost {
-			t.Errorf("%q: %+v", body, got)
+		if got.Type == "" || HasControl(got.Type) {
+			t.Errorf("%q is taken with the type %q", body, got.Type)
+		}
+		if got.DelayMS < 0 || got.MaxWaitMS < 0 {
+			t.Errorf("%q is taken with a delay of %d ms and a max wait of %d ms", body, got.DelayMS,
+				got.MaxWaitMS)
+		}
+		if got.Cost < 0 || got.Cost > shaper.MaxCost {
+			t.Errorf("%q is taken with the cost %d, want 0 to %d", body, got.Cost, shaper.MaxCost)
 		}
 	})
 }
 
+// A batch that is accepted has 1 to MaxBatch jobs. The problem of a refused job names a field, and
+// an atomic batch is refused as a whole.
 func FuzzBatch(f *testing.F) {
 	for _, s := range []string{`{"jobs":[` + onePlainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, `{"jobs":[[`, `null`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b, wrong, err := Batch(body, 1<<10)
-		if err == nil && (len(b.Jobs) < 1 || len(b.Jobs) > wire.MaxBatch || len(wrong) > len(b.Jobs)) {
-			t.Errorf("%q: %d jobs, %d wrong", body, len(b.Jobs), len(wrong))
+		if n := len(b.Jobs); err == nil && (n < 1 || n > wire.MaxBatch) {
+			t.Errorf("%q is taken with %d jobs, want 1 to %d", body, n, wire.MaxBatch)
+		}
+		if err == nil && len(wrong) > len(b.Jobs) {
+			t.Errorf("%q: %d problems of %d jobs", body, len(wrong), len(b.Jobs))
 		}
 		for i, p := range wrong {
-			if p != nil && (len(p.Errors) == 0 || b.Atomic || b.Jobs[i].Type == "" && p.Detail == "") {
-				t.Errorf("%q: job %d: %+v", body, i, p)
+			if p == nil {
+				continue
+			}
+			if len(p.Errors) == 0 {
+				t.Errorf("%q: the problem of job %d names no field: %+v", body, i, p)
+			}
+			if b.Atomic {
+				t.Errorf("%q: job %d of an atomic batch is refused alone: %+v", body, i, p)
+			}
+			if b.Jobs[i].Type == "" && p.Detail == "" {
+				t.Errorf("%q: job %d has no type, and its problem no detail: %+v", body, i, p)
 			}
 		}
 	})
 }
 
+// The name and the expiry of an accepted key obey the rules.
 func FuzzKey(f *testing.F) {
 	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `{"expires_at":"9999-12-31T23:59:59-23:59"}`, `[]`} {
 		f.Add([]byte(s))
@@ -87,12 +109,19 @@ func FuzzKey(f *testing.F) {
 			}
 			return
 		}
-		if len(k.Name) > wire.MaxKeyName || HasControl(k.Name) || !k.Expires.IsZero() && !k.Expires.After(time.Now()) || k.Expires.UTC().Year() > 9999 {
-			t.Errorf("%q: %+v", body, k)
+		if len(k.Name) > wire.MaxKeyName || HasControl(k.Name) {
+			t.Errorf("%q is taken with the name %q", body, k.Name)
+		}
+		if !k.Expires.IsZero() && !k.Expires.After(time.Now()) {
+			t.Errorf("%q is taken with an expiry in the past: %v", body, k.Expires)
+		}
+		if k.Expires.UTC().Year() > 9999 {
+			t.Errorf("%q is taken with an expiry that RFC 3339 cannot express: %v", body, k.Expires)
 		}
 	})
 }
 
+// Every field of an accepted filter restricts the choice: none is ignored.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
 		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
@@ -123,12 +152,22 @@ func FuzzFilter(f *testing.F) {
 			}
 			delete(said, name)
 		}
-		if len(said) > 0 || len(got.IDs) > wire.MaxFilterIDs || slices.ContainsFunc(got.IDs, func(id string) bool { return !IsID(id) }) || got.CreatedBefore.UTC().Year() > 9999 {
-			t.Errorf("%q: %+v", body, got)
+		if len(said) > 0 {
+			t.Errorf("%q is taken with unknown fields: %q", body, said)
+		}
+		if len(got.IDs) > wire.MaxFilterIDs {
+			t.Errorf("%q is taken with %d ids, want at most %d", body, len(got.IDs), wire.MaxFilterIDs)
+		}
+		if i := slices.IndexFunc(got.IDs, func(id string) bool { return !IsID(id) }); i >= 0 {
+			t.Errorf("%q is taken with the id %q", body, got.IDs[i])
+		}
+		if got.CreatedBefore.UTC().Year() > 9999 {
+			t.Errorf("%q is taken with a time that RFC 3339 cannot express: %v", body, got.CreatedBefore)
 		}
 	})
 }
 
+// Accepted settings make valid rates, and applying them twice is the same as once.
 func FuzzSettings(f *testing.F) {
 	for _, s := range []string{
 		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,

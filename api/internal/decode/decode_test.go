@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzMembers holds the parts of an object or array against those that the standard library finds.
+// members and elements find the parts of objects and arrays that encoding/json finds.
 func FuzzMembers(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `[]`, `{"a":1}`, ` { "a" : "b\"}" , "c":[1,{"d":"\\"}] , "" : null } `, `[1, -2.5e3 ,"x]",[],{}]`, `{"\u0061":true,"a":false}`, `{"\ud800":1}`, `[[[[]]]]`, `"x"`, `7`,
@@ -52,6 +52,7 @@ func sameValue(t *testing.T, d *json.Decoder, got json.RawMessage) {
 	}
 }
 
+// Half a surrogate pair is refused. Whole pairs and escaped backslashes are not.
 func TestHalvesOfSurrogatePairs(t *testing.T) {
 	for text, half := range map[string]bool{
 		`""`: false, `"\u0041"`: false, `"\ud83d\ude00"`: false, `"\uD83D\uDE00\uD83D\uDE00"`: false, `"😀"`: false, `"\ufffd"`: false, `"\\ud800"`: false, `"\\\\udc00\n"`: false, `"\ud7ff\ue000"`: false,

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/reports"
 )
 
@@ -122,6 +123,19 @@ func begin(t *testing.T, h *Hub, v View) *Watch {
 	return w
 }
 
+// parts names the kinds of figures in the news.
+func parts(n News) (names []string) {
+	for _, p := range []struct {
+		name  string
+		there bool
+	}{{"overview", n.Overview != nil}, {"scan", n.Scan != nil}, {"tenant", n.Tenant != nil}} {
+		if p.there {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
 // pass lets time pass, and what happens in it be done.
 func pass(d time.Duration) {
 	time.Sleep(d)
@@ -162,7 +176,7 @@ func TestNothingIsReadWhileNobodyWatches(t *testing.T) {
 	})
 }
 
-// However many watch, what is read is the same.
+// The number of watchers does not change how often the store is read.
 func TestOneReadingServesAll(t *testing.T) {
 	for _, n := range []int{1, 50} {
 		s := newSource()
@@ -183,8 +197,10 @@ func TestOneReadingServesAll(t *testing.T) {
 				t.Errorf("%d watch: %d times the tenant", n, got)
 			}
 			for _, w := range all {
-				if news := w.Take(); news.Overview == nil || news.Scan == nil || news.Tenant == nil || len(news.Scan.Briefs) != 3 {
-					t.Errorf("got %+v", news)
+				news := w.Take()
+				queuetest.Compare(t, "the news", parts(news), []string{"overview", "scan", "tenant"})
+				if news.Scan != nil {
+					queuetest.Compare(t, "the tenants of the scan", len(news.Scan.Briefs), 3)
 				}
 				w.Close()
 			}
@@ -244,6 +260,7 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 	})
 }
 
+// A watcher gets the kinds of figures that its view names. A kind that no view names is not read.
 func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -255,14 +272,13 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 		counting := begin(t, h, View{Scan: true})
 		detailed := begin(t, h, View{Tenant: "acme"})
 		pass(5 * time.Second)
-		if news := plain.Take(); news.Overview == nil || news.Scan != nil || news.Tenant != nil {
-			t.Errorf("a plain watch gets %+v", news)
-		}
-		if news := counting.Take(); news.Scan == nil || news.Tenant != nil {
-			t.Errorf("a watch of all gets %+v", news)
-		}
-		if news := detailed.Take(); news.Scan != nil || news.Tenant == nil || news.Tenant.Tenant.Name != "acme" {
-			t.Errorf("a watch of one gets %+v", news)
+		queuetest.Compare(t, "the news of a plain watch", parts(plain.Take()), []string{"overview"})
+		queuetest.Compare(t, "the news of a watch of all tenants", parts(counting.Take()),
+			[]string{"overview", "scan"})
+		news := detailed.Take()
+		queuetest.Compare(t, "the news of a watch of one tenant", parts(news), []string{"overview", "tenant"})
+		if news.Tenant != nil {
+			queuetest.Compare(t, "the tenant", news.Tenant.Tenant.Name, "acme")
 		}
 		counting.Close()
 		detailed.Close()
@@ -278,8 +294,7 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	})
 }
 
-// A watcher that does not take for a while gets the latest once, and nothing of what came
-// between.
+// A watcher that does not take for a while gets the latest figures once, and none of those between.
 func TestASlowWatcherSkips(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -304,7 +319,7 @@ func TestASlowWatcherSkips(t *testing.T) {
 	})
 }
 
-// The more a scan costs, the seldomer there is one, and the store rests while it is taken.
+// The more expensive scans are, the rarer they are, and the store rests between their parts.
 func TestScansBackOff(t *testing.T) {
 	for _, tt := range []struct {
 		tenants     int
@@ -350,7 +365,9 @@ func TestScansBackOff(t *testing.T) {
 	}
 }
 
-func TestTheStoreIsAway(t *testing.T) {
+// While the store is away, watchers get the error with the last known overview. Scans and tenants
+// follow when it is back.
+func TestWatchersWhileTheStoreIsAway(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		w := begin(t, h, View{Scan: true, Tenant: "acme"})
@@ -359,22 +376,28 @@ func TestTheStoreIsAway(t *testing.T) {
 		s.fail(queue.ErrUnavailable)
 		pass(2 * time.Second)
 		away := w.Take()
-		if away.Overview == nil || !errors.Is(away.Overview.Err, queue.ErrUnavailable) || away.Overview.Workers.Live != before.Overview.Workers.Live ||
-			away.Overview.Store.Engine != queue.EngineRedis || away.Overview.Depth == 0 {
-			t.Errorf("while it is away: %+v", away.Overview)
+		queuetest.Compare(t, "the news while it is away", parts(away), []string{"overview"})
+		o := away.Overview
+		if o == nil || !errors.Is(o.Err, queue.ErrUnavailable) {
+			t.Fatalf("the overview while it is away is %+v, want the error %v", o, queue.ErrUnavailable)
 		}
-		if away.Scan != nil || away.Tenant != nil {
-			t.Errorf("while it is away: %+v", away)
+		queuetest.Compare(t, "the last known workers", o.Workers.Live, before.Overview.Workers.Live)
+		queuetest.Compare(t, "the engine", o.Store.Engine, queue.EngineRedis)
+		if o.Depth == 0 {
+			t.Error("the depth while it is away is 0, want the last known one")
 		}
 		s.fail(nil)
 		pass(2 * time.Second)
-		if back := w.Take(); back.Overview.Err != nil || back.Scan == nil || back.Tenant == nil {
-			t.Errorf("once it is back: %+v", back)
+		back := w.Take()
+		queuetest.Compare(t, "the news once it is back", parts(back), []string{"overview", "scan", "tenant"})
+		if back.Overview != nil && back.Overview.Err != nil {
+			t.Errorf("the overview once it is back has the error %v", back.Overview.Err)
 		}
 		w.Close()
 	})
 }
 
+// The first overview has an error if a part of it cannot be read, and the parts that can be.
 func TestFaultOfOnePartIsReported(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -385,14 +408,13 @@ func TestFaultOfOnePartIsReported(t *testing.T) {
 	})
 }
 
-// An overview that is asked for is as good as that of a watcher, and costs no more when it is asked
-// for often.
+// An overview on request is as fresh as a watcher's, and many requests share one reading.
 func TestOverviews(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		for range 100 {
 			if o := h.Overview(t.Context()); o.Err != nil || o.Workers.Live != 2 {
-				t.Fatalf("%+v", o)
+				t.Fatalf("the overview is %+v, want two live workers and no error", o)
 			}
 			pass(10 * time.Millisecond)
 		}
@@ -415,8 +437,8 @@ func TestOverviews(t *testing.T) {
 	})
 }
 
-// TestReturningWatcher: a watcher that returns soon, as after a reload of the page, gets the last
-// figures at once. A later one does not.
+// A watcher that returns soon, as after a reload of the page, gets the last figures at once. A
+// later one does not.
 func TestReturningWatcher(t *testing.T) {
 	s := newSource()
 	s.takes = 100 * time.Millisecond
@@ -444,7 +466,8 @@ func TestReturningWatcher(t *testing.T) {
 	})
 }
 
-func TestBoundAndEnd(t *testing.T) {
+// A hub has at most the given number of watchers, and Close ends them all.
+func TestWatchersAreBoundedAndEnded(t *testing.T) {
 	s := newSource()
 	synctest.Test(t, func(t *testing.T) {
 		h := New(s, 2)
@@ -466,7 +489,7 @@ func TestBoundAndEnd(t *testing.T) {
 	})
 }
 
-// Many come and go at once; nothing is left of them.
+// Watchers that come and go concurrently leave nothing behind.
 func TestComingAndGoing(t *testing.T) {
 	s := newSource()
 	synctest.Test(t, func(t *testing.T) {
@@ -489,9 +512,9 @@ func TestComingAndGoing(t *testing.T) {
 		}
 		all.Wait()
 		pass(time.Second)
-		if h.reading != nil || h.counting != nil || len(h.details) != 0 {
-			t.Errorf("left: %v %v %v", h.reading, h.counting, slices.Collect(maps.Keys(h.details)))
-		}
+		queuetest.Compare(t, "overviews are read", h.reading != nil, false)
+		queuetest.Compare(t, "tenants are scanned", h.counting != nil, false)
+		queuetest.Compare(t, "the tenants that are read", slices.Collect(maps.Keys(h.details)), nil)
 		h.Close()
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -32,7 +33,8 @@ func pastOf(h *Hub, name string) []Sample {
 	return samples[:len(samples)-1]
 }
 
-// What is read while nobody watches and nothing happens is little, and nothing of single tenants.
+// While nobody watches and nothing happens, an overview is read every ten seconds, and single
+// tenants are not read again.
 func TestRememberingIsCheap(t *testing.T) {
 	s := newSource()
 	s.set(queue.Totals{Admitted: 7, Tenants: 1}, queue.Brief{Name: "acme", Rate: perSecond})
@@ -41,12 +43,16 @@ func TestRememberingIsCheap(t *testing.T) {
 		pass(2 * time.Minute)
 		begun := s.count("totals")
 		pass(10 * time.Minute)
-		if n := s.count("totals") - begun; n != 60 || s.count("scan") != 1 || s.count("health") != s.count("totals") || s.count("dead letters") != 0 {
-			t.Errorf("read %v, %d of it in ten minutes", s.asked, n)
+		queuetest.Compare(t, "overviews read in ten minutes", s.count("totals")-begun, 60)
+		queuetest.Compare(t, "scans", s.count("scan"), 1)
+		queuetest.Compare(t, "reads of the store's health", s.count("health"), s.count("totals"))
+		queuetest.Compare(t, "counts of dead letters", s.count("dead letters"), 0)
+		past := moments(h)
+		if len(past) != 30 {
+			t.Fatalf("%d moments, want 30: %+v", len(past), past)
 		}
-		if past := moments(h); len(past) != 30 || past[1].At.Sub(past[0].At) != idleEvery || past[29].Admitted != 7 {
-			t.Errorf("%d moments: %+v", len(past), past)
-		}
+		queuetest.Compare(t, "the time between two moments", past[1].At.Sub(past[0].At), idleEvery)
+		queuetest.Compare(t, "admitted at the last moment", past[29].Admitted, 7)
 		if o := h.Overview(t.Context()); o.Dead == nil || *o.Dead != 3 {
 			t.Error("nobody has counted the dead letters, though somebody wants to know")
 		}
@@ -56,7 +62,7 @@ func TestRememberingIsCheap(t *testing.T) {
 	})
 }
 
-// A scan takes at most a hundredth of the store's time, however many tenants there are.
+// Scans for the history take at most a hundredth of the store's time, with any number of tenants.
 func TestRememberingManyIsRare(t *testing.T) {
 	s := newSource() // something happens all the time
 	s.tenants, s.takes = 30_000, 9*time.Millisecond
@@ -69,8 +75,7 @@ func TestRememberingManyIsRare(t *testing.T) {
 	})
 }
 
-// TestHistoryIsFinerFromTheFirstJob: from the first job on, samples are as frequent as while
-// somebody watches.
+// From the first job on, samples are as frequent as while somebody watches.
 func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 	s := newSource()
 	s.set(queue.Totals{})
@@ -87,13 +92,20 @@ func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 		}
 		past := moments(h)
 		since := slices.IndexFunc(past, func(m Moment) bool { return !m.At.Before(began) })
-		if n := len(past) - since; n < 20 || past[since].At != began || past[since].Depth != 20 {
-			t.Errorf("%d moments since the first job, of them first %+v", n, past[since])
+		if n := len(past) - since; since < 0 || n < 20 {
+			t.Fatalf("%d moments since the first job, want at least 20", n)
 		}
+		queuetest.Compare(t, "the first moment with a job", queuetest.Only(past[since], "At", "Depth"),
+			Moment{At: began, Depth: 20})
 		samples := pastOf(h, "acme")
 		first := slices.IndexFunc(samples, func(l Sample) bool { return l.Admitted > 0 })
-		if len(samples)-first != 4 || first == 0 || samples[first].At != began || samples[len(samples)-1].Departed < 14 {
-			t.Errorf("samples %+v", samples)
+		if first < 1 || len(samples)-first != 4 {
+			t.Fatalf("sample %d of %d is the first with a job, want 4 from it on, and one before it",
+				first, len(samples))
+		}
+		queuetest.Compare(t, "the time of the first sample with a job", samples[first].At, began)
+		if n := samples[len(samples)-1].Departed; n < 14 {
+			t.Errorf("%d jobs departed by the last sample, want at least 14", n)
 		}
 		if samples := pastOf(h, "other"); len(samples) == 0 || samples[0].Depth != 0 {
 			t.Errorf("samples of an unknown tenant: %+v", samples)
@@ -101,6 +113,8 @@ func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 	})
 }
 
+// While somebody watches, the history keeps a moment a second of what is read anyway. An outage
+// leaves a gap, and old samples are dropped.
 func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 	s := newSource()
 	story(t, s, 10, func(t *testing.T, h *Hub) {
@@ -113,8 +127,10 @@ func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 		if samples := pastOf(h, "t0"); len(samples) != 3 || s.count("scan") > 11 {
 			t.Errorf("%d samples of %d scans", len(samples), s.count("scan"))
 		}
-		if o := h.Overview(t.Context()); o.Dead == nil || *o.Dead != 0 || s.count("dead letters") > 1 {
-			t.Errorf("the dead letters of a scan are counted %d times again", s.count("dead letters"))
+		queuetest.Compare(t, "the dead letters, known from the scan", h.Overview(t.Context()).Dead,
+			new(int64))
+		if n := s.count("dead letters"); n > 1 {
+			t.Errorf("the dead letters are counted %d times besides the scan, want at most once", n)
 		}
 		w.Close()
 		s.fail(errors.New("away"))
@@ -127,9 +143,12 @@ func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 		if past := moments(h); !past[11].Gap || past[12].Gap {
 			t.Errorf("what was not seen appears as if it was: %+v", past[10:])
 		}
-		if samples := pastOf(h, "t0"); len(samples) < 4 || !samples[3].Gap || samples[2].Gap {
-			t.Errorf("what was not seen of a tenant appears as if it was: %+v", samples)
+		samples := pastOf(h, "t0")
+		if len(samples) < 4 {
+			t.Fatalf("%d samples of a tenant, want at least 4", len(samples))
 		}
+		queuetest.Compare(t, "the gap of the sample before the outage", samples[2].Gap, false)
+		queuetest.Compare(t, "the gap of the sample after the outage", samples[3].Gap, true)
 		s.fail(errors.New("away"))
 		pass(pastKept)
 		if past, samples := moments(h), pastOf(h, "t0"); len(past) != 0 || len(samples) != 0 {
@@ -138,7 +157,7 @@ func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 	})
 }
 
-// TestSamplesAgreeWithScans: the samples hold the figures of the scans, in bounded memory.
+// The samples hold the figures of the scans, in bounded memory.
 func TestSamplesAgreeWithScans(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -198,8 +217,15 @@ func TestSamplesAgreeWithScans(t *testing.T) {
 			for _, known := range l.tenants {
 				count += len(known)
 			}
-			if count != l.count || len(l.instants) > len(all) || l.count < most/2 && len(l.instants) != len(all) {
-				t.Fatalf("%d samples of %d counted, %d instants of %d", count, l.count, len(l.instants), len(all))
+			if count != l.count {
+				t.Fatalf("%d samples are counted, want %d", l.count, count)
+			}
+			if len(l.instants) > len(all) {
+				t.Fatalf("%d instants, want at most %d, that of each scan", len(l.instants), len(all))
+			}
+			if l.count < most/2 && len(l.instants) != len(all) {
+				t.Fatalf("%d instants with only %d samples, want %d, that of each scan",
+					len(l.instants), l.count, len(all))
 			}
 			told := all[len(all)-len(l.instants):]
 			for _, name := range names {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // publicPEM is the public half of a key that nobody keeps.
@@ -32,6 +34,7 @@ func indented(text string) string {
 	return "\n        " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n        ")
 }
 
+// Modes, proxies and keys are read, the keys from texts and from files.
 func TestAuthSection(t *testing.T) {
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -71,6 +74,7 @@ auth:
 	}
 }
 
+// Modes are a list without repetition. None excludes the others.
 func TestModes(t *testing.T) {
 	for value, want := range map[string]string{
 		"none": "", "keys": "keys", "keys, guest": "keys guest", "guest,keys": "guest keys",
@@ -91,6 +95,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// A mistake is reported with its field, value and rule, and without secrets.
 func TestAuthProblems(t *testing.T) {
 	const hush = "hunter2hunter2"
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)
@@ -148,9 +153,12 @@ auth:
     keys:
     - algorithm: RS256
       public_key: |`+indented(key)+"\n")})
-		if ps := problems(t, err); len(ps) != 1 || ps[0].Field != "auth.jwt.keys[0].public_key" || ps[0].Value != "(hidden)" {
-			t.Errorf("%s: %v", name, err)
+		ps := problems(t, err)
+		if len(ps) != 1 {
+			t.Fatalf("%s has the problems %v, want one", name, ps)
 		}
+		queuetest.Compare(t, "the problem of "+name, queuetest.Only(ps[0], "Field", "Value"),
+			shaper.Problem{Field: "auth.jwt.keys[0].public_key", Value: "(hidden)"})
 	}
 }
 

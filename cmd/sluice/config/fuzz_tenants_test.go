@@ -7,8 +7,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// What is read is legal wherever a server could hold it, and whatever is not is a list of problems
-// that each say something.
+// A file of tenants is read as valid overrides, or refused with problems that each have a field, a
+// value and a rule.
 func FuzzLoadTenants(f *testing.F) {
 	for _, seed := range []string{
 		"tenants: { acme: { rate: 200/s, burst: 5, tier: pro, routes: { login: { rate: 5/m } } } }", "tenants: {}", "", "a: 1", "tenants: { defaults: {} }",
@@ -24,20 +24,34 @@ func FuzzLoadTenants(f *testing.F) {
 			t.Fatalf("%T: %v", err, err)
 		}
 		for _, p := range problems {
-			if p.Field == "" || p.Value == "" || p.Rule == "" {
-				t.Errorf("a problem that says too little: %+v", p)
+			for part, text := range map[string]string{"field": p.Field, "value": p.Value, "rule": p.Rule} {
+				if text == "" {
+					t.Errorf("a problem has no %s: %+v", part, p)
+				}
 			}
 		}
 		if err != nil {
 			return
 		}
 		for name, o := range tenants {
-			if !isName(name) || o.Draining != nil || o.Tier != nil && *o.Tier == "" {
-				t.Errorf("%q: %+v", name, o)
+			if !isName(name) {
+				t.Errorf("%q is read as the name of a tenant", name)
+			}
+			if o.Draining != nil {
+				t.Errorf("%q is draining, which a file cannot set", name)
+			}
+			if o.Tier != nil && *o.Tier == "" {
+				t.Errorf("%q has an empty tier", name)
 			}
 			for route, says := range o.Routes {
-				if !isRoute(route) || says.Tier != nil || says.Routes != nil || says.Empty() {
-					t.Errorf("%q: %s: %+v", name, route, says)
+				if !isRoute(route) {
+					t.Errorf("%q: %q is read as the name of a route", name, route)
+				}
+				if says.Tier != nil || says.Routes != nil {
+					t.Errorf("%q: the route %s has what only a tenant has: %+v", name, route, says)
+				}
+				if says.Empty() {
+					t.Errorf("%q: the route %s has no settings and is kept", name, route)
 				}
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
+// Guards are read as they are written. What is absent has its default.
 func TestGuards(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route+`
 auth: { mode: guest }
@@ -42,6 +43,7 @@ guards:
 	}
 }
 
+// A mistake is reported alone, with its field, value and rule.
 func TestGuardProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"a b: { rate: 1/s, by: [tenant] }":                                  `guards."a b": the name: must be 1 to 64`,
@@ -80,7 +82,7 @@ func TestGuardProblems(t *testing.T) {
 	}
 }
 
-// TestGuardsOfThePage: the example of docs/limiters.md can be read.
+// The example of docs/limiters.md is valid.
 func TestGuardsOfThePage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/limiters.md")
 	if err != nil {

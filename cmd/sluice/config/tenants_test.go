@@ -13,6 +13,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// A file of tenants is read as overrides. A name may be a number, and a tenant may have no
+// settings.
 func TestTenantsAlone(t *testing.T) {
 	got, err := config.LoadTenants("--file", write(t, `
 tenants:
@@ -35,12 +37,12 @@ tenants:
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if got, err := config.LoadTenants("--file", write(t, "tenants: {}")); len(got) != 0 || err != nil {
-		t.Errorf("%v %v", got, err)
+		t.Errorf("no tenants are read as %v, %v", got, err)
 	}
 }
 
-// Names are what is written, also where YAML knows another reading: as a number, an instant,
-// nothing, or by an alias.
+// Names are read as written, also where YAML has another reading: as a number, a time, null or an
+// alias.
 func TestNamesAreTakenAsWritten(t *testing.T) {
 	const names = "0042: {}\n  34: {}\n  1e3: {}\n  0x10: {}\n  1_000: {}\n  1.10: {}\n  2024-01-01: {}\n  ~: {}\n  True: {}\n  !!int 007: {}\n  \"0o7\": {}\n  acme: { routes: { 010: { rate: 5/m } } }\n"
 	want := []string{"0042", "007", "0o7", "0x10", "1.10", "1_000", "1e3", "2024-01-01", "34", "True", "acme", "~"}
@@ -50,7 +52,7 @@ func TestNamesAreTakenAsWritten(t *testing.T) {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if len(got["acme"].Routes) != 1 || got["acme"].Routes["010"].Rate == nil {
-		t.Errorf("%+v", got["acme"])
+		t.Errorf("acme is %+v, want a rate of the route 010 alone", got["acme"])
 	}
 	c := mustLoad(t, config.Sources{File: write(t, strings.Replace(route, "routes: {", "routes: { 010: { url: \"http://127.0.0.1:9000/\" },", 1)+"\ntenants:\n  "+names)})
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(c.Tenants.Named))); diff != "" || c.Routes["010"].URL == "" {
@@ -111,6 +113,6 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 	}
 	_, err := config.LoadTenants("--file", t.TempDir()+"/none.yaml")
 	if ps := problems(t, err); len(ps) != 1 || !strings.Contains(ps[0].Rule, "cannot be read: no such file") {
-		t.Errorf("%v", err)
+		t.Errorf("a file that is not there: %v", err)
 	}
 }

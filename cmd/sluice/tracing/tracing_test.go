@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -20,10 +21,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// The setting outranks the standard variables. An invalid endpoint is refused by its field, without
+// its text.
 func TestEndpoint(t *testing.T) {
 	const base, own = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	for _, tt := range []struct {
@@ -50,8 +54,15 @@ func TestEndpoint(t *testing.T) {
 		{"", map[string]string{base: "http://c.example", "OTEL_TRACES_EXPORTER": "otlp"}, "http://c.example/v1/traces", ""},
 	} {
 		got, err := Config{Endpoint: tt.setting, Getenv: func(name string) string { return tt.variables[name] }}.endpoint()
-		if got != tt.want || (err != nil) != (tt.bad != "") || err != nil && (!strings.Contains(err.Error(), tt.bad) || strings.Contains(err.Error(), "hunter2")) {
-			t.Errorf("%q, %v: %q, %v", tt.setting, tt.variables, got, err)
+		what := fmt.Sprintf("%q, %v: ", tt.setting, tt.variables)
+		queuetest.Compare(t, what+"the endpoint", got, tt.want)
+		queuetest.Compare(t, what+"is refused", err != nil, tt.bad != "")
+		if err == nil {
+			continue
+		}
+		queuetest.Contains(t, what+"the error", err.Error(), tt.bad)
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%sthe error reveals a secret: %v", what, err)
 		}
 	}
 }
@@ -82,8 +93,7 @@ type failing struct{ err error }
 func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
 func (f *failing) Shutdown(context.Context) error                        { return nil }
 
-// TestOneLinePerChange: a collector that is away for long is told of once, and once when it is
-// back.
+// An outage of the collector is logged once when it begins, and once when it ends.
 func TestOneLinePerChange(t *testing.T) {
 	var log journal
 	next := &failing{}
@@ -101,9 +111,14 @@ func TestOneLinePerChange(t *testing.T) {
 	}
 	w.closed(nil)
 	text := log.String()
-	if strings.Count(text, "\n") != 4 || strings.Count(text, "traces cannot be sent") != 2 || strings.Count(text, "traces are sent again") != 1 ||
-		!strings.Contains(text, "lost=4") || !strings.Contains(text, "the last traces were not sent") || len(text) > 1200 {
-		t.Errorf("%s", text)
+	for part, want := range map[string]int{"\n": 4, "traces cannot be sent": 2, "traces are sent again": 1} {
+		if n := strings.Count(text, part); n != want {
+			t.Errorf("%q is logged %d times, want %d:\n%s", part, n, want, text)
+		}
+	}
+	queuetest.Contains(t, "the log", text, "lost=4", "the last traces were not sent")
+	if len(text) > 1200 {
+		t.Errorf("the log has %d bytes, want at most 1200:\n%s", len(text), text)
 	}
 	want := `
 # HELP sluice_trace_spans_total Spans that were sent to the collector, or could not be.
@@ -116,7 +131,7 @@ sluice_trace_spans_total{result="failed"} 6
 	}
 }
 
-// TestCollectorThatHangs: neither a span nor the end waits for it for longer than the grace.
+// A collector that hangs delays no span, and the end by the grace at most.
 func TestCollectorThatHangs(t *testing.T) {
 	asked, end := make(chan struct{}, 1), make(chan struct{})
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -157,20 +172,23 @@ func TestCollectorThatHangs(t *testing.T) {
 		t.Errorf("the end took %v", took)
 	}
 	if text := log.String(); strings.Count(text, "the last traces were not sent") != 1 {
-		t.Errorf("%s", text)
+		t.Errorf("the log is %s, want that the last traces were not sent, once", text)
 	}
 }
 
+// Without an endpoint there are no traces, and the methods of nil work.
 func TestTracingIsOff(t *testing.T) {
 	traces, err := Open(t.Context(), Config{})
-	if traces != nil || err != nil || traces.Tracer() != nil {
-		t.Errorf("%v, %v", traces, err)
+	if traces != nil || err != nil {
+		t.Errorf("%v, %v, want neither traces nor an error", traces, err)
+	}
+	if traces.Tracer() != nil {
+		t.Error("there is a tracer")
 	}
 	traces.Close()
 }
 
-// TestOpenRefuses metrics that are registered already.
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRefusesRegisteredMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := Config{Endpoint: "http://127.0.0.1:1", Registerer: registry, Logger: slog.New(slog.DiscardHandler)}
 	first, err := Open(t.Context(), cfg)

@@ -4,6 +4,7 @@ import (
 	"testing"
 )
 
+// An address without a scheme gets http. One that listens on all interfaces becomes loopback.
 func TestBaseURL(t *testing.T) {
 	for address, want := range map[string]string{
 		"127.0.0.1:8081":    "http://127.0.0.1:8081",

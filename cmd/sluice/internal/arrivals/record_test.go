@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
@@ -66,7 +67,7 @@ func item(at, outcome string) string {
 	return fmt.Sprintf(`{"at":"2026-03-01T%sZ","cost":1,"route":"a,b","outcome":%q}`, at, outcome)
 }
 
-// TestRecording: what two servers tell becomes one trace in order.
+// The arrivals at two servers become one trace, in order.
 func TestRecording(t *testing.T) {
 	one := telling(t, eventText(0, item("12:00:00.000001", "admitted"), item("12:00:01", "refused"))+eventText(3, item("12:00:04", "admitted")))
 	two := telling(t, eventText(0, item("12:00:02.5", "admitted"))+"event: other\ndata: {}\n\n")
@@ -92,13 +93,15 @@ func TestRecording(t *testing.T) {
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if trace, _, err := simulate.Read(strings.NewReader(out.String()), simulate.Auto); err != nil || len(trace) != 4 || trace.Span() != 4*time.Second-time.Microsecond {
-		t.Errorf("read as %v, %v", trace, err)
+	trace, _, err := simulate.Read(strings.NewReader(out.String()), simulate.Auto)
+	if err != nil {
+		t.Fatalf("the trace cannot be read again: %v", err)
 	}
+	queuetest.Compare(t, "the arrivals that are read again", len(trace), 4)
+	queuetest.Compare(t, "their span", trace.Span(), 4*time.Second-time.Microsecond)
 }
 
-// TestRecordingOverABreak: a stream that ends is opened again, and it is told that something may be
-// missing.
+// A stream that breaks is opened again, and each break is reported.
 func TestRecordingOverABreak(t *testing.T) {
 	s := telling(t, eventText(0, item("12:00:00", "admitted")), "event: arrivals\ndata: nonsense\n\n", eventText(0, item("12:00:01", "admitted")))
 	var trouble strings.Builder
@@ -115,25 +118,27 @@ func TestRecordingOverABreak(t *testing.T) {
 	}()
 	for range 2 {
 		if came := <-r.came; len(came.Items) != 1 {
-			t.Errorf("%+v", came)
+			t.Errorf("an event has the arrivals %+v, want one", came.Items)
 		}
 	}
 	cancel()
 	<-done
-	if text := trouble.String(); r.breaks != 2 || strings.Count(text, "is reopened\n") != 2 || !strings.Contains(text, "has ended the stream") || !strings.Contains(text, "is not valid") {
-		t.Errorf("%d breaks: %s", r.breaks, text)
-	}
+	text := trouble.String()
+	queuetest.Compare(t, "the breaks", r.breaks, 2)
+	queuetest.Compare(t, "how often a break is reported", strings.Count(text, "is reopened\n"), 2)
+	queuetest.Contains(t, "what is reported", text, "has ended the stream", "is not valid")
 }
 
+// A recording does not begin without one of its servers, and names it.
 func TestRecordingNeedsAllServers(t *testing.T) {
 	one, two := telling(t, ""), telling(t)
 	r := &recording{tenant: "acme"}
 	if _, err := r.connect(t.Context(), []server{one, two}); err == nil || !strings.Contains(err.Error(), two.address) {
-		t.Errorf("%v", err)
+		t.Errorf("%v, want an error that names %s", err, two.address)
 	}
 }
 
-// TestTraceFile: what is too recent waits for what may come before it.
+// An arrival is written when no earlier one can follow any longer.
 func TestTraceFile(t *testing.T) {
 	var out strings.Builder
 	f := newTraceFile(&out)

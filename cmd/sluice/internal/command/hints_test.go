@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
+// A failure that the user can repair has a hint at the flags of the command. Others have none.
 func TestHints(t *testing.T) {
 	answer := func(status int, kind string) error {
 		return fmt.Errorf("read: %w", &client.Error{Problem: wire.Problem{Type: "urn:sluice:problem:" + kind, Status: status}})

@@ -3,9 +3,12 @@ package console
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // upToN is a list of the numbers from 1 to n; a cursor is the last number.
@@ -27,6 +30,7 @@ func upToN(n int, asked *[]int) Listed[int] {
 	}
 }
 
+// A list is fetched in pages up to its limit. Where there is more, it ends with the next cursor.
 func TestListing(t *testing.T) {
 	for _, c := range []struct {
 		n     int
@@ -62,9 +66,13 @@ func TestListing(t *testing.T) {
 				Items []int  `json:"items"`
 				Next  string `json:"next_cursor"`
 			}
-			if err := json.Unmarshal([]byte(out.String()), &got); err != nil || got.Items == nil || len(got.Items) != c.shown || got.Next != c.next || notes.Len() > 0 {
-				t.Errorf("%+v of %d: %v %s", c.flags, c.n, err, out.String())
+			what := fmt.Sprintf("%+v of %d: ", c.flags, c.n)
+			if err := json.Unmarshal([]byte(out.String()), &got); err != nil || got.Items == nil {
+				t.Errorf("%s%v: %s, want a list of items", what, err, out.String())
 			}
+			queuetest.Compare(t, what+"the items", len(got.Items), c.shown)
+			queuetest.Compare(t, what+"the next cursor", got.Next, c.next)
+			queuetest.Compare(t, what+"the notes", notes.String(), "")
 		}
 	}
 }
@@ -78,6 +86,7 @@ func toJSON(t *testing.T, v any) string {
 	return string(data)
 }
 
+// A limit of 0 is wrong usage. If a page cannot be fetched, the pages before it are printed.
 func TestListingFailures(t *testing.T) {
 	var asked []int
 	if err := upToN(1, &asked).Print(&strings.Builder{}, &strings.Builder{}, ListFlags{}); !errors.As(err, new(UsageError)) {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // upTo accepts the first n submissions and refuses the others.
@@ -34,15 +34,17 @@ func endedAs(state string) func(context.Context, string) (wire.Job, error) {
 	}
 }
 
+// The summary of a burst has the ends of its jobs, their rate and their waits.
 func TestBurst(t *testing.T) {
 	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(10), await: endedAs("succeeded")}
 	s := b.run(t.Context(), io.Discard)
-	if !s.ok() || s.Accepted != 10 || s.Ended["succeeded"] != 10 || !s.Followed {
-		t.Errorf("summary %+v", s)
-	}
-	if s.DepartureS != 10 || s.WaitP50MS != 500 || s.WaitP99MS != 1000 {
-		t.Errorf("departures %v/s, waits %d and %d ms; want 10/s, 500 and 1000 ms", s.DepartureS, s.WaitP50MS, s.WaitP99MS)
-	}
+	queuetest.Compare(t, "it went well", s.ok(), true)
+	queuetest.Compare(t, "accepted jobs", s.Accepted, 10)
+	queuetest.Compare(t, "ends", s.Ended, map[string]int{"succeeded": 10})
+	queuetest.Compare(t, "all jobs were followed", s.Followed, true)
+	queuetest.Compare(t, "departures a second", s.DepartureS, 10)
+	queuetest.Compare(t, "median and 99th percentile of the waits", []int64{s.WaitP50MS, s.WaitP99MS},
+		[]int64{500, 1000})
 	var text strings.Builder
 	if err := s.print(&text); err != nil || !strings.Contains(text.String(), "10.00/s") {
 		t.Errorf("printed %q, %v", text.String(), err)
@@ -51,11 +53,13 @@ func TestBurst(t *testing.T) {
 
 func TestBurstFullQueueIsNoFailure(t *testing.T) {
 	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(4), await: endedAs("succeeded")}
-	if s := b.run(t.Context(), io.Discard); !s.ok() || s.Accepted != 4 || s.Refused[queueFull] != 6 {
-		t.Errorf("summary %+v", s)
-	}
+	s := b.run(t.Context(), io.Discard)
+	queuetest.Compare(t, "it went well", s.ok(), true)
+	queuetest.Compare(t, "accepted jobs", s.Accepted, 4)
+	queuetest.Compare(t, "refusals", s.Refused, map[string]int{queueFull: 6})
 }
 
+// Each of these makes a burst fail. Only a refused or failed submission has an error to explain.
 func TestBurstFailures(t *testing.T) {
 	fail := func(err error) func(context.Context, int) (wire.Job, error) {
 		return func(context.Context, int) (wire.Job, error) { return wire.Job{}, err }
@@ -88,20 +92,5 @@ func TestBurstFailures(t *testing.T) {
 				t.Errorf("the failure to explain is %v: %+v", s.failure, s)
 			}
 		})
-	}
-}
-
-func TestPercentile(t *testing.T) {
-	var sorted []time.Duration
-	if got := console.Percentile(sorted, 0.99); got != 0 {
-		t.Errorf("of nothing: %v", got)
-	}
-	for i := range 200 {
-		sorted = append(sorted, time.Duration(i+1))
-	}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 100, 0.99: 198, 1: 200} {
-		if got := console.Percentile(sorted, q); got != want {
-			t.Errorf("percentile %v: %d, want %d", q, got, want)
-		}
 	}
 }

@@ -24,6 +24,7 @@ func readLines(t testing.TB, r io.Reader, most int) (lines []line) {
 	}
 }
 
+// Lines are trimmed and keep their numbers. Blank ones are skipped, and long ones have no text.
 func TestLines(t *testing.T) {
 	big := strings.Repeat("x", 200<<10)
 	for _, c := range []struct {
@@ -53,6 +54,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// Any text has the lines that strings.Split finds.
 func FuzzLines(f *testing.F) {
 	f.Add("a\n\n b\r\nccc", 2)
 	f.Add(strings.Repeat(" ", 70000)+"x\n", 10)
@@ -68,8 +70,15 @@ func FuzzLines(f *testing.F) {
 			if i == len(got) || got[i].number != n+1 {
 				t.Fatalf("%q: line %d is missing in %v", text, n+1, got)
 			}
-			if l := got[i]; !l.long && (len(l.text) > most || string(l.text) != string(bytes.TrimSpace([]byte(part)))) || l.long && l.text != nil {
-				t.Errorf("%q: line %+v, want %q", text, l, part)
+			l := got[i]
+			if l.long && l.text != nil {
+				t.Errorf("%q: line %d is too long, and has the text %q", text, l.number, l.text)
+			}
+			if want := bytes.TrimSpace([]byte(part)); !l.long && !bytes.Equal(l.text, want) {
+				t.Errorf("%q: line %d is %q, want %q", text, l.number, l.text, want)
+			}
+			if !l.long && len(l.text) > most {
+				t.Errorf("%q: line %d has %d bytes, want at most %d", text, l.number, len(l.text), most)
 			}
 			i++
 		}

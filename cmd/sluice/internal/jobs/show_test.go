@@ -8,6 +8,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
+// A job is shown as a timeline with its response. Control characters of others are replaced.
 func TestShowJob(t *testing.T) {
 	at := func(s int) time.Time { return time.Date(2026, 1, 2, 3, 4, s, 0, time.UTC) }
 	for _, c := range []struct {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // numbered is a file of n lines.
@@ -53,8 +53,11 @@ func (in *intake) send(_ context.Context, jobs []json.RawMessage) ([]wire.JobRes
 			in.t.Fatalf("sent %s: %v", job, err)
 		}
 	}
-	if len(jobs) < 1 || len(jobs) > wire.MaxBatch || bytes > maxBatchBytes {
-		in.t.Errorf("a batch of %d jobs and %d bytes", len(jobs), bytes)
+	if len(jobs) < 1 || len(jobs) > wire.MaxBatch {
+		in.t.Errorf("a batch of %d jobs, want 1 to %d", len(jobs), wire.MaxBatch)
+	}
+	if bytes > maxBatchBytes {
+		in.t.Errorf("a batch of %d bytes, want at most %d", bytes, maxBatchBytes)
 	}
 	if in.refuse != nil {
 		if err := in.refuse(len(in.sizes), parsed); err != nil {
@@ -134,7 +137,8 @@ func field(path string) wire.FieldError {
 	return wire.FieldError{Field: path, Kind: "string", Rule: "breaks a rule"}
 }
 
-// What becomes of files, over virtual time.
+// Every line of a file is admitted in order, refused for good or counted as unsent, whatever the
+// server does.
 func TestSubmitFile(t *testing.T) {
 	away := errors.New("connection refused")
 	for _, c := range []struct {
@@ -229,10 +233,11 @@ func TestSubmitFile(t *testing.T) {
 				if !strings.Contains(named, c.named) || (c.named == "") != got.ok() {
 					t.Errorf("named %s, want %q", named, c.named)
 				}
-				if got.Lines != c.want.Lines || got.Admitted != c.want.Admitted || got.Replayed != 0 || got.Unsent != c.want.Unsent ||
-					len(got.Refused) != len(c.want.Refused) || len(c.want.Refused) > 0 && !maps.Equal(got.Refused, c.want.Refused) {
-					t.Errorf("%+v, want %+v", got, c.want)
+				if c.want.Refused == nil {
+					c.want.Refused = map[string]int{}
 				}
+				queuetest.Compare(t, "the summary",
+					queuetest.Only(got, "Lines", "Admitted", "Replayed", "Refused", "Unsent"), c.want)
 				if c.sizes != nil && !slices.Equal(in.sizes, c.sizes) {
 					t.Errorf("requests of %v, want %v", in.sizes, c.sizes)
 				}
@@ -250,7 +255,7 @@ func TestSubmitFile(t *testing.T) {
 	}
 }
 
-// A run that broke and is repeated submits nothing twice.
+// A run that failed may be repeated: no line is submitted twice.
 func TestSubmitFileAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := numbered(1200) + `{"type":"t","payload":{"n":1201},"idempotency_key":"own"}`
@@ -261,16 +266,19 @@ func TestSubmitFileAgain(t *testing.T) {
 			return nil
 		}}
 		if s := in.feed(strings.NewReader(text)).run(t.Context()); s.ok() || s.Admitted != 1000 {
-			t.Fatalf("%+v", s)
+			t.Fatalf("the first run: %+v, want a failure with 1000 admitted", s)
 		}
 		keys := in.keys
 		f := in.feed(strings.NewReader(text))
 		in.keys = keys
-		if s := f.run(t.Context()); !s.ok() || s.Admitted != 201 || s.Replayed != 1000 {
-			t.Errorf("%+v", s)
+		s := f.run(t.Context())
+		queuetest.Compare(t, "the summary", queuetest.Only(s, "Admitted", "Replayed", "Refused", "Error"),
+			feedSummary{Admitted: 201, Replayed: 1000, Refused: map[string]int{}})
+		if !in.inOrder(1201) {
+			t.Errorf("%d jobs were taken, want 1201 in order", len(in.order))
 		}
-		if !in.inOrder(1201) || in.keys["own"] != 1 || in.keys["p-1200"] != 1 {
-			t.Errorf("%d taken, %d keys", len(in.order), len(in.keys))
+		for _, key := range []string{"own", "p-1200"} {
+			queuetest.Compare(t, "jobs with the key "+key, in.keys[key], 1)
 		}
 	})
 }
@@ -292,14 +300,16 @@ func TestSubmitFileOfASlowWriter(t *testing.T) {
 			w.Close()
 		}()
 		s := f.run(ctx)
-		if s.ok() || s.Error != "interrupted" || s.Admitted != 3 || !slices.Equal(in.sizes, []int{1, 1, 1}) {
-			t.Errorf("%+v, requests of %v", s, in.sizes)
-		}
+		queuetest.Compare(t, "it went well", s.ok(), false)
+		queuetest.Compare(t, "the summary", queuetest.Only(s, "Admitted", "Error"),
+			feedSummary{Admitted: 3, Error: "interrupted"})
+		queuetest.Compare(t, "the sizes of the requests", in.sizes, []int{1, 1, 1})
 		var text strings.Builder
 		s.explain(&text)
-		if err := s.print(&text); err != nil || !strings.Contains(text.String(), "admitted") || !strings.Contains(text.String(), "interrupted") {
-			t.Errorf("printed %q, %v", text.String(), err)
+		if err := s.print(&text); err != nil {
+			t.Fatal(err)
 		}
+		queuetest.Contains(t, "what is printed", text.String(), "admitted", "interrupted")
 	})
 }
 
@@ -338,7 +348,7 @@ func FuzzReadSubmission(f *testing.F) {
 	})
 }
 
-// TestSubmitTooMuch: a payload that is too long is said to be that, though what is read of it is no
+// A payload that is too long is refused for its length, although the part that was read is not
 // JSON.
 func TestSubmitTooMuch(t *testing.T) {
 	var out, errs strings.Builder

@@ -11,7 +11,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// Whoever started submit without a payload, and sits before a terminal, can end it.
+// A submit that waits for its payload from a terminal can be interrupted.
 func TestPayloadThatDoesNotComeCanBeInterrupted(t *testing.T) {
 	in, typing := io.Pipe()
 	defer typing.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
-// What the file says of tokens and guests is what the process does.
+// A process authenticates tokens, keys and guests as its file says.
 func TestAuthOfAProcess(t *testing.T) {
 	secret := strings.Repeat("k", 32)
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -10,8 +10,11 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
+// Until the gate opens, /livez answers 200 and the rest 503, with a problem that is documented.
+// Then it forwards everything.
 func TestGate(t *testing.T) {
 	g := newGate()
 	ask := func(path string) *httptest.ResponseRecorder {
@@ -23,9 +26,12 @@ func TestGate(t *testing.T) {
 		t.Errorf("/livez before: %d", w.Code)
 	}
 	for _, path := range []string{"/readyz", "/v1/jobs/x"} {
-		if w := ask(path); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" ||
-			w.Header().Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s before: %d %v", path, w.Code, w.Header())
+		w := ask(path)
+		queuetest.Compare(t, path+" before: the status", w.Code, http.StatusServiceUnavailable)
+		queuetest.Compare(t, path+" before: the Content-Type", w.Header().Get("Content-Type"),
+			"application/problem+json")
+		if w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s before: there is no Retry-After", path)
 		}
 	}
 	// Clients find the problem in the document.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
@@ -38,8 +39,9 @@ func TestGuardsOfAProcess(t *testing.T) {
 	}
 	var blocked wire.BlockedList
 	guard := now.Admin.String() + "/v1/guards/guests/blocked"
-	if got := ask("GET", guard, "", &blocked); got != http.StatusOK || len(blocked.Items) != 1 || blocked.Items[0].Key != "guest:127.0.0.1" {
-		t.Errorf("%d %+v", got, blocked)
+	queuetest.Compare(t, "the status of the blocked keys", ask("GET", guard, "", &blocked), http.StatusOK)
+	if len(blocked.Items) != 1 || blocked.Items[0].Key != "guest:127.0.0.1" {
+		t.Errorf("the blocked keys are %+v, want guest:127.0.0.1 alone", blocked.Items)
 	}
 	if got := ask("DELETE", guard+"/guest:127.0.0.1", "", nil); got != http.StatusNoContent {
 		t.Errorf("clear: %d", got)
@@ -47,7 +49,7 @@ func TestGuardsOfAProcess(t *testing.T) {
 	submit(http.StatusAccepted)
 }
 
-// TestLoginsOfAProcess: 5/m for logins, alone or in batches, and as many orders as one likes.
+// A guard of logins counts those alone and those in batches, and no orders.
 func TestLoginsOfAProcess(t *testing.T) {
 	now := processtest.Start(t, map[string]any{
 		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}, "login": map[string]any{"url": "http://127.0.0.1:9/login"}},
@@ -75,8 +77,10 @@ func TestLoginsOfAProcess(t *testing.T) {
 			t.Errorf("job %d of the batch: %+v, want %d", i, got.Items[i], want)
 		}
 	}
-	if got.Items[3].Guard != "logins" || got.Items[3].RetryAfterMS < 1 || got.Items[3].RetryAfterMS > 12_000 {
-		t.Errorf("the refusal is %+v", got.Items[3].Problem)
+	refusal := got.Items[3].Problem
+	queuetest.Compare(t, "the guard that refuses", refusal.Guard, "logins")
+	if refusal.RetryAfterMS < 1 || refusal.RetryAfterMS > 12_000 {
+		t.Errorf("retry_after_ms is %d, want 1 to 12000", refusal.RetryAfterMS)
 	}
 	single(login, http.StatusTooManyRequests)
 	single(order, http.StatusAccepted)

@@ -14,8 +14,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
-// The bounds of the listeners reach them: how often a tenant may read, and how many connections
-// there may be.
+// The settings bound the reads of a tenant and the connections of a listener.
 func TestBoundsOfAProcess(t *testing.T) {
 	now := processtest.Start(t, map[string]any{
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
@@ -36,8 +35,14 @@ func TestBoundsOfAProcess(t *testing.T) {
 	}
 	_, err = api.Job(t.Context(), "", submitted.Job.ID, 0)
 	var refused *client.Error
-	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" || access.TooOften(err) < refused.RetryAfter || access.TooOften(err) == 0 || access.Transient(err) {
-		t.Errorf("the second read: %v", err)
+	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" {
+		t.Fatalf("the second read: %v, want it to be rate-limited", err)
+	}
+	if wait := access.TooOften(err); wait == 0 || wait < refused.RetryAfter {
+		t.Errorf("commands wait %v, want at least %v", wait, refused.RetryAfter)
+	}
+	if access.Transient(err) {
+		t.Errorf("%v counts as an outage", err)
 	}
 	for range 5 { // the idle ones make room
 		alone := &http.Client{Transport: &http.Transport{}}

@@ -16,10 +16,10 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
-// Who watches the figures sees the rest of a process that is stopped, and its end: the stream is
-// ended, not cut off.
+// A process that stops ends the streams of figures; it does not cut them off.
 func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	hc := &http.Client{}
 	defer hc.CloseIdleConnections()
@@ -51,8 +51,8 @@ func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	_ = body.Close()
 }
 
-// The whole way of a callback: submission, delivery, and the signed request to a target that is
-// listed.
+// A job's end reaches the listed target of its callback in a signed request. A target that is not
+// listed is refused.
 func TestCallbacksOfAProcess(t *testing.T) {
 	const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 	type received struct {
@@ -78,9 +78,13 @@ func TestCallbacksOfAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	submission := client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1"), CallbackURL: target.URL + "/other/hunter2"}}
-	if _, err := jobs.Submit(t.Context(), submission); err == nil || strings.Contains(err.Error(), "hunter2") ||
-		!strings.Contains(err.Error(), "callback_url (string) must lead to a public address") {
-		t.Errorf("a target that is not listed: %v", err)
+	_, err = jobs.Submit(t.Context(), submission)
+	if err == nil {
+		t.Fatal("a target that is not listed is accepted")
+	}
+	queuetest.Contains(t, "the error", err.Error(), "callback_url (string) must lead to a public address")
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("the error repeats the target: %v", err)
 	}
 	submission.CallbackURL = target.URL + "/hooks/1"
 	got, err := jobs.Submit(t.Context(), submission)
@@ -105,17 +109,19 @@ func TestCallbacksOfAProcess(t *testing.T) {
 		Timestamp time.Time
 		Data      wire.Job
 	}
-	if err := json.Unmarshal(call.body, &event); err != nil || event.Type != "job.succeeded" || event.Data.ID != got.Job.ID || event.Data.State != "succeeded" ||
-		!event.Timestamp.Equal(event.Data.Finished) {
-		t.Errorf("%v: %s", err, call.body)
+	if err := json.Unmarshal(call.body, &event); err != nil {
+		t.Fatalf("the callback is %s: %v", call.body, err)
 	}
+	queuetest.Compare(t, "the type of the event", event.Type, "job.succeeded")
+	queuetest.Compare(t, "its job", queuetest.Only(event.Data, "ID", "State"),
+		wire.Job{ID: got.Job.ID, State: "succeeded"})
+	queuetest.Compare(t, "its time, beside the end of the job", event.Timestamp, event.Data.Finished)
 	if id := call.header.Get("webhook-id"); !strings.HasPrefix(id, got.Job.ID+":") {
 		t.Errorf("webhook-id %q", id)
 	}
 }
 
-// TestAdminPages: asynqmon and the profiles are there when they are asked for, and only behind the
-// token.
+// asynqmon and the profiles are served where the settings turn them on, and only with the token.
 func TestAdminPages(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		now := processtest.Start(t, map[string]any{
@@ -147,11 +153,18 @@ func TestAdminPages(t *testing.T) {
 			if status, _, _ := ask(c.path, "wrong"); status != http.StatusUnauthorized {
 				t.Errorf("%s without the token: %d", c.path, status)
 			}
-			switch status, format, body := ask(c.path, "0123456789abcdef"); {
-			case !on && status != http.StatusNotFound:
-				t.Errorf("%s although it is off: %d", c.path, status)
-			case on && (status != http.StatusOK || !strings.Contains(body, c.says) || c.format != "" && format != c.format):
-				t.Errorf("%s: %d %s %.300s", c.path, status, format, body)
+			status, format, body := ask(c.path, "0123456789abcdef")
+			if !on {
+				queuetest.Compare(t, "the status of "+c.path+" although it is off", status,
+					http.StatusNotFound)
+				continue
+			}
+			queuetest.Compare(t, "the status of "+c.path, status, http.StatusOK)
+			if c.format != "" {
+				queuetest.Compare(t, "the Content-Type of "+c.path, format, c.format)
+			}
+			if !strings.Contains(body, c.says) {
+				t.Errorf("%s: got %.300s, want %q in it", c.path, body, c.says)
 			}
 		}
 	}

@@ -98,8 +98,8 @@ func TestChangedFileIsPutIntoForce(t *testing.T) {
 	r.want("50/s", 1)
 }
 
-// TestSignalPutsTheFileIntoForce: also one that has not changed, for another process's file may be
-// in force.
+// A signal puts the file into force although it has not changed, because another process's file may
+// be in force.
 func TestSignalPutsTheFileIntoForce(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -147,6 +147,7 @@ func TestFileThatIsGoneChangesNothing(t *testing.T) {
 	r.want("6/s", 1)
 }
 
+// Policies that Redis could not take are put into force when it answers.
 func TestPoliciesWaitForRedis(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
@@ -158,6 +159,7 @@ func TestPoliciesWaitForRedis(t *testing.T) {
 	r.want("6/s", 1)
 }
 
+// A file with a mistake cancels policies of an earlier file that wait for Redis.
 func TestFileErrorCancelsWaitingPolicies(t *testing.T) {
 	r := startReloading(t, "tenants: { acme: { rate: 5/s } }")
 	r.fails = fmt.Errorf("%w: away", queue.ErrUnavailable)
@@ -174,6 +176,7 @@ func TestFileErrorCancelsWaitingPolicies(t *testing.T) {
 	r.want("6/s", 1)
 }
 
+// Changed settings that need a restart are named in the log.
 func TestSettingsOfTheStartAreNamed(t *testing.T) {
 	r := startReloading(t, "worker: { lease: 30s }")
 	r.write("worker: { lease: 40s }\nlog: { level: warn }\ntenants: { acme: { rate: 6/s } }")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // asker sends requests to a process under test.
@@ -63,20 +64,22 @@ func TestOperatorAtAProcess(t *testing.T) {
 	if got := a.ask("POST", jobs, `{"type":"t","payload":{"sku": 1}}`, &job); got != http.StatusAccepted || job.State != "queued" {
 		t.Fatalf("submit: %d %+v", got, job)
 	}
-	if got := a.ask("GET", jobs+"/"+job.ID, "", &job); got != http.StatusOK || string(job.Payload) != `{"sku":1}` || job.PayloadBytes != 10 || job.Position != 1 {
-		t.Errorf("read: %d %+v", got, job)
-	}
+	queuetest.Compare(t, "the status of a read", a.ask("GET", jobs+"/"+job.ID, "", &job), http.StatusOK)
+	queuetest.Compare(t, "the job", queuetest.Only(job, "Payload", "PayloadBytes", "Position"),
+		wire.JobDetail{Job: wire.Job{Position: 1}, Payload: []byte(`{"sku":1}`), PayloadBytes: 10})
 	var page wire.JobList
-	if got := a.ask("GET", jobs+"?state=queued", "", &page); got != http.StatusOK || len(page.Items) != 1 || page.Items[0].ID != job.ID {
-		t.Errorf("list: %d %+v", got, page)
+	queuetest.Compare(t, "the status of the list", a.ask("GET", jobs+"?state=queued", "", &page),
+		http.StatusOK)
+	if len(page.Items) != 1 || page.Items[0].ID != job.ID {
+		t.Errorf("the list is %+v, want the job %s alone", page.Items, job.ID)
 	}
 	if got := a.ask("DELETE", jobs+"/"+job.ID, "", &job); got != http.StatusOK || job.State != "cancelled" {
 		t.Errorf("cancel: %d %+v", got, job)
 	}
 	var ended wire.JobDetail
-	if got := a.ask("GET", jobs+"/"+job.ID, "", &ended); got != http.StatusOK || ended.Payload != nil || ended.PayloadBytes != 0 {
-		t.Errorf("read when it has ended: %d %+v", got, ended)
-	}
+	queuetest.Compare(t, "the status of a read when it has ended",
+		a.ask("GET", jobs+"/"+job.ID, "", &ended), http.StatusOK)
+	queuetest.Compare(t, "its payload", queuetest.Only(ended, "Payload", "PayloadBytes"), wire.JobDetail{})
 	if got := a.ask("POST", now.API.String()+"/v1/jobs", `{"type":"t","payload":1}`, nil); got != http.StatusUnauthorized {
 		t.Errorf("a client without a key: %d", got)
 	}
@@ -90,14 +93,16 @@ func TestOperatorAtAProcess(t *testing.T) {
 			t.Fatalf("the job is %+v", job)
 		}
 	}
-	if string(job.Payload) != "[1]" || len(job.AttemptLog) != 1 || job.AttemptLog[0].Outcome != "dead" {
-		t.Errorf("a dead job reads %+v", job)
+	queuetest.Compare(t, "the payload of a dead job", string(job.Payload), "[1]")
+	if len(job.AttemptLog) != 1 || job.AttemptLog[0].Outcome != "dead" {
+		t.Errorf("its log of attempts is %+v, want one with the outcome dead", job.AttemptLog)
 	}
 	if got := a.ask("POST", now.Admin.String()+"/v1/tenants/quick/pause", "", nil); got != http.StatusOK {
 		t.Errorf("pause: %d", got)
 	}
 	var again wire.JobDetail
-	if got := a.ask("POST", jobs+"/"+job.ID+"/replay", "", &again); got != http.StatusAccepted || again.State != "queued" || again.ID != job.ID {
-		t.Errorf("replay: %d %+v", got, again)
-	}
+	queuetest.Compare(t, "the status of the replay",
+		a.ask("POST", jobs+"/"+job.ID+"/replay", "", &again), http.StatusAccepted)
+	queuetest.Compare(t, "the job that it returns", queuetest.Only(again, "ID", "State"),
+		wire.JobDetail{Job: wire.Job{ID: job.ID, State: "queued"}})
 }

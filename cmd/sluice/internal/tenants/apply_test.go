@@ -20,6 +20,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -64,6 +65,7 @@ func (c *control) revision(name string) int64 {
 	return t.Revision
 }
 
+// diff prints what apply changes. apply makes the changes once, and leaves drains alone.
 func TestDiffAndApply(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -129,9 +131,11 @@ func TestDiffAndApply(t *testing.T) {
 			if acme.Revision > was && acme.Reason != "contract" {
 				t.Errorf("the reason is %q", acme.Reason)
 			}
-			if code, out, errs := with.file("apply", file, c.flags...); code != command.ExitOK || !strings.HasPrefix(out, "changed  0\n") || with.revision("acme") != acme.Revision {
+			if code, out, errs := with.file("apply", file, c.flags...); code != command.ExitOK || !strings.HasPrefix(out, "changed  0\n") {
 				t.Errorf("again: exit code %d\n%s%s", code, out, errs)
 			}
+			queuetest.Compare(t, "the revision after it was applied again", with.revision("acme"),
+				acme.Revision)
 		})
 	}
 }
@@ -141,41 +145,53 @@ func TestApplyGoesOnAfterARefusal(t *testing.T) {
 	const file = "tenants: { a: { tier: gold }, b: { rate: 5/s }, c: { routes: { nowhere: { burst: 2 } } }, d: { rate: 1/366d, burst: 4 } }"
 	for _, verb := range []string{"diff", "apply"} {
 		code, out, errs := c.file(verb, file)
-		if code != command.ExitFailed || !strings.Contains(out, "b: rate 10/s (default) → 5/s\n") || !strings.Contains(errs, "a: refused: tier must be one of free, pro\n") ||
-			!strings.Contains(errs, "c: refused: routes.nowhere must be a route of the configuration\n") || strings.Count(errs, "refused: ") != 2 {
-			t.Errorf("%s: exit code %d\n%s%s", verb, code, out, errs)
-		}
+		queuetest.Compare(t, verb+": the exit code", code, command.ExitFailed)
+		queuetest.Contains(t, verb+": the differences", out, "b: rate 10/s (default) → 5/s\n")
+		queuetest.Contains(t, verb+": the refusals", errs, "a: refused: tier must be one of free, pro\n",
+			"c: refused: routes.nowhere must be a route of the configuration\n")
+		queuetest.Compare(t, verb+": the number of refusals", strings.Count(errs, "refused: "), 2)
 	}
-	if c.revision("a") != 0 || c.revision("b") != 1 || c.revision("d") != 1 {
-		t.Error("the others were not changed")
+	for name, want := range map[string]int64{"a": 0, "b": 1, "d": 1} {
+		queuetest.Compare(t, "the revision of "+name, c.revision(name), want)
 	}
 	code, out, _ := c.file("apply", file, "--json")
 	var got struct {
 		Tenants []struct{ Tenant, Error string }
 		Equal   int
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != command.ExitFailed || got.Equal != 2 || len(got.Tenants) != 2 || got.Tenants[0].Error == "" {
-		t.Errorf("exit code %d, %v: %s", code, err, out)
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	queuetest.Compare(t, "the exit code", code, command.ExitFailed)
+	queuetest.Compare(t, "equal tenants", got.Equal, 2)
+	if len(got.Tenants) != 2 || got.Tenants[0].Error == "" {
+		t.Errorf("the tenants are %+v, want two, the first with an error", got.Tenants)
 	}
 }
 
+// diff --json prints each change with the sources of both values.
 func TestDiffAsJSON(t *testing.T) {
 	c := tiered(t)
 	code, out, _ := c.file("diff", "tenants: { acme: { rate: 200/s, tier: pro } }", "--json")
 	var got differences
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != command.ExitOK || len(got.Tenants) != 1 || len(got.Tenants[0].Changes) != 3 {
-		t.Fatalf("exit code %d, %v: %s", code, err, out)
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	queuetest.Compare(t, "the exit code", code, command.ExitOK)
+	if len(got.Tenants) != 1 || len(got.Tenants[0].Changes) != 3 {
+		t.Fatalf("the tenants are %+v, want one with three changes", got.Tenants)
 	}
 	text, err := json.Marshal(got.Tenants[0].Changes[1])
 	want := `{"setting":"rate","from":{"value":{"limit":10,"period_ms":1000},"source":"default"},"to":{"value":{"limit":200,"period_ms":1000},"source":"api"}}`
 	if err != nil || string(text) != want {
-		t.Errorf("%s %v", text, err)
+		t.Errorf("%v, the change is\n%s, want\n%s", err, text, want)
 	}
 	if _, out, _ := c.file("diff", "tenants: {}", "--json"); out != "{\n  \"tenants\": [],\n  \"equal\": 0\n}\n" {
 		t.Errorf("nothing: %s", out)
 	}
 }
 
+// Wrong usage, a refusal and an outage have their exit codes, and a message with the cause.
 func TestUseOfDiffAndApply(t *testing.T) {
 	c := tiered(t)
 	for _, s := range []struct {
@@ -198,9 +214,9 @@ func TestUseOfDiffAndApply(t *testing.T) {
 	}
 }
 
-// A tenant that others change between the reading and the writing is read anew, and nothing of
-// theirs is overwritten unseen.
-func TestApplyIsNotFasterThanOthers(t *testing.T) {
+// A tenant that changes between the read and the write is read again, so no change is overwritten
+// unseen.
+func TestApplyOverwritesNothingUnseen(t *testing.T) {
 	c := newControl(t, 0)
 	var once sync.Once
 	c.fail = func(r *http.Request) bool {
@@ -220,11 +236,16 @@ func TestApplyIsNotFasterThanOthers(t *testing.T) {
 	if code != command.ExitOK || !strings.Contains(out, "changed  1\n") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
-	if got, _ := c.queue.Tenant(t.Context(), "acme"); got.Revision != 2 || got.Policy.Capacity != 1000 || got.Policy.Rate.Limit != 5 {
-		t.Errorf("%+v", got)
+	got, err := c.queue.Tenant(t.Context(), "acme")
+	if err != nil {
+		t.Fatal(err)
 	}
+	queuetest.Compare(t, "the revision", got.Revision, 2)
+	queuetest.Compare(t, "the capacity, which the file does not set", got.Policy.Capacity, 1000)
+	queuetest.Compare(t, "the limit of the rate", got.Policy.Rate.Limit, 5)
 }
 
+// An outage ends apply with the number of tenants left. Repeated, it changes those alone.
 func TestApplyStopsWhenTheServerIsAway(t *testing.T) {
 	c := newControl(t, 0)
 	var mu sync.Mutex
@@ -243,9 +264,9 @@ func TestApplyStopsWhenTheServerIsAway(t *testing.T) {
 		fmt.Fprintf(&file, "  t%d: { capacity: 5 }\n", i)
 	}
 	code, out, _ := c.file("apply", file.String())
-	if code != command.ExitFailed || !strings.Contains(out, "changed      3\n") || !strings.Contains(out, "left         197\n") || !strings.Contains(out, "ended early  Service Unavailable (503)") {
-		t.Errorf("exit code %d\n%s", code, out[strings.Index(out, "changed"):])
-	}
+	queuetest.Compare(t, "the exit code", code, command.ExitFailed)
+	queuetest.Contains(t, "the summary", out[max(0, strings.Index(out, "changed")):],
+		"changed      3\n", "left         197\n", "ended early  Service Unavailable (503)")
 	if writes > 3+planCalls {
 		t.Errorf("%d writes", writes)
 	}
@@ -255,6 +276,7 @@ func TestApplyStopsWhenTheServerIsAway(t *testing.T) {
 	}
 }
 
+// side calls its function for every number, until the first error or the end of the context.
 func TestSideBySide(t *testing.T) {
 	broken := errors.New("broken")
 	var mu sync.Mutex
@@ -290,6 +312,7 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
+// set and get print the settings of tenant and routes with their sources. Wrong flags are refused.
 func TestTenantPolicyFlags(t *testing.T) {
 	c := tiered(t)
 	for _, s := range []struct {
@@ -319,6 +342,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 	}
 }
 
+// A replacement needs the current revision. A dry run changes nothing.
 func TestReplaceOfTheClient(t *testing.T) {
 	c := newControl(t, 0)
 	remote, err := client.New(c.url, "", access.HTTPClient(1))
@@ -328,10 +352,13 @@ func TestReplaceOfTheClient(t *testing.T) {
 	if _, err := remote.Replace(t.Context(), "a/b", client.Replacement{Revision: 1}); statusOf(err) != http.StatusPreconditionFailed {
 		t.Errorf("another revision: %v", err)
 	}
-	if got, err := remote.Replace(t.Context(), "a/b", client.Replacement{DryRun: true}); err != nil || got.Tenant != "a/b" || got.Revision != 0 {
-		t.Errorf("dry run: %+v %v", got, err)
+	got, err := remote.Replace(t.Context(), "a/b", client.Replacement{DryRun: true})
+	if err != nil {
+		t.Fatal(err)
 	}
+	queuetest.Compare(t, "the tenant of a dry run", got.Tenant, "a/b")
+	queuetest.Compare(t, "its revision", got.Revision, 0)
 	if got, err := remote.Replace(t.Context(), "a/b", client.Replacement{}); err != nil || got.Revision != 1 {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("%v, %+v, want the revision 1", err, got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // fakeStream gives events until it is closed.
@@ -92,6 +93,7 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	return told, err
 }
 
+// A stream that breaks is opened again after growing pauses, one of another view at once.
 func TestFeedConnectsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, err := runFeed(t, 0, func(n int) (eventStream, error) {
@@ -119,6 +121,8 @@ func TestFeedConnectsAgain(t *testing.T) {
 	})
 }
 
+// The feed ends if the first stream fails, if the server refuses it, or after an outage beyond its
+// patience.
 func TestFeedGivesUp(t *testing.T) {
 	refused := &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: http.StatusUnauthorized}}
 	starting := &client.Error{Problem: wire.Problem{Status: http.StatusServiceUnavailable}}
@@ -153,23 +157,24 @@ func TestFeedGivesUp(t *testing.T) {
 					opens = n
 					return c.open(n)
 				}, nil)
-				if err == nil || c.want != nil && !errors.Is(err, c.want) || opens != c.opens {
-					t.Errorf("%d streams, then %v", opens, err)
+				if err == nil || c.want != nil && !errors.Is(err, c.want) {
+					t.Errorf("it ends with %v, want %v", err, c.want)
 				}
+				queuetest.Compare(t, "streams that it opened", opens, c.opens)
 			})
 		})
 	}
 }
 
-// The whole command against a server: what is asked, the lines, and the exit codes.
+// The command requests its view, prints the lines, and has the exit code of its outcome.
 func TestTopCommand(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer s3cret" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		if q := r.URL.Query(); q.Get("q") != "ac" || q.Get("limit") != "7" || q.Get("sort") != "name" {
-			t.Errorf("asked for %s", r.URL)
+		for name, want := range map[string]string{"q": "ac", "limit": "7", "sort": "name"} {
+			queuetest.Compare(t, "the parameter "+name, r.URL.Query().Get(name), want)
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range 3 {
@@ -188,15 +193,22 @@ func TestTopCommand(t *testing.T) {
 	code, out, problems := run("--admin-token", "s3cret", "-n", "2")
 	want := "12:00:01 all: tenants 1 depth 0 running 0 in 0/s out 0/s refused 0/s workers 0 store ok\n" +
 		"12:00:01 acme: rate 5/s by  depth 0/0 running 0 in 0/s out 0/s refused 0/s oldest -\n"
-	if code != command.ExitOK || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
+	if code != command.ExitOK {
 		t.Errorf("exit code %d\n%s%s", code, out, problems)
 	}
-	if code, out, problems = run("--admin-token", "s3cret", "-n", "1", "--json"); code != command.ExitOK || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, `{"overview":`) {
-		t.Errorf("exit code %d\n%s%s", code, out, problems)
+	if !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
+		t.Errorf("got\n%swant four lines, the first two being\n%s", out, want)
 	}
-	if code, out, problems = run("--admin-token", "wrong"); code != command.ExitFailed || out != "" || !strings.Contains(problems, "401") {
-		t.Errorf("exit code %d\n%s%s", code, out, problems)
+	if code, out, problems = run("--admin-token", "s3cret", "-n", "1", "--json"); code != command.ExitOK {
+		t.Errorf("with --json: exit code %d\n%s%s", code, out, problems)
 	}
+	if !strings.HasPrefix(out, `{"overview":`) || strings.Count(out, "\n") != 1 {
+		t.Errorf("with --json: got\n%swant one line, an overview", out)
+	}
+	code, out, problems = run("--admin-token", "wrong")
+	queuetest.Compare(t, "the exit code with a wrong token", code, command.ExitFailed)
+	queuetest.Compare(t, "the output with a wrong token", out, "")
+	queuetest.Contains(t, "the errors with a wrong token", problems, "401")
 	if code, _, problems = run("--limit", "501"); code != command.ExitUsage || !strings.Contains(problems, "--limit: 501: must be") {
 		t.Errorf("exit code %d, %s", code, problems)
 	}

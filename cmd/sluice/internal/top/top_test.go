@@ -22,6 +22,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // topWorld is a server as the model sees it: figures by the second, and what was asked of it.
@@ -160,6 +161,7 @@ func (w *topWorld) foot() string {
 // Frames in a readable form; -update writes them anew.
 var update = flag.Bool("update", false, "write the frames of testdata anew")
 
+// The screens are those of testdata.
 func TestTopFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		width, height int
@@ -222,56 +224,49 @@ func TestTopFitsEveryScreen(t *testing.T) {
 	}
 }
 
-// Every change is asked for, says what it changes, and is made once, of the tenant that was asked
-// about.
+// A change is made after a question that says what it changes: once, and of the tenant in the
+// question.
 func TestTopChanges(t *testing.T) {
 	w := newTopWorld(t, 100, 24)
 	w.keys("+")
-	if !strings.Contains(w.foot(), "no tenant is chosen") {
-		t.Error(w.foot())
-	}
+	queuetest.Contains(t, "the screen", w.foot(), "no tenant is chosen")
 	w.pass(3, 5)
 
 	w.keys("p")
-	if got := w.foot(); len(w.changes) != 0 || !strings.Contains(got, "Pause acme? Its jobs stop leaving (4,883 wait)") {
-		t.Error(got, w.changes)
-	}
+	queuetest.Contains(t, "the screen", w.foot(), "Pause acme? Its jobs stop leaving (4,883 wait)")
 	w.keys("n")
-	if len(w.changes) != 0 || !strings.Contains(w.foot(), "cancelled: nothing was changed") {
-		t.Error(w.foot(), w.changes)
-	}
+	queuetest.Contains(t, "the screen", w.foot(), "cancelled: nothing was changed")
 	w.keys("p", "enter") // a key that is hit by habit is no yes
 	if len(w.changes) != 0 {
-		t.Error(w.changes)
+		t.Errorf("the changes are %+v, want none", w.changes)
 	}
 	w.keys("py")
-	if len(w.changes) != 1 || w.changes[0].tenant != "acme" || w.changes[0].action != "pause" || !strings.Contains(w.foot(), "acme is paused (revision 8)") {
-		t.Error(w.foot(), w.changes)
+	if len(w.changes) != 1 || w.changes[0].tenant != "acme" || w.changes[0].action != "pause" {
+		t.Fatalf("the changes are %+v, want one, a pause of acme", w.changes)
 	}
+	queuetest.Contains(t, "the screen", w.foot(), "acme is paused (revision 8)")
 	w.keys("r")
-	if got := w.foot(); !strings.Contains(got, "Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.") {
-		t.Error(got)
-	}
+	queuetest.Contains(t, "the screen", w.foot(),
+		"Resume acme? Its jobs leave at 200/s: the waiting jobs (4,883) leave in 24.4s. A drain ends too.")
 	w.keys("y")
 
 	w.keys("++-")
-	if got := w.foot(); !strings.Contains(got, "from 200/s to 250/s? Then the waiting jobs (4,883) leave in 19.5s.") {
-		t.Error(got)
-	}
+	queuetest.Contains(t, "the screen", w.foot(),
+		"from 200/s to 250/s? Then the waiting jobs (4,883) leave in 19.5s.")
 	// Meanwhile the order of the table changes; the question stays what it was.
 	rows := slices.Clone(w.m.table.Items)
 	slices.Reverse(rows)
 	w.send(tenantsNews{At: w.now.Add(time.Second), Matching: 5, Items: rows})
 	w.keys("y")
 	want := change{tenant: "acme", action: "rate", rate: wire.Rate{Limit: 250, PeriodMS: 1000}, before: wire.Rate{Limit: 200, PeriodMS: 1000}, depth: 4883}
-	if len(w.changes) != 3 || w.changes[2] != want || !strings.Contains(w.foot(), "the rate of acme is 250/s (revision 8)") {
-		t.Errorf("%s\n%+v", w.foot(), w.changes)
+	if len(w.changes) != 3 || w.changes[2] != want {
+		t.Fatalf("the changes are %+v, want three, the last of them %+v", w.changes, want)
 	}
+	queuetest.Contains(t, "the screen", w.foot(), "the rate of acme is 250/s (revision 8)")
 	w.err = &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: 401}}
 	w.keys("+y")
-	if got := w.foot(); !strings.Contains(got, "acme was not changed: Credentials are missing or wrong (401)") {
-		t.Error(got)
-	}
+	queuetest.Contains(t, "the screen", w.foot(),
+		"acme was not changed: Credentials are missing or wrong (401)")
 	// In the view of one tenant it is that one which is changed.
 	w.keys("down", "enter")
 	w.err = nil
@@ -281,8 +276,8 @@ func TestTopChanges(t *testing.T) {
 	}
 }
 
-// Further rates are part of what an effective rate is compared with, and what waits is not foretold
-// by the first rate alone.
+// An effective rate is compared with the strictest rate. The time until a queue is empty is
+// predicted only if the first rate alone decides.
 func TestTopFurtherRates(t *testing.T) {
 	w := newTopWorld(t, 140, 30)
 	day := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
@@ -302,11 +297,7 @@ func TestTopFurtherRates(t *testing.T) {
 	}
 	says := func(frame string, parts ...string) {
 		t.Helper()
-		for _, part := range parts {
-			if !strings.Contains(frame, part) {
-				t.Errorf("%q is missing:\n%s", part, frame)
-			}
-		}
+		queuetest.Contains(t, "the screen", frame, parts...)
 	}
 	show()
 	says(w.frame(), "10/s+ 100%")
@@ -325,6 +316,7 @@ func TestTopFurtherRates(t *testing.T) {
 	says(w.foot(), "Its jobs (600 wait) leave at their rates.") // a route has one of its own
 }
 
+// Keys choose the tenant, the order and the search of the view. In a search, keys are text.
 func TestTopRequestsViews(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	w.pass(2, 30)
@@ -347,16 +339,14 @@ func TestTopRequestsViews(t *testing.T) {
 	// Keys that mean something elsewhere are text of a search.
 	w.keys("/", "q?+p")
 	w.send(tea.PasteMsg{Content: "x\n\x1b[31my"})
-	if w.m.typed != "q?+px \ufffd[31my" || w.m.plan != nil {
-		t.Errorf("%q", w.m.typed)
-	}
+	queuetest.Compare(t, "the text of the search", w.m.typed, "q?+px \ufffd[31my")
+	queuetest.Compare(t, "a change is being asked for", w.m.plan != nil, false)
 	w.keys("esc")
-	if w.m.view.Search != "" || len(w.views) != len(want) {
-		t.Error(w.views)
-	}
-	if w.keys("esc") || !w.keys("q") || !w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}) {
-		t.Error("q and ctrl+c end it, esc does not")
-	}
+	queuetest.Compare(t, "the search after esc", w.m.view.Search, "")
+	queuetest.Compare(t, "the views that were requested", len(w.views), len(want))
+	queuetest.Compare(t, "esc ends it", w.keys("esc"), false)
+	queuetest.Compare(t, "q ends it", w.keys("q"), true)
+	queuetest.Compare(t, "ctrl+c ends it", w.send(tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}), true)
 }
 
 // The cursor stays on its tenant while the order changes, and near its place when the tenant is
@@ -371,17 +361,15 @@ func TestTopCursor(t *testing.T) {
 	rows := slices.Clone(w.m.table.Items)
 	slices.Reverse(rows)
 	w.send(tenantsNews{At: w.now.Add(time.Second), Items: rows})
-	if w.m.chosen != "tenant-39" || w.m.first != 0 || !strings.Contains(w.frame(), "> tenant-39") {
-		t.Errorf("%s, from %d\n%s", w.m.chosen, w.m.first, w.frame())
-	}
+	queuetest.Compare(t, "the chosen tenant", w.m.chosen, "tenant-39")
+	queuetest.Compare(t, "the first row of the screen", w.m.first, 0)
+	queuetest.Contains(t, "the screen", w.frame(), "> tenant-39")
 	w.send(tenantsNews{At: w.now.Add(2 * time.Second), Items: rows[1:]})
-	if w.m.chosen != "tenant-38" {
-		t.Error(w.m.chosen)
-	}
+	queuetest.Compare(t, "the chosen tenant when it is gone", w.m.chosen, "tenant-38")
 	w.send(tenantsNews{At: w.now.Add(3 * time.Second)})
-	if w.m.chosen != "" || w.keys("enter", "down", "pgup", "end") || w.m.view.Tenant != "" {
-		t.Error(w.m.chosen)
-	}
+	queuetest.Compare(t, "the chosen one of no tenants", w.m.chosen, "")
+	queuetest.Compare(t, "keys without tenants end it", w.keys("enter", "down", "pgup", "end"), false)
+	queuetest.Compare(t, "the tenant that is shown", w.m.view.Tenant, "")
 	// Tenants out of sight are forgotten.
 	if w.pass(70, 1); len(w.m.tracks) != 1 {
 		t.Errorf("%d tracks", len(w.m.tracks))
@@ -402,6 +390,7 @@ func TestTopPlainText(t *testing.T) {
 	}
 }
 
+// Totals become rates, one point a second. A restart and a long gap begin anew.
 func TestTrack(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -435,6 +424,7 @@ func TestTrack(t *testing.T) {
 	}
 }
 
+// Steps go up and down through round rates, and change the period where the limit is 1.
 func TestRateSteps(t *testing.T) {
 	second, minute, day := int64(1000), int64(60_000), int64(86_400_000)
 	for _, c := range []struct{ rate, faster, slower wire.Rate }{
@@ -456,14 +446,9 @@ func TestRateSteps(t *testing.T) {
 	}
 }
 
-func TestTopTexts(t *testing.T) {
+// Names, gauges and sparklines fill their cells exactly.
+func TestTopCells(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{console.Count(0), "0"}, {console.Count(999), "999"}, {console.Count(1000), "1,000"}, {console.Count(-1234567), "-1,234,567"},
-		{console.Short(0), "0"}, {console.Short(0.004), "0"}, {console.Short(0.25), "0.25"}, {console.Short(12.34), "12.3"}, {console.Short(99.97), "100"}, {console.Short(9999), "9999"}, {console.Short(12345), "12.3k"},
-		{console.Short(345678), "346k"}, {console.Short(1.25e6), "1.2M"}, {console.Short(7e9), "7G"}, {console.Short(7e14), "7e+14"},
-		{console.BytesText(0), "0 B"}, {console.BytesText(1000), "0.98 KiB"}, {console.BytesText(5 << 30), "5 GiB"},
-		{console.SpanText(0), "0ms"}, {console.SpanText(0.9996), "1.00s"}, {console.SpanText(2.046), "2.05s"}, {console.SpanText(99.96), "1m40s"}, {console.SpanText(3599.4), "59m59s"}, {console.SpanText(7300), "2h02m"},
-		{console.SpanText(86400 * 12), "12d"}, {console.SpanText(math.Inf(1)), "11574d"},
 		{left("日本商店", 5), "日本…"}, {left("ab", 4), "ab  "}, {right("ab", 4), "  ab"}, {right("abcdef", 4), "abc…"},
 		{gauge(0, 4), "    "}, {gauge(0.001, 4), "▏   "}, {gauge(0.5, 4), "██  "}, {gauge(0.999, 4), "███▉"}, {gauge(1, 4), "████"}, {gauge(9, 4), "████"},
 		{spark([]float64{0, 1, 50, 100, 200}, 6, 100), " ▁▂▅██"}, {spark(nil, 3, 0), "   "}, {spark([]float64{1, 2, 3}, 2, 3), "▆█"},
@@ -474,7 +459,7 @@ func TestTopTexts(t *testing.T) {
 	}
 }
 
-// A got is printed with each table but the first, which has no rates.
+// Each table of tenants after the first prints lines with rates, or one value as JSON.
 func TestTopLines(t *testing.T) {
 	want := "12:00:02 all: tenants 2 depth 5615 running 24 in 466/s out 200/s refused 128/s workers 2 lateness_p99 1.2ms store ok\n" +
 		"12:00:02 acme: rate 200/s by rate depth 4895/5000 running 2 in 456/s out 200/s refused 128/s oldest 24.9s\n" +
@@ -521,13 +506,21 @@ func TestTopLines(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &sampled); err != nil || strings.Count(out.String(), "\n") != 1 {
 		t.Fatalf("%v: %s", err, out.String())
 	}
-	if sampled.Overview.Arrivals == nil || len(sampled.Tenants) != 1 || sampled.Tenants[0].Tenant != "acme" || sampled.Tenants[0].Capacity != 5000 || sampled.Tenants[0].Refusals == nil {
-		t.Errorf("%+v", sampled)
+	if sampled.Overview.Arrivals == nil {
+		t.Error("the overview has no arrivals_per_s")
+	}
+	if len(sampled.Tenants) != 1 {
+		t.Fatalf("the tenants are %+v, want acme alone", sampled.Tenants)
+	}
+	acme := sampled.Tenants[0]
+	queuetest.Compare(t, "the tenant", acme.Tenant, "acme")
+	queuetest.Compare(t, "its capacity", acme.Capacity, 5000)
+	if acme.Refusals == nil {
+		t.Error("it has no refusals_per_s")
 	}
 }
 
-// The history of the stream is drawn at once, and samples already shown are not
-// drawn twice.
+// The history of the stream is drawn at once. A sample that is shown is not drawn again.
 func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	var past historyNews
@@ -535,9 +528,11 @@ func TestTopBeginsWithTheHistory(t *testing.T) {
 		past.Overviews = append(past.Overviews, wire.PastOverview{At: w.now.Add(time.Duration(i-7) * 5 * time.Second), Admitted: int64(100 * i), Departed: int64(50 * i)})
 	}
 	w.send(past)
-	if p, known := w.m.all.now(); !known || p.arrived != 20 || p.departed != 10 || len(w.m.all.points) != 30 {
-		t.Errorf("%+v of %d points", p, len(w.m.all.points))
-	}
+	p, known := w.m.all.now()
+	queuetest.Compare(t, "there is a last point", known, true)
+	queuetest.Compare(t, "its arrivals and departures a second", []float64{p.arrived, p.departed},
+		[]float64{20, 10})
+	queuetest.Compare(t, "the points", len(w.m.all.points), 30)
 	w.send(past)
 	if len(w.m.all.points) != 30 {
 		t.Errorf("%d points after the same again", len(w.m.all.points))
