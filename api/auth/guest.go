@@ -36,7 +36,7 @@ func newGuests(c GuestConfig) (*guests, error) {
 	return g, nil
 }
 
-// ProxyRule is the rule that a prefix of trusted proxies breaks, empty if none.
+// ProxyRule returns the rule that a prefix of trusted proxies breaks, empty if none.
 func ProxyRule(p netip.Prefix) string {
 	switch {
 	case !p.IsValid():

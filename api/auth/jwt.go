@@ -12,14 +12,14 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// JWTConfig is how tokens are verified.
+// JWTConfig holds the settings for verifying tokens.
 type JWTConfig struct {
 	Issuer      string        // that every token must name; required
 	Audience    string        // that every token must be for; required
-	Leeway      time.Duration // how far the issuer's clock may be off
+	Leeway      time.Duration // how far the issuer's clock may be off; default none
 	TenantClaim string        // the claim whose value is the tenant, after "member:"; default "sub"
 	TierClaim   string        // the claim whose value is the tier; empty: none
-	Keys        []TokenKey    // of the issuer
+	Keys        []TokenKey    // of the issuer; Keys or JWKS is required
 	JWKS        string        // a file or an http or https URL with further keys of the issuer; empty: none
 	Refresh     time.Duration // how often the JWKS is read again; default 5m
 }

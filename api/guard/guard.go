@@ -49,7 +49,7 @@ type HeaderMode = ratelimit.Mode
 const (
 	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
 	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
-	HeadersBoth   = ratelimit.Both
+	HeadersBoth   = ratelimit.Both   // the default
 	HeadersNone   = ratelimit.None
 )
 
@@ -58,8 +58,8 @@ type Decision string
 
 // The decisions.
 const (
-	Allowed      Decision = "allowed"
-	Refused      Decision = "refused"
+	Allowed      Decision = "allowed"       // passed, within the limit
+	Refused      Decision = "refused"       // answered with 429
 	WouldRefuse  Decision = "would_refuse"  // passed, in shadow mode
 	FailedOpen   Decision = "failed_open"   // passed, the store failed
 	FailedClosed Decision = "failed_closed" // answered with 503, the store failed
@@ -206,7 +206,8 @@ func (g *Guard) decide(ctx context.Context, key string, cost int64) Result {
 	return Result{Decision: Refused, Header: g.headers(d, seconds), Refusal: p}
 }
 
-// Ask asks the store; cost 0 counts nothing.
+// Ask counts cost requests of the key and returns the decision of the limiter as it is, without an
+// observation. Cost 0 counts nothing. The error is that of the store.
 func (g *Guard) Ask(ctx context.Context, key string, cost int64) (limiter.Decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, guardPatience)
 	defer cancel()

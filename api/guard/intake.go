@@ -14,13 +14,13 @@ import (
 //
 // A guard with Routes or Types, or one that counts by them, counts jobs instead of requests.
 type Intake struct {
-	Rule       limiter.Rule
-	By         []By     // the parts of the key; at least one
-	Endpoints  []string // ids of operations, see Endpoints and JobEndpoints; none: all
-	Routes     []string // counts only jobs for these routes; none: all
-	Types      []string // counts only jobs of these types; none: all
-	FailClosed bool     // refuse with 503 while the store fails
-	Shadow     bool     // refuse nothing, and count the requests that would have been refused
+	Rule       limiter.Rule // the limiter and its name
+	By         []By         // the parts of the key; at least one
+	Endpoints  []string     // ids of operations, see Endpoints and JobEndpoints; none: all
+	Routes     []string     // counts only jobs for these routes; none: all
+	Types      []string     // counts only jobs of these types; none: all
+	FailClosed bool         // refuse with 503 while the store fails
+	Shadow     bool         // refuse nothing, and count the requests that would have been refused
 }
 
 // By is a part of the key under which the intake counts a request.

@@ -22,8 +22,8 @@ import (
 // Key is an API key of a tenant, with a digest of its secret. Keys live in the shard of their
 // tenant until they are revoked, an expired one until its tenant creates another a day later.
 type Key struct {
-	ID      string // 28 characters of [0-9a-v]; names the shard, as the id of a job does
-	Tenant  string
+	ID      string            // 28 characters of [0-9a-v]; names the shard, as the id of a job does
+	Tenant  string            // as the client names it
 	Name    string            // for people; may be empty
 	Hash    [sha256.Size]byte // SHA-256 of the secret; zero in a list
 	Created time.Time         // by the clock of the process that made it, to the millisecond
@@ -48,10 +48,10 @@ const (
 	expiredKept = 24 * time.Hour
 )
 
-// Store stores API keys and sessions.
+// Store stores API keys and sessions of operators. It is safe for concurrent use.
 type Store struct{ store *store.Store }
 
-// New returns the keys and sessions in a queue's store; see queue.Queue.Store.
+// New returns the API keys and sessions of a queue; see queue.Queue.Store.
 func New(s *store.Store) *Store { return &Store{s} }
 
 // CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
@@ -100,7 +100,7 @@ func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 }
 
 // Keys lists the keys of a tenant, the oldest first, without their hashes. An expired key is listed
-// for at least a day.
+// for at least a day. Errors: queue.ErrUnavailable.
 func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	shard := s.store.ShardOf(tenant)
 	ids, err := s.store.Fast.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
@@ -129,7 +129,7 @@ func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	return keys, nil
 }
 
-// RevokeKey removes a key of the tenant for good. Errors: ErrUnknownKey.
+// RevokeKey deletes a key of the tenant. Errors: ErrUnknownKey, queue.ErrUnavailable.
 func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
 	k, err := s.FindKey(ctx, id)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id s
 }
 
 // FindKey reads a key of any tenant, also one that has expired. An id of the wrong format costs no
-// round trip. Errors: ErrUnknownKey.
+// round trip. Errors: ErrUnknownKey, queue.ErrUnavailable.
 func (s *Store) FindKey(ctx context.Context, id string) (Key, error) {
 	shard, ok := s.store.ShardOfID(id)
 	if !ok {

@@ -26,7 +26,7 @@ type Store struct{ store *store.Store }
 
 var _ limiter.Store = Store{}
 
-// New returns the limiters in a queue's store; see queue.Queue.Store.
+// New returns the limiters of a queue; see queue.Queue.Store.
 func New(s *store.Store) Store { return Store{s} }
 
 // Take implements limiter.Store.

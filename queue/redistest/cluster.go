@@ -131,13 +131,13 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// URL is where the cluster listens.
+// URL returns the URL of the cluster.
 func (c *Cluster) URL() string {
 	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)
 }
 
-// Hang stops a node in its tracks until thaw is called. The other one goes on with its own slots,
-// as if only the clients' way were cut.
+// Hang stops a node, 0 or 1, until thaw is called. The other one still serves its own slots, as if
+// only the network to the node had failed.
 func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -148,7 +148,8 @@ func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
 	return c.nodes[node].Thaw
 }
 
-// TakeOver gives all slots to the node, by its own map alone. It has none of the other's keys.
+// TakeOver gives all slots to the node, in its own map only. It has none of the keys of the other
+// node.
 func (c *Cluster) TakeOver(ctx context.Context, node int) {
 	c.t.Helper()
 	first, last := (1-node)*slots/2, (2-node)*slots/2-1
@@ -157,7 +158,7 @@ func (c *Cluster) TakeOver(ctx context.Context, node int) {
 	c.do(n.ClusterAddSlotsRange(ctx, first, last).Err())
 }
 
-// Slots are those of both nodes that have keys, with how many.
+// Slots returns the slots of both nodes that have keys, with the number of keys.
 func (c *Cluster) Slots(ctx context.Context) [2]map[int]int {
 	c.t.Helper()
 	var found [2]map[int]int

@@ -57,9 +57,9 @@ type Mender struct {
 // for another reason.
 const mendPause = time.Second
 
-// New returns a mender of the store, which repairs what the store's calls find damaged. The horizon
-// is that of the workers. r may be nil. reinstate puts the policies in force into a shard that has
-// lost them.
+// New returns a mender of the store and sets its Mend and Rest, so that damage that a call finds is
+// repaired. horizon is that of the workers. r gets the metrics; it may be nil. reinstate puts the
+// policies in force into a shard that has lost them. The error is that of registering the metrics.
 func New(
 	s *store.Store, horizon time.Duration, log *slog.Logger, r prometheus.Registerer,
 	reinstate func(ctx context.Context, shard store.ShardKeys) error,
@@ -112,8 +112,8 @@ func (m *Mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 	return err == nil
 }
 
-// Aside repairs the items that a poll has set aside: each is a kind and a name, with its error
-// behind a colon. It reports whether it repaired something.
+// Aside repairs the items that a poll has set aside. Each item is a kind and a name, then a colon
+// and the error. It reports whether it repaired something.
 func (m *Mender) Aside(ctx context.Context, shard store.ShardKeys, items []string) bool {
 	if len(items) == 0 || m.resting(shard) {
 		return false

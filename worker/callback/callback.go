@@ -175,7 +175,7 @@ func (s *Service) await(ctx context.Context) bool {
 // other field means its default.
 type Config struct {
 	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
-	Guard *Guard
+	Guard *Guard                // decides which URLs may be called
 	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
 	// signed with each of them, so that receivers may move from one to the next; without any it is
 	// not signed.

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// Tenants are the control plane.
+// Tenants returns the operations on the settings, the jobs in bulk, and the API keys of tenants.
 func Tenants() []Operation {
 	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
 	guards := append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...)
@@ -111,9 +111,10 @@ func Tenants() []Operation {
 // tenantJobs is where the jobs of a tenant are on the admin listener.
 const tenantJobs = "/v1/tenants/{tenant}/jobs"
 
-// TenantJobs are the operations of the control plane on jobs. They do the same as those of the data
-// plane, for the tenant in the path. They need no credential of the tenant, do not count in its
-// reads (api.status_rate), and have no limiter guards.
+// TenantJobs returns the operations on single jobs of a tenant. They do the same as those of the
+// data plane, for the tenant in the path. They need no credential of the tenant, do not count in
+// its reads (api.status_rate), and have no limiter guards. adminSubmit adds the submission of jobs.
+// maxBody is the largest body of one, in bytes.
 func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	const tag = "Jobs of tenants"
 	guards := append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...)
@@ -166,7 +167,8 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	})
 }
 
-// Arrivals are the operations of the control plane on arrivals.
+// Arrivals returns the operations that follow the arrivals of a tenant and simulate settings with
+// them.
 func Arrivals() []Operation {
 	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
 	return []Operation{{
@@ -187,7 +189,7 @@ func Arrivals() []Operation {
 	}}
 }
 
-// Guards are the operations of the control plane on guards.
+// Guards returns the operations on the limiters in front of the intake.
 func Guards() []Operation {
 	const tag, path = "Guards", "/v1/guards"
 	unknown := append([]problem.Kind{problem.UnknownGuard, problem.StorageUnavailable}, operatorKinds...)
@@ -210,7 +212,7 @@ func Guards() []Operation {
 	}}
 }
 
-// Figures are the operations that show live figures.
+// Figures returns the operations that show live figures.
 func Figures() []Operation {
 	const tag = "Figures"
 	low, most := 0.0, float64(MaxLines)
@@ -246,27 +248,25 @@ func Figures() []Operation {
 	}}
 }
 
+// Bounds of the stream of figures.
 const (
-	LiveStreams = 100 // streams of figures of one process at once: each sorts its tenants itself
+	LiveStreams = 100 // streams of one process at once: each sorts its tenants itself
 	MaxLines    = 500 // tenants in one event
 	MaxSearch   = 255 // bytes of the parameter q
 )
 
-// Events of a stream of figures.
+// Names of the events of both streams; the comment is the type of the data.
 const (
-	OverviewEvent = "overview"
-	TenantsEvent  = "tenants"
-	TenantEvent   = "tenant"
+	OverviewEvent      = "overview"       // wire.Overview
+	TenantsEvent       = "tenants"        // wire.TenantLines
+	TenantEvent        = "tenant"         // wire.TenantNow
+	HistoryEvent       = "history"        // wire.FigureHistory
+	TenantHistoryEvent = "tenant_history" // wire.TenantHistory
+	ArrivalsEvent      = "arrivals"       // wire.Arrivals, in the stream of arrivals
 )
 
 // Bounds of a page of tenants.
 const (
-	DefaultPage = 50
-	MaxPage     = 200
-)
-
-const (
-	HistoryEvent       = "history"
-	ArrivalsEvent      = "arrivals"
-	TenantHistoryEvent = "tenant_history"
+	DefaultPage = 50  // items without the parameter limit
+	MaxPage     = 200 // items at most
 )

@@ -14,11 +14,13 @@ import (
 )
 
 const (
+	// StreamFormat is the media type of server-sent events.
 	StreamFormat = "text/event-stream"
-	StateEvent   = "state"
+	// StateEvent is the name of an event that has a job in a new state.
+	StateEvent = "state"
 )
 
-// Kinds that several operations answer with; see also operation.kinds.
+// Kinds that several operations answer with; see also Operation.Kinds.
 var (
 	// operatorKinds are those of the control plane.
 	operatorKinds = []problem.Kind{problem.Unauthorized, problem.Forbidden, problem.RateLimited}
@@ -28,23 +30,24 @@ var (
 	}
 	// replayKinds are those of a replay. The job is stored already, and has no deadline.
 	replayKinds = []problem.Kind{problem.UnknownJob, problem.StateConflict, problem.QueueFull, problem.QueueBytesFull, problem.TenantDraining, problem.StorageUnavailable}
-	// RouterKinds are those of requests that reach no operation.
+	// RouterKinds are the kinds of problem for requests that reach no operation.
 	RouterKinds = []problem.Kind{problem.NotFound, problem.MethodNotAllowed}
 )
 
 // Bounds of bodies, in bytes.
 const (
 	DefaultMaxBody = 256 << 10 // of a submission
-	MaxBatchBody   = 8 << 20
-	MaxSmallBody   = 64 << 10 // of settings, reasons and empty bodies
-	maxFilterBody  = 128 << 10
+	MaxBatchBody   = 8 << 20   // of a batch
+	MaxSmallBody   = 64 << 10  // of settings, reasons and empty bodies
+	maxFilterBody  = 128 << 10 // of a purge or a replay
 )
 
 func jsonBody(of any, limit int64, optional bool) *Body {
 	return &Body{of: of, Spec: budget.Spec{Formats: []string{JSONFormat}, Optional: optional, Limit: limit}}
 }
 
-// Jobs are the data plane.
+// Jobs returns the operations of the data plane. maxBody is the largest body of one submission, in
+// bytes.
 func Jobs(maxBody int64) []Operation {
 	const tag = "Jobs"
 	admitted := append([]string{"Location", "Preference-Applied", "Idempotent-Replayed"}, limitHeaderNames...)
@@ -139,7 +142,7 @@ func pageSchema(most int) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &high}
 }
 
-// Probes are served on both listeners.
+// Probes returns the health probes, which both listeners serve.
 func Probes() []Operation {
 	const tag = "Probes"
 	fine := map[int]Answer{http.StatusOK: {"Yes.", wire.Health{}, nil}}
@@ -152,6 +155,7 @@ func Probes() []Operation {
 	}
 }
 
+// Version returns the operation that reports the version of the program. Both listeners serve it.
 func Version() Operation {
 	return Operation{
 		ID: "version", Method: http.MethodGet, Path: "/version", tag: "Probes", summary: "Read the version of the program",

@@ -30,6 +30,7 @@ import (
 var PageFiles embed.FS
 
 const (
+	// JSONFormat is the media type of most bodies.
 	JSONFormat  = "application/json"
 	patchFormat = "application/merge-patch+json"
 	pageCSP     = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -159,7 +160,7 @@ func problemHeaders(status int) map[string]*huma.Param {
 	return out
 }
 
-// describeKinds lists those of the kinds of problem that have the status.
+// describeKinds lists the kinds of problem that have the status.
 func describeKinds(status int, of []problem.Kind) string {
 	var lines []string
 	for _, k := range problem.Kinds {

@@ -20,12 +20,12 @@ type Operation struct {
 	tag              string
 	summary          string
 	description      string
-	Params           []*huma.Param // every accepted query parameter
-	Body             *Body
-	answers          map[int]Answer // on success
-	Refusals         []problem.Kind // further problems that it may answer with; see kinds
-	Identifies       bool           // the handler needs the principal: call.who
-	Security         []map[string][]string
+	Params           []*huma.Param         // every accepted query parameter
+	Body             *Body                 // nil: the operation has no body
+	answers          map[int]Answer        // on success
+	Refusals         []problem.Kind        // further problems that it may answer with; see Kinds
+	Identifies       bool                  // the handler needs the principal
+	Security         []map[string][]string // as in OpenAPI; nil: those of the listener
 }
 
 // Body is the request body that an operation reads.
@@ -87,8 +87,8 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 	return doc
 }
 
-// Kinds are those of all problems that the operation may answer with. A body and a query are
-// checked also if the operation accepts none.
+// Kinds returns the kinds of all problems that the operation may answer with. A body and a query
+// are checked also if the operation accepts none.
 func (op Operation) Kinds() []problem.Kind {
 	all := append([]problem.Kind{problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault}, op.Refusals...)
 	if slices.Contains(op.Refusals, problem.StorageUnavailable) {

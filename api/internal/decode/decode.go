@@ -127,8 +127,8 @@ func (rd *reader) truth(path string, value json.RawMessage) bool {
 	return len(value) > 0 && value[0] == 't'
 }
 
-// TextRule returns the rule that the text breaks, empty if none: least to most bytes without
-// control characters.
+// TextRule returns the rule that the text breaks, empty if none. The text must have least to most
+// bytes and no control characters.
 func TextRule(s string, least, most int) string {
 	if len(s) < least || len(s) > most {
 		return fmt.Sprintf("must be %d to %d bytes", least, most)
@@ -139,6 +139,7 @@ func TextRule(s string, least, most int) string {
 	return ""
 }
 
+// HasControl reports whether the text has control characters of Unicode.
 func HasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
 // kindOf is the JSON kind of a value, by its first byte.
@@ -164,7 +165,8 @@ func kindOf(value json.RawMessage) string {
 
 func isNull(value json.RawMessage) bool { return kindOf(value) == "null" }
 
-// Join is the path of a member. It cuts names that are longer than every known one.
+// Join returns the path of a member of an object. It cuts names that are longer than every known
+// one.
 func Join(path, name string) string {
 	if len(name) > 64 {
 		name = strings.ToValidUTF8(name[:64], "") + "…"

@@ -16,8 +16,8 @@ type SettingsPatch struct {
 	routes   map[string]*overridesPatch // nil: the settings of the route are reset
 	noRoutes bool                       // the settings of all routes are reset first
 	tier     *string                    // empty: it is reset
-	Reason   string
-	Partial  bool // a rate was given by halves: the other half comes from the rate in force
+	Reason   string                     // for the history; empty if none
+	Partial  bool                       // a rate has only one half: the other one comes from the rate in force
 }
 
 // overridesPatch changes the general settings, or those of one route; inForce is the rate there.
@@ -85,7 +85,8 @@ func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessag
 	})
 }
 
-// Apply applies the patch to the overrides.
+// Apply returns the overrides with the patch applied. inForce returns the rate in force of a route,
+// or of the tenant for "". The error is a *problem.Problem that names the setting.
 func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrides, error) {
 	if err := p.settings.apply(&o, inForce("")); err != nil {
 		return o, err

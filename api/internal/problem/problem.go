@@ -26,9 +26,9 @@ const URN = "urn:sluice:problem:"
 
 // Kind is one kind of problem. Its name never changes, because clients compare the type.
 type Kind struct {
-	Name   string
-	Status int
-	Title  string
+	Name   string // the end of the type, such as queue-full
+	Status int    // of HTTP
+	Title  string // the same for every problem of the kind
 }
 
 // Every kind of problem. The OpenAPI document lists for each operation the kinds that it can
@@ -81,8 +81,8 @@ var Kinds = []Kind{
 // client.
 type Problem struct {
 	wire.Problem
-	Header http.Header
-	Cause  error
+	Header http.Header // of the answer; nil: none of its own
+	Cause  error       // nil: there is none
 }
 
 func (p *Problem) Error() string {
@@ -99,7 +99,7 @@ func (k Kind) With(detail string) *Problem {
 	return &Problem{Problem: wire.Problem{Type: URN + k.Name, Title: k.Title, Status: k.Status, Detail: detail}}
 }
 
-// SetHeader adds a header to the problem's answer.
+// SetHeader adds a header to the answer and returns the problem.
 func (p *Problem) SetHeader(name, value string) *Problem {
 	if p.Header == nil {
 		p.Header = http.Header{}
@@ -108,10 +108,11 @@ func (p *Problem) SetHeader(name, value string) *Problem {
 	return p
 }
 
-// RetryIn asks the client to retry after the wait, scattered by ratelimit.RetryAfter.
+// RetryIn sets Retry-After to the wait, with the random part that ratelimit.RetryAfter adds, and
+// returns the problem.
 func (p *Problem) RetryIn(wait time.Duration) *Problem { return p.Retry(ratelimit.RetryAfter(wait)) }
 
-// Retry sets Retry-After in whole seconds.
+// Retry sets Retry-After in seconds and returns the problem.
 func (p *Problem) Retry(seconds int64) *Problem {
 	return p.SetHeader("Retry-After", strconv.FormatInt(seconds, 10))
 }
@@ -119,14 +120,15 @@ func (p *Problem) Retry(seconds int64) *Problem {
 // Fields collects the rules that a request breaks, at most MaxFieldErrors.
 type Fields []wire.FieldError
 
-// Add notes that the field, whose value has the kind, breaks the rule.
+// Add records that the field, whose value has the JSON kind, breaks the rule. It ignores fields
+// beyond MaxFieldErrors.
 func (f *Fields) Add(field, kind, rule string) {
 	if len(*f) < MaxFieldErrors {
 		*f = append(*f, wire.FieldError{Field: field, Kind: kind, Rule: rule})
 	}
 }
 
-// Err returns everything noted as one problem, nil if there is nothing.
+// Err returns all recorded fields as one *Problem, nil if there are none.
 func (f Fields) Err() error {
 	if len(f) == 0 {
 		return nil
@@ -134,7 +136,8 @@ func (f Fields) Err() error {
 	return InvalidFields(f)
 }
 
-// InvalidFields returns the 422 for these broken rules; its detail is the first of them.
+// InvalidFields returns the 422 for these broken rules, at least one; its detail is the first of
+// them.
 func InvalidFields(errs []wire.FieldError) *Problem {
 	first := errs[0]
 	p := InvalidRequest.With(fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule))
@@ -147,7 +150,7 @@ func Invalid(field, kind, rule string) *Problem {
 	return InvalidFields([]wire.FieldError{{Field: field, Kind: kind, Rule: rule}})
 }
 
-// UnknownRouteAt returns the 404 for fields that name no configured route.
+// UnknownRouteAt returns the 404 for fields that name no configured route; at least one.
 func UnknownRouteAt(fields ...string) *Problem {
 	p := UnknownRoute.With(fields[0] + " names no configured route")
 	for _, f := range fields[:min(len(fields), MaxFieldErrors)] {
@@ -156,6 +159,8 @@ func UnknownRouteAt(fields ...string) *Problem {
 	return p
 }
 
+// TooLargeBody returns the 413 for a body, or a part of it, above the limit in bytes. what names
+// it, such as "the body".
 func TooLargeBody(what string, limit int64) *Problem {
 	return TooLarge.With(fmt.Sprintf("%s must be at most %d bytes", what, limit))
 }
@@ -168,7 +173,8 @@ func Conflict(job queue.Job, wanted string) *Problem {
 	return p
 }
 
-// Of maps an error to its answer. It is the only such mapping.
+// Of returns the answer to an error; an unknown error is an internal one (500). It is the only
+// place that maps errors to statuses.
 func Of(err error) *Problem {
 	var known *Problem
 	var settings shaper.Problems

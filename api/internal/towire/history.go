@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// History is the history of all tenants together until o, the first overview of a stream.
+// History returns the history of all tenants together, which ends with o, the first overview of a
+// stream.
 func History(o *live.Overview, hub *live.Hub, log *arrivals.Log) wire.FigureHistory {
 	out := wire.FigureHistory{Overviews: []wire.PastOverview{}}
 	var samples []sample
@@ -28,7 +29,7 @@ func History(o *live.Overview, hub *live.Hub, log *arrivals.Log) wire.FigureHist
 	return out
 }
 
-// TenantHistory is the history of a tenant until d, the first detail of a stream.
+// TenantHistory returns the history of a tenant, which ends with d, the first detail of a stream.
 func TenantHistory(d *live.Detail, hub *live.Hub, log *arrivals.Log) wire.TenantHistory {
 	out := wire.TenantHistory{Tenant: d.Tenant.Name}
 	var samples []sample

@@ -18,6 +18,8 @@ import (
 // overviewRoutes are the routes in an overview, which is sent four times a second.
 const overviewRoutes = 50
 
+// Overview converts an overview to its JSON form, with the first overviewRoutes routes in the order
+// of ByTrouble.
 func Overview(o live.Overview) wire.Overview {
 	out := wire.Overview{
 		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
@@ -39,6 +41,7 @@ func Overview(o live.Overview) wire.Overview {
 // breakerNames are the states of circuit breakers in the API.
 var breakerNames = map[reports.BreakerState]string{reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open"}
 
+// Routes converts the load of routes, by name, to lines in no order.
 func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	out := make([]wire.RouteLine, 0, len(routes))
 	for name, l := range routes {
@@ -47,7 +50,8 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	return out
 }
 
-// ByTrouble orders routes, failing ones first.
+// ByTrouble compares routes for a sort: those with an open circuit breaker first, then those with
+// the most failures.
 func ByTrouble(a, b wire.RouteLine) int {
 	states := []string{"open", "half-open", "closed"}
 	return cmp.Or(
@@ -76,6 +80,7 @@ func storeError(err error) string {
 	return "cannot be reached"
 }
 
+// TenantNow converts the figures of one tenant, with percentiles of its waits, to their JSON form.
 func TenantNow(d *live.Detail) wire.TenantNow {
 	quantile := func(q float64) int64 {
 		if len(d.Waits) == 0 {
@@ -90,8 +95,8 @@ func TenantNow(d *live.Detail) wire.TenantNow {
 // fineMS is a time in milliseconds with three digits after the point: these are often below one.
 func fineMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())) / 1000 }
 
-// Firsts returns the first n in order. It sorts at most 2n at a time, because there may be
-// thousands.
+// Firsts returns the first n items in the order. It sorts at most 2n at a time, because the list
+// may have thousands.
 func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	if n <= 0 {
 		return nil
@@ -107,6 +112,8 @@ func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	return kept[:min(len(kept), n)]
 }
 
+// Arrivals converts arrivals to one event of the stream; lost counts the earlier ones that the
+// client missed.
 func Arrivals(came []arrivals.Arrival, lost int64) wire.Arrivals {
 	out := wire.Arrivals{Items: make([]wire.Arrival, len(came)), Lost: lost}
 	for i, a := range came {

@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Tenant is the tenant in its JSON form.
+// Tenant converts a tenant to its JSON form.
 func Tenant(t queue.Tenant) wire.Tenant {
 	out := wire.Tenant{
 		Tenant: t.Name, Tier: t.Tier, Policy: policy(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
@@ -55,6 +55,7 @@ func figures(f queue.Figures) wire.Figures {
 	}
 }
 
+// Swept converts the result of a purge or a replay to its JSON form.
 func Swept(swept queue.Swept) wire.Swept {
 	out := wire.Swept{Count: swept.Count, More: swept.More, CreatedBefore: UTC(swept.CreatedBefore)}
 	if a := swept.Refusal; a != nil {
@@ -70,6 +71,7 @@ func Swept(swept queue.Swept) wire.Swept {
 	return out
 }
 
+// Line converts the figures of a tenant to a line of the table.
 func Line(b *queue.Brief) wire.TenantLine {
 	return wire.TenantLine{
 		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,

@@ -31,7 +31,8 @@ var mistakes = []struct{ scheme, text, advice string }{
 	{"", "unknown command", "it lacks a command that Sluice needs, or has renamed it"},
 }
 
-// Advise wraps a mistake in ErrNoEngine with what to do, and returns any other error as it is.
+// Advise wraps a mistake of the operator in ErrNoEngine, with the text of what to do. It returns
+// any other error as it is.
 func (e *Engine) Advise(err error) error {
 	if err == nil || e.scheme == "" {
 		return err

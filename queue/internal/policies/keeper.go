@@ -32,7 +32,7 @@ const (
 
 // Agreement is whether the policies of this process's configuration file are in force.
 type Agreement struct {
-	InForce   bool
+	InForce   bool      // false: the policies of another file are in force
 	Since     time.Time // of this state
 	Differing int       // processes, this one included, whose files are not in force
 }

@@ -22,8 +22,8 @@ import (
 
 // File is the part of a configuration file that is about policies.
 type File struct {
-	Baseline shaper.Baseline
-	Tenants  map[string]shaper.Overrides
+	Baseline shaper.Baseline             // defaults, tiers and routes
+	Tenants  map[string]shaper.Overrides // by name
 
 	text   string // as it is stored
 	digest string // of text
@@ -41,7 +41,7 @@ func NewFile(baseline shaper.Baseline, tenants map[string]shaper.Overrides) *Fil
 // Set is the policies in force, from the file of any process.
 type Set struct {
 	*File
-	Revision int64
+	Revision int64 // grows with each file that is put into force
 }
 
 // Lines returns the policies of a tenant's flows in the form of the scripts.

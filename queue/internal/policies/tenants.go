@@ -135,7 +135,8 @@ func (k *Keeper) resolveCall(p *Set, s Stated) (call lua.TuneCall, needed bool) 
 	return call, source != "" || !resolved
 }
 
-// TuneCall changes the settings of a tenant from a source; s holds the changed ones.
+// TuneCall returns the call that changes the settings of a tenant from a source; s holds the
+// changed settings.
 func (k *Keeper) TuneCall(p *Set, s Stated, source, declared string) lua.TuneCall {
 	shard, name := k.store.ShardOf(s.Tenant), store.EncodeName(s.Tenant)
 	call := lua.TuneCall{
@@ -152,13 +153,15 @@ func (k *Keeper) TuneCall(p *Set, s Stated, source, declared string) lua.TuneCal
 // Stated holds the settings of a tenant by source.
 type Stated struct {
 	Tenant   string
-	Revision int64
+	Revision int64 // of the settings; 0: they were never changed
 	shaper.Statements
 
-	resolved int64 // revision of the policies that the lines of its flows were resolved with; 0 without lines
+	// resolved is the revision of the policies that its lines were made with; 0 without lines.
+	resolved int64
 }
 
-// Stated reads the settings of tenants by source.
+// Stated reads the settings of the tenants by source, in their order. Errors: store.ErrUnavailable,
+// store.ErrScript.
 func (k *Keeper) Stated(ctx context.Context, c redis.UniversalClient, tenants ...string) ([]Stated, error) {
 	settings, lines := make([]*redis.SliceCmd, len(tenants)), make([]*redis.SliceCmd, len(tenants))
 	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -212,7 +215,7 @@ func decode(text string, o *shaper.Overrides) error {
 	return nil
 }
 
-// EncodeOverrides encodes settings as they are stored.
+// EncodeOverrides returns settings in the form in which they are stored.
 func EncodeOverrides(o shaper.Overrides) string {
 	if o.Empty() {
 		return ""

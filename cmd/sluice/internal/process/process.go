@@ -53,11 +53,11 @@ const (
 //  4. Traces: the remaining spans are exported, for a bounded time.
 //  5. The queue, then its engine: everything above needs them.
 type Process struct {
-	Config   config.Config
-	Roles    Roles
-	Version  api.VersionInfo
-	Embedded bool // keep jobs in memory
-	Log      *slog.Logger
+	Config   config.Config       // checked
+	Roles    Roles               // at least one
+	Version  api.VersionInfo     // for GET /version and the metrics
+	Embedded bool                // keep jobs in memory
+	Log      *slog.Logger        // required
 	Ready    func(Running)       // called once, when the process admits jobs; nil: not called
 	Reloader *Reloader           // nil: there is no file
 	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
@@ -65,7 +65,7 @@ type Process struct {
 
 // Running holds the addresses of a ready process.
 type Running struct {
-	Admin   net.Addr
+	Admin   net.Addr // always set
 	API     net.Addr // nil without the role
 	Metrics net.Addr // nil without metrics.listen
 }
