@@ -163,7 +163,7 @@ func TestSlowReadersAreCut(t *testing.T) {
 		b.queue.Finish(id, shaper.Succeeded, nil, nil)
 		<-time.After(longest)
 		synctest.Wait()
-		if _, err := io.WriteString(conn, "GET /livez"); err == nil { // nobody reads any more
+		if _, err := io.WriteString(conn, "GET /livez"); err == nil { // it is no longer read
 			t.Error("the connection is open")
 		}
 	})

@@ -377,8 +377,8 @@ func TestKeysOfATenant(t *testing.T) {
 	}
 	b.admin.do(t, "POST", path, nil, `{}{}`).want(t, http.StatusBadRequest, "malformed-json")
 	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/keys", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
-	// RFC 3339 has no five digits for a year. Whoever made a key that ends then, another program or
-	// an earlier version, the list is there.
+	// RFC 3339 has no years of five digits. Another program or an earlier version may have made a
+	// key that expires then; the list still works.
 	if _, err := b.queue.CreateKey(t.Context(), "a b", "late", [32]byte{}, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
 		t.Fatal(err)
 	}

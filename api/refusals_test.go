@@ -306,7 +306,7 @@ func TestQueueErrors(t *testing.T) {
 		} {
 			r.want(t, c.status, c.kind)
 			if strings.Contains(r.Body.String(), "secret") || strings.Contains(r.Body.String(), "10.0.0.7") {
-				t.Errorf("internals are told: %s", r.Body)
+				t.Errorf("the answer has internals: %s", r.Body)
 			}
 			if after := r.Header().Get("Retry-After"); (after == "1" || after == "2") != (c.status == http.StatusServiceUnavailable) {
 				t.Errorf("%d with Retry-After %q", r.Code, after)
@@ -324,7 +324,7 @@ func TestPanicIsAnInternalFault(t *testing.T) {
 	r := b.intake.do(t, http.MethodGet, "/v1/jobs/abc", nil, "")
 	r.want(t, http.StatusInternalServerError, "internal")
 	if strings.Contains(r.Body.String(), "nil pointer") {
-		t.Errorf("internals are told: %s", r.Body)
+		t.Errorf("the answer has internals: %s", r.Body)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestSpansOfSubmissions(t *testing.T) {
 		}
 		return ended[n-1]
 	}
-	told := func(s sdk.ReadOnlySpan, key attribute.Key) string {
+	valueOf := func(s sdk.ReadOnlySpan, key attribute.Key) string {
 		for _, a := range s.Attributes() {
 			if a.Key == key {
 				return a.Value.String()
@@ -46,12 +46,12 @@ func TestSpansOfSubmissions(t *testing.T) {
 	if got := b.queue.Submission(job.ID).TraceParent; got != carried {
 		t.Errorf("the job carries %s, want %s", got, carried)
 	}
-	if told(s, "messaging.message.id") != job.ID || told(s, "messaging.sluice.outcome") != "admitted" || told(s, "messaging.sluice.tenant") != queue.EncodeName("Åcme") {
+	if valueOf(s, "messaging.message.id") != job.ID || valueOf(s, "messaging.sluice.outcome") != "admitted" || valueOf(s, "messaging.sluice.tenant") != queue.EncodeName("Åcme") {
 		t.Errorf("%v", s.Attributes())
 	}
 
 	b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
-	if s = last(2, "send default"); told(s, "messaging.message.id") != job.ID || told(s, "messaging.sluice.outcome") != "replayed" {
+	if s = last(2, "send default"); valueOf(s, "messaging.message.id") != job.ID || valueOf(s, "messaging.sluice.outcome") != "replayed" {
 		t.Errorf("%v", s.Attributes())
 	}
 	if got := b.queue.Submission(job.ID).TraceParent; got != carried {
@@ -61,7 +61,7 @@ func TestSpansOfSubmissions(t *testing.T) {
 	b.admin.do(t, "PATCH", "/v1/tenants/%C3%85cme", nil, `{"capacity":3}`)
 	b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+strings.Repeat(plainJob+",", 2)+plainJob+`]}`)
 	s = last(3, "send default")
-	if told(s, "messaging.batch.message_count") != "3" || told(s, "messaging.sluice.admitted") != "2" || told(s, "messaging.sluice.refused") != "1" {
+	if valueOf(s, "messaging.batch.message_count") != "3" || valueOf(s, "messaging.sluice.admitted") != "2" || valueOf(s, "messaging.sluice.refused") != "1" {
 		t.Errorf("%v", s.Attributes())
 	}
 	for _, id := range b.queue.IDs() {
@@ -74,12 +74,12 @@ func TestSpansOfSubmissions(t *testing.T) {
 	if got := b.intake.do(t, "POST", "/v1/jobs", h, plainJob); got.Code != http.StatusTooManyRequests {
 		t.Fatal(got.Code)
 	}
-	if s = last(4, "send default"); told(s, "error.type") != "full" {
+	if s = last(4, "send default"); valueOf(s, "error.type") != "full" {
 		t.Errorf("%v", s.Attributes())
 	}
 	b.queue.Fail(queue.ErrUnavailable)
 	b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+plainJob+`]}`)
-	if s = last(5, "send default"); told(s, "error.type") != "unavailable" {
+	if s = last(5, "send default"); valueOf(s, "error.type") != "unavailable" {
 		t.Errorf("%v", s.Attributes())
 	}
 	for _, body := range []string{`{}`, `{"type":"t","payload":1,"route":"nowhere"}`} {

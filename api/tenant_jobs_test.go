@@ -175,12 +175,12 @@ func TestDetailOfAnErrorIsForOperators(t *testing.T) {
 	id := b.submit(plainJob, headers{"Sluice-Tenant": "acme"}).job.ID
 	const detail = "dial tcp 10.0.0.7:80: connect: connection refused"
 	b.queue.Finish(id, shaper.Dead, nil, &queue.JobError{Message: "connection failed", Detail: detail})
-	told, err := JobJSON(queue.Job{ID: id, State: shaper.Dead, LastError: &queue.JobError{Message: "connection failed", Detail: detail}})
+	callback, err := JobJSON(queue.Job{ID: id, State: shaper.Dead, LastError: &queue.JobError{Message: "connection failed", Detail: detail}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, text := range map[string]string{
-		"a callback": string(told),
+		"a callback": string(callback),
 		"the job":    b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Sluice-Tenant": "acme"}, "").Body.String(),
 		"the list":   b.intake.do(t, "GET", "/v1/jobs?state=dead", headers{"Sluice-Tenant": "acme"}, "").Body.String(),
 		"the events": b.intake.do(t, "GET", "/v1/jobs/"+id+"/events", headers{"Sluice-Tenant": "acme"}, "").Body.String(),

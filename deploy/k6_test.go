@@ -26,7 +26,7 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// k6 is a script of k6/, of which the test performs the requests.
+// k6 is a script of k6/ whose requests the test sends.
 type k6 struct {
 	t    *testing.T
 	text string
@@ -175,7 +175,7 @@ func TestGuardScript(t *testing.T) {
 	requests, pass, body := script.number("REQUESTS"), script.number("PASS"), script.job()
 	guard := script.find(`a\.json\('guard'\) === '([^']+)'`)
 	if requests != 30 || pass != 20 {
-		t.Errorf("%d requests a minute, of which %d pass", requests, pass)
+		t.Errorf("%d requests a minute, %d pass", requests, pass)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -200,8 +200,8 @@ func TestGuardScript(t *testing.T) {
 }
 
 // TestIntakeScript performs the requests of intake.js, arrivals at a constant rate at a tenant
-// whose rate and queue are smaller: what is admitted is exactly what the simulator says, everything
-// else is told that the queue is full.
+// whose rate and queue are smaller. The admitted ones are exactly those of the simulator; all
+// others are refused, because the queue is full.
 func TestIntakeScript(t *testing.T) {
 	script := k6Script(t, "intake.js")
 	rate, body := script.number("RATE"), script.job()

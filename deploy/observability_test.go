@@ -98,7 +98,7 @@ func mounted(s types.ServiceConfig, path string) bool {
 	})
 }
 
-// TestPrometheusScrapesEveryProcess: what Prometheus is told of is where the processes listen.
+// TestPrometheusScrapesEveryProcess: the targets of Prometheus are where the processes listen.
 func TestPrometheusScrapesEveryProcess(t *testing.T) {
 	var c struct {
 		Global struct {

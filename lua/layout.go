@@ -129,7 +129,7 @@ func decoder(signature, more string, fields ...*field) string {
 	return "local function " + signature + "\n" + reads.String() + "  return {\n" + table.String() + "    " + more + ",\n  }\nend\n"
 }
 
-// bytesOf names bytes of a record, the first of which is counted from 1.
+// bytesOf names size bytes of a record from the byte first on, counted from 1.
 func bytesOf(first, size int) []string {
 	names := make([]string, size)
 	for i := range names {

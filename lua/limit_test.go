@@ -224,8 +224,8 @@ func TestLimitNumbers(t *testing.T) {
 	}
 }
 
-// TestLimitLogInParts: a log is read in parts, of which the first ones may be too old, and a
-// refusal looks far ahead.
+// TestLimitLogInParts: a log is read in parts. The first ones may be too old, and a refusal reads
+// far ahead.
 func TestLimitLogInParts(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {

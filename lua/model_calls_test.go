@@ -19,7 +19,7 @@ type settlement struct {
 
 func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	m.begin(r.at)
-	whole := map[string]bool{} // flows of which something else happens than that plain jobs succeed
+	whole := map[string]bool{} // flows with other results than successes of plain jobs
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && j.State == shaper.Leased {
 			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || j.Idem != "" || j.CallbackURL != ""
@@ -83,7 +83,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	return codes
 }
 
-// diedOr is what a settlement is told: of a hold that took the last attempt, that it did.
+// diedOr returns the code of a settlement: CodeDied for a hold that took the last attempt.
 func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode {
 	if s.Outcome == lua.OutcomeHeld && j.State == shaper.Dead {
 		return lua.CodeDied

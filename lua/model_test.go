@@ -164,7 +164,7 @@ type claimed struct {
 	ids  []string
 }
 
-// stamping is what the judge of conformity is told of a stamp: the segment of the flow, the paces
+// stamping is what the check of conformity knows of a stamp: the segment of the flow, the paces
 // then, and the order of stamps.
 type stamping struct {
 	segment, order int

@@ -336,8 +336,8 @@ func tenantOfEntry(entry string) string {
 	return name
 }
 
-// forgetIdle forgets tenants of which nothing waits, runs, is dead and may be replayed, is said by
-// the API or is charged to the future.
+// forgetIdle forgets tenants without waiting, leased and dead jobs, without settings from the API,
+// and without a charge to the future.
 func (l *polling) forgetIdle(entries []string) {
 	l.changed = true
 	for _, entry := range entries {

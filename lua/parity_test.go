@@ -129,7 +129,7 @@ type consumer struct {
 // world is one history: the shard, its model, the clients and the workers.
 type world struct {
 	rapid.TB
-	T       *rapid.T // draws; nil for a told story
+	T       *rapid.T // draws; nil for a fixed story
 	ctx     context.Context
 	e       engine
 	th      theme

@@ -44,7 +44,7 @@ func TestRunFallsBack(t *testing.T) {
 				}
 			}
 			if len(seen) != 3 {
-				t.Errorf("the observer was told %d times of 3 calls", len(seen))
+				t.Errorf("the observer was called %d times for 3 calls", len(seen))
 			}
 
 			for _, flushed := range []bool{true, false} {
@@ -62,7 +62,7 @@ func TestRunFallsBack(t *testing.T) {
 				seen = nil
 				replies := lua.RunAll(ctx, e, observe, calls)
 				if len(seen) != len(calls) {
-					t.Errorf("the observer was told %d times of %d calls", len(seen), len(calls))
+					t.Errorf("the observer was called %d times for %d calls", len(seen), len(calls))
 				}
 				for i, r := range replies {
 					switch i {

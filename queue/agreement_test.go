@@ -253,7 +253,7 @@ func TestPoliciesSurviveACrash(t *testing.T) {
 			return v.Rate.Limit
 		}
 		if got := rate("acme"); got != 50 {
-			t.Errorf("%d/s is in force for a tenant with settings of its own, which nobody has told yet", got)
+			t.Errorf("%d/s is in force for a tenant with settings of its own that are not applied yet", got)
 		}
 		time.Sleep(awhile)
 		for _, tenant := range []string{"acme", "globex", "another"} {

@@ -58,8 +58,7 @@ func TestUnsafeRedisIsRefused(t *testing.T) {
 
 const secret = "s3cr3tpw"
 
-// TestSecretsStayOutOfMessages: whatever is wrong with a URL or behind it, its password is not
-// told.
+// TestSecretsStayOutOfMessages: no message about a URL or the server behind it has the password.
 func TestSecretsStayOutOfMessages(t *testing.T) {
 	urls := []string{
 		"x", "redis", "http://u:" + secret + "@h/", "redis://u:" + secret + "@", "redis://:" + secret + "@h:port/0", "redis://:" + secret,

@@ -17,7 +17,7 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
-// apart is a store of which a test has rules for itself, though others use it, too.
+// apart is a shared store in which the rules of one test have a name of their own.
 type apart struct {
 	limiter.Store
 	name string

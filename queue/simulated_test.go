@@ -92,7 +92,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 			for _, l := range tick.Leases {
 				i, gone := number[l.ID], max(l.Stamp, tick.Now)
 				if want.Fates[i] != simulate.Departed || gone != want.Gone[i] {
-					t.Fatalf("arrival %d left at %d, of which is said %d at %d", i, gone, want.Fates[i], want.Gone[i])
+					t.Fatalf("arrival %d left at %d, the simulator has %d at %d", i, gone, want.Fates[i], want.Gone[i])
 				}
 				end := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts}
 				if service > 0 {
@@ -152,21 +152,21 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 		first := false
 		for _, v := range decisions {
 			fate, known := fates[v.Outcome]
-			if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
-				t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
+			if predicted := want.Fates[i]; !known || fate != predicted && !(fate == simulate.Departed && predicted == simulate.Expired) {
+				t.Fatalf("arrival %d is %s, the simulator has %d", i, v.Outcome, predicted)
 			}
 			counts[want.Fates[i]]++
 			number[v.Job.ID] = i
 			first = first || v.Position == 1
 			i++
 		}
-		if first { // whoever comes into an empty queue wakes the worker
+		if first { // a job in an empty queue wakes the worker
 			poll()
 		}
 	}
 	until(want.End().Add(service))
 	if left != counts[simulate.Departed] {
-		t.Errorf("%d left, of which is said %d", left, counts[simulate.Departed])
+		t.Errorf("%d left, the simulator has %d", left, counts[simulate.Departed])
 	}
 	if len(want.Trace) < 300 || counts[simulate.Departed] < 100 || counts[simulate.Departed] == len(want.Trace) {
 		t.Errorf("the trace shows nothing: %v", counts)

@@ -31,7 +31,7 @@ const (
 // noAnswer is the status of an upstream that does not answer.
 const noAnswer = 0
 
-// upstream is a deliverer whose answer is set: a status, noAnswer, or whatever Deliver is told.
+// upstream is a deliverer whose answer is set: a status, noAnswer, or what answer returns.
 type upstream struct {
 	status  int
 	answer  deliverFunc // in the place of status
@@ -168,7 +168,7 @@ func TestHalfOfAllFailingAtRandomDoesNotOpenIt(t *testing.T) {
 		u := &upstream{}
 		b := guarded(t, Breaker{Failures: 10}, u, quiet())
 		coin := rand.New(rand.NewPCG(1, 1))
-		const jobs = 20_000 // of which a fair coin makes ten in a row about ten times
+		const jobs = 20_000 // ten in a row fail about ten times with a fair coin
 		for range jobs {
 			pass(10 * time.Millisecond)
 			u.status = []int{http.StatusOK, http.StatusBadGateway}[coin.IntN(2)]
@@ -270,7 +270,7 @@ func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			u := &upstream{}
 			b := guarded(t, Breaker{Failures: 1}, u, quiet())
-			// Each of these is told its answer when its time has come.
+			// Each of these gets its answer over end, at the chosen instant.
 			leave := func() (end chan int) {
 				end = make(chan int)
 				u.answer = func(_ context.Context, l queue.Lease) queue.Settlement { return answered(l, <-end, "") }

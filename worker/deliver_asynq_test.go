@@ -18,11 +18,11 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// fakeFleet is an asynq client whose calls fail as told, and the queue's leases beside it.
+// fakeFleet is an asynq client whose calls fail as set, with the leases of the queue.
 type fakeFleet struct {
 	fail     []error // of the first calls
 	lose     bool    // the lease is another's
-	away     int     // so many extensions fail
+	away     int     // number of extensions that fail
 	tasks    []*asynq.Task
 	options  []map[asynq.OptionType]any
 	extended []time.Duration

@@ -164,7 +164,7 @@ func TestHandlerIsCutOff(t *testing.T) {
 		// What was done was done, though late.
 		s = serve(t.Context(), Config{}, func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return nil })
 		if s.Event != shaper.Succeed {
-			t.Errorf("a handler that ended when told: %+v", s)
+			t.Errorf("a handler that ended when its context did: %+v", s)
 		}
 	})
 }

@@ -394,7 +394,7 @@ func TestHostileUpstreams(t *testing.T) {
 	}
 }
 
-// bomb is what so many zeros are as gzip.
+// bomb returns size zeros, compressed with gzip.
 func bomb(t *testing.T, size int) []byte {
 	t.Helper()
 	var b bytes.Buffer

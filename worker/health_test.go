@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// deafToResigning is a consumer whose resignations take a while and fail as long as told.
+// deafToResigning is a consumer whose resignations take a while, and fail while fails is set.
 type deafToResigning struct {
 	consumer
 	fails *atomic.Bool

@@ -20,7 +20,7 @@ import (
 // gives up, if nothing bounds it: 21 to 24 s were measured.
 const hungCall = 24 * time.Second
 
-// hungConsumer is of a shard whose node does not answer as long as told.
+// hungConsumer belongs to a shard whose node does not answer while hangs is set.
 type hungConsumer struct {
 	consumer
 	hangs *atomic.Bool
@@ -86,7 +86,7 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 	}
 }
 
-// lateConsumer is of a shard that answers late as long as told.
+// lateConsumer belongs to a shard that answers late while late is set.
 type lateConsumer struct {
 	consumer
 	late *atomic.Bool
@@ -150,8 +150,8 @@ func TestSlotsOfALatePollAreCharged(t *testing.T) {
 	})
 }
 
-// hungNode is a queue of which one node hangs. Calls that concern it take until their context ends,
-// or hungCall; the rest of them takes effect at once. Jobs whose ids begin with "hung" are on it.
+// hungNode is a queue with a node that hangs. Calls to that node take until their context ends, or
+// hungCall; calls to other nodes take effect at once. Jobs whose ids begin with "hung" are on it.
 type hungNode struct {
 	*fakeQueue
 	thawed  atomic.Bool

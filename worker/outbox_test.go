@@ -24,8 +24,8 @@ type fakeOutbox struct {
 	shards map[int][]string
 	leased map[string]time.Time
 	claims map[string][]string // by name
-	away   int                 // so many calls fail
-	lost   int                 // so many answers are lost
+	away   int                 // number of calls that fail
+	lost   int                 // number of answers that are lost
 }
 
 func (f *fakeOutbox) call() error {

@@ -37,8 +37,8 @@ func toldOf(s sdk.ReadOnlySpan, key attribute.Key) string {
 	return ""
 }
 
-// TestSpansOfDeliveries: each attempt has a span of its own, a child of what the job brought and
-// told how it ended, and its traceparent is what the deliverer gets.
+// TestSpansOfDeliveries: each attempt has a span of its own with its outcome, a child of the span
+// that submitted the job. The deliverer gets the traceparent of the attempt.
 func TestSpansOfDeliveries(t *testing.T) {
 	const of = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ends := map[string]queue.Settlement{

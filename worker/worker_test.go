@@ -109,8 +109,8 @@ func TestLongPollsDoNotShiftDepartures(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsReportTheClock: a shard that was just gained, and a job of it that is due, leave no
-// time to read its clock; a beat has told what it is.
+// TestHeartbeatsReportTheClock: a job of a shard that was just gained is due before its clock can
+// be read. The heartbeat has reported the clock.
 func TestHeartbeatsReportTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

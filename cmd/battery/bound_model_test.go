@@ -68,7 +68,7 @@ func (q *honest) submit(a ask) (t reply) {
 		if q.has("false-429", q.depth()+asked == bound && q.state[job] == "") {
 			bound--
 		}
-		v := judged{outcome: acknowledged, remaining: -1, depth: -1, capacity: -1}
+		v := decision{outcome: acknowledged, remaining: -1, depth: -1, capacity: -1}
 		switch {
 		case q.state[job] != "":
 			v.replayed = true
@@ -76,12 +76,12 @@ func (q *honest) submit(a ask) (t reply) {
 				v.replayed, v.state, v.position = false, "queued", len(q.waiting())+1
 			}
 		case q.depth()+asked > bound:
-			v = judged{outcome: refused, remaining: max(0, q.capacity-q.depth()), depth: q.depth(), capacity: q.capacity}
+			v = decision{outcome: refused, remaining: max(0, q.capacity-q.depth()), depth: q.depth(), capacity: q.capacity}
 			if a.atomic {
 				if q.figures.admitted+q.figures.rejected > 0 {
 					q.figures.rejected += len(a.jobs)
 				}
-				return reply{decisions: []judged{v}}
+				return reply{decisions: []decision{v}}
 			}
 			q.figures.rejected++
 		default:
@@ -123,13 +123,13 @@ func (q *honest) do(a ask) (t reply) {
 			q.state[job] = "cancelled"
 			return reply{state: "cancelled"}
 		}
-	case look:
+	case poll:
 		t.state = q.state[job]
 		if t.state == "queued" {
 			t.position = 1 + slices.Index(q.waiting(), job)
 		}
 		if t.state == "leased" {
-			q.state[job] = "succeeded" // between two looks
+			q.state[job] = "succeeded" // between two polls
 		} else if t.state == "succeeded" && q.has("ended-and-leased-again", q.ended[job]) && q.ended[job] {
 			t.state = "leased"
 		}
@@ -169,7 +169,7 @@ func tell(seed uint64, bug string, overlap int64) (q *honest, capacity, jobs int
 	for i := range p.clients[0] {
 		for c := range p.clients {
 			a := p.clients[c][i]
-			if (a.verb == cancel || a.verb == look) && q.state[a.jobs[0]] == "" {
+			if (a.verb == cancel || a.verb == poll) && q.state[a.jobs[0]] == "" {
 				a = ask{verb: stat}
 			}
 			do(c, a)

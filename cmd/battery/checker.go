@@ -5,7 +5,7 @@ import (
 	"maps"
 )
 
-// balance is the verdict of the total-queue checker over a ledger whose queue was drained. It is
+// balance is the result of the total-queue checker over a ledger whose queue was drained. It is
 // valid only if nothing was lost and nothing unexpected.
 type balance struct {
 	Keys         int         // distinct keys that were submitted

@@ -158,9 +158,9 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// longestGap is the longest time between two successive instants of which the later one, or the end
-// if there is none, comes after from, and the earlier one before to. Without an instant before
-// from, the gap begins there.
+// longestGap returns the longest time between two successive instants: the later one, or the end if
+// there is none, comes after from, and the earlier one before to. Without an instant before from,
+// the gap begins there.
 func longestGap(at []instant, from, to instant) (longest time.Duration) {
 	before := from
 	for _, i := range slices.Sorted(slices.Values(at)) {

@@ -300,8 +300,8 @@ type giant struct {
 	status int // 0 where the connection was cut before the answer could be read
 }
 
-// sendHuge sends 1 GB, of which nothing is kept in memory, until it is all sent or the other side
-// has had enough.
+// sendHuge sends 1 GB, without keeping it in memory, until all is sent or the other side ends the
+// connection.
 func sendHuge(ctx context.Context, address, method, path string, chunked bool) (g giant) {
 	start := time.Now()
 	var d net.Dialer

@@ -185,7 +185,7 @@ func battery(ctx context.Context, o options, chosen []check) (ok bool, err error
 		}
 		for try := 1; ; try++ {
 			w.rng = rand.New(rand.NewPCG(o.seed, 0)) // the same whatever else is run
-			r := c.judge(ctx, w, o, show)
+			r := c.perform(ctx, w, o, show)
 			show.line("%-12s %-7s %3.0f s  %s", r.ID, r.Verdict, r.Seconds, r.Figure)
 			if try < tries && (r.inconclusive() || o.shared && r.bad()) {
 				show.line("%-12s again; the machine stalled %d times, once for %v", r.ID, r.stalls.n, r.stalls.longest)
@@ -213,8 +213,8 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// judge runs the check in a world of its own.
-func (c check) judge(ctx context.Context, wanted world, o options, show *screen) result {
+// perform runs the check in a world of its own.
+func (c check) perform(ctx context.Context, wanted world, o options, show *screen) result {
 	start := time.Now()
 	f := &findings{}
 	ctx, cancel := context.WithTimeout(ctx, or(wanted.scale.limit, 90*time.Second))

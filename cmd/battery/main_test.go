@@ -51,7 +51,7 @@ func TestEveryCheckIsWhole(t *testing.T) {
 	}
 	checks := all()
 	if checks[len(checks)-1].id != "T1" {
-		t.Error("T1 judges what the others have seen, so it comes last")
+		t.Error("T1 checks the stamps of the others, so it comes last")
 	}
 }
 
@@ -214,7 +214,7 @@ func TestTableMarksWhatIsMissed(t *testing.T) {
 	}
 }
 
-func TestBookJudgesTheWorstFlow(t *testing.T) {
+func TestBookReportsTheWorstFlow(t *testing.T) {
 	book := newRateBook()
 	r, err := shaper.ParseRate("100/s")
 	if err != nil {
@@ -225,7 +225,7 @@ func TestBookJudgesTheWorstFlow(t *testing.T) {
 	}
 	book.releases["x"] = [2]float64{10, 0}
 	var f findings
-	book.judge(&f)
+	book.check(&f)
 	if !f.missed() || !strings.Contains(strings.Join(f.why, " "), "bad") {
 		t.Errorf("%s %v", &f, f.why)
 	}

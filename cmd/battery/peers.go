@@ -36,7 +36,7 @@ type asynqJob struct {
 // worker does. Its arguments are the socket of Redis and the name it delivers under.
 func asynqWorker(socket, name string) error {
 	server := asynq.NewServerFromRedisClient(asynqRedis(socket), asynq.Config{
-		Concurrency:    16, // so that there is a backlog: without one it sleeps for a second between two looks
+		Concurrency:    16, // makes a backlog: without one it sleeps a second between two polls
 		LogLevel:       asynq.WarnLevel,
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 200 * time.Millisecond },
 	})

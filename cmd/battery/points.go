@@ -93,10 +93,10 @@ func slowAtFirst(lease time.Duration) behaviour {
 // one job at a time, so that a crash can cost one duplicate at the most. At the end of each round a
 // worker that does not crash drains what they leave.
 func pointsCrashed(ctx context.Context, w *world, f *findings) error {
-	told := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer told.Close()
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer receiver.Close()
 	s := settings{
-		lease: time.Second, callbacks: told.URL + "/", defaults: tenant{rate: "50/s"},
+		lease: time.Second, callbacks: receiver.URL + "/", defaults: tenant{rate: "50/s"},
 		routes: map[string]string{fireRoute: "asynq { queue: fire }", fleetRoute: "asynq { queue: fleet, reports: true, report_within: 2s }"},
 	}
 	w.say("building ./cmd/sluice with its crash points")
@@ -126,7 +126,7 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 					continue
 				}
 				w.say("round %d: %s:%d", round+1, st.Label, st.nth)
-				reached, err := w.crashAt(ctx, st, told.URL+"/callback")
+				reached, err := w.crashAt(ctx, st, receiver.URL+"/callback")
 				if err != nil {
 					return err
 				}

@@ -100,8 +100,8 @@ func (w *world) lateness(ctx context.Context, s *sluice) {
 	w.rates.mu.Unlock()
 }
 
-// rate loads a few flows of several rates over two workers, one of which is killed, and checks all
-// flows of the book.
+// rate loads a few flows of several rates over two workers, kills one worker, and checks all flows
+// of the book.
 func rate(ctx context.Context, w *world, f *findings) error {
 	s := settings{tenants: map[string]tenant{
 		"t0": {rate: "200/s"}, "t1": {rate: "7/300ms"}, "t2": {rate: "50/s"}, "t3": {rate: "999/10s"}, "t4": {rate: "1/20ms"}, "t5": {rate: "90/s"},
@@ -121,11 +121,11 @@ func rate(ctx context.Context, w *world, f *findings) error {
 	if _, err := w.settle(ctx, f); err != nil {
 		return err
 	}
-	w.rates.judge(f)
+	w.rates.check(f)
 	return nil
 }
 
-func (b *rateBook) judge(f *findings) {
+func (b *rateBook) check(f *findings) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f.info("flows", float64(len(b.stamped)), "")

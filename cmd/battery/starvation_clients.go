@@ -168,56 +168,56 @@ type receivers struct {
 	came        chan struct{}
 }
 
-var tellers receivers
+var callbackServers receivers
 
 // tarpit starts the receivers.
 func tarpit(_ *world, s *settings) (end func()) {
 	closing := make(chan struct{})
-	tellers.came = make(chan struct{}, 1)
-	tellers.stuck = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	callbackServers.came = make(chan struct{}, 1)
+	callbackServers.stuck = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-closing:
 		case <-r.Context().Done():
 		}
 	}))
-	tellers.good = httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	callbackServers.good = httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		select {
-		case tellers.came <- struct{}{}:
+		case callbackServers.came <- struct{}{}:
 		default:
 		}
 	}))
-	s.callbacks = tellers.stuck.URL + "/ " + tellers.good.URL + "/"
+	s.callbacks = callbackServers.stuck.URL + "/ " + callbackServers.good.URL + "/"
 	s.tenants = map[string]tenant{offender: {rate: "200/s", capacity: 10_000}}
 	return func() {
 		close(closing)
-		tellers.stuck.Close()
-		tellers.good.Close()
+		callbackServers.stuck.Close()
+		callbackServers.good.Close()
 	}
 }
 
 // stalledCallbacks submits jobs whose callbacks go nowhere, while a quiet tenant waits for its own.
 func stalledCallbacks(ctx context.Context, w *world, f *findings) error {
 	send := func(tenant, to string) (int, error) {
-		body := []byte(`{"type":"battery","payload":` + payload("told", 0) + `,"callback_url":"` + to + `/"}`)
+		body := []byte(`{"type":"battery","payload":` + payload("quiet", 0) + `,"callback_url":"` + to + `/"}`)
 		status, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", map[string]string{"Sluice-Tenant": tenant}, body)
 		return status, err
 	}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for pause(ctx, 10*time.Millisecond) == nil {
-			_, _ = send(offender, tellers.stuck.URL)
+			_, _ = send(offender, callbackServers.stuck.URL)
 		}
 	})
 	var longest time.Duration
-	told := 0
+	called := 0
 	for pause(ctx, 500*time.Millisecond) == nil {
 		start := time.Now()
-		if status, err := send("told", tellers.good.URL); err != nil || status != http.StatusAccepted {
+		if status, err := send("quiet", callbackServers.good.URL); err != nil || status != http.StatusAccepted {
 			continue
 		}
 		select {
-		case <-tellers.came:
-			told++
+		case <-callbackServers.came:
+			called++
 		case <-time.After(10 * time.Second):
 		case <-ctx.Done():
 			continue
@@ -225,7 +225,7 @@ func stalledCallbacks(ctx context.Context, w *world, f *findings) error {
 		longest = max(longest, time.Since(start))
 	}
 	all.Wait()
-	f.atLeast("callbacks of a quiet tenant", float64(told), 3, "")
+	f.atLeast("callbacks of a quiet tenant", float64(called), 3, "")
 	f.atMost("longest of them", longest.Seconds(), 3, "s")
 	f.timed()
 	return nil

@@ -329,7 +329,7 @@ func (w *world) living(role string) []*sluice {
 }
 
 // crash kills a worker and notes what was leased at that instant. The process is stopped first, so
-// that it settles nothing between the look and the kill; what it had sent is given a moment to be
+// that it settles nothing between the reading and the kill. What it had sent gets a moment to be
 // executed.
 func (w *world) crash(ctx context.Context, s *sluice) (crash, error) {
 	w.lateness(ctx, s)

@@ -29,8 +29,7 @@ func TestJudgeStarts(t *testing.T) {
 	}
 }
 
-// A flow of which nothing is seen has not kept its rate, and what should have started by the end is
-// late.
+// A flow without starts has not kept its rate. What should have started by the end is late.
 func TestJudgeStartsOfAbsentFlows(t *testing.T) {
 	if r := (seen{starts: []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}}, until: 4 * time.Second}).judge(parse("1/s"), 2); r.Slowest != 0 || r.Max != 4000 || r.Count != 2 {
 		t.Errorf("%+v", r)

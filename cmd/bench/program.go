@@ -184,7 +184,7 @@ func (p *program) arrive(_ http.ResponseWriter, r *http.Request) {
 	p.arrivals[r.Header.Get("webhook-id")] = now
 }
 
-// submit sends n jobs of the tenant, in batches of which each is admitted as a whole.
+// submit sends n jobs of the tenant in atomic batches.
 func (p *program) submit(ctx context.Context, tenant, kind string, n int) error {
 	for left := n; left > 0; left -= min(left, wire.MaxBatch) {
 		jobs := slices.Repeat([]wire.BatchJob{{Submission: wire.Submission{Type: kind, Payload: payload}}}, min(left, wire.MaxBatch))

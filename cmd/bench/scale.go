@@ -36,7 +36,7 @@ type scaleCell struct {
 	Drain     float64 `json:"tick_settle_redis_us"`
 	DrainWall float64 `json:"tick_settle_us"` // ten leases a poll
 
-	runs []scaleCell // of which this is the median
+	runs []scaleCell // this cell is their median
 }
 
 // depths of all tenants together at which the cost is measured.
@@ -132,7 +132,7 @@ func scaleOf(ctx context.Context, b *bench, tenants, deepest int) ([]scaleCell, 
 	return cells, nil
 }
 
-// ground is a store with a number of tenants of which each has as many jobs as any other.
+// ground is a store with a number of tenants, all with the same number of jobs.
 type ground struct {
 	*store
 	tenants int
@@ -176,8 +176,8 @@ func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) 
 		next++
 		return next - 1, failed == nil && next <= tenants
 	}
-	// So many jobs at once as Redis admits in some tens of milliseconds: more, and the intake's
-	// patience ends.
+	// Redis admits this number of jobs in some tens of milliseconds. With more at once the intake
+	// would time out.
 	const together = 3000
 	for range min(32, tenants, max(1, together/max(1, min(jobs, 1000)))) {
 		filling.Go(func() {

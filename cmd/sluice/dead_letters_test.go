@@ -50,8 +50,8 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		}
 		return out.String()
 	}
-	// says holds what a command printed against patterns, each of which is a whole line but for
-	// space at its end.
+	// says compares what a command printed with patterns. Each one is a whole line, without spaces
+	// at its end.
 	says := func(text string, patterns ...string) {
 		t.Helper()
 		for _, p := range patterns {

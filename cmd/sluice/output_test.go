@@ -16,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// fullDisk takes so many bytes.
+// fullDisk accepts left bytes.
 type fullDisk struct{ left int }
 
 func (d *fullDisk) Write(p []byte) (int, error) {

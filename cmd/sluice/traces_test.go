@@ -57,7 +57,7 @@ func startCollector(t *testing.T) *collector {
 		c.mu.Lock()
 		c.headers = r.Header
 		for _, of := range request.ResourceSpans {
-			c.resource = told(of.Resource.Attributes)
+			c.resource = textsOf(of.Resource.Attributes)
 			for _, scope := range of.ScopeSpans {
 				c.spans = append(c.spans, scope.Spans...)
 			}
@@ -76,8 +76,8 @@ func (c *collector) got() []*tracepb.Span {
 	return slices.SortedFunc(slices.Values(c.spans), func(a, b *tracepb.Span) int { return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) })
 }
 
-// told is attributes as text.
-func told(attributes []*commonpb.KeyValue) map[string]string {
+// textsOf returns attributes as text, by key.
+func textsOf(attributes []*commonpb.KeyValue) map[string]string {
 	m := map[string]string{}
 	for _, a := range attributes {
 		switch v := a.Value.Value.(type) {
@@ -158,7 +158,7 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 		name   string
 		kind   tracepb.Span_SpanKind
 		parent []byte
-		told   map[string]string
+		has    map[string]string
 	}{
 		{"send default", tracepb.Span_SPAN_KIND_PRODUCER, nil, map[string]string{"messaging.operation.type": "send", "messaging.sluice.outcome": "admitted"}},
 		{"process default", tracepb.Span_SPAN_KIND_CONSUMER, spans[0].SpanId, map[string]string{
@@ -166,7 +166,7 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 		{"process default", tracepb.Span_SPAN_KIND_CONSUMER, spans[0].SpanId, map[string]string{
 			"messaging.operation.type": "process", "messaging.sluice.outcome": "succeeded", "messaging.sluice.attempt": "2", "http.response.status_code": "200"}},
 	} {
-		s, about := spans[i], told(spans[i].Attributes)
+		s, about := spans[i], textsOf(spans[i].Attributes)
 		what := fmt.Sprintf("span %d: ", i)
 		queuetest.Compare(t, what+"name", s.Name, want.name)
 		queuetest.Compare(t, what+"kind", s.Kind, want.kind)
@@ -182,8 +182,8 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 			queuetest.Compare(t, what+"parent", s.ParentSpanId, want.parent)
 			queuetest.Compare(t, what+"links", linked, [][]byte{want.parent})
 		}
-		want.told["messaging.system"], want.told["messaging.destination.name"], want.told["messaging.message.id"] = "sluice", "default", job.ID
-		for key, value := range want.told {
+		want.has["messaging.system"], want.has["messaging.destination.name"], want.has["messaging.message.id"] = "sluice", "default", job.ID
+		for key, value := range want.has {
 			if about[key] != value {
 				t.Errorf("span %d: %s is %q, want %q", i, key, about[key], value)
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// A record that cannot be read opens nothing and is told apart from one that is not there; what it
-// holds is not told.
+// A record that cannot be read opens nothing. Its error differs from that of a missing record, and
+// has none of its contents.
 func TestStoredKeysThatCannotBeRead(t *testing.T) {
 	good := map[string]string{"tenant": "acme", "name": "ci", "hash": strings.Repeat("ab", 32), "created": "1700000000000", "expires": "1700000000001"}
 	k, err := keyOf("id", good)

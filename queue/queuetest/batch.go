@@ -58,7 +58,7 @@ func atomicBatch(s *suite) {
 	s.admit(work())
 	for _, v := range s.batch(true, slices.Repeat([]queue.Submission{work()}, 4)...) {
 		equal(s, "the outcome", v.Outcome, shaper.Full)
-		equal(s, "the depth told", v.Depth, 1)
+		equal(s, "the depth in the decision", v.Depth, 1)
 		if v.RetryAfter < time.Millisecond {
 			s.Errorf("retry after is %v, though one departure makes room", v.RetryAfter)
 		}

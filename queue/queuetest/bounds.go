@@ -22,7 +22,7 @@ var boundsTests = map[string]func(*suite){
 	"stored bytes count until they are deleted":       storedFollowsJobs,
 }
 
-// sized is work with a payload of so many bytes.
+// sized returns work with a payload of n bytes.
 func sized(n int) queue.Submission {
 	w := work()
 	w.Payload = []byte(`"` + strings.Repeat("x", n-2) + `"`)

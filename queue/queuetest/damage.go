@@ -147,7 +147,7 @@ func damagedFlowTicks(s *suite) {
 		if len(t.Leases) != 1 || t.Leases[0].Tenant != "good" {
 			s.Errorf("%s: leases %+v, want one of good", key, t.Leases)
 		}
-		if len(t.Damaged) == 0 { // the answer that told it was lost: so does the next poll that reaches as far
+		if len(t.Damaged) == 0 { // the answer that reported it was lost: the next such poll reports it too
 			t = s.poll("w", pollOptions(10, far))
 		}
 		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") || t.Damaged[0] == "flow bad/default: " {
@@ -221,16 +221,16 @@ func damagedLease(s *suite) {
 		s.Fatalf("leases %+v", t.Leases)
 	}
 	s.broken(s.shard().Job(jobs[0].ID))
-	var told []string
+	var damaged []string
 	s.await("the other job", func() bool {
 		o := pollOptions(10, far)
 		o.Sweep = time.Millisecond
 		t := s.poll("w", o)
-		told = append(told, t.Damaged...)
+		damaged = append(damaged, t.Damaged...)
 		return len(t.Leases) == 1 && t.Leases[0].ID == jobs[1].ID
 	})
-	if len(told) > 1 || len(told) == 1 && !strings.HasPrefix(told[0], "job "+jobs[0].ID+": ") {
-		s.Errorf("damaged %q, want the job at most once, for an answer may be lost", told)
+	if len(damaged) > 1 || len(damaged) == 1 && !strings.HasPrefix(damaged[0], "job "+jobs[0].ID+": ") {
+		s.Errorf("damaged %q, want the job at most once, for an answer may be lost", damaged)
 	}
 }
 

@@ -51,8 +51,8 @@ func tenantNeverSeen(s *suite) {
 	}
 }
 
-// effectiveRate: a hold slows the rate, not the further ones; the strictest of what is then in
-// force is told.
+// effectiveRate: a hold slows the rate, not the further ones. The figure is the strictest of the
+// rates that are then in force.
 func effectiveRate(s *suite) {
 	s.policy(func(p *shaper.Policy) {
 		p.Rate = shaper.Rate{Limit: 10, Period: time.Second}
@@ -352,7 +352,7 @@ func filePublished(s *suite) {
 	equal(s, "the source of the rate", t.Sources["rate"], shaper.SourceFile)
 	equal(s, "the source of the burst", t.Sources["burst"], shaper.SourceDefault)
 	equal(s, "paused", s.tenant("odd name").Policy.Paused, true)
-	equal(s, "the revision of a tenant of which the file says nothing", s.tenant("said nothing").Revision, 0)
+	equal(s, "the revision of a tenant that is not in the file", s.tenant("not in the file").Revision, 0)
 	s.backlog(2, work())
 	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Full)
 	s.spaced(s.lease(2), time.Minute)
@@ -380,7 +380,7 @@ func fileWithdrawn(s *suite) {
 	equal(s, "the rate", t.Policy.Rate, quick)
 	equal(s, "its source", t.Sources["rate"], shaper.SourceDefault)
 	equal(s, "the burst", t.Policy.Burst, 2)
-	equal(s, "the rate of a tenant of which nothing is said any more", s.tenant("odd name").Policy.Rate, quick)
+	equal(s, "the rate of a tenant that is no longer in the file", s.tenant("odd name").Policy.Rate, quick)
 	equal(s, "the rate of a tenant still named", s.tenant("kept").Policy.Rate, slow)
 }
 
@@ -422,7 +422,7 @@ func defaultCapacity(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Capacity = 5 })
 	v := s.submit(work())
 	equal(s, "the outcome", v.Outcome, shaper.Full)
-	equal(s, "the capacity told", v.Capacity, 5)
+	equal(s, "the capacity in the decision", v.Capacity, 5)
 }
 
 func defaultPause(s *suite) {

@@ -171,7 +171,7 @@ func (s *suite) watch(id string) (<-chan struct{}, func()) {
 	return ended, stop
 }
 
-// awaitEnd follows signals, some of which may be spurious, until the job has ended.
+// awaitEnd follows signals, which may be spurious, until the job has ended.
 func (s *suite) awaitEnd(id string, ended <-chan struct{}) {
 	s.Helper()
 	for !s.job(id).State.Done() {
@@ -220,8 +220,8 @@ func watchSeveral(s *suite) {
 	}
 }
 
-// watchNoLostEnd: the job ends at any instant around the watch and the read after it; whoever reads
-// it unfinished is signalled.
+// watchNoLostEnd: the job ends at any instant around the watch and the read after it. A watch whose
+// read found it unfinished is signalled.
 func watchNoLostEnd(s *suite) {
 	jobs := s.backlog(100, work())
 	leases := s.lease(100)
@@ -244,7 +244,7 @@ func watchStop(s *suite) {
 	for _, l := range s.lease(2) {
 		s.settle(l, shaper.Succeed)
 	}
-	receive(s, "the end of the other job", other) // it was told later than the first
+	receive(s, "the end of the other job", other) // it was signalled after the first
 	select {
 	case <-ended:
 		s.Error("a stopped watch was signalled")

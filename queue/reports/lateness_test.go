@@ -17,7 +17,7 @@ func TestLatenessClasses(t *testing.T) {
 		}
 		before = class
 		if top := latenessOf(class); top <= d || top > d+d/8+time.Microsecond {
-			t.Fatalf("%v is told as %v", d, top)
+			t.Fatalf("%v is reported as %v", d, top)
 		}
 	}
 	if before != LatenessClasses-1 {

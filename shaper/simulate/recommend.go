@@ -166,7 +166,7 @@ func (u *tuner) smallest() Point {
 // search finds the smallest limit for the period that reaches the goals within the bound. It
 // assumes that greater ones reach them, too.
 func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
-	top := int64(bound.PerSecond() * period.Seconds() * (1 + 1e-12)) // 6/m is 0.1/s, of which sixty are not quite six
+	top := int64(bound.PerSecond() * period.Seconds() * (1 + 1e-12)) // 60 times 0.1 (6/m) is a little less than 6
 	// Start at the mean, and double it until it reaches the goals.
 	sum, _ := u.run.Trace.cost()
 	guess := int64(float64(sum) / max(u.run.Trace.Span().Seconds(), period.Seconds()) * period.Seconds())

@@ -150,7 +150,7 @@ func TestArchive(t *testing.T) {
 		"redirects":               {307, "", 3, "the receiver answered 307 Temporary Redirect"},
 		"too slow":                {0, "", 3, "no answer within 10s"},
 		"gone":                    {410, "", 1, "the receiver answered 410 Gone: skip retry for the task"},
-		"not allowed any more":    {200, "http://user:hunter2@partner.example/", 0, "the callback URL must not have user information: skip retry for the task"},
+		"no longer allowed":       {200, "http://user:hunter2@partner.example/", 0, "the callback URL must not have user information: skip retry for the task"},
 		"not a public address":    {200, "http://[64:ff9b::7f00:1]/hunter2", 0, "the callback URL must lead to a public address: skip retry for the task"},
 		"no URL, by a stranger":   {200, " ", 0, "the callback URL must be ASCII without spaces, backslashes and control characters: other characters are percent-encoded, names of hosts in their xn-- form: skip retry for the task"},
 		"a status without a name": {599, "", 3, "the receiver answered 599"},

@@ -212,7 +212,7 @@ func TestBadPrefixesAreAllNamed(t *testing.T) {
 		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
 	}
 	if strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("a secret is told: %v", err)
+		t.Errorf("the error has a secret: %v", err)
 	}
 }
 
@@ -271,8 +271,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal,
-// the last of which fills what is left.
+// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal.
+// The last one fills the remaining bytes.
 func loose(host string) (netip.Addr, bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap().WithZone(""), true

@@ -40,8 +40,8 @@ func TestBacklogMetrics(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := map[string]float64{"pending": float64(info.Pending), "retrying": float64(info.Retry), "archived": float64(info.Archived)}
-			if diff := cmp.Diff(want, told); diff != "" {
+			got := map[string]float64{"pending": float64(info.Pending), "retrying": float64(info.Retry), "archived": float64(info.Archived)}
+			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("asynq (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(want, gather()); diff != "" {

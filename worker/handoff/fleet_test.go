@@ -127,7 +127,7 @@ func (f *fleet) until(what string, holds func() bool) {
 	}
 }
 
-// pending waits until so many tasks wait in asynq's queue.
+// pending waits until n tasks wait in asynq's queue, and returns them.
 func (f *fleet) pending(n int) []*asynq.TaskInfo {
 	f.Helper()
 	var tasks []*asynq.TaskInfo

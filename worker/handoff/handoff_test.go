@@ -27,7 +27,7 @@ var job = ticket.Ticket{Ref: queue.LeaseRef{ID: "job-1", Epoch: 7}, Within: time
 
 // fakeReporter is a queue with one lease.
 type fakeReporter struct {
-	away     int  // so many calls fail
+	away     int  // number of calls that fail
 	lost     bool // the lease is not current
 	extended []time.Time
 	settled  []queue.Settlement
@@ -99,7 +99,7 @@ func TestReports(t *testing.T) {
 			at := time.Now()
 			got := newDelivery(f, tt.last, log).run(t.Context(), func() error { time.Sleep(10 * time.Minute); return tt.result })
 			if !errors.Is(got, tt.result) || (got == nil) != (tt.result == nil) {
-				t.Errorf("%s: asynq is told %v", tt.name, got)
+				t.Errorf("%s: asynq gets %v", tt.name, got)
 			}
 			if tt.event == "" {
 				// Leased for the retry: from its start and from its end.

@@ -138,8 +138,8 @@ func (p *Program) Run(ctx context.Context) error {
 		select {
 		case err := <-exited:
 			exited <- err
-			told, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("sluice ended: %w\n%s", err, told)
+			logged, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("sluice ended: %w\n%s", err, logged)
 		case <-ctx.Done():
 			return fmt.Errorf("sluice is not ready: %w", ctx.Err())
 		case <-time.After(pause):

@@ -84,7 +84,7 @@ func (h *history) drop(before shaper.Instant) {
 	h.runs = h.runs[:copy(h.runs, h.since(before))]
 }
 
-// resize gives the history the capacity of so many runs, at least the present number.
+// resize gives the history the capacity of runs runs, at least the present number.
 func (h *history) resize(runs int) {
 	h.runs = append(make([]run, 0, runs), h.runs...)
 }

@@ -183,8 +183,8 @@ func TestAFloodOfNames(t *testing.T) {
 func TestMemoryIsShared(t *testing.T) {
 	l := New()
 	l.spare.Store(flowRuns - firstRuns)
-	// So many that a share is an eighth of what one may have, and none beside the two that are
-	// looked at: of a crowd only some are looked at.
+	// With this number of tenants a share is an eighth of the maximum. None of them is in the
+	// stripe of the two tenants under test: of a crowd only some are examined.
 	for i := 0; l.flows.Load() < 2*stripes; i++ {
 		if name := fmt.Sprint("other", i); l.stripe(name) != l.stripe("early") {
 			l.Note(name, came(noon))

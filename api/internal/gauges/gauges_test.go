@@ -66,7 +66,7 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 	})
 }
 
-// many is a store of so many tenants, a page of ten at a time; a step takes a while.
+// many is a store of many tenants, in pages of ten; each page takes a while.
 type many struct {
 	*apitest.Fake
 	briefs []queue.Brief

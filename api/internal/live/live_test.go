@@ -231,9 +231,9 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 		all = append(all, begin(t, h, View{}))
 		pass(time.Millisecond)
 		at := make([]time.Duration, len(all))
-		var told sync.WaitGroup
+		var reads sync.WaitGroup
 		for i, w := range all {
-			told.Go(func() {
+			reads.Go(func() {
 				w.Take()
 				var news News
 				for news.Overview == nil {
@@ -243,7 +243,7 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 				at[i] = time.Since(news.Overview.At)
 			})
 		}
-		told.Wait()
+		reads.Wait()
 		slices.Sort(at)
 		for i := range at {
 			next := overviewEvery + at[0]

@@ -35,7 +35,7 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error) {
 	c = &Scan{}
 	var owed time.Duration // rest
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	for cursor := ""; ; {
 		asked := time.Now()
 		part, next, err := h.source.Scan(ctx, cursor, scanPart)
@@ -48,8 +48,8 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 			return nil, busy, err
 		}
 		for _, b := range part {
-			if !told[b.Name] {
-				told[b.Name] = true
+			if !seen[b.Name] {
+				seen[b.Name] = true
 				c.Briefs, c.read = append(c.Briefs, b), append(c.read, read)
 			}
 		}

@@ -87,7 +87,7 @@ func (j *journal) String() string {
 
 func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
 
-// failing is an exporter whose exports end as told.
+// failing is an exporter whose exports return err.
 type failing struct{ err error }
 
 func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
@@ -106,7 +106,7 @@ func TestOneLinePerChange(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down\nfor\tlong " + strings.Repeat("x", 1000)), errors.New("down"), nil, nil, errors.New("down")} {
 		next.err = err
 		if got := w.ExportSpans(t.Context(), batch); got != nil {
-			t.Errorf("the SDK is told of %v", got)
+			t.Errorf("the SDK gets %v", got)
 		}
 	}
 	w.closed(nil)
@@ -159,7 +159,7 @@ func TestCollectorThatHangs(t *testing.T) {
 	span()
 	<-asked
 	begin := time.Now()
-	for range 1000 { // more than the queue holds; whoever waited for room would do so until the exporter's time is over, 10 s
+	for range 1000 { // more than the queue holds: waiting for capacity would take the exporter's 10 s
 		span()
 	}
 	if took := time.Since(begin); took > 5*time.Second {

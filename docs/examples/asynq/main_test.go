@@ -63,10 +63,10 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := io.ReadAll(resp.Body)
+	metrics, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
 	for _, name := range []string{"sluice_http_requests_total", "sluice_deliveries_total", "sluice_script_"} {
-		if err != nil || !strings.Contains(string(told), name) {
+		if err != nil || !strings.Contains(string(metrics), name) {
 			t.Errorf("%d %v: the metrics lack %s", resp.StatusCode, err, name)
 		}
 	}

@@ -109,7 +109,7 @@ func FuzzKeys(f *testing.F) {
 	f.Add("a", "a/b", "b/c", "c", "", "")
 	f.Add("a", "a:b", "b:c", "c", "b:", "")
 	space := NewKeyspace(64)
-	one := NewKeyspace(1).Shard(0) // where tenants cannot be told apart by their shards
+	one := NewKeyspace(1).Shard(0) // where all tenants have the same shard
 	f.Fuzz(func(t *testing.T, tenantA, tenantB, routeA, routeB, keyA, keyB string) {
 		a, b := subject{tenantA, routeA, keyA}, subject{tenantB, routeB, keyB}
 		for _, s := range []subject{a, b} {

@@ -72,7 +72,7 @@ func TestPictures(t *testing.T) {
 	}{
 		{"shaper", one(all[5]), []string{"Arrivals:", "refused", "Departures: shaper at 20/s", "Depth: at most 500, capacity 500", "capacity", "seconds"}},
 		{"limiter", one(all[0]), []string{"Arrivals:", "refused", "Departures: fixed-window at 20/s"}},
-		{"a single arrival", one(single), []string{"Arrivals: 1, of which 0 refused"}},
+		{"a single arrival", one(single), []string{"Arrivals: 1, 0 refused"}},
 		{"comparison", func(w io.Writer, f picture.Format) error { return picture.Comparison(w, f, all) },
 			[]string{"fixed-window at 20/s", "sliding-log", "sliding-counter", "token-bucket", "leaky-meter", "shaper", "refusals", "seconds"}},
 		{"trade-off", func(w io.Writer, f picture.Format) error { return picture.TradeOff(w, f, advice, goals) },

@@ -25,7 +25,7 @@ func Run(w io.Writer, f Format, r *simulate.Run) error {
 	axis := newTimeAxis(s)
 	report := r.Report()
 
-	arrivals := newPanel(fmt.Sprintf("Arrivals: %d, of which %d refused", report.Arrived, report.Refused), "per second")
+	arrivals := newPanel(fmt.Sprintf("Arrivals: %d, %d refused", report.Arrived, report.Refused), "per second")
 	arrivals.Add(area(axis.rates(s.Arrived), refusalColour), area(axis.rates(less(s.Arrived, s.Refused)), arrivalColour))
 	arrivals.Legend.Add("admitted", key{arrivalColour})
 	if report.Refused > 0 {

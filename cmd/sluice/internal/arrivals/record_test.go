@@ -21,7 +21,7 @@ import (
 
 var began = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
-// arrival came so long after the beginning.
+// arrival returns an arrival at the given time after the beginning.
 func arrival(after time.Duration, outcome string) wire.Arrival {
 	return wire.Arrival{At: began.Add(after), Cost: 1, Route: "default", Outcome: outcome}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// brokenDisk takes so many bytes.
+// brokenDisk accepts left bytes.
 type brokenDisk struct{ left int }
 
 func (d *brokenDisk) Write(p []byte) (int, error) {

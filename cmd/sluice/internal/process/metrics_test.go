@@ -230,7 +230,7 @@ func TestMetricsPage(t *testing.T) {
 		for _, found := range selector.FindAllStringSubmatch(string(raw), -1) {
 			f := all.family(found[1])
 			if f == nil {
-				continue // was told above
+				continue // reported above
 			}
 			for _, m := range matcher.FindAllStringSubmatch(found[2], -1) {
 				label, values := m[1], strings.Split(m[3], "|")

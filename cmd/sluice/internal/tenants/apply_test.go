@@ -84,7 +84,7 @@ func TestDiffAndApply(t *testing.T) {
 		{"a tier", [][]string{{"set", "--tier", "free"}}, "acme: { tier: pro }", nil,
 			"acme: tier free (api) → pro\nacme: rate 2/s (tier:free) → 50/s (tier:pro)\nacme: routes.default.burst 1 (default) → 9 (tier:pro)\n"},
 		{"a tier under a rate", [][]string{{"set", "--tier", "free", "--rate", "7/s"}}, "acme: { tier: free }", nil, "acme: rate 7/s (api) → 2/s (tier:free)\n"},
-		{"no tier any more", [][]string{{"set", "--tier", "free"}}, "acme: {}", nil, "acme: tier free (api) → none (default)\nacme: rate 2/s (tier:free) → 10/s (default)\n"},
+		{"the tier is removed", [][]string{{"set", "--tier", "free"}}, "acme: {}", nil, "acme: tier free (api) → none (default)\nacme: rate 2/s (tier:free) → 10/s (default)\n"},
 		{"a route", [][]string{{"set", "--route", "default", "--rate", "5/m"}}, "acme: { routes: { default: { burst: 3, paused: true } } }", nil,
 			"acme: routes.default.rate 5/m (api) → 10/s (default)\nacme: routes.default.burst 1 (default) → 3\nacme: routes.default.paused false (default) → true\n"},
 		{"a route like the tenant", [][]string{{"set", "--rate", "5/m"}}, "acme: { rate: 5/m, routes: { default: { rate: 5/m } } }", nil,

@@ -59,8 +59,8 @@ func streamOf(open bool, events ...string) eventStream {
 	return s
 }
 
-// runFeed follows streams, one a call of open, and tells what was opened and sent when.
-func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream, error), meanwhile func(f *liveFeed, stop func())) (told []string, err error) {
+// runFeed follows streams, one a call of open, and returns what was opened and sent, with the time.
+func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream, error), meanwhile func(f *liveFeed, stop func())) (events []string, err error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	began := time.Now()
@@ -68,7 +68,7 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	note := func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprintf("%v %s", time.Since(began), text))
+		events = append(events, fmt.Sprintf("%v %s", time.Since(began), text))
 	}
 	n := 0
 	f := &liveFeed{patience: patience, asked: make(chan client.View, 1)}
@@ -90,13 +90,13 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	}
 	err = f.run(ctx, client.View{Tenant: "a"})
 	synctest.Wait()
-	return told, err
+	return events, err
 }
 
 // A stream that breaks is opened again after growing pauses, one of another view at once.
 func TestFeedConnectsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told, err := runFeed(t, 0, func(n int) (eventStream, error) {
+		events, err := runFeed(t, 0, func(n int) (eventStream, error) {
 			switch n {
 			case 1:
 				return streamOf(false, `overview={}`, `of another version=[]`, `tenants={"items":[]}`, `tenant={}`), nil
@@ -115,7 +115,7 @@ func TestFeedConnectsAgain(t *testing.T) {
 			"250ms open a", "250ms link connection refused", "750ms open a", "750ms link connection refused", "1.75s open a", "1.75s link <nil>", "1.75s top.overviewNews",
 			"10s open b", "10s link <nil>", "10s top.overviewNews",
 		}
-		if diff := cmp.Diff(want, told); diff != "" || err != nil {
+		if diff := cmp.Diff(want, events); diff != "" || err != nil {
 			t.Errorf("%v\n%s", err, diff)
 		}
 	})

@@ -79,8 +79,8 @@ func (w *topWorld) keys(names ...string) (quit bool) {
 	return quit
 }
 
-// tenantAt is the n-th tenant after so many seconds: the first is full and refuses, the second is
-// paused, others have less and less.
+// tenantAt returns the n-th tenant after the given seconds: the first is full and refuses, the
+// second is paused, others have less and less.
 func tenantAt(n int, seconds int) wire.TenantLine {
 	s := int64(seconds)
 	r := wire.TenantLine{

@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// judgement holds the results for the histories.
-type judgement struct {
+// boundResults holds the results of the histories.
+type boundResults struct {
 	arrived   map[string]instant // by id
 	histories []boundHistory
 
@@ -30,7 +30,7 @@ const giveBacksMost = 6
 // take takes the player's history, unless the machine stalled so much that too many jobs were given
 // back. How often a job was leased stands in its record: a worker that wakes too late for a stamp
 // gives the job back, which clients cannot see.
-func (b *judgement) take(ctx context.Context, y *player) error {
+func (b *boundResults) take(ctx context.Context, y *player) error {
 	h := boundHistory{tenant: y.plan.tenant, capacity: y.plan.capacity, jobs: len(y.ids), calls: y.calls}
 	b.odd = append(b.odd, y.odd...)
 	givenBack := 0
@@ -88,9 +88,9 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	return nil
 }
 
-// judge checks the histories with porcupine, for some seconds each at most, until all are checked
+// check checks the histories with porcupine, for some seconds each at most, until all are checked
 // or three are wrong.
-func (b *judgement) judge(ctx context.Context, w *world) error {
+func (b *boundResults) check(ctx context.Context, w *world) error {
 	const patience = 5 * time.Second
 	for i, h := range b.histories {
 		if len(b.illegal)+len(b.unproven) == 3 {
@@ -116,7 +116,7 @@ func (b *judgement) judge(ctx context.Context, w *world) error {
 	return nil
 }
 
-func (b *judgement) find(f *findings, w *world) {
+func (b *boundResults) find(f *findings, w *world) {
 	requests, deliveries := w.ledger.entries()
 	e := ended{balance: reckon(requests, deliveries)}
 	f.info("calls", float64(b.calls), "")
