@@ -123,7 +123,8 @@ func (r *reader) file(content []byte) map[string]any {
 	values := r.yaml(content)
 	r.unread = r.unread || values == nil
 	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store",
-		"callbacks", "routes", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
+		"callbacks", "routes", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt",
+		"auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {
 			at, _ = values[parent].(map[string]any)

@@ -71,7 +71,8 @@ func (b *bar) Show(phase string, done, total int, c Counts, _ time.Duration) {
 		b.phase = phase
 		b.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(b.w), progressbar.OptionShowCount(),
 			progressbar.OptionShowIts(),
-			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
+			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true),
+			progressbar.OptionFullWidth(),
 			progressbar.OptionSetTheme(progressbar.ThemeASCII))
 	}
 	text := phase

@@ -127,7 +127,8 @@ func (p *Process) Run(ctx context.Context) error {
 
 // serve starts the handlers and the worker, waits for the end of ctx and stops them.
 func (p *Process) serve(
-	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts, reread <-chan os.Signal,
+	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts,
+	reread <-chan os.Signal,
 ) error {
 	server, err := p.server(ctx, shared)
 	if err != nil {
@@ -315,7 +316,8 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Tiers:    p.Config.Tenants.Tiers,
 		Tenants:  p.Config.Tenants.Named,
 		Retention: queue.Retention{
-			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead, Idempotency: p.Config.Retention.Idempotency,
+			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead,
+			Idempotency:  p.Config.Retention.Idempotency,
 			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,
 		},
 		Store: queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,
