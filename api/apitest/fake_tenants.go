@@ -38,7 +38,10 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 	for _, j := range f.jobs {
 		known = known || j.Tenant == name
 	}
-	out := queue.Tenant{Name: name, Known: known, Reason: t.reason, Revision: t.revision, API: o, Routes: map[string]queue.Flow{}}
+	out := queue.Tenant{
+		Name: name, Known: known, Reason: t.reason, Revision: t.revision, API: o,
+		Routes: map[string]queue.Flow{},
+	}
 	out.Policy, out.Sources = f.Baseline.Resolve(said, "")
 	out.Tier, out.Sources["tier"] = said.Tier()
 	out.Figures = figures(out.Policy)
@@ -132,7 +135,10 @@ func (f *Fake) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief
 		if err != nil {
 			return nil, "", err
 		}
-		part = append(part, queue.Brief{Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures})
+		part = append(part, queue.Brief{
+			Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
+			Paused: t.Policy.Paused, Figures: t.Figures,
+		})
 	}
 	return part, next, nil
 }

@@ -160,10 +160,11 @@ type Class string
 
 // The classes of refusals.
 const (
-	Missing   Class = "missing"        // no credential, and guests are not accepted
-	Malformed Class = "malformed"      // several credentials, or one of no known kind
-	NotTaken  Class = "not-taken"      // of a kind whose mode is off
-	BadKey    Class = "key"            // an API key that is unknown, revoked or expired, or whose secret is wrong
+	Missing   Class = "missing"   // no credential, and guests are not accepted
+	Malformed Class = "malformed" // several credentials, or one of no known kind
+	NotTaken  Class = "not-taken" // of a kind whose mode is off
+	// BadKey: an API key that is unknown, revoked or expired, or whose secret is wrong.
+	BadKey    Class = "key"
 	BadToken  Class = "token"          // a JWT that no key of the issuer has signed, or that cannot be read
 	Expired   Class = "token-expired"  // a JWT past its time
 	NotYet    Class = "token-early"    // a JWT before its time
@@ -176,7 +177,8 @@ const (
 var details = map[Class]string{
 	Missing:   "send an API key or a token as Authorization: Bearer",
 	Malformed: "send one API key or token, once, as Authorization: Bearer or X-API-Key",
-	NotTaken:  "credentials of this kind are not accepted here; an API key begins with sluice_, and a token is a JSON Web Token",
+	NotTaken: "credentials of this kind are not accepted here; an API key begins with sluice_, and a token " +
+		"is a JSON Web Token",
 	BadKey:    "the API key is unknown, revoked or expired",
 	BadToken:  "the token cannot be verified",
 	Expired:   "the token is expired, or has no expiry",

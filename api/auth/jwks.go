@@ -23,10 +23,12 @@ import (
 
 const (
 	defaultRefresh = 5 * time.Minute
-	fetchTimeout   = 5 * time.Second  // of one fetch; a request with an unknown key id may wait for it
-	fetchAgain     = 10 * time.Second // between two fetches because of unknown key ids, which a flood may contain
-	fileAge        = 5 * time.Second  // between two checks of a file for changes
-	maxSet         = 1 << 20          // bytes of a JWKS
+	fetchTimeout   = 5 * time.Second // of one fetch; a request with an unknown key id may wait for it
+	// fetchAgain is the least time between two fetches because of unknown key ids, which a flood
+	// may contain.
+	fetchAgain = 10 * time.Second
+	fileAge    = 5 * time.Second // between two checks of a file for changes
+	maxSet     = 1 << 20         // bytes of a JWKS
 )
 
 // keySet holds the keys of a JWKS, a file or a URL. It accepts only asymmetric keys: a JWKS is made
@@ -52,7 +54,8 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
 		RefreshErrorHandlerFunc: func(string) func(context.Context, error) {
 			return func(_ context.Context, err error) {
-				log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use", "error", withoutURL(err))
+				log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use",
+					"error", withoutURL(err))
 			}
 		},
 	})
@@ -105,7 +108,8 @@ func keysOf(set []jwkset.JWK) []TokenKey {
 			key = private.Public()
 		}
 		algorithm, rule := algorithmOf(key)
-		if rule != "" || said.USE != "" && said.USE != jwkset.UseSig || said.ALG != "" && said.ALG.String() != algorithm {
+		if rule != "" || said.USE != "" && said.USE != jwkset.UseSig ||
+			said.ALG != "" && said.ALG.String() != algorithm {
 			continue
 		}
 		keys = append(keys, TokenKey{said.KID, algorithm, key})

@@ -52,7 +52,8 @@ func newTokens(ctx context.Context, c JWTConfig, log *slog.Logger) (*tokens, err
 	}
 	t := &tokens{
 		keys: c.Keys, tenantClaim: c.TenantClaim, tierClaim: c.TierClaim,
-		parser: jwt.NewParser(jwt.WithValidMethods(Algorithms()), jwt.WithIssuer(c.Issuer), jwt.WithAudience(c.Audience),
+		parser: jwt.NewParser(jwt.WithValidMethods(Algorithms()), jwt.WithIssuer(c.Issuer),
+			jwt.WithAudience(c.Audience),
 			jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding()),
 	}
 	if t.tenantClaim == "" {
@@ -71,7 +72,9 @@ func newTokens(ctx context.Context, c JWTConfig, log *slog.Logger) (*tokens, err
 // principal verifies the token and reads its claims.
 func (t *tokens) principal(ctx context.Context, text string) (Principal, error) {
 	claims := jwt.MapClaims{}
-	token, err := t.parser.ParseWithClaims(text, claims, func(token *jwt.Token) (any, error) { return t.candidates(ctx, token) })
+	token, err := t.parser.ParseWithClaims(text, claims, func(token *jwt.Token) (any, error) {
+		return t.candidates(ctx, token)
+	})
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrNoKeys):

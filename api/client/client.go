@@ -136,7 +136,9 @@ const BatchFrame = len(batchHead) + len(batchTail) + len(batchAtomic)
 const batchHead, batchTail, batchAtomic = `{"jobs":[`, `]`, `,"atomic":true}`
 
 // SubmitRaw is SubmitBatch with jobs in JSON, which are sent byte for byte.
-func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.JobResult, error) {
+func (c *Client) SubmitRaw(
+	ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool,
+) ([]wire.JobResult, error) {
 	var body bytes.Buffer
 	body.WriteString(batchHead)
 	for i, job := range jobs {
@@ -152,7 +154,9 @@ func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMe
 		body.WriteByte('}')
 	}
 	var out wire.BatchResult
-	if _, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), rawBody(body.Bytes()), &out); err != nil {
+	_, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), rawBody(body.Bytes()),
+		&out)
+	if err != nil {
 		return nil, err
 	}
 	if len(out.Items) != len(jobs) {
@@ -200,12 +204,15 @@ func (c *Client) Jobs(ctx context.Context, l List) (page wire.JobList, err error
 			query.Set(name, text)
 		}
 	}
-	for name, t := range map[string]time.Time{"created_after": l.CreatedAfter, "created_before": l.CreatedBefore} {
+	for name, t := range map[string]time.Time{
+		"created_after": l.CreatedAfter, "created_before": l.CreatedBefore,
+	} {
 		if !t.IsZero() {
 			query.Set(name, t.Format(time.RFC3339Nano))
 		}
 	}
-	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit), tenantHeader(l.Tenant), nil, &page)
+	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit),
+		tenantHeader(l.Tenant), nil, &page)
 	return page, err
 }
 
@@ -283,25 +290,29 @@ func (c *Client) Reset(ctx context.Context, name string) error {
 
 // Pause keeps the tenant's jobs from leaving.
 func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause"+c.known, nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause"+c.known, nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Drain refuses new jobs of the tenant; waiting ones still leave.
 func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Resume ends a pause and a drain.
 func (c *Client) Resume(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume"+c.known, nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume"+c.known, nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Unhold ends the holds of the tenant's flows.
 func (c *Client) Unhold(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/unhold", nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/unhold", nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
@@ -327,7 +338,9 @@ func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s w
 }
 
 // CreateKey makes an API key of the tenant. Its secret is in this answer alone.
-func (c *Client) CreateKey(ctx context.Context, tenant string, wanted wire.KeyRequest) (k wire.NewKey, err error) {
+func (c *Client) CreateKey(
+	ctx context.Context, tenant string, wanted wire.KeyRequest,
+) (k wire.NewKey, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(tenant)+"/keys", nil, wanted, &k)
 	return k, err
 }
@@ -363,7 +376,9 @@ func (c *Client) Ready(ctx context.Context) error {
 }
 
 // call sends one request and decodes a success into out, unless that is nil.
-func (c *Client) call(ctx context.Context, method, path string, h http.Header, in, out any) (http.Header, error) {
+func (c *Client) call(
+	ctx context.Context, method, path string, h http.Header, in, out any,
+) (http.Header, error) {
 	var body io.Reader
 	switch in := in.(type) {
 	case nil:

@@ -38,8 +38,8 @@ const (
 )
 
 const (
-	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; " +
-		"frame-ancestors 'none'; base-uri 'none'"
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' " +
+		"data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 	maxLogin = 4 << 10 // bytes of the login form
 )
 
@@ -90,8 +90,8 @@ func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler
 			if d.wrong, err = newAsset(name, telling(content, "That is not the admin token.")); err != nil {
 				return err
 			}
-			d.tooOften, err = newAsset(name, telling(content, fmt.Sprintf(
-				"That is not the admin token. More than %d wrong ones came from your address within a minute.", auth.GuessLimit)))
+			d.tooOften, err = newAsset(name, telling(content, fmt.Sprintf("That is not the admin token. "+
+				"More than %d wrong ones came from your address within a minute.", auth.GuessLimit)))
 		default:
 			d.assets[AssetsPath+name], err = newAsset(name, content)
 		}

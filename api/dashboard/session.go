@@ -195,6 +195,7 @@ func (s *sessions) end(r *http.Request) *http.Cookie {
 
 func bake(r *http.Request, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
-		Name: name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		Name: name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	}
 }

@@ -186,7 +186,8 @@ func (g *Guard) decide(ctx context.Context, key string, cost int64) Result {
 		if g.cfg.Shadow || !g.cfg.FailClosed {
 			return Result{Decision: FailedOpen}
 		}
-		p := problem.StorageUnavailable.With("the limit cannot be checked; send the same request again").RetryIn(time.Second)
+		p := problem.StorageUnavailable.With("the limit cannot be checked; send the same request again").
+			RetryIn(time.Second)
 		return Result{Decision: FailedClosed, Refusal: p}
 	case d.Allowed:
 		return Result{Decision: Allowed, Header: g.headers(d, 0)}
@@ -236,7 +237,8 @@ func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 		next = d.RetryAfter
 	}
 	g.cfg.Headers.Limiter(h, ratelimit.Limit{
-		Name: g.cfg.Rule.Name, Rate: g.cfg.Rule.Policy.Rate, Limit: d.Limit, Remaining: d.Remaining, Next: next, RetryAfter: retryAfter,
+		Name: g.cfg.Rule.Name, Rate: g.cfg.Rule.Policy.Rate, Limit: d.Limit, Remaining: d.Remaining,
+		Next: next, RetryAfter: retryAfter,
 	})
 	return h
 }

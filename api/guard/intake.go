@@ -56,7 +56,8 @@ func JobEndpoints() []string { return []string{"submit-job", "submit-batch", "re
 
 // CountsJobs reports whether the guard counts jobs instead of requests.
 func (of Intake) CountsJobs() bool {
-	return len(of.Routes) > 0 || len(of.Types) > 0 || slices.Contains(of.By, ByRoute) || slices.Contains(of.By, ByType)
+	return len(of.Routes) > 0 || len(of.Types) > 0 || slices.Contains(of.By, ByRoute) ||
+		slices.Contains(of.By, ByType)
 }
 
 // Validate returns an error for invalid settings; New checks the rule. isRoute reports whether a

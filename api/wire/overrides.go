@@ -18,7 +18,10 @@ func OverridesOf(o shaper.Overrides) Overrides {
 }
 
 func routeOverridesOf(o shaper.Overrides) RouteOverrides {
-	out := RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
+	out := RouteOverrides{
+		Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency,
+		MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
+	}
 	if o.Rate != nil {
 		out.Rate = new(RateOf(*o.Rate))
 	}

@@ -49,7 +49,8 @@ type Program struct {
 // Build compiles the program into dir and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
 	binary := filepath.Join(dir, "sluice")
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary,
+		"github.com/7509e464/sluice/cmd/sluice").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
 	}

@@ -76,7 +76,9 @@ func (h *history) begin(at shaper.Instant, cost int64, refused uint32) {
 
 // since returns the runs that end at the instant or later.
 func (h *history) since(from shaper.Instant) []run {
-	return h.runs[sort.Search(len(h.runs), func(i int) bool { return h.runs[i].at+shaper.Instant(h.runs[i].span) >= from }):]
+	return h.runs[sort.Search(len(h.runs), func(i int) bool {
+		return h.runs[i].at+shaper.Instant(h.runs[i].span) >= from
+	}):]
 }
 
 // drop removes the runs before the instant.

@@ -231,7 +231,9 @@ func (l *Log) Since(now time.Time) time.Time {
 // Traces returns the tenant's arrivals by route, admitted or not, at most an hour old at now. If
 // they are more than most in total, it returns the last ones, and from is the instant of the first
 // of them. Else from is 0.
-func (l *Log) Traces(name string, now shaper.Instant, most int) (traces map[string]simulate.Trace, from shaper.Instant) {
+func (l *Log) Traces(
+	name string, now shaper.Instant, most int,
+) (traces map[string]simulate.Trace, from shaper.Instant) {
 	flows := l.runs(name, now.Add(-Kept))
 	n := 0
 	for _, runs := range flows {

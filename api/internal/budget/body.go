@@ -271,11 +271,13 @@ func bodyProblem(w http.ResponseWriter, err error) error {
 		return err
 	case errors.As(err, &over):
 		w.Header().Set("Connection", "close")
-		return problem.Overloaded.With(over.full.Text("bytes of large bodies") + "; send the same request again, or a smaller one").
+		return problem.Overloaded.With(over.full.Text("bytes of large bodies") +
+			"; send the same request again, or a smaller one").
 			Retry(ratelimit.RetryAfter(time.Second))
 	case errors.Is(err, errEvicted):
 		w.Header().Set("Connection", "close")
-		return problem.Overloaded.With("the body came too slowly while others needed its memory; send the same request again").
+		return problem.Overloaded.With("the body came too slowly while others needed its memory; " +
+			"send the same request again").
 			Retry(ratelimit.RetryAfter(time.Second))
 	}
 	p := problem.UnreadableBody.With("the body ended early or came too slowly")

@@ -30,7 +30,9 @@ type Reads struct {
 // at least 1.
 func NewReads(r shaper.Rate) *Reads {
 	readers, _ := simplelru.NewLRU[string, *rate.Limiter](maxReaders, nil) // fails only for sizes below 1
-	return &Reads{Shown: r, limit: rate.Limit(r.PerSecond()), Burst: max(1, int(r.PerSecond())), readers: readers}
+	return &Reads{
+		Shown: r, limit: rate.Limit(r.PerSecond()), Burst: max(1, int(r.PerSecond())), readers: readers,
+	}
 }
 
 // Take spends one read of the tenant. If none is left, it spends nothing and returns the time until

@@ -90,7 +90,9 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 // Kinds returns the kinds of all problems that the operation may answer with. A body and a query
 // are checked also if the operation accepts none.
 func (op Operation) Kinds() []problem.Kind {
-	all := append([]problem.Kind{problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault}, op.Refusals...)
+	all := append([]problem.Kind{
+		problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault,
+	}, op.Refusals...)
 	if slices.Contains(op.Refusals, problem.StorageUnavailable) {
 		all = append(all, problem.StoredDamaged)
 	}
@@ -138,7 +140,10 @@ func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 		one.Required = append(one.Required, "id")
 		one.Properties["id"] = text("Names this state of the job; send the last one as Last-Event-ID.")
 	}
-	return &huma.Schema{Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.", Items: one}
+	return &huma.Schema{
+		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
+		Items: one,
+	}
 }
 
 // figureEvents documents the events of a stream of figures.
@@ -148,13 +153,16 @@ func (figureEvents) schema(schemas huma.Registry) *huma.Schema {
 	event := func(name string, data any) *huma.Schema {
 		return &huma.Schema{
 			Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
-			Properties: map[string]*huma.Schema{"event": {Type: huma.TypeString, Enum: []any{name}}, "data": schemaOf(schemas, data)},
+			Properties: map[string]*huma.Schema{
+				"event": {Type: huma.TypeString, Enum: []any{name}}, "data": schemaOf(schemas, data),
+			},
 		}
 	}
 	return &huma.Schema{
 		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
 		Items: &huma.Schema{OneOf: []*huma.Schema{
-			event(HistoryEvent, wire.FigureHistory{}), event(OverviewEvent, wire.Overview{}), event(TenantsEvent, wire.TenantLines{}),
+			event(HistoryEvent, wire.FigureHistory{}), event(OverviewEvent, wire.Overview{}),
+			event(TenantsEvent, wire.TenantLines{}),
 			event(TenantHistoryEvent, wire.TenantHistory{}), event(TenantEvent, wire.TenantNow{}),
 		}},
 	}

@@ -43,7 +43,8 @@ func oneValue(body []byte) (json.RawMessage, error) {
 	}
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(body, new(json.RawMessage)); errors.As(err, &syntax) {
-		return nil, problem.MalformedJSON.With(fmt.Sprintf("the body must be one JSON value; it stops being one at byte %d", syntax.Offset))
+		return nil, problem.MalformedJSON.With(fmt.Sprintf("the body must be one JSON value; "+
+			"it stops being one at byte %d", syntax.Offset))
 	}
 	return nil, problem.MalformedJSON.With("the body must be one JSON value")
 }
@@ -54,7 +55,9 @@ func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
 }
 
 // object calls member for every member of the object; member reports whether it knows the name.
-func (rd *reader) object(path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool)) {
+func (rd *reader) object(
+	path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool),
+) {
 	if kindOf(value) != "object" {
 		rd.wrong(cmp.Or(path, "body"), value, "must be an object")
 		return
@@ -76,7 +79,9 @@ func (rd *reader) object(path string, value json.RawMessage, member func(name, p
 
 // array calls element for every element of the array. It returns the number of elements, -1 if the
 // value is no array.
-func (rd *reader) array(path string, value json.RawMessage, element func(i int, path string, value json.RawMessage)) int {
+func (rd *reader) array(
+	path string, value json.RawMessage, element func(i int, path string, value json.RawMessage),
+) int {
 	if kindOf(value) != "array" {
 		rd.wrong(path, value, "must be an array")
 		return -1

@@ -63,7 +63,8 @@ func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
 }
 
 // InstantRule is the rule of a field error for a time that IsInstant does not accept.
-const InstantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z"
+const InstantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as " +
+	"2026-01-02T15:04:05Z"
 
 // IsInstant reports whether a client may send the time, and RFC 3339 can express it in UTC.
 func IsInstant(t time.Time) bool { return t.Unix() > 0 && !t.After(LastTime) }
@@ -130,7 +131,9 @@ func Empty(body []byte) error {
 	return decodeOptional(body, func(*reader, string, string, json.RawMessage) bool { return false })
 }
 
-func decodeOptional(body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool) error {
+func decodeOptional(
+	body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool,
+) error {
 	if len(body) == 0 {
 		return nil
 	}
@@ -139,6 +142,8 @@ func decodeOptional(body []byte, member func(rd *reader, name, path string, valu
 		return err
 	}
 	var rd reader
-	rd.object("", value, func(name, path string, value json.RawMessage) bool { return member(&rd, name, path, value) })
+	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+		return member(&rd, name, path, value)
+	})
 	return rd.Err()
 }

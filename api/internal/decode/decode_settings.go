@@ -57,7 +57,9 @@ func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error
 }
 
 // patchRoutes reads the settings of single routes.
-func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool) {
+func patchRoutes(
+	p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool,
+) {
 	if isNull(value) {
 		p.noRoutes = true
 		return
@@ -127,7 +129,9 @@ func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
 }
 
 // member reads one setting into the patch; it reports whether there is such a setting.
-func (p *SettingsPatch) member(rd *reader, to *overridesPatch, name, path string, value json.RawMessage) bool {
+func (p *SettingsPatch) member(
+	rd *reader, to *overridesPatch, name, path string, value json.RawMessage,
+) bool {
 	set := func(edit func(o *shaper.Overrides)) {
 		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
 	}

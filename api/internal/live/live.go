@@ -26,17 +26,19 @@ import (
 
 const (
 	overviewEvery = 250 * time.Millisecond // also of a tenant in detail
-	healthEvery   = time.Second            // of what changes slowly: the workers, the store's memory, the waits of a tenant
-	scanEvery     = time.Second            // at the least
-	scanSeldom    = 5 * time.Second        // at the most, unless a scan takes longer
-	scanAge       = 10 * time.Second       // an older one is of no use to a new watcher
-	scanPart      = 64                     // tenants of one script: some 0.5 ms
-	scanShare     = 20                     // a scan may take 1/scanShare of the time
-	restShare     = 4                      // the pause after a script is that many times as long
-	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
-	callCost      = 200 * time.Microsecond // that a script takes at the most, and
-	tenantCost    = 20 * time.Microsecond  // for each tenant in it: some 10 on a core of its own
-	waitsMost     = 200                    // recent jobs of a route whose waits are sampled
+	// healthEvery is for figures that change slowly: the workers, the store's memory, the waits of
+	// a tenant.
+	healthEvery = time.Second
+	scanEvery   = time.Second            // at the least
+	scanSeldom  = 5 * time.Second        // at the most, unless a scan takes longer
+	scanAge     = 10 * time.Second       // an older one is of no use to a new watcher
+	scanPart    = 64                     // tenants of one script: some 0.5 ms
+	scanShare   = 20                     // a scan may take 1/scanShare of the time
+	restShare   = 4                      // the pause after a script is that many times as long
+	leastRest   = 2 * time.Millisecond   // shorter ones are saved up
+	callCost    = 200 * time.Microsecond // that a script takes at the most, and
+	tenantCost  = 20 * time.Microsecond  // for each tenant in it: some 10 on a core of its own
+	waitsMost   = 200                    // recent jobs of a route whose waits are sampled
 )
 
 // Source is what is watched; *queue.Queue is one. Its errors wrap queue.ErrUnavailable.
@@ -210,7 +212,8 @@ func (h *Hub) freePhase() time.Duration {
 // notify signals news in the phase of the watch, or at once while it waits for its first figures.
 // It is called with the lock held.
 func (w *Watch) notify() {
-	waits := w.sent.Overview == nil || w.view.Scan && w.sent.Scan == nil || w.view.Tenant != "" && w.sent.Tenant == nil
+	waits := w.sent.Overview == nil || w.view.Scan && w.sent.Scan == nil ||
+		w.view.Tenant != "" && w.sent.Tenant == nil
 	if waits || w.phase == 0 {
 		signal(w.news)
 		return

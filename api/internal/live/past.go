@@ -124,8 +124,9 @@ func (h *Hub) PastOf(now *Detail) []Sample {
 // momentOf is what is remembered of an overview that has no error.
 func momentOf(o *Overview) Moment {
 	m := Moment{
-		At: o.At, Depth: o.Depth, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
-		Ping: o.Store.Ping,
+		At: o.At, Depth: o.Depth, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected,
+		Departed: o.Departed,
+		Ping:     o.Store.Ping,
 	}
 	if o.Workers.Lateness.Sum() > 0 {
 		m.Lateness = o.Workers.Lateness.Quantile(0.99)

@@ -28,7 +28,8 @@ type Sample struct {
 func sampleAt(at time.Time, b *queue.Brief) Sample {
 	l := Sample{
 		At: at, Depth: b.Depth, Running: b.Running, Capacity: b.Capacity, OldestWait: b.OldestWait,
-		Rate: b.Rate.PerSecond(), Effective: b.EffectiveRate, Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
+		Rate: b.Rate.PerSecond(), Effective: b.EffectiveRate, Admitted: b.Admitted, Rejected: b.Rejected,
+		Departed: b.Departed,
 	}
 	l.Strictest = l.Rate
 	for _, p := range b.Rates {

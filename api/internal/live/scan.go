@@ -16,7 +16,9 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 		c, busy, err := h.take(ctx)
 		next = began.Add(min(max(scanEvery, scanShare*busy), scanSeldom))
 		if soon := time.Now().Add(scanEvery / 4); next.Before(soon) || ctx.Err() != nil {
-			next = soon // it takes longer than it is to be repeated, or was broken off: who comes next shall not wait for long
+			// The scan takes longer than its interval, or was broken off: the next watcher must not
+			// wait long.
+			next = soon
 		}
 		h.mu.Lock()
 		h.nextScan = next

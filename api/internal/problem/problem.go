@@ -34,46 +34,80 @@ type Kind struct {
 // Every kind of problem. The OpenAPI document lists for each operation the kinds that it can
 // answer, by status.
 var (
-	MalformedJSON      = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
-	UnreadableBody     = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
-	Unauthorized       = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
-	TenantMismatch     = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
-	Forbidden          = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
-	NotFound           = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
-	UnknownJob         = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
-	UnknownTenant      = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
-	UnknownKey         = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
-	UnknownGuard       = Kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key"}
-	UnknownRoute       = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
-	MethodNotAllowed   = Kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here"}
-	StateConflict      = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
-	TooManyKeys        = Kind{"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys"}
-	RevisionMismatch   = Kind{"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed"}
-	TooLarge           = Kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
-	UnsupportedMedia   = Kind{"unsupported-media-type", http.StatusUnsupportedMediaType, "The body has an unsupported format"}
-	InvalidRequest     = Kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
-	DeadlineFarAway    = Kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
-	KeyReused          = Kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
-	RateLimited        = Kind{"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials"}
-	QueueFull          = Kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
-	NeverFits          = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
-	QueueBytesFull     = Kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's payloads have reached their limit in bytes"}
-	StoreFull          = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
-	TenantDraining     = Kind{"draining", http.StatusServiceUnavailable, "The tenant is draining and takes no jobs"}
-	InternalFault      = Kind{"internal", http.StatusInternalServerError, "The server failed"}
-	StoredDamaged      = Kind{"stored-data-damaged", http.StatusInternalServerError, "The stored data for this request is damaged"}
-	StorageUnavailable = Kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
-	IssuerUnavailable  = Kind{"issuer-unavailable", http.StatusServiceUnavailable, "The keys that verify tokens cannot be fetched yet"}
-	TooManyStreams     = Kind{"too-many-streams", http.StatusServiceUnavailable, "The process has reached its limit of event streams"}
-	Overloaded         = Kind{"overloaded", http.StatusServiceUnavailable, "The process has reached its limit of connections or of memory for large bodies"}
-	ShuttingDown       = Kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
-	Starting           = Kind{"starting", http.StatusServiceUnavailable, "Starting"} // answered by the program, before it has a Server
+	MalformedJSON    = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
+	UnreadableBody   = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
+	Unauthorized     = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
+	TenantMismatch   = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
+	Forbidden        = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
+	NotFound         = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
+	UnknownJob       = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	UnknownTenant    = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
+	UnknownKey       = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
+	UnknownGuard     = Kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key"}
+	UnknownRoute     = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
+	MethodNotAllowed = Kind{
+		"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here",
+	}
+	StateConflict    = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
+	TooManyKeys      = Kind{"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys"}
+	RevisionMismatch = Kind{
+		"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed",
+	}
+	TooLarge         = Kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
+	UnsupportedMedia = Kind{
+		"unsupported-media-type", http.StatusUnsupportedMediaType, "The body has an unsupported format",
+	}
+	InvalidRequest  = Kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
+	DeadlineFarAway = Kind{
+		"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms",
+	}
+	KeyReused = Kind{
+		"idempotency-key-reused", http.StatusUnprocessableEntity,
+		"The idempotency key belongs to another job",
+	}
+	RateLimited = Kind{
+		"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials",
+	}
+	QueueFull      = Kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	NeverFits      = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
+	QueueBytesFull = Kind{
+		"queue-bytes-full", http.StatusTooManyRequests,
+		"The tenant's payloads have reached their limit in bytes",
+	}
+	StoreFull      = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
+	TenantDraining = Kind{
+		"draining", http.StatusServiceUnavailable, "The tenant is draining and takes no jobs",
+	}
+	InternalFault = Kind{"internal", http.StatusInternalServerError, "The server failed"}
+	StoredDamaged = Kind{
+		"stored-data-damaged", http.StatusInternalServerError, "The stored data for this request is damaged",
+	}
+	StorageUnavailable = Kind{
+		"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory",
+	}
+	IssuerUnavailable = Kind{
+		"issuer-unavailable", http.StatusServiceUnavailable,
+		"The keys that verify tokens cannot be fetched yet",
+	}
+	TooManyStreams = Kind{
+		"too-many-streams", http.StatusServiceUnavailable,
+		"The process has reached its limit of event streams",
+	}
+	Overloaded = Kind{
+		"overloaded", http.StatusServiceUnavailable,
+		"The process has reached its limit of connections or of memory for large bodies",
+	}
+	ShuttingDown = Kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
+	// Starting is answered by the program before it has a Server.
+	Starting = Kind{"starting", http.StatusServiceUnavailable, "Starting"}
 )
 
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
-	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob, UnknownTenant, UnknownKey, UnknownGuard, UnknownRoute, MethodNotAllowed, StateConflict,
-	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused, RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
+	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
+	UnknownTenant, UnknownKey, UnknownGuard, UnknownRoute, MethodNotAllowed, StateConflict,
+	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused,
+	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
 
@@ -209,10 +243,13 @@ func Of(err error) *Problem {
 		return answer(StateConflict, "the job's state does not allow this operation")
 	case errors.Is(err, queue.ErrRevision):
 		return answer(RevisionMismatch, "the revision named in If-Match is not the current one")
-	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").RetryIn(time.Second)
+	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled):
+		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").
+			RetryIn(time.Second)
 	case errors.Is(err, queue.ErrScript):
-		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; the server's log has the cause")
+		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; "+
+			"the server's log has the cause")
 	default:
 		return answer(InternalFault, "the server's log has the cause")
 	}

@@ -66,7 +66,8 @@ func IdempotencyKey(h http.Header) (string, error) {
 		item, err := httpsfv.UnmarshalItem(values)
 		quoted, isString := item.Value.(string)
 		if err != nil || !isString {
-			return "", problem.Invalid(KeyHeader, "string", "starts with a quote and so must be a structured string (RFC 9651)")
+			return "", problem.Invalid(KeyHeader, "string",
+				"starts with a quote and so must be a structured string (RFC 9651)")
 		}
 		key = quoted
 	}
@@ -199,14 +200,16 @@ func IfMatch(h http.Header) (Revisions, error) {
 		tags++
 		tag = strings.TrimPrefix(tag, "W/")
 		if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' || strings.Contains(tag[1:len(tag)-1], `"`) {
-			return Revisions{}, problem.Invalid("If-Match", "string", `must be * or a list of quoted revisions, such as "7"`)
+			return Revisions{}, problem.Invalid("If-Match", "string",
+				`must be * or a list of quoted revisions, such as "7"`)
 		}
 		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil && ETag(n) == tag {
 			m.Revisions = append(m.Revisions, n)
 		}
 	}
 	if tags == 0 {
-		return Revisions{}, problem.Invalid("If-Match", "nothing", `must be * or a list of quoted revisions, such as "7"`)
+		return Revisions{}, problem.Invalid("If-Match", "nothing",
+			`must be * or a list of quoted revisions, such as "7"`)
 	}
 	return m, nil
 }

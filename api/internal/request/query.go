@@ -20,8 +20,9 @@ import (
 // exists nor the cursor. The error is a *problem.Problem.
 func List(query url.Values) (queue.List, error) {
 	l := queue.List{
-		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"), IdempotencyKey: query.Get("idempotency_key"),
-		Cursor: query.Get("cursor"),
+		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"),
+		IdempotencyKey: query.Get("idempotency_key"),
+		Cursor:         query.Get("cursor"),
 	}
 	var wrongs problem.Fields
 	wrong := func(name, kind, rule string) {

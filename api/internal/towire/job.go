@@ -62,13 +62,16 @@ func OperatorJob(j queue.Job) *wire.Job {
 	return out
 }
 
-var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
+var outcomeNames = map[shaper.Event]string{
+	shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held",
+}
 
 // outcomeOf names the outcome of the i-th delivery in the log. The log has the outcome that the
 // worker requested. A hold beyond the free ones may have made the job dead instead.
 func outcomeOf(j queue.Job, i int) string {
 	a := j.Log[i]
-	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
+	// With more attempts it was a lease that ran out.
+	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number {
 		return outcomeNames[shaper.Die]
 	}
 	return outcomeNames[a.Event]

@@ -22,10 +22,12 @@ const overviewRoutes = 50
 // of ByTrouble.
 func Overview(o live.Overview) wire.Overview {
 	out := wire.Overview{
-		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
+		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running,
+		Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
 		Workers: o.Workers.Live, Dead: o.Dead, Routes: Firsts(Routes(o.Workers.Routes), overviewRoutes, ByTrouble),
 		Store: wire.StoreState{
-			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping), UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
+			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping),
+			UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
 			Version: o.Store.Version, Differing: o.Store.Differing,
 		},
 	}
@@ -39,13 +41,18 @@ func Overview(o live.Overview) wire.Overview {
 }
 
 // breakerNames are the states of circuit breakers in the API.
-var breakerNames = map[reports.BreakerState]string{reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open"}
+var breakerNames = map[reports.BreakerState]string{
+	reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open",
+}
 
 // Routes converts the load of routes, by name, to lines in no order.
 func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	out := make([]wire.RouteLine, 0, len(routes))
 	for name, l := range routes {
-		out = append(out, wire.RouteLine{Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended, Failed: l.Failed})
+		out = append(out, wire.RouteLine{
+			Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended,
+			Failed: l.Failed,
+		})
 	}
 	return out
 }
@@ -55,7 +62,8 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 func ByTrouble(a, b wire.RouteLine) int {
 	states := []string{"open", "half-open", "closed"}
 	return cmp.Or(
-		cmp.Compare(slices.Index(states, a.Breaker), slices.Index(states, b.Breaker)), cmp.Compare(b.Failed, a.Failed),
+		cmp.Compare(slices.Index(states, a.Breaker), slices.Index(states, b.Breaker)),
+		cmp.Compare(b.Failed, a.Failed),
 		cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Route, b.Route),
 	)
 }
@@ -72,7 +80,8 @@ func storeError(err error) string {
 		return "loading its data"
 	case strings.Contains(text, "BUSY "):
 		return "busy with a script"
-	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") || strings.Contains(text, "NOPERM"):
+	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") ||
+		strings.Contains(text, "NOPERM"):
 		return "refuses the credentials"
 	case strings.Contains(text, "CLUSTERDOWN") || strings.Contains(text, "MASTERDOWN"):
 		return "part of the cluster is down"
@@ -89,7 +98,10 @@ func TenantNow(d *live.Detail) wire.TenantNow {
 		at := max(0, int(math.Ceil(q*float64(len(d.Waits))))-1)
 		return d.Waits[at].Milliseconds()
 	}
-	return wire.TenantNow{At: d.At.UTC(), Tenant: Tenant(d.Tenant), WaitP50MS: quantile(0.5), WaitP95MS: quantile(0.95), WaitP99MS: quantile(0.99)}
+	return wire.TenantNow{
+		At: d.At.UTC(), Tenant: Tenant(d.Tenant), WaitP50MS: quantile(0.5), WaitP95MS: quantile(0.95),
+		WaitP99MS: quantile(0.99),
+	}
 }
 
 // fineMS is a time in milliseconds with three digits after the point: these are often below one.
